@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
-const ALL: [&str; 11] = [
+const ALL: [&str; 12] = [
     env!("CARGO_BIN_EXE_chat"),
     env!("CARGO_BIN_EXE_configured"),
     env!("CARGO_BIN_EXE_events"),
@@ -14,6 +14,7 @@ const ALL: [&str; 11] = [
     env!("CARGO_BIN_EXE_login"),
     env!("CARGO_BIN_EXE_middleware"),
     env!("CARGO_BIN_EXE_passwords"),
+    env!("CARGO_BIN_EXE_openapi"),
     env!("CARGO_BIN_EXE_production"),
     env!("CARGO_BIN_EXE_streams"),
     env!("CARGO_BIN_EXE_todos"),

@@ -6,14 +6,18 @@
 //! given to `App::get`.
 //!
 //! Beside the pattern an attribute takes `name = "..."`, a name for URLs (`HandlerExt::named`), and any number of
-//! `guard = ...`, which decide what the route answers (`HandlerExt::when`).
+//! `guard = ...`, which decide what the route answers (`HandlerExt::when`). With the feature `openapi` it takes `described`, or
+//! `describe = |it| ...` to say more; the doc comment is part of the description.
 #![forbid(unsafe_code)]
 
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as Tokens;
 use quote::{format_ident, quote};
 use syn::parse::{Parse, ParseStream};
-use syn::{Expr, Ident, ItemFn, LitStr, Token, Visibility, parse_macro_input};
+use syn::{
+    Attribute, Expr, ExprLit, Ident, ItemFn, Lit, LitStr, Meta, MetaNameValue, Token, Visibility,
+    parse_macro_input,
+};
 
 /// What stands in the brackets of an attribute.
 struct Arguments {
@@ -22,6 +26,14 @@ struct Arguments {
     pattern: LitStr,
     name: Option<LitStr>,
     guards: Vec<Expr>,
+    description: Description,
+}
+
+/// What is said of the route in documents of OpenAPI.
+enum Description {
+    None,
+    ByTypes,
+    With(Box<Expr>),
 }
 
 impl Arguments {
@@ -36,20 +48,36 @@ impl Arguments {
         let pattern = input.parse().map_err(|error| {
             syn::Error::new(error.span(), "a pattern is expected, such as \"/users/{id}\"")
         })?;
-        let mut read = Self { method, pattern, name: None, guards: Vec::new() };
+        let mut read = Self {
+            method,
+            pattern,
+            name: None,
+            guards: Vec::new(),
+            description: Description::None,
+        };
         while !input.is_empty() {
             input.parse::<Token![,]>()?;
             if input.is_empty() {
                 break;
             }
             let key: Ident = input.parse()?;
+            if key == "described" && matches!(read.description, Description::None) {
+                read.description = Description::ByTypes;
+                continue;
+            }
             input.parse::<Token![=]>()?;
             match key.to_string().as_str() {
                 "name" if read.name.is_none() => read.name = Some(input.parse()?),
                 "name" => return Err(syn::Error::new(key.span(), "a route has one name")),
                 "guard" => read.guards.push(input.parse()?),
+                "describe" if matches!(read.description, Description::None) => {
+                    read.description = Description::With(input.parse()?);
+                }
+                "describe" | "described" => {
+                    return Err(syn::Error::new(key.span(), "a route is described once"));
+                }
                 _ => {
-                    let text = "this is neither `name = \"...\"` nor `guard = ...`";
+                    let text = "this is none of `name = \"...\"`, `guard = ...`, `described` and `describe = ...`";
                     return Err(syn::Error::new(key.span(), text));
                 }
             }
@@ -91,9 +119,24 @@ fn expand(add: &str, arguments: &Arguments, mut function: ItemFn) -> Tokens {
     function.attrs = others;
     let name = function.sig.ident.clone();
     let add = format_ident!("{add}");
-    let Arguments { method, pattern, name: route_name, guards } = arguments;
+    let Arguments { method, pattern, name: route_name, guards, description } = arguments;
     let method = method.iter();
     let mut handler = quote!(#name);
+    match description {
+        Description::None => {}
+        Description::ByTypes => {
+            handler = quote!(::peregrine::openapi::DescribeExt::described(#handler));
+        }
+        Description::With(edit) => {
+            handler = quote!(::peregrine::openapi::DescribeExt::describe(#handler, #edit));
+        }
+    }
+    let comment = comment(&docs);
+    if !comment.is_empty() {
+        handler = quote! {
+            ::peregrine::web::HandlerExt::noted(#handler, ::peregrine::web::route::DocComment(#comment))
+        };
+    }
     for guard in guards {
         handler = quote!(::peregrine::web::HandlerExt::when(#handler, #guard));
     }
@@ -119,6 +162,23 @@ fn expand(add: &str, arguments: &Arguments, mut function: ItemFn) -> Tokens {
             }
         }
     }
+}
+
+/// The text of a doc comment.
+fn comment(docs: &[Attribute]) -> String {
+    let lines = docs.iter().filter_map(|doc| match &doc.meta {
+        Meta::NameValue(MetaNameValue {
+            value: Expr::Lit(ExprLit { lit: Lit::Str(text), .. }),
+            ..
+        }) => Some(text.value()),
+        _ => None,
+    });
+    let lines: Vec<_> = lines
+        .map(|line| {
+            line.strip_prefix(' ').map_or(line.clone(), str::to_owned).trim_end().to_owned()
+        })
+        .collect();
+    lines.join("\n").trim().to_owned()
 }
 
 macro_rules! attributes {

@@ -41,6 +41,26 @@ enum Content {
 #[derive(Debug)]
 pub struct StoreError(pub io::Error);
 
+/// A file, as documents of OpenAPI have it.
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Upload {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Upload".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "format": "binary",
+            "contentMediaType": "application/octet-stream",
+        })
+    }
+}
+
 impl Upload {
     /// The name that the file has at the peer, as the peer says. It is no path; see
     /// [`Upload::safe_name`].

@@ -46,6 +46,7 @@
 //! | `message-pack` | MessagePack in requests and responses: `peregrine::web::extract::MessagePack` |
 //! | `metrics` | what the application counts by the crate `metrics`, on the page of the admin listener |
 //! | `multipart` | forms with files: `peregrine::multipart` |
+//! | `openapi` | a document of OpenAPI from the handlers, and a page of it: `peregrine::openapi` |
 //! | `otlp` | spans to collectors of OpenTelemetry: `peregrine::otlp` |
 //! | `protobuf` | messages of protocol buffers in requests and responses: `peregrine::web::extract::Protobuf` |
 //! | `proxy` | a reverse proxy as a handler: `peregrine::proxy` |
@@ -115,10 +116,10 @@ pub use listener::Listener;
 pub use make::MakeApplication;
 pub use offload::offload;
 pub use orders::Handle;
-#[cfg(feature = "cache")]
-pub use peregrine_cache as cache;
 #[cfg(feature = "auth")]
 pub use peregrine_auth as auth;
+#[cfg(feature = "cache")]
+pub use peregrine_cache as cache;
 #[cfg(any(
     feature = "compression-br",
     feature = "compression-deflate",
@@ -134,6 +135,8 @@ pub use peregrine_macros as macros;
 pub use peregrine_middleware as middleware;
 #[cfg(feature = "multipart")]
 pub use peregrine_multipart as multipart;
+#[cfg(feature = "openapi")]
+pub use peregrine_openapi as openapi;
 #[cfg(feature = "proxy")]
 pub use peregrine_proxy as proxy;
 #[cfg(feature = "rate-limit")]
@@ -257,6 +260,10 @@ mod forms {}
 #[cfg(all(doctest, feature = "validate"))]
 #[doc = include_str!("../../../docs/guide/validation.md")]
 mod validation {}
+
+#[cfg(all(doctest, feature = "openapi"))]
+#[doc = include_str!("../../../docs/guide/openapi.md")]
+mod documents {}
 
 #[cfg(all(doctest, feature = "files"))]
 #[doc = include_str!("../../../docs/guide/files.md")]

@@ -47,6 +47,7 @@ impl Libraries {
         let target = test.ancestors().nth(3).expect("three folders up");
         let output = Command::new(env!("CARGO"))
             .args(["build", "--offline", "--package", "peregrine", "--test", "compile_errors"])
+            .args(["--features", "openapi"])
             .arg("--message-format=json")
             .arg("--target-dir")
             .arg(target)

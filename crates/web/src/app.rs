@@ -8,7 +8,7 @@ use crate::head::Head;
 use crate::method_override::MethodOverride;
 use crate::middleware::{IntoMiddleware, Middleware};
 use crate::pattern::next_hole;
-use crate::plan::Entry;
+use crate::plan::{Entry, Inspector};
 use crate::problem::Problem;
 use crate::requirements::PathShape;
 use crate::respond::IntoResponse;
@@ -275,7 +275,7 @@ impl App {
         let routes = routes.map(|(entry, id)| Built::from(*entry).asking(words(id))).collect();
         let missing = (missing, missing_options);
         let built = Application::new(table, routes, fallbacks, missing, plan.shared);
-        Ok(built.overriding(method_override))
+        inspected(built.overriding(method_override), plan.inspectors)
     }
 }
 
@@ -285,6 +285,16 @@ impl fmt::Debug for App {
             .field("routes", &self.scope.plan.entries.len())
             .finish_non_exhaustive()
     }
+}
+
+/// The application, if all who look at it find nothing wrong.
+fn inspected(
+    built: Application,
+    inspectors: Vec<Box<Inspector>>,
+) -> Result<Application, BuildError> {
+    let found = inspectors.into_iter().filter_map(|inspector| inspector(&built).err());
+    let faults: Vec<_> = found.flatten().map(|what| Fault::Found { what }).collect();
+    if faults.is_empty() { Ok(built) } else { Err(BuildError { faults }) }
 }
 
 /// What routes ask of requests; nothing if none of them asks for anything.

@@ -17,6 +17,7 @@ use crate::unrouted::Shared;
 use peregrine_proto::{Method, TargetForm};
 use peregrine_router::{Match, Parameters};
 use peregrine_slot::{FutureSlot, Held};
+use std::any::Any;
 use std::fmt;
 use std::panic::Location;
 use std::rc::Rc;
@@ -67,6 +68,18 @@ pub(crate) struct Built {
     pattern: Rc<str>,
     methods: String,
     place: &'static Location<'static>,
+    /// What no request asks for.
+    about: Box<About>,
+}
+
+/// What those may want to know who look at routes.
+#[derive(Debug, Default)]
+struct About {
+    name: Option<Rc<str>>,
+    notes: Vec<Rc<dyn Any>>,
+    types: Vec<(String, &'static str)>,
+    absent: usize,
+    is_slash_twin: bool,
 }
 
 impl Built {
@@ -84,6 +97,13 @@ impl Built {
 impl From<Entry> for Built {
     fn from(entry: Entry) -> Self {
         let is_guarded = entry.is_guarded();
+        let about = About {
+            name: entry.requirements.route_name().map(Rc::clone),
+            notes: entry.requirements.notes().to_vec(),
+            types: entry.typed.iter().map(|(name, kind)| (name.clone(), kind.name)).collect(),
+            absent: entry.absent,
+            is_slash_twin: entry.is_slash_twin,
+        };
         let Entry { endpoint, unrouted, options, shared, pattern, methods, place, .. } = entry;
         let (pattern, methods, conditions) = (pattern.into(), methods.to_string(), String::new());
         Self {
@@ -96,6 +116,7 @@ impl From<Entry> for Built {
             pattern,
             methods,
             place,
+            about: Box::new(about),
         }
     }
 }
@@ -136,6 +157,53 @@ pub struct RouteInfo<'a> {
     pub place: &'static Location<'static>,
     /// What the route asks of the server.
     pub options: &'a RouteOptions,
+    about: &'a About,
+}
+
+impl<'a> RouteInfo<'a> {
+    /// The name that [`HandlerExt::named`](crate::HandlerExt::named) gave it.
+    #[must_use]
+    pub fn name(&self) -> Option<&'a str> {
+        self.about.name.as_deref()
+    }
+
+    /// The notes of type `T` beside it, the outermost first: of scopes and middleware around it
+    /// ([`Scope::noted`](crate::Scope::noted)), then of its handler
+    /// ([`HandlerExt::noted`](crate::HandlerExt::noted)).
+    ///
+    /// ```
+    /// use peregrine::prelude::*;
+    ///
+    /// struct Owner(&'static str);
+    ///
+    /// let app = App::new().noted(Owner("the bird team")).get("/birds", || "all of them");
+    /// let application = app.build()?;
+    /// let route = application.routes().next().expect("there is one");
+    /// assert_eq!(route.notes::<Owner>().next().map(|owner| owner.0), Some("the bird team"));
+    /// # Ok::<(), peregrine::web::BuildError>(())
+    /// ```
+    pub fn notes<T: 'static>(&self) -> impl DoubleEndedIterator<Item = &'a T> + use<'a, T> {
+        self.about.notes.iter().filter_map(|note| note.downcast_ref())
+    }
+
+    /// The type that the pattern gives a parameter, such as `u32` in `{id:u32}`.
+    #[must_use]
+    pub fn type_of(&self, parameter: &str) -> Option<&'static str> {
+        let types = self.about.types.iter();
+        types.rev().find(|(name, _)| name == parameter).map(|(_, kind)| *kind)
+    }
+
+    /// How many optional parameters this pattern leaves out of the one that was written.
+    #[must_use]
+    pub fn absent(&self) -> usize {
+        self.about.absent
+    }
+
+    /// Is the pattern another route's with a slash at its end, which the application did not write?
+    #[must_use]
+    pub fn is_slash_twin(&self) -> bool {
+        self.about.is_slash_twin
+    }
 }
 
 impl Application {
@@ -338,6 +406,7 @@ impl Application {
             conditions: &route.conditions,
             place: route.place,
             options: &route.options,
+            about: &route.about,
         })
     }
 

@@ -86,6 +86,11 @@ pub enum Fault {
         /// What is wrong with the setting, and how to fix it.
         reason: String,
     },
+    /// Something that [`App::inspect`](crate::App::inspect) found.
+    Found {
+        /// What, where, and how to fix it.
+        what: String,
+    },
     /// More than the router can distinguish.
     TooMany {
         /// What exceeds its limit, and the limit.
@@ -123,7 +128,9 @@ impl fmt::Display for Fault {
                 write!(f, "{first} and {second} are both named `{name}`; rename one")
             }
             Self::Setting { of, reason } => write!(f, "{of}: {reason}"),
-            Self::TooMany { what } | Self::Misplaced { what } => f.write_str(what),
+            Self::TooMany { what } | Self::Misplaced { what } | Self::Found { what } => {
+                f.write_str(what)
+            }
         }
     }
 }

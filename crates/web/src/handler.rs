@@ -47,6 +47,7 @@ use crate::requirements::Requirements;
 use crate::respond::IntoResponse;
 use crate::response::Response;
 use crate::service::Service;
+use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -218,6 +219,12 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
     fn named(self, name: &str) -> Named<Self> {
         Named { handler: self, name: name.into() }
     }
+
+    /// Puts `note` beside the handler's route, for those who look at routes
+    /// ([`RouteInfo::notes`](crate::application::RouteInfo::notes)).
+    fn noted<T: 'static>(self, note: T) -> Noted<Self> {
+        Noted { handler: self, note: Rc::new(note) }
+    }
 }
 
 impl<Args, H: Signature<Args>> HandlerExt<Args> for H {}
@@ -275,6 +282,13 @@ pub struct Named<H> {
     name: Rc<str>,
 }
 
+/// A handler with a note beside its route. Made by [`HandlerExt::noted`].
+#[derive(Clone, Debug)]
+pub struct Noted<H> {
+    handler: H,
+    note: Rc<dyn Any>,
+}
+
 impl<H: fmt::Debug> fmt::Debug for Guarded<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guarded").field("handler", &self.handler).finish_non_exhaustive()
@@ -307,6 +321,7 @@ macro_rules! around {
 around! {
     Guarded |it: &Self, requirements: &mut Requirements| requirements.guard(&it.guard);
     Named |it: &Self, requirements: &mut Requirements| requirements.name(&it.name);
+    Noted |it: &Self, requirements: &mut Requirements| requirements.share_note(Rc::clone(&it.note));
 }
 
 impl<S: Service> Signature<ViaService> for S {}

@@ -77,7 +77,9 @@ fn is_uuid(text: &str) -> bool {
 
 /// Cuts `text` at its first parameter: the text before it, what is between the braces, the text after it. `{{`
 /// and `}}` are literal braces.
-pub(crate) fn next_hole(text: &str) -> Option<(&str, &str, &str)> {
+#[doc(hidden)]
+#[must_use]
+pub fn next_hole(text: &str) -> Option<(&str, &str, &str)> {
     let mut from = 0;
     loop {
         let open = text[from..].find('{')? + from;

@@ -1,5 +1,6 @@
 //! The plan of an application under construction: routes, fallbacks, states, and faults.
 
+use crate::application::Application;
 use crate::fault::Fault;
 use crate::guard::Guard;
 use crate::handler::{Handler, HandlerService, OnDisconnect, RouteOptions};
@@ -20,14 +21,16 @@ pub(crate) struct Plan {
     pub(crate) faults: Vec<Fault>,
     /// What fallbacks and middleware need.
     pub(crate) needs: Vec<Need>,
+    /// Who looks at the application when it is built.
+    pub(crate) inspectors: Vec<Box<Inspector>>,
     pub(crate) states: States,
     pub(crate) shared: Rc<Shared>,
 }
 
 impl Plan {
     pub(crate) fn new(shared: Rc<Shared>) -> Self {
-        let (entries, fallbacks, faults, needs) = <_>::default();
-        Self { entries, fallbacks, faults, needs, states: States::default(), shared }
+        let (entries, fallbacks, faults, needs, inspectors, states) = <_>::default();
+        Self { entries, fallbacks, faults, needs, inspectors, states, shared }
     }
 
     /// Adds the routes of `entry` for the pattern as it was written.
@@ -53,6 +56,9 @@ impl Plan {
         self.needs.push(Need { name, requirements, shared: Rc::clone(&self.shared) });
     }
 }
+
+/// Looks at a built application, and says what is wrong with it.
+pub(crate) type Inspector = dyn FnOnce(&Application) -> Result<(), Vec<String>>;
 
 /// What a fallback or a middleware needs.
 pub(crate) struct Need {

@@ -2,7 +2,7 @@
 
 use crate::guard::Guard;
 use crate::handler::RouteOptions;
-use std::any::{TypeId, type_name};
+use std::any::{Any, TypeId, type_name};
 use std::fmt;
 use std::rc::Rc;
 
@@ -23,6 +23,7 @@ pub struct Requirements {
     routes: Vec<(String, RouteOptions)>,
     guards: Vec<Rc<dyn Guard>>,
     name: Option<Rc<str>>,
+    notes: Vec<Rc<dyn Any>>,
     faults: Vec<String>,
 }
 
@@ -32,9 +33,10 @@ impl Requirements {
         self.states.push((TypeId::of::<T>(), type_name::<T>()));
     }
 
-    /// Adds the path shapes that `others` needs.
-    pub(crate) fn extend_paths(&mut self, others: &Self) {
+    /// Adds what `others`, which is around this, says of the route alone: the shapes of its path, and notes.
+    pub(crate) fn surround(&mut self, others: &Self) {
         self.paths.extend_from_slice(&others.paths);
+        self.notes.splice(..0, others.notes.iter().map(Rc::clone));
     }
 
     /// A route inside the handler asks for `options`, which the server can only apply to the handler as
@@ -88,6 +90,21 @@ impl Requirements {
     /// The route's name, if it has one.
     pub(crate) fn route_name(&self) -> Option<&Rc<str>> {
         self.name.as_ref()
+    }
+
+    /// Puts `note` beside the route, for those who look at routes: see
+    /// [`RouteInfo::notes`](crate::application::RouteInfo::notes). It has no effect on requests.
+    pub fn note<T: 'static>(&mut self, note: T) {
+        self.share_note(Rc::new(note));
+    }
+
+    pub(crate) fn share_note(&mut self, note: Rc<dyn Any>) {
+        self.notes.push(note);
+    }
+
+    /// What stands beside the route, the outermost first.
+    pub(crate) fn notes(&self) -> &[Rc<dyn Any>] {
+        &self.notes
     }
 
     /// The types of all states needed, with their names.

@@ -33,6 +33,13 @@ pub fn readable(pattern: &str) -> Cow<'_, str> {
     }
 }
 
+#[doc(hidden)]
+pub use crate::pattern::next_hole;
+
+/// What the doc comment of a handler with an attribute says: a note beside its route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DocComment(pub &'static str);
+
 /// QUERY, for which the `http` crate has no constant.
 #[must_use]
 pub(crate) fn query_method() -> Method {

@@ -154,6 +154,26 @@ macro_rules! routing {
             self
         }
 
+        /// Puts `note` beside the routes that follow here, and in the scopes within, for those who look at routes
+        /// ([`RouteInfo::notes`](crate::application::RouteInfo::notes)). It has no effect on requests.
+        #[must_use]
+        pub fn noted<T: 'static>(mut self, note: T) -> Self {
+            self $($field)*.add_note(Rc::new(note));
+            self
+        }
+
+        /// Calls `inspector` when the application is built, with all of its routes; of a merged application, with
+        /// those of the one that it was merged into. What it finds wrong are faults: each says what, where, and how
+        /// to fix it.
+        #[must_use]
+        pub fn inspect(
+            mut self,
+            inspector: impl FnOnce(&$crate::Application) -> Result<(), Vec<String>> + 'static,
+        ) -> Self {
+            self $($field)*.plan.inspectors.push(Box::new(inspector));
+            self
+        }
+
         /// Shares `value` with all handlers of the application, which get it as `State<T>`; `T` is its
         /// type. A later value of the same type replaces an earlier one.
         ///

@@ -11,6 +11,7 @@ use crate::routing::routing;
 use crate::service::{Endpoint, Erased, Service};
 use crate::unrouted::{Guest, Shared, Unrouted};
 use http::Method;
+use std::any::Any;
 use std::fmt;
 use std::panic::Location;
 use std::rc::Rc;
@@ -39,6 +40,8 @@ pub struct Scope {
     chain: Chain,
     /// What all routes that follow ask of requests.
     guards: Vec<Rc<dyn Guard>>,
+    /// What stands beside all routes that follow.
+    notes: Vec<Rc<dyn Any>>,
     /// Answers requests for the patterns that follow, in methods that they lack. Made when the first
     /// such pattern is added.
     unrouted: Option<Rc<dyn Endpoint>>,
@@ -56,6 +59,7 @@ impl Scope {
             prefix: String::new(),
             chain: Chain::default(),
             guards: Vec::new(),
+            notes: Vec::new(),
             unrouted: None,
             fallback: None,
         }
@@ -80,6 +84,10 @@ impl Scope {
 
     pub(crate) fn add_guard(&mut self, guard: impl Guard + 'static) {
         self.guards.push(Rc::new(guard));
+    }
+
+    pub(crate) fn add_note(&mut self, note: Rc<dyn Any>) {
+        self.notes.push(note);
     }
 
     pub(crate) fn add_handler<Args, Via, H>(
@@ -112,7 +120,7 @@ impl Scope {
     {
         let mut options = RouteOptions::default();
         handler.configure(&mut options);
-        let mut requirements = self.needs_of_path();
+        let mut requirements = self.needs_around();
         handler.require(&mut requirements);
         let endpoint = self.endpoint(HandlerService::new(handler, &options));
         let unrouted = self.unrouted();
@@ -133,14 +141,17 @@ impl Scope {
         }
     }
 
-    /// What the middleware so far need from a route's path. Their other needs are checked once for each
-    /// middleware.
-    fn needs_of_path(&self) -> Requirements {
+    /// What the scope and the middleware so far say of each route: what these need from its path, and notes. Their
+    /// other needs are checked once for each middleware.
+    fn needs_around(&self) -> Requirements {
         let mut all = Requirements::default();
         self.chain.require(&mut all);
-        let mut of_path = Requirements::default();
-        of_path.extend_paths(&all);
-        of_path
+        let mut of_route = Requirements::default();
+        of_route.surround(&all);
+        for note in &self.notes {
+            of_route.share_note(Rc::clone(note));
+        }
+        of_route
     }
 
     pub(crate) fn add_subtree<Args, Via, H>(
@@ -173,8 +184,9 @@ impl Scope {
         let prefix = self.join(prefix.trim_end_matches('/'), place);
         let shared = Rc::clone(&self.plan.shared);
         let plan = std::mem::replace(&mut self.plan, Plan::new(shared));
-        let (chain, guards) = (self.chain.clone(), self.guards.clone());
-        let mut inner = build(Self { plan, prefix, chain, guards, unrouted: None, fallback: None });
+        let (chain, guards, notes) = (self.chain.clone(), self.guards.clone(), self.notes.clone());
+        let inner = Self { plan, prefix, chain, guards, notes, unrouted: None, fallback: None };
+        let mut inner = build(inner);
         if let Some(fallback) = inner.fallback.take() {
             let endpoint = inner.endpoint(Erased(Rc::clone(&fallback.endpoint)));
             let prefix = std::mem::take(&mut inner.prefix);
@@ -202,7 +214,7 @@ impl Scope {
         if let Some(fallback) = &fallback {
             other.check_fallback(&other.prefix.clone(), fallback);
         }
-        let Plan { entries, fallbacks, faults, needs, states, shared } = other.plan;
+        let Plan { entries, fallbacks, faults, needs, inspectors, states, shared } = other.plan;
         let has_states = !states.is_empty();
         // Middleware of this application see its states; code inside sees those of `other`.
         let guest = |endpoint: Rc<dyn Endpoint>| -> Rc<dyn Endpoint> {
@@ -214,12 +226,12 @@ impl Scope {
             let endpoint = guest(other.chain.wrap(fallback.endpoint));
             self.fallback = Some(Fallback { endpoint, ..fallback });
         }
-        let needs_of_path = self.needs_of_path();
+        let needs_around = self.needs_around();
         for mut entry in entries {
             let pattern = self.join(&entry.pattern, place);
             entry.endpoint = self.around(guest(entry.endpoint));
             entry.unrouted = self.around(guest(entry.unrouted));
-            entry.requirements.extend_paths(&needs_of_path);
+            entry.requirements.surround(&needs_around);
             entry.guards.splice(..0, self.guards.iter().map(Rc::clone));
             if entry.pattern == "/" && entry.has_slash_twin && !self.prefix.is_empty() {
                 let twin = Entry { is_slash_twin: true, has_slash_twin: false, ..(*entry).clone() };
@@ -236,6 +248,7 @@ impl Scope {
         }
         self.plan.faults.extend(faults);
         self.plan.needs.extend(needs);
+        self.plan.inspectors.extend(inspectors);
         self.plan.shared.lead(shared, states);
     }
 

@@ -1,0 +1,110 @@
+//! The command `contract`: compares the OpenAPI documents of two versions of an API.
+#![forbid(unsafe_code)]
+
+use peregrine_openapi::diff::{Change, diff};
+use serde_json::{Value, json};
+use std::env;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+Tells what changed from one OpenAPI document to another, and what of it breaks clients.
+
+Usage: contract diff [--breaking] [--json] OLD NEW
+
+  OLD, NEW     documents in JSON; `-` is the standard input, for one of them
+  --breaking   tells only what breaks clients
+  --json       tells it as a list in JSON
+
+Exit status: 0 where nothing breaks clients, 1 where something does, 2 where the documents cannot be compared.
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+        return print(USAGE, 0);
+    }
+    match compare(&arguments) {
+        Ok((text, is_breaking)) => print(&text, u8::from(is_breaking)),
+        Err(error) => {
+            eprintln!("contract: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whoever reads may have read enough.
+fn print(text: &str, status: u8) -> ExitCode {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("contract: the result cannot be written: {error}");
+            ExitCode::from(2)
+        }
+        _ => ExitCode::from(status),
+    }
+}
+
+/// What is printed, and whether something breaks clients.
+fn compare(arguments: &[String]) -> Result<(String, bool), String> {
+    let (options, rest): (Vec<_>, Vec<_>) =
+        arguments.iter().map(String::as_str).partition(|argument| argument.starts_with("--"));
+    if let Some(unknown) = options.iter().find(|option| !["--breaking", "--json"].contains(*option))
+    {
+        return Err(format!("there is no option `{unknown}`; see `contract --help`"));
+    }
+    let ["diff", old, new] = rest[..] else {
+        return Err("it takes `diff` and two documents; see `contract --help`".to_owned());
+    };
+    if old == "-" && new == "-" {
+        return Err("only one of the documents can be the standard input".to_owned());
+    }
+    let mut changes = diff(&read(old)?, &read(new)?);
+    let breaking = changes.iter().filter(|change| change.is_breaking).count();
+    if options.contains(&"--breaking") {
+        changes.truncate(breaking);
+    }
+    let text =
+        if options.contains(&"--json") { in_json(&changes) } else { in_words(&changes, breaking) };
+    Ok((text, breaking > 0))
+}
+
+fn in_json(changes: &[Change]) -> String {
+    let one = |change: &Change| {
+        json!({
+            "breaking": change.is_breaking,
+            "place": change.place,
+            "rule": change.rule,
+            "what": change.what,
+        })
+    };
+    format!("{:#}\n", changes.iter().map(one).collect::<Value>())
+}
+
+fn in_words(changes: &[Change], breaking: usize) -> String {
+    let lines: String = changes.iter().map(|change| format!("{change}\n")).collect();
+    let harmless = changes.len() - breaking.min(changes.len());
+    match (breaking, harmless) {
+        (0, 0) => "nothing changed that clients could notice\n".to_owned(),
+        (0, _) => format!("{lines}nothing breaks clients\n"),
+        (1, _) => format!("{lines}1 change breaks clients\n"),
+        _ => format!("{lines}{breaking} changes break clients\n"),
+    }
+}
+
+fn read(path: &str) -> Result<Value, String> {
+    let mut text = String::new();
+    let result = match path {
+        "-" => io::stdin().read_to_string(&mut text).map(drop),
+        _ => fs::read_to_string(path).map(|content| text = content),
+    };
+    result.map_err(|error| format!("{path} cannot be read: {error}"))?;
+    let value: Value = serde_json::from_str(&text).map_err(|error| {
+        format!("{path} is not JSON: {error}; documents in YAML are to be converted first")
+    })?;
+    match value.get("openapi").and_then(Value::as_str) {
+        Some(version) if version.starts_with("3.") => Ok(value),
+        Some(version) => Err(format!("{path} is a document of OpenAPI {version}; 3.x is read")),
+        None => Err(format!("{path} is no document of OpenAPI: it has no member `openapi`")),
+    }
+}

@@ -1,0 +1,419 @@
+//! What changed between two documents, and what of it breaks clients. The command `contract diff OLD NEW` prints it.
+//!
+//! A client that was made for the old document must work with a server of the new one. So what requests may hold may only
+//! grow, and what responses may hold may only shrink:
+//!
+//! | rule | breaks | |
+//! |---|---|---|
+//! | `path-removed`, `operation-removed` | yes | names of parameters in a path do not count |
+//! | `path-added`, `operation-added` | no | |
+//! | `parameter-removed` | yes | what clients send is not read any more |
+//! | `parameter-added` | if it is required | |
+//! | `parameter-required` | yes | it was optional |
+//! | `parameter-optional` | no | |
+//! | `body-removed`, `body-required` | yes | also where there was none before |
+//! | `body-added`, `body-optional` | no | |
+//! | `media-type-removed` | yes | of requests and responses |
+//! | `media-type-added` | no | |
+//! | `response-removed` | if the status is below 400 | one that a class (`2XX`) or `default` stands for is there |
+//! | `response-added` | no | |
+//! | `header-removed` | yes | of responses |
+//! | `property-removed` | yes | of requests and responses |
+//! | `property-added` | no | a required one of requests is `narrowed` |
+//! | `narrowed` | yes | a schema of a request: types, values, bounds, formats, patterns, what is required |
+//! | `widened` | yes | a schema of a response, the same |
+//! | `security-added`, `security-changed` | yes | who was let in is not any more |
+//! | `security-removed` | no | |
+//! | `security-scheme-changed` | yes | |
+//! | `deprecated` | no | |
+//! | `id-changed` | no | though clients made anew have another name for it |
+//!
+//! Start with [`diff`]; `schema.rs` compares schemas.
+
+mod schema;
+
+use crate::template::Template;
+use schema::Comparison;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// One thing that changed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Change {
+    /// Does it break clients?
+    pub is_breaking: bool,
+    /// Where: the operation, and the part of it.
+    pub place: String,
+    /// The rule by which it is judged.
+    pub rule: &'static str,
+    /// What changed.
+    pub what: String,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = if self.is_breaking { "breaking" } else { "harmless" };
+        write!(f, "{word}: {}: {} [{}]", self.place, self.what, self.rule)
+    }
+}
+
+/// All that changed from `old` to `new`, what breaks clients first.
+///
+/// ```
+/// use peregrine::openapi::diff::diff;
+/// use serde_json::json;
+///
+/// let old = json!({ "paths": { "/birds": { "get": {}, "post": {} } } });
+/// let new = json!({ "paths": { "/birds": { "get": {} } } });
+/// let changes = diff(&old, &new);
+/// assert_eq!(changes[0].to_string(), "breaking: POST /birds: it is not there any more [operation-removed]");
+/// ```
+#[must_use]
+pub fn diff(old: &Value, new: &Value) -> Vec<Change> {
+    let mut report = Report::default();
+    let (before, after) = (paths(old), paths(new));
+    for (shape, (path, item)) in &before {
+        match after.get(shape) {
+            None => report.breaks(path, "path-removed", "it is not there any more"),
+            Some((new_path, new_item)) => {
+                Compared { old, new, report: &mut report }.item((path, item), (new_path, new_item));
+            }
+        }
+    }
+    for (shape, (path, _)) in &after {
+        if !before.contains_key(shape) {
+            report.passes(path, "path-added", "it is new");
+        }
+    }
+    schemes(old, new, &mut report);
+    let mut changes = report.0;
+    changes.sort_by(|one, two| (!one.is_breaking, &one.place).cmp(&(!two.is_breaking, &two.place)));
+    changes.dedup();
+    changes
+}
+
+/// What was found so far.
+#[derive(Default)]
+struct Report(Vec<Change>);
+
+impl Report {
+    fn say(&mut self, is_breaking: bool, place: &str, rule: &'static str, what: impl Into<String>) {
+        self.0.push(Change { is_breaking, place: place.to_owned(), rule, what: what.into() });
+    }
+
+    fn breaks(&mut self, place: &str, rule: &'static str, what: impl Into<String>) {
+        self.say(true, place, rule, what);
+    }
+
+    fn passes(&mut self, place: &str, rule: &'static str, what: impl Into<String>) {
+        self.say(false, place, rule, what);
+    }
+}
+
+const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
+
+/// The path items by their shapes.
+fn paths(document: &Value) -> BTreeMap<String, (String, Value)> {
+    let paths = document.get("paths").and_then(Value::as_object).into_iter().flatten();
+    paths
+        .map(|(path, item)| (Template::of(path).shape, (path.clone(), resolved(document, item))))
+        .collect()
+}
+
+/// What a reference within `document` leads to, or the value itself.
+fn resolved(document: &Value, value: &Value) -> Value {
+    let mut value = value;
+    for _ in 0..16 {
+        let Some(pointer) = value.get("$ref").and_then(Value::as_str) else { break };
+        let found = pointer.strip_prefix('#').and_then(|pointer| document.pointer(pointer));
+        let Some(found) = found else { break };
+        value = found;
+    }
+    value.clone()
+}
+
+fn members<'v>(
+    value: &'v Value,
+    name: &str,
+) -> impl Iterator<Item = (&'v String, &'v Value)> + use<'v> {
+    value.get(name).and_then(Value::as_object).into_iter().flatten()
+}
+
+fn is_set(value: &Value, name: &str) -> bool {
+    value.get(name) == Some(&Value::Bool(true))
+}
+
+/// Two documents, of which two parts are compared.
+struct Compared<'d> {
+    old: &'d Value,
+    new: &'d Value,
+    report: &'d mut Report,
+}
+
+impl Compared<'_> {
+    fn item(&mut self, (path, old): (&str, &Value), (new_path, new): (&str, &Value)) {
+        for method in METHODS {
+            let place = format!("{} {path}", method.to_ascii_uppercase());
+            match (old.get(method), new.get(method)) {
+                (Some(_), None) => {
+                    self.report.breaks(&place, "operation-removed", "it is not there any more");
+                }
+                (None, Some(_)) => self.report.passes(&place, "operation-added", "it is new"),
+                (None, None) => {}
+                (Some(before), Some(after)) => {
+                    let before_parameters = parameters(self.old, path, old, before);
+                    let after_parameters = parameters(self.new, new_path, new, after);
+                    self.parameters(&place, &before_parameters, &after_parameters);
+                    self.bodies(&place, before, after);
+                    self.responses(&place, before, after);
+                    self.security(&place, before, after);
+                    self.rest(&place, before, after);
+                }
+            }
+        }
+    }
+
+    fn parameters(&mut self, place: &str, before: &Parameters, after: &Parameters) {
+        for (key, old) in before {
+            let place = format!("{place} {} parameter `{}`", key.0, text(old, "name"));
+            let Some(new) = after.get(key) else {
+                self.report.breaks(&place, "parameter-removed", "it is not read any more");
+                continue;
+            };
+            match (is_set(old, "required"), is_set(new, "required")) {
+                (false, true) => {
+                    self.report.breaks(&place, "parameter-required", "it must be sent now")
+                }
+                (true, false) => {
+                    self.report.passes(&place, "parameter-optional", "it may be left out now")
+                }
+                _ => {}
+            }
+            self.schemas(&place, Side::Request, old.get("schema"), new.get("schema"));
+        }
+        for (key, new) in after {
+            if !before.contains_key(key) {
+                let place = format!("{place} {} parameter `{}`", key.0, text(new, "name"));
+                let is_required = is_set(new, "required");
+                let what = if is_required { "it is new, and must be sent" } else { "it is new" };
+                self.report.say(is_required, &place, "parameter-added", what);
+            }
+        }
+    }
+
+    fn bodies(&mut self, place: &str, before: &Value, after: &Value) {
+        let place = format!("{place} body");
+        let body = |document, operation: &Value| {
+            operation.get("requestBody").map(|body| resolved(document, body))
+        };
+        match (body(self.old, before), body(self.new, after)) {
+            (None, None) => {}
+            (None, Some(new)) if is_set(&new, "required") => {
+                self.report.breaks(&place, "body-required", "it is new, and must be sent");
+            }
+            (None, Some(_)) => self.report.passes(&place, "body-added", "it is new"),
+            (Some(_), None) => {
+                self.report.breaks(&place, "body-removed", "it is not read any more")
+            }
+            (Some(old), Some(new)) => {
+                match (is_set(&old, "required"), is_set(&new, "required")) {
+                    (false, true) => {
+                        self.report.breaks(&place, "body-required", "it must be sent now")
+                    }
+                    (true, false) => {
+                        self.report.passes(&place, "body-optional", "it may be left out now")
+                    }
+                    _ => {}
+                }
+                self.contents(&place, Side::Request, &old, &new);
+            }
+        }
+    }
+
+    fn contents(&mut self, place: &str, side: Side, old: &Value, new: &Value) {
+        let after = new.get("content").cloned().unwrap_or_else(|| json!({}));
+        for (media_type, content) in members(old, "content") {
+            let place = format!("{place} {media_type}");
+            let kind = media_type.split('/').next().unwrap_or_default();
+            let found = [media_type, &format!("{kind}/*"), "*/*"]
+                .into_iter()
+                .find_map(|name| after.get(name));
+            match found {
+                None => {
+                    self.report.breaks(&place, "media-type-removed", "it is not there any more")
+                }
+                Some(found) => {
+                    self.schemas(&place, side, content.get("schema"), found.get("schema"))
+                }
+            }
+        }
+        for (media_type, _) in members(new, "content") {
+            if old.get("content").is_none_or(|content| content.get(media_type).is_none()) {
+                self.report.passes(
+                    &format!("{place} {media_type}"),
+                    "media-type-added",
+                    "it is new",
+                );
+            }
+        }
+    }
+
+    fn responses(&mut self, place: &str, before: &Value, after: &Value) {
+        for (status, old) in members(before, "responses") {
+            let place = format!("{place} response {status}");
+            let class = format!("{}XX", &status[..status.len().min(1)]);
+            let found = [status.as_str(), &class, "default"]
+                .into_iter()
+                .find_map(|status| after.get("responses")?.get(status));
+            let Some(found) = found else {
+                let is_failure = status.starts_with(['4', '5']) || status == "default";
+                self.report.say(
+                    !is_failure,
+                    &place,
+                    "response-removed",
+                    "it is not there any more",
+                );
+                continue;
+            };
+            let (old, new) = (resolved(self.old, old), resolved(self.new, found));
+            self.contents(&place, Side::Response, &old, &new);
+            for (name, _) in members(&old, "headers") {
+                let is_there =
+                    members(&new, "headers").any(|(one, _)| one.eq_ignore_ascii_case(name));
+                if !is_there {
+                    let place = format!("{place} header `{name}`");
+                    self.report.breaks(&place, "header-removed", "it is not there any more");
+                }
+            }
+        }
+        for (status, _) in members(after, "responses") {
+            if before.get("responses").is_none_or(|all| all.get(status).is_none()) {
+                self.report.passes(
+                    &format!("{place} response {status}"),
+                    "response-added",
+                    "it is new",
+                );
+            }
+        }
+    }
+
+    fn schemas(&mut self, place: &str, side: Side, old: Option<&Value>, new: Option<&Value>) {
+        let anything = Value::Bool(true);
+        let (old, new) = (old.unwrap_or(&anything), new.unwrap_or(&anything));
+        let mut comparison = Comparison::new(self.old, self.new, side);
+        comparison.compare(old, new);
+        for change in comparison.into_changes() {
+            let place = if change.place.is_empty() {
+                place.to_owned()
+            } else {
+                format!("{place} {}", change.place)
+            };
+            self.report.0.push(Change { place, ..change });
+        }
+    }
+
+    fn security(&mut self, place: &str, before: &Value, after: &Value) {
+        let (old, new) = (ways(self.old, before), ways(self.new, after));
+        if old == new || is_open(&old) && is_open(&new) {
+            return;
+        }
+        if is_open(&new) {
+            self.report.passes(place, "security-removed", "everybody is let in now");
+        } else if is_open(&old) {
+            self.report.breaks(place, "security-added", "not everybody is let in any more");
+        } else {
+            for way in old.iter().filter(|way| !new.iter().any(|new| is_enough(way, new))) {
+                let names: Vec<_> = way.keys().map(String::as_str).collect();
+                let what = format!("`{}` is not enough any more", names.join("` with `"));
+                self.report.breaks(place, "security-changed", what);
+            }
+        }
+    }
+
+    fn rest(&mut self, place: &str, before: &Value, after: &Value) {
+        if !is_set(before, "deprecated") && is_set(after, "deprecated") {
+            self.report.passes(place, "deprecated", "clients should stop using it");
+        }
+        let (old, new) = (text(before, "operationId"), text(after, "operationId"));
+        if !old.is_empty() && old != new {
+            let now = if new.is_empty() { "none".to_owned() } else { format!("`{new}`") };
+            self.report.passes(place, "id-changed", format!("its id was `{old}` and is {now} now"));
+        }
+    }
+}
+
+/// Who sends what is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Request,
+    Response,
+}
+
+/// By place, and name; those of paths by their positions.
+type Parameters = BTreeMap<(String, String), Value>;
+
+fn parameters(document: &Value, path: &str, item: &Value, operation: &Value) -> Parameters {
+    let names = Template::of(path).names;
+    let lists = [item, operation].into_iter().filter_map(|of| of.get("parameters")?.as_array());
+    let all = lists.flatten().map(|parameter| resolved(document, parameter));
+    all.map(|parameter| {
+        let (place, name) = (text(&parameter, "in"), text(&parameter, "name"));
+        let key = match place {
+            "path" => names
+                .iter()
+                .position(|one| one == name)
+                .map_or(name.to_owned(), |at| at.to_string()),
+            "header" => name.to_ascii_lowercase(),
+            _ => name.to_owned(),
+        };
+        ((place.to_owned(), key), parameter)
+    })
+    .collect()
+}
+
+fn text<'v>(value: &'v Value, name: &str) -> &'v str {
+    value.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The ways in which an operation lets in.
+fn ways(document: &Value, operation: &Value) -> Vec<Map<String, Value>> {
+    let ways = operation.get("security").or_else(|| document.get("security"));
+    let ways = ways.and_then(Value::as_array).into_iter().flatten();
+    ways.filter_map(Value::as_object).cloned().collect()
+}
+
+fn is_open(ways: &[Map<String, Value>]) -> bool {
+    ways.is_empty() || ways.iter().any(Map::is_empty)
+}
+
+/// Is who comes by `old` let in by `new`?
+fn is_enough(old: &Map<String, Value>, new: &Map<String, Value>) -> bool {
+    new.iter().all(|(name, scopes)| {
+        let had = old.get(name).and_then(Value::as_array);
+        let mut scopes = scopes.as_array().into_iter().flatten();
+        had.is_some_and(|had| scopes.all(|scope| had.contains(scope)))
+    })
+}
+
+fn schemes(old: &Value, new: &Value, report: &mut Report) {
+    let all = |document: &Value| {
+        document.pointer("/components/securitySchemes").cloned().unwrap_or_else(|| json!({}))
+    };
+    let (before, after) = (all(old), all(new));
+    for (name, scheme) in before.as_object().into_iter().flatten() {
+        let Some(now) = after.get(name) else { continue };
+        let essence = |scheme: &Value| {
+            let mut scheme = scheme.clone();
+            if let Value::Object(members) = &mut scheme {
+                members.remove("description");
+                members.remove("bearerFormat");
+            }
+            scheme
+        };
+        if essence(scheme) != essence(now) {
+            let place = format!("security scheme `{name}`");
+            report.breaks(&place, "security-scheme-changed", "it asks for something else");
+        }
+    }
+}

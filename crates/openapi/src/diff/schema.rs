@@ -1,0 +1,490 @@
+//! Whether all that one schema allows is allowed by another.
+//!
+//! What a client may send must still be accepted: the old schema is to be within the new one. What a server may send must
+//! have been expected: the new one is to be within the old one. So there is one question, asked in either direction.
+//!
+//! A schema is taken apart into plain ones, of which a value fits one at least: each of `anyOf` and `oneOf`, each of several
+//! types, each value of an `enum`; `allOf` and references are put together. Each plain part of one must be within a part of
+//! the other. What is not understood (`not`, `if`, `patternProperties` and the like) must stay as it is.
+
+use super::{Change, Side};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+
+/// How deep schemas are compared; beyond that they are taken for the same.
+const DEPTH_MAX: usize = 32;
+
+/// How many parts a schema has at most that is put together of several; the others are left out.
+const PARTS_MAX: usize = 256;
+
+/// How many pairs of parts are compared for one schema of an operation.
+const PAIRS_MAX: usize = 100_000;
+
+/// What must stay as it is, since nothing here knows what it means.
+const OPAQUE: [&str; 10] = [
+    "not",
+    "if",
+    "then",
+    "else",
+    "dependentSchemas",
+    "dependentRequired",
+    "patternProperties",
+    "propertyNames",
+    "contains",
+    "unevaluatedProperties",
+];
+
+/// A least or a most, and whether less of it is more.
+const BOUNDS: [(&str, bool); 10] = [
+    ("minimum", true),
+    ("exclusiveMinimum", true),
+    ("minLength", true),
+    ("minItems", true),
+    ("minProperties", true),
+    ("maximum", false),
+    ("exclusiveMaximum", false),
+    ("maxLength", false),
+    ("maxItems", false),
+    ("maxProperties", false),
+];
+
+pub(super) struct Comparison<'d> {
+    old: &'d Value,
+    new: &'d Value,
+    side: Side,
+    changes: Vec<Change>,
+    /// References that are being compared, or were.
+    seen: BTreeSet<(String, String)>,
+    path: Vec<String>,
+    pairs: usize,
+}
+
+impl<'d> Comparison<'d> {
+    pub(super) fn new(old: &'d Value, new: &'d Value, side: Side) -> Self {
+        let (changes, seen, path) = <_>::default();
+        Self { old, new, side, changes, seen, path, pairs: 0 }
+    }
+
+    pub(super) fn into_changes(mut self) -> Vec<Change> {
+        if self.pairs > PAIRS_MAX {
+            let what = "there is too much in it to be compared";
+            self.push(true, "narrowed", what);
+        }
+        self.changes
+    }
+
+    /// Compares two schemas, each of its own document.
+    pub(super) fn compare(&mut self, old: &Value, new: &Value) {
+        if self.path.len() > DEPTH_MAX {
+            return;
+        }
+        let name = |schema: &Value| schema.get("$ref").and_then(Value::as_str).map(str::to_owned);
+        if let (Some(old), Some(new)) = (name(old), name(new))
+            && !self.seen.insert((old, new))
+        {
+            return;
+        }
+        let (before, after) =
+            (parts(self.old, old, &mut Vec::new()), parts(self.new, new, &mut Vec::new()));
+        let (small, big) = match self.side {
+            Side::Request => (&before, &after),
+            Side::Response => (&after, &before),
+        };
+        for part in small {
+            self.within_one(part, big);
+        }
+        self.properties_that_went(&before, &after);
+    }
+
+    /// `part` must be within one of `all`; if it is not, what is wrong is told by the one that comes closest.
+    fn within_one(&mut self, part: &Value, all: &[Value]) {
+        let mut closest: Option<Vec<Change>> = None;
+        let begun = self.seen.clone();
+        for other in all {
+            self.pairs += 1;
+            if self.pairs > PAIRS_MAX {
+                return;
+            }
+            let changes = std::mem::take(&mut self.changes);
+            self.within(part, other);
+            let found = std::mem::replace(&mut self.changes, changes);
+            let count = |found: &[Change]| {
+                // Another type altogether is further away than anything else.
+                let far = found
+                    .iter()
+                    .filter(|change| change.place == self.place() && change.what.contains("type"))
+                    .count();
+                (far, found.iter().filter(|change| change.is_breaking).count())
+            };
+            if closest.as_ref().is_none_or(|known| count(&found) < count(known)) {
+                closest = Some(found);
+            }
+            if closest.as_ref().is_some_and(|found| !found.iter().any(|change| change.is_breaking))
+            {
+                break;
+            }
+            // What was looked at on a way that leads nowhere is looked at again.
+            self.seen.clone_from(&begun);
+        }
+        match closest {
+            Some(found) => self.changes.extend(found),
+            None => self.differ("nothing is allowed", "nothing was allowed"),
+        }
+    }
+
+    fn within(&mut self, small: &Value, big: &Value) {
+        if !self.is_of_type(small, big) {
+            return;
+        }
+        let value = small.get("const");
+        if value.is_none() {
+            if let Some(value) = big.get("const") {
+                self.differ(
+                    &format!("only {value} is accepted"),
+                    &format!("it is not always {value}"),
+                );
+            }
+            self.bounds(small, big);
+            self.formats(small, big);
+        } else if big.get("const").is_some_and(|other| Some(other) != value) {
+            let value = value.map(Value::to_string).unwrap_or_default();
+            self.differ(
+                &format!("{value} is not accepted any more"),
+                &format!("it may be {value} now"),
+            );
+        }
+        self.objects(small, big);
+        self.lists(small, big);
+        for key in OPAQUE {
+            if small.get(key) != big.get(key) {
+                let what = format!("`{key}` changed, which may mean anything");
+                self.differ(&what, &what);
+            }
+        }
+    }
+
+    /// Where the types differ, nothing else need be told.
+    fn is_of_type(&mut self, small: &Value, big: &Value) -> bool {
+        let Some(allowed) = type_of(big) else { return true };
+        let given = type_of(small);
+        let fits = given == Some(allowed) || given == Some("integer") && allowed == "number";
+        if !fits {
+            let given = given.unwrap_or("anything");
+            self.differ(
+                &format!("the type `{given}` is not accepted any more, but `{allowed}`"),
+                &format!("it may be of the type `{given}` now, besides `{allowed}`"),
+            );
+        }
+        fits
+    }
+
+    fn bounds(&mut self, small: &Value, big: &Value) {
+        for (key, is_least) in BOUNDS {
+            let Some(limit) = big.get(key).and_then(Value::as_f64) else { continue };
+            // What a format cannot hold needs no bound beside it.
+            let implied = || range(small).map(|(least, most)| if is_least { least } else { most });
+            let own = small
+                .get(key)
+                .and_then(Value::as_f64)
+                .or_else(|| implied().filter(|_| key == "minimum" || key == "maximum"));
+            let is_within =
+                own.is_some_and(|own| if is_least { own >= limit } else { own <= limit });
+            if !is_within {
+                let was = own.map_or("none".to_owned(), |own| own.to_string());
+                self.differ(
+                    &format!("`{key}` is {limit} and was {was}"),
+                    &format!("`{key}` was {limit} and is {was}"),
+                );
+            }
+        }
+        for key in ["pattern", "multipleOf", "uniqueItems"] {
+            let Some(rule) = big.get(key).filter(|rule| **rule != json!(false)) else { continue };
+            if small.get(key) != Some(rule) {
+                let own = small.get(key).map_or("none".to_owned(), Value::to_string);
+                self.differ(
+                    &format!("`{key}` is {rule} and was {own}"),
+                    &format!("`{key}` was {rule} and is {own}"),
+                );
+            }
+        }
+    }
+
+    fn formats(&mut self, small: &Value, big: &Value) {
+        let format =
+            |schema: &Value| schema.get("format").and_then(Value::as_str).map(str::to_owned);
+        let Some(wanted) = format(big) else { return };
+        let own = format(small);
+        if own.as_ref() == Some(&wanted) || own.as_deref() == Some("float") && wanted == "double" {
+            return;
+        }
+        if let (Some((least, most)), Some((own_least, own_most))) = (range(big), range(small))
+            && own_least >= least
+            && own_most <= most
+        {
+            return;
+        }
+        let own = own.unwrap_or_else(|| "none".to_owned());
+        self.differ(
+            &format!("`format` is `{wanted}` and was `{own}`"),
+            &format!("`format` was `{wanted}` and is `{own}`"),
+        );
+    }
+
+    fn objects(&mut self, small: &Value, big: &Value) {
+        let more = |schema: &Value| {
+            schema.get("additionalProperties").cloned().unwrap_or(Value::Bool(true))
+        };
+        let (small_more, big_more) = (more(small), more(big));
+        let empty = Map::new();
+        let of = |schema: &'_ Value| {
+            schema
+                .get("properties")
+                .and_then(Value::as_object)
+                .cloned()
+                .unwrap_or_else(|| empty.clone())
+        };
+        let (own, others) = (of(small), of(big));
+        for (name, schema) in &own {
+            match others.get(name) {
+                Some(other) => self.inside(name, schema, other),
+                None if big_more == json!(false) => self.at(name, |it| {
+                    it.differ(
+                        "it is not allowed any more",
+                        "it may be there now, where nothing else was",
+                    );
+                }),
+                None if big_more.is_object() => self.inside(name, schema, &big_more),
+                None => {}
+            }
+        }
+        for name in required(big).difference(&required(small)) {
+            // What went altogether is told as such.
+            if self.side == Side::Request || own.contains_key(*name) {
+                self.at(name, |it| {
+                    it.differ("it must be sent now", "it is not always there any more")
+                });
+            }
+        }
+        let is_object = type_of(small).is_none_or(|kind| kind == "object");
+        if is_object && small_more != big_more {
+            if big_more == json!(false) {
+                self.differ(
+                    "other properties are refused now",
+                    "other properties may be there now",
+                );
+            } else if big_more.is_object() && small_more != json!(false) {
+                self.inside("*", &small_more, &big_more);
+            }
+        }
+    }
+
+    fn lists(&mut self, small: &Value, big: &Value) {
+        if type_of(small).is_some_and(|kind| kind != "array") {
+            return;
+        }
+        let anything = Value::Bool(true);
+        if let Some(items) = big.get("items") {
+            self.inside("[]", small.get("items").unwrap_or(&anything), items);
+        }
+        let first = |schema: &Value| {
+            schema.get("prefixItems").and_then(Value::as_array).cloned().unwrap_or_default()
+        };
+        let own = first(small);
+        for (place, item) in first(big).iter().enumerate() {
+            self.inside(&format!("[{place}]"), own.get(place).unwrap_or(&anything), item);
+        }
+    }
+
+    /// The properties that only the old schema knows, and those that only the new one does.
+    fn properties_that_went(&mut self, before: &[Value], after: &[Value]) {
+        let names = |parts: &[Value]| -> BTreeSet<String> {
+            let properties = parts.iter().filter_map(|part| part.get("properties")?.as_object());
+            properties.flat_map(|properties| properties.keys().cloned()).collect()
+        };
+        let (old, new) = (names(before), names(after));
+        if new.is_empty()
+            && after.iter().all(|part| type_of(part).is_some_and(|kind| kind != "object"))
+        {
+            // Another type is told as such.
+            return;
+        }
+        for name in old.difference(&new) {
+            let what = match self.side {
+                Side::Request => "it is not read any more",
+                Side::Response => "it is not sent any more",
+            };
+            self.at(name, |it| it.push(true, "property-removed", what));
+        }
+        for name in new.difference(&old) {
+            self.at(name, |it| it.push(false, "property-added", "it is new"));
+        }
+    }
+
+    /// Compares what is inside at `name`.
+    fn inside(&mut self, name: &str, small: &Value, big: &Value) {
+        let (small, big) = (small.clone(), big.clone());
+        self.at(name, |it| match it.side {
+            Side::Request => it.compare(&small, &big),
+            Side::Response => it.compare(&big, &small),
+        });
+    }
+
+    fn at(&mut self, name: &str, work: impl FnOnce(&mut Self)) {
+        self.path.push(name.to_owned());
+        work(self);
+        self.path.pop();
+    }
+
+    /// What is allowed by the smaller schema and not by the bigger one: in words for requests, and for responses.
+    fn differ(&mut self, request: &str, response: &str) {
+        match self.side {
+            Side::Request => self.push(true, "narrowed", request),
+            Side::Response => self.push(true, "widened", response),
+        }
+    }
+
+    fn push(&mut self, is_breaking: bool, rule: &'static str, what: &str) {
+        self.changes.push(Change { is_breaking, place: self.place(), rule, what: what.to_owned() });
+    }
+
+    fn place(&self) -> String {
+        self.path.iter().map(|name| format!("/{name}")).collect()
+    }
+}
+
+fn type_of(schema: &Value) -> Option<&str> {
+    match schema.get("const") {
+        Some(Value::Null) => Some("null"),
+        Some(Value::Bool(_)) => Some("boolean"),
+        Some(Value::String(_)) => Some("string"),
+        Some(Value::Number(number)) if number.is_f64() => Some("number"),
+        Some(Value::Number(_)) => Some("integer"),
+        Some(Value::Array(_)) => Some("array"),
+        Some(Value::Object(_)) => Some("object"),
+        None => schema.get("type").and_then(Value::as_str),
+    }
+}
+
+fn required(schema: &Value) -> BTreeSet<&str> {
+    let names = schema.get("required").and_then(Value::as_array).into_iter().flatten();
+    names.filter_map(Value::as_str).collect()
+}
+
+/// The least and the most that a format of whole numbers holds.
+fn range(schema: &Value) -> Option<(f64, f64)> {
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "which of two formats is wider can be told from less"
+    )]
+    Some(match schema.get("format")?.as_str()? {
+        "uint8" => (0.0, f64::from(u8::MAX)),
+        "uint16" => (0.0, f64::from(u16::MAX)),
+        "uint32" => (0.0, f64::from(u32::MAX)),
+        "uint64" | "uint" => (0.0, u64::MAX as f64),
+        "int8" => (f64::from(i8::MIN), f64::from(i8::MAX)),
+        "int16" => (f64::from(i16::MIN), f64::from(i16::MAX)),
+        "int32" => (f64::from(i32::MIN), f64::from(i32::MAX)),
+        "int64" | "int" => (i64::MIN as f64, i64::MAX as f64),
+        _ => return None,
+    })
+}
+
+/// The plain schemas of which a value fits one at least. None: nothing fits.
+///
+/// `trail` is what leads here: references, and parts without one.
+fn parts(document: &Value, schema: &Value, trail: &mut Vec<String>) -> Vec<Value> {
+    let mut schema = match schema {
+        Value::Bool(false) => return Vec::new(),
+        Value::Object(members) => members.clone(),
+        _ => return vec![json!({})],
+    };
+    if trail.len() > DEPTH_MAX {
+        return vec![Value::Object(schema)];
+    }
+    let mut together: Vec<Vec<Value>> = Vec::new();
+    if let Some(Value::String(reference)) = schema.remove("$ref") {
+        let target = super::resolved(document, &json!({ "$ref": reference }));
+        // One that leads nowhere, or back to itself, says nothing.
+        if target.get("$ref").is_none() && !trail.contains(&reference) {
+            trail.push(reference);
+            together.push(parts(document, &target, trail));
+            trail.pop();
+        }
+    }
+    trail.push(String::new());
+    for part in schema.remove("allOf").as_ref().and_then(Value::as_array).into_iter().flatten() {
+        together.push(parts(document, part, trail));
+    }
+    for key in ["anyOf", "oneOf"] {
+        if let Some(Value::Array(all)) = schema.remove(key) {
+            let all = all.iter().flat_map(|part| parts(document, part, trail));
+            together.push(all.take(PARTS_MAX).collect());
+        }
+    }
+    trail.pop();
+    let mut found = split(schema);
+    for alternatives in together {
+        let joined =
+            found.iter().flat_map(|one| alternatives.iter().map(|other| joined(one, other)));
+        found = joined.take(PARTS_MAX).collect();
+    }
+    // No value is of two types at once.
+    found.retain(|part| part.get("type").is_none_or(|kind| !kind.is_null()));
+    found
+}
+
+/// One schema for each type, and for each value.
+fn split(mut schema: Map<String, Value>) -> Vec<Value> {
+    if let Some(Value::Array(values)) = schema.remove("enum") {
+        schema.remove("type");
+        let with = |value: Value| {
+            let mut one = schema.clone();
+            one.insert("const".to_owned(), value);
+            Value::Object(one)
+        };
+        return values.into_iter().map(with).collect();
+    }
+    match schema.get("type").cloned() {
+        Some(Value::Array(types)) => {
+            let with = |kind: Value| {
+                let mut one = schema.clone();
+                // A bound is about one type only, and so is what is inside.
+                if kind == "null" {
+                    one.clear();
+                }
+                one.insert("type".to_owned(), kind);
+                Value::Object(one)
+            };
+            types.into_iter().map(with).collect()
+        }
+        _ => vec![Value::Object(schema)],
+    }
+}
+
+/// What fits both. Where they have different types nothing does, which a type of `null` stands for.
+fn joined(one: &Value, other: &Value) -> Value {
+    let (Value::Object(one), Value::Object(other)) = (one, other) else { return one.clone() };
+    let mut both = one.clone();
+    for (key, value) in other {
+        match (key.as_str(), both.get_mut(key)) {
+            ("properties", Some(Value::Object(known))) => {
+                for (name, schema) in value.as_object().into_iter().flatten() {
+                    known.entry(name.clone()).or_insert_with(|| schema.clone());
+                }
+            }
+            ("required", Some(Value::Array(known))) => {
+                known.extend(value.as_array().into_iter().flatten().cloned());
+            }
+            ("type", Some(known)) if known != value => {
+                let is_whole = |kind: &Value| kind == "integer" || kind == "number";
+                *known =
+                    if is_whole(known) && is_whole(value) { json!("integer") } else { Value::Null };
+            }
+            (_, Some(_)) => {}
+            (_, None) => {
+                both.insert(key.clone(), value.clone());
+            }
+        }
+    }
+    Value::Object(both)
+}

@@ -1,0 +1,117 @@
+//! A finished document.
+
+use crate::openapi::Undescribed;
+use crate::publish::Published;
+use peregrine_web::{App, Application, BuildError};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+use std::fmt;
+use std::rc::Rc;
+
+/// An OpenAPI document: JSON, by [`Document::value`] or `Serialize`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Document {
+    value: Value,
+    undescribed: Vec<Undescribed>,
+}
+
+impl Document {
+    pub(crate) fn new(value: Value, undescribed: Vec<Undescribed>) -> Self {
+        Self { value, undescribed }
+    }
+
+    /// The whole document.
+    #[must_use]
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// One operation: that of `method`, in any case, for the path as the document writes it.
+    #[must_use]
+    pub fn operation(&self, method: &str, path: &str) -> Option<&Value> {
+        self.value.get("paths")?.get(path)?.get(method.to_ascii_lowercase())
+    }
+
+    /// The routes that are not in it.
+    #[must_use]
+    pub fn undescribed(&self) -> &[Undescribed] {
+        &self.undescribed
+    }
+
+    /// As it is sent: in the same order every time.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        self.value.to_string()
+    }
+}
+
+/// Indented, for files that people compare.
+impl fmt::Display for Document {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#}", self.value)
+    }
+}
+
+impl Serialize for Document {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.value.serialize(serializer)
+    }
+}
+
+/// The documents of applications, for tests, and for programs that write them to files.
+///
+/// ```
+/// use peregrine::openapi::{DescribeExt, HasOpenApi, OpenApi};
+/// use peregrine::prelude::*;
+///
+/// fn app() -> App {
+///     App::new().get("/birds", (|| "all").described()).add(OpenApi::new("Birds", "1.0"))
+/// }
+///
+/// let document = app().openapi()?;
+/// assert!(document.operation("GET", "/birds").is_some());
+/// assert!(document.undescribed().is_empty());
+/// # Ok::<(), peregrine::openapi::OpenApiError>(())
+/// ```
+pub trait HasOpenApi {
+    /// The document of the [`OpenApi`](crate::OpenApi) that was added to it.
+    ///
+    /// # Errors
+    /// None was added, or the application cannot be built.
+    fn openapi(self) -> Result<Rc<Document>, OpenApiError>;
+}
+
+impl HasOpenApi for App {
+    fn openapi(self) -> Result<Rc<Document>, OpenApiError> {
+        self.build().map_err(OpenApiError::Build)?.openapi()
+    }
+}
+
+impl HasOpenApi for &Application {
+    fn openapi(self) -> Result<Rc<Document>, OpenApiError> {
+        let published = self.routes().find_map(|route| route.notes::<Published>().next());
+        published.and_then(Published::document).ok_or(OpenApiError::Missing)
+    }
+}
+
+/// Why there is no document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenApiError {
+    /// The application cannot be built.
+    Build(BuildError),
+    /// No [`OpenApi`](crate::OpenApi) was added to the application.
+    Missing,
+}
+
+impl fmt::Display for OpenApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Build(error) => error.fmt(f),
+            Self::Missing => {
+                f.write_str("no OpenApi was added to the application: `.add(OpenApi::new(..))`")
+            }
+        }
+    }
+}
+
+impl std::error::Error for OpenApiError {}

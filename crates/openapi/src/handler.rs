@@ -1,0 +1,230 @@
+//! Handlers that describe themselves by their arguments and results.
+
+use crate::argument::DescribeArgument;
+use crate::operation::Operation;
+use crate::response::DescribeResponse;
+use peregrine_web::handler::{
+    Configured, Guarded, Handler, Named, Noted, RouteOptions, Signature, ViaFuture, ViaOptions,
+    ViaValue,
+};
+use peregrine_web::requirements::Requirements;
+use peregrine_web::{Request, Response};
+use std::fmt;
+use std::rc::Rc;
+
+/// Changes a description.
+pub(crate) type Edit = dyn for<'a> Fn(&'a mut Operation) -> &'a mut Operation;
+
+/// What stands beside a route that is described, or left out on purpose.
+#[derive(Clone)]
+pub struct Note(pub(crate) Kind);
+
+#[derive(Clone)]
+pub(crate) enum Kind {
+    /// Of a scope: for all routes within.
+    Around(Rc<Edit>),
+    /// What the types of a handler say.
+    Signature(fn(&mut Operation)),
+    /// What else is said of a route.
+    Edit(Rc<Edit>),
+    Hidden,
+}
+
+impl fmt::Debug for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Kind::Around(_) => "Note::Around",
+            Kind::Signature(_) => "Note::Signature",
+            Kind::Edit(_) => "Note::Edit",
+            Kind::Hidden => "Note::Hidden",
+        })
+    }
+}
+
+/// A note for all routes of a scope, also for those that are added in other ways than [`Api`](crate::Api):
+/// `.noted(openapi::for_all(|it| it.tag("birds").security("token")))`. What a route itself says counts more.
+pub fn for_all(edit: impl for<'a> Fn(&'a mut Operation) -> &'a mut Operation + 'static) -> Note {
+    Note(Kind::Around(Rc::new(edit)))
+}
+
+/// A note for routes that are left out of the document on purpose, so that nobody misses them:
+/// `.noted(openapi::hidden())` on a scope or a handler.
+#[must_use]
+pub fn hidden() -> Note {
+    Note(Kind::Hidden)
+}
+
+/// A handler whose arguments and result say what they are. `Args` is inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be described by its arguments and its result",
+    label = "not a handler that describes itself",
+    note = "each argument must be `DescribeArgument`, and the result `DescribeResponse`; those of the framework are, if what is inside of them derives `schemars::JsonSchema`",
+    note = "a service or a handler that returns `impl IntoResponse` is described by `.described_by(|it| ..)`"
+)]
+pub trait Describe<Args>: Signature<Args> {
+    /// Says what the types tell.
+    fn describe(operation: &mut Operation);
+}
+
+/// Puts the description of a handler's route into documents.
+///
+/// ```
+/// use peregrine::openapi::{DescribeExt, JsonSchema, OpenApi};
+/// use peregrine::prelude::*;
+///
+/// #[derive(serde::Serialize, JsonSchema)]
+/// struct Bird {
+///     name: String,
+/// }
+///
+/// async fn show(Path(id): Path<u32>) -> Json<Bird> {
+///     Json(Bird { name: format!("bird {id}") })
+/// }
+///
+/// let app = App::new().get("/birds/{id}", show.described()).add(OpenApi::new("Birds", "1.0"));
+/// let document = app.test().get("/openapi.json").send_now().json::<serde_json::Value>();
+/// assert_eq!(document["paths"]["/birds/{id}"]["get"]["parameters"][0]["schema"]["format"], "uint32");
+/// ```
+pub trait DescribeExt<Args>: Signature<Args> + Sized {
+    /// Describes it by its arguments and its result.
+    fn described(self) -> Described<Self>
+    where
+        Self: Describe<Args>,
+    {
+        let notes = vec![Note(Kind::Signature(<Self as Describe<Args>>::describe))];
+        Described { handler: self, notes: notes.into() }
+    }
+
+    /// The same, and what else there is to say, which counts more.
+    fn describe(
+        self,
+        edit: impl for<'a> Fn(&'a mut Operation) -> &'a mut Operation + 'static,
+    ) -> Described<Self>
+    where
+        Self: Describe<Args>,
+    {
+        let signature = Note(Kind::Signature(<Self as Describe<Args>>::describe));
+        Described { handler: self, notes: [signature, Note(Kind::Edit(Rc::new(edit)))].into() }
+    }
+
+    /// Describes it by what `edit` says alone: for services, and for handlers that return `impl IntoResponse`.
+    fn described_by(
+        self,
+        edit: impl for<'a> Fn(&'a mut Operation) -> &'a mut Operation + 'static,
+    ) -> Described<Self> {
+        Described { handler: self, notes: [Note(Kind::Edit(Rc::new(edit)))].into() }
+    }
+
+    /// Leaves it out of the document on purpose.
+    fn hidden(self) -> Described<Self> {
+        Described { handler: self, notes: [hidden()].into() }
+    }
+}
+
+impl<Args, H: Signature<Args>> DescribeExt<Args> for H {}
+
+/// A handler whose route is described. Made by [`DescribeExt`].
+#[derive(Clone, Debug)]
+pub struct Described<H> {
+    handler: H,
+    notes: Rc<[Note]>,
+}
+
+impl<Args, H: Signature<Args>> Signature<ViaOptions<Args>> for Described<H> {}
+
+impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for Described<H> {
+    fn call(&self, request: Request) -> impl Future<Output = Response> {
+        self.handler.call(request)
+    }
+
+    fn require(&self, requirements: &mut Requirements) {
+        self.handler.require(requirements);
+        for note in &*self.notes {
+            requirements.note(note.clone());
+        }
+    }
+
+    fn configure(&self, options: &mut RouteOptions) {
+        self.handler.configure(options);
+    }
+}
+
+/// Its description stands beside its route already.
+impl<Args, H: Signature<Args>> Describe<ViaOptions<Args>> for Described<H> {
+    fn describe(_: &mut Operation) {}
+}
+
+macro_rules! around {
+    ($($Around:ident)*) => {
+        $(
+            impl<Args, H: Describe<Args>> Describe<ViaOptions<Args>> for $Around<H> {
+                fn describe(operation: &mut Operation) {
+                    H::describe(operation);
+                }
+            }
+        )*
+    };
+}
+
+around! { Configured Guarded Named Noted }
+
+impl<F, R> Describe<(ViaFuture,)> for F
+where
+    F: AsyncFn() -> R,
+    R: DescribeResponse,
+{
+    fn describe(operation: &mut Operation) {
+        operation.answers::<R>();
+    }
+}
+
+impl<F, R> Describe<(ViaValue,)> for F
+where
+    F: Fn() -> R,
+    R: DescribeResponse + peregrine_web::IntoResponse,
+{
+    fn describe(operation: &mut Operation) {
+        operation.answers::<R>();
+    }
+}
+
+/// Implements [`Describe`] for one number of arguments and one way to return.
+macro_rules! handler {
+    ($Marker:ident, $Fn:ident, [$($result:tt)*], $($Argument:ident)*) => {
+        impl<F, R, $($Argument,)*> Describe<($Marker, $($Argument,)*)> for F
+        where
+            F: $Fn($($Argument,)*) -> R,
+            R: DescribeResponse $($result)*,
+            $($Argument: DescribeArgument,)*
+        {
+            fn describe(operation: &mut Operation) {
+                $($Argument::describe(operation);)*
+                operation.answers::<R>();
+            }
+        }
+    };
+}
+
+macro_rules! handlers {
+    ($(($($Argument:ident)*))*) => {
+        $(
+            handler!(ViaFuture, AsyncFn, [], $($Argument)*);
+            handler!(ViaValue, Fn, [+ peregrine_web::IntoResponse], $($Argument)*);
+        )*
+    };
+}
+
+handlers! {
+    (A)
+    (A B)
+    (A B C)
+    (A B C D)
+    (A B C D E)
+    (A B C D E G)
+    (A B C D E G H)
+    (A B C D E G H I)
+    (A B C D E G H I J)
+    (A B C D E G H I J K)
+    (A B C D E G H I J K L)
+    (A B C D E G H I J K L M)
+}

@@ -1,0 +1,205 @@
+//! What a request brings beside its body: in the path, the query, header fields and cookies.
+
+use crate::schemas::{Schemas, without_null};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+/// Where a parameter is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Place {
+    Path,
+    Query,
+    Header,
+    Cookie,
+}
+
+impl Place {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Path => "path",
+            Self::Query => "query",
+            Self::Header => "header",
+            Self::Cookie => "cookie",
+        }
+    }
+}
+
+/// A parameter of an operation ([`Operation::parameter`](crate::Operation::parameter)). It is text and optional, unless
+/// something else is said; those of the path are there always.
+#[derive(Debug)]
+pub struct Parameter {
+    pub(crate) place: Place,
+    pub(crate) name: String,
+    pub(crate) is_required: bool,
+    is_deprecated: bool,
+    description: Option<String>,
+    schema: Option<Value>,
+    of_type: Option<fn(&mut Schemas) -> Value>,
+    examples: Map<String, Value>,
+    more: Map<String, Value>,
+}
+
+impl Parameter {
+    fn new(place: Place, name: &str) -> Self {
+        Self {
+            place,
+            name: name.to_owned(),
+            is_required: place == Place::Path,
+            is_deprecated: false,
+            description: None,
+            schema: None,
+            of_type: None,
+            examples: Map::new(),
+            more: Map::new(),
+        }
+    }
+
+    /// A parameter of the path, which the pattern has.
+    #[must_use]
+    pub fn path(name: &str) -> Self {
+        Self::new(Place::Path, name)
+    }
+
+    /// A pair of the query.
+    #[must_use]
+    pub fn query(name: &str) -> Self {
+        Self::new(Place::Query, name)
+    }
+
+    /// A header field.
+    #[must_use]
+    pub fn header(name: &str) -> Self {
+        Self::new(Place::Header, name)
+    }
+
+    /// A cookie.
+    #[must_use]
+    pub fn cookie(name: &str) -> Self {
+        Self::new(Place::Cookie, name)
+    }
+
+    /// Requests without it are refused.
+    #[must_use]
+    pub fn required(mut self) -> Self {
+        self.is_required = true;
+        self
+    }
+
+    /// Clients should stop sending it.
+    #[must_use]
+    pub fn deprecated(mut self) -> Self {
+        self.is_deprecated = true;
+        self
+    }
+
+    /// What it is; Markdown.
+    #[must_use]
+    pub fn description(mut self, text: impl Into<String>) -> Self {
+        self.description = Some(text.into());
+        self
+    }
+
+    /// Its type.
+    #[must_use]
+    pub fn of<T: JsonSchema>(mut self) -> Self {
+        self.of_type = Some(Schemas::input::<T>);
+        self
+    }
+
+    /// An example.
+    #[must_use]
+    pub fn example(mut self, name: &str, value: impl Serialize) -> Self {
+        if let Ok(value) = serde_json::to_value(value) {
+            self.examples.insert(name.to_owned(), json!({ "value": value }));
+        }
+        self
+    }
+
+    pub(crate) fn schema_of(mut self, schema: Value) -> Self {
+        self.schema = Some(schema);
+        self
+    }
+
+    pub(crate) fn extension(mut self, name: &str, value: Value) -> Self {
+        self.more.insert(name.to_owned(), value);
+        self
+    }
+
+    /// What the schema of a property says. Its description is the parameter's.
+    pub(crate) fn of_property(mut self, schema: Value) -> Self {
+        let mut schema = without_null(schema);
+        if let Value::Object(members) = &mut schema {
+            if let Some(Value::String(text)) = members.remove("description") {
+                self.description = Some(text);
+            }
+            self.is_deprecated |= members.remove("deprecated") == Some(Value::Bool(true));
+        }
+        self.schema_of(schema)
+    }
+
+    /// Its schema is made now.
+    pub(crate) fn resolved(mut self, schemas: &mut Schemas) -> Self {
+        if let Some(schema) = self.of_type.take() {
+            self.schema = Some(without_null(schema(schemas)));
+        }
+        self
+    }
+
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        // RFC 9110 §5.1: names of fields are the same in any case.
+        let same = match self.place {
+            Place::Header => self.name.eq_ignore_ascii_case(&other.name),
+            _ => self.name == other.name,
+        };
+        self.place == other.place && same
+    }
+
+    /// Adds what `more` says of the same parameter.
+    pub(crate) fn complete(&mut self, more: Self) {
+        self.is_required |= more.is_required;
+        self.is_deprecated |= more.is_deprecated;
+        self.description = more.description.or(self.description.take());
+        self.schema = more.schema.or(self.schema.take());
+        self.examples.extend(more.examples);
+    }
+
+    /// Takes over what an extractor says of a parameter of the path. The pattern may know more: `{id:u32}` is a number
+    /// though the extractor takes a text.
+    pub(crate) fn refine(&mut self, schema: Value) {
+        let is_text = schema.get("type").is_some_and(|kind| kind == "string")
+            && schema.as_object().is_some_and(|members| members.len() == 1);
+        let known = self.schema.take();
+        *self = Self::new(self.place, &self.name)
+            .with_more(std::mem::take(&mut self.more), self.description.take())
+            .of_property(schema);
+        if is_text && known.is_some() {
+            self.schema = known;
+        }
+    }
+
+    fn with_more(self, more: Map<String, Value>, description: Option<String>) -> Self {
+        Self { more, description, ..self }
+    }
+
+    pub(crate) fn to_value(&self) -> Value {
+        let mut all = self.more.clone();
+        all.insert("name".to_owned(), json!(self.name));
+        all.insert("in".to_owned(), json!(self.place.word()));
+        all.insert("required".to_owned(), json!(self.is_required));
+        all.insert(
+            "schema".to_owned(),
+            self.schema.clone().unwrap_or_else(|| json!({ "type": "string" })),
+        );
+        if self.is_deprecated {
+            all.insert("deprecated".to_owned(), json!(true));
+        }
+        if let Some(text) = &self.description {
+            all.insert("description".to_owned(), json!(text));
+        }
+        if !self.examples.is_empty() {
+            all.insert("examples".to_owned(), json!(self.examples));
+        }
+        Value::Object(all)
+    }
+}

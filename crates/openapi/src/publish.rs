@@ -1,0 +1,149 @@
+//! The route that answers with the document, and the page that shows it.
+
+use crate::document::Document;
+use crate::handler::hidden;
+use crate::openapi::OpenApi;
+use bytes::Bytes;
+use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use http::{HeaderValue, StatusCode};
+use peregrine_web::routed::Routed;
+use peregrine_web::{HandlerExt, IntoResponse, Response, Scope};
+use serde_json::Value;
+use std::cell::OnceCell;
+use std::rc::Rc;
+
+const HTML: &str = include_str!("page/page.html");
+const STYLE: &str = include_str!("page/page.css");
+const SCRIPT: &str = include_str!("page/page.js");
+
+/// A note beside the route of the document, which is made when the application is built.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Published(Rc<OnceCell<Ready>>);
+
+#[derive(Debug)]
+struct Ready {
+    document: Rc<Document>,
+    /// As it is sent, made when somebody asks.
+    bytes: OnceCell<Bytes>,
+}
+
+impl Published {
+    pub(crate) fn document(&self) -> Option<Rc<Document>> {
+        self.0.get().map(|ready| Rc::clone(&ready.document))
+    }
+
+    fn set(&self, document: Document) {
+        let _ = self.0.set(Ready { document: Rc::new(document), bytes: OnceCell::new() });
+    }
+
+    fn answer(&self) -> Response {
+        let Some(ready) = self.0.get() else { return StatusCode::NOT_FOUND.into_response() };
+        let bytes = ready.bytes.get_or_init(|| ready.document.to_json().into());
+        typed("application/json", bytes.clone())
+    }
+}
+
+impl Routed for OpenApi {
+    fn add_to(self, scope: &mut Scope) {
+        Routed::add_to(|scope: Scope| self.routes(scope), scope);
+    }
+}
+
+impl OpenApi {
+    fn routes(self, scope: Scope) -> Scope {
+        let published = Published::default();
+        let answers = published.clone();
+        let note = published.clone();
+        let json = (move || answers.answer()).noted(note).noted(hidden());
+        let scope = scope.get(&self.json_at, json);
+        let scope = match &self.page_at {
+            Some(page_at) => self.page(scope, page_at),
+            None => scope,
+        };
+        scope.inspect(move |application| {
+            self.document(application).map(|document| published.set(document))
+        })
+    }
+
+    fn page(&self, scope: Scope, page_at: &str) -> Scope {
+        let html = HTML
+            .replace("{{title}}", &escaped(&self.title))
+            .replace("{{folder}}", &escaped(page_at.rsplit('/').next().unwrap_or_default()))
+            .replace("{{document}}", &escaped(&relative(page_at, &self.json_at)));
+        let html = Bytes::from(html);
+        let policy = HeaderValue::try_from(self.policy()).ok();
+        let page = move || {
+            let mut response = typed("text/html; charset=utf-8", html.clone());
+            if let Some(policy) = &policy {
+                response.fields.set(CONTENT_SECURITY_POLICY, policy.clone());
+            }
+            response
+        };
+        let style = || typed("text/css; charset=utf-8", Bytes::from_static(STYLE.as_bytes()));
+        let script =
+            || typed("text/javascript; charset=utf-8", Bytes::from_static(SCRIPT.as_bytes()));
+        let at = if page_at.is_empty() { "/" } else { page_at };
+        scope
+            .get(at, page.noted(hidden()))
+            .get(&format!("{page_at}/page.css"), style.noted(hidden()))
+            .get(&format!("{page_at}/page.js"), script.noted(hidden()))
+    }
+
+    /// What the page may load: its own files, and what the API's servers answer.
+    fn policy(&self) -> String {
+        let servers =
+            self.servers.iter().filter_map(|server| server.get("url").and_then(Value::as_str));
+        let origins = servers.filter_map(|url| {
+            let (scheme, rest) = url.split_once("://")?;
+            let host = rest.split(['/', '?', '#']).next()?;
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.:[]".contains(&byte);
+            host.bytes().all(is_plain).then(|| format!(" {scheme}://{host}"))
+        });
+        let origins: String = origins.collect();
+        format!(
+            "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'{origins}; \
+             base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+        )
+    }
+}
+
+fn typed(media_type: &'static str, content: Bytes) -> Response {
+    let mut response = Response::new(StatusCode::OK).with_body(content);
+    response.fields.set(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    response
+}
+
+/// `to` as seen from `from`, so that both may be below any prefix.
+fn relative(from: &str, to: &str) -> String {
+    let folders: Vec<&str> = from.split('/').collect();
+    let folders = &folders[..folders.len() - 1];
+    let target: Vec<&str> = to.split('/').collect();
+    let same =
+        folders.iter().zip(&target[..target.len() - 1]).take_while(|(one, two)| one == two).count();
+    let up = "../".repeat(folders.len() - same);
+    format!("{up}{}", target[same..].join("/"))
+}
+
+/// Text in HTML, in attributes too.
+fn escaped(text: &str) -> String {
+    let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    text.replace('"', "&quot;").replace('\'', "&#39;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_path_is_seen_from_another() {
+        for (from, to, expected) in [
+            ("/docs", "/openapi.json", "openapi.json"),
+            ("/api/docs", "/api/openapi.json", "openapi.json"),
+            ("/api/docs", "/openapi.json", "../openapi.json"),
+            ("/docs", "/v1/openapi.json", "v1/openapi.json"),
+            ("", "/openapi.json", "/openapi.json"),
+        ] {
+            assert_eq!(relative(from, to), expected, "{from} {to}");
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! What handlers return, as responses of an operation.
+
+mod of_types;
+
+use crate::schemas::{Schemas, phrase};
+use serde_json::{Map, Value, json};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+
+pub use of_types::Status as StatusResponse;
+
+/// The status of a response, as far as types tell it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Status {
+    Code(u16),
+    /// A class such as 3XX.
+    Class(u16),
+    /// Any that no other response has.
+    Unknown,
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(status) => status.fmt(f),
+            Self::Class(class) => write!(f, "{class}XX"),
+            Self::Unknown => f.write_str("default"),
+        }
+    }
+}
+
+/// A value that a handler can return, and that says what it is. Without it a route cannot be described by its handler
+/// alone.
+///
+/// ```
+/// use peregrine::openapi::{DescribeResponse, Responses};
+/// use peregrine::prelude::*;
+///
+/// struct Csv(String);
+///
+/// impl IntoResponse for Csv {
+///     fn into_response(self) -> Response {
+///         ([("content-type", "text/csv")], self.0).into_response()
+///     }
+/// }
+///
+/// impl DescribeResponse for Csv {
+///     fn describe(responses: &mut Responses) {
+///         responses.text(200, "text/csv");
+///     }
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say what it answers, so that no OpenAPI document can",
+    label = "returned by a handler that is to be described",
+    note = "the `T` in `Json<T>` and `Form<T>` must be `schemars::JsonSchema`: put `#[derive(schemars::JsonSchema)]` on it",
+    note = "for a type of your own implement `peregrine::openapi::DescribeResponse`",
+    note = "a handler that returns `impl IntoResponse` is described by `.described_by(|it| it.argument::<..>().answers::<..>())`"
+)]
+pub trait DescribeResponse {
+    /// Adds the responses that it may be.
+    fn describe(responses: &mut Responses);
+}
+
+/// A part of a response, which stands before the body in a tuple, and that says what it is.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say what it does to a response, so that no OpenAPI document can",
+    label = "returned before the body by a handler that is to be described",
+    note = "for a type of your own implement `peregrine::openapi::DescribeParts`; an empty implementation says that there is nothing to tell"
+)]
+pub trait DescribeParts {
+    /// Changes the responses that stand behind it in the tuple.
+    fn describe(_responses: &mut Responses) {}
+}
+
+/// The responses of a handler under construction.
+#[derive(Debug)]
+pub struct Responses {
+    answers: Vec<Answer>,
+    schemas: Rc<RefCell<Schemas>>,
+}
+
+impl Responses {
+    pub(crate) fn new(schemas: &Rc<RefCell<Schemas>>) -> Self {
+        Self { answers: Vec::new(), schemas: Rc::clone(schemas) }
+    }
+
+    pub(crate) fn into_answers(self) -> Vec<Answer> {
+        self.answers
+    }
+
+    /// The schemas of the document.
+    pub fn schemas(&mut self) -> std::cell::RefMut<'_, Schemas> {
+        self.schemas.borrow_mut()
+    }
+
+    /// A response with this status and no content.
+    pub fn empty(&mut self, status: u16) -> &mut Self {
+        self.add(Answer::new(Status::Code(status)))
+    }
+
+    /// A response with this status and content of a media type, whose schema is one of [`Responses::schemas`].
+    pub fn content(&mut self, status: u16, media_type: &str, schema: Value) -> &mut Self {
+        self.add(Answer::new(Status::Code(status)).content(media_type, Some(schema)))
+    }
+
+    /// A response with this status and text.
+    pub fn text(&mut self, status: u16, media_type: &str) -> &mut Self {
+        self.content(status, media_type, json!({ "type": "string" }))
+    }
+
+    /// A response with this status and bytes.
+    pub fn bytes(&mut self, status: u16, media_type: &str) -> &mut Self {
+        self.add(Answer::new(Status::Code(status)).content(media_type, None))
+    }
+
+    /// A problem with this status.
+    pub fn problem(&mut self, status: u16, description: &str) -> &mut Self {
+        let problem = Answer::problem(Status::Code(status), &self.schemas);
+        self.add(if description.is_empty() { problem } else { problem.describe(description) })
+    }
+
+    /// A problem of any status.
+    pub fn any_problem(&mut self) -> &mut Self {
+        let problem = Answer::problem(Status::Unknown, &self.schemas);
+        self.add(problem.describe("Something is wrong; the problem says what."))
+    }
+
+    /// The status of the responses so far is not known.
+    pub fn any_status(&mut self) -> &mut Self {
+        for answer in &mut self.answers {
+            answer.status = Status::Unknown;
+        }
+        self
+    }
+
+    /// The status of the responses so far that are no problems.
+    pub fn status(&mut self, status: u16) -> &mut Self {
+        for answer in self.answers.iter_mut().filter(|answer| !answer.is_problem()) {
+            answer.status = Status::Code(status);
+        }
+        self
+    }
+
+    /// A header field that the responses so far have.
+    pub fn header(&mut self, name: &str, description: &str) -> &mut Self {
+        for answer in &mut self.answers {
+            answer.header(name, description);
+        }
+        self
+    }
+
+    pub(crate) fn add(&mut self, answer: Answer) -> &mut Self {
+        self.answers.push(answer);
+        self
+    }
+}
+
+/// One response.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: Status,
+    pub(crate) description: Option<String>,
+    /// Media type objects, by media types.
+    pub(crate) content: BTreeMap<String, Value>,
+    headers: Map<String, Value>,
+    is_problem: bool,
+}
+
+impl Answer {
+    pub(crate) fn new(status: Status) -> Self {
+        let (description, content, headers) = <_>::default();
+        Self { status, description, content, headers, is_problem: false }
+    }
+
+    pub(crate) fn problem(status: Status, schemas: &RefCell<Schemas>) -> Self {
+        let (media_type, schema) = schemas.borrow_mut().problem();
+        Self { is_problem: true, ..Self::new(status).content(&media_type, Some(schema)) }
+    }
+
+    pub(crate) fn is_problem(&self) -> bool {
+        self.is_problem
+    }
+
+    pub(crate) fn describe(mut self, text: impl Into<String>) -> Self {
+        self.description = Some(text.into());
+        self
+    }
+
+    pub(crate) fn content(mut self, media_type: &str, schema: Option<Value>) -> Self {
+        let content = schema.map_or_else(|| json!({}), |schema| json!({ "schema": schema }));
+        self.content.insert(media_type.to_owned(), content);
+        self
+    }
+
+    pub(crate) fn header(&mut self, name: &str, description: &str) {
+        let header = json!({ "description": description, "schema": { "type": "string" } });
+        self.headers.insert(name.to_owned(), header);
+    }
+
+    /// The same response as `other` says more of it. Two schemas for one media type are either of them.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.description = match (self.description.take(), other.description) {
+            (Some(one), Some(two)) if one != two && !other.content.is_empty() => {
+                Some(format!("{one}\n\n{two}"))
+            }
+            (one, two) => two.or(one),
+        };
+        for (media_type, more) in other.content {
+            match self.content.get_mut(&media_type) {
+                Some(known) if *known != more => either(known, &more),
+                Some(_) => {}
+                None => {
+                    self.content.insert(media_type, more);
+                }
+            }
+        }
+        self.headers.extend(other.headers);
+    }
+
+    pub(crate) fn to_value(&self) -> Value {
+        let words = || match self.status {
+            Status::Code(status) => phrase(status).to_owned(),
+            Status::Class(_) => "A status of this class.".to_owned(),
+            Status::Unknown => "Any other status.".to_owned(),
+        };
+        let text = self.description.clone().unwrap_or_else(words);
+        let mut value = json!({ "description": text });
+        if !self.content.is_empty() {
+            value["content"] = json!(self.content);
+        }
+        if !self.headers.is_empty() {
+            value["headers"] = json!(self.headers);
+        }
+        value
+    }
+}
+
+fn either(known: &mut Value, more: &Value) {
+    let (Some(one), Some(two)) = (known.get("schema").cloned(), more.get("schema")) else {
+        // One of them says that it may be anything.
+        *known = json!({});
+        return;
+    };
+    match known.pointer_mut("/schema/anyOf").and_then(Value::as_array_mut) {
+        Some(all) if all.contains(two) => {}
+        Some(all) => all.push(two.clone()),
+        None if one == *two => {}
+        None => known["schema"] = json!({ "anyOf": [one, two] }),
+    }
+}

@@ -1,0 +1,331 @@
+//! Schemas of types, collected while operations are described.
+//!
+//! A type may have two: what it reads and what it writes, which differ where a field has a default, for example. Each
+//! is generated on its own side; where both are the same there is one component in the end, else there are two.
+
+use http::StatusCode;
+use schemars::generate::{SchemaGenerator, SchemaSettings};
+use schemars::{JsonSchema, Schema, json_schema};
+use serde_json::{Map, Value};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+const INPUT: &str = "#/input/";
+const OUTPUT: &str = "#/output/";
+const COMPONENTS: &str = "#/components/schemas/";
+
+/// The schemas of one document.
+#[derive(Debug)]
+pub struct Schemas {
+    input: SchemaGenerator,
+    output: SchemaGenerator,
+    /// The media type of problems, and their schema.
+    problem: (Cow<'static, str>, fn(&mut SchemaGenerator) -> Schema),
+}
+
+impl Default for Schemas {
+    fn default() -> Self {
+        let generator = |path: &'static str, settings: SchemaSettings| {
+            settings.with(|settings| settings.definitions_path = path.into()).into_generator()
+        };
+        let settings = SchemaSettings::draft2020_12;
+        Self {
+            input: generator("/input", settings().for_deserialize()),
+            output: generator("/output", settings().for_serialize()),
+            problem: (
+                peregrine_web::problem::PROBLEM_JSON.into(),
+                SchemaGenerator::subschema_for::<Problem>,
+            ),
+        }
+    }
+}
+
+impl Schemas {
+    pub(crate) fn with_problem(
+        media_type: Cow<'static, str>,
+        schema: fn(&mut SchemaGenerator) -> Schema,
+    ) -> Self {
+        Self { problem: (media_type, schema), ..Self::default() }
+    }
+
+    /// The schema of what a peer sends as a `T`.
+    pub fn input<T: JsonSchema>(&mut self) -> Value {
+        self.input.subschema_for::<T>().to_value()
+    }
+
+    /// The schema of what a peer is sent as a `T`.
+    pub fn output<T: JsonSchema>(&mut self) -> Value {
+        self.output.subschema_for::<T>().to_value()
+    }
+
+    /// The media type of problems, and their schema.
+    pub(crate) fn problem(&mut self) -> (String, Value) {
+        let schema = (self.problem.1)(&mut self.output);
+        (self.problem.0.clone().into_owned(), schema.to_value())
+    }
+
+    /// The schema that `schema` stands for, if it is a reference.
+    pub(crate) fn resolved(&self, schema: &Value) -> Value {
+        let mut schema = schema.clone();
+        // References to references end, unless a type is nothing but itself.
+        for _ in 0..16 {
+            let Some(reference) = schema.get("$ref").and_then(Value::as_str) else { break };
+            let (definitions, name) =
+                match (reference.strip_prefix(INPUT), reference.strip_prefix(OUTPUT)) {
+                    (Some(name), _) => (self.input.definitions(), name),
+                    (_, Some(name)) => (self.output.definitions(), name),
+                    _ => break,
+                };
+            let Some(found) = definitions.get(&unescaped(name)) else { break };
+            schema = found.clone();
+        }
+        schema
+    }
+
+    /// Makes the references in `document` lead to its components, which are returned: those that it needs.
+    pub(crate) fn finish(mut self, document: &mut Value) -> Map<String, Value> {
+        let sides = [
+            (INPUT, self.input.take_definitions(true)),
+            (OUTPUT, self.output.take_definitions(true)),
+        ];
+        let mut differ: BTreeSet<String> = BTreeSet::new();
+        let [(_, input), (_, output)] = &sides;
+        let both = || input.keys().filter(|name| output.contains_key(*name));
+        // What refers to what differs, differs too.
+        loop {
+            let more = both().filter(|name| {
+                !differ.contains(*name)
+                    && (!same(&input[*name], &output[*name]) || refers(&input[*name], &differ))
+            });
+            let more: Vec<_> = more.cloned().collect();
+            if more.is_empty() {
+                break;
+            }
+            differ.extend(more);
+        }
+        let mut taken = BTreeSet::new();
+        let mut names: BTreeMap<String, String> = BTreeMap::new();
+        let mut all: BTreeMap<String, Value> = BTreeMap::new();
+        for (side, definitions) in sides {
+            for (name, schema) in definitions {
+                let reference = format!("{side}{name}");
+                let is_shared =
+                    !differ.contains(&name) && names.contains_key(&format!("{INPUT}{name}"));
+                let wanted = match (differ.contains(&name), side) {
+                    (false, _) => name.clone(),
+                    (true, INPUT) => format!("{name}Input"),
+                    (true, _) => format!("{name}Output"),
+                };
+                let component = if is_shared {
+                    names[&format!("{INPUT}{name}")].clone()
+                } else {
+                    free(&plain(&wanted), &mut taken)
+                };
+                names.insert(reference, component.clone());
+                all.insert(component, schema);
+            }
+        }
+        redirect(document, &names);
+        for schema in all.values_mut() {
+            redirect(schema, &names);
+        }
+        needed(document, &all)
+    }
+}
+
+/// The schema without the references' sides, to compare.
+fn same(input: &Value, output: &Value) -> bool {
+    fn sideless(value: &Value) -> String {
+        value.to_string().replace("\"#/output/", "\"#/input/")
+    }
+    sideless(input) == sideless(output)
+}
+
+fn refers(schema: &Value, names: &BTreeSet<String>) -> bool {
+    let mut refers = false;
+    each_reference(schema, &mut |reference| {
+        let name = reference.strip_prefix(INPUT).or_else(|| reference.strip_prefix(OUTPUT));
+        refers |= name.is_some_and(|name| names.contains(&unescaped(name)));
+    });
+    refers
+}
+
+fn each_reference(value: &Value, see: &mut impl FnMut(&str)) {
+    match value {
+        Value::Object(members) => {
+            if let Some(Value::String(reference)) = members.get("$ref") {
+                see(reference);
+            }
+            members.values().for_each(|member| each_reference(member, see));
+        }
+        Value::Array(items) => items.iter().for_each(|item| each_reference(item, see)),
+        _ => {}
+    }
+}
+
+fn redirect(value: &mut Value, names: &BTreeMap<String, String>) {
+    match value {
+        Value::Object(members) => {
+            if let Some(Value::String(reference)) = members.get_mut("$ref")
+                && let Some(name) = names.get(&unescaped(reference))
+            {
+                *reference = format!("{COMPONENTS}{name}");
+            }
+            members.values_mut().for_each(|member| redirect(member, names));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| redirect(item, names)),
+        _ => {}
+    }
+}
+
+/// The components that `document` refers to, and what these refer to.
+fn needed(document: &Value, all: &BTreeMap<String, Value>) -> Map<String, Value> {
+    let mut found = Map::new();
+    let mut open = Vec::new();
+    each_reference(document, &mut |reference| open.push(reference.to_owned()));
+    while let Some(reference) = open.pop() {
+        let Some(name) = reference.strip_prefix(COMPONENTS) else { continue };
+        let Some(schema) = all.get(name) else { continue };
+        if found.insert(name.to_owned(), schema.clone()).is_none() {
+            each_reference(schema, &mut |reference| open.push(reference.to_owned()));
+        }
+    }
+    found
+}
+
+/// OpenAPI 3.1, Components Object: names of components have letters, digits and `.-_` only.
+fn plain(name: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || ".-_".contains(letter);
+    let plain: String =
+        name.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect();
+    let plain = plain.trim_matches('_');
+    if plain.is_empty() { "Schema".to_owned() } else { plain.to_owned() }
+}
+
+fn free(name: &str, taken: &mut BTreeSet<String>) -> String {
+    let numbered = (2..).map(|number| format!("{name}{number}"));
+    let mut names = std::iter::once(name.to_owned()).chain(numbered);
+    let name = names.find(|name| taken.insert(name.clone())).expect("there is no end of numbers");
+    name
+}
+
+/// RFC 6901 §6: a pointer in a fragment is percent-encoded, and `~0` and `~1` stand for `~` and `/`.
+fn unescaped(reference: &str) -> String {
+    let mut bytes = Vec::with_capacity(reference.len());
+    let mut rest = reference.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let escape = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
+        let escaped = after.get(..2).filter(|_| first == b'%').and_then(escape);
+        bytes.push(escaped.unwrap_or(first));
+        rest = if escaped.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8_lossy(&bytes).replace("~1", "/").replace("~0", "~")
+}
+
+/// The schema of problems.
+struct Problem;
+
+impl JsonSchema for Problem {
+    fn schema_name() -> Cow<'static, str> {
+        "Problem".into()
+    }
+
+    fn schema_id() -> Cow<'static, str> {
+        concat!(module_path!(), "::Problem").into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "object",
+            "description": "What is wrong with the request (RFC 9457). There may be further members.",
+            "properties": {
+                "type": {
+                    "type": "string",
+                    "format": "uri-reference",
+                    "description": "The kind of problem.",
+                },
+                "title": { "type": "string", "description": "The status in words." },
+                "status": { "type": "integer", "minimum": 100, "maximum": 599 },
+                "detail": { "type": "string", "description": "What is wrong, and how to mend it." },
+            },
+            "required": ["type", "status", "detail"],
+        })
+    }
+}
+
+/// The reason phrase of a status, or what stands for it.
+pub(crate) fn phrase(status: u16) -> &'static str {
+    let status = StatusCode::from_u16(status).ok();
+    status.and_then(|status| status.canonical_reason()).unwrap_or("A status of its own")
+}
+
+/// A schema without `null` among what it allows.
+pub(crate) fn without_null(mut schema: Value) -> Value {
+    if let Some(Value::Array(types)) = schema.get_mut("type") {
+        types.retain(|one| one != "null");
+        if let [one] = &mut types[..] {
+            schema["type"] = one.take();
+        }
+    }
+    if let Some(Value::Array(values)) = schema.get_mut("enum") {
+        values.retain(|value| !value.is_null());
+    }
+    if let Some(Value::Array(all)) = schema.get_mut("anyOf") {
+        all.retain(|one| one.get("type").is_none_or(|kind| kind != "null"));
+        if let [one] = &mut all[..] {
+            let (one, Value::Object(mut around)) = (one.take(), schema.take()) else {
+                return Value::Bool(true);
+            };
+            around.remove("anyOf");
+            if let Value::Object(members) = one {
+                around.extend(members);
+            }
+            return Value::Object(around);
+        }
+    }
+    if schema.get("default").is_some_and(Value::is_null)
+        && let Value::Object(members) = &mut schema
+    {
+        members.remove("default");
+    }
+    schema
+}
+
+/// A property of an object: its name, its schema, and whether it must be there.
+pub(crate) struct Property {
+    pub(crate) name: String,
+    pub(crate) schema: Value,
+    pub(crate) is_required: bool,
+}
+
+impl Schemas {
+    /// The properties of an object's schema, in the parts that it is made of too; `None` if it has none of its own.
+    pub(crate) fn properties(&self, schema: &Value) -> Option<Vec<Property>> {
+        let mut found: Vec<Property> = Vec::new();
+        self.collect(schema, true, 0, &mut found);
+        (!found.is_empty()).then_some(found)
+    }
+
+    fn collect(&self, schema: &Value, must: bool, depth: u8, found: &mut Vec<Property>) {
+        if depth > 8 {
+            return;
+        }
+        let schema = self.resolved(schema);
+        let required: Vec<_> =
+            schema.get("required").and_then(Value::as_array).into_iter().flatten().collect();
+        for (name, property) in
+            schema.get("properties").and_then(Value::as_object).into_iter().flatten()
+        {
+            if found.iter().any(|known| known.name == *name) {
+                continue;
+            }
+            let is_required = must && required.iter().any(|one| *one == name);
+            found.push(Property { name: name.clone(), schema: property.clone(), is_required });
+        }
+        for (key, must) in [("allOf", must), ("anyOf", false), ("oneOf", false)] {
+            for part in schema.get(key).and_then(Value::as_array).into_iter().flatten() {
+                self.collect(part, must, depth + 1, found);
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! How requests are let in.
+
+use serde_json::{Value, json};
+
+/// A way to be let in ([`OpenApi::security_scheme`](crate::OpenApi::security_scheme)).
+#[derive(Clone, Debug, PartialEq)]
+pub struct SecurityScheme(pub(crate) Value);
+
+impl SecurityScheme {
+    /// A token in `Authorization: Bearer`. `format` says what it is, such as `JWT`; empty if that is nobody's business.
+    #[must_use]
+    pub fn bearer(format: &str) -> Self {
+        let mut scheme = json!({ "type": "http", "scheme": "bearer" });
+        if !format.is_empty() {
+            scheme["bearerFormat"] = json!(format);
+        }
+        Self(scheme)
+    }
+
+    /// A name and a password in `Authorization: Basic`.
+    #[must_use]
+    pub fn basic() -> Self {
+        Self(json!({ "type": "http", "scheme": "basic" }))
+    }
+
+    /// A key in a header field.
+    #[must_use]
+    pub fn header(name: &str) -> Self {
+        Self(json!({ "type": "apiKey", "in": "header", "name": name }))
+    }
+
+    /// A key in the query.
+    #[must_use]
+    pub fn query(name: &str) -> Self {
+        Self(json!({ "type": "apiKey", "in": "query", "name": name }))
+    }
+
+    /// A key in a cookie, such as that of a session.
+    #[must_use]
+    pub fn cookie(name: &str) -> Self {
+        Self(json!({ "type": "apiKey", "in": "cookie", "name": name }))
+    }
+
+    /// A certificate of the client's.
+    #[must_use]
+    pub fn mutual_tls() -> Self {
+        Self(json!({ "type": "mutualTLS" }))
+    }
+
+    /// OpenID Connect, with the URL of its discovery document.
+    #[must_use]
+    pub fn open_id_connect(url: &str) -> Self {
+        Self(json!({ "type": "openIdConnect", "openIdConnectUrl": url }))
+    }
+
+    /// OAuth 2 with an authorization code, and the scopes that there are, each with what it allows.
+    #[must_use]
+    pub fn oauth2_code(authorization_url: &str, token_url: &str, scopes: &[(&str, &str)]) -> Self {
+        let scopes: serde_json::Map<_, _> =
+            scopes.iter().map(|(name, text)| ((*name).to_owned(), json!(text))).collect();
+        Self(json!({
+            "type": "oauth2",
+            "flows": { "authorizationCode": {
+                "authorizationUrl": authorization_url,
+                "tokenUrl": token_url,
+                "scopes": scopes,
+            } },
+        }))
+    }
+
+    /// Any other scheme, as OpenAPI writes it.
+    #[must_use]
+    pub fn other(scheme: Value) -> Self {
+        Self(scheme)
+    }
+
+    /// What it is for; Markdown.
+    #[must_use]
+    pub fn description(mut self, text: &str) -> Self {
+        self.0["description"] = json!(text);
+        self
+    }
+}

@@ -1,0 +1,102 @@
+//! Patterns of the router as templates of OpenAPI.
+
+use crate::parameter::Parameter;
+use peregrine_web::application::RouteInfo;
+use peregrine_web::route::next_hole;
+use serde_json::{Value, json};
+
+/// A route's path in a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Template {
+    /// As documents write it: `/files/{path}`.
+    pub(crate) text: String,
+    /// Without names. OpenAPI 3.1, Paths Object: templates that differ only in these are the same.
+    pub(crate) shape: String,
+    /// Its parameters; those that take the rest of a path begin with `*`.
+    pub(crate) names: Vec<String>,
+}
+
+impl Template {
+    pub(crate) fn of(pattern: &str) -> Self {
+        let (mut text, mut shape, mut names, mut rest) =
+            (String::new(), String::new(), Vec::new(), pattern);
+        while let Some((before, name, after)) = next_hole(rest) {
+            let before = literal(before);
+            let plain = name.trim_start_matches('*');
+            text += &format!("{before}{{{plain}}}");
+            shape += &format!("{before}{{}}");
+            names.push(name.to_owned());
+            rest = after;
+        }
+        let rest = literal(rest);
+        Self { text: text + &rest, shape: shape + &rest, names }
+    }
+
+    /// The parameters, as far as the pattern tells them, under the names of `template`, which has the same shape.
+    pub(crate) fn parameters(&self, route: &RouteInfo<'_>, template: &Self) -> Vec<Parameter> {
+        let names = self.names.iter().zip(&template.names);
+        let parameter = |(own, name): (&String, &String)| {
+            let parameter = Parameter::path(name.trim_start_matches('*'));
+            match route.type_of(own) {
+                _ if own.starts_with('*') => {
+                    let text = "The rest of the path, slashes included.";
+                    parameter.description(text).extension("x-rest-of-path", json!(true))
+                }
+                Some(kind) => parameter.schema_of(schema(kind)),
+                None => parameter,
+            }
+        };
+        names.map(parameter).collect()
+    }
+}
+
+/// Fixed text of a pattern, where braces are doubled, as templates have it.
+fn literal(text: &str) -> String {
+    text.replace("{{", "%7B").replace("}}", "%7D")
+}
+
+/// The schema of a type that patterns know.
+fn schema(kind: &str) -> Value {
+    let between = |format: &str, least: Value, most: Value| json!({ "type": "integer", "format": format, "minimum": least, "maximum": most });
+    match kind {
+        "u8" => between("uint8", u8::MIN.into(), u8::MAX.into()),
+        "u16" => between("uint16", u16::MIN.into(), u16::MAX.into()),
+        "u32" => between("uint32", u32::MIN.into(), u32::MAX.into()),
+        "i8" => between("int8", i8::MIN.into(), i8::MAX.into()),
+        "i16" => between("int16", i16::MIN.into(), i16::MAX.into()),
+        "i32" => json!({ "type": "integer", "format": "int32" }),
+        "i64" => json!({ "type": "integer", "format": "int64" }),
+        "u64" => json!({ "type": "integer", "format": "uint64", "minimum": 0 }),
+        "u128" => json!({ "type": "integer", "minimum": 0 }),
+        "i128" => json!({ "type": "integer" }),
+        "f32" => json!({ "type": "number", "format": "float" }),
+        "f64" => json!({ "type": "number", "format": "double" }),
+        "bool" => json!({ "type": "boolean" }),
+        "ip" => json!({ "type": "string", "anyOf": [{ "format": "ipv4" }, { "format": "ipv6" }] }),
+        "uuid" => json!({ "type": "string", "format": "uuid" }),
+        "alpha" => json!({ "type": "string", "pattern": "^[A-Za-z]+$" }),
+        "alnum" => json!({ "type": "string", "pattern": "^[0-9A-Za-z]+$" }),
+        "digits" => json!({ "type": "string", "pattern": "^[0-9]+$" }),
+        "hex" => json!({ "type": "string", "pattern": "^[0-9A-Fa-f]+$" }),
+        _ => json!({ "type": "string" }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_templates_with_the_same_parameters() {
+        for (pattern, text, shape) in [
+            ("/", "/", "/"),
+            ("/birds/{id}", "/birds/{id}", "/birds/{}"),
+            ("/v{major}.{minor}/x", "/v{major}.{minor}/x", "/v{}.{}/x"),
+            ("/files/{*path}", "/files/{path}", "/files/{}"),
+            ("/{{a}}/{b}", "/%7Ba%7D/{b}", "/%7Ba%7D/{}"),
+        ] {
+            let template = Template::of(pattern);
+            assert_eq!((template.text.as_str(), template.shape.as_str()), (text, shape));
+        }
+    }
+}

@@ -1,0 +1,552 @@
+//! Documents of whole applications, held to the schema that the OpenAPI Initiative publishes.
+
+use crate::{
+    Api, DescribeExt, Document, HasOpenApi, OpenApi, OpenApiError, Parameter, SecurityScheme,
+    Status, describe,
+};
+use http::{Method, StatusCode};
+use peregrine_web::extract::{Form, Json, Path, Query, State};
+use peregrine_web::respond::{Html, IntoResponse, Redirect};
+use peregrine_web::sse::{LastEventId, Sse};
+use peregrine_web::{App, HandlerExt, Problem, Response, Scope};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// The official schema of OpenAPI 3.1 (Apache-2.0); see `schema/README.md`.
+const SCHEMA: &str = include_str!("../schema/openapi-3.1-2022-10-07.json");
+
+fn document(app: App) -> Rc<Document> {
+    let document = app.openapi().unwrap_or_else(|error| panic!("{error}"));
+    let schema: Value = serde_json::from_str(SCHEMA).expect("it is JSON");
+    let validator = jsonschema::draft202012::new(&schema).expect("it is a schema");
+    let wrong: Vec<_> = validator
+        .iter_errors(document.value())
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect();
+    assert!(wrong.is_empty(), "{document}\n{}", wrong.join("\n"));
+    document
+}
+
+fn api() -> OpenApi {
+    OpenApi::new("Test", "1")
+}
+
+/// The one operation of `handler` for `GET /x`.
+fn operation(app: App, path: &str) -> Value {
+    let document = document(app.add(api()));
+    let item = document.value()["paths"][path].as_object().unwrap_or_else(|| panic!("{document}"));
+    item.values().next().expect("there is one").clone()
+}
+
+/// A bird as it is stored.
+#[derive(Deserialize, Serialize, JsonSchema)]
+struct Bird {
+    /// What it is called.
+    name: String,
+    #[serde(default)]
+    weight: Option<u32>,
+    kind: Kind,
+}
+
+#[derive(Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Falcon,
+    Kite,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[expect(dead_code, reason = "only its shape is looked at")]
+struct Page {
+    /// Counted from 1.
+    page: u32,
+    size: Option<u8>,
+    #[serde(default)]
+    tag: Vec<String>,
+    kind: Option<Kind>,
+}
+
+#[test]
+fn paths_queries_bodies_and_results_are_told_by_their_types() {
+    async fn put(
+        Path((flock, id)): Path<(String, u64)>,
+        Query(_): Query<Page>,
+        State(_): State<u8>,
+        Json(bird): Json<Bird>,
+    ) -> Result<Status<201, Json<Bird>>, Problem> {
+        let _ = (flock, id);
+        Ok(Status(Json(bird)))
+    }
+    let app = App::new().state(1u8).put("/{flock}/birds/{id}", put.described());
+    let operation = operation(app, "/{flock}/birds/{id}");
+    assert_eq!(
+        operation["parameters"],
+        json!([
+            { "in": "path", "name": "flock", "required": true, "schema": { "type": "string" } },
+            { "in": "path", "name": "id", "required": true, "schema": { "type": "integer", "format": "uint64", "minimum": 0 } },
+            { "in": "query", "name": "kind", "required": false, "schema": { "$ref": "#/components/schemas/Kind" } },
+            { "in": "query", "name": "page", "required": true, "description": "Counted from 1.",
+                "schema": { "type": "integer", "format": "uint32", "minimum": 0 } },
+            { "in": "query", "name": "size", "required": false,
+                "schema": { "type": "integer", "format": "uint8", "minimum": 0, "maximum": 255 } },
+            { "in": "query", "name": "tag", "required": false, "schema": { "type": "array", "items": { "type": "string" }, "default": [] } },
+        ])
+    );
+    let body = &operation["requestBody"];
+    assert_eq!(body["required"], true);
+    assert_eq!(
+        body["content"]["application/json"]["schema"]["$ref"],
+        "#/components/schemas/BirdInput"
+    );
+    let responses = operation["responses"].as_object().expect("responses");
+    assert_eq!(
+        responses.keys().collect::<Vec<_>>(),
+        ["201", "400", "408", "413", "415", "422", "default"]
+    );
+    assert_eq!(
+        responses["201"]["content"]["application/json"]["schema"]["$ref"],
+        "#/components/schemas/BirdOutput"
+    );
+    for problem in ["400", "422", "default"] {
+        let schema = &responses[problem]["content"]["application/problem+json"]["schema"];
+        assert_eq!(schema["$ref"], "#/components/schemas/Problem");
+    }
+}
+
+#[test]
+fn every_shape_of_result_has_its_statuses() {
+    fn statuses(app: App) -> Vec<String> {
+        let operation = operation(app, "/x");
+        operation["responses"].as_object().expect("responses").keys().cloned().collect()
+    }
+    async fn dynamic() -> (StatusCode, [(&'static str, &'static str); 1], Json<u8>) {
+        (StatusCode::CREATED, [("x-a", "b")], Json(1))
+    }
+    async fn failing() -> Result<(StatusCode, Json<u8>), Problem> {
+        Ok((StatusCode::ACCEPTED, Json(1)))
+    }
+    async fn opaque() -> Response {
+        "a".into_response()
+    }
+    assert_eq!(statuses(App::new().get("/x", (|| "a").described())), ["200"]);
+    assert_eq!(statuses(App::new().get("/x", (|| ()).described())), ["200"]);
+    assert_eq!(statuses(App::new().get("/x", (|| Status::<204, _>(())).described())), ["204"]);
+    assert_eq!(statuses(App::new().get("/x", (|| Redirect::to("/")).described())), ["3XX"]);
+    assert_eq!(statuses(App::new().get("/x", dynamic.described())), ["default"]);
+    assert_eq!(statuses(App::new().get("/x", opaque.described())), ["default"]);
+    let created = dynamic.describe(|it| it.status(StatusCode::CREATED));
+    assert_eq!(statuses(App::new().get("/x", created)), ["201"]);
+    let told = failing.describe(|it| {
+        it.status(StatusCode::ACCEPTED)
+            .problem(409, "It is there already.")
+            .response(202, "Some time.")
+    });
+    let operation = operation(App::new().get("/x", told), "/x");
+    let responses = &operation["responses"];
+    assert_eq!(responses["202"]["description"], "Some time.");
+    assert!(responses["202"]["content"]["application/json"].is_object());
+    assert_eq!(responses["409"]["description"], "It is there already.");
+    let default = responses["default"]["content"].as_object().expect("content");
+    assert_eq!(default.keys().collect::<Vec<_>>(), ["application/problem+json"], "the JSON moved");
+    let html = || Html("a");
+    assert!(self::operation(App::new().get("/x", html.described()), "/x")["responses"]["200"]["content"]["text/html"].is_object());
+    async fn events(_: Option<LastEventId>) -> Sse {
+        Sse::new(sse_of_nothing())
+    }
+    let events = self::operation(App::new().get("/x", events.described()), "/x");
+    assert!(events["responses"]["200"]["content"]["text/event-stream"].is_object());
+    assert_eq!(
+        (&events["parameters"][0]["name"], &events["parameters"][0]["required"]),
+        (&json!("Last-Event-ID"), &json!(false))
+    );
+}
+
+fn sse_of_nothing() -> impl futures_core::Stream<Item = peregrine_web::sse::Event> + 'static {
+    struct Nothing;
+    impl futures_core::Stream for Nothing {
+        type Item = peregrine_web::sse::Event;
+
+        fn poll_next(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Self::Item>> {
+            std::task::Poll::Ready(None)
+        }
+    }
+    Nothing
+}
+
+#[test]
+fn what_may_be_absent_is_not_required_and_what_cannot_fail_refuses_nothing() {
+    async fn optional(_: Option<Query<Page>>, _: Option<Json<Bird>>) {}
+    async fn lenient(_: Result<Query<Page>, Problem>, _: Result<Json<Bird>, Problem>) {}
+    let optional = operation(App::new().post("/x", optional.described()), "/x");
+    let parameters = optional["parameters"].as_array().expect("parameters");
+    assert!(
+        parameters.len() == 4 && parameters.iter().all(|parameter| parameter["required"] == false)
+    );
+    assert_eq!(optional["requestBody"]["required"], false);
+    assert!(optional["responses"]["422"].is_object());
+    let lenient = operation(App::new().post("/x", lenient.described()), "/x");
+    let statuses = lenient["responses"].as_object().expect("responses");
+    assert_eq!(statuses.keys().collect::<Vec<_>>(), ["200"]);
+}
+
+#[test]
+fn forms_are_queries_with_get_and_bodies_else() {
+    async fn search(Form(_): Form<Page>) {}
+    let get = operation(App::new().get("/x", search.described()), "/x");
+    assert!(
+        get.get("requestBody").is_none()
+            && get["parameters"].as_array().is_some_and(|all| all.len() == 4)
+    );
+    let post = operation(App::new().post("/x", search.described()), "/x");
+    assert!(
+        post["requestBody"]["content"]["application/x-www-form-urlencoded"]["schema"].is_object()
+    );
+    async fn free(_: Query<HashMap<String, String>>) {}
+    let free = operation(App::new().get("/x", free.described()), "/x");
+    assert_eq!(free["parameters"][0]["schema"]["additionalProperties"]["type"], "string");
+}
+
+#[test]
+fn patterns_become_templates_whatever_they_contain() {
+    #[derive(Deserialize, JsonSchema)]
+    #[expect(dead_code, reason = "only its shape is looked at")]
+    struct Place {
+        /// Who.
+        user: String,
+        post: Option<u64>,
+    }
+    let app = App::new()
+        .get("/users/{user}/{post?}", (|_: Path<Place>| ()).named("posts").described())
+        .get("/typed/{id:u32}/{word:alpha}", (|_: Path<(u32, String)>| ()).described())
+        .get("/bare/{id:uuid}", (|| ()).described())
+        .get("/files/{*path}", (|Path(_): Path<String>| ()).described())
+        .get("/{{x}}/v{major}", (|_: Path<u8>| ()).described())
+        .delete("/bare/{name}", (|_: Path<String>| ()).described())
+        .add(api());
+    let document = document(app);
+    let paths: Vec<_> = document.value()["paths"].as_object().expect("paths").keys().collect();
+    assert_eq!(
+        paths,
+        [
+            "/%7Bx%7D/v{major}",
+            "/bare/{id}",
+            "/files/{path}",
+            "/typed/{id}/{word}",
+            "/users/{user}",
+            "/users/{user}/{post}"
+        ]
+    );
+    let at = |path: &str| document.operation("GET", path).expect(path).clone();
+    assert_eq!(at("/users/{user}/{post}")["operationId"], "posts");
+    assert_eq!(at("/users/{user}")["operationId"], "posts_2");
+    assert_eq!(at("/users/{user}/{post}")["parameters"][0]["description"], "Who.");
+    assert_eq!(at("/users/{user}/{post}")["parameters"][1]["schema"]["type"], "integer");
+    assert_eq!(at("/typed/{id}/{word}")["parameters"][1]["schema"]["pattern"], "^[A-Za-z]+$");
+    assert_eq!(at("/bare/{id}")["parameters"][0]["schema"]["format"], "uuid");
+    assert_eq!(at("/files/{path}")["parameters"][0]["x-rest-of-path"], true);
+    // One shape is one path, whose parameters have one name.
+    assert_eq!(
+        document.operation("delete", "/bare/{id}").expect("it is there")["parameters"][0]["name"],
+        "id"
+    );
+}
+
+#[test]
+fn routes_that_are_left_out_are_listed_and_an_error_where_all_are_asked_for() {
+    async fn plain() -> &'static str {
+        "a"
+    }
+    let app = || {
+        App::new()
+            .get("/described", plain.described())
+            .get("/plain", plain)
+            .get("/hidden", plain.hidden())
+            .scope("/inside", |scope| scope.noted(crate::hidden()).get("/", plain))
+            .any("/any", plain.described())
+            .any("/some", plain.describe(|it| it.methods([Method::GET, Method::PUT])))
+            .query("/query", plain.described())
+            .subtree("/tree", plain)
+    };
+    let document = document(app().add(api()));
+    let left_out: Vec<_> = document
+        .undescribed()
+        .iter()
+        .map(|route| (route.method.as_str(), route.pattern.as_str()))
+        .collect();
+    assert_eq!(
+        left_out,
+        [("GET", "/plain"), ("any method", "/any"), ("QUERY", "/query"), ("any method", "/tree")]
+    );
+    assert!(
+        document.operation("PUT", "/some").is_some()
+            && document.operation("POST", "/some").is_none()
+    );
+
+    let Err(OpenApiError::Build(error)) = app().add(api().all_described()).openapi() else {
+        panic!("it must not build")
+    };
+    let text = error.to_string();
+    assert_eq!(error.faults.len(), 4, "{text}");
+    assert!(
+        text.contains("GET /plain (")
+            && text.contains("tests.rs:")
+            && text.contains("`.described()`"),
+        "{text}"
+    );
+    assert_eq!(App::new().openapi(), Err(OpenApiError::Missing));
+}
+
+#[test]
+fn scopes_say_what_holds_for_all_of_their_routes_and_a_route_has_the_last_word() {
+    fn birds(api: Api) -> Api {
+        api.tag("birds")
+            .security("token")
+            .get("/", || "all")
+            .get("/open", (|| "open").describe(|it| it.no_security().tag("more").id("open")))
+            .scope("/keys", |api| api.security("key").get("/", || "keys"))
+            .plain(|scope: Scope| scope.get("/plain", (|| "plain").described()))
+    }
+    let inner = App::new().get("/merged", (|| "merged").named("merged").described());
+    let app = App::new()
+        .scope("/birds", describe(birds))
+        .scope("/other", |scope| scope.noted(crate::for_all(|it| it.tag("other"))).merge(inner))
+        .add(
+            api()
+                .tag("birds", "All about birds.")
+                .server("https://birds.example")
+                .security_scheme(
+                    "token",
+                    SecurityScheme::bearer("JWT").description("From the login."),
+                )
+                .security_scheme("key", SecurityScheme::header("X-Key"))
+                .security("token"),
+        );
+    let document = document(app);
+    let at = |path: &str| document.operation("GET", path).expect(path).clone();
+    assert_eq!(
+        (&at("/birds")["tags"], &at("/birds")["security"]),
+        (&json!(["birds"]), &json!([{ "token": [] }]))
+    );
+    assert_eq!(
+        (&at("/birds/open")["tags"], &at("/birds/open")["security"]),
+        (&json!(["birds", "more"]), &json!([]))
+    );
+    assert_eq!(at("/birds/open")["operationId"], "open");
+    assert_eq!(at("/birds/keys")["security"], json!([{ "key": [] }]));
+    assert_eq!(at("/birds/plain")["tags"], json!(["birds"]));
+    assert_eq!(
+        (&at("/other/merged")["tags"], &at("/other/merged")["operationId"]),
+        (&json!(["other"]), &json!("merged"))
+    );
+}
+
+#[test]
+fn what_cannot_be_true_is_a_fault_of_the_application() {
+    let wrong = |app: App| match app.openapi() {
+        Err(OpenApiError::Build(error)) => error.to_string(),
+        other => panic!("it must not build: {other:?}"),
+    };
+    let text = wrong(App::new().get("/x", (|| ()).describe(|it| it.security("tokn"))).add(api()));
+    assert!(
+        text.contains("GET /x (")
+            && text.contains("`tokn`")
+            && text.contains(".security_scheme(\"tokn\", ..)"),
+        "{text}"
+    );
+    let text = wrong(App::new().add(api().security("key")));
+    assert!(text.contains("the whole asks for the security scheme `key`"), "{text}");
+    let one = |it: &'static str| (|| ()).describe(move |operation| operation.id(it));
+    let text = wrong(App::new().get("/x", one("a")).get("/y", one("a")).add(api()));
+    assert!(text.contains("both have the id `a`"), "{text}");
+}
+
+#[test]
+fn routes_with_one_name_have_ids_by_their_methods() {
+    let app = App::new()
+        .get("/x", (|| ()).named("x").described())
+        .post("/x", (|| ()).named("x").described());
+    let document = document(app.add(api()));
+    assert_eq!(document.operation("GET", "/x").expect("it is there")["operationId"], "get_x");
+    assert_eq!(document.operation("POST", "/x").expect("it is there")["operationId"], "post_x");
+}
+
+#[test]
+fn what_types_do_not_know_is_said_beside() {
+    async fn put(Json(_): Json<Bird>) -> Json<Bird> {
+        Json(Bird { name: String::new(), weight: None, kind: Kind::Kite })
+    }
+    let put = put.describe(|it| {
+        it.summary("Puts")
+            .description("Puts *one*.")
+            .deprecated()
+            .parameter(Parameter::header("X-Trace").description("Where from.").example("one", "a"))
+            .parameter(Parameter::cookie("theme").of::<Option<Kind>>())
+            .body_example("kite", json!({ "name": "a", "kind": "kite" }))
+            .body_description("A bird.")
+            .response_example(200, "kite", json!({ "name": "a", "weight": null, "kind": "kite" }))
+            .extension("x-cost", 7)
+    });
+    let operation = operation(App::new().put("/x", put), "/x");
+    assert_eq!(
+        (&operation["summary"], &operation["deprecated"], &operation["x-cost"]),
+        (&json!("Puts"), &json!(true), &json!(7))
+    );
+    assert_eq!(operation["parameters"][1]["schema"]["$ref"], "#/components/schemas/Kind");
+    assert_eq!(
+        operation["requestBody"]["content"]["application/json"]["examples"]["kite"]["value"]["kind"],
+        "kite"
+    );
+    assert_eq!(
+        operation["responses"]["200"]["content"]["application/json"]["examples"]["kite"]["value"]["name"],
+        "a"
+    );
+}
+
+#[test]
+fn services_and_hidden_results_are_described_by_hand() {
+    async fn opaque(Query(_): Query<Page>) -> impl IntoResponse {
+        "a"
+    }
+    let opaque = opaque.described_by(|it| {
+        it.argument::<Query<Page>>().answers::<Json<Bird>>().answers_with::<Json<u8>>(202, "Later.")
+    });
+    let operation = operation(App::new().get("/x", opaque), "/x");
+    assert_eq!(operation["parameters"].as_array().map(Vec::len), Some(4));
+    assert_eq!(operation["responses"]["202"]["description"], "Later.");
+    // Nobody sends it, so that there is one form of it.
+    assert_eq!(
+        operation["responses"]["200"]["content"]["application/json"]["schema"]["$ref"],
+        "#/components/schemas/Bird"
+    );
+}
+
+#[test]
+fn two_types_of_one_name_are_two_components() {
+    mod other {
+        #[derive(serde::Deserialize, schemars::JsonSchema)]
+        #[expect(dead_code, reason = "only its shape is looked at")]
+        pub(super) struct Bird {
+            wings: u8,
+        }
+        #[derive(serde::Deserialize, schemars::JsonSchema)]
+        #[expect(dead_code, reason = "only its shape is looked at")]
+        #[schemars(rename = "Problem")]
+        pub(super) struct Own {
+            mine: u8,
+        }
+    }
+    async fn one(Json(_): Json<(other::Bird, other::Own)>) -> Result<Json<Bird>, Problem> {
+        Ok(Json(Bird { name: String::new(), weight: None, kind: Kind::Falcon }))
+    }
+    let document = document(App::new().post("/x", one.described()).add(api()));
+    let schemas = document.value()["components"]["schemas"].as_object().expect("schemas");
+    assert!(
+        schemas.values().filter(|schema| schema["properties"].get("wings").is_some()).count() == 1,
+        "{document}"
+    );
+    assert!(
+        schemas.values().filter(|schema| schema["properties"].get("mine").is_some()).count() == 1
+    );
+    assert!(
+        schemas.values().filter(|schema| schema["properties"].get("detail").is_some()).count() == 1
+    );
+}
+
+#[test]
+fn the_page_and_the_document_are_served_where_they_are_wanted() {
+    let inner = || App::new().get("/birds", (|| "all").described());
+    let client = App::new()
+        .scope("/v1", |scope| {
+            scope.merge(inner().add(OpenApi::new("A <b>", "1").server("https://x.example/v1")))
+        })
+        .test();
+    let page = client.get("/v1/docs").send_now();
+    assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
+    let policy = page.header("content-security-policy").expect("a policy").to_owned();
+    assert!(
+        policy.contains("script-src 'self'")
+            && policy.contains("connect-src 'self' https://x.example;"),
+        "{policy}"
+    );
+    let text = page.text();
+    assert!(
+        text.contains("A &lt;b&gt;")
+            && text.contains("content=\"openapi.json\"")
+            && text.contains("src=\"docs/page.js\""),
+        "{text}"
+    );
+    // Nothing inline, which a strict policy would refuse.
+    assert!(
+        !text.contains("<style")
+            && !text.contains(" style=")
+            && !text.contains("<script>")
+            && !text.contains(" onclick"),
+        "{text}"
+    );
+    assert_eq!(
+        client.get("/v1/docs/page.js").send_now().header("content-type"),
+        Some("text/javascript; charset=utf-8")
+    );
+    assert_eq!(client.get("/v1/docs/page.css").send_now().status(), 200);
+    let document: Value = client.get("/v1/openapi.json").send_now().json();
+    assert!(document["paths"]["/v1/birds"].is_object(), "the paths are those of the whole");
+
+    let client = inner().add(api().json_at("/api.json").without_page()).test();
+    assert_eq!(client.get("/api.json").send_now().status(), 200);
+    assert_eq!(client.get("/docs").send_now().status(), 404);
+}
+
+#[test]
+fn problems_may_have_a_form_of_their_own() {
+    #[derive(JsonSchema)]
+    #[expect(dead_code, reason = "only its shape is looked at")]
+    struct Failure {
+        code: u16,
+    }
+    let app = App::new()
+        .get("/x", (|_: Query<Page>| ()).described())
+        .add(api().problems_as::<Failure>("application/json"));
+    let document = document(app);
+    let refusal =
+        &document.operation("GET", "/x").expect("it is there")["responses"]["400"]["content"];
+    assert_eq!(refusal["application/json"]["schema"]["$ref"], "#/components/schemas/Failure");
+}
+
+#[cfg(all(feature = "validate", feature = "multipart"))]
+#[test]
+fn validated_values_and_files_are_told_with_their_rules() {
+    use garde::Validate;
+    use peregrine_multipart::{MultipartForm, Upload};
+    use peregrine_validate::Valid;
+
+    #[derive(Deserialize, JsonSchema, Validate)]
+    struct Account {
+        #[garde(length(min = 3, max = 20))]
+        name: String,
+        #[garde(range(min = 18))]
+        age: u8,
+    }
+    #[derive(Deserialize, JsonSchema)]
+    #[expect(dead_code, reason = "only its shape is looked at")]
+    struct Sighting {
+        bird: String,
+        photo: Upload,
+    }
+    async fn create(Valid(Json(_)): Valid<Json<Account>>) {}
+    async fn report(MultipartForm(_): MultipartForm<Sighting>) {}
+    let document = document(
+        App::new().post("/x", create.described()).put("/x", report.described()).add(api()),
+    );
+    let schemas = &document.value()["components"]["schemas"];
+    assert_eq!(schemas["Account"]["properties"]["name"]["minLength"], 3);
+    assert_eq!(schemas["Account"]["properties"]["age"]["minimum"], 18);
+    assert_eq!(schemas["Sighting"]["properties"]["photo"]["format"], "binary");
+    let refusal = &document.operation("POST", "/x").expect("it is there")["responses"]["422"];
+    assert!(refusal["description"].as_str().is_some_and(|text| text.contains("JSON pointers")));
+}

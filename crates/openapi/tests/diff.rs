@@ -1,0 +1,469 @@
+//! What breaks clients, in a table: schemas in both directions, and everything else.
+
+use peregrine_openapi::diff::{Change, diff};
+use serde_json::{Value, json};
+use std::process::{Command, Output, Stdio};
+use std::{fs, io::Write};
+
+/// A document with one schema in a request and in a response.
+fn document(schema: &Value) -> Value {
+    let content = json!({ "application/json": { "schema": schema } });
+    json!({
+        "openapi": "3.1.0",
+        "info": { "title": "a", "version": "1" },
+        "paths": { "/a": { "post": {
+            "requestBody": { "required": true, "content": content },
+            "responses": { "200": { "description": "", "content": content } },
+        } } },
+        "components": { "schemas": {
+            "Bird": { "type": "object", "properties": { "name": { "type": "string" }, "mother": { "$ref": "#/components/schemas/Bird" } } },
+            "Fish": { "type": "object", "properties": { "name": { "type": "integer" }, "mother": { "$ref": "#/components/schemas/Fish" } } },
+        } },
+    })
+}
+
+/// The rules and places of what breaks, for one side.
+fn breaking(changes: &[Change], side: &str) -> Vec<String> {
+    let of_side = changes.iter().filter(|change| change.is_breaking && change.place.contains(side));
+    let mut rules: Vec<_> = of_side
+        .map(|change| {
+            let place = change.place.rsplit("application/json").next().unwrap_or_default().trim();
+            format!("{} {place}", change.rule).trim().to_owned()
+        })
+        .collect();
+    rules.dedup();
+    rules
+}
+
+#[test]
+fn requests_may_only_grow_and_responses_may_only_shrink() {
+    let text = || json!({ "type": "string" });
+    let object = |properties: Value, required: Value| json!({ "type": "object", "properties": properties, "required": required });
+    // From one schema to the other: what breaks in requests, and in responses.
+    let narrowed = &["narrowed"][..];
+    let widened = &["widened"][..];
+    let none = &[][..];
+    let table: &[(&str, Value, Value, &[&str], &[&str])] = &[
+        ("the same", text(), text(), none, none),
+        (
+            "another description",
+            text(),
+            json!({ "type": "string", "description": "b" }),
+            none,
+            none,
+        ),
+        ("another type", text(), json!({ "type": "integer" }), narrowed, widened),
+        ("a wider type", json!({ "type": "integer" }), json!({ "type": "number" }), none, widened),
+        ("anything", text(), json!({}), none, widened),
+        ("no longer anything", json!(true), text(), narrowed, none),
+        ("null as well", text(), json!({ "type": ["string", "null"] }), none, widened),
+        (
+            "null by anyOf",
+            text(),
+            json!({ "anyOf": [{ "type": "string" }, { "type": "null" }] }),
+            none,
+            widened,
+        ),
+        (
+            "null in two forms",
+            json!({ "type": ["string", "null"] }),
+            json!({ "anyOf": [{ "type": "null" }, { "type": "string" }] }),
+            none,
+            none,
+        ),
+        ("one value more", json!({ "enum": ["a"] }), json!({ "enum": ["a", "b"] }), none, widened),
+        ("one value less", json!({ "enum": ["a", "b"] }), json!({ "enum": ["b"] }), narrowed, none),
+        (
+            "values as constants",
+            json!({ "type": "string", "enum": ["a", "b"] }),
+            json!({ "oneOf": [{ "const": "a" }, { "const": "b", "description": "x" }] }),
+            none,
+            none,
+        ),
+        ("free text becomes values", text(), json!({ "enum": ["a"] }), narrowed, none),
+        (
+            "a higher minimum",
+            json!({ "type": "integer", "minimum": 1 }),
+            json!({ "type": "integer", "minimum": 2 }),
+            narrowed,
+            none,
+        ),
+        (
+            "a higher maximum",
+            json!({ "type": "integer", "maximum": 1 }),
+            json!({ "type": "integer", "maximum": 2 }),
+            none,
+            widened,
+        ),
+        ("a first bound", text(), json!({ "type": "string", "maxLength": 5 }), narrowed, none),
+        (
+            "a wider format",
+            json!({ "type": "integer", "format": "uint8", "minimum": 0, "maximum": 255 }),
+            json!({ "type": "integer", "format": "uint32", "minimum": 0 }),
+            none,
+            widened,
+        ),
+        (
+            "a signed format",
+            json!({ "type": "integer", "format": "uint8", "minimum": 0, "maximum": 255 }),
+            json!({ "type": "integer", "format": "int32" }),
+            none,
+            widened,
+        ),
+        ("a format", text(), json!({ "type": "string", "format": "uuid" }), narrowed, none),
+        (
+            "another pattern",
+            json!({ "type": "string", "pattern": "a" }),
+            json!({ "type": "string", "pattern": "b" }),
+            narrowed,
+            widened,
+        ),
+        (
+            "an optional property",
+            object(json!({}), json!([])),
+            object(json!({ "a": text() }), json!([])),
+            none,
+            none,
+        ),
+        (
+            "a required property",
+            object(json!({}), json!([])),
+            object(json!({ "a": text() }), json!(["a"])),
+            &["narrowed /a"],
+            none,
+        ),
+        (
+            "required now",
+            object(json!({ "a": text() }), json!([])),
+            object(json!({ "a": text() }), json!(["a"])),
+            &["narrowed /a"],
+            none,
+        ),
+        (
+            "optional now",
+            object(json!({ "a": text() }), json!(["a"])),
+            object(json!({ "a": text() }), json!([])),
+            none,
+            &["widened /a"],
+        ),
+        (
+            "a property less",
+            object(json!({ "a": text() }), json!(["a"])),
+            object(json!({}), json!([])),
+            &["property-removed /a"],
+            &["property-removed /a"],
+        ),
+        (
+            "no unknown names any more",
+            object(json!({}), json!([])),
+            json!({ "type": "object", "additionalProperties": false }),
+            narrowed,
+            none,
+        ),
+        (
+            "values of a map",
+            json!({ "type": "object", "additionalProperties": { "type": "integer" } }),
+            json!({ "type": "object", "additionalProperties": { "type": "string" } }),
+            &["narrowed /*"],
+            &["widened /*"],
+        ),
+        (
+            "items",
+            json!({ "type": "array", "items": { "type": "integer" } }),
+            json!({ "type": "array", "items": { "type": "number" } }),
+            none,
+            &["widened /[]"],
+        ),
+        (
+            "a tuple",
+            json!({ "type": "array", "prefixItems": [{ "type": "integer" }] }),
+            json!({ "type": "array", "prefixItems": [{ "type": "string" }] }),
+            &["narrowed /[0]"],
+            &["widened /[0]"],
+        ),
+        (
+            "a variant more",
+            json!({ "oneOf": [object(json!({ "a": text() }), json!(["a"]))] }),
+            json!({ "oneOf": [object(json!({ "a": text() }), json!(["a"])), { "type": "integer" }] }),
+            none,
+            widened,
+        ),
+        (
+            "a variant less",
+            json!({ "oneOf": [text(), { "type": "integer" }] }),
+            json!({ "oneOf": [text()] }),
+            narrowed,
+            none,
+        ),
+        (
+            "put together by allOf",
+            object(json!({ "a": text(), "b": text() }), json!(["a"])),
+            json!({ "allOf": [object(json!({ "a": text() }), json!(["a"])), object(json!({ "b": text() }), json!([]))] }),
+            none,
+            none,
+        ),
+        (
+            "a type by a name",
+            json!({ "$ref": "#/components/schemas/Bird" }),
+            json!({ "$ref": "#/components/schemas/Bird" }),
+            none,
+            none,
+        ),
+        (
+            "within a type that contains itself",
+            json!({ "$ref": "#/components/schemas/Bird" }),
+            json!({ "$ref": "#/components/schemas/Fish" }),
+            &["narrowed /name"],
+            &["widened /name"],
+        ),
+        (
+            "what nobody understands",
+            json!({ "not": { "const": 1 } }),
+            json!({ "not": { "const": 2 } }),
+            narrowed,
+            widened,
+        ),
+        ("nothing at all", text(), json!(false), narrowed, none),
+    ];
+    for (name, old, new, requests, responses) in table {
+        let changes = diff(&document(old), &document(new));
+        assert_eq!(breaking(&changes, " body"), *requests, "{name}, in requests: {changes:#?}");
+        assert_eq!(
+            breaking(&changes, " response"),
+            *responses,
+            "{name}, in responses: {changes:#?}"
+        );
+    }
+}
+
+#[test]
+fn every_part_of_an_operation_is_judged() {
+    let old = json!({
+        "openapi": "3.1.0",
+        "paths": { "/birds/{id}": {
+            "get": {
+                "operationId": "bird",
+                "parameters": [
+                    { "in": "path", "name": "id", "required": true },
+                    { "in": "query", "name": "size" },
+                    { "$ref": "#/components/parameters/Trace" },
+                ],
+                "responses": {
+                    "200": { "headers": { "ETag": {} }, "content": { "application/json": {}, "text/plain": {} } },
+                    "404": {},
+                },
+            },
+            "put": { "requestBody": { "content": { "application/json": {} } }, "security": [{ "token": [] }, { "key": [] }] },
+        } },
+        "components": {
+            "parameters": { "Trace": { "in": "header", "name": "X-Trace" } },
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" }, "key": { "type": "apiKey", "in": "header", "name": "k" } },
+        },
+    });
+    // A pointer and a value there (or nothing), and the rules that it meets, those that break with an exclamation mark.
+    let table = [
+        ("/info", Some(json!({ "title": "new" })), ""),
+        ("/paths/~1birds~1{id}", None, "path-removed!"),
+        ("/paths/~1fish", Some(json!({})), "path-added"),
+        ("/paths/~1birds~1{id}/put", None, "operation-removed!"),
+        ("/paths/~1birds~1{id}/post", Some(json!({})), "operation-added"),
+        (
+            "/paths/~1birds~1{id}/get/parameters/1",
+            Some(json!({ "in": "query", "name": "length" })),
+            "parameter-removed! parameter-added",
+        ),
+        (
+            "/paths/~1birds~1{id}/get/parameters/1/required",
+            Some(json!(true)),
+            "parameter-required!",
+        ),
+        (
+            "/paths/~1birds~1{id}/get/parameters/0/required",
+            Some(json!(false)),
+            "parameter-optional",
+        ),
+        ("/components/parameters/Trace/name", Some(json!("x-trace")), ""),
+        (
+            "/components/parameters/Trace/name",
+            Some(json!("x-span")),
+            "parameter-removed! parameter-added",
+        ),
+        (
+            "/paths/~1birds~1{id}/get/parameters/1/schema",
+            Some(json!({ "type": "integer" })),
+            "narrowed!",
+        ),
+        (
+            "/paths/~1birds~1{id}/get/requestBody",
+            Some(json!({ "required": true })),
+            "body-required!",
+        ),
+        ("/paths/~1birds~1{id}/get/requestBody", Some(json!({})), "body-added"),
+        ("/paths/~1birds~1{id}/put/requestBody/required", Some(json!(true)), "body-required!"),
+        ("/paths/~1birds~1{id}/put/requestBody", None, "body-removed!"),
+        (
+            "/paths/~1birds~1{id}/put/requestBody/content/application~1json",
+            None,
+            "media-type-removed!",
+        ),
+        (
+            "/paths/~1birds~1{id}/put/requestBody/content",
+            Some(json!({ "*/*": {} })),
+            "media-type-added",
+        ),
+        (
+            "/paths/~1birds~1{id}/put/requestBody/content/text~1csv",
+            Some(json!({})),
+            "media-type-added",
+        ),
+        ("/paths/~1birds~1{id}/get/responses/200", None, "response-removed!"),
+        ("/paths/~1birds~1{id}/get/responses/404", None, "response-removed"),
+        ("/paths/~1birds~1{id}/get/responses/201", Some(json!({})), "response-added"),
+        ("/paths/~1birds~1{id}/get/responses/200/content/text~1plain", None, "media-type-removed!"),
+        ("/paths/~1birds~1{id}/get/responses/200/headers/ETag", None, "header-removed!"),
+        ("/security", Some(json!([{ "token": [] }])), "security-added!"),
+        ("/paths/~1birds~1{id}/put/security", Some(json!([])), "security-removed"),
+        ("/paths/~1birds~1{id}/put/security", Some(json!([{ "token": [] }])), "security-changed!"),
+        ("/paths/~1birds~1{id}/put/security", Some(json!([{ "key": [] }, { "token": [] }])), ""),
+        ("/paths/~1birds~1{id}/put/security/0/token", Some(json!(["admin"])), "security-changed!"),
+        ("/components/securitySchemes/key/name", Some(json!("other")), "security-scheme-changed!"),
+        ("/paths/~1birds~1{id}/get/deprecated", Some(json!(true)), "deprecated"),
+        ("/paths/~1birds~1{id}/get/operationId", Some(json!("one")), "id-changed"),
+    ];
+    for (pointer, value, expected) in table {
+        let mut new = old.clone();
+        change(&mut new, pointer, value);
+        let mut rules: Vec<_> = diff(&old, &new)
+            .iter()
+            .map(|change| format!("{}{}", change.rule, if change.is_breaking { "!" } else { "" }))
+            .collect();
+        rules.dedup();
+        assert_eq!(rules.join(" "), expected, "{pointer}");
+    }
+    let mut renamed = old.clone();
+    let item = renamed["paths"]
+        .as_object_mut()
+        .and_then(|paths| paths.remove("/birds/{id}"))
+        .expect("it is there");
+    renamed["paths"]["/birds/{name}"] = item;
+    renamed["paths"]["/birds/{name}"]["get"]["parameters"][0]["name"] = json!("name");
+    assert_eq!(diff(&old, &renamed), [], "names of parameters in a path are not sent");
+}
+
+/// Puts `value` where `pointer` leads, or takes away what is there.
+fn change(document: &mut Value, pointer: &str, value: Option<Value>) {
+    let (parent, name) = pointer.rsplit_once('/').expect("it begins with a slash");
+    let name = name.replace("~1", "/");
+    match (document.pointer_mut(parent).expect("there is such a place"), value) {
+        (Value::Object(members), Some(value)) => drop(members.insert(name, value)),
+        (Value::Object(members), None) => drop(members.remove(&name)),
+        (Value::Array(items), Some(value)) => {
+            items[name.parse::<usize>().expect("a number")] = value
+        }
+        (other, _) => panic!("{other} has no members"),
+    }
+}
+
+fn contract(arguments: &[&str], input: &str) -> Output {
+    let mut process = Command::new(env!("CARGO_BIN_EXE_contract"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it was built");
+    // It may have ended without a look at its input.
+    let _ = process.stdin.take().expect("it is piped").write_all(input.as_bytes());
+    process.wait_with_output().expect("it ends")
+}
+
+#[test]
+fn the_command_tells_by_its_status_whether_clients_break() {
+    let folder = std::env::temp_dir().join(format!("contract-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let path = |name: &str| folder.join(name).to_str().expect("text").to_owned();
+    let write = |name: &str, text: &str| {
+        fs::write(path(name), text).expect("written");
+        path(name)
+    };
+    let old = write("old.json", r#"{"openapi":"3.1.0","paths":{"/a":{"get":{},"post":{}}}}"#);
+    let less = write("less.json", r#"{"openapi":"3.1.0","paths":{"/a":{"get":{}}}}"#);
+    let more =
+        write("more.json", r#"{"openapi":"3.1.0","paths":{"/a":{"get":{},"post":{}},"/b":{}}}"#);
+    let swagger = write("swagger.json", r#"{"swagger":"2.0"}"#);
+    let yaml = write("a.yaml", "openapi: 3.1.0\n");
+    let (old, less, more) = (old.as_str(), less.as_str(), more.as_str());
+    let missing = path("missing.json");
+    for (arguments, status, words) in [
+        (&["diff", old, old][..], 0, "nothing changed"),
+        (&["diff", old, more], 0, "nothing breaks clients"),
+        (
+            &["diff", old, less],
+            1,
+            "breaking: POST /a: it is not there any more [operation-removed]\n1 change breaks",
+        ),
+        (&["diff", "--breaking", less, old], 0, "nothing changed"),
+        (&["diff", "--json", old, less], 1, r#""rule": "operation-removed""#),
+        (&["--help"], 0, "Exit status: 0"),
+        (&["diff", old], 2, "two documents"),
+        (&["patch", old, old], 2, "it takes `diff`"),
+        (&["diff", "--all", old, old], 2, "no option `--all`"),
+        (&["diff", "-", "-"], 2, "only one"),
+        (&["diff", old, &missing], 2, "cannot be read"),
+        (&["diff", old, &yaml], 2, "is not JSON"),
+        (&["diff", old, &swagger], 2, "no member `openapi`"),
+    ] {
+        let output = contract(arguments, "");
+        let text = format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {text}");
+        assert!(text.contains(words), "{arguments:?}: {text}");
+    }
+    let piped = contract(&["diff", old, "-"], r#"{"openapi":"3.1.0","paths":{}}"#);
+    assert_eq!(piped.status.code(), Some(1));
+    fs::remove_dir_all(&folder).expect("removed");
+}
+
+#[test]
+fn documents_that_mean_no_good_end_the_comparison_too() {
+    // A name for itself, a circle of allOf, deep nesting, and wrong types everywhere.
+    let mut deep = json!({ "type": "string" });
+    for _ in 0..100 {
+        deep = json!({ "type": "array", "items": deep });
+    }
+    let mut wide = json!({ "type": "object" });
+    for _ in 0..8 {
+        wide = json!({ "allOf": [{ "anyOf": [wide.clone(), wide.clone(), true] }, { "anyOf": [{ "type": "object" }, { "enum": [1, 2, 3] }] }] });
+        if wide.to_string().len() > 20_000 {
+            break;
+        }
+    }
+    for schema in [
+        json!({ "$ref": "#/paths/~1a/post/requestBody/content/application~1json/schema" }),
+        json!({ "allOf": [{ "$ref": "#/components/schemas/Loop" }] }),
+        deep,
+        wide,
+        json!({ "type": 7, "enum": "x", "properties": [], "required": {}, "anyOf": 1, "allOf": {}, "$ref": 3 }),
+        json!([1]),
+    ] {
+        let mut one = document(&schema);
+        one["components"]["schemas"]["Loop"] = json!({ "allOf": [{ "$ref": "#/components/schemas/Loop" }, { "anyOf": [{ "$ref": "#/components/schemas/Loop" }, true] }] });
+        let other = document(&json!({ "type": "string" }));
+        let _ = (diff(&one, &other), diff(&other, &one), diff(&one, &one));
+    }
+    for odd in [
+        json!(null),
+        json!([]),
+        json!({ "paths": [] }),
+        json!({ "paths": { "/": 1, "{": { "get": 1 }, "": { "get": { "parameters": [1], "responses": { "": 1 } } } } }),
+    ] {
+        let _ = (
+            diff(&odd, &document(&json!({}))),
+            diff(&document(&json!({})), &odd),
+            diff(&odd, &odd),
+        );
+    }
+}
