@@ -177,11 +177,7 @@ fn echo(request: &Request) -> String {
 fn what_is_asked_and_answered_passes_and_what_is_about_a_connection_does_not(choice: DriverChoice) {
     let app = || {
         App::new().subtree("/", |request: Request| {
-            let fields = [
-                ("x-answer", "1"),
-                ("keep-alive", "timeout=5"),
-                ("via", "1.0 other"),
-            ];
+            let fields = [("x-answer", "1"), ("keep-alive", "timeout=5"), ("via", "1.0 other")];
             (StatusCode::CREATED, fields, echo(&request))
         })
     };
