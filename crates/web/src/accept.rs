@@ -94,7 +94,7 @@ impl Accept {
     /// # use peregrine::web::extract::Accept;
     /// let client = App::new().get("/", |accept: Accept| accept.data(&[1, 2])).test();
     /// let response = client.get("/").header("accept", "application/cbor").send_now();
-    /// assert_eq!(response.bytes(), b"\x82\x01\x02");
+    /// assert_eq!(response.bytes(), b"\x82\x01\x02"[..]);
     /// ```
     #[must_use]
     pub fn data<T: Serialize>(&self, value: &T) -> Response {
