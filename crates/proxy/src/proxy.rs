@@ -50,7 +50,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// | who asks | `X-Forwarded-For`, `-Proto` and `-Host`; [`Proxy::forwarded`]. What clients write into such fields does not pass, unless they are trusted proxies; nor does `X_Forwarded_For` |
 /// | `Via` | in both directions; more than 16 proxies are a circle: 508 |
 /// | content | streams both ways, as fast as the slower side; trailers too. The route's body limit counts: 2 MiB unless [`body_limit`](peregrine_web::HandlerExt::body_limit) says otherwise |
-/// | upgrades | WebSocket and others pass through, from HTTP/2 too |
+/// | upgrades | WebSocket and others pass through |
 /// | CONNECT, TRACE | 405 |
 /// | no connection within 5 s, no response within 60 s of the last that the upstream took | 504, or another upstream; a response whose content pauses for 60 s is broken off |
 /// | no connection, or no sound response | 502, or another upstream |
