@@ -93,10 +93,7 @@ fn app() -> App {
     App::new().scope("/birds", describe(birds)).add((hello, bye)).add(api())
 }
 
-fn start(
-    choice: DriverChoice,
-    app: impl Fn() -> App + Send + Sync + 'static,
-) -> Option<Result<Running, Error>> {
+fn start(choice: DriverChoice, app: fn() -> App) -> Option<Result<Running, Error>> {
     let workers = NonZeroUsize::new(2).expect("it is not zero");
     match Server::bind("127.0.0.1:0").driver(choice).workers(workers).quiet().start(app) {
         Err(error @ Error::Driver { .. }) => {
@@ -145,9 +142,9 @@ fn what_the_document_says_is_what_the_handlers_do(choice: DriverChoice) {
     let operation = |method: &str, path: &str| document["paths"][path][method].clone();
     assert_eq!(operation("post", "/birds")["operationId"], "create");
     assert_eq!(operation("get", "/birds/{id}")["tags"], json!(["birds"]));
-    let hello = operation("get", "/hello");
+    let greeting = operation("get", "/hello");
     assert_eq!(
-        (&hello["summary"], &hello["description"]),
+        (&greeting["summary"], &greeting["description"]),
         (&json!("A doc comment of two lines."), &json!("And what else there is to say."))
     );
     assert_eq!(

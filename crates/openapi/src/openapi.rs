@@ -3,7 +3,7 @@
 use crate::document::Document;
 use crate::handler::{Kind, Note};
 use crate::operation::Operation;
-use crate::schemas::Schemas;
+use crate::schemas::{MakeSchema, Schemas};
 use crate::security::SecurityScheme;
 use crate::template::Template;
 use http::Method;
@@ -48,7 +48,7 @@ pub struct OpenApi {
     security: Vec<Value>,
     must_describe_all: bool,
     /// The form of problems, if it is another one than the default.
-    problem: Option<(String, fn(&mut SchemaGenerator) -> schemars::Schema)>,
+    problem: Option<(String, MakeSchema)>,
     more: Map<String, Value>,
     pub(crate) json_at: String,
     pub(crate) page_at: Option<String>,
@@ -169,7 +169,7 @@ impl OpenApi {
     /// must be described, routes that are not. Each says where the route is, and what to do.
     pub fn document(&self, application: &Application) -> Result<Document, Vec<String>> {
         let mut plan = Plan::default();
-        for route in application.routes().filter(|route| !is_twin(route)) {
+        for route in application.routes().filter(|route| !route.is_slash_twin()) {
             plan.add(&route, self);
         }
         let mut faults = std::mem::take(&mut plan.faults);
@@ -260,11 +260,6 @@ impl fmt::Debug for OpenApi {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OpenApi").field("title", &self.title).finish_non_exhaustive()
     }
-}
-
-/// Does another route stand for the same operations?
-fn is_twin(route: &RouteInfo<'_>) -> bool {
-    route.is_slash_twin()
 }
 
 /// A route that is not in a document.

@@ -14,13 +14,16 @@ const INPUT: &str = "#/input/";
 const OUTPUT: &str = "#/output/";
 const COMPONENTS: &str = "#/components/schemas/";
 
+/// Makes the schema of some type.
+pub(crate) type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
+
 /// The schemas of one document.
 #[derive(Debug)]
 pub struct Schemas {
     input: SchemaGenerator,
     output: SchemaGenerator,
     /// The media type of problems, and their schema.
-    problem: (Cow<'static, str>, fn(&mut SchemaGenerator) -> Schema),
+    problem: (Cow<'static, str>, MakeSchema),
 }
 
 impl Default for Schemas {
@@ -41,10 +44,7 @@ impl Default for Schemas {
 }
 
 impl Schemas {
-    pub(crate) fn with_problem(
-        media_type: Cow<'static, str>,
-        schema: fn(&mut SchemaGenerator) -> Schema,
-    ) -> Self {
+    pub(crate) fn with_problem(media_type: Cow<'static, str>, schema: MakeSchema) -> Self {
         Self { problem: (media_type, schema), ..Self::default() }
     }
 
@@ -205,8 +205,7 @@ fn plain(name: &str) -> String {
 fn free(name: &str, taken: &mut BTreeSet<String>) -> String {
     let numbered = (2..).map(|number| format!("{name}{number}"));
     let mut names = std::iter::once(name.to_owned()).chain(numbered);
-    let name = names.find(|name| taken.insert(name.clone())).expect("there is no end of numbers");
-    name
+    names.find(|name| taken.insert(name.clone())).expect("there is no end of numbers")
 }
 
 /// RFC 6901 §6: a pointer in a fragment is percent-encoded, and `~0` and `~1` stand for `~` and `/`.
