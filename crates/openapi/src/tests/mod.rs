@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 /// The official schema of OpenAPI 3.1 (Apache-2.0); see `schema/README.md`.
-const SCHEMA: &str = include_str!("../schema/openapi-3.1-2022-10-07.json");
+const SCHEMA: &str = include_str!("../../schema/openapi-3.1-2022-10-07.json");
 
 fn document(app: App) -> Rc<Document> {
     let document = app.openapi().unwrap_or_else(|error| panic!("{error}"));
