@@ -210,7 +210,8 @@ fn app(all: Sightings) -> App {
 const ABOUT: &str = "\
 An API with an OpenAPI document that is made of its handlers' types, and a page of it.
 
-Try: open http://localhost:8080/docs in a browser
+Try: curl 'http://localhost:8080/sightings?bird=kestrel'
+     http://localhost:8080/docs   in a browser
      openapi --document   prints the document";
 
 fn main() -> peregrine::Result<()> {

@@ -26,7 +26,7 @@ const PASS_FOR: Duration = Duration::from_secs(5);
 /// Keeps responses for [`Cache`](super::Cache), in memory. A clone is the same store: make it outside of the application's closure, and clone it
 /// in, and all workers share it; made inside, each worker has its own, which costs as much memory more and no locks that others hold.
 ///
-/// Beyond 64 MiB, or [`CacheStore::bytes_max`], what was not asked for the longest gives way.
+/// Beyond 64 MiB, or [`CacheStore::with_bytes_max`], what was not asked for the longest gives way.
 #[derive(Clone)]
 pub struct CacheStore(Arc<Inner>);
 

@@ -295,7 +295,7 @@ fn routes_that_are_left_out_are_listed_and_an_error_where_all_are_asked_for() {
     assert_eq!(error.faults.len(), 4, "{text}");
     assert!(
         text.contains("GET /plain (")
-            && text.contains("tests.rs:")
+            && text.contains("tests/mod.rs:")
             && text.contains("`.described()`"),
         "{text}"
     );
