@@ -102,6 +102,12 @@ pub trait Driver: Clone + 'static {
         self.now()
     }
 
+    /// The same clock, read at this moment or a little before: at most the rest of the poll of one other task lies
+    /// between. To read a clock costs what a small request can tell. The default reads it.
+    fn recent_clock(&self) -> Duration {
+        self.read_clock()
+    }
+
     /// When the worker last looked for what is worked on now, by the clock of
     /// [`read_clock`](Self::read_clock): what the kernel had ready then has had to wait since, for its
     /// turn on the thread. What became ready later is found by the next look, so that it may have waited

@@ -7,15 +7,17 @@ use crate::count::Count;
 /// Values are whole numbers of a small unit: nanoseconds, bytes. The last range, of what is larger than
 /// all bounds, has no bound.
 #[derive(Debug)]
+// The sum comes before the counts, of which most values need the first ones: they share a line of the cache.
+#[repr(C)]
 pub struct Histogram<const BOUNDS: usize> {
+    sum: Count,
     counts: [Count; BOUNDS],
     beyond: Count,
-    sum: Count,
 }
 
 impl<const BOUNDS: usize> Default for Histogram<BOUNDS> {
     fn default() -> Self {
-        Self { counts: [const { Count::new() }; BOUNDS], beyond: Count::new(), sum: Count::new() }
+        Self { sum: Count::new(), counts: [const { Count::new() }; BOUNDS], beyond: Count::new() }
     }
 }
 

@@ -16,7 +16,7 @@ pub struct Table<V> {
 
 /// No two slots share a line of the cache, and so no two workers do.
 #[derive(Debug, Default)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 struct Slot<V> {
     /// Zero while the slot is free.
     key: AtomicU64,

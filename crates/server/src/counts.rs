@@ -47,7 +47,9 @@ pub struct Counts {
     pub(crate) sends: Count,
     pub(crate) received_bytes: Count,
     pub(crate) sent_bytes: Count,
-    /// Requests in progress, by scheme and method.
+    /// Requests in progress.
+    pub(crate) in_flight: Level,
+    /// The same by scheme and method, where requests are measured one by one.
     pub(crate) active: [[Level; METHODS]; 2],
     pub(crate) places: [Level; Place::ALL.len()],
     /// Connections that this worker had, whoever accepted them.
@@ -63,8 +65,6 @@ pub struct Counts {
     pub(crate) handshakes: Few<Agreed, 32>,
     pub(crate) handshake_times: Histogram<{ DURATION_BOUNDS.len() }>,
     pub(crate) tls_failures: Few<TlsFailure, 64>,
-    /// Requests in progress.
-    pub(crate) in_flight: Level,
     /// Requests that were refused because there was too much to do, by what there was too much of.
     pub(crate) shed: Few<&'static str, 8>,
     /// How long requests had waited for their turn on the thread.
@@ -153,9 +153,11 @@ pub(crate) struct Measured {
 
 /// How much content requests and responses had.
 #[derive(Debug, Default)]
+// Requests without content and small responses need what is near the middle.
+#[repr(C)]
 pub(crate) struct Sizes {
-    pub(crate) received: Histogram<{ SIZE_BOUNDS.len() }>,
     pub(crate) sent: Histogram<{ SIZE_BOUNDS.len() }>,
+    pub(crate) received: Histogram<{ SIZE_BOUNDS.len() }>,
 }
 
 impl Counts {

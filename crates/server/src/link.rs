@@ -197,7 +197,7 @@ impl<D: Driver> Link<'_, D> {
         let is_by_wicket = self.is_by_wicket;
         let asking = Asking { target, head, info: self.info, has_content, is_by_wicket };
         let overload = &self.worker.overload;
-        let admitted = overload.admit(&asking, || (driver.turn_began(), driver.read_clock()));
+        let admitted = overload.admit(&asking, || (driver.turn_began(), driver.recent_clock()));
         if overload.is_to_be_watched() {
             driver.spawn(watch_refusing(Rc::clone(self.worker)));
         }

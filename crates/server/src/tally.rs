@@ -80,10 +80,14 @@ impl Tally {
         let is_secure = connection.tls.is_some();
         let method = head.map_or(Method::Extension, |head| head.index().method);
         meters.counts.active[usize::from(is_secure)][method as usize].add(1);
-        let key = Key { method, version, is_secure, ..Key::default() };
-        let connection = meters.log.is_some().then(|| Rc::clone(connection));
-        let told = Told { connection, ..Told::default() };
-        *self = Self { meters: Some(Rc::clone(meters)), began: now(), key, told };
+        // In place: what is told of the last request was dropped with it.
+        self.key = Key { method, version, is_secure, ..Key::default() };
+        (self.told.received, self.told.sent) = (0, 0);
+        if meters.log.is_some() {
+            self.told.connection = Some(Rc::clone(connection));
+        }
+        self.began = now();
+        self.meters = Some(Rc::clone(meters));
     }
 
     /// Keeps the head of a request for the log, if there is one. The head does not change any more.
@@ -163,7 +167,7 @@ impl Tally {
     pub(crate) fn finish(&mut self) {
         if let Some(meters) = self.meters.take() {
             meters.count(self);
-            // Nothing of a request is held until the next one.
+            // Nothing of a request is held until the next one, which counts on that.
             if meters.log.is_some() || meters.tracing.is_some() {
                 self.told = Told::default();
             }

@@ -93,7 +93,11 @@ impl Driver for Uring {
     }
 
     fn read_clock(&self) -> Duration {
-        self.shared.clock.read()
+        self.shared.clock.read(self.shared.tasks.polls())
+    }
+
+    fn recent_clock(&self) -> Duration {
+        self.shared.clock.recent(self.shared.tasks.polls())
     }
 
     fn turn_began(&self) -> Duration {

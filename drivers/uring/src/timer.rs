@@ -20,6 +20,8 @@ pub(crate) struct Clock {
     in_turn: Cell<bool>,
     now: Cell<Option<Duration>>,
     unix: Cell<Option<Duration>>,
+    /// What was read last in this turn, after so many polls of it.
+    read: Cell<Option<(Duration, usize)>>,
 }
 
 impl Clock {
@@ -29,6 +31,7 @@ impl Clock {
             in_turn: Cell::new(false),
             now: Cell::new(None),
             unix: Cell::new(None),
+            read: Cell::new(None),
         }
     }
 
@@ -38,15 +41,26 @@ impl Clock {
         self.in_turn.set(in_turn);
         self.now.set(None);
         self.unix.set(None);
+        self.read.set(None);
     }
 
     pub(crate) fn now(&self) -> Duration {
         self.cached(&self.now, || self.start.elapsed())
     }
 
-    /// The time at this moment.
-    pub(crate) fn read(&self) -> Duration {
-        self.start.elapsed()
+    /// The time at this moment, which comes after so many polls of the turn.
+    pub(crate) fn read(&self, polls: usize) -> Duration {
+        let time = self.start.elapsed();
+        self.read.set(self.in_turn.get().then_some((time, polls)));
+        time
+    }
+
+    /// The time at this moment, or as it was read last, if that was during this poll or the one before it.
+    pub(crate) fn recent(&self, polls: usize) -> Duration {
+        match self.read.get() {
+            Some((time, then)) if polls <= then + 1 => time,
+            _ => self.read(polls),
+        }
     }
 
     pub(crate) fn unix_time(&self) -> Duration {
@@ -147,6 +161,31 @@ impl Drop for Sleep {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_is_read_again_when_more_than_one_poll_may_have_taken_time() {
+        let clock = Clock::start();
+        // Two readings are told apart by the nanoseconds between them.
+        let pause = || std::thread::sleep(Duration::from_micros(50));
+        clock.turn(true);
+        let first = clock.recent(0);
+        pause();
+        assert_eq!(clock.recent(0), first);
+        assert_eq!(clock.recent(1), first);
+        let third = clock.recent(2);
+        assert!(third > first);
+        pause();
+        let read = clock.read(2);
+        assert!(read > third && clock.recent(3) == read);
+        clock.turn(true);
+        let next = clock.recent(0);
+        assert!(next > read);
+        clock.turn(false);
+        pause();
+        let between = clock.recent(0);
+        pause();
+        assert!(between > next && clock.recent(0) > between);
+    }
 
     #[test]
     fn sleepers_are_told_in_order_and_never_early() {

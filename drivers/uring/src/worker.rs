@@ -127,7 +127,7 @@ impl Shared {
     pub(crate) fn end_turn(&self) {
         let Some((figures, began)) = &self.figures else { return };
         let Some(began) = began.take() else { return };
-        figures.turn(self.clock.read().saturating_sub(began));
+        figures.turn(self.clock.read(self.tasks.polls()).saturating_sub(began));
         let ring = self.ring.borrow();
         figures.enters.set(ring.enters());
         figures.overflows.set(ring.overflows());

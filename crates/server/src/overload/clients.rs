@@ -1,8 +1,9 @@
 //! What each client has in progress, by its address.
 
+use foldhash::fast::RandomState;
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 /// Room for so many clients is kept when there are few.
 const KEPT_MIN: usize = 1024;
@@ -11,8 +12,14 @@ const KEPT_MIN: usize = 1024;
 /// than there are connections and requests.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
-    all: RefCell<HashMap<IpAddr, Taken>>,
+    /// It is looked into twice for each request, so that its hash has to be quick. It has a secret, and peers see
+    /// neither the hash nor an order.
+    all: RefCell<HashMap<Address, Taken, RandomState>>,
 }
+
+/// The address that stands for a client, as IPv6 writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Address(u128);
 
 /// What is counted of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +35,7 @@ struct Taken {
 
 impl Clients {
     /// Counts one more of this client, unless there are as many as there may be.
-    pub(crate) fn take(&self, client: IpAddr, kind: Kind, most: usize) -> bool {
+    pub(crate) fn take(&self, client: Address, kind: Kind, most: usize) -> bool {
         let mut all = self.all.borrow_mut();
         if most == 0 {
             return false;
@@ -40,7 +47,7 @@ impl Clients {
     }
 
     /// One of them is over.
-    pub(crate) fn give(&self, client: IpAddr, kind: Kind) {
+    pub(crate) fn give(&self, client: Address, kind: Kind) {
         let mut all = self.all.borrow_mut();
         let Some(taken) = all.get_mut(&client) else { return };
         let count = &mut taken.counts[kind as usize];
@@ -60,15 +67,18 @@ impl Clients {
     }
 }
 
-/// The address that stands for a client: of IPv6, the first bits.
-pub(crate) fn client(address: IpAddr, prefix_v6: u8) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            let rest = 128_u32.saturating_sub(u32::from(prefix_v6));
-            let mask = u128::MAX.checked_shl(rest).unwrap_or(0);
-            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & mask))
+impl Address {
+    /// Of IPv6, the first bits stand for a client.
+    pub(crate) fn of(address: IpAddr, prefix_v6: u8) -> Self {
+        match address.to_canonical() {
+            IpAddr::V6(address) => {
+                let rest = 128_u32.saturating_sub(u32::from(prefix_v6));
+                let mask = u128::MAX.checked_shl(rest).unwrap_or(0);
+                Self(address.to_bits() & mask)
+            }
+            // No IPv6 address is the same: what is mapped is an IPv4 address.
+            IpAddr::V4(address) => Self(address.to_ipv6_mapped().to_bits()),
         }
-        address => address,
     }
 }
 
@@ -93,13 +103,14 @@ mod tests {
             ("::ffff:192.0.2.1", 64, "192.0.2.1"),
         ];
         for (given, prefix, expected) in table {
-            assert_eq!(client(address(given), prefix), address(expected), "{given}/{prefix}");
+            let expected = Address::of(address(expected), 128);
+            assert_eq!(Address::of(address(given), prefix), expected, "{given}/{prefix}");
         }
     }
 
     #[test]
     fn who_has_nothing_in_progress_takes_no_place() {
-        let (clients, a) = (Clients::default(), address("192.0.2.1"));
+        let (clients, a) = (Clients::default(), Address::of(address("192.0.2.1"), 64));
         assert!(clients.take(a, Kind::Request, 2) && clients.take(a, Kind::Request, 2));
         assert!(!clients.take(a, Kind::Request, 2));
         assert!(clients.take(a, Kind::Connection, 1) && !clients.take(a, Kind::Connection, 1));
@@ -117,7 +128,7 @@ mod tests {
     #[test]
     fn memory_of_many_clients_is_given_back() {
         let clients = Clients::default();
-        let address = |number: u32| IpAddr::V4(number.into());
+        let address = |number: u32| Address::of(IpAddr::V4(number.into()), 64);
         (0..100_000).for_each(|number| assert!(clients.take(address(number), Kind::Request, 1)));
         (0..100_000).for_each(|number| clients.give(address(number), Kind::Request));
         let capacity = clients.all.borrow().capacity();

@@ -11,7 +11,7 @@ mod queue;
 pub use self::limits::{MemoryMax, OverloadLimits};
 
 use self::answers::Answers;
-use self::clients::{Clients, Kind, client};
+use self::clients::{Address, Clients, Kind};
 use self::queue::Queue;
 use crate::counts::{Counts, Fault};
 use peregrine_web::account::{self, Filling};
@@ -110,14 +110,14 @@ pub(crate) struct Admitted {
     overload: Rc<Overload>,
     pub(crate) is_never_shed: bool,
     route: Option<u32>,
-    client: Option<IpAddr>,
+    client: Option<Address>,
 }
 
 /// A connection that is counted for its client, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Connected {
     overload: Rc<Overload>,
-    client: IpAddr,
+    client: Address,
 }
 
 impl Overload {
@@ -191,7 +191,7 @@ impl Overload {
         let limits = &rules.limits;
         if let Some(most) = limits.requests_per_client_max.filter(|_| !options.is_never_shed) {
             let address = Client::of(asking.head, asking.info).ip();
-            let client = address.map(|address| client(address, limits.client_prefix_v6));
+            let client = address.map(|address| Address::of(address, limits.client_prefix_v6));
             if client.is_some_and(|client| !self.clients.take(client, Kind::Request, most)) {
                 return Err(self.refuse(Refusal::Client));
             }
@@ -283,7 +283,7 @@ impl Overload {
         let limits = &self.rules.borrow().limits;
         let most = limits.connections_per_client_max;
         let (Some(most), Some(address)) = (most, address) else { return Ok(None) };
-        let client = client(address, limits.client_prefix_v6);
+        let client = Address::of(address, limits.client_prefix_v6);
         if !self.clients.take(client, Kind::Connection, most) {
             return Err(TooMany);
         }
