@@ -137,7 +137,7 @@ impl Exchange {
             self.traced.span = (!span.is_disabled()).then_some(span);
             return;
         };
-        self.traced = tracing.begin(request, pattern);
+        tracing.begin(request, pattern, &mut self.traced);
         if let Some(context) = &self.traced.context {
             self.tally.trace(context);
         }
@@ -363,7 +363,7 @@ impl Exchange {
     pub(crate) fn clear(&mut self) {
         self.stop();
         (self.name, self.head, self.since) = (None, None, None);
-        self.traced = Traced::default();
+        self.traced.clear();
     }
 }
 

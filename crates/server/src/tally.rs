@@ -118,9 +118,11 @@ impl Tally {
         self.meters.as_ref()?.tracing.as_ref()
     }
 
-    /// The request has this place in its trace.
+    /// The request has this place in its trace, for the log.
     pub(crate) fn trace(&mut self, context: &Rc<TraceContext>) {
-        self.told.trace = Some(Rc::clone(context));
+        if self.is_logged() {
+            self.told.trace = Some(Rc::clone(context));
+        }
     }
 
     /// What is known of the request: what it is told apart by, and bytes that came and were written.
@@ -168,7 +170,7 @@ impl Tally {
         if let Some(meters) = self.meters.take() {
             meters.count(self);
             // Nothing of a request is held until the next one, which counts on that.
-            if meters.log.is_some() || meters.tracing.is_some() {
+            if meters.log.is_some() {
                 self.told = Told::default();
             }
         }

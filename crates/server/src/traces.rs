@@ -172,9 +172,30 @@ pub(crate) struct Traced {
     /// sampled.
     pub(crate) span: Option<Span>,
     pub(crate) context: Option<Rc<TraceContext>>,
+    /// Memory of the last context, for the next one.
+    spare: Option<Rc<TraceContext>>,
 }
 
 impl Traced {
+    /// Takes the place of what belongs to the request. Memory that nobody else holds any more is used again.
+    fn set(&mut self, span: Option<Span>, context: TraceContext) {
+        let mut spare = self.spare.take();
+        match spare.as_mut().and_then(Rc::get_mut) {
+            Some(place) => *place = context,
+            None => spare = Some(Rc::new(context)),
+        }
+        (self.span, self.context) = (span, spare);
+    }
+
+    /// The request is over.
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        self.span = None;
+        if self.context.is_some() {
+            self.spare = self.context.take();
+        }
+    }
+
     /// Runs code of the application.
     #[inline]
     pub(crate) fn run<T>(&self, run: impl FnOnce() -> T) -> T {
@@ -207,17 +228,17 @@ impl Tracing {
     }
 
     /// Decides about a request whose route is found, and builds its span if it is sampled.
-    pub(crate) fn begin(&self, request: &Request, pattern: Option<&str>) -> Traced {
+    pub(crate) fn begin(&self, request: &Request, pattern: Option<&str>, traced: &mut Traced) {
         self.follow();
         let head = &request.parts.head;
         let parent = self.sampling.borrow().follows.then(|| TraceContext::of(head)).flatten();
         let context = self.decide(head, parent.as_ref());
         if !context.is_sampled() {
-            return Traced { span: None, context: Some(Rc::new(context)) };
+            return traced.set(None, context);
         }
         let span = span::whole(request, pattern);
         if span.is_disabled() {
-            return Traced { span: None, context: Some(Rc::new(context)) };
+            return traced.set(None, context);
         }
         let ids =
             self.recorder.as_ref().and_then(|recorder| recorder.begin(&span, parent.as_ref()));
@@ -225,7 +246,7 @@ impl Tracing {
             Some((trace_id, span_id)) => context.renamed(trace_id, span_id),
             None => context,
         };
-        Traced { span: Some(span), context: Some(Rc::new(context)) }
+        traced.set(Some(span), context);
     }
 
     /// The request's place in its trace, and whether that is recorded.

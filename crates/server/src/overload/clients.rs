@@ -8,12 +8,16 @@ use std::net::IpAddr;
 /// Room for so many clients is kept when there are few.
 const KEPT_MIN: usize = 1024;
 
-/// What clients have in progress. Those who have nothing are not in it, so that there are never more
-/// than there are connections and requests.
+/// What clients have in progress. Those who have nothing are not in it, one at most excepted, so that there are
+/// never more than there are connections and requests.
+///
+/// A request that is answered at once is over before the next one comes. Of such a client a place is kept outside of
+/// the table, where nothing has to be looked for. A client is in one of the two, never in both.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
-    /// It is looked into twice for each request, so that its hash has to be quick. It has a secret, and peers see
-    /// neither the hash nor an order.
+    latest: RefCell<Option<(Address, Taken)>>,
+    /// It is looked into for each request, so that its hash has to be quick. It has a secret, and peers see neither the
+    /// hash nor an order.
     all: RefCell<HashMap<Address, Taken, RandomState>>,
 }
 
@@ -36,23 +40,40 @@ struct Taken {
 impl Clients {
     /// Counts one more of this client, unless there are as many as there may be.
     pub(crate) fn take(&self, client: Address, kind: Kind, most: usize) -> bool {
-        let mut all = self.all.borrow_mut();
         if most == 0 {
             return false;
         }
-        let count = &mut all.entry(client).or_default().counts[kind as usize];
-        let is_room = *count < most;
-        *count += usize::from(is_room);
+        let mut latest = self.latest.borrow_mut();
+        if let Some((address, taken)) = &mut *latest
+            && *address == client
+        {
+            return taken.take(kind, most);
+        }
+        let mut all = self.all.borrow_mut();
+        if let Some(taken) = all.get_mut(&client) {
+            return taken.take(kind, most);
+        }
+        let mut taken = Taken::default();
+        let is_room = taken.take(kind, most);
+        if latest.as_ref().is_none_or(|(_, taken)| taken.is_nothing()) {
+            *latest = Some((client, taken));
+        } else {
+            all.insert(client, taken);
+        }
         is_room
     }
 
     /// One of them is over.
     pub(crate) fn give(&self, client: Address, kind: Kind) {
+        if let Some((address, taken)) = &mut *self.latest.borrow_mut()
+            && *address == client
+        {
+            return taken.give(kind);
+        }
         let mut all = self.all.borrow_mut();
         let Some(taken) = all.get_mut(&client) else { return };
-        let count = &mut taken.counts[kind as usize];
-        *count = count.saturating_sub(1);
-        if taken.counts == [0, 0] {
+        taken.give(kind);
+        if taken.is_nothing() {
             all.remove(&client);
             if all.capacity() / 8 > all.len().max(KEPT_MIN) {
                 all.shrink_to(KEPT_MIN);
@@ -63,7 +84,27 @@ impl Clients {
     /// How many clients have something in progress.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
-        self.all.borrow().len()
+        let latest = self.latest.borrow();
+        let is_one = latest.as_ref().is_some_and(|(_, taken)| !taken.is_nothing());
+        self.all.borrow().len() + usize::from(is_one)
+    }
+}
+
+impl Taken {
+    fn take(&mut self, kind: Kind, most: usize) -> bool {
+        let count = &mut self.counts[kind as usize];
+        let is_room = *count < most;
+        *count += usize::from(is_room);
+        is_room
+    }
+
+    fn give(&mut self, kind: Kind) {
+        let count = &mut self.counts[kind as usize];
+        *count = count.saturating_sub(1);
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.counts == [0, 0]
     }
 }
 
@@ -123,6 +164,35 @@ mod tests {
         assert_eq!(clients.count(), 0);
         assert!(!clients.take(a, Kind::Request, 0));
         assert_eq!(clients.count(), 0);
+    }
+
+    #[test]
+    fn clients_are_counted_each_for_itself_whatever_the_order() {
+        let clients = Clients::default();
+        let address = |number: u32| Address::of(IpAddr::V4(number.into()), 64);
+        let mut counts = [[0_usize; 2]; 5];
+        let mut state = 1_u64;
+        for step in 0..100_000 {
+            // Numbers that only have to be unlike each other (Knuth's constants).
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let (at, kind) = ((state >> 40) as usize % 5, (state >> 50) as usize % 2);
+            let client = address(at as u32);
+            let which = [Kind::Connection, Kind::Request][kind];
+            let count = &mut counts[at][kind];
+            // Times in which all come are followed by times in which all leave.
+            let comes = (state >> 60) as usize % 8 < if step / 100 % 2 == 0 { 6 } else { 2 };
+            if comes {
+                assert_eq!(clients.take(client, which, 3), *count < 3, "step {step}");
+                *count = (*count + 1).min(3);
+            } else if *count > 0 {
+                clients.give(client, which);
+                *count -= 1;
+            }
+            let some = counts.iter().filter(|counts| **counts != [0, 0]).count();
+            assert_eq!(clients.count(), some, "step {step}");
+        }
     }
 
     #[test]
