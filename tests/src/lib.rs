@@ -65,6 +65,7 @@ macro_rules! contract {
             passing::a_passed_connection_that_nobody_adopts_is_closed,
             running::timers_ring_in_order_and_never_early,
             running::a_dropped_timer_does_no_harm,
+            running::ends_of_turns_are_told_or_none_is,
             running::a_panic_ends_one_task_only,
             running::tasks_are_dropped_when_main_ends,
             running::the_worker_ends_with_everything_in_flight,

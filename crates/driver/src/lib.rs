@@ -119,6 +119,15 @@ pub trait Driver: Clone + 'static {
         self.now()
     }
 
+    /// Has `end` called at the end of each turn of the loop from now on, with the clock read at that moment, before
+    /// anything that was sent in the turn leaves. False if the driver knows no such moment: then it is never called.
+    ///
+    /// It is there for what would read the clock many times in a turn, and must not call the driver.
+    fn at_turn_end(&self, end: impl Fn(Duration) + 'static) -> bool {
+        drop(end);
+        false
+    }
+
     /// Time since the Unix epoch, for dates on the wire. It may be cached for one turn of the loop.
     fn unix_time(&self) -> Duration;
 

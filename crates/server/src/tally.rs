@@ -9,6 +9,7 @@ use peregrine_proto::{Method, Version};
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::head::Head;
 use peregrine_web::trace::TraceContext;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,6 +17,8 @@ use std::time::Duration;
 
 /// Of what was no request, so much of its first line is kept for the log.
 const REFUSED_BYTES_MAX: usize = 1024;
+/// Room for so many requests that end in one turn is kept.
+const ENDED_KEPT: usize = 1024;
 
 /// What measuring takes on a worker: a place to count, a clock, and who else wants to know.
 pub(crate) struct Meters {
@@ -23,6 +26,18 @@ pub(crate) struct Meters {
     clock: Box<dyn Fn() -> Duration>,
     log: Option<Logger>,
     tracing: Option<Tracing>,
+    /// Is somebody to call [`Meters::end_turn`]?
+    has_turns: Cell<bool>,
+    /// What ended in this turn and is counted at its end, where the clock is read once for all.
+    ended: RefCell<Vec<Measure>>,
+}
+
+/// A request that is over, but for the time.
+struct Measure {
+    key: Key,
+    began: Duration,
+    received: u64,
+    sent: u64,
 }
 
 /// What is known of a request in progress. It is counted once, at the end of its response, or where it
@@ -44,23 +59,64 @@ impl Meters {
         log: Option<Logger>,
         tracing: Option<Tracing>,
     ) -> Rc<Self> {
-        Rc::new(Self { counts: Arc::clone(counts), clock: Box::new(clock), log, tracing })
+        Rc::new(Self {
+            counts: Arc::clone(counts),
+            clock: Box::new(clock),
+            log,
+            tracing,
+            has_turns: Cell::new(false),
+            ended: RefCell::default(),
+        })
+    }
+
+    /// From now on, [`end_turn`](Self::end_turn) is called at the end of each turn.
+    pub(crate) fn expect_turns(&self) {
+        self.has_turns.set(true);
+    }
+
+    /// Counts what ended in the turn that ends now. A response leaves with the turn that it ended in.
+    pub(crate) fn end_turn(&self, now: Duration) {
+        let mut ended = self.ended.borrow_mut();
+        if ended.is_empty() {
+            return;
+        }
+        ended
+            .drain(..)
+            .for_each(|measure| self.measure(&measure, now.saturating_sub(measure.began)));
+        ended.shrink_to(ENDED_KEPT);
     }
 
     fn count(&self, tally: &Tally) {
         let Tally { began, key, told, .. } = tally;
+        let (began, received, sent) = (*began, told.received, told.sent);
         self.counts.active[usize::from(key.is_secure)][key.method as usize].add(-1);
-        let took = (self.clock)().saturating_sub(*began);
+        let measure = Measure { key: *key, began, received, sent };
+        if self.has_turns.get() && self.log.is_none() {
+            return self.ended.borrow_mut().push(measure);
+        }
+        let took = (self.clock)().saturating_sub(began);
         if let Some(log) = &self.log {
             log.write(key, told, took);
         }
+        self.measure(&measure, took);
+    }
+
+    fn measure(&self, measure: &Measure, took: Duration) {
         let Some(measured) = self.counts.measured.get() else { return };
         // Without the multiplication of 128 bits that `as_nanos` makes; 584 years fit.
         let took = took.as_secs().saturating_mul(1_000_000_000) + u64::from(took.subsec_nanos());
+        let key = &measure.key;
         measured.durations.entry(key.pack()).note(took, &crate::counts::DURATION_BOUNDS);
         let sizes = measured.sizes.entry(key.pack_route());
-        sizes.received.note(told.received, &crate::counts::SIZE_BOUNDS);
-        sizes.sent.note(told.sent, &crate::counts::SIZE_BOUNDS);
+        sizes.received.note(measure.received, &crate::counts::SIZE_BOUNDS);
+        sizes.sent.note(measure.sent, &crate::counts::SIZE_BOUNDS);
+    }
+}
+
+impl Drop for Meters {
+    fn drop(&mut self) {
+        let now = (self.clock)();
+        self.end_turn(now);
     }
 }
 
@@ -206,7 +262,6 @@ mod tests {
     use super::*;
     use peregrine_metrics::Buckets;
     use peregrine_web::App;
-    use std::cell::Cell;
 
     struct Bench {
         counts: Arc<Counts>,
@@ -266,6 +321,31 @@ mod tests {
             ..Key::default()
         };
         assert_eq!(bench.counted(), [(key, 1)]);
+    }
+
+    #[test]
+    fn what_ends_in_a_turn_is_counted_at_its_end() {
+        let bench = bench();
+        bench.meters.expect_turns();
+        let end = |status| {
+            let mut tally = bench.begin();
+            tally.answer(status);
+            tally.finish();
+        };
+        let count = || bench.counted().iter().map(|(_, count)| count).sum::<u64>();
+        (0..3).for_each(|_| end(StatusCode::OK));
+        assert_eq!((count(), bench.active()), (0, 0));
+        bench.meters.end_turn(Duration::from_millis(30));
+        assert_eq!(count(), 3);
+        let mut took = Buckets::default();
+        let measured = bench.counts.measured.get().unwrap();
+        measured.durations.entries().for_each(|(_, histogram)| histogram.read(&mut took));
+        assert_eq!(took.sum, 90_000_000);
+        // What no turn ends any more is counted all the same.
+        end(StatusCode::NOT_FOUND);
+        let Bench { counts, meters, .. } = bench;
+        drop(meters);
+        assert_eq!(counts.measured.get().unwrap().durations.entries().count(), 2);
     }
 
     #[test]

@@ -139,7 +139,13 @@ fn meters<D: Driver>(
     let tracing = observed.traces().map(|traces| Tracing::new(traces, application));
     let is_wanted = is_measured || log.is_some() || tracing.is_some();
     let clock = move || clock.read_clock();
-    is_wanted.then(|| Meters::new(observed.counts(), clock, log, tracing))
+    let meters = is_wanted.then(|| Meters::new(observed.counts(), clock, log, tracing))?;
+    let weak = Rc::downgrade(&meters);
+    let end = move |now| weak.upgrade().iter().for_each(|meters| meters.end_turn(now));
+    if driver.at_turn_end(end) {
+        meters.expect_turns();
+    }
+    Some(meters)
 }
 
 impl<D: Driver> Worker<D> {

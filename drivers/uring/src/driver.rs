@@ -104,6 +104,10 @@ impl Driver for Uring {
         self.shared.tasks.looked()
     }
 
+    fn at_turn_end(&self, end: impl Fn(Duration) + 'static) -> bool {
+        self.shared.turn_end.set(Box::new(end)).is_ok()
+    }
+
     fn unix_time(&self) -> Duration {
         self.shared.clock.unix_time()
     }

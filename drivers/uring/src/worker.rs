@@ -1,6 +1,6 @@
 //! One worker: everything that its handles share, and the way from a completion to its owner.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
@@ -53,6 +53,8 @@ pub(crate) struct Shared {
     pub(crate) functions: Functions,
     /// Where counts are shown to other threads, and when the present turn began.
     figures: Option<(Arc<Figures>, Cell<Option<Duration>>)>,
+    /// Called at the end of each turn.
+    pub(crate) turn_end: OnceCell<Box<dyn Fn(Duration)>>,
     in_flight: Cell<u64>,
     wake_armed: Cell<bool>,
     /// When the timeout that is in the ring ends the sleep, if there is one.
@@ -93,6 +95,7 @@ impl Shared {
             ending: Cell::new(false),
             functions,
             figures: options.figures.clone().map(|figures| (figures, Cell::new(None))),
+            turn_end: OnceCell::new(),
             in_flight: Cell::new(0),
             wake_armed: Cell::new(false),
             sleep_until: Cell::new(None),
@@ -125,9 +128,16 @@ impl Shared {
 
     /// The turn is over, and other threads may see what came of it.
     pub(crate) fn end_turn(&self) {
+        if self.figures.is_none() && self.turn_end.get().is_none() {
+            return;
+        }
+        let now = self.clock.read(self.tasks.polls());
+        if let Some(end) = self.turn_end.get() {
+            end(now);
+        }
         let Some((figures, began)) = &self.figures else { return };
         let Some(began) = began.take() else { return };
-        figures.turn(self.clock.read(self.tasks.polls()).saturating_sub(began));
+        figures.turn(now.saturating_sub(began));
         let ring = self.ring.borrow();
         figures.enters.set(ring.enters());
         figures.overflows.set(ring.overflows());

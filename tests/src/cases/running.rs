@@ -49,6 +49,30 @@ pub fn a_dropped_timer_does_no_harm(harness: &impl Harness) {
     });
 }
 
+/// Whoever asked is told of the ends of turns, with times that follow each other, or never.
+pub fn ends_of_turns_are_told_or_none_is(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (ends, latest) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(Duration::ZERO)));
+        let is_told = driver.at_turn_end({
+            let (ends, latest) = (Rc::clone(&ends), Rc::clone(&latest));
+            move |now| {
+                assert!(now >= latest.replace(now), "the clock went back");
+                ends.set(ends.get() + 1);
+            }
+        });
+        let done = Rc::new(Cell::new(0));
+        for turn in 1..=10 {
+            let (before, ran) = (ends.get(), Rc::clone(&done));
+            driver.spawn(async move { ran.set(turn) });
+            let start = driver.read_clock();
+            pause(&driver, A_WHILE).await;
+            assert_eq!(done.get(), turn);
+            assert_eq!(ends.get() > before, is_told, "turn {turn}");
+            assert!(!is_told || latest.get() >= start);
+        }
+    });
+}
+
 /// The other tasks, and the driver, go on.
 pub fn a_panic_ends_one_task_only(harness: &impl Harness) {
     harness.check(async |driver| {

@@ -190,7 +190,10 @@ impl Overload {
         self.counts.in_flight.add(1);
         let limits = &rules.limits;
         if let Some(most) = limits.requests_per_client_max.filter(|_| !options.is_never_shed) {
-            let address = Client::of(asking.head, asking.info).ip();
+            let address = match asking.info.proxies {
+                None => asking.info.peer.tcp().map(|peer| peer.ip()),
+                Some(_) => Client::of(asking.head, asking.info).ip(),
+            };
             let client = address.map(|address| Address::of(address, limits.client_prefix_v6));
             if client.is_some_and(|client| !self.clients.take(client, Kind::Request, most)) {
                 return Err(self.refuse(Refusal::Client));
