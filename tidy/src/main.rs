@@ -4,10 +4,13 @@
 //! is wrong and how to mend it. `cargo tidy` runs them all, `cargo tidy layers` only that one.
 #![forbid(unsafe_code)]
 
+mod book;
 mod circles;
 mod conformance;
 mod figures;
+mod guide;
 mod layers;
+mod messages;
 mod results;
 mod source;
 
@@ -28,6 +31,9 @@ const CHECKS: &[Check] = &[
     ("conformance", conformance::check),
     ("results", results::check),
     ("figures", figures::check),
+    ("guide", guide::check),
+    ("links", guide::check_links),
+    ("messages", messages::check),
     ("locks", check_locks),
     ("fmt", |root| cargo(root, &["fmt", "--all", "--check"])),
     ("clippy", |root| {
@@ -47,6 +53,13 @@ fn main() -> ExitCode {
     let wanted: Vec<String> = env::args().skip(1).collect();
     if wanted.first().is_some_and(|word| word == "write-conformance") {
         conformance::write(&root);
+        return ExitCode::SUCCESS;
+    }
+    if wanted.first().is_some_and(|word| word == "book") {
+        if let Err(error) = book::run(&wanted[1..]) {
+            eprintln!("tidy: the book cannot be changed: {error}");
+            return ExitCode::FAILURE;
+        }
         return ExitCode::SUCCESS;
     }
     if let Some(unknown) = wanted.iter().find(|name| CHECKS.iter().all(|(check, _)| check != name))

@@ -107,7 +107,8 @@ pub(crate) fn is_red(folder: &Path) -> bool {
     fs::read_to_string(folder.join("report.md")).is_ok_and(|report| report.contains(RED))
 }
 
-fn without_dots(path: &Path) -> PathBuf {
+/// The path without `.` and `..`.
+pub(crate) fn without_dots(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
         match part {

@@ -179,6 +179,46 @@ pub mod prelude {
 #[doc = include_str!("../../../docs/guide/README.md")]
 mod guide {}
 
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/first-steps.md")]
+mod first_steps {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/errors.md")]
+mod error_messages {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/extractors.md")]
+mod extractors {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/responses-and-errors.md")]
+mod responses_and_errors {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/middleware.md")]
+mod around_handlers {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/state-and-concurrency.md")]
+mod state_and_concurrency {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/testing.md")]
+mod testing {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/limits.md")]
+mod limits_and_ends {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/http2.md")]
+mod http2 {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/measuring.md")]
+mod measuring {}
+
 #[cfg(all(doctest, feature = "cors", feature = "csrf", feature = "security-headers"))]
 #[doc = include_str!("../../../docs/guide/browsers.md")]
 mod browsers {}

@@ -7,6 +7,11 @@
 //! Start with [`on_both_drivers!`], then `tests/libraries/users.rs`.
 #![forbid(unsafe_code)]
 
+/// The code in the guide is compiled, and run, with the documentation's tests: sqlx is here.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/databases.md")]
+mod databases {}
+
 mod client;
 mod program;
 mod serve;
