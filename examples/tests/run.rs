@@ -237,6 +237,8 @@ fn configured() {
     assert!(is_same, "it prints what it read: {text}");
     let text = String::from_utf8(wrong.stderr).expect("text");
     assert!(!wrong.status.success() && text.contains("did you mean `idle_timeout`?"), "{text}");
+    let routes = String::from_utf8(run(&["--routes"], &[]).stdout).expect("text");
+    assert!(routes.starts_with("GET  /  -  ") && routes.lines().count() == 1, "{routes}");
 }
 
 /// What a program that ends by itself says.

@@ -15,6 +15,7 @@ use crate::respond::IntoResponse;
 use crate::route::{
     Conditions, EXTENSIONS_MAX, Facts, MethodIndex, MethodRouter, Methods, Routes, Table,
 };
+use crate::route_list::RouteList;
 use crate::routing::routing;
 use crate::scope::{REST, Scope};
 use crate::unrouted::{ProblemHook, Shared};
@@ -198,6 +199,31 @@ impl App {
             self.scope.plan.shared.set_hook(hook);
         }
         self.scope
+    }
+
+    /// The application's routes as text, for a command that shows them and ends.
+    ///
+    /// ```
+    /// use peregrine::prelude::*;
+    ///
+    /// fn app() -> App {
+    ///     App::new().get("/birds", || "all of them")
+    /// }
+    ///
+    /// fn main() -> peregrine::Result<()> {
+    ///     if std::env::args().any(|argument| argument == "--routes") {
+    ///         print!("{}", app().routes()?);
+    ///         return Ok(());
+    ///     }
+    /// #   if true { return Ok(()); }
+    ///     Server::bind("127.0.0.1:8080").serve(app)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`build`](Self::build).
+    pub fn routes(self) -> Result<RouteList, BuildError> {
+        Ok(RouteList::of(&self.build()?))
     }
 
     /// Checks everything and makes the application ready to run.

@@ -54,6 +54,7 @@ pub mod requirements;
 pub mod respond;
 pub mod response;
 pub mod route;
+mod route_list;
 pub mod routed;
 mod routing;
 pub mod scope;
@@ -78,6 +79,7 @@ pub use problem::Problem;
 pub use request::{Parts, Request};
 pub use respond::IntoResponse;
 pub use response::{Fields, Response};
+pub use route_list::RouteList;
 pub use scope::Scope;
 pub use service::Service;
 

@@ -16,6 +16,7 @@ Settings from a file and the environment. SIGHUP reads them again.
   --config FILE    reads a file of TOML
   --print-config   prints all settings that count, and ends
   --check-config   says whether they can be used, and ends
+  --routes         lists the routes, and ends
 
 Try: curl http://127.0.0.1:8080/";
 
@@ -25,6 +26,7 @@ struct Asked {
     file: Option<PathBuf>,
     prints: bool,
     checks: bool,
+    lists: bool,
 }
 
 fn asked() -> Asked {
@@ -40,6 +42,7 @@ fn asked() -> Asked {
             }
             "--print-config" => asked.prints = true,
             "--check-config" => asked.checks = true,
+            "--routes" => asked.lists = true,
             // It tells what there is, and ends.
             _ => drop(peregrine_examples::address(ABOUT)),
         }
@@ -47,8 +50,16 @@ fn asked() -> Asked {
     asked
 }
 
+fn app() -> App {
+    App::new().get("/", || "configured\n")
+}
+
 fn main() -> peregrine::Result<()> {
     let asked = asked();
+    if asked.lists {
+        print!("{}", app().routes()?);
+        exit(0);
+    }
     // What the program says is weaker than the file, and the environment is stronger.
     let mut code = ServerConfig::default();
     let main =
@@ -79,5 +90,5 @@ fn main() -> peregrine::Result<()> {
         Ok(level) => drop(levels.reload(level)),
         Err(error) => eprintln!("the log's level stays as it is: {error}"),
     });
-    server.serve(|| App::new().get("/", || "configured\n"))
+    server.serve(app)
 }
