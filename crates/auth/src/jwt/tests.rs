@@ -352,6 +352,19 @@ fn handlers_have_what_a_token_says_and_clients_are_told_why_it_is_not_good() {
         assert_eq!(missing.status(), 401);
         assert_eq!(missing.header("www-authenticate"), Some(r#"Bearer realm="restricted""#));
     }
+    let keys = JwtKeys::jwk_set(&set(&[&signer])).expect("a set");
+    let named = client_with(&JwtVerifier::new(keys, ISSUER, "birds").realm("a \"cage\""));
+    for path in ["/", "/in"] {
+        for (value, error) in [
+            ("x", ""),
+            ("Bearer a b", ", error=\"invalid_request\""),
+            ("Bearer a", ", error=\"invalid_token\""),
+        ] {
+            let refused = named.get(path).header("authorization", value).send_now();
+            let said = refused.header("www-authenticate").unwrap_or_default();
+            assert!(said.starts_with(&format!(r#"Bearer realm="a \"cage\""{error}"#)), "{said}");
+        }
+    }
     let late = signer.sign(&claims(json!({"exp": 1})));
     for path in ["/", "/in", "/maybe"] {
         let refused = ask(path, &late);
