@@ -69,7 +69,7 @@ const LEFT_ALONE: [&str; 5] = ["range", "if-range", "if-match", "if-unmodified-s
 /// |---|---|
 /// | what is kept | responses to GET that say for how long: `s-maxage`, `max-age`, `Expires`; others only by [`Cache::ttl`]. Of the statuses 200, 203, 204, 300, 301, 302, 307, 308, 404, 405, 410 and 414 |
 /// | what is not | `no-store`, `no-cache`, `private`, `Vary: *`, `Set-Cookie` ([`Cache::with_cookies`]), ranges, trailers, content of more than 1 MiB or a stream that takes longer than 5 s; answers to clients that have said who they are, unless they say `public`, `s-maxage` or `must-revalidate` |
-/// | who has said so | whoever sent `Authorization`, was found out by `Authenticate`, or is answered by a handler that took a `Session`, a `CsrfToken`, a `CspNonce`, an `ApiKey` or a `ClientIdentity`; and by code of yours that calls [`Personal::note`](peregrine_web::personal::Personal::note) |
+/// | who has said so | whoever sent `Authorization` or `X-Api-Key`, was found out by `Authenticate`, or is answered by a handler that took a `Session`, a `CsrfToken`, a `CspNonce`, an `ApiKey` or a `ClientIdentity`; and by code of yours that calls [`Personal::note`](peregrine_web::personal::Personal::note) |
 /// | for which requests | GET and HEAD of the same scheme, host, path and query ([`Cache::key`]), with the same values of the fields that `Vary` names. Those with a body, `Range`, `If-Match` or `Upgrade` go to the handler |
 /// | conditions | `If-None-Match` and `If-Modified-Since` are answered from what is kept; the handler does not see them |
 /// | `Age` | says how old the response is |

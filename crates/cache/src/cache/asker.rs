@@ -16,9 +16,11 @@ impl<'h> Asker<'h> {
         Self { head: &parts.head, is_known: Personal::is_noted(parts) }
     }
 
-    /// Has the client said who it is? RFC 9111 §3.5 speaks of `Authorization`, and means all that is like it.
+    /// Has the client said who it is? RFC 9111 §3.5 speaks of `Authorization`, and means all that is like it. What is kept is given to nobody
+    /// before a handler looks, so the usual field of API keys counts by itself too.
     pub(crate) fn has_credentials(&self) -> bool {
-        self.is_known || self.head.field("authorization").is_some()
+        self.is_known
+            || ["authorization", "x-api-key"].iter().any(|name| self.head.field(name).is_some())
     }
 
     /// May the answer be about the client?

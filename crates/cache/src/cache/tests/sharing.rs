@@ -73,6 +73,16 @@ fn a_client_with_a_key_gets_its_own_answer_wherever_the_cache_is() {
 }
 
 #[test]
+fn who_brings_a_key_is_not_given_what_was_made_for_those_without() {
+    let app = App::new().with(Cache::new(CacheStore::new()).ttl(60 * SECOND));
+    let page = |key: Option<ApiKey>| key.map_or("nobody".to_owned(), |ApiKey(key)| key);
+    let client = app.get("/", page).test();
+    assert_eq!((get(&client, "/").as_str(), get(&client, "/").as_str()), ("nobody", "nobody"));
+    assert_eq!(with(&client, "/", "x-api-key", "ali").text(), "ali");
+    assert_eq!(client.get("/").send_now().header("age"), Some("0"), "which stays for the others");
+}
+
+#[test]
 fn what_a_session_was_asked_for_is_one_visitors() {
     let count = Count::default();
     let made = Rc::clone(&count);
