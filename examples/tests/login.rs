@@ -19,6 +19,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+/// Names of clients are often URLs, and a colon would end a name in Basic credentials: RFC 6749, section 2.3.1, has both parts written as
+/// forms write them.
+const CLIENT: &str = "https://app.example";
+const SECRET: &str = "s3cret +%:";
+const AS_IN_FORMS: (&str, &str) = ("https%3A%2F%2Fapp.example", "s3cret+%2B%25%3A");
 const CALLBACK: &str = "http://app.example/callback";
 /// Only a hang takes so long.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -116,7 +121,7 @@ impl Provider {
 
     fn authorize(&self, asked: &Asked) -> Redirect {
         assert_eq!(asked.response_type, "code");
-        assert_eq!((asked.client_id.as_str(), asked.redirect_uri.as_str()), ("app", CALLBACK));
+        assert_eq!((asked.client_id.as_str(), asked.redirect_uri.as_str()), (CLIENT, CALLBACK));
         assert_eq!(
             (asked.scope.as_str(), asked.code_challenge_method.as_str()),
             ("openid profile", "S256")
@@ -135,7 +140,7 @@ impl Provider {
         let refused = || Problem::new(StatusCode::BAD_REQUEST, "invalid_grant", "no");
         let found = self.codes.lock().expect("whole").remove(&form.code);
         let (nonce, challenge) = found.ok_or_else(refused)?;
-        let is_sound = (who.user.as_str(), who.password.as_str()) == ("app", "s3cret")
+        let is_sound = (who.user.as_str(), who.password.as_str()) == AS_IN_FORMS
             && form.grant_type == "authorization_code"
             && form.redirect_uri == CALLBACK
             && URL_SAFE_NO_PAD.encode(Sha256::digest(&form.code_verifier)) == challenge;
@@ -150,7 +155,7 @@ impl Provider {
         let now = get_current_timestamp();
         let claims = json!({
             "iss": other(twist == Twist::OtherIssuer, self.issuer()),
-            "aud": other(twist == Twist::OtherAudience, "app"),
+            "aud": other(twist == Twist::OtherAudience, CLIENT),
             "nonce": other(twist == Twist::OtherNonce, &nonce),
             "exp": if twist == Twist::Expired { now - 600 } else { now + 60 },
             "iat": now, "sub": "248289761001", "name": "Alice",
@@ -176,7 +181,7 @@ impl Program {
         let mut process = Command::new(env!("CARGO_BIN_EXE_login"))
             .env("ADDRESS", "127.0.0.1:0")
             .env("PUBLIC_URL", "http://app.example/")
-            .envs([("ISSUER", issuer), ("CLIENT_ID", "app"), ("CLIENT_SECRET", "s3cret")])
+            .envs([("ISSUER", issuer), ("CLIENT_ID", CLIENT), ("CLIENT_SECRET", SECRET)])
             .envs([("NO_PROXY", "127.0.0.1")])
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

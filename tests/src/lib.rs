@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cases;
+pub mod client;
 mod harness;
 mod kernel;
 mod poll;

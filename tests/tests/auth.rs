@@ -7,54 +7,33 @@ use peregrine::auth::{
     ApiKey, ApiKeyPlace, Authenticate, BasicAuth, Jwks, Jwt, JwtKeys, JwtVerifier, Secret, User,
 };
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Error, Running};
+use peregrine::{DriverChoice, Running};
+use peregrine_tests::client::{self, started};
+use peregrine_tests::on_both_drivers;
 use serde::Deserialize;
 use serde_json::json;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::TcpStream;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-macro_rules! on_both_drivers {
-    ($($case:ident,)*) => {
-        mod on_tokio {
-            $(#[test] fn $case() { super::$case(super::DriverChoice::Tokio); })*
-        }
-        #[cfg(target_os = "linux")]
-        mod on_uring {
-            $(#[test] fn $case() { super::$case(super::DriverChoice::Uring); })*
-        }
-    };
-}
-
 on_both_drivers! {
     credentials_say_who_asks_and_others_are_told_how_to,
     workers_share_the_keys_of_an_issuer_and_ask_once,
 }
 
-/// Only a hang takes so long.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 fn start(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<Running> {
     let workers = NonZeroUsize::new(4).expect("it is not zero");
-    match Server::bind("127.0.0.1:0").driver(choice).workers(workers).quiet().start(app) {
-        Err(error @ Error::Driver { .. }) => {
-            eprintln!("skipped: {error}");
-            None
-        }
-        running => Some(running.expect("the server starts")),
-    }
+    started(Server::bind("127.0.0.1:0").driver(choice).workers(workers).quiet().start(app))
 }
 
 fn send(running: &Running, path: &str, fields: &str) -> TcpStream {
-    let mut peer =
-        TcpStream::connect(running.http_address().expect("it speaks HTTP")).expect("it listens");
-    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
-    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n");
-    peer.write_all(request.as_bytes()).expect("connected");
-    peer
+    client::send(
+        running,
+        format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n"),
+    )
 }
 
 /// The status, and all of the answer.

@@ -3,9 +3,10 @@
 use futures_core::Stream;
 use peregrine::prelude::*;
 use peregrine::web::extract::{Cbor, FastJson, MessagePack, NdJson, Protobuf};
-use peregrine::{DriverChoice, Error, Running};
+use peregrine::{DriverChoice, Running};
+use peregrine_tests::client::{PATIENCE, connect, started};
+use peregrine_tests::on_both_drivers;
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,27 +14,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-macro_rules! on_both_drivers {
-    ($($case:ident,)*) => {
-        mod on_tokio {
-            $(#[test] fn $case() { super::$case(super::DriverChoice::Tokio); })*
-        }
-        #[cfg(target_os = "linux")]
-        mod on_uring {
-            $(#[test] fn $case() { super::$case(super::DriverChoice::Uring); })*
-        }
-    };
-}
-
 on_both_drivers! {
     every_form_comes_and_goes,
     lines_are_read_as_they_come_and_sent_as_they_are_made,
     lines_that_are_wrong_too_long_or_cut_off_are_told,
     a_reader_that_waits_holds_its_writer_back,
 }
-
-/// Only a hang takes so long.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct Bird {
@@ -95,20 +81,7 @@ fn start(choice: DriverChoice, read: Arc<AtomicUsize>) -> Option<Running> {
             .post("/slow", slow.body_limit(1 << 30))
     };
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
-    match server.start(app) {
-        Err(error @ Error::Driver { .. }) => {
-            eprintln!("skipped: {error}");
-            None
-        }
-        running => Some(running.expect("the server starts")),
-    }
-}
-
-fn connect(running: &Running) -> TcpStream {
-    let peer =
-        TcpStream::connect(running.http_address().expect("it speaks HTTP")).expect("it listens");
-    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
-    peer
+    started(server.start(app))
 }
 
 fn post(running: &Running, path: &str, media_type: &str, body: &[u8]) -> (String, Vec<u8>) {

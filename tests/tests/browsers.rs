@@ -2,23 +2,12 @@
 
 use peregrine::middleware::security_headers::Csp;
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Error, Running, TrustedProxies};
+use peregrine::{DriverChoice, Running, TrustedProxies};
+use peregrine_tests::client::{connect, started};
+use peregrine_tests::on_both_drivers;
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::num::NonZeroUsize;
 use std::time::Duration;
-
-macro_rules! on_both_drivers {
-    ($($case:ident,)*) => {
-        mod on_tokio {
-            $(#[test] fn $case() { super::$case(super::DriverChoice::Tokio); })*
-        }
-        #[cfg(target_os = "linux")]
-        mod on_uring {
-            $(#[test] fn $case() { super::$case(super::DriverChoice::Uring); })*
-        }
-    };
-}
 
 on_both_drivers! {
     pages_of_other_origins_are_answered,
@@ -26,25 +15,9 @@ on_both_drivers! {
     forms_of_other_sites_are_refused_and_the_connection_goes_on,
 }
 
-/// Only a hang takes so long.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 fn start(choice: DriverChoice, app: fn() -> App) -> Option<Running> {
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
-    match server.trusted_proxies(TrustedProxies::hops(1)).start(app) {
-        Err(error @ Error::Driver { .. }) => {
-            eprintln!("skipped: {error}");
-            None
-        }
-        running => Some(running.expect("the server starts")),
-    }
-}
-
-fn connect(running: &Running) -> TcpStream {
-    let peer =
-        TcpStream::connect(running.http_address().expect("it speaks HTTP")).expect("it listens");
-    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
-    peer
+    started(server.trusted_proxies(TrustedProxies::hops(1)).start(app))
 }
 
 /// Sends requests, of which the last closes, and gives all that comes.

@@ -6,25 +6,13 @@ use futures_core::Stream;
 use peregrine::bytes::Bytes;
 use peregrine::compression::{Compression, Decompression};
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Error, Running};
+use peregrine::{DriverChoice, Running};
+use peregrine_tests::client::{connect, started};
+use peregrine_tests::on_both_drivers;
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
 use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
-
-macro_rules! on_both_drivers {
-    ($($case:ident,)*) => {
-        mod on_tokio {
-            $(#[test] fn $case() { super::$case(super::DriverChoice::Tokio); })*
-        }
-        #[cfg(target_os = "linux")]
-        mod on_uring {
-            $(#[test] fn $case() { super::$case(super::DriverChoice::Uring); })*
-        }
-    };
-}
 
 on_both_drivers! {
     small_and_large_responses_arrive_whole,
@@ -34,26 +22,11 @@ on_both_drivers! {
     packed_bodies_are_read_and_bombs_are_not,
 }
 
-/// Only a hang takes so long.
-const PATIENCE: Duration = Duration::from_secs(30);
 const LARGE: usize = 8 << 20;
 
 fn start(choice: DriverChoice, app: fn() -> App) -> Option<Running> {
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
-    match server.start(app) {
-        Err(error @ Error::Driver { .. }) => {
-            eprintln!("skipped: {error}");
-            None
-        }
-        running => Some(running.expect("the server starts")),
-    }
-}
-
-fn connect(running: &Running) -> TcpStream {
-    let peer =
-        TcpStream::connect(running.http_address().expect("it speaks HTTP")).expect("it listens");
-    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
-    peer
+    started(server.start(app))
 }
 
 /// The head and the content of the answer to one request, unchunked.

@@ -5,7 +5,9 @@ use peregrine::bytes::Bytes;
 use peregrine::prelude::*;
 use peregrine::proxy::{Balance, Proxy, Upstreams};
 use peregrine::web::upgrade::OnUpgrade;
-use peregrine::{DriverChoice, Error, Running};
+use peregrine::{DriverChoice, Running};
+use peregrine_tests::client::{PATIENCE, connect, field, started, wait_for};
+use peregrine_tests::on_both_drivers;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::num::NonZeroUsize;
@@ -15,18 +17,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
-
-macro_rules! on_both_drivers {
-    ($($case:ident,)*) => {
-        mod on_tokio {
-            $(#[test] fn $case() { super::$case(super::DriverChoice::Tokio); })*
-        }
-        #[cfg(target_os = "linux")]
-        mod on_uring {
-            $(#[test] fn $case() { super::$case(super::DriverChoice::Uring); })*
-        }
-    };
-}
 
 on_both_drivers! {
     what_is_asked_and_answered_passes_and_what_is_about_a_connection_does_not,
@@ -45,18 +35,9 @@ on_both_drivers! {
     a_shutdown_does_not_wait_for_connections_that_wait,
 }
 
-/// Only a hang takes so long.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 fn serve(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<Running> {
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
-    match server.start(app) {
-        Err(error @ Error::Driver { .. }) => {
-            eprintln!("skipped: {error}");
-            None
-        }
-        running => Some(running.expect("the server starts")),
-    }
+    started(server.start(app))
 }
 
 fn url(running: &Running) -> String {
@@ -78,13 +59,6 @@ fn pair(choice: DriverChoice, app: fn() -> App) -> Option<(Running, Running)> {
     let upstream = serve(choice, app)?;
     let upstreams = Upstreams::new([url(&upstream)]).expect("a URL");
     Some((proxy(choice, upstreams, |proxy| proxy)?, upstream))
-}
-
-fn connect(running: &Running) -> TcpStream {
-    let peer =
-        TcpStream::connect(running.http_address().expect("it speaks HTTP")).expect("it listens");
-    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
-    peer
 }
 
 fn asked(running: &Running, request: &str) -> String {
@@ -115,22 +89,6 @@ fn status(answer: &str) -> u16 {
         .nth(1)
         .and_then(|status| status.parse().ok())
         .unwrap_or_else(|| panic!("{answer:?}"))
-}
-
-fn field<'t>(answer: &'t str, name: &str) -> Option<&'t str> {
-    let head = answer.split("\r\n\r\n").next()?;
-    head.split("\r\n").find_map(|line| {
-        let (said, value) = line.split_once(": ")?;
-        said.eq_ignore_ascii_case(name).then_some(value)
-    })
-}
-
-fn wait_for(mut what: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !what() {
-        assert!(begun.elapsed() < PATIENCE, "it never happens");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// A peer that answers each connection by this function, which gets the number of the connection.

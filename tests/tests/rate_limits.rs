@@ -2,34 +2,20 @@
 
 use peregrine::prelude::*;
 use peregrine::rate_limit::{Key, RateLimit};
-use peregrine::{DriverChoice, Error, Running};
+use peregrine::{DriverChoice, Running};
+use peregrine_tests::client::{receive, send, started};
+use peregrine_tests::on_both_drivers;
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-
-macro_rules! on_both_drivers {
-    ($($case:ident,)*) => {
-        mod on_tokio {
-            $(#[test] fn $case() { super::$case(super::DriverChoice::Tokio); })*
-        }
-        #[cfg(target_os = "linux")]
-        mod on_uring {
-            $(#[test] fn $case() { super::$case(super::DriverChoice::Uring); })*
-        }
-    };
-}
 
 on_both_drivers! {
     workers_count_together_and_let_in_as_many_as_there_may_be,
     who_the_client_is_trusted_proxies_say,
     a_body_that_is_refused_does_not_disturb_the_next_request,
 }
-
-/// Only a hang takes so long.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server whose limits go by a clock of the test's own.
 fn start(
@@ -56,28 +42,7 @@ fn start(
     let workers = NonZeroUsize::new(4).expect("it is not zero");
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(workers).quiet();
     let server = if is_proxied { server.trusted_proxies(["127.0.0.1"]) } else { server };
-    match server.start(app) {
-        Err(error @ Error::Driver { .. }) => {
-            eprintln!("skipped: {error}");
-            None
-        }
-        running => Some((running.expect("the server starts"), seconds)),
-    }
-}
-
-/// A connection on which one request was sent.
-fn send(running: &Running, request: &str) -> TcpStream {
-    let mut peer =
-        TcpStream::connect(running.http_address().expect("it speaks HTTP")).expect("it listens");
-    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
-    peer.write_all(request.as_bytes()).expect("connected");
-    peer
-}
-
-fn receive(mut peer: TcpStream) -> String {
-    let mut text = String::new();
-    peer.read_to_string(&mut text).expect("text");
-    text
+    started(server.start(app)).map(|running| (running, seconds))
 }
 
 fn get(path: &str, fields: &str) -> String {

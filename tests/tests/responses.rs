@@ -1,28 +1,17 @@
 //! Tags, kept responses, idempotency keys and early hints through a server on every driver, whose workers share what is kept.
 
+use peregrine::auth::{ApiKey, ApiKeyPlace, Authenticate, User};
 use peregrine::cache::{Cache, CacheStore, Etag, Idempotency, MemoryStore};
 use peregrine::compression::Compression;
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Error, Running};
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use peregrine::{DriverChoice, Running};
+use peregrine_tests::client::{field, receive, send, started, wait_for};
+use peregrine_tests::on_both_drivers;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
-
-macro_rules! on_both_drivers {
-    ($($case:ident,)*) => {
-        mod on_tokio {
-            $(#[test] fn $case() { super::$case(super::DriverChoice::Tokio); })*
-        }
-        #[cfg(target_os = "linux")]
-        mod on_uring {
-            $(#[test] fn $case() { super::$case(super::DriverChoice::Uring); })*
-        }
-    };
-}
+use std::time::Duration;
 
 on_both_drivers! {
     a_page_that_is_known_is_not_sent_again_in_any_coding,
@@ -31,10 +20,10 @@ on_both_drivers! {
     an_order_of_a_client_that_left_is_carried_out_once,
     a_handler_that_panics_is_called_once,
     hints_come_before_a_response_that_takes_its_time,
+    what_is_stale_and_good_still_is_not_made_again,
+    nobody_is_given_what_was_made_for_another,
 }
 
-/// Only a hang takes so long.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Long enough for others to come meanwhile, even on a busy machine.
 const A_WHILE: Duration = Duration::from_millis(400);
 
@@ -96,22 +85,12 @@ fn start(choice: DriverChoice) -> Option<(Running, Counts)> {
             })
             .get("/hinted", page)
     };
-    let workers = NonZeroUsize::new(2).expect("it is not zero");
-    match Server::bind("127.0.0.1:0").driver(choice).workers(workers).quiet().start(app) {
-        Err(error @ Error::Driver { .. }) => {
-            eprintln!("skipped: {error}");
-            None
-        }
-        running => Some((running.expect("the server starts"), counts)),
-    }
+    serve(choice, app).map(|running| (running, counts))
 }
 
-fn send(running: &Running, request: &str) -> TcpStream {
-    let mut peer =
-        TcpStream::connect(running.http_address().expect("it speaks HTTP")).expect("it listens");
-    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
-    peer.write_all(request.as_bytes()).expect("connected");
-    peer
+fn serve(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<Running> {
+    let workers = NonZeroUsize::new(2).expect("it is not zero");
+    started(Server::bind("127.0.0.1:0").driver(choice).workers(workers).quiet().start(app))
 }
 
 fn get(path: &str, fields: &str) -> String {
@@ -123,28 +102,6 @@ fn post(path: &str, key: &str, body: &str) -> String {
     format!(
         "POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nIdempotency-Key: \"{key}\"\r\nContent-Length: {length}\r\n\r\n{body}"
     )
-}
-
-/// Everything that comes, as text.
-fn receive(mut peer: TcpStream) -> String {
-    let mut all = Vec::new();
-    peer.read_to_end(&mut all).expect("an answer");
-    String::from_utf8_lossy(&all).into_owned()
-}
-
-fn field<'t>(answer: &'t str, name: &str) -> Option<&'t str> {
-    answer.split("\r\n").find_map(|line| {
-        let (said, value) = line.split_once(": ")?;
-        said.eq_ignore_ascii_case(name).then_some(value)
-    })
-}
-
-fn wait_for(what: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !what() {
-        assert!(begun.elapsed() < PATIENCE, "it never happens");
-        sleep(Duration::from_millis(5));
-    }
 }
 
 fn a_page_that_is_known_is_not_sent_again_in_any_coding(choice: DriverChoice) {
@@ -235,4 +192,51 @@ fn hints_come_before_a_response_that_takes_its_time(choice: DriverChoice) {
     let (hints, rest) = answer.split_once("\r\n\r\n").expect("a head");
     assert!(hints.starts_with("HTTP/1.1 103 ") && hints.contains("</style.css>"), "{answer}");
     assert!(rest.starts_with("HTTP/1.1 200 "), "{answer}");
+}
+
+fn what_is_stale_and_good_still_is_not_made_again(choice: DriverChoice) {
+    let (store, counts) = (CacheStore::new(), Counts::default());
+    let (kept, shared) = (store.clone(), counts.clone());
+    let app = move || {
+        let counts = shared.clone();
+        let page = move |request: Request| {
+            let fields = [("cache-control", "max-age=1"), ("etag", "\"1\"")];
+            if request.header("if-none-match") == Some("\"1\"") {
+                counts.end();
+                return (StatusCode::NOT_MODIFIED, fields).into_response();
+            }
+            counts.begin();
+            (fields, "a page").into_response()
+        };
+        App::new().with(Cache::new(kept.clone())).get("/", page)
+    };
+    let Some(running) = serve(choice, app) else { return };
+    wait_for(|| {
+        let answer = receive(send(&running, &get("/", "")));
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("a page"), "{answer}");
+        let known = receive(send(&running, &get("/", "If-None-Match: \"1\"\r\n")));
+        assert!(known.starts_with("HTTP/1.1 304 "), "{known}");
+        counts.all().1 >= 2
+    });
+    let (made, validated) = counts.all();
+    assert_eq!((made, u64::from(validated)), (1, store.counts().validated));
+}
+
+fn nobody_is_given_what_was_made_for_another(choice: DriverChoice) {
+    let store = CacheStore::new();
+    let app = move || {
+        let verify = async |ApiKey(key): ApiKey| Some(key);
+        let keys = Authenticate::api_key(ApiKeyPlace::header("X-Key"), verify);
+        let cache = Cache::new(store.clone()).ttl(Duration::from_secs(600));
+        let mine = |User(name): User<String>| format!("page of {name}");
+        App::new().scope("/mine", |scope| scope.with(keys).with(cache).get("/", mine))
+    };
+    let Some(running) = serve(choice, app) else { return };
+    for round in 0..3 {
+        for name in ["ali", "eve"] {
+            let answer = receive(send(&running, &get("/mine", &format!("X-Key: {name}\r\n"))));
+            assert!(answer.ends_with(&format!("page of {name}")), "{round}: {answer}");
+            assert_eq!(field(&answer, "cache-control"), Some("private"));
+        }
+    }
 }

@@ -6,6 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::StatusCode;
 use http::header::WWW_AUTHENTICATE;
 use peregrine_web::extract::FromRequestParts;
+use peregrine_web::personal::Personal;
 use peregrine_web::{Head, Parts, Problem};
 use std::borrow::Cow;
 use std::fmt;
@@ -218,6 +219,9 @@ macro_rules! extractors {
                     parts: &mut Parts,
                 ) -> Result<Option<Self>, Problem> {
                     let read = Self::read(parts, &$place);
+                    if matches!(read, Ok(Some(_))) {
+                        Personal::note(parts);
+                    }
                     read.map_err(|why| malformed(Self::SCHEME, REALM, why))
                 }
             }

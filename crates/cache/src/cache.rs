@@ -1,7 +1,10 @@
 //! Responses that are given to more than one request.
 
+mod asker;
 mod entry;
+mod fetch;
 mod flight;
+mod nested;
 mod policy;
 mod store;
 #[cfg(test)]
@@ -11,10 +14,14 @@ pub use store::{CacheCounts, CacheStore};
 
 use crate::gather::{Gathered, gather};
 use crate::lasting::{Lasting, spawn};
-use entry::{Entry, Freshness, is_personal};
+use asker::Asker;
+use entry::{Entry, Freshness};
+use fetch::{Fetch, Stale};
 use flight::{Flight, Landed};
 use http::header::{CONTENT_LOCATION, LOCATION};
 use http::{HeaderName, Method, StatusCode};
+use nested::Outer;
+use peregrine_web::personal::Personal;
 use peregrine_web::precondition::{Validators, Verdict, not_modified};
 use peregrine_web::{
     Body, Head, IntoResponse, Middleware, Parts, Problem, Request, Response, Service,
@@ -25,6 +32,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Lead, Turn};
+use tokio::time::Instant;
 
 /// Longer content is not kept, unless set otherwise: 1 MiB.
 const ENTRY_BYTES_MAX: u64 = 1024 * 1024;
@@ -60,19 +68,22 @@ const LEFT_ALONE: [&str; 5] = ["range", "if-range", "if-match", "if-unmodified-s
 /// | what | how |
 /// |---|---|
 /// | what is kept | responses to GET that say for how long: `s-maxage`, `max-age`, `Expires`; others only by [`Cache::ttl`]. Of the statuses 200, 203, 204, 300, 301, 302, 307, 308, 404, 405, 410 and 414 |
-/// | what is not | `no-store`, `no-cache`, `private`, `Vary: *`, `Set-Cookie` ([`Cache::with_cookies`]), ranges, trailers, content of more than 1 MiB or a stream that takes longer than 5 s; answers to requests with `Authorization`, unless they say `public`, `s-maxage` or `must-revalidate` |
+/// | what is not | `no-store`, `no-cache`, `private`, `Vary: *`, `Set-Cookie` ([`Cache::with_cookies`]), ranges, trailers, content of more than 1 MiB or a stream that takes longer than 5 s; answers to clients that have said who they are, unless they say `public`, `s-maxage` or `must-revalidate` |
+/// | who has said so | whoever sent `Authorization` or `X-Api-Key`, was found out by `Authenticate`, or is answered by a handler that took a `Session`, a `CsrfToken`, a `CspNonce`, an `ApiKey` or a `ClientIdentity`; and by code of yours that calls [`Personal::note`](peregrine_web::personal::Personal::note) |
 /// | for which requests | GET and HEAD of the same scheme, host, path and query ([`Cache::key`]), with the same values of the fields that `Vary` names. Those with a body, `Range`, `If-Match` or `Upgrade` go to the handler |
 /// | conditions | `If-None-Match` and `If-Modified-Since` are answered from what is kept; the handler does not see them |
 /// | `Age` | says how old the response is |
 /// | single flight | of requests that come together one is worked on, and the others of all workers wait for it, up to 10 s. If its client leaves while others wait, it is worked on nevertheless |
-/// | stale | as `stale-while-revalidate` and `stale-if-error` allow (RFC 5861), unless there is `must-revalidate`, `proxy-revalidate` or `s-maxage`. Fetched anew is the whole response |
+/// | stale | as `stale-while-revalidate` and `stale-if-error` allow (RFC 5861), unless there is `must-revalidate`, `proxy-revalidate` or `s-maxage`. A panic counts as an error |
+/// | validation | a stale 200 that has an `ETag` or `Last-Modified` is asked for with `If-None-Match` and `If-Modified-Since`: a handler that answers 304, or [`Etag`](crate::Etag) further in, makes it fresh again |
 /// | changes | a successful POST, PUT, PATCH, DELETE and the like forgets what is kept for its target, `Location` and `Content-Location`; [`CacheStore::invalidate`] does so by call. What is being fetched then is not kept |
 /// | what clients ask for | `no-store` and `only-if-cached` count; `no-cache` and `max-age` only if [`Cache::obey_clients`] says so, else any client could keep the handlers busy |
 /// | memory | 64 MiB for all of a [`CacheStore`]; what was not asked for the longest gives way |
 ///
 /// `Cache` goes outside of `Compression` (is added before it), which then compresses each response once for each coding; outside of
 /// [`Etag`](crate::Etag); and inside of whatever is different for each client, such as sessions, logs and rate limits. An answer from the cache
-/// runs no middleware that is further in: what checks who may see something goes outside.
+/// runs no middleware that is further in: what checks who may see something goes outside. A `Cache` around another one with the same store leaves to that one what
+/// both of them see.
 pub struct Cache(Rc<Settings>);
 
 struct Settings {
@@ -105,8 +116,8 @@ impl Cache {
         self
     }
 
-    /// For how long a 200 is fresh that does not say. Without this it is not kept. Requests with `Cookie` or
-    /// `Authorization` are left out, since their answers may be about one client.
+    /// For how long a 200 is fresh that does not say. Without this it is not kept. Requests with `Cookie`, and those of clients that have said who
+    /// they are, are left out, since their answers may be about one client.
     #[must_use]
     pub fn ttl(self, time: Duration) -> Self {
         self.set(|settings| settings.defaults.fresh = Some(time))
@@ -196,6 +207,7 @@ impl<S: Service + 'static> Service for Cached<S> {
 impl<S: Service + 'static> Cached<S> {
     async fn read(&self, key: String, request: Request) -> Response {
         let (settings, head) = (&self.settings, request.parts.head.share());
+        let asker = Asker { head: &head, is_known: Personal::is_noted(&request.parts) };
         let asks = Directives::read(head.fields_named("cache-control"));
         let is_other = LEFT_ALONE.iter().any(|name| head.field(name).is_some());
         if is_other || asks.no_store || request.body.length() != Some(0) {
@@ -204,15 +216,18 @@ impl<S: Service + 'static> Cached<S> {
         let asks_anew =
             settings.obeys && (asks.no_cache || head.field("pragma").is_some_and(is_no_cache));
         let age_max = asks.max_age.filter(|_| settings.obeys);
+        let depth = Outer::depth(&request.parts, &settings.store);
+        Outer::take_over(&request.parts, &settings.store);
         loop {
             let found = settings
                 .store
-                .find(&key, &head)
+                .find(&key, asker)
                 .filter(|(entry, _)| !asks_anew && age_max.is_none_or(|most| entry.age() <= most));
             match found {
                 Some((entry, Freshness::Fresh)) => return settings.hit(&key, &entry, &head),
                 Some((entry, Freshness::Revalidate)) => {
-                    self.refresh(&key, &request);
+                    let stale = (Arc::clone(&entry), Freshness::Revalidate);
+                    self.refresh(&key, &request.parts, stale, depth);
                     return settings.hit(&key, &entry, &head);
                 }
                 _ => {}
@@ -227,17 +242,15 @@ impl<S: Service + 'static> Cached<S> {
             if head.method() == Method::HEAD {
                 return self.service.call(request).await;
             }
-            match settings.store.turn(&key, &head) {
+            match settings.store.turn(&key, asker, depth) {
                 Turn::Lead(lead) => {
-                    let stale = found.map(|(entry, _)| entry);
                     let flight = Arc::clone(&lead.flight);
-                    let fetched = self.fetch(request, lead, stale);
+                    let fetched = self.fetch(lead, found).answer(request.into_parts().0);
                     let fetched = Lasting::new(fetched, FETCH_TIME);
                     return fetched.if_wanted(move || flight.waiting() > 0).await;
                 }
-                Turn::Pass => return self.service.call(request).await,
                 Turn::Wait(flight) => match settings.wait(flight).await {
-                    Some(Landed::Kept(entry)) if entry.fits(&head) => {
+                    Some(Landed::Kept(entry)) if entry.fits(asker) => {
                         return settings.hit(&key, &entry, &head);
                     }
                     // It was for others only, so that this one is the first of its kind; or nobody is left that works on it.
@@ -249,60 +262,20 @@ impl<S: Service + 'static> Cached<S> {
         }
     }
 
-    /// Asks the handler, and keeps what it says if that may be kept.
-    fn fetch(
-        &self,
-        mut request: Request,
-        lead: Lead,
-        stale: Option<Arc<Entry>>,
-    ) -> impl Future<Output = Response> + 'static {
-        let (settings, service) = (Rc::clone(&self.settings), Rc::clone(&self.service));
-        async move {
-            let head = request.parts.head.share();
-            let states = Rc::clone(request.parts.states());
-            // A 304 is of no use for others.
-            if ["if-none-match", "if-modified-since"].iter().any(|name| head.field(name).is_some())
-            {
-                request.parts.head.remove_fields(&["if-none-match", "if-modified-since"]);
-            }
-            let response = service.call(request).await;
-            // The application's form of a problem is what will be sent.
-            let response = states.render(response, &head);
-            let is_error = matches!(response.status.as_u16(), 500 | 502 | 503 | 504);
-            if let Some(stale) = stale.filter(|_| is_error) {
-                tracing::warn!(target: "peregrine", status = response.status.as_u16(), path = head.path(),
-                    "a stale response is sent in place of an error");
-                lead.reuse(&stale);
-                return conditional(stale.to_response(), &head);
-            }
-            let response = settings.keep(response, lead, &head).await;
-            conditional(response, &head)
+    /// Fetches a newer response for later requests, if nobody does.
+    fn refresh(&self, key: &str, parts: &Parts, stale: Stale, depth: u8) {
+        let turn = self.settings.store.turn(key, Asker::of(parts), depth);
+        let Turn::Lead(lead) = turn else { return };
+        if !lead.is_alone {
+            let (again, _) = fetch::like(parts, parts.head.share()).into_parts();
+            let answer = self.fetch(lead, Some(stale)).answer(again);
+            spawn(async move { drop(answer.await) }, FETCH_TIME);
         }
     }
 
-    /// Fetches a newer response for later requests, if nobody does.
-    fn refresh(&self, key: &str, request: &Request) {
-        let head = &request.parts.head;
-        let Turn::Lead(lead) = self.settings.store.turn(key, head) else { return };
-        let parts = &request.parts;
-        let mut again = parts.head.share();
-        again.remove_fields(&["if-none-match", "if-modified-since"]);
-        let request = Request::new(
-            again,
-            Body::empty(),
-            Rc::clone(parts.states()),
-            Rc::clone(parts.connection()),
-        );
+    fn fetch(&self, lead: Lead, stale: Option<Stale>) -> Fetch<S> {
         let (settings, service) = (Rc::clone(&self.settings), Rc::clone(&self.service));
-        let work = async move {
-            let (head, states) = (request.parts.head.share(), Rc::clone(request.parts.states()));
-            let response = states.render(service.call(request).await, &head);
-            // What is kept is better than an error, for as long as it may be used.
-            if !response.status.is_server_error() {
-                drop(settings.keep(response, lead, &head).await);
-            }
-        };
-        spawn(work, FETCH_TIME);
+        Fetch { settings, service, lead, stale }
     }
 }
 
@@ -341,28 +314,30 @@ impl Settings {
     }
 
     /// Keeps a response if it may be kept, and gives it back to be sent.
-    async fn keep(&self, mut response: Response, lead: Lead, head: &Head) -> Response {
-        let has_authorization = head.field("authorization").is_some();
-        let lifetime = lifetime(
-            response.status,
-            &response.fields,
-            &self.defaults,
-            has_authorization,
-            is_personal(head),
-        );
+    async fn keep(
+        &self,
+        mut response: Response,
+        lead: Lead,
+        asker: Asker<'_>,
+        since: Instant,
+    ) -> Response {
+        let status = response.status;
+        let (has_credentials, is_personal) = (asker.has_credentials(), asker.is_personal());
+        let lifetime =
+            lifetime(status, &response.fields, &self.defaults, has_credentials, is_personal);
         let Some(lifetime) = lifetime else {
-            lead.pass(head);
+            lead.pass(asker, status);
             return response;
         };
         let body = std::mem::take(&mut response.body);
         match gather(body, self.entry_bytes_max, Some(GATHER_TIME)).await {
             Gathered::Whole(content) => {
-                let entry = Arc::new(Entry::new(&response, content.clone(), lifetime, head));
-                lead.keep(&entry);
+                let entry = Entry::new(&response, &content, lifetime, asker, since);
+                lead.keep(&Arc::new(entry));
                 response.body = Body::from(content);
             }
             Gathered::Other(body) => {
-                lead.pass(head);
+                lead.pass(asker, status);
                 response.body = body;
             }
         }

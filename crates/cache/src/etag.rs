@@ -72,7 +72,11 @@ impl Etag {
         let is_stored = |value: &HeaderValue| {
             !value.as_bytes().to_ascii_lowercase().windows(8).any(|part| part == b"no-store")
         };
-        let is_stored = response.fields.get(&CACHE_CONTROL).is_none_or(is_stored);
+        let is_stored = response
+            .fields
+            .iter()
+            .filter(|(name, _)| **name == CACHE_CONTROL)
+            .all(|(_, value)| is_stored(value));
         // Nothing tells how long it will take to make content of unknown length: it may be a stream of events.
         let is_short = response.body.length().is_some_and(|length| length <= self.bytes_max);
         // A handler that answers HEAD itself has made no content.
@@ -145,6 +149,7 @@ mod tests {
     use super::*;
     use peregrine_compression::Compression;
     use peregrine_web::extract::Path;
+    use peregrine_web::respond::AppendHeaders;
     use peregrine_web::test::{TestClient, TestResponse};
     use peregrine_web::{App, HandlerExt};
     use std::cell::Cell;
@@ -157,6 +162,10 @@ mod tests {
             .get("/own", || ([("etag", "\"own\""), ("content-language", "en")], "content"))
             .get("/dated", || ([("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT")], "content"))
             .get("/secret", || ([("cache-control", "private, NO-STORE")], "content"))
+            .get("/twice", || {
+                let control = |value| AppendHeaders([("cache-control", value)]);
+                (control("private"), control("no-store"), "content")
+            })
             .get("/missing", || (StatusCode::NOT_FOUND, [("etag", "\"m\"")], "content"))
             .get("/partial", || (StatusCode::PARTIAL_CONTENT, "con"))
             .get("/long", || "x".repeat(100))
@@ -204,7 +213,7 @@ mod tests {
     #[test]
     fn what_is_no_content_of_a_state_gets_no_tag() {
         let client = client(Etag::new().bytes_max(99));
-        for path in ["/secret", "/partial", "/long"] {
+        for path in ["/secret", "/twice", "/partial", "/long"] {
             assert_eq!(client.get(path).send_now().header("etag"), None, "{path}");
         }
         assert!(client.get("/empty").send_now().header("etag").is_some());

@@ -10,20 +10,16 @@ pub use memory::MemoryStore;
 pub use store::{Begun, Fingerprint, IdempotencyStore, KeptResponse, Outcome, StoreError};
 
 use crate::gather::{Gathered, gather};
-use crate::lasting::Lasting;
+use crate::lasting::{Lasting, answer_or_panic};
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use key::{fingerprint_of, key_of, stored_name};
 use peregrine_web::extract::FromRequest;
 use peregrine_web::{Body, IntoResponse, Middleware, Parts, Problem, Request, Response, Service};
-use std::any::Any;
 use std::fmt;
-use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::pin;
+use std::panic::resume_unwind;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 
 /// How long an outcome is kept, unless set otherwise: a day.
@@ -61,11 +57,11 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// | what | how |
 /// |---|---|
 /// | which requests | POST and PATCH with the field; [`Idempotency::methods`]. Without it a request passes, or is a 400 where [`Idempotency::required`] says so |
-/// | whose key | one client cannot get at what another has kept: keys are of one value of `Authorization`, or of what [`Idempotency::scope`] says |
+/// | whose key | one client cannot get at what another has kept: keys are of one value of `Authorization` and `X-Api-Key`, or of what [`Idempotency::scope`] says |
 /// | the same key while the first request is worked on | 409, with `Retry-After` |
-/// | the same key with another method, target, `Content-Type`, `Content-Encoding` or content | 422 |
+/// | the same key with another method, host, target, `Content-Type`, `Content-Encoding` or content | 422 |
 /// | the same request again | the response that the first one got, with `Idempotent-Replayed: true` |
-/// | which outcomes | all, errors and the 500 of a handler that panicked too, since nobody knows what it had done by then; 408, 425 and 429 say that nothing was done, so the key is free again; [`Idempotency::forget_if`] |
+/// | which outcomes | all, errors and the 500 of a handler that panicked too, since nobody knows what it had done by then; 401, 408, 425, 429, and 503 with `Retry-After`, say that nothing was done, so the key is free again; [`Idempotency::forget_if`] |
 /// | a client that leaves | the handler goes on in a task of the worker, and the outcome is kept |
 /// | the request's content | is read before the handler runs, up to its limit |
 /// | a response of more than 256 KiB, or a stream that takes longer than 5 s | is sent, and not kept: the same request again is a 409 that says so |
@@ -94,15 +90,20 @@ impl<S: IdempotencyStore> Idempotency<S> {
     /// Keeps outcomes in `store`.
     #[must_use]
     pub fn new(store: S) -> Self {
-        let by_authorization = |parts: &Parts| {
-            let value = parts.head.field("authorization").unwrap_or_default();
-            String::from_utf8_lossy(value).into_owned()
+        let by_credentials = |parts: &Parts| {
+            let said = |name| parts.head.field(name).map(String::from_utf8_lossy);
+            let token = said("authorization").unwrap_or_default().into_owned();
+            match said("x-api-key") {
+                // No value has such a character in it.
+                Some(key) => token + "\n" + &key,
+                None => token,
+            }
         };
         Self(Rc::new(Settings {
             store,
             methods: vec![Method::POST, Method::PATCH],
             is_required: false,
-            scope: Box::new(by_authorization),
+            scope: Box::new(by_credentials),
             forget: None,
             keep_for: KEEP_FOR,
             lease: LEASE,
@@ -128,13 +129,14 @@ impl<S: IdempotencyStore> Idempotency<S> {
     }
 
     /// Whose key it is: the user, the account. Keys of two scopes have nothing to do with each other. Where clients are known by a
-    /// cookie, this must say so, or all of them are one scope.
+    /// cookie, a certificate or a key in a field of its own, this must say so, or all of them are one scope. Where they have **tokens that they renew**, this must
+    /// say who they are too: with a new token a request is one of another scope, and carried out again.
     #[must_use]
     pub fn scope(self, scope: impl Fn(&Parts) -> String + 'static) -> Self {
         self.set(|settings| settings.scope = Box::new(scope))
     }
 
-    /// Responses after which the key is free again, because nothing was done. The default is 408, 425 and 429.
+    /// Responses after which the key is free again, because nothing was done. The default is 401, 408, 425, 429, and 503 with `Retry-After`.
     #[must_use]
     pub fn forget_if(self, forget: impl Fn(&Response) -> bool + 'static) -> Self {
         self.set(|settings| settings.forget = Some(Box::new(forget)))
@@ -206,13 +208,17 @@ impl<S: IdempotencyStore> Settings<S> {
 
     /// Answers the request that has this key.
     async fn once<N: Service>(&self, name: String, request: Request, next: &N) -> Response {
-        let (parts, body) = request.into_parts();
+        // Another one further out has the key already, and sees to it.
+        if request.parts.extensions().get::<Claimed>().is_some_and(|claimed| claimed.0 == name) {
+            return next.call(request).await;
+        }
+        let (mut parts, body) = request.into_parts();
         let limit = body.limit();
         let content = match whole(body, &parts).await {
             Ok(content) => content,
             Err(problem) => return problem.into_response(),
         };
-        let fingerprint = fingerprint_of(&parts.head, &content);
+        let fingerprint = fingerprint_of(&parts, &content);
         let claim = match self.store.begin(&name, &fingerprint, self.lease).await {
             Ok(Begun::Claimed(claim)) => claim,
             Ok(Begun::InProgress(first) | Begun::Done(first, _)) if first != fingerprint => {
@@ -226,6 +232,7 @@ impl<S: IdempotencyStore> Settings<S> {
             Err(error) => return out_of_reach(&error).into_response(),
         };
         let (head, states) = (parts.head.share(), Rc::clone(parts.states()));
+        parts.extensions_mut().insert(Claimed(name.clone()));
         let mut body = Body::from(content);
         if let Some(limit) = limit {
             body = body.limited(limit);
@@ -246,7 +253,7 @@ impl<S: IdempotencyStore> Settings<S> {
     async fn keep(&self, name: &str, claim: u64, mut response: Response) -> Response {
         let is_nothing = match &self.forget {
             Some(forget) => forget(&response),
-            None => matches!(response.status.as_u16(), 408 | 425 | 429),
+            None => says_that_nothing_was_done(&response),
         };
         if is_nothing || response.status == StatusCode::SWITCHING_PROTOCOLS {
             if let Err(error) = self.store.release(name, claim).await {
@@ -257,8 +264,9 @@ impl<S: IdempotencyStore> Settings<S> {
         let body = std::mem::take(&mut response.body);
         let outcome = match gather(body, self.response_bytes_max, Some(GATHER_TIME)).await {
             Gathered::Whole(content) => {
-                response.body = Body::from(content.clone());
-                Outcome::Kept(KeptResponse::of(&response, content))
+                let kept = KeptResponse::of(&response, &content);
+                response.body = Body::from(content);
+                Outcome::Kept(kept)
             }
             Gathered::Other(body) => {
                 response.body = body;
@@ -273,6 +281,19 @@ impl<S: IdempotencyStore> Settings<S> {
     }
 }
 
+/// The key under which a request is carried out.
+#[derive(Clone)]
+struct Claimed(String);
+
+/// 401: who asks must say first who it is. 503 counts if it says when to come back: to the same 503 for a day nobody would.
+fn says_that_nothing_was_done(response: &Response) -> bool {
+    match response.status.as_u16() {
+        401 | 408 | 425 | 429 => true,
+        503 => response.fields.get(&RETRY_AFTER).is_some(),
+        _ => false,
+    }
+}
+
 /// All of the request's content, which is short as extractors have it.
 async fn whole(body: Body, parts: &Parts) -> Result<Bytes, Problem> {
     let request = Request::new(
@@ -282,20 +303,6 @@ async fn whole(body: Body, parts: &Parts) -> Result<Bytes, Problem> {
         Rc::clone(parts.connection()),
     );
     Bytes::from_request(request).await
-}
-
-/// The handler's answer, or what it panicked with.
-async fn answer_or_panic<N: Service>(
-    request: Request,
-    next: &N,
-) -> Result<Response, Box<dyn Any + Send>> {
-    // The call is inside the future, so that a panic in it is caught as well.
-    let mut answer = pin!(async { next.call(request).await });
-    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(context))) {
-        Ok(polled) => polled.map(Ok),
-        Err(panic) => Poll::Ready(Err(panic)),
-    })
-    .await
 }
 
 fn missing() -> Problem {

@@ -1,8 +1,11 @@
 //! Work that goes on when whoever waits for it has left.
 
-use peregrine_web::Response;
 use peregrine_web::panics::guarded;
-use std::pin::Pin;
+use peregrine_web::{Request, Response, Service};
+use std::any::Any;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -62,4 +65,21 @@ pub(crate) fn spawn(work: impl Future<Output = ()> + 'static, limit: Duration) {
         let work = async move { drop(tokio::time::timeout(limit, work).await) };
         guarded("the start of a task", || drop(tokio::task::spawn_local(work)));
     }
+}
+
+/// What a handler panicked with.
+pub(crate) type Panic = Box<dyn Any + Send>;
+
+/// The handler's answer, or what it panicked with.
+pub(crate) async fn answer_or_panic<S: Service>(
+    request: Request,
+    next: &S,
+) -> Result<Response, Panic> {
+    // The call is inside the future, so that a panic in it is caught as well.
+    let mut answer = pin!(async { next.call(request).await });
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(context))) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
 }

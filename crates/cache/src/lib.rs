@@ -9,6 +9,7 @@ mod etag;
 mod gather;
 mod idempotency;
 mod lasting;
+mod owned;
 
 pub use cache::{Cache, CacheCounts, CacheStore};
 pub use etag::Etag;

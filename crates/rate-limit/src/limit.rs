@@ -158,7 +158,8 @@ impl RateLimit {
         self.set_rule(|rule| rule.burst = Some(count))
     }
 
-    /// What the limit is called in fields and problems. Each of several should have a name of its own.
+    /// What the limit is called in fields and problems. Each of several should have a name of its own; in Redis, those that have the same one
+    /// and the same rate count together.
     pub fn named(self, name: impl Into<String>) -> Self {
         self.set_rule(|rule| rule.name = name.into())
     }
@@ -231,7 +232,7 @@ impl RateLimit {
         self.set(|settings| settings.has_fields = false)
     }
 
-    /// Counts in Redis, so that several machines count together.
+    /// Counts in Redis, so that several machines count together. There, limits of the same name and rate are one: name them.
     #[cfg(feature = "redis")]
     pub fn in_redis(self, store: RedisStore) -> Self {
         self.set(|settings| settings.redis = Some(store))

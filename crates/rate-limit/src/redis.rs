@@ -2,6 +2,7 @@
 
 use crate::check::{Subjects, Verdict, count_here};
 use crate::gcra::{Decision, Rate};
+use crate::key::Subject;
 use crate::limit::{LIMITS_MAX, Ready};
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Client, RedisError, Script};
@@ -67,8 +68,11 @@ pub enum WhenDown {
 
 /// Redis, or a server that speaks as it does and runs its scripts: one, not a cluster.
 ///
-/// A request costs one round trip, on a connection that each worker has. What Redis keeps of a key has the limit's name and a hash in its name, and ends
-/// by itself when the key owes nothing.
+/// A request costs one round trip, on a connection that each worker has. What Redis keeps of a key has the limit's name and rate and a hash in its name, and
+/// ends by itself when the key owes nothing.
+///
+/// By name and rate machines find the limits that are theirs together. So of two limits of one program that have both in common, as two without
+/// a name may, requests count together: give each a name of its own.
 ///
 /// ```no_run
 /// use peregrine::prelude::*;
@@ -192,7 +196,7 @@ impl RedisStore {
         for (_, (limit, subject)) in asked() {
             let Some(subject) = subject else { continue };
             let rate = in_microseconds(limit.rate);
-            call.key(format!("{}{}:{}", self.prefix, limit.name, subject.digest()))
+            call.key(key_of(&self.prefix, &limit.name, rate, subject))
                 .arg(rate.interval)
                 .arg(rate.interval.saturating_mul(u64::from(rate.burst)));
         }
@@ -240,6 +244,12 @@ thread_local! {
     static CONNECTIONS: RefCell<HashMap<u64, Connection>> = RefCell::default();
 }
 
+/// The rate is a part of it: what another rate has written is no debt by this one, and would be cut down to it.
+fn key_of(prefix: &str, name: &str, rate: Rate, subject: &Subject<'_>) -> String {
+    let Rate { interval, burst } = rate;
+    format!("{prefix}{name}:{burst}x{interval}us:{}", subject.digest())
+}
+
 fn in_microseconds(rate: Rate) -> Rate {
     Rate { interval: rate.interval.div_ceil(1_000), ..rate }
 }
@@ -257,5 +267,29 @@ impl fmt::Debug for RedisStore {
             .field("timeout", &self.timeout)
             .field("when_down", &self.when_down)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn limits_that_differ_in_anything_have_different_keys() {
+        let key = |name, count, seconds, burst| {
+            let rate = Rate::new(count, Duration::from_secs(seconds)).expect("a rate");
+            let rate = in_microseconds(Rate { burst, ..rate });
+            key_of("p:", name, rate, &Subject::Of(b"a"[..].into()))
+        };
+        let all = [
+            key("default", 50, 1, 50),
+            key("default", 50, 1, 100),
+            key("default", 10, 3600, 10),
+            key("logins", 10, 3600, 10),
+        ];
+        for (index, one) in all.iter().enumerate() {
+            assert!(one.starts_with("p:") && !all[..index].contains(one), "{all:?}");
+        }
     }
 }

@@ -4,6 +4,7 @@ use crate::backend::Loaded;
 use crate::sessions::Settings;
 use http::StatusCode;
 use peregrine_web::extract::FromRequestParts;
+use peregrine_web::personal::Personal;
 use peregrine_web::{Parts, Problem};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -183,9 +184,10 @@ fn with_held<T>(look: impl FnOnce(&mut Held) -> T) -> Option<T> {
     Some(value)
 }
 
-async fn current(parts: &Parts) -> Result<Option<Session>, Problem> {
+async fn current(parts: &mut Parts) -> Result<Option<Session>, Problem> {
     let held = with_held(|held| (Rc::clone(&held.settings), held.session.clone()));
     let Some((settings, present)) = held else { return Ok(None) };
+    Personal::note(parts);
     if let Some(session) = present {
         return Ok(Some(session));
     }

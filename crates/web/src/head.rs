@@ -4,7 +4,7 @@ use crate::interim::Interims;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use peregrine_proto::{
-    HeadBuilder, HeadIndex, Known, Limits, Method, Reject, RequestLine, Span, Version,
+    FieldIndex, HeadBuilder, HeadIndex, Known, Limits, Method, Reject, RequestLine, Span, Version,
 };
 use peregrine_router::Parameters;
 use peregrine_slot::{Pool, Reuse};
@@ -285,6 +285,22 @@ impl Head {
             let name = name.unwrap_or_default();
             !names.iter().any(|removed| name.eq_ignore_ascii_case(removed.as_bytes()))
         });
+    }
+
+    /// Adds a field behind the others, as if it had been sent. `false`: a head of 64 KiB has no place for it, and it is not added.
+    pub fn add_field(&mut self, field: &str, content: &[u8]) -> bool {
+        let Block { bytes, index, .. } = self.block_mut();
+        let (start, middle) = (bytes.len(), bytes.len() + field.len());
+        let places = (start.try_into(), middle.try_into(), (middle + content.len()).try_into());
+        let (Ok(start), Ok(middle), Ok(end)) = places else { return false };
+        bytes.extend_from_slice(field.as_bytes());
+        bytes.extend_from_slice(content);
+        let (name, value) = (Span { start, end: middle }, Span { start: middle, end });
+        let known = Known::find(field.as_bytes());
+        index.fields.push(FieldIndex { name, value, known });
+        // It counts which names there are anew.
+        index.retain(|_| true);
+        true
     }
 
     /// All fields in order, names as they were sent.

@@ -42,6 +42,7 @@ pub mod origin;
 #[doc(hidden)]
 pub mod panics;
 mod pattern;
+pub mod personal;
 pub mod pipe;
 mod plan;
 pub mod pool;

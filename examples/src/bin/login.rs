@@ -151,7 +151,9 @@ impl Provider {
             ("code_verifier", &pending.code_verifier),
         ];
         let request = self.http.post(found.token.clone()).form(&form);
-        let request = request.basic_auth(&self.client_id, Some(&self.client_secret));
+        // RFC 6749, section 2.3.1: as forms write them, since either may have a colon in it.
+        let (id, secret) = (as_in_forms(&self.client_id), as_in_forms(&self.client_secret));
+        let request = request.basic_auth(id, Some(secret));
         let Tokens { id_token } = read(request).await?;
         let claims: IdClaims = found.verifier.verify(&id_token).await.map_err(|problem| {
             if problem.status.is_server_error() { problem } else { failed(&problem.detail) }
@@ -165,6 +167,13 @@ impl Provider {
         }
         Ok(claims)
     }
+}
+
+/// A word as forms write it.
+fn as_in_forms(word: &str) -> String {
+    let mut url = Url::parse("http://a").expect("it is one");
+    url.query_pairs_mut().append_key_only(word);
+    url.query().unwrap_or_default().to_owned()
 }
 
 /// A client that trusts whom the system trusts, and goes where it is sent by nobody.

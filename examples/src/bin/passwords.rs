@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use argon2::password_hash::{Error as HashError, PasswordHash, SaltString};
-use argon2::{Argon2, PasswordHasher, PasswordVerifier};
+use argon2::{Argon2, Params, PasswordHasher, PasswordVerifier, Version};
 use peregrine::prelude::*;
 use peregrine::rate_limit::RateLimit;
 use peregrine::session::{Session, Sessions};
@@ -63,12 +63,21 @@ impl Accounts {
         is_new
     }
 
+    /// The hash of an account whose password is that of the old one, unless it was changed meanwhile.
+    fn replace(&self, name: &str, old: &str, new: String) {
+        let mut hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hash) = hashes.get_mut(name).filter(|hash| *hash == old) {
+            *hash = new;
+        }
+    }
+
     fn hash_of(&self, name: &str) -> Option<String> {
         self.hashes.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 }
 
-/// Argon2id with the least that OWASP recommends: 19 MiB, two passes. The text has salt and parameters in it, so those of later ones can be raised.
+/// Argon2id with the least that OWASP recommends: 19 MiB, two passes. The text has salt and parameters in it, so those of later ones can be raised:
+/// a login makes a new hash in place of one that is weaker.
 fn hashed(password: &str) -> Result<String, HashError> {
     let mut salt = [0; 16];
     getrandom::fill(&mut salt).map_err(|_| HashError::Crypto)?;
@@ -76,10 +85,23 @@ fn hashed(password: &str) -> Result<String, HashError> {
     Ok(Argon2::default().hash_password(password.as_bytes(), &salt)?.to_string())
 }
 
-/// In constant time, as far as the password goes.
-fn is_right(password: &str, hash: &str) -> bool {
-    PasswordHash::new(hash)
-        .is_ok_and(|hash| Argon2::default().verify_password(password.as_bytes(), &hash).is_ok())
+/// Is it the password of this hash? In constant time, as far as the password goes. If it is, and hashes are better by now, there is a new one.
+fn check(password: &str, hash: &str) -> (bool, Option<String>) {
+    let Ok(hash) = PasswordHash::new(hash) else { return (false, None) };
+    let is_right = Argon2::default().verify_password(password.as_bytes(), &hash).is_ok();
+    let is_old = is_right && is_weaker(&hash);
+    (is_right, if is_old { hashed(password).ok() } else { None })
+}
+
+/// Would a hash that is made today cost somebody more who guesses?
+fn is_weaker(hash: &PasswordHash<'_>) -> bool {
+    let today = Argon2::default();
+    let today = today.params();
+    let is_of_today = hash.algorithm == argon2::ARGON2ID_IDENT
+        && hash.version == Some(Version::default().into())
+        && Params::try_from(hash)
+            .is_ok_and(|own| own.m_cost() >= today.m_cost() && own.t_cost() >= today.t_cost());
+    !is_of_today
 }
 
 #[derive(Deserialize)]
@@ -132,9 +154,13 @@ async fn login(
     let hash = accounts.hash_of(&name);
     let is_known = hash.is_some();
     let hash = hash.unwrap_or_else(|| accounts.nobody.clone());
-    let is_right = accounts.work(move || is_right(&password, &hash)).await?;
+    let old = hash.clone();
+    let (is_right, new) = accounts.work(move || check(&password, &hash)).await?;
     if !(is_known && is_right) {
         return Err(wrong());
+    }
+    if let Some(new) = new {
+        accounts.replace(&name, &old, new);
     }
     session.regenerate();
     session.insert("user", name)?;
@@ -217,6 +243,32 @@ mod tests {
             last = send("/login", "ali", "open barley").await.status().as_u16();
         }
         assert_eq!(last, 429);
+    }
+
+    #[tokio::test]
+    async fn a_login_makes_a_better_hash_of_a_weak_one() {
+        let shared = Shared::new();
+        let salt = SaltString::encode_b64(&[7; 16]).expect("a salt");
+        let weak = Argon2::new(
+            argon2::Algorithm::Argon2id,
+            Version::default(),
+            Params::new(8, 1, 1, None).expect("they may be so low"),
+        );
+        let weak = weak.hash_password(b"open sesame", &salt).expect("a hash").to_string();
+        assert!(shared.accounts.add("ali".to_owned(), weak.clone()));
+        let client = shared.app().test();
+        let login = async |password: &str| {
+            let form = client.post("/login").form(&[("name", "ali"), ("password", password)]);
+            form.send().await.status().as_u16()
+        };
+        let hash = || shared.accounts.hash_of("ali").expect("an account");
+        assert_eq!((login("open barley").await, hash()), (403, weak.clone()));
+        assert_eq!(login("open sesame").await, 204);
+        let strong = hash();
+        assert!(!is_weaker(&PasswordHash::new(&strong).expect("a hash")), "{strong}");
+        assert_eq!((login("open sesame").await, hash()), (204, strong), "and then it stays");
+        shared.accounts.replace("ali", &weak, "of another password".to_owned());
+        assert_eq!(login("open sesame").await, 204, "what was changed meanwhile stays");
     }
 
     #[tokio::test]

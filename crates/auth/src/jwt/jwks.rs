@@ -48,7 +48,8 @@ type Fetching = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
 /// | [`timeout`](Self::timeout) of one | 5 s |
 ///
 /// A token whose key is not known is a reason to ask the issuer, who may have changed keys: once for all requests that wait for it, and not sooner than the
-/// pause after the attempt before, however many such tokens come. Documents have at most 512 KiB, of which 100 keys count.
+/// pause after the attempt before, however many such tokens come. An attempt that all who wait for have left is gone on with, or made again when its time is over.
+/// Documents have at most 512 KiB, of which 100 keys count; a function that reads no further than that keeps one of any length out of memory.
 #[derive(Clone)]
 pub struct Jwks(Arc<Inner>);
 
@@ -59,8 +60,8 @@ struct Inner {
     asking: Mutex<Option<Attempt>>,
 }
 
-/// A question that is under way. It stays where it is when the request that asked is given up, and the next one goes on with it: so
-/// there is one at a time, however many clients come and go.
+/// A question that is under way. It stays where it is when the request that asked is given up, and the next one goes on with it, as long as
+/// an answer may take: so there is one at a time, however many clients come and go.
 struct Attempt {
     fetching: Fetching,
     began_at: Duration,
@@ -227,9 +228,14 @@ impl Inner {
 
     /// One attempt.
     async fn ask(&self, asking: MutexGuard<'_, Option<Attempt>>) {
-        let mut turn = Turn::new(asking, || Attempt {
-            fetching: (self.settings.fetch)(),
-            began_at: self.now(),
+        let mut turn = Turn::new(asking, |left| {
+            // One that nobody has looked at since its time was over says nothing about the issuer.
+            let is_old =
+                |left: &Attempt| self.now().saturating_sub(left.began_at) >= self.settings.timeout;
+            left.filter(|left| !is_old(left)).unwrap_or_else(|| Attempt {
+                fetching: (self.settings.fetch)(),
+                began_at: self.now(),
+            })
         });
         let answer = match &mut turn.attempt {
             Some(Attempt { fetching, began_at }) => {
@@ -271,8 +277,11 @@ struct Turn<'a> {
 }
 
 impl<'a> Turn<'a> {
-    fn new(mut asking: MutexGuard<'a, Option<Attempt>>, begin: impl FnOnce() -> Attempt) -> Self {
-        let attempt = Some(asking.take().unwrap_or_else(begin));
+    fn new(
+        mut asking: MutexGuard<'a, Option<Attempt>>,
+        go_on: impl FnOnce(Option<Attempt>) -> Attempt,
+    ) -> Self {
+        let attempt = Some(go_on(asking.take()));
         Self { asking, attempt }
     }
 }

@@ -116,15 +116,20 @@ impl KeySet {
         Ok(Self(keys))
     }
 
-    /// The key of a token with this id and algorithm. Without an id it is the only one for the algorithm, if there is only one.
+    /// The key of a token with this id and algorithm. A key without an id is for all tokens whose id no other one has. Without an id it is the
+    /// only one for the algorithm, if there is only one.
     pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<&Key> {
-        let mut fit = self.0.iter().filter(|key| {
-            // A key without an id is for all tokens: it was given alone.
-            let is_named = id.is_none() || key.id.is_none() || key.id.as_deref() == id;
-            is_named && key.algorithms.contains(&algorithm)
-        });
-        let found = fit.next()?;
-        (id.is_some() || fit.next().is_none()).then_some(found)
+        let mut fit = self.0.iter().filter(|key| key.algorithms.contains(&algorithm));
+        match id {
+            Some(id) => {
+                let named = fit.clone().find(|key| key.id.as_deref() == Some(id));
+                named.or_else(|| fit.find(|key| key.id.is_none()))
+            }
+            None => {
+                let found = fit.next()?;
+                fit.next().is_none().then_some(found)
+            }
+        }
     }
 
     /// Is there a key of this name, or one for all?

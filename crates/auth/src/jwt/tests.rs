@@ -281,6 +281,21 @@ fn of_a_set_the_key_that_fits_is_used_and_others_are_left_out() {
 }
 
 #[test]
+fn the_key_that_a_token_names_is_used_before_one_without_a_name() {
+    let (nameless, named) = (Signer::es256(""), Signer::es256("named"));
+    let mut first = nameless.jwk.clone();
+    first.as_object_mut().expect("an object").remove("kid");
+    let document = json!({ "keys": [first, named.jwk] }).to_string();
+    let keys = JwtKeys::jwk_set(&document).expect("a set");
+    let verifier = JwtVerifier::new(keys, ISSUER, "birds");
+    assert_eq!(verify(&verifier, &named.sign(&claims(json!({})))), good());
+    let mut header = nameless.header();
+    header.kid = Some("other".to_owned());
+    let token = nameless.sign_with(&header, &claims(json!({})));
+    assert_eq!(verify(&verifier, &token), good(), "it is for all that are not named");
+}
+
+#[test]
 fn secrets_are_long_enough_and_algorithms_fit_their_keys() {
     let keys = JwtKeys::secret(Algorithm::HS256, [1; 32]).expect("long enough");
     let verifier = JwtVerifier::new(keys, ISSUER, "birds");
@@ -336,6 +351,19 @@ fn handlers_have_what_a_token_says_and_clients_are_told_why_it_is_not_good() {
         let missing = client.get(path).send_now();
         assert_eq!(missing.status(), 401);
         assert_eq!(missing.header("www-authenticate"), Some(r#"Bearer realm="restricted""#));
+    }
+    let keys = JwtKeys::jwk_set(&set(&[&signer])).expect("a set");
+    let named = client_with(&JwtVerifier::new(keys, ISSUER, "birds").realm("a \"cage\""));
+    for path in ["/", "/in"] {
+        for (value, error) in [
+            ("x", ""),
+            ("Bearer a b", ", error=\"invalid_request\""),
+            ("Bearer a", ", error=\"invalid_token\""),
+        ] {
+            let refused = named.get(path).header("authorization", value).send_now();
+            let said = refused.header("www-authenticate").unwrap_or_default();
+            assert!(said.starts_with(&format!(r#"Bearer realm="a \"cage\""{error}"#)), "{said}");
+        }
     }
     let late = signer.sign(&claims(json!({"exp": 1})));
     for path in ["/", "/in", "/maybe"] {

@@ -4,7 +4,7 @@ use super::jwks::NoKeys;
 use super::keys::{JwtKeys, KeySet, Source};
 use crate::authenticate::Authenticate;
 use crate::challenge::{BearerError, REALM, Scheme, challenge, unauthorized};
-use crate::credentials::BearerToken;
+use crate::credentials::{BearerToken, Credentials, Place, malformed, missing};
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
 use jsonwebtoken::crypto::aws_lc;
@@ -71,6 +71,7 @@ struct Settings {
     algorithms: Option<Vec<Algorithm>>,
     leeway: Duration,
     kind: Option<String>,
+    realm: String,
 }
 
 impl JwtVerifier {
@@ -80,9 +81,15 @@ impl JwtVerifier {
         // Where the program has both of its implementations, the library panics unless one was chosen. Whoever chose before us is obeyed.
         let _ = aws_lc::DEFAULT_PROVIDER.install_default();
         let (issuer, audience) = (issuer.into(), audience.into());
-        let settings =
-            Settings { keys, issuer, audience, algorithms: None, leeway: LEEWAY, kind: None };
-        Self(Arc::new(settings))
+        Self(Arc::new(Settings {
+            keys,
+            issuer,
+            audience,
+            algorithms: None,
+            leeway: LEEWAY,
+            kind: None,
+            realm: REALM.to_owned(),
+        }))
     }
 
     fn set(mut self, set: impl FnOnce(&mut Settings)) -> Self {
@@ -109,22 +116,29 @@ impl JwtVerifier {
         self.set(|settings| settings.kind = Some(typ.into()))
     }
 
+    /// What is protected, as `WWW-Authenticate` says it, in ASCII. The default is `restricted`.
+    #[must_use]
+    pub fn realm(self, realm: impl Into<String>) -> Self {
+        self.set(|settings| settings.realm = realm.into())
+    }
+
     /// What a token says, if it is good.
     ///
     /// # Errors
     /// It is not: a problem of status 401 that says why, with `WWW-Authenticate`. Or the keys of the issuer are not to be had: status 503.
     pub async fn verify<C: DeserializeOwned>(&self, token: &str) -> Result<C, Problem> {
         let settings = &*self.0;
-        let header = decode_header(token).map_err(|_| invalid("the token is no signed JWT"))?;
+        let header =
+            decode_header(token).map_err(|_| settings.invalid("the token is no signed JWT"))?;
         settings.check(&header)?;
         let keys = settings.keys(header.kid.as_deref()).await?;
         let Some(key) = keys.find(header.kid.as_deref(), header.alg) else {
-            return Err(invalid("no key of the issuer fits the token"));
+            return Err(settings.invalid("no key of the issuer fits the token"));
         };
         let validation = settings.validation(header.alg);
         match decode::<C>(token, &key.key, &validation) {
             Ok(token) => Ok(token.claims),
-            Err(error) => Err(invalid(reason(error.kind()))),
+            Err(error) => Err(settings.invalid(reason(error.kind()))),
         }
     }
 }
@@ -133,10 +147,10 @@ impl Settings {
     fn check(&self, header: &Header) -> Result<(), Problem> {
         // RFC 7515 §4.1.11: what must be understood and is not makes a token invalid.
         if header.crit.is_some() {
-            return Err(invalid("the token has extensions that are not known here"));
+            return Err(self.invalid("the token has extensions that are not known here"));
         }
         if self.algorithms.as_ref().is_some_and(|all| !all.contains(&header.alg)) {
-            return Err(invalid("the token's algorithm is not one that is taken here"));
+            return Err(self.invalid("the token's algorithm is not one that is taken here"));
         }
         // RFC 7515 §4.1.9: `application/` may be left out, and case does not matter.
         let short = |typ: &str| {
@@ -145,10 +159,18 @@ impl Settings {
         };
         match (&self.kind, &header.typ) {
             (Some(wanted), said) if said.as_deref().map(short) != Some(short(wanted)) => {
-                Err(invalid("the token is of another type"))
+                Err(self.invalid("the token is of another type"))
             }
             _ => Ok(()),
         }
+    }
+
+    /// The answer to a token that is not good.
+    fn invalid(&self, why: &'static str) -> Problem {
+        let value = challenge(Scheme::Bearer, &self.realm, BearerError::Invalid(why));
+        let mut detail = why.to_owned();
+        detail.replace_range(..1, &why[..1].to_ascii_uppercase());
+        unauthorized("invalid-token", detail + ".", [value])
     }
 
     async fn keys(&self, id: Option<&str>) -> Result<Arc<KeySet>, Problem> {
@@ -202,13 +224,6 @@ fn reason(kind: &ErrorKind) -> &'static str {
     }
 }
 
-fn invalid(why: &'static str) -> Problem {
-    let value = challenge(Scheme::Bearer, REALM, BearerError::Invalid(why));
-    let mut detail = why.to_owned();
-    detail.replace_range(..1, &why[..1].to_ascii_uppercase());
-    unauthorized("invalid-token", detail + ".", [value])
-}
-
 /// What the token of the field `Authorization` says, if the application's [`JwtVerifier`] finds it good. `T` is a type that can be read from JSON; it need not have `exp`,
 /// `iss` and `aud`.
 ///
@@ -219,15 +234,13 @@ pub struct Jwt<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts for Jwt<T> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        let BearerToken(token) = BearerToken::from_request_parts(parts).await?;
-        verified(parts, &token).await
+        let verifier = verifier(parts)?;
+        let found = verifier.read(parts).await?;
+        found.map(Jwt).ok_or_else(|| missing(Scheme::Bearer, &verifier.0.realm))
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        match BearerToken::optional_from_request_parts(parts).await? {
-            Some(BearerToken(token)) => verified(parts, &token).await.map(Some),
-            None => Ok(None),
-        }
+        Ok(verifier(parts)?.read(parts).await?.map(Jwt))
     }
 
     fn require(requirements: &mut Requirements) {
@@ -235,26 +248,38 @@ impl<T: DeserializeOwned> FromRequestParts for Jwt<T> {
     }
 }
 
-async fn verified<T: DeserializeOwned>(parts: &Parts, token: &str) -> Result<Jwt<T>, Problem> {
-    let Some(verifier) = parts.states().get::<JwtVerifier>() else {
+fn verifier(parts: &Parts) -> Result<JwtVerifier, Problem> {
+    parts.states().get::<JwtVerifier>().cloned().ok_or_else(|| {
         tracing::error!(target: "peregrine", "the handler needs a `JwtVerifier` among the application's states");
         let detail = "the server lacks something that it needs for this request; its log says what";
-        return Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-state", detail));
-    };
-    verifier.verify(token).await.map(Jwt)
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-state", detail)
+    })
+}
+
+impl JwtVerifier {
+    /// What the token of a request says; `None`: it has none.
+    async fn read<C: DeserializeOwned>(&self, parts: &Parts) -> Result<Option<C>, Problem> {
+        let read = BearerToken::read(parts, &Place::AUTHORIZATION);
+        match read.map_err(|why| malformed(Scheme::Bearer, &self.0.realm, why))? {
+            Some(BearerToken(token)) => self.verify(&token).await.map(Some),
+            None => Ok(None),
+        }
+    }
 }
 
 impl Authenticate<BearerToken, ()> {
-    /// By a JWT in the field `Authorization`; what it says is the [`User`](crate::User).
+    /// By a JWT in the field `Authorization`; what it says is the [`User`](crate::User). The realm is the verifier's.
     pub fn jwt<C>(
         verifier: JwtVerifier,
     ) -> Authenticate<BearerToken, impl AsyncFn(BearerToken) -> Result<Option<C>, Problem>>
     where
         C: DeserializeOwned + Clone + Send + Sync + 'static,
     {
-        Authenticate::bearer(async move |BearerToken(token)| {
+        let realm = verifier.0.realm.clone();
+        let authenticate = Authenticate::bearer(async move |BearerToken(token)| {
             verifier.verify::<C>(&token).await.map(Some)
-        })
+        });
+        authenticate.realm(realm)
     }
 }
 

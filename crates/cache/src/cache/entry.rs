@@ -1,9 +1,15 @@
 //! A response that is kept.
 
+use super::asker::Asker;
 use super::policy::Lifetime;
+use crate::owned;
 use bytes::Bytes;
-use http::header::{AGE, CONNECTION, PROXY_AUTHENTICATE, TE, TRANSFER_ENCODING, UPGRADE, VARY};
+use http::header::{
+    AGE, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG,
+    LAST_MODIFIED, PROXY_AUTHENTICATE, TE, TRANSFER_ENCODING, UPGRADE, VARY,
+};
 use http::{HeaderName, HeaderValue, StatusCode};
+use peregrine_web::response::Fields;
 use peregrine_web::{Body, Head, Response};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -19,6 +25,10 @@ const NOT_KEPT: [HeaderName; 8] = [
     UPGRADE,
     AGE,
 ];
+
+/// RFC 9111 §3.2: what a 304 does not change. Its tag is that of the entry, in another form at most.
+const NOT_UPDATED: [HeaderName; 5] =
+    [CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG];
 
 /// A response to a GET request.
 #[derive(Debug)]
@@ -46,37 +56,91 @@ pub(crate) enum Freshness {
 }
 
 impl Entry {
-    /// The response to the request that had this head.
+    /// The response to this request, which was made at this time.
     pub(crate) fn new(
         response: &Response,
-        content: Bytes,
+        content: &Bytes,
         lifetime: Lifetime,
-        head: &Head,
+        asker: Asker<'_>,
+        since: Instant,
     ) -> Self {
         let mut varies = Vec::new();
         for (_, value) in response.fields.iter().filter(|(name, _)| **name == VARY) {
             let names = value.to_str().unwrap_or_default().split(',').map(str::trim_ascii);
             for name in names.filter(|name| !name.is_empty()) {
                 let name = name.to_ascii_lowercase();
-                let sent = said(head, &name);
+                let sent = asker.said(&name);
                 varies.push((name.into_boxed_str(), sent));
             }
         }
-        let fields = response.fields.iter().filter(|(name, _)| !NOT_KEPT.contains(name));
+        let options = response.fields.get(&CONNECTION).map(HeaderValue::as_bytes);
+        let options = options.unwrap_or_default().split(|byte| *byte == b',');
+        let is_option = |name: &HeaderName| {
+            let name = name.as_str().as_bytes();
+            options.clone().any(|option| option.trim_ascii().eq_ignore_ascii_case(name))
+        };
+        let fields = response.fields.iter();
+        let fields = fields.filter(|(name, _)| !NOT_KEPT.contains(name) && !is_option(name));
         Self {
             status: response.status,
-            fields: fields.map(|(name, value)| (name.clone(), value.clone())).collect(),
-            content,
+            fields: fields.map(owned::field).collect(),
+            content: owned::content(content),
             varies,
             lifetime,
-            since: Instant::now(),
+            since,
         }
     }
 
-    /// RFC 9111 §4.1: is it the answer to a request with this head too?
-    pub(crate) fn fits(&self, head: &Head) -> bool {
-        let is_for_it = !self.lifetime.is_assumed || !is_personal(head);
-        is_for_it && self.varies.iter().all(|(name, value)| said(head, name) == *value)
+    /// RFC 9111 §4.1: is it the answer to this request too?
+    pub(crate) fn fits(&self, asker: Asker<'_>) -> bool {
+        let is_for_it = !self.lifetime.is_assumed || !asker.is_personal();
+        is_for_it && self.varies.iter().all(|(name, value)| asker.said(name) == *value)
+    }
+
+    /// Can it be told from another state, so that a handler may say that it is good still?
+    pub(crate) fn has_validators(&self) -> bool {
+        self.validator(&ETAG).or(self.validator(&LAST_MODIFIED)).is_some()
+    }
+
+    fn validator(&self, name: &HeaderName) -> Option<&HeaderValue> {
+        let is_whole = self.status == StatusCode::OK;
+        let found = self.fields.iter().find(|(other, _)| is_whole && other == name);
+        found.map(|(_, value)| value)
+    }
+
+    /// RFC 9111 §4.3.1: asks in a request whether it is good still. `false`: nothing tells.
+    pub(crate) fn add_conditions(&self, head: &mut Head) -> bool {
+        let mut add = |condition, name| {
+            let value = self.validator(name);
+            value.is_some_and(|value| head.add_field(condition, value.as_bytes()))
+        };
+        let has_tag = add("if-none-match", &ETAG);
+        add("if-modified-since", &LAST_MODIFIED) || has_tag
+    }
+
+    /// RFC 9111 §4.3.4: the response as a 304 brings it up to date; none if that is about another state.
+    pub(crate) fn updated(&self, news: &Response) -> Option<Response> {
+        // RFC 9110 §8.8.3.2: weak comparison is enough for this.
+        let plain = |value: &HeaderValue| {
+            let tag = value.as_bytes();
+            tag.strip_prefix(b"W/").unwrap_or(tag).to_vec()
+        };
+        let (own, said) = (self.validator(&ETAG).map(plain), news.fields.get(&ETAG).map(plain));
+        if own.is_some() && said.is_some() && own != said {
+            return None;
+        }
+        let mut fields = Fields::new();
+        fields.extend(self.fields.iter().cloned());
+        let is_news = |name: &HeaderName| {
+            let is_about_this = !NOT_KEPT.contains(name) && !NOT_UPDATED.contains(name);
+            is_about_this || *name == AGE
+        };
+        let news = || news.fields.iter().filter(|(name, _)| is_news(name));
+        news().for_each(|(name, _)| fields.remove(name));
+        news().for_each(|(name, value)| fields.append(name.clone(), value.clone()));
+        let mut response = Response::new(self.status).with_body(Body::from(self.content.clone()));
+        response.fields = fields;
+        Some(response)
     }
 
     /// The fields of requests that it depends on.
@@ -94,15 +158,15 @@ impl Entry {
         let age = self.age();
         match () {
             () if age < fresh => Freshness::Fresh,
-            () if age < fresh + while_revalidate => Freshness::Revalidate,
-            () if age < fresh + if_error => Freshness::IfError,
+            () if age < fresh.saturating_add(while_revalidate) => Freshness::Revalidate,
+            () if age < fresh.saturating_add(if_error) => Freshness::IfError,
             () => Freshness::Over,
         }
     }
 
     /// RFC 9111 §4.2.3: the age that it had when it came, and the time since.
     pub(crate) fn age(&self) -> Duration {
-        self.lifetime.age + self.since.elapsed()
+        self.lifetime.age.saturating_add(self.since.elapsed())
     }
 
     pub(crate) fn to_response(&self) -> Response {
@@ -118,27 +182,4 @@ impl Entry {
         let varies = self.varies.iter().map(|(name, value)| 64 + name.len() + value.len());
         256 + self.content.len() + fields.sum::<usize>() + varies.sum::<usize>()
     }
-}
-
-/// Does a request have fields by which a client is known?
-pub(crate) fn is_personal(head: &Head) -> bool {
-    ["authorization", "cookie"].iter().any(|name| head.field(name).is_some())
-}
-
-/// What a request says in the fields of a name. RFC 9111 §4.1: space between elements makes no difference.
-pub(crate) fn said(head: &Head, name: &str) -> Vec<u8> {
-    let mut all = Vec::new();
-    for value in head.fields_named(name) {
-        for part in value.split(|byte| *byte == b',') {
-            if !all.is_empty() {
-                all.push(b',');
-            }
-            all.extend_from_slice(part.trim_ascii());
-        }
-    }
-    // A field that is there and empty is something else than none.
-    if head.field(name).is_some() {
-        all.push(b';');
-    }
-    all
 }

@@ -16,8 +16,9 @@ pub(crate) struct Directives {
     pub(crate) no_cache: bool,
     pub(crate) private: bool,
     pub(crate) public: bool,
-    /// Of caches that many share: `must-revalidate` or `proxy-revalidate`.
     pub(crate) must_revalidate: bool,
+    /// As `must-revalidate`, for caches that many share; but it does not say that many may share the response.
+    pub(crate) proxy_revalidate: bool,
     pub(crate) only_if_cached: bool,
     pub(crate) s_maxage: Option<Duration>,
     pub(crate) max_age: Option<Duration>,
@@ -59,7 +60,8 @@ impl Directives {
             // RFC 9111 §5.2.2.7: with names of fields, a cache may treat it as if it had none.
             b"private" => self.private = true,
             b"public" => self.public = true,
-            b"must-revalidate" | b"proxy-revalidate" => self.must_revalidate = true,
+            b"must-revalidate" => self.must_revalidate = true,
+            b"proxy-revalidate" => self.proxy_revalidate = true,
             b"only-if-cached" => self.only_if_cached = true,
             b"s-maxage" => self.s_maxage = seconds(self.s_maxage),
             b"max-age" => self.max_age = seconds(self.max_age),
@@ -126,13 +128,13 @@ pub(crate) struct Defaults {
 /// RFC 9110 §15.1 and RFC 9111 §3: final statuses of whose meaning nothing here is ignorant.
 const STATUSES: [u16; 12] = [200, 203, 204, 300, 301, 302, 307, 308, 404, 405, 410, 414];
 
-/// Whether a response to a GET request may be kept, and for how long. `is_personal` tells whether the request had fields by which a client is
-/// known, and `has_authorization` whether that was `Authorization`.
+/// Whether a response to a GET request may be kept, and for how long. `is_personal` tells whether it may be about the client, and `has_credentials`
+/// whether that is because the client has said who it is.
 pub(crate) fn lifetime(
     status: StatusCode,
     fields: &Fields,
     defaults: &Defaults,
-    has_authorization: bool,
+    has_credentials: bool,
     is_personal: bool,
 ) -> Option<Lifetime> {
     let said = Directives::of(fields);
@@ -147,9 +149,9 @@ pub(crate) fn lifetime(
     if is_refused || is_unfit || !STATUSES.contains(&status.as_u16()) {
         return None;
     }
-    // RFC 9111 §3.5: the answer to a request with credentials is for others only if it says so.
+    // RFC 9111 §3.5: the answer to a request with credentials is for others only if it says so by one of these three.
     let is_for_all = said.public || said.must_revalidate || said.s_maxage.is_some();
-    if has_authorization && !is_for_all {
+    if has_credentials && !is_for_all {
         return None;
     }
     let explicit = said.s_maxage.or(said.max_age).or_else(|| expires(fields));
@@ -158,7 +160,7 @@ pub(crate) fn lifetime(
     let age = fields.get(&AGE).and_then(|age| seconds(age.as_bytes().trim_ascii()));
     let age = age.unwrap_or_default();
     // RFC 9111 §4.2.4 and §5.2.2.10: these directives forbid to use it when it is stale.
-    let must_revalidate = said.must_revalidate || said.s_maxage.is_some();
+    let must_revalidate = said.must_revalidate || said.proxy_revalidate || said.s_maxage.is_some();
     let stale = |said: Option<Duration>, default: Duration| match must_revalidate {
         true => Duration::ZERO,
         false => said.unwrap_or(default),
@@ -170,7 +172,8 @@ pub(crate) fn lifetime(
         while_revalidate: stale(said.stale_while_revalidate, defaults.while_revalidate),
         if_error: stale(said.stale_if_error, defaults.if_error),
     };
-    (fresh + lifetime.while_revalidate + lifetime.if_error > age).then_some(lifetime)
+    let longer = lifetime.while_revalidate.max(lifetime.if_error);
+    (fresh.saturating_add(longer) > age).then_some(lifetime)
 }
 
 /// RFC 9111 §5.3: a date that is none, such as 0, is in the past.
@@ -216,6 +219,7 @@ mod tests {
             ("max-age=99999999999999999999999", Some([1 << 31, 0, 0])),
             ("max-age=60, stale-while-revalidate=5, stale-if-error=7", Some([60, 5, 7])),
             ("max-age=60, stale-while-revalidate=5, must-revalidate", Some([60, 0, 0])),
+            ("max-age=60, stale-while-revalidate=5, proxy-revalidate", Some([60, 0, 0])),
             ("max-age=0, stale-while-revalidate=5", Some([0, 5, 0])),
             ("max-age=-1", None),
             ("max-age=soon", None),
@@ -265,13 +269,15 @@ mod tests {
     #[test]
     fn credentials_and_cookies_make_a_response_personal() {
         let defaults = Defaults { fresh: Some(Duration::from_secs(9)), ..Defaults::default() };
-        let kept = |value, has_authorization, is_personal| {
+        let kept = |value, has_credentials, is_personal| {
             let fields = fields(&[("cache-control", value)]);
-            lifetime(StatusCode::OK, &fields, &defaults, has_authorization, is_personal).is_some()
+            lifetime(StatusCode::OK, &fields, &defaults, has_credentials, is_personal).is_some()
         };
         assert!(kept("max-age=5", false, true), "it says so itself");
         assert!(!kept("max-age=5", true, true));
         assert!(kept("max-age=5, public", true, true) && kept("s-maxage=5", true, true));
+        assert!(kept("max-age=5, must-revalidate", true, true));
+        assert!(!kept("max-age=5, proxy-revalidate", true, true));
         assert!(kept("x", false, false) && !kept("x", false, true), "nobody said anything");
     }
 }

@@ -1,8 +1,9 @@
 //! Where responses are kept.
 
-use super::entry::{Entry, Freshness, is_personal, said};
+use super::asker::Asker;
+use super::entry::{Entry, Freshness};
 use super::flight::{Flight, Landed};
-use peregrine_web::Head;
+use http::StatusCode;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -45,6 +46,8 @@ pub struct CacheCounts {
     pub stale: u64,
     /// Requests that went to their handler.
     pub misses: u64,
+    /// Those among them by which the handler said (304) that what is kept is good still.
+    pub validated: u64,
     /// Responses that gave way to others.
     pub evicted: u64,
     /// Responses that are kept.
@@ -70,7 +73,8 @@ struct Place {
     /// The youngest comes last.
     variants: Vec<Arc<Entry>>,
     used: u64,
-    pass_until: Option<Instant>,
+    /// Answers are not for others; for those to clients that say who they are, and for those to the others.
+    pass_until: [Option<Instant>; 2],
 }
 
 /// What to do about a request for which nothing fresh is kept.
@@ -79,8 +83,6 @@ pub(crate) enum Turn {
     Lead(Lead),
     /// Another is on its way.
     Wait(Arc<Flight>),
-    /// It goes on by itself.
-    Pass,
 }
 
 /// The place of a request that others wait for. Dropping it lets another take it.
@@ -89,6 +91,8 @@ pub(crate) struct Lead {
     key: Arc<str>,
     variant: Vec<u8>,
     pub(crate) flight: Arc<Flight>,
+    /// Nobody waits for it, because what came before was not for others.
+    pub(crate) is_alone: bool,
 }
 
 impl CacheStore {
@@ -136,6 +140,7 @@ impl CacheStore {
             all.hits += counts.hits;
             all.stale += counts.stale;
             all.misses += counts.misses;
+            all.validated += counts.validated;
             all.evicted += counts.evicted;
             all.entries += counts.entries;
             all.bytes += counts.bytes;
@@ -149,7 +154,14 @@ impl CacheStore {
 
     /// Forgets what is kept under exactly this key.
     pub(crate) fn remove(&self, key: &str) {
-        self.part(key).forget(|other| other == key);
+        let mut part = self.part(key);
+        part.take(key);
+        part.void(|other| other == key);
+    }
+
+    /// Is it the same store?
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     fn part(&self, key: &str) -> MutexGuard<'_, Part> {
@@ -159,13 +171,13 @@ impl CacheStore {
     }
 
     /// What is kept for this request, unless it is of no use any more.
-    pub(crate) fn find(&self, key: &str, head: &Head) -> Option<(Arc<Entry>, Freshness)> {
+    pub(crate) fn find(&self, key: &str, asker: Asker<'_>) -> Option<(Arc<Entry>, Freshness)> {
         let mut part = self.part(key);
         let place = part.places.get(key)?;
-        let entry = Arc::clone(place.variants.iter().rev().find(|entry| entry.fits(head))?);
+        let entry = Arc::clone(place.variants.iter().rev().find(|entry| entry.fits(asker))?);
         part.touch(key);
         let freshness = entry.freshness();
-        (freshness < Freshness::Over).then_some((entry, freshness))
+        is_useful(&entry).then_some((entry, freshness))
     }
 
     /// Counts a request that was answered from here.
@@ -175,20 +187,25 @@ impl CacheStore {
         counts.stale += u64::from(is_stale);
     }
 
-    /// Who fetches?
-    pub(crate) fn turn(&self, key: &str, head: &Head) -> Turn {
+    /// Who fetches? Behind so many other caches with this store, which have their turns.
+    pub(crate) fn turn(&self, key: &str, asker: Asker<'_>, depth: u8) -> Turn {
         let mut part = self.part(key);
         let place = part.places.get(key);
-        if place.and_then(|place| place.pass_until).is_some_and(|until| until > Instant::now()) {
-            part.counts.misses += 1;
-            return Turn::Pass;
-        }
-        // Requests that the last response would tell apart do not wait for each other.
-        let last = place.and_then(|place| place.variants.last());
-        let mut variant = vec![u8::from(is_personal(head))];
-        for name in last.into_iter().flat_map(|last| last.names()) {
-            variant.extend(said(head, name));
+        let is_alone = place.is_some_and(|place| place.passes(asker));
+        let mut variant = vec![depth, u8::from(asker.is_personal())];
+        if is_alone {
+            // It has a flight of its own all the same: what is changed meanwhile is not kept.
+            part.tick += 1;
+            variant.push(1);
+            variant.extend(part.tick.to_be_bytes());
+        } else {
+            // Requests that the last response would tell apart do not wait for each other.
+            let last = place.and_then(|place| place.variants.last());
             variant.push(0);
+            for name in last.into_iter().flat_map(|last| last.names()) {
+                variant.extend(asker.said(name));
+                variant.push(0);
+            }
         }
         let key: Arc<str> = key.into();
         if let Some(flight) = part.flights.get(&(Arc::clone(&key), variant.clone())) {
@@ -198,7 +215,7 @@ impl CacheStore {
         part.counts.misses += 1;
         part.flights.insert((Arc::clone(&key), variant.clone()), Arc::clone(&flight));
         drop(part);
-        Turn::Lead(Lead { store: self.clone(), key, variant, flight })
+        Turn::Lead(Lead { store: self.clone(), key, variant, flight, is_alone })
     }
 }
 
@@ -211,9 +228,12 @@ impl Default for CacheStore {
 impl Lead {
     /// Keeps the response, and gives it to all that wait.
     pub(crate) fn keep(self, entry: &Arc<Entry>) {
+        let mut part = self.store.part(&self.key);
+        // Seen and done behind one lock, behind which changes void it as well.
         if !self.flight.is_void() {
-            self.store.part(&self.key).keep(&self.key, entry);
+            part.keep(&self.key, entry);
         }
+        drop(part);
         self.flight.land(Landed::Kept(Arc::clone(entry)));
     }
 
@@ -222,11 +242,21 @@ impl Lead {
         self.flight.land(Landed::Kept(Arc::clone(entry)));
     }
 
-    /// The response is not for others, so what was kept is not either.
-    pub(crate) fn pass(self, head: &Head) {
+    /// A response with this status is not for others, so what was kept is not either.
+    pub(crate) fn pass(self, asker: Asker<'_>, status: StatusCode) {
         let has_crowd = self.flight.waiting() > 0;
-        self.store.part(&self.key).pass(&self.key, head, has_crowd);
+        self.store.part(&self.key).pass(&self.key, asker, status, has_crowd);
         self.flight.land(Landed::Passed);
+    }
+
+    /// Another cache with the same store, further in, has done what is to be done.
+    pub(crate) fn hand_over(self) {
+        self.flight.land(Landed::Passed);
+    }
+
+    /// Counts what is good still.
+    pub(crate) fn count_validated(&self) {
+        self.store.part(&self.key).counts.validated += 1;
     }
 }
 
@@ -262,16 +292,19 @@ impl Part {
             return;
         }
         let mut place = self.take(key).unwrap_or_default();
-        place
-            .variants
-            .retain(|other| !entry.replaces(other) && other.freshness() < Freshness::Over);
+        place.variants.retain(|other| !entry.replaces(other) && is_useful(other));
         if place.variants.len() >= VARIANTS_MAX {
             place.variants.remove(0);
             self.counts.evicted += 1;
         }
         place.variants.push(Arc::clone(entry));
-        place.pass_until = None;
+        place.pass_until = [None; 2];
         self.put(key, place);
+        self.make_room();
+    }
+
+    /// What was not asked for the longest gives way.
+    fn make_room(&mut self) {
         while self.counts.bytes > self.bytes_max {
             let Some((_, oldest)) = self.order.first_key_value() else { break };
             let oldest = Arc::clone(oldest);
@@ -280,15 +313,21 @@ impl Part {
         }
     }
 
-    fn pass(&mut self, key: &Arc<str>, head: &Head, has_crowd: bool) {
+    fn pass(&mut self, key: &Arc<str>, asker: Asker<'_>, status: StatusCode, has_crowd: bool) {
         let mut place = self.take(key).unwrap_or_default();
-        place.variants.retain(|entry| !entry.fits(head));
-        if has_crowd {
-            place.pass_until = Instant::now().checked_add(PASS_FOR);
+        // What one client is told, or that something is out of order, says nothing about what is kept for others.
+        let is_news = !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS;
+        if is_news && !asker.is_personal() {
+            place.variants.retain(|entry| !entry.fits(asker));
         }
-        let has_room = weight(key) + place.held_bytes() + self.counts.bytes <= self.bytes_max;
-        if (has_crowd || !place.variants.is_empty()) && has_room {
+        if has_crowd {
+            let until = Instant::now().checked_add(PASS_FOR);
+            place.pass_until[usize::from(asker.is_personal())] = until;
+        }
+        let is_marked = place.pass_until.iter().flatten().any(|until| *until > Instant::now());
+        if is_marked || !place.variants.is_empty() {
             self.put(key, place);
+            self.make_room();
         }
     }
 
@@ -297,6 +336,11 @@ impl Part {
         for key in keys {
             self.take(&key);
         }
+        self.void(is_meant);
+    }
+
+    /// What is being fetched there is not to be kept.
+    fn void(&mut self, is_meant: impl Fn(&str) -> bool) {
         self.flights.retain(|(key, _), flight| {
             let is_over = is_meant(key);
             if is_over {
@@ -325,9 +369,20 @@ impl Part {
 }
 
 impl Place {
+    /// Are answers for such clients known not to be for others?
+    fn passes(&self, asker: Asker<'_>) -> bool {
+        let until = self.pass_until[usize::from(asker.is_personal())];
+        until.is_some_and(|until| until > Instant::now())
+    }
+
     fn held_bytes(&self) -> usize {
         self.variants.iter().map(|entry| entry.held_bytes()).sum()
     }
+}
+
+/// Is there anything that an entry may be used for? One that can be validated always may.
+fn is_useful(entry: &Entry) -> bool {
+    entry.freshness() < Freshness::Over || entry.has_validators()
 }
 
 /// What a place costs beside its responses.

@@ -1,3 +1,6 @@
+mod sharing;
+mod validation;
+
 use super::*;
 use peregrine_web::extract::Path;
 use peregrine_web::test::{TestClient, TestResponse};

@@ -2,7 +2,7 @@
 
 use super::store::Fingerprint;
 use http::StatusCode;
-use peregrine_web::{Head, Problem};
+use peregrine_web::{Head, Parts, Problem};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -60,9 +60,10 @@ pub(crate) fn stored_name(scope: &str, key: &str) -> String {
     name
 }
 
-/// What must be the same when a request is sent again: method, target, the type and coding of the content, and the content.
-pub(crate) fn fingerprint_of(head: &Head, content: &[u8]) -> Fingerprint {
-    let mut hash = Sha256::new();
+/// What must be the same when a request is sent again: method, host, target, the type and coding of the content, and the content.
+pub(crate) fn fingerprint_of(parts: &Parts, content: &[u8]) -> Fingerprint {
+    let (head, mut hash) = (&parts.head, Sha256::new());
+    add(&mut hash, parts.client().host().to_ascii_lowercase().as_bytes());
     add(&mut hash, head.method_name().as_bytes());
     add(&mut hash, head.path().as_bytes());
     add(&mut hash, head.query().unwrap_or_default().as_bytes());

@@ -1,5 +1,6 @@
 //! Where outcomes are kept, and in which form.
 
+use crate::owned;
 use bytes::{BufMut, Bytes};
 use http::{HeaderName, HeaderValue, StatusCode};
 use peregrine_web::{Body, Response};
@@ -78,9 +79,9 @@ pub struct KeptResponse {
 }
 
 impl KeptResponse {
-    pub(crate) fn of(response: &Response, content: Bytes) -> Self {
-        let fields = response.fields.iter().map(|(name, value)| (name.clone(), value.clone()));
-        Self { status: response.status, fields: fields.collect(), content }
+    pub(crate) fn of(response: &Response, content: &Bytes) -> Self {
+        let fields = response.fields.iter().map(owned::field).collect();
+        Self { status: response.status, fields, content: owned::content(content) }
     }
 
     pub(crate) fn to_response(&self) -> Response {

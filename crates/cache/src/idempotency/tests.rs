@@ -30,6 +30,9 @@ fn app(idempotency: Idempotency<MemoryStore>) -> (TestClient, Counts) {
             "busy" => return StatusCode::TOO_MANY_REQUESTS.into_response(),
             "fail" => return StatusCode::BAD_GATEWAY.into_response(),
             "long" => return "x".repeat(1000).into_response(),
+            "full" => return Problem::overloaded(1).into_response(),
+            "down" => return StatusCode::SERVICE_UNAVAILABLE.into_response(),
+            "who" => return StatusCode::UNAUTHORIZED.into_response(),
             _ => {}
         }
         let (begun, ended) = count.get();
@@ -219,4 +222,65 @@ fn keys_run_out_and_a_full_store_refuses_new_ones() {
         assert_eq!(many.text().len(), 1000);
         assert_eq!(send("\"more\"", "long").await.status(), 409);
     });
+}
+
+#[test]
+fn hosts_and_api_keys_have_nothing_to_do_with_each_other() {
+    let (client, counts) = client();
+    let with = |name: &str, value: &str| {
+        let request = client.post("/orders").header("idempotency-key", "\"a\"").body("falcon");
+        request.header(name, value).send_now().status().as_u16()
+    };
+    assert_eq!((with("x-api-key", "ali"), with("x-api-key", "eve")), (201, 201));
+    assert_eq!(counts.get(), (2, 2), "each has its own");
+    assert_eq!((with("host", "a.example"), with("host", "A.example")), (201, 201));
+    assert_eq!(with("host", "b.example"), 422, "it is not the same request there");
+    assert_eq!(counts.get(), (3, 3));
+}
+
+#[test]
+fn who_is_told_to_come_back_may_come_back() {
+    let (client, counts) = client();
+    for begun in 1..3 {
+        assert_eq!(post(&client, "\"full\"", "full").status(), 503);
+        assert_eq!(counts.get().0, begun);
+    }
+    for begun in 3..5 {
+        assert_eq!(post(&client, "\"who\"", "who").status(), 401);
+        assert_eq!(counts.get().0, begun);
+    }
+    for _ in 0..2 {
+        assert_eq!(post(&client, "\"down\"", "down").status(), 503);
+        assert_eq!(counts.get().0, 5, "nothing says that it was not done");
+    }
+}
+
+#[test]
+fn a_middleware_around_itself_carries_out_once() {
+    let outcomes = MemoryStore::new();
+    let once = || Idempotency::new(outcomes.clone());
+    let app = App::new()
+        .with(once())
+        .scope("/s", |scope| scope.with(once().required()).post("/", || "done"));
+    let client = app.test();
+    let send = || client.post("/s").header("idempotency-key", "\"a\"").send_now();
+    assert_eq!(send().text(), "done");
+    let again = send();
+    assert_eq!(
+        (again.text().as_str(), again.header("idempotent-replayed")),
+        ("done", Some("true"))
+    );
+}
+
+#[test]
+fn an_outcome_does_not_hold_the_buffer_that_it_came_in() {
+    let (piece, buffer) = crate::owned::testing::piece();
+    let body = Cell::new(Some(piece));
+    let app = App::new().with(Idempotency::new(MemoryStore::new()));
+    let client = app.post("/", move || Body::from(body.take().unwrap_or_default())).test();
+    for _ in 0..2 {
+        let sent = client.post("/").header("idempotency-key", "\"a\"").send_now();
+        assert_eq!(sent.text(), "xxxxxxxxxx");
+    }
+    assert_eq!(buffer.strong_count(), 0, "a megabyte for ten bytes");
 }

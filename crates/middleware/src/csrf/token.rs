@@ -4,6 +4,7 @@ use crate::random::{Hex, random};
 use hmac::{Hmac, Mac};
 use http::{HeaderValue, StatusCode};
 use peregrine_web::extract::FromRequestParts;
+use peregrine_web::personal::Personal;
 use peregrine_web::{Head, Parts, Problem};
 use sha2::Sha256;
 use std::cell::Cell;
@@ -163,6 +164,8 @@ fn current(head: &Head) -> Option<CsrfToken> {
 
 impl FromRequestParts for CsrfToken {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        // A page that has it is one visitor's.
+        Personal::note(parts);
         current(&parts.head).ok_or_else(|| {
             tracing::error!(target: "peregrine",
                 "the handler needs a CSRF token; add `.with(Csrf::new().tokens(key))` around it");
@@ -173,7 +176,11 @@ impl FromRequestParts for CsrfToken {
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        Ok(current(&parts.head))
+        let token = current(&parts.head);
+        if token.is_some() {
+            Personal::note(parts);
+        }
+        Ok(token)
     }
 }
 

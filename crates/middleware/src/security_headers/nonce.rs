@@ -3,6 +3,7 @@
 use crate::random::{Hex, random};
 use http::StatusCode;
 use peregrine_web::extract::FromRequestParts;
+use peregrine_web::personal::Personal;
 use peregrine_web::{Parts, Problem};
 use std::cell::Cell;
 use std::fmt;
@@ -38,7 +39,9 @@ fn current() -> Option<CspNonce> {
 }
 
 impl FromRequestParts for CspNonce {
-    async fn from_request_parts(_: &mut Parts) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        // A page that has it is for one request.
+        Personal::note(parts);
         current().ok_or_else(|| {
             tracing::error!(target: "peregrine",
                 "the handler needs a nonce; add `.with(SecurityHeaders::new().csp(..))` around it, with NONCE in the policy");
@@ -47,8 +50,12 @@ impl FromRequestParts for CspNonce {
         })
     }
 
-    async fn optional_from_request_parts(_: &mut Parts) -> Result<Option<Self>, Problem> {
-        Ok(current())
+    async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
+        let nonce = current();
+        if nonce.is_some() {
+            Personal::note(parts);
+        }
+        Ok(nonce)
     }
 }
 

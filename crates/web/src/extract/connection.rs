@@ -2,6 +2,7 @@
 
 use super::{FromRequestParts, unfit};
 use crate::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
+use crate::personal::Personal;
 use crate::problem::Problem;
 use crate::request::Parts;
 use http::StatusCode;
@@ -85,6 +86,7 @@ impl FromRequestParts for TlsInfo {
 /// `Option<Arc<ClientIdentity>>`.
 impl FromRequestParts for Arc<ClientIdentity> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        Personal::note(parts);
         parts.connection().client().cloned().ok_or_else(|| {
             Problem::new(
                 StatusCode::FORBIDDEN,
@@ -95,6 +97,7 @@ impl FromRequestParts for Arc<ClientIdentity> {
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
+        Personal::note(parts);
         Ok(parts.connection().client().cloned())
     }
 }
@@ -107,7 +110,8 @@ impl FromRequestParts for ClientIdentity {
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        Ok(parts.connection().client().map(|client| Self::clone(client)))
+        let shared = Arc::<Self>::optional_from_request_parts(parts).await?;
+        Ok(shared.map(|client| Self::clone(&client)))
     }
 }
 

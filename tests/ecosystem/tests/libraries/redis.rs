@@ -30,6 +30,7 @@ on_both_drivers! {
     what_is_published_is_a_stream_of_events,
     rate_limits_of_two_servers_count_together,
     a_rate_limit_asks_redis_once_and_comes_back_to_it,
+    limits_without_a_name_do_not_pay_each_others_debts,
 }
 
 struct Redis {
@@ -358,6 +359,28 @@ fn a_rate_limit_asks_redis_once_and_comes_back_to_it(choice: DriverChoice) {
         let limit = remaining().await;
         assert!(limit.starts_with("\"default\";r=4;t="), "{limit}");
         assert_eq!(counted.counts().store_failed, 2);
+    });
+    end(running);
+}
+
+fn limits_without_a_name_do_not_pay_each_others_debts(choice: DriverChoice) {
+    let redis = Redis::start();
+    let store = RedisStore::open(&redis.url()).timeout(START_MAX);
+    let general = RateLimit::per_second(1_000).in_redis(store.clone());
+    let logins = RateLimit::per_hour(3).in_redis(store);
+    let make = move || {
+        let app = App::new().with(general.clone()).get("/", || "hello");
+        app.scope("/login", |scope| scope.with(logins.clone()).get("/", || "in"))
+    };
+    let Some(running) = start(choice, 1, make) else { return };
+    in_runtime(async {
+        let base = base_url(&running);
+        let mut statuses = Vec::new();
+        for _ in 0..5 {
+            statuses.push(limited(&format!("{base}/login")).await.0);
+            assert_eq!(limited(&format!("{base}/")).await.0, 200);
+        }
+        assert_eq!(statuses, [200, 200, 200, 429, 429]);
     });
     end(running);
 }

@@ -171,3 +171,37 @@ fn an_issuer_that_never_answers_holds_nobody_up_for_longer_than_the_timeout() {
         assert!(response.text().contains("/problems/token-keys-unavailable"));
     }
 }
+
+#[test]
+fn a_question_that_was_left_long_ago_is_asked_again() {
+    let signer = Signer::es256("1");
+    let issuer = Issuer::new(set(&[&signer]));
+    // Each answer takes a while.
+    let (begin, wait) = tokio::sync::watch::channel(false);
+    let (asked, clock) = (issuer.clone(), issuer.clone());
+    let fetch = move || {
+        asked.asked.fetch_add(1, SeqCst);
+        let (mut wait, document) = (wait.clone(), asked.document.lock().expect("whole").clone());
+        async move {
+            wait.wait_for(|is_begun| *is_begun).await.map_err(|error| error.to_string())?;
+            document
+        }
+    };
+    let keys = Jwks::new(fetch).clock(move || Duration::from_secs(clock.seconds.load(SeqCst)));
+    let verifier = JwtVerifier::new(JwtKeys::published(keys), ISSUER, "birds");
+    let token = signer.sign(&claims(json!({})));
+    let leave = || {
+        let mut first = Box::pin(verifier.verify::<Claims>(&token));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(first.as_mut().poll(&mut context).is_pending());
+    };
+    leave();
+    assert_eq!(issuer.asked(), 1);
+    issuer.later(4);
+    leave();
+    assert_eq!(issuer.asked(), 0, "it is under way");
+    // Nobody has looked at it for longer than an answer may take: that is not the issuer's fault.
+    issuer.later(60);
+    begin.send_replace(true);
+    assert_eq!((verify(&verifier, &token), issuer.asked()), (good(), 1));
+}

@@ -1,0 +1,361 @@
+//! What one client must not get of another, nor do to others.
+
+use super::*;
+use crate::owned::testing::piece;
+use bytes::Bytes;
+use http::HeaderValue;
+use http::header::CACHE_CONTROL;
+use peregrine::auth::{ApiKey, ApiKeyPlace, Authenticate, User};
+use peregrine::session::{Session, Sessions};
+use peregrine_web::Next;
+use peregrine_web::cookies::CookieKeys;
+use std::cell::RefCell;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::task::{Context, Poll, ready};
+
+/// An application of one page, which a function makes of the request and of how often it was called.
+pub(super) fn page_of<R: IntoResponse + 'static>(
+    around: impl FnOnce(App) -> App,
+    page: impl Fn(u32, Parts) -> R + 'static,
+) -> (TestClient, Count) {
+    let count = Count::default();
+    let made = Rc::clone(&count);
+    let page = move |request: Request| {
+        made.set(made.get() + 1);
+        page(made.get(), request.parts)
+    };
+    (around(App::new()).get("/{name}", page).test(), count)
+}
+
+pub(super) fn cached(app: App) -> App {
+    app.with(Cache::new(CacheStore::new()))
+}
+
+#[test]
+fn what_shared_caches_must_validate_is_not_for_all_therefore() {
+    let (client, _, _) = client();
+    let ask = |control: &str, who: &str| {
+        with(&client, &format!("/a?max-age=60&{control}"), "authorization", who).text()
+    };
+    for control in ["must-revalidate", "s-maxage=60", "public"] {
+        assert_eq!(ask(control, "a"), ask(control, "b"), "{control}");
+    }
+    assert_ne!(ask("proxy-revalidate", "a"), ask("proxy-revalidate", "b"));
+}
+
+#[test]
+fn a_client_with_a_key_gets_its_own_answer_wherever_the_cache_is() {
+    for (is_outside, control) in
+        [(true, None), (true, Some("max-age=60")), (false, None), (false, Some("max-age=60"))]
+    {
+        let verify = async |ApiKey(key): ApiKey| Some(key);
+        let keys = Authenticate::api_key(ApiKeyPlace::header("x-key"), verify);
+        let cache = Cache::new(CacheStore::new()).ttl(60 * SECOND);
+        let app = match is_outside {
+            true => App::new().with(cache).with(keys),
+            false => App::new().with(keys).with(cache),
+        };
+        let page = move |User(name): User<String>| {
+            let mut response = name.into_response();
+            if let Some(control) = control {
+                response.fields.set(CACHE_CONTROL, HeaderValue::from_static(control));
+            }
+            response
+        };
+        let client = app.get("/me", page).test();
+        for name in ["ali", "eve"] {
+            let text = with(&client, "/me", "x-key", name).text();
+            assert_eq!(text, name, "{is_outside} {control:?}");
+        }
+    }
+}
+
+#[test]
+fn who_brings_a_key_is_not_given_what_was_made_for_those_without() {
+    let app = App::new().with(Cache::new(CacheStore::new()).ttl(60 * SECOND));
+    let page = |key: Option<ApiKey>| key.map_or("nobody".to_owned(), |ApiKey(key)| key);
+    let client = app.get("/", page).test();
+    assert_eq!((get(&client, "/").as_str(), get(&client, "/").as_str()), ("nobody", "nobody"));
+    assert_eq!(with(&client, "/", "x-api-key", "ali").text(), "ali");
+    assert_eq!(client.get("/").send_now().header("age"), Some("0"), "which stays for the others");
+}
+
+#[test]
+fn what_a_session_was_asked_for_is_one_visitors() {
+    let count = Count::default();
+    let made = Rc::clone(&count);
+    // A page with something of the session in it, for a visitor that comes for the first time.
+    let form = move |session: Session| -> Result<String, Problem> {
+        made.set(made.get() + 1);
+        session.insert("token", made.get())?;
+        Ok(format!("token {}", made.get()))
+    };
+    let client = App::new()
+        .with(Sessions::in_cookies(CookieKeys::new(&[7; 32])))
+        .with(Cache::new(CacheStore::new()).ttl(60 * SECOND))
+        .get("/form", form)
+        .get("/plain", || "plain")
+        .test();
+    let both = [get(&client, "/form"), get(&client, "/form")];
+    assert_eq!(both, ["token 1", "token 2"]);
+    drop(get(&client, "/plain"));
+    assert_eq!(client.get("/plain").send_now().header("age"), Some("0"), "others are kept");
+}
+
+#[test]
+fn a_field_that_looks_alike_is_another_one() {
+    let (client, _) = page_of(cached, |_, parts| {
+        let said = parts.head.fields_named("x-tenant").map(String::from_utf8_lossy);
+        let said = format!("{:?}", said.collect::<Vec<_>>());
+        ([("cache-control", "max-age=60"), ("vary", "x-tenant")], said)
+    });
+    let all: [&[&str]; 8] =
+        [&[",a"], &["a"], &["a", "b"], &["a,b"], &["\"a, b\""], &["\"a,b\""], &[""], &[]];
+    for sent in all {
+        let request = client.get("/a");
+        let request =
+            sent.iter().fold(request, |request, value| request.header("x-tenant", *value));
+        assert_eq!(request.send_now().text(), format!("{sent:?}"));
+    }
+}
+
+#[test]
+fn times_without_end_are_times() {
+    let ever = Duration::MAX;
+    let cache = Cache::new(CacheStore::new()).stale_if_error(ever).stale_while_revalidate(ever);
+    let (client, _) = app(cache.ttl(ever).wait_max(ever));
+    for target in ["/a", "/b?max-age=5", "/c?stale-while-revalidate=5"] {
+        assert_eq!(get(&client, target), get(&client, target), "{target}");
+    }
+}
+
+#[test]
+fn a_cache_around_another_with_the_same_store_is_not_in_its_way() {
+    run(async {
+        let store = CacheStore::new();
+        let (outer, inner) = (Cache::new(store.clone()), Cache::new(store.clone()));
+        let made = Count::default();
+        let count = Rc::clone(&made);
+        let page = async move |Path(name): Path<String>| {
+            sleep(SECOND).await;
+            count.set(count.get() + 1);
+            let control = if name == "private" { "private" } else { "x" };
+            ([("cache-control", control)], format!("page {}", count.get()))
+        };
+        let client = App::new()
+            .with(outer)
+            .scope("/s", |scope| scope.with(inner.ttl(60 * SECOND)).get("/{name}", page))
+            .test();
+        let begun = tokio::time::Instant::now();
+        for target in ["/s/kept", "/s/private"] {
+            let all: Vec<_> = (0..3).map(|_| spawn_local(client.get(target).send())).collect();
+            for one in all {
+                drop(one.await.expect("it ends"));
+            }
+        }
+        assert!(begun.elapsed() <= 5 * SECOND, "nobody waits for itself: {:?}", begun.elapsed());
+        assert_eq!(made.get(), 4, "one for all, and one for each");
+        let again = client.get("/s/kept").send().await;
+        assert_eq!((again.text().as_str(), again.header("age").is_some()), ("page 1", true));
+    });
+}
+
+#[derive(Clone)]
+struct Customer(&'static str);
+
+async fn find_customer(mut request: Request, next: Next<'_>) -> Response {
+    request.parts.extensions_mut().insert(Customer("kestrel"));
+    next.run(request).await
+}
+
+#[test]
+fn what_is_fetched_beside_knows_what_the_request_knew() {
+    run(async {
+        let around = |app: App| cached(app.with(find_customer));
+        let (client, count) = page_of(around, |number, parts| {
+            let Some(Customer(name)) = parts.extensions().get::<Customer>() else {
+                return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+            };
+            let control = [("cache-control", "max-age=10, stale-while-revalidate=100")];
+            (control, format!("{name} {number}")).into_response()
+        });
+        let ask = async || client.get("/a").send().await.text();
+        assert_eq!(ask().await, "kestrel 1");
+        sleep(20 * SECOND).await;
+        assert_eq!(ask().await, "kestrel 1");
+        sleep(SECOND).await;
+        assert_eq!((ask().await.as_str(), count.get()), ("kestrel 2", 2));
+    });
+}
+
+#[test]
+fn what_is_kept_does_not_hold_the_buffer_that_it_came_in() {
+    let buffers = Rc::new(RefCell::new(Vec::new()));
+    let all = Rc::clone(&buffers);
+    let (client, _) = page_of(cached, move |_, _| {
+        let ((content, one), (value, other)) = (piece(), piece());
+        all.borrow_mut().extend([one, other]);
+        let mut response = Response::new(StatusCode::OK).with_body(Body::from(content));
+        let value = HeaderValue::from_maybe_shared(value).expect("a value");
+        response.fields.set(HeaderName::from_static("x-a"), value);
+        response.fields.set(CACHE_CONTROL, HeaderValue::from_static("max-age=9"));
+        response
+    });
+    for _ in 0..2 {
+        let response = client.get("/a").send_now();
+        let both = (response.text(), response.header("x-a").unwrap_or_default());
+        assert_eq!((both.0.as_str(), both.1), ("xxxxxxxxxx", "xxxxxxxxxx"));
+    }
+    let buffers = buffers.borrow();
+    let held = buffers.iter().filter(|buffer| buffer.strong_count() > 0).count();
+    assert_eq!((buffers.len(), held), (2, 0), "a megabyte each for ten bytes");
+}
+
+#[test]
+fn who_is_refused_takes_nothing_from_others() {
+    run(async {
+        let (client, _) = page_of(cached, |number, parts| {
+            let control = [("cache-control", "max-age=10, stale-if-error=1000")];
+            match (parts.head.field("authorization"), number) {
+                (Some(_), _) => StatusCode::FORBIDDEN.into_response(),
+                (None, 1) => (control, "page").into_response(),
+                (None, _) => StatusCode::BAD_GATEWAY.into_response(),
+            }
+        });
+        assert_eq!(client.get("/a").send().await.text(), "page");
+        sleep(20 * SECOND).await;
+        let refused = client.get("/a").header("authorization", "wrong").send().await;
+        assert_eq!(refused.status(), 403);
+        assert_eq!(client.get("/a").send().await.text(), "page", "still better than an error");
+    });
+}
+
+#[test]
+fn a_crowd_of_strangers_keeps_nothing_out_of_the_cache() {
+    run(async {
+        let (client, _, _) = client();
+        let target = "/slow?max-age=60";
+        let strangers = (0..5).map(|number: u32| {
+            let request = client.get(target).header("authorization", number.to_string());
+            spawn_local(request.send())
+        });
+        for one in strangers.collect::<Vec<_>>() {
+            drop(one.await.expect("it ends"));
+        }
+        let first = client.get(target).send().await.text();
+        assert_eq!(client.get(target).send().await.text(), first, "this one may be kept");
+    });
+}
+
+#[test]
+fn a_full_store_knows_what_is_not_to_be_waited_for() {
+    run(async {
+        let store = CacheStore::with_bytes_max(5000);
+        let (client, _) = app(Cache::new(store.clone()));
+        for number in 0..30 {
+            drop(client.get(&format!("/p{number}?max-age=60")).send().await);
+        }
+        // There is no room for one more, however small.
+        let pad = "a".repeat(5000 - store.counts().bytes);
+        let target = format!("/slow?private&{pad}");
+        let wave = async || {
+            let begun = tokio::time::Instant::now();
+            let ask = || spawn_local(client.get(&target).send());
+            for one in [ask(), ask(), ask()] {
+                drop(one.await.expect("it ends"));
+            }
+            begun.elapsed()
+        };
+        assert!(wave().await >= 2 * SECOND, "they wait for the first, and then ask themselves");
+        assert!(wave().await < 2 * SECOND, "which they know the second time");
+        assert!(store.counts().bytes <= 5000);
+    });
+}
+
+#[test]
+fn a_stale_response_is_better_than_a_panic() {
+    run(async {
+        let (client, _) = page_of(cached, |number, _| {
+            assert_eq!(number, 1, "as asked");
+            ([("cache-control", "max-age=10, stale-if-error=30")], "page")
+        });
+        assert_eq!(client.get("/a").send().await.text(), "page");
+        sleep(20 * SECOND).await;
+        assert_eq!(client.get("/a").send().await.text(), "page");
+        sleep(30 * SECOND).await;
+        let panicked = spawn_local(client.get("/a").send()).await;
+        assert!(panicked.is_err(), "and then the server knows what to do about it");
+    });
+}
+
+/// Content that takes three seconds.
+struct Slow(Option<Pin<Box<tokio::time::Sleep>>>);
+
+impl http_body::Body for Slow {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        let Some(sleep) = &mut self.0 else { return Poll::Ready(None) };
+        ready!(sleep.as_mut().poll(context));
+        self.0 = None;
+        Poll::Ready(Some(Ok(http_body::Frame::data(Bytes::from_static(b"slow")))))
+    }
+}
+
+#[test]
+fn a_response_is_as_old_as_its_beginning() {
+    run(async {
+        let (client, _) = page_of(cached, |_, _| {
+            let body = Body::new(Slow(Some(Box::pin(sleep(3 * SECOND)))));
+            ([("cache-control", "max-age=60")], body)
+        });
+        assert_eq!(client.get("/a").send().await.text(), "slow");
+        assert_eq!(client.get("/a").send().await.header("age"), Some("3"));
+    });
+}
+
+#[test]
+fn what_was_changed_in_the_same_moment_is_not_kept() {
+    const CHANGES: u32 = 50_000;
+    // A store with much to look through, so that a change takes its time.
+    let store = CacheStore::with_bytes_max(8 << 20);
+    let (filler, _) = app(Cache::new(store.clone()));
+    for number in 0..500 {
+        drop(get(&filler, &format!("/p{number}?max-age=60")));
+    }
+    // A worker has its own application, and the store is of all.
+    let (version, is_over) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+    let worker = {
+        let (store, version) = (store.clone(), Arc::clone(&version));
+        move || {
+            let page =
+                move |_, _| ([("cache-control", "max-age=60")], version.load(SeqCst).to_string());
+            page_of(|app| app.with(Cache::new(store)), page).0
+        }
+    };
+    let other = {
+        let (worker, is_over) = (worker.clone(), Arc::clone(&is_over));
+        std::thread::spawn(move || {
+            let client = worker();
+            while !is_over.load(SeqCst) {
+                drop(get(&client, "/a"));
+            }
+        })
+    };
+    let client = worker();
+    let mut unseen = 0;
+    for change in 1..=CHANGES {
+        version.store(change, SeqCst);
+        store.invalidate("/a");
+        unseen += u32::from(get(&client, "/a") != change.to_string());
+    }
+    is_over.store(true, SeqCst);
+    other.join().expect("it ends");
+    assert_eq!(unseen, 0, "of {CHANGES} changes");
+}
