@@ -2,7 +2,7 @@
 
 use crate::body::{Busy, Progress, Sent};
 use crate::pool::{Pool, Sender, connect};
-use crate::upstreams::{Check, Set};
+use crate::upstreams::{Check, Checking, Set};
 use http::{HeaderValue, Request, Response, header::HOST};
 use hyper::body::Incoming;
 use peregrine_web::Body;
@@ -38,6 +38,8 @@ pub(crate) enum Failure {
     Late,
     /// The client's content broke off.
     Content,
+    /// There is no URL for what the client asks for.
+    Target,
 }
 
 impl Failure {
@@ -48,7 +50,7 @@ impl Failure {
 
     /// Is it the upstream's?
     pub(crate) fn is_upstreams(&self) -> bool {
-        !matches!(self, Self::Content)
+        !matches!(self, Self::Content | Self::Target)
     }
 }
 
@@ -61,6 +63,7 @@ impl fmt::Display for Failure {
             Self::Broken(error) => write!(f, "no response: {error}"),
             Self::Late => f.write_str("no response in time"),
             Self::Content => f.write_str("the content of the request broke off"),
+            Self::Target => f.write_str("the request's target is no URL"),
         }
     }
 }
@@ -139,7 +142,7 @@ pub(crate) async fn send(
 async fn within<F: Future>(answer: F, progress: &Progress, limit: Duration) -> Option<F::Output> {
     let mut answer = pin!(answer);
     let mut since = Instant::now();
-    let mut alarm = pin!(sleep_until(since + limit));
+    let mut alarm = pin!(sleep_until(later(since, limit)));
     poll_fn(|context| {
         if let Poll::Ready(answer) = answer.as_mut().poll(context) {
             return Poll::Ready(Some(answer));
@@ -152,14 +155,21 @@ async fn within<F: Future>(answer: F, progress: &Progress, limit: Duration) -> O
             let next = if progress.is_waiting.get() { Some(Instant::now()) } else { moved };
             let Some(next) = next else { return Poll::Ready(None) };
             since = next;
-            alarm.as_mut().reset(since + limit);
+            alarm.as_mut().reset(later(since, limit));
         }
     })
     .await
 }
 
+/// The time after `from` by so much, or one that nobody lives to see.
+pub(crate) fn later(from: Instant, by: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+    from.checked_add(by).unwrap_or_else(|| from + FAR)
+}
+
 /// Asks an upstream whether it is well.
-pub(crate) async fn check(set: Arc<Set>, number: usize, check: Check) {
+pub(crate) async fn check(checking: Checking, check: Check) {
+    let (set, number) = (checking.set(), checking.number());
     let upstream = &set.all[number];
     let asked = async {
         let mut sender = connect(upstream).await.map_err(|error| error.to_string())?;

@@ -7,6 +7,7 @@
 //! Start with `proxy.rs`; `fields.rs` is what is said to the other side, without I/O.
 #![forbid(unsafe_code)]
 
+mod asked;
 mod attempt;
 mod body;
 mod fields;

@@ -228,21 +228,21 @@ impl Set {
         }
     }
 
-    /// The upstream that it is time to check; it counts as being checked until that is told.
-    pub(crate) fn due(&self) -> Option<usize> {
+    /// The upstream that it is time to check.
+    pub(crate) fn due(self: &Arc<Self>) -> Option<Checking> {
         let every = millis(self.check.as_ref()?.every);
         let now = now();
-        self.all.iter().position(|upstream| {
+        let number = self.all.iter().position(|upstream| {
             let is_due = upstream.checked_at.load(Ordering::Relaxed).saturating_add(every) <= now;
             is_due && !upstream.is_checked.swap(true, Ordering::Relaxed)
-        })
+        });
+        number.map(|number| Checking(Arc::clone(self), number))
     }
 
     /// What a check came to.
     pub(crate) fn checked(&self, number: usize, outcome: Result<(), String>) {
         let upstream = &self.all[number];
         upstream.checked_at.store(now(), Ordering::Relaxed);
-        upstream.is_checked.store(false, Ordering::Relaxed);
         match outcome {
             Ok(()) => {
                 upstream.failed_checks.store(0, Ordering::Relaxed);
@@ -263,6 +263,25 @@ impl Set {
     }
 }
 
+/// A check that is under way. Dropped with its worker it leaves the upstream to the others.
+pub(crate) struct Checking(Arc<Set>, usize);
+
+impl Checking {
+    pub(crate) fn set(&self) -> &Set {
+        &self.0
+    }
+
+    pub(crate) fn number(&self) -> usize {
+        self.1
+    }
+}
+
+impl Drop for Checking {
+    fn drop(&mut self) {
+        self.0.all[self.1].is_checked.store(false, Ordering::Relaxed);
+    }
+}
+
 impl Upstream {
     fn read(text: &str) -> Result<Self, UpstreamError> {
         let invalid = || UpstreamError::Invalid(text.to_owned());
@@ -278,6 +297,10 @@ impl Upstream {
             return Err(invalid());
         }
         let host = authority.host();
+        let is_port_said = authority.as_str().len() > host.len() + 1;
+        if is_port_said && authority.port_u16().is_none() {
+            return Err(invalid());
+        }
         Ok(Self {
             host: host
                 .strip_prefix('[')
@@ -371,6 +394,8 @@ mod tests {
             ("/a", false),
             ("http://u@a", false),
             ("http://a/?b", false),
+            ("http://a:65536", false),
+            ("http://[::1]:99999/", false),
             ("", false),
         ] {
             let error = Upstreams::new([url]).expect_err("it is none");
@@ -417,10 +442,17 @@ mod tests {
         let upstreams = Upstreams::new(["http://a", "http://b"]).expect("valid");
         let upstreams = upstreams.check("/health", Duration::from_secs(3600)).failures_max(1);
         let set = upstreams.shared();
-        assert_eq!([set.due(), set.due(), set.due()], [Some(0), Some(1), None]);
+        let due = || set.due().as_ref().map(Checking::number);
+        let (first, second) = (set.due().expect("it is time"), set.due().expect("it is time"));
+        assert_eq!([first.number(), second.number()], [0, 1]);
+        assert_eq!(due(), None);
+        // One that is given up is due still.
+        drop(first);
+        assert_eq!((due(), due()), (Some(0), Some(0)));
+        drop(second);
         set.checked(0, Err("500".to_owned()));
         set.checked(1, Ok(()));
-        assert_eq!(set.due(), None);
+        assert_eq!(due(), None);
         assert_eq!(
             upstreams.states().iter().map(|state| state.is_up).collect::<Vec<_>>(),
             [false, true]
