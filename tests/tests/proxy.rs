@@ -7,8 +7,8 @@ use peregrine::proxy::{Balance, Proxy, Upstreams};
 use peregrine::web::test::block_on;
 use peregrine::web::upgrade::OnUpgrade;
 use peregrine::{DriverChoice, Error, Place, Running};
-use peregrine_tests::server::SocketWire;
 use peregrine_tests::server::streams::Streams;
+use peregrine_tests::server::{SocketWire, secure};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::num::NonZeroUsize;
@@ -60,6 +60,10 @@ on_both_drivers! {
     trailers_say_nothing_of_who_asks_and_how_it_came,
     a_websocket_of_http2_passes_to_an_upstream_of_http1,
     requests_of_http2_are_whole_for_an_upstream_of_http1,
+    interim_responses_pass_and_a_flood_of_them_does_not,
+    an_upstream_over_tls_is_asked_in_http2_and_only_if_it_is_who_it_says,
+    an_upstream_of_http2_gives_and_takes_all_that_one_of_http1_does,
+    requests_share_a_connection_of_http2_and_a_new_one_follows_its_end,
 }
 
 /// Only a hang takes so long.
@@ -1163,4 +1167,185 @@ fn a_websocket_of_http2_passes_to_an_upstream_of_http1(choice: DriverChoice) {
         let id = client.get("/plain");
         assert_eq!(client.answer(id).await.text(), "no");
     });
+}
+
+fn interim_responses_pass_and_a_flood_of_them_does_not(choice: DriverChoice) {
+    let early = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\nConnection: x-hop\r\nX-Hop: 1\r\n\r\n";
+    for count in [1, 3, 1000] {
+        let (url, _) = peer(move |_, mut stream| {
+            drop(head_of(&mut stream));
+            let _ = stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n");
+            for _ in 0..count {
+                let _ = stream.write_all(early.as_bytes());
+                if count < 5 {
+                    thread::sleep(Duration::from_millis(20));
+                }
+            }
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        });
+        let upstreams = Upstreams::new([url]).expect("a URL");
+        let Some(proxy) = proxy(choice, upstreams, |proxy| proxy) else { return };
+        let answer = get(&proxy, "/", "");
+        let hints = answer.matches("HTTP/1.1 103").count();
+        assert!(answer.ends_with("\r\n\r\nok") && !answer.contains("x-hop"), "{answer}");
+        assert!(!answer.contains("HTTP/1.1 100"), "{answer}");
+        if count < 5 {
+            assert_eq!(hints, count, "{answer}");
+            assert!(answer.to_lowercase().contains("link: </a.css>; rel=preload"), "{answer}");
+        } else {
+            assert!(hints <= 16, "{hints}");
+        }
+        // Who speaks HTTP/1.0 knows nothing of them.
+        let old = asked(&proxy, "GET / HTTP/1.0\r\nHost: a\r\n\r\n");
+        assert!(!old.contains(" 103 ") && old.ends_with("ok"), "{old}");
+    }
+}
+
+/// What an upstream says of how it was asked, and a WebSocket.
+fn versions() -> App {
+    App::new()
+        .get("/version", |request: Request| {
+            format!("{:?}\n{}", request.parts.head.version(), echo(&request))
+        })
+        .get("/port", |peer: PeerAddress| format!("{peer:?}"))
+        .get("/large", || vec![b'x'; 3 << 20])
+        .post("/echo", (async |body: Body| body).body_limit(1 << 30))
+        .get("/chat", |upgrade: peregrine::websocket::WebSocketUpgrade| {
+            upgrade.on_upgrade(async move |mut socket| {
+                while let Some(Ok(message)) = socket.recv().await {
+                    if socket.send(message).await.is_err() {
+                        break;
+                    }
+                }
+            })
+        })
+}
+
+/// The URL of a server over TLS, by a name that its certificate has.
+fn secure_url(running: &Running) -> String {
+    let address = running.places().find_map(|place| match place {
+        Place::Tcp(address) => Some(*address),
+        _ => None,
+    });
+    format!("https://localhost:{}", address.expect("it listens").port())
+}
+
+fn over_tls(choice: DriverChoice) -> Option<Running> {
+    let server = Server::new().tls("127.0.0.1:0", secure::server_tls()).driver(choice);
+    match server.workers(NonZeroUsize::MIN).quiet().start(versions) {
+        Err(Error::Driver { .. }) => None,
+        running => Some(running.expect("the server starts")),
+    }
+}
+
+fn talks(proxy: &Running) {
+    let mut client = connect(proxy);
+    let request = "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    client.write_all(request.as_bytes()).expect("connected");
+    let head = head_of(&mut client);
+    assert_eq!(
+        (status(&head), field(&head, "sec-websocket-accept")),
+        (101, Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="))
+    );
+    client.write_all(b"\x81\x85\0\0\0\0hello").expect("connected");
+    let mut answer = [0; 7];
+    client.read_exact(&mut answer).expect("an answer");
+    assert_eq!(&answer, b"\x81\x05hello");
+}
+
+fn an_upstream_over_tls_is_asked_in_http2_and_only_if_it_is_who_it_says(choice: DriverChoice) {
+    let Some(upstream) = over_tls(choice) else { return };
+    let url = secure_url(&upstream);
+    for version in secure::VERSIONS {
+        let config = secure::client_config(version);
+        let upstreams = Upstreams::with_tls([url.as_str()], &config).expect("a URL");
+        let upstreams = upstreams.check("/version", Duration::from_millis(1));
+        let proxy = proxy(choice, upstreams.clone(), |proxy| proxy).expect("as the other");
+        for _ in 0..3 {
+            let answer = get(&proxy, "/version", "TE: trailers\r\n");
+            assert!(status(&answer) == 200 && answer.contains("\r\n\r\nHTTP/2.0\n"), "{answer}");
+            assert!(answer.contains("\nte: trailers\n"), "{answer}");
+            // The host that the client asked for, and not that of the connection.
+            assert!(answer.contains("\nx-forwarded-host: a.example"), "{answer}");
+            assert_eq!(field(&answer, "via"), Some("2.0 peregrine"), "{answer}");
+        }
+        talks(&proxy);
+        assert_eq!(upstreams.states()[0].failures, 0);
+        // Another name than that of the certificate.
+        let other = url.replace("localhost", "127.0.0.2");
+        let upstreams = Upstreams::with_tls([other], &config).expect("a URL");
+        let proxy = self::proxy(choice, upstreams, |proxy| proxy).expect("as the other");
+        assert_eq!(status(&get(&proxy, "/version", "")), 502);
+    }
+    // Nobody whom the system trusts has signed it; on a machine that trusts nobody this is told at once.
+    if let Ok(upstreams) = Upstreams::new([url]) {
+        let proxy = proxy(choice, upstreams, |proxy| proxy).expect("as the other");
+        let answer = get(&proxy, "/version", "");
+        assert!(status(&answer) == 502 && answer.contains("upstream-unreachable"), "{answer}");
+    }
+}
+
+fn an_upstream_of_http2_gives_and_takes_all_that_one_of_http1_does(choice: DriverChoice) {
+    let Some(upstream) = serve(choice, versions) else { return };
+    let upstreams = Upstreams::new([url(&upstream)]).expect("a URL").http2();
+    let Some(proxy) = proxy(choice, upstreams.clone(), |proxy| proxy) else { return };
+    assert!(get(&proxy, "/version", "").contains("\r\n\r\nHTTP/2.0\n"));
+    let answer = get(&proxy, "/large", "");
+    assert_eq!(field(&answer, "content-length"), Some("3145728"));
+    assert_eq!(answer.split_once("\r\n\r\n").expect("a head").1.len(), 3 << 20);
+    let large = "y".repeat(3 << 20);
+    let length = large.len();
+    let answer = asked(
+        &proxy,
+        &format!(
+            "POST /echo HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{large}"
+        ),
+    );
+    assert!(answer.ends_with(&large), "{}", &answer[..300.min(answer.len())]);
+    let answer = asked(
+        &proxy,
+        "POST /echo HTTP/1.1\r\nHost: a\r\nConnection: close, te\r\nTE: trailers\r\nTrailer: x-sum\r\n\
+        Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\nx-sum: 7\r\n\r\n",
+    );
+    let answer = answer.to_lowercase();
+    assert!(answer.ends_with("4\r\nbody\r\n0\r\nx-sum: 7\r\n\r\n"), "{answer}");
+    let head = asked(&proxy, "HEAD /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert_eq!((status(&head), field(&head, "content-length")), (200, Some("3145728")));
+    talks(&proxy);
+    assert_eq!(status(&get(&proxy, "/none", "")), 404);
+    let states = upstreams.states();
+    assert!(states[0].failures == 0 && states[0].busy <= 1, "{states:?}");
+}
+
+fn requests_share_a_connection_of_http2_and_a_new_one_follows_its_end(choice: DriverChoice) {
+    let Some(upstream) = serve(choice, versions) else { return };
+    let address = upstream.http_address().expect("it speaks HTTP");
+    let upstreams = Upstreams::new([url(&upstream)]).expect("a URL").http2();
+    let Some(proxy) = proxy(choice, upstreams.clone(), |proxy| proxy) else { return };
+    let port = || get(&proxy, "/port", "").split("\r\n\r\n").nth(1).map(str::to_owned);
+    let first = port();
+    // Responses that nobody takes yet do not keep others waiting, nor do they take a connection each.
+    let waiting: Vec<_> = (0..20)
+        .map(|_| {
+            let mut client = connect(&proxy);
+            client.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
+            assert_eq!(status(&head_of(&mut client)), 200);
+            client
+        })
+        .collect();
+    assert!(first.is_some() && port() == first);
+    assert!(upstreams.states()[0].busy > 0);
+    drop(waiting);
+    wait_for(|| upstreams.states()[0].busy == 0);
+    assert_eq!(port(), first);
+    // The upstream goes, and another one comes in its place.
+    drop(upstream.shut_down().expect("it ends"));
+    assert_eq!(status(&get(&proxy, "/port", "")), 502);
+    let place = address.to_string();
+    let server = Server::bind(place.as_str()).driver(choice).workers(NonZeroUsize::MIN).quiet();
+    let again = server.start(versions).expect("the place is free again");
+    let answer = get(&proxy, "/port", "");
+    assert!(status(&answer) == 200, "{answer}");
+    drop(again);
 }

@@ -122,6 +122,14 @@ pub(crate) fn response(from: &HeaderMap, version: Version, pseudonym: &str) -> F
     fields
 }
 
+/// The fields of an interim response, for the client.
+pub(crate) fn interim(from: &HeaderMap) -> HeaderMap {
+    let nominated = nominated(from.get_all(CONNECTION).iter().map(HeaderValue::as_bytes));
+    let passes = |name: &HeaderName| !OF_ONE_HOP.contains(name) && !nominated.contains(name);
+    let kept = from.iter().filter(|(name, _)| passes(name));
+    kept.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
 /// Content as it passes: trailers without what is about a connection, and without what only a head may say of who asks.
 pub(crate) fn trailers<T>(frame: Frame<T>) -> Frame<T> {
     match frame.into_trailers() {

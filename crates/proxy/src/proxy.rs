@@ -1,14 +1,16 @@
 //! The handler.
 
 use crate::asked::{ask_upgrade, framing, has_dots};
-use crate::attempt::{Answer, Failed, Failure, Timeouts, check, send};
+use crate::attempt::{Answer, Failed, Failure, Order, Timeouts, check, send};
 use crate::body::{Progress, Promised, Received};
 use crate::fields::{self, HostChoice, Telling, VIA_MAX};
+use crate::interim::Interims;
 use crate::pool::Pool;
 use crate::tunnel::tunnel;
 use crate::upstreams::{Upstream, Upstreams};
 use http::header::{ALLOW, CONTENT_LENGTH, HOST, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
+use peregrine_web::extract::{FromRequestParts, Interim};
 use peregrine_web::upgrade::OnUpgrade;
 use peregrine_web::{
     Body, BodyError, Head, IntoResponse, Parts, Problem, Request, Response, Service,
@@ -57,7 +59,8 @@ const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 /// | no connection, or no sound response | 502, or another upstream |
 /// | retries | two, each on an upstream that was not asked: of a request that none has seen; and of GET, HEAD, OPTIONS, PUT and DELETE whose content can be sent again |
 /// | health | see [`Upstreams`] |
-/// | connections | of HTTP/1.1 without TLS; 32 of each worker to each upstream are kept for 30 s |
+/// | interim responses | 103 and others pass, up to 16; those of HTTP/2 upstreams do not |
+/// | connections | of HTTP/1.1; with the feature `proxy-tls` over TLS and of HTTP/2 too. 32 of each worker to each upstream are kept for 30 s |
 ///
 /// hyper reads what upstreams answer, and writes what they are asked, from parsed heads: nothing that is ambiguous passes in either direction.
 pub struct Proxy {
@@ -197,9 +200,17 @@ struct Why {
     error: Option<BodyError>,
 }
 
+/// What all attempts have in common.
+struct Asking<'a> {
+    parts: &'a Parts,
+    interims: &'a Interims,
+    is_upgrade: bool,
+}
+
 impl Proxy {
     async fn pass(&self, request: Request) -> Result<Response, Problem> {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        let interims = Interims::new(Interim::from_request_parts(&mut parts).await?);
         let method = parts.head.method();
         if matches!(method, Method::CONNECT | Method::TRACE) {
             let detail = "this method is not passed on";
@@ -230,7 +241,8 @@ impl Proxy {
             ask_upgrade(&mut map, protocols);
         }
         self.check();
-        let answered = self.answer(&parts, method.clone(), path, map, body).await;
+        let asking = Asking { parts: &parts, interims: &interims, is_upgrade: protocols.is_some() };
+        let answered = self.answer(&asking, method.clone(), path, map, body).await;
         match answered {
             Ok(answer) => self.respond(answer, &method, protocols.as_ref()),
             Err((why, number)) => Err(self.explain(why, number, &parts)),
@@ -240,12 +252,13 @@ impl Proxy {
     /// Asks upstreams, until one answers or the request may not be sent again.
     async fn answer(
         &self,
-        parts: &Parts,
+        asking: &Asking<'_>,
         method: Method,
         path: &str,
         map: HeaderMap,
         body: Body,
     ) -> Result<Answer, Asked> {
+        let Asking { parts, interims, is_upgrade } = *asking;
         let set = self.upstreams.shared();
         // Content that is here can be sent again, whatever became of it.
         let (whole, mut rest) = match body.into_shared() {
@@ -264,8 +277,10 @@ impl Proxy {
             let upstream = &set.all[number];
             let request = self.request(&method, upstream, path, &map, parts, body)?;
             let progress = Rc::<Progress>::default();
-            let sent =
-                send(set, number, &self.pools[number], request, &progress, self.timeouts).await;
+            let (pool, timeouts) = (&*self.pools[number], self.timeouts);
+            let order =
+                Order { set, number, pool, is_upgrade, progress: &progress, interims, timeouts };
+            let sent = send(&order, request).await;
             let Failed { why, body, is_old } = match sent {
                 Ok(answer) => {
                     set.well(number);
