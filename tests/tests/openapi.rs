@@ -1,9 +1,11 @@
 //! Documents of OpenAPI through a server on every driver.
 
+use peregrine::auth::{Authenticate, BearerToken, User};
 use peregrine::openapi::{
     Api, DescribeExt, HasOpenApi, JsonSchema, OpenApi, SecurityScheme, Status, describe, schemars,
 };
 use peregrine::prelude::*;
+use peregrine::rate_limit::RateLimit;
 use peregrine::validate::Valid;
 use peregrine::websocket::WebSocketUpgrade;
 use peregrine::{DriverChoice, Error, Running};
@@ -28,6 +30,7 @@ macro_rules! on_both_drivers {
 on_both_drivers! {
     every_worker_has_the_same_document,
     what_the_document_says_is_what_the_handlers_do,
+    middleware_that_refuses_is_in_the_document_of_what_it_guards,
     the_page_comes_with_its_files_and_may_load_nothing_else,
     an_application_with_a_route_that_nobody_described_does_not_start,
 }
@@ -83,6 +86,13 @@ async fn bye() -> &'static str {
     "bye"
 }
 
+#[derive(Clone)]
+struct Robot;
+
+async fn robot(_: User<Robot>) -> &'static str {
+    "beep"
+}
+
 fn api() -> OpenApi {
     OpenApi::new("Birds", "1.0")
         .security_scheme("token", SecurityScheme::bearer(""))
@@ -90,7 +100,14 @@ fn api() -> OpenApi {
 }
 
 fn app() -> App {
-    App::new().scope("/birds", describe(birds)).add((hello, bye)).add(api())
+    let robots =
+        Authenticate::bearer(async |BearerToken(token)| (token == "good").then_some(Robot));
+    let guarded = |api: Api| api.with(robots).with(RateLimit::per_hour(1)).get("/me", robot);
+    App::new()
+        .scope("/birds", describe(birds))
+        .scope("/robots", describe(guarded))
+        .add((hello, bye))
+        .add(api())
 }
 
 fn start(choice: DriverChoice, app: fn() -> App) -> Option<Result<Running, Error>> {
@@ -174,6 +191,39 @@ fn what_the_document_says_is_what_the_handlers_do(choice: DriverChoice) {
         assert!(is_told, "{method} {path}: {content:?}\n{head}");
     }
     assert!(operation("get", "/birds/live")["responses"]["101"].is_object());
+}
+
+fn middleware_that_refuses_is_in_the_document_of_what_it_guards(choice: DriverChoice) {
+    let Some(running) = start(choice, app) else { return };
+    let running = running.expect("the server starts");
+    let document: Value =
+        serde_json::from_str(&ask(&running, "GET", "/openapi.json", "").1).expect("JSON");
+    let guarded = &document["paths"]["/robots/me"]["get"]["responses"];
+    let mut refused = Vec::new();
+    for token in ["bad", "good", "good", "good"] {
+        let head = get_as(&running, "/robots/me", token);
+        let status: u16 = head.split(' ').nth(1).and_then(|it| it.parse().ok()).expect("a status");
+        let told = &guarded[status.to_string()]["content"];
+        let media_type = if status == 200 { "text/plain" } else { "application/problem+json" };
+        assert!(told[media_type].is_object(), "{status} {guarded}");
+        refused.push(status);
+    }
+    assert!(refused.starts_with(&[401, 200]) && refused.contains(&429), "{refused:?}");
+    let open = &document["paths"]["/hello"]["get"]["responses"];
+    assert!(open["401"].is_null() && open["429"].is_null(), "{open}");
+}
+
+fn get_as(running: &Running, path: &str, token: &str) -> String {
+    let mut peer =
+        TcpStream::connect(running.http_address().expect("it speaks HTTP")).expect("it listens");
+    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\r\n"
+    );
+    peer.write_all(request.as_bytes()).expect("connected");
+    let mut text = String::new();
+    peer.read_to_string(&mut text).expect("text");
+    text
 }
 
 fn the_page_comes_with_its_files_and_may_load_nothing_else(choice: DriverChoice) {

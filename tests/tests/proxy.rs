@@ -4,16 +4,19 @@ use futures_core::Stream;
 use peregrine::bytes::Bytes;
 use peregrine::prelude::*;
 use peregrine::proxy::{Balance, Proxy, Upstreams};
+use peregrine::web::test::block_on;
 use peregrine::web::upgrade::OnUpgrade;
-use peregrine::{DriverChoice, Running};
+use peregrine::{DriverChoice, Place, Running};
 use peregrine_tests::client::{PATIENCE, connect, field, started, wait_for};
 use peregrine_tests::on_both_drivers;
+use peregrine_tests::server::streams::Streams;
+use peregrine_tests::server::{SocketWire, secure};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::num::NonZeroUsize;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -33,6 +36,24 @@ on_both_drivers! {
     a_path_does_not_lead_out_of_what_is_meant,
     checks_find_who_is_ill_and_who_is_well_again,
     a_shutdown_does_not_wait_for_connections_that_wait,
+    content_passes_with_any_method_and_no_content_is_said_so,
+    no_protocol_leads_around_the_proxy,
+    what_an_upstream_says_of_content_that_is_not_there_is_passed_on_or_left_out,
+    an_upstream_cannot_answer_the_next_request,
+    an_answer_in_a_form_that_the_client_did_not_ask_for_is_none,
+    a_time_limit_may_be_as_long_as_a_duration_is,
+    a_segment_that_some_servers_take_for_dots_is_one,
+    what_is_too_large_is_refused_before_anybody_is_asked,
+    an_answer_before_the_content_was_sent_reaches_the_client_and_its_connection_is_given_back,
+    a_tunnel_that_one_side_has_ended_does_not_stay_for_ever,
+    a_request_that_says_so_goes_no_further,
+    trailers_say_nothing_of_who_asks_and_how_it_came,
+    a_websocket_of_http2_passes_to_an_upstream_of_http1,
+    requests_of_http2_are_whole_for_an_upstream_of_http1,
+    interim_responses_pass_and_a_flood_of_them_does_not,
+    an_upstream_over_tls_is_asked_in_http2_and_only_if_it_is_who_it_says,
+    an_upstream_of_http2_gives_and_takes_all_that_one_of_http1_does,
+    requests_share_a_connection_of_http2_and_a_new_one_follows_its_end,
 }
 
 fn serve(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<Running> {
@@ -191,10 +212,11 @@ fn who_asks_is_told_and_cannot_be_forged(choice: DriverChoice) {
     let Some(upstream) = serve(choice, app) else { return };
     let upstreams = Upstreams::new([url(&upstream)]).expect("a URL");
     let forged = "X-Forwarded-For: 1.2.3.4\r\nX_Forwarded_For: 1.2.3.5\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: evil\r\n\
-        X-Real-IP: 1.2.3.6\r\nForwarded: for=1.2.3.7\r\nX-Forwarded-Prefix: /evil\r\n";
+        X-Real-IP: 1.2.3.6\r\nForwarded: for=1.2.3.7\r\nX-Forwarded-Prefix: /evil\r\nX-Forwarded-Ssl: on\r\nX_Forwarded_User: root\r\n";
     let ours = |answer: &str| {
-        let lines =
-            answer.lines().filter(|line| line.contains("forwarded") || line.starts_with("x-real"));
+        let lines = answer.lines().filter(|line| {
+            line.contains("forwarded") || line.contains("x_") || line.starts_with("x-real")
+        });
         let mut lines: Vec<_> = lines.map(str::to_owned).collect();
         lines.sort();
         lines.join("|")
@@ -220,9 +242,9 @@ fn who_asks_is_told_and_cannot_be_forged(choice: DriverChoice) {
     let answer = get(
         &behind.expect("it starts"),
         "/",
-        "X-Forwarded-For: 9.9.9.9, 8.8.8.8\r\nX-Forwarded-Proto: https\r\n",
+        "X-Forwarded-For: 9.9.9.9, 8.8.8.8\r\nX-Forwarded-Proto: https\r\nX-Forwarded-User: ada\r\n",
     );
-    let expected = "x-forwarded-for: 9.9.9.9, 8.8.8.8, 127.0.0.1|x-forwarded-host: a.example|x-forwarded-proto: https";
+    let expected = "x-forwarded-for: 9.9.9.9, 8.8.8.8, 127.0.0.1|x-forwarded-host: a.example|x-forwarded-proto: https|x-forwarded-user: ada";
     assert_eq!(ours(&answer), expected);
 }
 
@@ -642,4 +664,646 @@ fn a_shutdown_does_not_wait_for_connections_that_wait(choice: DriverChoice) {
     assert!(begun.elapsed() < PATIENCE / 3, "{:?}", begun.elapsed());
     assert_eq!((stopped.tasks_cut(), stopped.cut.len()), (0, 0), "{stopped}");
     drop(upstream);
+}
+
+/// A peer that gives every request this answer, and keeps what it was asked.
+fn answering(answer: &'static str) -> (String, Arc<Mutex<Vec<String>>>) {
+    let heads = Arc::new(Mutex::new(Vec::new()));
+    let shared = Arc::clone(&heads);
+    let (url, _) = peer(move |_, mut stream| {
+        loop {
+            let head = head_of(&mut stream);
+            if head.is_empty() {
+                break;
+            }
+            shared.lock().expect("no panic").push(head);
+            if stream.write_all(answer.as_bytes()).is_err() {
+                break;
+            }
+        }
+    });
+    (url, heads)
+}
+
+fn content_passes_with_any_method_and_no_content_is_said_so(choice: DriverChoice) {
+    let app = || {
+        App::new().subtree("/", async |request: Request| {
+            let text = echo(&request);
+            let body = request.body.into_bytes(1 << 20).await.expect("content");
+            format!("{text}\n\n{}", String::from_utf8_lossy(&body))
+        })
+    };
+    let Some((proxy, _upstream)) = pair(choice, app) else { return };
+    let send = |method: &str, fields: &str, body: &str| {
+        asked(
+            &proxy,
+            &format!("{method} / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n{body}"),
+        )
+    };
+    for method in ["GET", "POST", "DELETE", "OPTIONS", "SEARCH"] {
+        for (fields, body) in [
+            ("Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\n\r\n"),
+            ("Content-Length: 5\r\n", "hello"),
+        ] {
+            let answer = send(method, fields, body);
+            assert!(
+                status(&answer) == 200 && answer.ends_with("\n\nhello"),
+                "{method} {fields} {answer}"
+            );
+        }
+    }
+    // Content that is still on its way when the request is passed on.
+    let piece = "p".repeat(0x4000);
+    for method in ["GET", "POST"] {
+        let mut client = connect(&proxy);
+        let head = format!(
+            "{method} / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+        );
+        client.write_all(head.as_bytes()).expect("connected");
+        for _ in 0..20 {
+            thread::sleep(Duration::from_millis(10));
+            client.write_all(format!("4000\r\n{piece}\r\n").as_bytes()).expect("connected");
+        }
+        client.write_all(b"0\r\n\r\n").expect("connected");
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).expect("an answer");
+        let content = answer.rsplit("\n\n").next().unwrap_or_default();
+        assert_eq!((status(&answer), content.len()), (200, 20 * 0x4000), "{method}");
+    }
+    // RFC 9110 §8.6: a POST without content says so; some servers ask for it.
+    for method in ["POST", "PUT", "PATCH"] {
+        let answer = send(method, "Content-Length: 0\r\n", "");
+        assert!(answer.contains("\ncontent-length: 0\n"), "{method} {answer}");
+    }
+    let answer = send("GET", "", "");
+    let echoed = answer.split("\r\n\r\n").nth(1).unwrap_or_default();
+    assert!(!echoed.contains("\ncontent-length") && !echoed.contains("\ntransfer-"), "{answer}");
+}
+
+fn no_protocol_leads_around_the_proxy(choice: DriverChoice) {
+    // A connection that speaks HTTP/2 from here on asks the upstream what nobody looks at any more.
+    let (url, heads) = answering(
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
+    );
+    let upstreams = Upstreams::new([url]).expect("a URL");
+    let Some(proxy) = proxy(choice, upstreams, |proxy| proxy.retries(0)) else { return };
+    let ask = |protocols: &str| {
+        asked(
+            &proxy,
+            &format!(
+                "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings, close\r\nUpgrade: {protocols}\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n"
+            ),
+        )
+    };
+    for protocols in ["h2c", "H2C", "TLS/1.3", "HTTP/2.0", "h2c, TLS/1.0", "websocket, h2c", "chat"]
+    {
+        let answer = ask(protocols);
+        assert_eq!(status(&answer), 502, "{protocols} {answer}");
+        let head = heads.lock().expect("no panic").pop().expect("it was asked").to_lowercase();
+        for word in ["h2c", "tls", "http/2", "http2-settings"] {
+            assert!(!head.contains(word), "{protocols} {head}");
+        }
+        let is_left = ["websocket", "chat"].iter().any(|left| protocols.contains(left));
+        assert_eq!(head.contains("\r\nupgrade: "), is_left, "{protocols} {head}");
+    }
+}
+
+fn what_an_upstream_says_of_content_that_is_not_there_is_passed_on_or_left_out(
+    choice: DriverChoice,
+) {
+    for (method, answer, expected, length) in [
+        ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", 200, Some("5")),
+        ("HEAD", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", 200, None),
+        ("HEAD", "HTTP/1.1 200 OK\r\nX-A: b\r\n\r\n", 200, None),
+        ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 200, Some("0")),
+        ("GET", "HTTP/1.1 304 Not Modified\r\nETag: \"a\"\r\n\r\n", 304, None),
+        ("GET", "HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n", 304, Some("7")),
+        ("GET", "HTTP/1.1 204 No Content\r\n\r\n", 204, None),
+        ("GET", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 200, Some("0")),
+        ("GET", "HTTP/1.1 999 Denied\r\nContent-Length: 0\r\n\r\n", 999, Some("0")),
+    ] {
+        let (url, _) = answering(answer);
+        let upstreams = Upstreams::new([url]).expect("a URL");
+        let Some(proxy) = proxy(choice, upstreams, |proxy| proxy) else { return };
+        for _ in 0..2 {
+            let got = asked(
+                &proxy,
+                &format!("{method} / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
+            );
+            assert_eq!(
+                (status(&got), field(&got, "content-length")),
+                (expected, length),
+                "{method} {answer:?} {got}"
+            );
+            assert_eq!(got.to_lowercase().matches("\r\ndate: ").count(), 1, "{got}");
+        }
+    }
+    let (url, _) = answering(
+        "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nServer: other\r\nContent-Length: 0\r\n\r\n",
+    );
+    let upstreams = Upstreams::new([url]).expect("a URL");
+    let proxy = proxy(choice, upstreams, |proxy| proxy).expect("as the other");
+    let got = get(&proxy, "/", "");
+    assert_eq!(got.to_lowercase().matches("\r\ndate: ").count(), 1, "{got}");
+    assert!(got.contains("06 Nov 1994") && field(&got, "server") == Some("other"), "{got}");
+}
+
+fn an_upstream_cannot_answer_the_next_request(choice: DriverChoice) {
+    let (url, heads) = answering(
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison",
+    );
+    let upstreams = Upstreams::new([url]).expect("a URL");
+    let Some(proxy) = proxy(choice, upstreams, |proxy| proxy) else { return };
+    let mut client = connect(&proxy);
+    // As close behind each other as can be.
+    let count = 50;
+    let pipeline = "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(count - 1)
+        + "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    client.write_all(pipeline.as_bytes()).expect("connected");
+    let mut all = String::new();
+    client.read_to_string(&mut all).expect("answers");
+    assert!(!all.contains("poison"), "{all}");
+    assert_eq!(all.matches("\r\n\r\nok").count(), count, "{all}");
+    assert!(heads.lock().expect("no panic").len() >= count);
+}
+
+fn an_answer_in_a_form_that_the_client_did_not_ask_for_is_none(choice: DriverChoice) {
+    for answer in [
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\nConnection: close\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+    ] {
+        let (url, _) = answering(answer);
+        let upstreams = Upstreams::new([url]).expect("a URL");
+        let Some(proxy) = proxy(choice, upstreams, |proxy| proxy.retries(0)) else { return };
+        let got = get(&proxy, "/", "");
+        assert_eq!(status(&got), 502, "{answer:?} {got}");
+    }
+}
+
+fn a_time_limit_may_be_as_long_as_a_duration_is(choice: DriverChoice) {
+    // The head comes late, and so does the content: all alarms are set.
+    let (url, _) = peer(|_, mut stream| {
+        drop(head_of(&mut stream));
+        thread::sleep(Duration::from_millis(50));
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no");
+        thread::sleep(Duration::from_millis(50));
+        let _ = stream.write_all(b"k");
+    });
+    let upstreams = Upstreams::new([url]).expect("a URL").down_for(Duration::MAX);
+    let upstreams = upstreams.check("/", Duration::MAX);
+    let long = |proxy: Proxy| {
+        let (most, proxy) = (Duration::MAX, proxy.keep_connections(8, Duration::MAX));
+        proxy.connect_timeout(most).response_timeout(most).idle_timeout(most)
+    };
+    let Some(proxy) = proxy(choice, upstreams, long) else { return };
+    let got = get(&proxy, "/", "");
+    assert!(status(&got) == 200 && got.ends_with("ok"), "{got}");
+}
+
+fn a_segment_that_some_servers_take_for_dots_is_one(choice: DriverChoice) {
+    let app = || App::new().subtree("/", |request: Request| echo(&request));
+    let Some(upstream) = serve(choice, app) else { return };
+    let upstreams = Upstreams::new([format!("{}/base/", url(&upstream))]).expect("a URL");
+    let Some(proxy) = proxy(choice, upstreams, |proxy| proxy) else { return };
+    for path in [
+        "/..;/secret",
+        "/a/..;x=y/secret",
+        "/a/%2e%2e;/secret",
+        "/a/..%2fsecret",
+        "/a/..%2Fsecret",
+        "/a%2f..%2fsecret",
+        "/..%5csecret",
+        "/a/..\\secret",
+        "/%2e./x",
+    ] {
+        let answer = get(&proxy, path, "");
+        assert_eq!(status(&answer), 400, "{path} {answer}");
+    }
+    for path in ["/a;b/c", "/a%2fb", "/...", "/..a;b", "/a%2e.b"] {
+        let answer = get(&proxy, path, "");
+        assert!(answer.contains(&format!("\r\n\r\nGET /base{path}\n")), "{path} {answer}");
+    }
+    // Whatever a target may have here, it passes as it is, or it is the client's fault.
+    for letter in (0x21..0x7f_u8).map(char::from).filter(|letter| !"?./%".contains(*letter)) {
+        let answer = get(&proxy, &format!("/a{letter}b?c{letter}d"), "");
+        let echoed = format!("\r\n\r\nGET /base/a{letter}b?c{letter}d\n");
+        assert!(status(&answer) == 400 || answer.contains(&echoed), "{letter} {answer}");
+    }
+    let whole = asked(&proxy, "OPTIONS * HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert!(!whole.contains("/base*") && status(&whole) < 500, "{whole}");
+}
+
+fn what_is_too_large_is_refused_before_anybody_is_asked(choice: DriverChoice) {
+    let (url, asked_it) = peer(named("kind"));
+    let upstreams = Upstreams::new([url]).expect("a URL");
+    let small = upstreams.clone();
+    let Some(proxy) =
+        serve(choice, move || App::new().subtree("/", Proxy::new(small.clone()).body_limit(10)))
+    else {
+        return;
+    };
+    for expect in ["", "Expect: 100-continue\r\n"] {
+        let answer = asked(
+            &proxy,
+            &format!(
+                "PUT / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{expect}Content-Length: 1000000\r\n\r\nxx"
+            ),
+        );
+        assert_eq!(status(&answer), 413, "{answer}");
+    }
+    assert_eq!(asked_it.load(Ordering::SeqCst), 0);
+    let chunked = asked(
+        &proxy,
+        "PUT / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n14\r\n01234567890123456789\r\n0\r\n\r\n",
+    );
+    assert_eq!(status(&chunked), 413, "{chunked}");
+    assert_eq!((upstreams.states()[0].failures, upstreams.states()[0].busy), (0, 0));
+}
+
+fn an_answer_before_the_content_was_sent_reaches_the_client_and_its_connection_is_given_back(
+    choice: DriverChoice,
+) {
+    let left = Arc::new(AtomicUsize::new(0));
+    let noted = Arc::clone(&left);
+    let (url, came) = peer(move |number, mut stream| {
+        drop(head_of(&mut stream));
+        let end = if number % 2 == 0 { "Connection: close\r\n" } else { "" };
+        let answer = format!("HTTP/1.1 403 Forbidden\r\n{end}Content-Length: 2\r\n\r\nno");
+        let _ = stream.write_all(answer.as_bytes());
+        // It reads no more, and waits for the end.
+        let mut socket = [0; 1024];
+        while let Ok(1..) = stream.read(&mut socket) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        noted.fetch_add(1, Ordering::SeqCst);
+    });
+    let upstreams = Upstreams::new([url]).expect("a URL");
+    let Some(proxy) =
+        proxy(choice, upstreams.clone(), |proxy| proxy.keep_connections(8, Duration::ZERO))
+    else {
+        return;
+    };
+    for _ in 0..4 {
+        let mut client = connect(&proxy);
+        client
+            .write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\nsome")
+            .expect("connected");
+        let answer = head_of(&mut client);
+        assert_eq!(status(&answer), 403, "{answer}");
+        drop(client);
+    }
+    wait_for(|| left.load(Ordering::SeqCst) == came.load(Ordering::SeqCst));
+    assert_eq!((upstreams.states()[0].busy, upstreams.states()[0].failures), (0, 0));
+}
+
+fn a_tunnel_that_one_side_has_ended_does_not_stay_for_ever(choice: DriverChoice) {
+    let (url, _) = peer(|_, mut stream| {
+        drop(head_of(&mut stream));
+        let _ = stream.write_all(
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: chat\r\n\r\n",
+        );
+        // It never ends its side, and says nothing.
+        thread::sleep(PATIENCE * 2);
+        drop(stream);
+    });
+    let upstreams = Upstreams::new([url]).expect("a URL");
+    let quick = |proxy: Proxy| proxy.idle_timeout(Duration::from_millis(300));
+    let Some(proxy) = proxy(choice, upstreams.clone(), quick) else { return };
+    let begin = || {
+        let mut client = connect(&proxy);
+        client
+            .write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: chat\r\n\r\n")
+            .expect("connected");
+        assert_eq!(status(&head_of(&mut client)), 101);
+        client
+    };
+    let silent = begin();
+    let ended = begin();
+    ended.shutdown(Shutdown::Write).expect("connected");
+    wait_for(|| upstreams.states()[0].busy == 1);
+    // Where neither has ended, silence is no fault.
+    thread::sleep(Duration::from_millis(600));
+    assert_eq!(upstreams.states()[0].busy, 1);
+    drop(silent);
+    wait_for(|| upstreams.states()[0].busy == 0);
+}
+
+fn a_request_that_says_so_goes_no_further(choice: DriverChoice) {
+    let app = || App::new().subtree("/", |request: Request| echo(&request));
+    let Some((proxy, _upstream)) = pair(choice, app) else { return };
+    let options = |hops: &str| {
+        asked(
+            &proxy,
+            &format!(
+                "OPTIONS /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nMax-Forwards: {hops}\r\n\r\n"
+            ),
+        )
+    };
+    assert!(options("7").contains("\nmax-forwards: 6\n"), "{}", options("7"));
+    let last = options("0");
+    assert!(status(&last) == 204 && !last.contains("via: 1.1"), "{last}");
+    assert!(field(&last, "allow").is_some_and(|allow| allow.contains("GET")), "{last}");
+    // RFC 9110 §7.6.2: with other methods it is ignored.
+    let answer = get(&proxy, "/", "Max-Forwards: 0\r\n");
+    assert!(answer.contains("\nmax-forwards: 0\n"), "{answer}");
+}
+
+fn trailers_say_nothing_of_who_asks_and_how_it_came(choice: DriverChoice) {
+    let seen = Arc::new(Mutex::new(String::new()));
+    let shared = Arc::clone(&seen);
+    let (url, _) = peer(move |_, mut stream| {
+        drop(head_of(&mut stream));
+        let mut content = Vec::new();
+        while !content.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            if stream.read_exact(&mut byte).is_err() {
+                break;
+            }
+            content.push(byte[0]);
+        }
+        *shared.lock().expect("no panic") = String::from_utf8_lossy(&content).to_lowercase();
+        let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 8\r\n\
+            Transfer-Encoding: chunked\r\nContent-Length: 3\r\nConnection: close\r\nKeep-Alive: 5\r\n\r\n";
+        let _ = stream.write_all(answer.as_bytes());
+    });
+    let upstreams = Upstreams::new([url]).expect("a URL");
+    let Some(proxy) = proxy(choice, upstreams, |proxy| proxy) else { return };
+    let answer = asked(
+        &proxy,
+        "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTE: trailers\r\nTransfer-Encoding: chunked\r\n\
+        Trailer: x-sum, x-forwarded-for, forwarded, x_real_ip, connection, upgrade\r\n\r\n\
+        2\r\nhi\r\n0\r\nx-sum: 7\r\nx-forwarded-for: 6.6.6.6\r\nforwarded: for=6.6.6.6\r\nx_real_ip: 6.6.6.6\r\nconnection: close\r\nupgrade: x\r\n\r\n",
+    );
+    let (head, content) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    assert_eq!(status(head), 200, "{answer}");
+    assert_eq!(content.to_lowercase(), "2\r\nok\r\n0\r\nx-sum: 8\r\n\r\n", "{answer}");
+    assert_eq!(*seen.lock().expect("no panic"), "2\r\nhi\r\n0\r\nx-sum: 7\r\n\r\n");
+}
+
+/// A client of HTTP/2.
+fn streams(running: &Running) -> Streams<SocketWire> {
+    let address = running.http_address().expect("it speaks HTTP");
+    let mut client = Streams::new(SocketWire::connect(&Place::Tcp(address)));
+    client.authority = "a.example".to_owned();
+    client
+}
+
+fn requests_of_http2_are_whole_for_an_upstream_of_http1(choice: DriverChoice) {
+    let app = || {
+        App::new().subtree("/", async |request: Request| {
+            let text = echo(&request);
+            let body = request.body.into_bytes(1 << 20).await.expect("content");
+            format!("{text}\n\n{}", String::from_utf8_lossy(&body))
+        })
+    };
+    let Some((proxy, _upstream)) = pair(choice, app) else { return };
+    block_on(async {
+        let mut client = streams(&proxy);
+        let fields = [("cookie", "a=b"), ("cookie", "c=d"), ("te", "trailers"), ("x-a", "1")];
+        let id = client.open("GET", "/x?y", &fields, true);
+        let answer = client.answer(id).await;
+        let text = format!("{}\n", answer.text());
+        for line in [
+            "\nhost: a.example\n",
+            "\ncookie: a=b; c=d\n",
+            "\nte: trailers\n",
+            "\nvia: 2.0 peregrine\n",
+        ] {
+            assert!(text.contains(line), "{line:?} {text}");
+        }
+        assert!(text.starts_with("GET /x?y\n") && !text.contains("\n:"), "{text}");
+        for method in ["POST", "GET"] {
+            let id = client.open(method, "/", &[], false);
+            client.upload(id, b"content of unknown length").await;
+            let answer = client.answer(id).await;
+            let text = answer.text();
+            assert!(text.ends_with("\n\ncontent of unknown length"), "{method} {text}");
+        }
+    });
+}
+
+fn a_websocket_of_http2_passes_to_an_upstream_of_http1(choice: DriverChoice) {
+    let app = || {
+        App::new()
+            .get("/chat", |upgrade: peregrine::websocket::WebSocketUpgrade| {
+                upgrade.protocols(["birds"]).on_upgrade(async move |mut socket| {
+                    while let Some(Ok(message)) = socket.recv().await {
+                        if socket.send(message).await.is_err() {
+                            break;
+                        }
+                    }
+                })
+            })
+            .get("/plain", || "no")
+    };
+    let Some((proxy, _upstream)) = pair(choice, app) else { return };
+    block_on(async {
+        let mut client = streams(&proxy);
+        let fields = [
+            (":protocol", "websocket"),
+            ("sec-websocket-version", "13"),
+            ("sec-websocket-protocol", "birds"),
+        ];
+        let id = client.open("CONNECT", "/chat", &fields, false);
+        client.expect_head(id).await;
+        let answer = client.so_far(id);
+        assert_eq!((answer.status(), answer.field("sec-websocket-protocol")), (200, Some("birds")));
+        for name in ["sec-websocket-accept", "connection", "upgrade"] {
+            assert_eq!(answer.field(name), None, "{answer:?}");
+        }
+        // A text of one frame, masked by zeros, and a Close; each comes back without a mask.
+        client.data(id, b"\x81\x85\0\0\0\0hello", false);
+        client.expect(id, b"\x81\x05hello".len()).await;
+        client.data(id, b"\x88\x82\0\0\0\0\x03\xe8", false);
+        let answer = client.answer(id).await;
+        assert_eq!(answer.body, b"\x81\x05hello\x88\x02\x03\xe8");
+        // What is no WebSocket answers as it does, and the connection goes on.
+        let id = client.open("CONNECT", "/plain", &fields, true);
+        let answer = client.answer(id).await;
+        assert!(answer.status() != 0 && answer.reset.is_none(), "{answer:?}");
+        let id = client.get("/plain");
+        assert_eq!(client.answer(id).await.text(), "no");
+    });
+}
+
+fn interim_responses_pass_and_a_flood_of_them_does_not(choice: DriverChoice) {
+    let early = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\nConnection: x-hop\r\nX-Hop: 1\r\n\r\n";
+    for count in [1, 3, 1000] {
+        let (url, _) = peer(move |_, mut stream| {
+            drop(head_of(&mut stream));
+            let _ = stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n");
+            for _ in 0..count {
+                let _ = stream.write_all(early.as_bytes());
+                if count < 5 {
+                    thread::sleep(Duration::from_millis(20));
+                }
+            }
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        });
+        let upstreams = Upstreams::new([url]).expect("a URL");
+        let Some(proxy) = proxy(choice, upstreams, |proxy| proxy) else { return };
+        let answer = get(&proxy, "/", "");
+        let hints = answer.matches("HTTP/1.1 103").count();
+        assert!(answer.ends_with("\r\n\r\nok") && !answer.contains("x-hop"), "{answer}");
+        assert!(!answer.contains("HTTP/1.1 100"), "{answer}");
+        if count < 5 {
+            assert_eq!(hints, count, "{answer}");
+            assert!(answer.to_lowercase().contains("link: </a.css>; rel=preload"), "{answer}");
+        } else {
+            assert!(hints <= 16, "{hints}");
+        }
+        // Who speaks HTTP/1.0 knows nothing of them.
+        let old = asked(&proxy, "GET / HTTP/1.0\r\nHost: a\r\n\r\n");
+        assert!(!old.contains(" 103 ") && old.ends_with("ok"), "{old}");
+    }
+}
+
+/// What an upstream says of how it was asked, and a WebSocket.
+fn versions() -> App {
+    App::new()
+        .get("/version", |request: Request| {
+            format!("{:?}\n{}", request.parts.head.version(), echo(&request))
+        })
+        .get("/port", |peer: PeerAddress| format!("{peer:?}"))
+        .get("/large", || vec![b'x'; 3 << 20])
+        .post("/echo", (async |body: Body| body).body_limit(1 << 30))
+        .get("/chat", |upgrade: peregrine::websocket::WebSocketUpgrade| {
+            upgrade.on_upgrade(async move |mut socket| {
+                while let Some(Ok(message)) = socket.recv().await {
+                    if socket.send(message).await.is_err() {
+                        break;
+                    }
+                }
+            })
+        })
+}
+
+/// The URL of a server over TLS, by a name that its certificate has.
+fn secure_url(running: &Running) -> String {
+    let address = running.places().find_map(|place| match place {
+        Place::Tcp(address) => Some(*address),
+        _ => None,
+    });
+    format!("https://localhost:{}", address.expect("it listens").port())
+}
+
+fn over_tls(choice: DriverChoice) -> Option<Running> {
+    let server = Server::new().tls("127.0.0.1:0", secure::server_tls()).driver(choice);
+    match server.workers(NonZeroUsize::MIN).quiet().start(versions) {
+        Err(Error::Driver { .. }) => None,
+        running => Some(running.expect("the server starts")),
+    }
+}
+
+fn talks(proxy: &Running) {
+    let mut client = connect(proxy);
+    let request = "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    client.write_all(request.as_bytes()).expect("connected");
+    let head = head_of(&mut client);
+    assert_eq!(
+        (status(&head), field(&head, "sec-websocket-accept")),
+        (101, Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="))
+    );
+    client.write_all(b"\x81\x85\0\0\0\0hello").expect("connected");
+    let mut answer = [0; 7];
+    client.read_exact(&mut answer).expect("an answer");
+    assert_eq!(&answer, b"\x81\x05hello");
+}
+
+fn an_upstream_over_tls_is_asked_in_http2_and_only_if_it_is_who_it_says(choice: DriverChoice) {
+    let Some(upstream) = over_tls(choice) else { return };
+    let url = secure_url(&upstream);
+    for version in secure::VERSIONS {
+        let config = secure::client_config(version);
+        let upstreams = Upstreams::with_tls([url.as_str()], &config).expect("a URL");
+        let upstreams = upstreams.check("/version", Duration::from_millis(1));
+        let proxy = proxy(choice, upstreams.clone(), |proxy| proxy).expect("as the other");
+        for _ in 0..3 {
+            let answer = get(&proxy, "/version", "TE: trailers\r\n");
+            assert!(status(&answer) == 200 && answer.contains("\r\n\r\nHTTP/2.0\n"), "{answer}");
+            assert!(answer.contains("\nte: trailers\n"), "{answer}");
+            // The host that the client asked for, and not that of the connection.
+            assert!(answer.contains("\nx-forwarded-host: a.example"), "{answer}");
+            assert_eq!(field(&answer, "via"), Some("2.0 peregrine"), "{answer}");
+        }
+        talks(&proxy);
+        assert_eq!(upstreams.states()[0].failures, 0);
+        // Another name than that of the certificate.
+        let other = url.replace("localhost", "127.0.0.2");
+        let upstreams = Upstreams::with_tls([other], &config).expect("a URL");
+        let proxy = self::proxy(choice, upstreams, |proxy| proxy).expect("as the other");
+        assert_eq!(status(&get(&proxy, "/version", "")), 502);
+    }
+    // Nobody whom the system trusts has signed it; on a machine that trusts nobody this is told at once.
+    if let Ok(upstreams) = Upstreams::new([url]) {
+        let proxy = proxy(choice, upstreams, |proxy| proxy).expect("as the other");
+        let answer = get(&proxy, "/version", "");
+        assert!(status(&answer) == 502 && answer.contains("upstream-unreachable"), "{answer}");
+    }
+}
+
+fn an_upstream_of_http2_gives_and_takes_all_that_one_of_http1_does(choice: DriverChoice) {
+    let Some(upstream) = serve(choice, versions) else { return };
+    let upstreams = Upstreams::new([url(&upstream)]).expect("a URL").http2();
+    let Some(proxy) = proxy(choice, upstreams.clone(), |proxy| proxy) else { return };
+    assert!(get(&proxy, "/version", "").contains("\r\n\r\nHTTP/2.0\n"));
+    let answer = get(&proxy, "/large", "");
+    assert_eq!(field(&answer, "content-length"), Some("3145728"));
+    assert_eq!(answer.split_once("\r\n\r\n").expect("a head").1.len(), 3 << 20);
+    let large = "y".repeat(3 << 20);
+    let length = large.len();
+    let answer = asked(
+        &proxy,
+        &format!(
+            "POST /echo HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{large}"
+        ),
+    );
+    assert!(answer.ends_with(&large), "{}", &answer[..300.min(answer.len())]);
+    let answer = asked(
+        &proxy,
+        "POST /echo HTTP/1.1\r\nHost: a\r\nConnection: close, te\r\nTE: trailers\r\nTrailer: x-sum\r\n\
+        Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\nx-sum: 7\r\n\r\n",
+    );
+    let answer = answer.to_lowercase();
+    assert!(answer.ends_with("4\r\nbody\r\n0\r\nx-sum: 7\r\n\r\n"), "{answer}");
+    let head = asked(&proxy, "HEAD /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert_eq!((status(&head), field(&head, "content-length")), (200, Some("3145728")));
+    talks(&proxy);
+    assert_eq!(status(&get(&proxy, "/none", "")), 404);
+    let states = upstreams.states();
+    assert!(states[0].failures == 0 && states[0].busy <= 1, "{states:?}");
+}
+
+fn requests_share_a_connection_of_http2_and_a_new_one_follows_its_end(choice: DriverChoice) {
+    let Some(upstream) = serve(choice, versions) else { return };
+    let address = upstream.http_address().expect("it speaks HTTP");
+    let upstreams = Upstreams::new([url(&upstream)]).expect("a URL").http2();
+    let Some(proxy) = proxy(choice, upstreams.clone(), |proxy| proxy) else { return };
+    let port = || get(&proxy, "/port", "").split("\r\n\r\n").nth(1).map(str::to_owned);
+    let first = port();
+    // Responses that nobody takes yet do not keep others waiting, nor do they take a connection each.
+    let waiting: Vec<_> = (0..20)
+        .map(|_| {
+            let mut client = connect(&proxy);
+            client.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
+            assert_eq!(status(&head_of(&mut client)), 200);
+            client
+        })
+        .collect();
+    assert!(first.is_some() && port() == first);
+    assert!(upstreams.states()[0].busy > 0);
+    drop(waiting);
+    wait_for(|| upstreams.states()[0].busy == 0);
+    assert_eq!(port(), first);
+    // The upstream goes, and another one comes in its place.
+    drop(upstream.shut_down().expect("it ends"));
+    assert_eq!(status(&get(&proxy, "/port", "")), 502);
+    let place = address.to_string();
+    let server = Server::bind(place.as_str()).driver(choice).workers(NonZeroUsize::MIN).quiet();
+    let again = server.start(versions).expect("the place is free again");
+    let answer = get(&proxy, "/port", "");
+    assert!(status(&answer) == 200, "{answer}");
+    drop(again);
 }

@@ -203,6 +203,11 @@ where
     }
 
     fn require(&self, requirements: &mut Requirements) {
+        requirements.refusal(400, "The credentials cannot be read, or there are two of them.");
+        requirements.refusal(
+            401,
+            "There are no credentials that let in; `WWW-Authenticate` says which would.",
+        );
         if !is_plain(&self.realm) {
             let realm = &self.realm;
             requirements.fault(format!(

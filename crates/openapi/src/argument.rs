@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Uri, Version};
 use peregrine_web::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
 use peregrine_web::extract::{
-    ClientAddress, Extension, Form, Interim, Json, MatchedPath, OriginalPath, Path, PeerAddress,
-    Query, RawQuery, State, StateRef,
+    Accept, ClientAddress, Extension, Form, Interim, Json, MatchedPath, NdJson, OriginalPath, Path,
+    PeerAddress, Preconditions, Query, RawQuery, State, StateRef,
 };
 use peregrine_web::sse::LastEventId;
 use peregrine_web::trace::TraceContext;
@@ -109,6 +109,106 @@ described! {
     Vec<u8> => |it| { it.body_of("*/*", json!({}), false).problems(&[400, 408, 413]); };
     String => |it| { it.body_of("text/plain", json!({ "type": "string" }), false).problems(&[400, 408, 413]); };
     Body => |it| { it.body_of("*/*", json!({}), false); };
+    // The field itself is none of OpenAPI's parameters: the media types of the responses say it.
+    Accept => |it| { it.problems(&[406]); };
+    Preconditions => conditions;
+}
+
+fn conditions(operation: &mut Operation) {
+    for (name, text) in [
+        ("If-Match", "The entity tags of states that are meant."),
+        ("If-None-Match", "The entity tags of states that are not meant, or `*` for any."),
+        ("If-Modified-Since", "The state that is known is of this time."),
+        ("If-Unmodified-Since", "The state that is meant is of this time."),
+    ] {
+        operation.parameter(Parameter::header(name).description(text));
+    }
+    operation.problem(412, "The resource is in another state than the conditions ask for.");
+}
+
+/// Each line has the schema. OpenAPI 3.1 has no word for that, but JSON Schema has one for text that is JSON.
+impl<T: JsonSchema> DescribeArgument for NdJson<T> {
+    fn describe(operation: &mut Operation) {
+        let line = operation.schemas().input::<T>();
+        let schema = json!({
+            "type": "string",
+            "description": "A JSON document a line.",
+            "contentMediaType": "application/json",
+            "contentSchema": line,
+        });
+        operation
+            .body_of("application/x-ndjson", schema, true)
+            .problems(&[400, 408, 413, 415, 422]);
+    }
+}
+
+#[cfg(any(feature = "cbor", feature = "fast-json", feature = "message-pack"))]
+macro_rules! forms {
+    ($($(#[$when:meta])* $Form:ident $media_type:literal)*) => {
+        $(
+            $(#[$when])*
+            impl<T: JsonSchema> DescribeArgument for peregrine_web::extract::$Form<T> {
+                fn describe(operation: &mut Operation) {
+                    let schema = operation.schemas().input::<T>();
+                    operation.body_of($media_type, schema, true).problems(&[400, 408, 413, 415, 422]);
+                }
+            }
+
+            $(#[$when])*
+            impl<T: JsonSchema> crate::DescribeResponse for peregrine_web::extract::$Form<T> {
+                fn describe(responses: &mut crate::Responses) {
+                    let schema = responses.schemas().output::<T>();
+                    responses.content(200, $media_type, schema);
+                }
+            }
+        )*
+    };
+}
+
+#[cfg(any(feature = "cbor", feature = "fast-json", feature = "message-pack"))]
+forms! {
+    #[cfg(feature = "cbor")]
+    Cbor "application/cbor"
+    #[cfg(feature = "fast-json")]
+    FastJson "application/json"
+    #[cfg(feature = "message-pack")]
+    MessagePack "application/vnd.msgpack"
+}
+
+/// Messages have no JSON schema: their `.proto` file says what they are.
+#[cfg(feature = "protobuf")]
+impl<T> DescribeArgument for peregrine_web::extract::Protobuf<T> {
+    fn describe(operation: &mut Operation) {
+        operation.body_of("application/protobuf", json!({}), true).problems(&[400, 408, 413, 415]);
+    }
+}
+
+#[cfg(feature = "protobuf")]
+impl<T> crate::DescribeResponse for peregrine_web::extract::Protobuf<T> {
+    fn describe(responses: &mut crate::Responses) {
+        responses.bytes(200, "application/protobuf");
+    }
+}
+
+#[cfg(feature = "auth")]
+described! {
+    peregrine_auth::BasicAuth => |it| { it.problems(&[400, 401]); };
+    peregrine_auth::BearerToken => |it| { it.problems(&[400, 401]); };
+    peregrine_auth::ApiKey => |it| { it.problems(&[400, 401]); };
+}
+
+#[cfg(feature = "auth")]
+impl<T> DescribeArgument for peregrine_auth::User<T> {
+    fn describe(operation: &mut Operation) {
+        operation.problems(&[401]);
+    }
+}
+
+#[cfg(feature = "auth-jwt")]
+impl<T> DescribeArgument for peregrine_auth::Jwt<T> {
+    fn describe(operation: &mut Operation) {
+        operation.problems(&[400, 401]);
+    }
 }
 
 impl<T: JsonSchema> DescribeArgument for Path<T> {

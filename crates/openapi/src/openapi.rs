@@ -9,6 +9,7 @@ use crate::template::Template;
 use http::Method;
 use peregrine_web::Application;
 use peregrine_web::application::RouteInfo;
+use peregrine_web::requirements::Refusal;
 use peregrine_web::route::{DocComment, readable};
 use peregrine_web::scope::REST;
 use schemars::{JsonSchema, SchemaGenerator};
@@ -235,13 +236,15 @@ impl OpenApi {
                 ));
             }
         }
-        let mut ids: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut ids: BTreeMap<&str, &Described> = BTreeMap::new();
         for described in plan.paths.values().flat_map(|path| path.operations.values()) {
             let Some(id) = described.operation.own_id() else { continue };
-            if let Some(first) = ids.insert(id, &described.route) {
+            let first = *ids.entry(id).or_insert(described);
+            // A subtree, or a pattern that may leave something out, is several paths, which nobody can name apart.
+            if first.place != described.place {
                 faults.push(format!(
-                    "{first} and {} both have the id `{id}`: rename one",
-                    described.route
+                    "{} and {} both have the id `{id}`: rename one",
+                    first.route, described.route
                 ));
             }
         }
@@ -300,6 +303,8 @@ struct Described {
     operation: Operation,
     /// As faults name it.
     route: String,
+    /// Where it was added.
+    place: String,
     name: Option<String>,
     absent: usize,
 }
@@ -368,8 +373,9 @@ impl Plan {
             return;
         }
         let name = route.name().map(str::to_owned);
-        let place = format!("{} {} ({})", route.methods, readable(route.pattern), route.place);
-        let described = Described { operation, route: place, name, absent: route.absent() };
+        let place = route.place.to_string();
+        let named = format!("{} {} ({place})", route.methods, readable(route.pattern));
+        let described = Described { operation, route: named, place, name, absent: route.absent() };
         path.operations.insert(method, described);
     }
 
@@ -398,6 +404,9 @@ fn described(route: &RouteInfo<'_>, mut operation: Operation) -> Operation {
         if let Kind::Around(edit) = note {
             edit(&mut operation);
         }
+    }
+    for Refusal { status, why } in route.notes::<Refusal>() {
+        operation.problem(*status, *why);
     }
     for note in notes() {
         if let Kind::Signature(describe) = note {
@@ -430,24 +439,30 @@ fn ids(paths: &BTreeMap<String, Path>) -> BTreeMap<(String, String), String> {
             methods.entry(name).or_default().insert(method);
         }
     }
-    let mut ids = BTreeMap::new();
+    let (mut ids, mut given) = (BTreeMap::new(), BTreeSet::new());
     // A whole pattern has the name; those that leave something out have a number beside.
     let mut ordered: Vec<_> = all().collect();
     ordered.sort_by_key(|(_, _, described)| described.absent);
     for (shape, method, described) in ordered {
         let at = (shape.clone(), method.clone());
-        if let Some(id) = described.operation.own_id() {
+        if let Some(id) = described.operation.own_id().filter(|id| given.insert(*id)) {
             ids.insert(at, id.to_owned());
+        } else if let Some(id) = described.operation.own_id() {
+            ids.insert(at, numbered(id, &mut taken));
         } else if let Some(name) = &described.name {
             let name = match methods[name.as_str()].len() {
                 1 => name.clone(),
                 _ => format!("{method}_{name}"),
             };
-            let numbered = (2..).map(|number| format!("{name}_{number}"));
-            let mut names = std::iter::once(name.clone()).chain(numbered);
-            let id = names.find(|id| taken.insert(id.clone())).expect("there is no end of numbers");
+            let id = if taken.insert(name.clone()) { name } else { numbered(&name, &mut taken) };
             ids.insert(at, id);
         }
     }
     ids
+}
+
+/// The name with the first number that makes another one of it.
+fn numbered(name: &str, taken: &mut BTreeSet<String>) -> String {
+    let mut names = (2..).map(|number| format!("{name}_{number}"));
+    names.find(|id| taken.insert(id.clone())).expect("there is no end of numbers")
 }

@@ -353,7 +353,12 @@ impl Operation {
     /// What `describe` adds is optional.
     pub(crate) fn optionally(&mut self, describe: impl FnOnce(&mut Self)) {
         let (count, has_body) = (self.parameters.len(), self.body.is_some());
+        let ways = self.security.as_ref().map_or(0, Vec::len);
         describe(self);
+        // Who lets in by it lets in without it as well: OpenAPI 3.1, Operation Object.
+        if let Some(all) = self.security.as_mut().filter(|all| all.len() > ways) {
+            all.push(json!({}));
+        }
         for parameter in &mut self.parameters[count..] {
             parameter.is_required = false;
         }
@@ -366,7 +371,10 @@ impl Operation {
     pub(crate) fn without_problems(&mut self, describe: impl FnOnce(&mut Self)) {
         let answers = std::mem::take(&mut self.answers);
         self.optionally(describe);
-        self.answers = answers;
+        let more = std::mem::replace(&mut self.answers, answers);
+        for answer in more.into_iter().filter(|answer| !answer.is_problem()) {
+            self.answer(answer);
+        }
     }
 
     /// Adds a response, to the one with the same status if there is one.

@@ -4,12 +4,15 @@ use crate::document::Document;
 use crate::handler::hidden;
 use crate::openapi::OpenApi;
 use bytes::Bytes;
-use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG};
 use http::{HeaderValue, StatusCode};
+use peregrine_web::extract::{OriginalPath, Preconditions};
+use peregrine_web::precondition::{Validators, Verdict, failed, not_modified};
 use peregrine_web::routed::Routed;
 use peregrine_web::{HandlerExt, IntoResponse, Response, Scope};
 use serde_json::Value;
 use std::cell::OnceCell;
+use std::hash::{DefaultHasher, Hasher};
 use std::rc::Rc;
 
 const HTML: &str = include_str!("page/page.html");
@@ -24,7 +27,43 @@ pub(crate) struct Published(Rc<OnceCell<Ready>>);
 struct Ready {
     document: Rc<Document>,
     /// As it is sent, made when somebody asks.
-    bytes: OnceCell<Bytes>,
+    file: OnceCell<File>,
+}
+
+/// What does not change while the program runs.
+#[derive(Clone, Debug)]
+struct File {
+    media_type: &'static str,
+    content: Bytes,
+    tag: String,
+}
+
+impl File {
+    fn new(media_type: &'static str, content: impl Into<Bytes>) -> Self {
+        let content = content.into();
+        // The same in every instance of one program. A tag need not withstand people who look for a second document with it.
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&content);
+        let tag = format!("\"{:016x}\"", hasher.finish());
+        Self { media_type, content, tag }
+    }
+
+    fn answer(&self, conditions: &Preconditions) -> Response {
+        let current = Validators::tag(&self.tag);
+        let verdict = conditions.judge(current);
+        if verdict == Verdict::Failed {
+            return failed(current).into_response();
+        }
+        let mut response = Response::new(StatusCode::OK).with_body(self.content.clone());
+        response.fields.set(CONTENT_TYPE, HeaderValue::from_static(self.media_type));
+        if let Ok(tag) = HeaderValue::try_from(self.tag.as_str()) {
+            response.fields.set(ETAG, tag);
+        }
+        if verdict == Verdict::Known {
+            not_modified(&mut response);
+        }
+        response
+    }
 }
 
 impl Published {
@@ -33,13 +72,13 @@ impl Published {
     }
 
     fn set(&self, document: Document) {
-        let _ = self.0.set(Ready { document: Rc::new(document), bytes: OnceCell::new() });
+        let _ = self.0.set(Ready { document: Rc::new(document), file: OnceCell::new() });
     }
 
-    fn answer(&self) -> Response {
+    fn answer(&self, conditions: &Preconditions) -> Response {
         let Some(ready) = self.0.get() else { return StatusCode::NOT_FOUND.into_response() };
-        let bytes = ready.bytes.get_or_init(|| ready.document.to_json().into());
-        typed("application/json", bytes.clone())
+        let file = || File::new("application/json", ready.document.to_json());
+        ready.file.get_or_init(file).answer(conditions)
     }
 }
 
@@ -54,7 +93,8 @@ impl OpenApi {
         let published = Published::default();
         let answers = published.clone();
         let note = published.clone();
-        let json = (move || answers.answer()).noted(note).noted(hidden());
+        let json = move |conditions: Preconditions| answers.answer(&conditions);
+        let json = json.noted(note).noted(hidden());
         let scope = scope.get(&self.json_at, json);
         let scope = match &self.page_at {
             Some(page_at) => self.page(scope, page_at),
@@ -66,22 +106,30 @@ impl OpenApi {
     }
 
     fn page(&self, scope: Scope, page_at: &str) -> Scope {
-        let html = HTML
-            .replace("{{title}}", &escaped(&self.title))
-            .replace("{{folder}}", &escaped(page_at.rsplit('/').next().unwrap_or_default()))
-            .replace("{{document}}", &escaped(&relative(page_at, &self.json_at)));
-        let html = Bytes::from(html);
+        // Where an application takes both for one, a browser that has the page with a slash behind it looks for its files elsewhere.
+        let [html, html_behind_slash] = [page_at.to_owned(), format!("{page_at}/")].map(|at| {
+            let link = |to: &str| escaped(&relative(&at, to));
+            let html = HTML
+                .replace("{{title}}", &escaped(&self.title))
+                .replace("{{style}}", &link(&format!("{page_at}/page.css")))
+                .replace("{{script}}", &link(&format!("{page_at}/page.js")))
+                .replace("{{document}}", &link(&self.json_at));
+            File::new("text/html; charset=utf-8", html)
+        });
         let policy = HeaderValue::try_from(self.policy()).ok();
-        let page = move || {
-            let mut response = typed("text/html; charset=utf-8", html.clone());
+        let page = move |conditions: Preconditions, OriginalPath(path): OriginalPath| {
+            let has_slash = path.len() > 1 && path.ends_with('/');
+            let html = if has_slash { &html_behind_slash } else { &html };
+            let mut response = html.answer(&conditions);
             if let Some(policy) = &policy {
                 response.fields.set(CONTENT_SECURITY_POLICY, policy.clone());
             }
             response
         };
-        let style = || typed("text/css; charset=utf-8", Bytes::from_static(STYLE.as_bytes()));
-        let script =
-            || typed("text/javascript; charset=utf-8", Bytes::from_static(SCRIPT.as_bytes()));
+        let style = File::new("text/css; charset=utf-8", STYLE);
+        let script = File::new("text/javascript; charset=utf-8", SCRIPT);
+        let style = move |conditions: Preconditions| style.answer(&conditions);
+        let script = move |conditions: Preconditions| script.answer(&conditions);
         let at = if page_at.is_empty() { "/" } else { page_at };
         scope
             .get(at, page.noted(hidden()))
@@ -105,12 +153,6 @@ impl OpenApi {
              base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
         )
     }
-}
-
-fn typed(media_type: &'static str, content: Bytes) -> Response {
-    let mut response = Response::new(StatusCode::OK).with_body(content);
-    response.fields.set(CONTENT_TYPE, HeaderValue::from_static(media_type));
-    response
 }
 
 /// `to` as seen from `from`, so that both may be below any prefix.

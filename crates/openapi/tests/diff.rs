@@ -228,6 +228,77 @@ fn requests_may_only_grow_and_responses_may_only_shrink() {
             widened,
         ),
         ("nothing at all", text(), json!(false), narrowed, none),
+        (
+            "values that a shorter text cannot hold",
+            json!({ "enum": ["a", "long"] }),
+            json!({ "type": "string", "maxLength": 1 }),
+            narrowed,
+            widened,
+        ),
+        (
+            "values that stay within",
+            json!({ "enum": ["a", "long"] }),
+            json!({ "type": "string", "minLength": 1, "maxLength": 4 }),
+            none,
+            widened,
+        ),
+        (
+            "numbers beyond a bound",
+            json!({ "enum": [1, 200] }),
+            json!({ "type": "integer", "maximum": 100 }),
+            narrowed,
+            widened,
+        ),
+        (
+            "a number beyond a format",
+            json!({ "const": 300 }),
+            json!({ "type": "integer", "format": "uint8", "minimum": 0 }),
+            narrowed,
+            widened,
+        ),
+        (
+            "a number within a format",
+            json!({ "const": 200 }),
+            json!({ "type": "integer", "format": "uint8", "minimum": 0 }),
+            none,
+            widened,
+        ),
+        (
+            "a value beside a pattern",
+            json!({ "const": "a" }),
+            json!({ "type": "string", "pattern": "^b$" }),
+            narrowed,
+            widened,
+        ),
+        (
+            "what a bound says in another way",
+            json!({ "type": "integer", "exclusiveMinimum": 0, "maximum": 9 }),
+            json!({ "type": "integer", "minimum": 0, "exclusiveMaximum": 10 }),
+            none,
+            widened,
+        ),
+        ("a bound that is none", text(), json!({ "type": "string", "minLength": 0 }), none, none),
+        (
+            "null as OpenAPI 3.0 writes it",
+            json!({ "type": "string", "nullable": true }),
+            text(),
+            narrowed,
+            none,
+        ),
+        (
+            "null as OpenAPI 3.1 writes it",
+            json!({ "type": "string", "nullable": true }),
+            json!({ "type": ["string", "null"] }),
+            none,
+            none,
+        ),
+        (
+            "a reference whose name is escaped",
+            json!({ "$ref": "#/components/schemas/B%69rd" }),
+            json!({ "$ref": "#/components/schemas/F%69sh" }),
+            &["narrowed /mother/name", "narrowed /name"],
+            &["widened /mother/name", "widened /name"],
+        ),
     ];
     for (name, old, new, requests, responses) in table {
         let changes = diff(&document(old), &document(new));
@@ -241,6 +312,7 @@ fn requests_may_only_grow_and_responses_may_only_shrink() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "it is a table")]
 fn every_part_of_an_operation_is_judged() {
     let old = json!({
         "openapi": "3.1.0",
@@ -325,6 +397,24 @@ fn every_part_of_an_operation_is_judged() {
         ("/paths/~1birds~1{id}/get/responses/201", Some(json!({})), "response-added"),
         ("/paths/~1birds~1{id}/get/responses/200/content/text~1plain", None, "media-type-removed!"),
         ("/paths/~1birds~1{id}/get/responses/200/headers/ETag", None, "header-removed!"),
+        (
+            "/paths/~1birds~1{id}/get/responses/200/content",
+            Some(json!({ "application/json": {}, "*/*": {} })),
+            "media-type-removed! media-type-added",
+        ),
+        (
+            "/paths/~1birds~1{id}/get/parameters/1/style",
+            Some(json!("spaceDelimited")),
+            "parameter-changed!",
+        ),
+        ("/paths/~1birds~1{id}/get/parameters/1/style", Some(json!("form")), ""),
+        ("/paths/~1birds~1{id}/get/parameters/1/explode", Some(json!(true)), ""),
+        ("/paths/~1birds~1{id}/get/parameters/1/explode", Some(json!(false)), "parameter-changed!"),
+        (
+            "/paths/~1birds~1{id}/get/parameters/1/content",
+            Some(json!({ "application/json": {} })),
+            "parameter-changed!",
+        ),
         ("/security", Some(json!([{ "token": [] }])), "security-added!"),
         ("/paths/~1birds~1{id}/put/security", Some(json!([])), "security-removed"),
         ("/paths/~1birds~1{id}/put/security", Some(json!([{ "token": [] }])), "security-changed!"),
@@ -396,6 +486,18 @@ fn the_command_tells_by_its_status_whether_clients_break() {
         write("more.json", r#"{"openapi":"3.1.0","paths":{"/a":{"get":{},"post":{}},"/b":{}}}"#);
     let swagger = write("swagger.json", r#"{"swagger":"2.0"}"#);
     let yaml = write("a.yaml", "openapi: 3.1.0\n");
+    let outside = write(
+        "outside.json",
+        r#"{"openapi":"3.1.0","paths":{"/a":{"get":{"responses":{"200":{"content":{"a/b":{"schema":{"$ref":"other.json#/Bird"}}}}}}}}}"#,
+    );
+    let astray = write(
+        "astray.json",
+        r##"{"openapi":"3.1.0","paths":{"/a":{"get":{"parameters":[{"$ref":"#/components/parameters/A"}],"x-note":{"$ref":"mine"}}}}}"##,
+    );
+    let odd = write(
+        "odd.json",
+        r#"{"openapi":"3.1.0","paths":{"/a":{"get":{"responses":{"\u00e9\u00e9":{},"":{}}},"post":{}}}}"#,
+    );
     let (old, less, more) = (old.as_str(), less.as_str(), more.as_str());
     let missing = path("missing.json");
     for (arguments, status, words) in [
@@ -416,6 +518,10 @@ fn the_command_tells_by_its_status_whether_clients_break() {
         (&["diff", old, &missing], 2, "cannot be read"),
         (&["diff", old, &yaml], 2, "is not JSON"),
         (&["diff", old, &swagger], 2, "no member `openapi`"),
+        (&["diff", &outside, &outside], 2, "refers to `other.json#/Bird` outside of it"),
+        (&["diff", old, &astray], 2, "refers to `#/components/parameters/A`, which is not in it"),
+        (&["diff", &odd, &odd], 0, "nothing changed"),
+        (&["diff", &odd, old], 1, "response-removed"),
     ] {
         let output = contract(arguments, "");
         let text = format!(
@@ -429,6 +535,30 @@ fn the_command_tells_by_its_status_whether_clients_break() {
     let piped = contract(&["diff", old, "-"], r#"{"openapi":"3.1.0","paths":{}}"#);
     assert_eq!(piped.status.code(), Some(1));
     fs::remove_dir_all(&folder).expect("removed");
+}
+
+#[test]
+fn long_lists_of_values_are_compared_to_their_ends() {
+    let values = |count: u32| (0..count).map(|number| json!(format!("value-{number}")));
+    for through_reference in [false, true] {
+        let with = |values: Vec<Value>| {
+            let list = json!({ "type": "string", "enum": values });
+            if !through_reference {
+                return document(&list);
+            }
+            let mut all = document(&json!({ "$ref": "#/components/schemas/List" }));
+            all["components"]["schemas"]["List"] = list;
+            all
+        };
+        let all = with(values(1000).collect());
+        let reversed: Vec<_> = values(1000).rev().collect();
+        assert_eq!(diff(&all, &with(reversed)), [], "the order means nothing");
+        let changes = diff(&all, &with(values(999).collect()));
+        assert_eq!(breaking(&changes, " body"), ["narrowed"], "{changes:#?}");
+        assert!(changes[0].what.contains("value-999"), "{changes:#?}");
+        let changes = diff(&with(values(999).collect()), &all);
+        assert_eq!(breaking(&changes, " response"), ["widened"], "{changes:#?}");
+    }
 }
 
 #[test]

@@ -50,6 +50,7 @@
 //! | `otlp` | spans to collectors of OpenTelemetry: `peregrine::otlp` |
 //! | `protobuf` | messages of protocol buffers in requests and responses: `peregrine::web::extract::Protobuf` |
 //! | `proxy` | a reverse proxy as a handler: `peregrine::proxy` |
+//! | `proxy-tls` | the same to servers over TLS, and of HTTP/2 |
 //! | `rate-limit` | how often clients may ask: `peregrine::rate_limit` |
 //! | `rate-limit-redis` | the same, counted in Redis by several machines together |
 //! | `restart` | upgrades in place, and sockets of a service manager, on Linux: `peregrine::restart` |

@@ -1,8 +1,11 @@
 //! One request to one upstream.
 
 use crate::body::{Busy, Progress, Sent};
-use crate::pool::{Pool, Sender, connect};
-use crate::upstreams::{Check, Set};
+use crate::connect::connect;
+use crate::form;
+use crate::interim::Interims;
+use crate::pool::{Pool, Sender};
+use crate::upstreams::{Check, Checking, Set};
 use http::{HeaderValue, Request, Response, header::HOST};
 use hyper::body::Incoming;
 use peregrine_web::Body;
@@ -38,6 +41,8 @@ pub(crate) enum Failure {
     Late,
     /// The client's content broke off.
     Content,
+    /// There is no URL for what the client asks for.
+    Target,
 }
 
 impl Failure {
@@ -48,7 +53,7 @@ impl Failure {
 
     /// Is it the upstream's?
     pub(crate) fn is_upstreams(&self) -> bool {
-        !matches!(self, Self::Content)
+        !matches!(self, Self::Content | Self::Target)
     }
 }
 
@@ -61,6 +66,7 @@ impl fmt::Display for Failure {
             Self::Broken(error) => write!(f, "no response: {error}"),
             Self::Late => f.write_str("no response in time"),
             Self::Content => f.write_str("the content of the request broke off"),
+            Self::Target => f.write_str("the request's target is no URL"),
         }
     }
 }
@@ -80,70 +86,88 @@ pub(crate) struct Failed {
     pub(crate) is_old: bool,
 }
 
+/// What is sent to one upstream, and how.
+pub(crate) struct Order<'a> {
+    pub(crate) set: &'a Arc<Set>,
+    pub(crate) number: usize,
+    pub(crate) pool: &'a Pool,
+    pub(crate) is_upgrade: bool,
+    pub(crate) progress: &'a Rc<Progress>,
+    pub(crate) interims: &'a Interims,
+    pub(crate) timeouts: Timeouts,
+}
+
 /// Sends a request, on a connection that waits or on a new one.
-pub(crate) async fn send(
-    set: &Arc<Set>,
-    number: usize,
-    pool: &Pool,
-    request: Request<Body>,
-    progress: &Rc<Progress>,
-    timeouts: Timeouts,
-) -> Result<Answer, Failed> {
-    let busy = Busy::new(set, number);
+pub(crate) async fn send(order: &Order<'_>, request: Request<Body>) -> Result<Answer, Failed> {
+    let Order { pool, progress, interims, timeouts, .. } = *order;
+    let busy = Busy::new(order.set, order.number);
+    let upstream = &order.set.all[order.number];
     let (parts, body) = request.into_parts();
     let mut request = Request::from_parts(parts, Sent::new(body, progress));
+    interims.hear(&mut request);
+    let failed = |why: Failure, unsent: Option<Request<Sent>>, is_old: bool| Failed {
+        why,
+        body: unsent.map(|unsent| unsent.into_body().into_body()),
+        is_old,
+    };
     // A connection that waited may have been closed meanwhile; then the next one is asked, and in the end a new one.
     loop {
-        let (mut sender, is_new) = match pool.take() {
+        let (mut sender, is_new) = match pool.take(order.is_upgrade) {
             Some(sender) => (sender, false),
-            None => match timeout(timeouts.connect, connect(&set.all[number])).await {
-                Ok(Ok(sender)) => (sender, true),
-                failed => {
-                    let why = match failed {
-                        Ok(Err(error)) => Failure::Unreachable(error),
-                        _ => Failure::ConnectLate,
-                    };
-                    return Err(Failed {
-                        why,
-                        body: Some(request.into_body().into_body()),
-                        is_old: false,
-                    });
+            None => match timeout(timeouts.connect, connect(upstream, order.is_upgrade)).await {
+                Ok(Ok(sender)) => {
+                    pool.share(&sender);
+                    (sender, true)
                 }
+                Ok(Err(error)) => {
+                    return Err(failed(Failure::Unreachable(error), Some(request), false));
+                }
+                Err(_) => return Err(failed(Failure::ConnectLate, Some(request), false)),
             },
         };
-        let sending = sender.try_send_request(request);
-        let answered = within(sending, progress, timeouts.response).await;
+        let Some(plain) = form::shape(&mut request, &sender, upstream) else {
+            return Err(failed(Failure::Target, Some(request), false));
+        };
+        let answered = within(sender.send(request), progress, interims, timeouts.response).await;
         match answered {
             Some(Ok(response)) => return Ok(Answer { response, sender, busy }),
             Some(Err(mut error)) => match error.take_message() {
-                Some(unsent) if !is_new => request = unsent,
-                Some(unsent) => {
-                    let body = Some(unsent.into_body().into_body());
-                    return Err(Failed { why: Failure::Unsent, body, is_old: false });
+                Some(unsent) if !is_new => {
+                    request = unsent;
+                    plain.restore(&mut request);
+                    pool.forget(&sender);
                 }
+                Some(unsent) => return Err(failed(Failure::Unsent, Some(unsent), false)),
                 None if progress.error.borrow().is_some() => {
-                    return Err(Failed { why: Failure::Content, body: None, is_old: false });
+                    return Err(failed(Failure::Content, None, false));
                 }
-                None => {
-                    let why = Failure::Broken(error.into_error());
-                    return Err(Failed { why, body: None, is_old: !is_new });
-                }
+                None => return Err(failed(Failure::Broken(error.into_error()), None, !is_new)),
             },
-            None => return Err(Failed { why: Failure::Late, body: None, is_old: false }),
+            None => {
+                // Others would wait on it as well.
+                pool.forget(&sender);
+                return Err(failed(Failure::Late, None, false));
+            }
         }
     }
 }
 
 /// Waits for a response for so long, counted from when the upstream last took something of the request. While the client keeps it
 /// waiting, its time does not run.
-async fn within<F: Future>(answer: F, progress: &Progress, limit: Duration) -> Option<F::Output> {
+async fn within<F: Future>(
+    answer: F,
+    progress: &Progress,
+    interims: &Interims,
+    limit: Duration,
+) -> Option<F::Output> {
     let mut answer = pin!(answer);
     let mut since = Instant::now();
-    let mut alarm = pin!(sleep_until(since + limit));
+    let mut alarm = pin!(sleep_until(later(since, limit)));
     poll_fn(|context| {
         if let Poll::Ready(answer) = answer.as_mut().poll(context) {
             return Poll::Ready(Some(answer));
         }
+        interims.pass(context);
         loop {
             if alarm.as_mut().poll(context).is_pending() {
                 return Poll::Pending;
@@ -152,22 +176,34 @@ async fn within<F: Future>(answer: F, progress: &Progress, limit: Duration) -> O
             let next = if progress.is_waiting.get() { Some(Instant::now()) } else { moved };
             let Some(next) = next else { return Poll::Ready(None) };
             since = next;
-            alarm.as_mut().reset(since + limit);
+            alarm.as_mut().reset(later(since, limit));
         }
     })
     .await
 }
 
+/// The time after `from` by so much, or one that nobody lives to see.
+pub(crate) fn later(from: Instant, by: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+    from.checked_add(by).unwrap_or_else(|| from + FAR)
+}
+
 /// Asks an upstream whether it is well.
-pub(crate) async fn check(set: Arc<Set>, number: usize, check: Check) {
+pub(crate) async fn check(checking: Checking, check: Check) {
+    let (set, number) = (checking.set(), checking.number());
     let upstream = &set.all[number];
     let asked = async {
-        let mut sender = connect(upstream).await.map_err(|error| error.to_string())?;
+        let connection = connect(upstream, false).await;
+        let mut sender = connection.map_err(|error| error.to_string())?;
         let body = Sent::new(Body::empty(), &Rc::default());
         let mut request = Request::new(body);
         *request.uri_mut() = check.path;
         request.headers_mut().insert(HOST, HeaderValue::clone(&upstream.authority));
-        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        if form::shape(&mut request, &sender, upstream).is_none() {
+            return Err("there is no URL for its check".to_owned());
+        }
+        let response =
+            sender.send(request).await.map_err(|error| error.into_error().to_string())?;
         match response.status() {
             status if status.as_u16() < 400 => Ok(()),
             status => Err(format!("its check answered {status}")),

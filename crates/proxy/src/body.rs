@@ -1,5 +1,7 @@
 //! Content on its way: to the upstream, and back.
 
+use crate::attempt::later;
+use crate::fields;
 use crate::pool::{Pool, Sender};
 use crate::upstreams::Set;
 use bytes::Bytes;
@@ -72,7 +74,7 @@ impl HttpBody for Sent {
         let frame = ready!(polled);
         progress.moved.set(Some(Instant::now()));
         Poll::Ready(frame.map(|frame| {
-            frame.map_err(|error| {
+            frame.map(fields::trailers).map_err(|error| {
                 *progress.error.borrow_mut() = Some(error);
                 Broken
             })
@@ -155,9 +157,8 @@ impl HttpBody for Received {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
             // Only a wait costs a timer. What the client does not take is not asked for, and so does not count.
-            let until = self.idle_timeout;
-            let alarm =
-                self.alarm.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + until)));
+            let until = later(Instant::now(), self.idle_timeout);
+            let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(until)));
             ready!(alarm.as_mut().poll(context));
             (self.sender, self.busy) = (None, None);
             return Poll::Ready(Some(Err(BodyError::TooSlow)));
@@ -170,7 +171,9 @@ impl HttpBody for Received {
             Some(Ok(_)) if self.body.is_end_stream() => self.end(),
             Some(Ok(_)) => {}
         }
-        Poll::Ready(frame.map(|frame| frame.map_err(|error| BodyError::Failed(error.into()))))
+        Poll::Ready(frame.map(|frame| {
+            frame.map(fields::trailers).map_err(|error| BodyError::Failed(error.into()))
+        }))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -182,8 +185,8 @@ impl HttpBody for Received {
     }
 }
 
-/// No content, but the length of what a GET would have.
-pub(crate) struct Promised(pub(crate) u64);
+/// No content, but the length of what a GET would have, as far as the upstream told it.
+pub(crate) struct Promised(pub(crate) Option<u64>);
 
 impl HttpBody for Promised {
     type Data = Bytes;
@@ -197,6 +200,6 @@ impl HttpBody for Promised {
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0)
+        self.0.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }

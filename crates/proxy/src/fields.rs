@@ -1,10 +1,11 @@
 //! What is passed on of a head, and what a proxy says of itself. No I/O.
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
-    TRANSFER_ENCODING, UPGRADE, VIA,
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, MAX_FORWARDS, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
+use http_body::Frame;
 use peregrine_web::response::Fields;
 use peregrine_web::{Head, Parts};
 use std::net::IpAddr;
@@ -14,8 +15,9 @@ pub(crate) const VIA_MAX: usize = 16;
 
 /// RFC 9110 §7.6.1: what is about one connection, whether `Connection` names it or not; and what says how long
 /// content is, which is told anew.
-const OF_ONE_HOP: [HeaderName; 9] = [
+const OF_ONE_HOP: [HeaderName; 10] = [
     CONNECTION,
+    HeaderName::from_static("http2-settings"),
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
     PROXY_AUTHENTICATE,
@@ -41,6 +43,9 @@ const WHO_ASKS: [&str; 7] = [
     "x-forwarded-prefix",
     "x-real-ip",
 ];
+
+/// There are more of them, which some programs believe: `X-Forwarded-Ssl`, `X-Forwarded-User`. Only trusted proxies may say such things.
+const FORWARDED_BEGINS: &str = "x-forwarded-";
 
 /// How an upstream is told who asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,6 +84,7 @@ pub(crate) fn request(parts: &Parts, telling: Telling, pseudonym: &str) -> Heade
             || name == HOST
             || name == EXPECT
             || is_ours && !(is_trusted && passes(&name, telling))
+            || !is_trusted && begins(&name, FORWARDED_BEGINS)
             || nominated.contains(&name);
         if !is_left_out {
             fields.append(name, value);
@@ -116,6 +122,83 @@ pub(crate) fn response(from: &HeaderMap, version: Version, pseudonym: &str) -> F
     fields
 }
 
+/// The fields of an interim response, for the client.
+pub(crate) fn interim(from: &HeaderMap) -> HeaderMap {
+    let nominated = nominated(from.get_all(CONNECTION).iter().map(HeaderValue::as_bytes));
+    let passes = |name: &HeaderName| !OF_ONE_HOP.contains(name) && !nominated.contains(name);
+    let kept = from.iter().filter(|(name, _)| passes(name));
+    kept.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// Content as it passes: trailers without what is about a connection, and without what only a head may say of who asks.
+pub(crate) fn trailers<T>(frame: Frame<T>) -> Frame<T> {
+    match frame.into_trailers() {
+        Ok(mut trailers) => {
+            let is_out = |name: &HeaderName| {
+                OF_ONE_HOP.contains(name) || who_asks(name) || begins(name, FORWARDED_BEGINS)
+            };
+            let out: Vec<_> = trailers.keys().filter(|name| is_out(name)).cloned().collect();
+            out.iter().for_each(|name| drop(trailers.remove(name)));
+            Frame::trailers(trailers)
+        }
+        Err(data) => data,
+    }
+}
+
+/// The protocols that a client asks for by Upgrade, without those that another one leads around this proxy by: in HTTP of another form, or in TLS, further
+/// requests would pass that nobody here looks at. `None`: there is no other.
+pub(crate) fn protocols(head: &Head) -> Option<HeaderValue> {
+    let all = head.fields_named("upgrade").flat_map(|list| list.split(|byte| *byte == b','));
+    let mut kept = Vec::new();
+    for protocol in all.map(<[u8]>::trim_ascii).filter(|protocol| !protocol.is_empty()) {
+        let name = protocol.split(|byte| *byte == b'/').next().unwrap_or_default();
+        let leads_around = [&b"h2c"[..], b"h2", b"h3", b"http", b"tls"];
+        if leads_around.iter().any(|one| name.trim_ascii().eq_ignore_ascii_case(one)) {
+            continue;
+        }
+        if !kept.is_empty() {
+            kept.extend_from_slice(b", ");
+        }
+        kept.extend_from_slice(protocol);
+    }
+    if kept.is_empty() { None } else { HeaderValue::try_from(kept).ok() }
+}
+
+/// Are all protocols that an upstream goes over to among those that it was asked for?
+pub(crate) fn is_asked(asked: &HeaderValue, answered: &HeaderMap) -> bool {
+    let mut all = answered
+        .get_all(UPGRADE)
+        .iter()
+        .flat_map(|list| list.as_bytes().split(|byte| *byte == b','));
+    answered.contains_key(UPGRADE) && all.all(|one| has_word(asked.as_bytes(), one.trim_ascii()))
+}
+
+/// Is the content of a response as a client of this proxy understands it? RFC 9112 §6.1: a coding that nobody asked for would be taken for the content; and
+/// §6.3: a length beside chunks ought to be handled as an error.
+pub(crate) fn is_framed_soundly(from: &HeaderMap) -> bool {
+    let mut codings = from.get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => true,
+        (Some(one), None) => {
+            one.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked")
+                && !from.contains_key(CONTENT_LENGTH)
+        }
+        (Some(_), Some(_)) => false,
+    }
+}
+
+/// RFC 9110 §7.6.2: takes one from Max-Forwards, which is about OPTIONS here; TRACE does not pass. False: the request may go no further.
+pub(crate) fn may_go_on(fields: &mut HeaderMap) -> bool {
+    let Some(left) = fields.get(MAX_FORWARDS) else { return true };
+    let left: Option<u64> = left.to_str().ok().and_then(|left| left.trim().parse().ok());
+    // What is no number says nothing.
+    let Some(left) = left else { return true };
+    if let Some(rest) = left.checked_sub(1) {
+        fields.insert(MAX_FORWARDS, rest.into());
+    }
+    left > 0
+}
+
 /// How many proxies a request says that it came through.
 pub(crate) fn hops(head: &Head) -> usize {
     head.fields_named("via").map(|list| list.split(|byte| *byte == b',').count()).sum()
@@ -131,17 +214,15 @@ fn has_word(list: &[u8], word: &[u8]) -> bool {
     list.split(|byte| *byte == b',').any(|one| one.trim_ascii().eq_ignore_ascii_case(word))
 }
 
-/// Programs behind CGI and its kind take `X_Forwarded_For` for `X-Forwarded-For`.
 fn who_asks(name: &HeaderName) -> bool {
-    let name = name.as_str().as_bytes();
-    WHO_ASKS.iter().any(|one| {
-        let one = one.as_bytes();
-        one.len() == name.len()
-            && one
-                .iter()
-                .zip(name)
-                .all(|(one, byte)| one == byte || (*one == b'-' && *byte == b'_'))
-    })
+    WHO_ASKS.iter().any(|one| one.len() == name.as_str().len() && begins(name, one))
+}
+
+/// Programs behind CGI and its kind take `X_Forwarded_For` for `X-Forwarded-For`.
+fn begins(name: &HeaderName, with: &str) -> bool {
+    let (name, with) = (name.as_str().as_bytes(), with.as_bytes());
+    let is_same = |(one, byte): (&u8, &u8)| one == byte || (*one == b'-' && *byte == b'_');
+    name.len() >= with.len() && with.iter().zip(name).all(is_same)
 }
 
 /// Does what a trusted proxy wrote here stay? Only what is continued does.

@@ -1,44 +1,92 @@
 //! Connections to upstreams that wait for another request, a stock per worker.
 
 use crate::body::Sent;
-use crate::upstreams::Upstream;
-use hyper::client::conn::http1::{Builder, SendRequest};
-use hyper_util::rt::TokioIo;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::{TrySendError, http1};
 use std::cell::RefCell;
-use std::future::poll_fn;
-use std::io;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
-use tokio::net::TcpStream;
 
-/// What hyper keeps of a head that is not whole yet.
-const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// The way to requests on a connection.
+pub(crate) enum Sender {
+    /// One at a time.
+    Http1(http1::SendRequest<Sent>),
+    /// Many at once.
+    #[cfg(feature = "tls")]
+    Http2(Shared),
+}
 
-/// The way to one request at a time on a connection.
-pub(crate) type Sender = SendRequest<Sent>;
+/// A connection that many requests share.
+#[cfg(feature = "tls")]
+#[derive(Clone)]
+pub(crate) struct Shared {
+    sender: hyper::client::conn::http2::SendRequest<Sent>,
+    /// Counts who has one.
+    users: Rc<()>,
+}
 
-/// The connections to one upstream that have nothing to do.
+/// So many requests share a connection; for more there is another one.
+#[cfg(feature = "tls")]
+pub(crate) const USERS_MAX: u32 = 100;
+
+impl Sender {
+    #[cfg(feature = "tls")]
+    pub(crate) fn shared(sender: hyper::client::conn::http2::SendRequest<Sent>) -> Self {
+        Self::Http2(Shared { sender, users: Rc::new(()) })
+    }
+
+    pub(crate) fn is_http2(&self) -> bool {
+        !matches!(self, Self::Http1(_))
+    }
+
+    pub(crate) async fn send(
+        &mut self,
+        request: Request<Sent>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Sent>>> {
+        match self {
+            Self::Http1(sender) => sender.try_send_request(request).await,
+            #[cfg(feature = "tls")]
+            Self::Http2(shared) => shared.sender.try_send_request(request).await,
+        }
+    }
+}
+
+/// The connections to one upstream that have nothing to do, and those that have room for more.
 pub(crate) struct Pool {
-    idle: RefCell<Vec<(Sender, Instant)>>,
+    idle: RefCell<Vec<(http1::SendRequest<Sent>, Instant)>>,
+    #[cfg(feature = "tls")]
+    shared: RefCell<Vec<(Shared, Instant)>>,
     idle_max: usize,
     idle_timeout: Duration,
 }
 
 impl Pool {
     pub(crate) fn new(idle_max: usize, idle_timeout: Duration) -> Rc<Self> {
-        Rc::new(Self { idle: RefCell::default(), idle_max, idle_timeout })
+        Rc::new(Self {
+            idle: RefCell::default(),
+            #[cfg(feature = "tls")]
+            shared: RefCell::default(),
+            idle_max,
+            idle_timeout,
+        })
     }
 
-    /// The one that was used last and is sound still.
-    pub(crate) fn take(&self) -> Option<Sender> {
+    /// The one that was used last and is sound still. An upgrade takes a whole connection, so that only one of HTTP/1.1 will do.
+    pub(crate) fn take(&self, is_upgrade: bool) -> Option<Sender> {
+        #[cfg(feature = "tls")]
+        if !is_upgrade && let Some(shared) = self.take_shared() {
+            return Some(Sender::Http2(shared));
+        }
+        let _ = is_upgrade;
         let mut idle = self.idle.borrow_mut();
         self.drop_old(&mut idle);
         let mut busy = Vec::new();
         let found = loop {
             let Some((mut sender, since)) = idle.pop() else { break None };
             // What its task has not heard of yet, this does not tell; then the request comes back unsent.
-            let mut context = std::task::Context::from_waker(Waker::noop());
+            let mut context = Context::from_waker(Waker::noop());
             match sender.poll_ready(&mut context) {
                 Poll::Ready(Ok(())) => break Some(sender),
                 Poll::Ready(Err(_)) => {}
@@ -46,39 +94,75 @@ impl Pool {
             }
         };
         idle.extend(busy.into_iter().rev().filter(|(sender, _)| !sender.is_closed()));
-        found
+        found.map(Sender::Http1)
     }
 
-    /// Closes all: one has ended under a request, and the others may be as old.
+    #[cfg(feature = "tls")]
+    fn take_shared(&self) -> Option<Shared> {
+        let mut all = self.shared.borrow_mut();
+        // The stock itself has one.
+        let users = |shared: &Shared| Rc::strong_count(&shared.users) - 1;
+        let most = usize::try_from(USERS_MAX).unwrap_or(usize::MAX);
+        all.retain(|(shared, since)| {
+            let is_old = users(shared) == 0 && since.elapsed() >= self.idle_timeout;
+            !shared.sender.is_closed() && !is_old
+        });
+        let (shared, since) = all.iter_mut().find(|(shared, _)| users(shared) < most)?;
+        *since = Instant::now();
+        Some(shared.clone())
+    }
+
+    /// Notes a connection that others may share from now on.
+    pub(crate) fn share(&self, sender: &Sender) {
+        #[cfg(feature = "tls")]
+        if let Sender::Http2(shared) = sender {
+            let mut all = self.shared.borrow_mut();
+            if all.len() < self.idle_max {
+                all.push((shared.clone(), Instant::now()));
+            }
+        }
+        let _ = sender;
+    }
+
+    /// Gives nobody a connection any more that many share.
+    pub(crate) fn forget(&self, sender: &Sender) {
+        #[cfg(feature = "tls")]
+        if let Sender::Http2(gone) = sender {
+            self.shared.borrow_mut().retain(|(one, _)| !Rc::ptr_eq(&one.users, &gone.users));
+        }
+        let _ = sender;
+    }
+
+    /// Forgets all: one has ended under a request, and the others may be as old.
     pub(crate) fn clear(&self) {
         self.idle.borrow_mut().clear();
+        #[cfg(feature = "tls")]
+        self.shared.borrow_mut().clear();
     }
 
     pub(crate) fn give(&self, sender: Sender) {
-        let mut idle = self.idle.borrow_mut();
-        self.drop_old(&mut idle);
-        if !sender.is_closed() && idle.len() < self.idle_max {
-            idle.push((sender, Instant::now()));
+        match sender {
+            Sender::Http1(sender) => {
+                let mut idle = self.idle.borrow_mut();
+                self.drop_old(&mut idle);
+                if !sender.is_closed() && idle.len() < self.idle_max {
+                    idle.push((sender, Instant::now()));
+                }
+            }
+            #[cfg(feature = "tls")]
+            Sender::Http2(mine) => {
+                let mut all = self.shared.borrow_mut();
+                let known = all.iter_mut().find(|(one, _)| Rc::ptr_eq(&one.users, &mine.users));
+                if let Some((_, since)) = known {
+                    *since = Instant::now();
+                }
+            }
         }
     }
 
     /// The oldest come first.
-    fn drop_old(&self, idle: &mut Vec<(Sender, Instant)>) {
+    fn drop_old<T>(&self, idle: &mut Vec<(T, Instant)>) {
         let old = idle.iter().take_while(|(_, since)| since.elapsed() >= self.idle_timeout).count();
         idle.drain(..old);
     }
-}
-
-/// A new connection. Its task ends with its sender, or with the response that is under way.
-pub(crate) async fn connect(upstream: &Upstream) -> io::Result<Sender> {
-    let stream = TcpStream::connect((upstream.host.as_str(), upstream.port)).await?;
-    stream.set_nodelay(true)?;
-    let handshake = Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream));
-    let (mut sender, connection) = handshake.await.map_err(io::Error::other)?;
-    drop(tokio::task::spawn_local(async move {
-        // How it ended, whoever waits for its response is told.
-        let _ = connection.with_upgrades().await;
-    }));
-    poll_fn(|context| sender.poll_ready(context)).await.map_err(io::Error::other)?;
-    Ok(sender)
 }

@@ -1,21 +1,22 @@
 //! The handler.
 
-use crate::attempt::{Answer, Failed, Failure, Timeouts, check, send};
+use crate::asked::{ask_upgrade, framing, has_dots};
+use crate::attempt::{Answer, Failed, Failure, Order, Timeouts, check, send};
 use crate::body::{Progress, Promised, Received};
 use crate::fields::{self, HostChoice, Telling, VIA_MAX};
+use crate::interim::Interims;
 use crate::pool::Pool;
 use crate::tunnel::tunnel;
 use crate::upstreams::{Upstream, Upstreams};
-use http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, HOST, UPGRADE};
+use http::header::{ALLOW, CONTENT_LENGTH, HOST, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
+use peregrine_web::extract::{FromRequestParts, Interim};
 use peregrine_web::upgrade::OnUpgrade;
 use peregrine_web::{
     Body, BodyError, Head, IntoResponse, Parts, Problem, Request, Response, Service,
 };
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// What a request is sent with again, if it may be; the rest of its kind is sent once.
@@ -28,6 +29,8 @@ const TIMEOUTS: Timeouts = Timeouts {
 /// Connections of each worker to each upstream that wait for a request.
 const IDLE_MAX: usize = 32;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// What passes, of the methods that everybody knows.
+const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 /// Lets other servers answer: a handler for [`App::subtree`](peregrine_web::App::subtree), a fallback, or a route.
 ///
@@ -44,19 +47,20 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 ///
 /// | what | how |
 /// |---|---|
-/// | path and query | as they were sent, behind the path of the upstream's URL; [`Proxy::strip_prefix`]. Paths with `.` or `..` in them are a 400 where there is such a path or prefix, since the upstream might leave it |
+/// | path and query | as they were sent, behind the path of the upstream's URL; [`Proxy::strip_prefix`]. Paths with `.` or `..` in them, however they are written, are a 400 where there is such a path or prefix, since the upstream might leave it |
 /// | `Host` | the client's; [`Proxy::upstream_host`], [`Proxy::host`] |
 /// | fields | all but those of one connection (RFC 9110 §7.6.1): `Connection` and what it names, `Keep-Alive`, `TE`, `Transfer-Encoding`, `Upgrade`, `Proxy-*`. `TE: trailers` is passed on |
-/// | who asks | `X-Forwarded-For`, `-Proto` and `-Host`; [`Proxy::forwarded`]. What clients write into such fields does not pass, unless they are trusted proxies; nor does `X_Forwarded_For` |
+/// | who asks | `X-Forwarded-For`, `-Proto` and `-Host`; [`Proxy::forwarded`]. What clients write into such fields does not pass, unless they are trusted proxies; nor do other `X-Forwarded-*` and `X_Forwarded_For` |
 /// | `Via` | in both directions; more than 16 proxies are a circle: 508 |
 /// | content | streams both ways, as fast as the slower side; trailers too. The route's body limit counts: 2 MiB unless [`body_limit`](peregrine_web::HandlerExt::body_limit) says otherwise |
-/// | upgrades | WebSocket and others pass through |
-/// | CONNECT, TRACE | 405 |
+/// | upgrades | WebSocket and others pass through, from clients of HTTP/2 too; `h2c`, `HTTP` and `TLS` do not, since they would lead further requests around this proxy. After the client has ended its side, a pause of 60 s ends the other |
+/// | CONNECT, TRACE | 405. OPTIONS counts its `Max-Forwards` down |
 /// | no connection within 5 s, no response within 60 s of the last that the upstream took | 504, or another upstream; a response whose content pauses for 60 s is broken off |
 /// | no connection, or no sound response | 502, or another upstream |
 /// | retries | two, each on an upstream that was not asked: of a request that none has seen; and of GET, HEAD, OPTIONS, PUT and DELETE whose content can be sent again |
 /// | health | see [`Upstreams`] |
-/// | connections | of HTTP/1.1 without TLS; 32 of each worker to each upstream are kept for 30 s |
+/// | interim responses | 103 and others pass, up to 16; those of HTTP/2 upstreams do not |
+/// | connections | of HTTP/1.1; with the feature `proxy-tls` over TLS and of HTTP/2 too. 32 of each worker to each upstream are kept for 30 s |
 ///
 /// hyper reads what upstreams answer, and writes what they are asked, from parsed heads: nothing that is ambiguous passes in either direction.
 pub struct Proxy {
@@ -196,31 +200,51 @@ struct Why {
     error: Option<BodyError>,
 }
 
+/// What all attempts have in common.
+struct Asking<'a> {
+    parts: &'a Parts,
+    interims: &'a Interims,
+    is_upgrade: bool,
+}
+
 impl Proxy {
     async fn pass(&self, request: Request) -> Result<Response, Problem> {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        let interims = Interims::new(Interim::from_request_parts(&mut parts).await?);
         let method = parts.head.method();
         if matches!(method, Method::CONNECT | Method::TRACE) {
             let detail = "this method is not passed on";
             let problem =
                 Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail);
-            let others = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
-            return Err(problem.with_header(ALLOW, others));
+            return Err(problem.with_header(ALLOW, HeaderValue::from_static(METHODS)));
         }
         if fields::hops(&parts.head) >= VIA_MAX {
             let detail = "the request has come through too many proxies; they may form a circle";
             return Err(Problem::new(StatusCode::LOOP_DETECTED, "proxy-loop", detail));
         }
+        // What is known to be too large need not reach anybody.
+        if let Some((length, limit)) = body.length().zip(body.limit())
+            && length > limit
+        {
+            return Err(BodyError::TooLarge { limit }.into());
+        }
         let path = self.path(&parts.head)?;
-        let is_upgrade = parts.head.index().asks_upgrade(parts.head.as_bytes());
+        let asks_upgrade = parts.head.index().asks_upgrade(parts.head.as_bytes());
+        let protocols = fields::protocols(&parts.head).filter(|_| asks_upgrade);
         let mut map = fields::request(&parts, self.telling, &self.pseudonym);
-        if is_upgrade {
-            ask_upgrade(&mut map, &parts.head);
+        if method == Method::OPTIONS && !fields::may_go_on(&mut map) {
+            let mut response = Response::new(StatusCode::NO_CONTENT);
+            response.fields.set(ALLOW, HeaderValue::from_static(METHODS));
+            return Ok(response);
+        }
+        if let Some(protocols) = &protocols {
+            ask_upgrade(&mut map, protocols);
         }
         self.check();
-        let answered = self.answer(&parts, method.clone(), path, map, body).await;
+        let asking = Asking { parts: &parts, interims: &interims, is_upgrade: protocols.is_some() };
+        let answered = self.answer(&asking, method.clone(), path, map, body).await;
         match answered {
-            Ok(answer) => self.respond(answer, &method, is_upgrade),
+            Ok(answer) => self.respond(answer, &method, protocols.as_ref()),
             Err((why, number)) => Err(self.explain(why, number, &parts)),
         }
     }
@@ -228,12 +252,13 @@ impl Proxy {
     /// Asks upstreams, until one answers or the request may not be sent again.
     async fn answer(
         &self,
-        parts: &Parts,
+        asking: &Asking<'_>,
         method: Method,
         path: &str,
         map: HeaderMap,
         body: Body,
     ) -> Result<Answer, Asked> {
+        let Asking { parts, interims, is_upgrade } = *asking;
         let set = self.upstreams.shared();
         // Content that is here can be sent again, whatever became of it.
         let (whole, mut rest) = match body.into_shared() {
@@ -252,8 +277,10 @@ impl Proxy {
             let upstream = &set.all[number];
             let request = self.request(&method, upstream, path, &map, parts, body)?;
             let progress = Rc::<Progress>::default();
-            let sent =
-                send(set, number, &self.pools[number], request, &progress, self.timeouts).await;
+            let (pool, timeouts) = (&*self.pools[number], self.timeouts);
+            let order =
+                Order { set, number, pool, is_upgrade, progress: &progress, interims, timeouts };
+            let sent = send(&order, request).await;
             let Failed { why, body, is_old } = match sent {
                 Ok(answer) => {
                     set.well(number);
@@ -302,8 +329,9 @@ impl Proxy {
         let uri: Result<Uri, _> =
             if is_whole_server { Ok(Uri::from_static("*")) } else { target.parse() };
         let Ok(uri) = uri else {
-            return Err((Why { failure: Failure::Content, error: None }, 0));
+            return Err((Why { failure: Failure::Target, error: None }, 0));
         };
+        let framing = framing(method, &body);
         let mut request = http::Request::new(body);
         *request.method_mut() = method.clone();
         *request.uri_mut() = uri;
@@ -316,6 +344,7 @@ impl Proxy {
         let host =
             host.filter(|host| !host.is_empty()).unwrap_or_else(|| upstream.authority.clone());
         map.insert(HOST, host);
+        map.extend(framing);
         *request.headers_mut() = map;
         Ok(request)
     }
@@ -325,13 +354,14 @@ impl Proxy {
         let bases = self.upstreams.shared().all.iter().map(|upstream| &upstream.base);
         let is_within = !self.prefix.is_empty() || bases.into_iter().any(|base| !base.is_empty());
         // RFC 3986 §5.2.4: whoever removes these segments may come to lie above of what was meant.
-        if is_within && path.split('/').any(is_dots) {
+        if is_within && has_dots(path) {
             let detail = "a path with . or .. in it is not passed on";
             return Err(Problem::new(StatusCode::BAD_REQUEST, "path-with-dots", detail));
         }
         match path.strip_prefix(self.prefix.as_str()) {
             Some("") => Ok("/"),
-            Some(rest) if rest.starts_with('/') || self.prefix.is_empty() => Ok(rest),
+            // `*` is about the whole server, of which only a part is meant.
+            Some(rest) if rest.starts_with('/') || !is_within => Ok(rest),
             _ => {
                 let detail = "nothing is passed on from this path";
                 Err(Problem::new(StatusCode::NOT_FOUND, "not-found", detail))
@@ -344,13 +374,22 @@ impl Proxy {
         &self,
         answer: Answer,
         method: &Method,
-        is_upgrade: bool,
+        protocols: Option<&HeaderValue>,
     ) -> Result<Response, Problem> {
         let Answer { mut response, sender, busy } = answer;
         let number = busy.1;
         let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        if is_switch && !is_upgrade {
-            let detail = "the server behind this one answered in a protocol that nobody asked for";
+        let headers = response.headers();
+        let wrong = match protocols {
+            _ if !is_switch && fields::is_framed_soundly(headers) => None,
+            _ if !is_switch => Some("in a form that nobody asked for"),
+            Some(asked) if fields::is_asked(asked, headers) => None,
+            _ => Some("in a protocol that nobody asked for"),
+        };
+        if let Some(wrong) = wrong {
+            let upstream = &self.upstreams.shared().all[number];
+            tracing::warn!(target: "peregrine", upstream = %upstream, "an upstream answered {wrong}");
+            let detail = format!("the server behind this one answered {wrong}");
             return Err(Problem::new(StatusCode::BAD_GATEWAY, "upstream-failed", detail));
         }
         let (status, version) = (response.status(), response.version());
@@ -360,22 +399,19 @@ impl Proxy {
             if let Some(protocol) = response.headers().get(UPGRADE) {
                 ours.fields.set(UPGRADE, protocol.clone());
             }
-            let theirs = hyper::upgrade::on(&mut response);
+            let (theirs, idle_timeout) = (hyper::upgrade::on(&mut response), self.timeouts.idle);
             return Ok(ours.with_upgrade(OnUpgrade::new(async move |client| {
                 // It counts for the upstream for as long as it lasts.
                 let _busy = busy;
                 match theirs.await {
-                    Ok(theirs) => tunnel(client, theirs).await,
+                    Ok(theirs) => tunnel(client, theirs, idle_timeout).await,
                     Err(error) => {
                         tracing::warn!(target: "peregrine", %error, "an upstream did not go on after its 101");
                     }
                 }
             })));
         }
-        let length = response
-            .headers()
-            .get(CONTENT_LENGTH)
-            .and_then(|length| length.to_str().ok()?.parse().ok());
+        let length = response.headers().get(CONTENT_LENGTH).cloned();
         let body = Received::new(
             response.into_body(),
             sender,
@@ -383,11 +419,18 @@ impl Proxy {
             busy,
             self.timeouts.idle,
         );
-        // RFC 9110 §9.3.2: HEAD is answered with the fields that a GET would have.
-        ours.body = match length.filter(|_| *method == Method::HEAD) {
-            Some(length) => Body::new(Promised(length)),
-            None if http_body::Body::is_end_stream(&body) => Body::empty(),
-            None => Body::new(body),
+        // RFC 9110 §9.3.2: HEAD is answered with the fields that a GET would have, and with no length if that is not known.
+        ours.body = match length {
+            length if *method == Method::HEAD => {
+                Body::new(Promised(length.and_then(|length| length.to_str().ok()?.parse().ok())))
+            }
+            // RFC 9110 §8.6: here it is the length of what the client has.
+            Some(length) if status == StatusCode::NOT_MODIFIED => {
+                ours.fields.set(CONTENT_LENGTH, length);
+                Body::empty()
+            }
+            _ if http_body::Body::is_end_stream(&body) => Body::empty(),
+            _ => Body::new(body),
         };
         Ok(ours)
     }
@@ -395,14 +438,18 @@ impl Proxy {
     /// Begins the check that is due.
     fn check(&self) {
         let set = self.upstreams.shared();
-        while let (Some(rule), Some(number)) = (&set.check, set.due()) {
-            drop(tokio::task::spawn_local(check(Arc::clone(set), number, rule.clone())));
+        while let (Some(rule), Some(checking)) = (&set.check, set.due()) {
+            drop(tokio::task::spawn_local(check(checking, rule.clone())));
         }
     }
 
     fn explain(&self, why: Why, number: usize, parts: &Parts) -> Problem {
         if let Some(error) = why.error {
             return error.into();
+        }
+        if matches!(why.failure, Failure::Target) {
+            let detail = "the path or the query has characters that no URL may have";
+            return Problem::new(StatusCode::BAD_REQUEST, "invalid-target", detail);
         }
         let upstream = &self.upstreams.shared().all[number];
         tracing::warn!(target: "peregrine", upstream = %upstream, why = %why.failure, path = parts.head.path(),
@@ -422,41 +469,6 @@ impl Proxy {
             }
         }
     }
-}
-
-/// Says that another protocol is asked for, in the form of HTTP/1.1.
-fn ask_upgrade(map: &mut HeaderMap, head: &Head) {
-    let Some(protocol) = head.field("upgrade").and_then(|it| HeaderValue::from_bytes(it).ok())
-    else {
-        return;
-    };
-    let is_websocket = protocol.as_bytes().eq_ignore_ascii_case(b"websocket");
-    map.insert(UPGRADE, protocol);
-    let options = if map.contains_key(CONNECTION) { "upgrade, te" } else { "upgrade" };
-    map.insert(CONNECTION, HeaderValue::from_static(options));
-    // RFC 8441 §5: over HTTP/2 there is no key, which HTTP/1.1 wants.
-    const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
-    if is_websocket && !map.contains_key(KEY) {
-        map.insert(KEY, key());
-    }
-}
-
-/// 16 bytes in base64. They keep caches from answering, and are no secret.
-fn key() -> HeaderValue {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let number = || u128::from(RandomState::new().build_hasher().finish());
-    let bits = number() << 64 | number();
-    let letter = |shift: u32| LETTERS[usize::try_from(bits >> shift & 63).unwrap_or_default()];
-    let mut text: Vec<u8> = (0..21).map(|place| letter(122 - 6 * place)).collect();
-    text.push(LETTERS[usize::try_from((bits & 3) << 4).unwrap_or_default()]);
-    text.extend_from_slice(b"==");
-    HeaderValue::from_bytes(&text).expect("base64 is ASCII")
-}
-
-/// A segment that a path is resolved by, in any way of writing it.
-fn is_dots(segment: &str) -> bool {
-    let plain = segment.replace("%2e", ".").replace("%2E", ".");
-    matches!(plain.as_str(), "." | "..")
 }
 
 impl fmt::Debug for Proxy {

@@ -1,5 +1,6 @@
 //! Another protocol, passed through.
 
+use crate::attempt::later;
 use bytes::{Buf, Bytes};
 use hyper::upgrade::Upgraded as Theirs;
 use hyper_util::rt::TokioIo;
@@ -8,7 +9,9 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 /// So much is taken from the upstream at a time.
 const READ_BYTES: usize = 16 * 1024;
@@ -16,8 +19,8 @@ const READ_BYTES: usize = 16 * 1024;
 const MOVES_PER_TURN: u32 = 64;
 
 /// Moves bytes both ways until the upstream has ended and all is sent, or until either end breaks. A client that ends its side is told to the
-/// upstream, which may still answer.
-pub(crate) async fn tunnel(client: Ours, upstream: Theirs) {
+/// upstream, which may still answer, unless it says nothing for `idle_timeout`: a client that has left looks the same.
+pub(crate) async fn tunnel(client: Ours, upstream: Theirs, idle_timeout: Duration) {
     let mut tunnel = Tunnel {
         client,
         upstream: TokioIo::new(upstream),
@@ -27,6 +30,8 @@ pub(crate) async fn tunnel(client: Ours, upstream: Theirs) {
         is_shut: false,
         buffer: vec![0; READ_BYTES].into_boxed_slice(),
         is_upstream_done: false,
+        idle_timeout,
+        alarm: None,
     };
     // How it ended is of no use to anybody.
     let _ = poll_fn(|context| tunnel.poll(context)).await;
@@ -42,6 +47,9 @@ struct Tunnel {
     is_shut: bool,
     buffer: Box<[u8]>,
     is_upstream_done: bool,
+    idle_timeout: Duration,
+    /// Set while nothing moves, once the client has ended its side.
+    alarm: Option<Pin<Box<Sleep>>>,
 }
 
 impl Tunnel {
@@ -53,11 +61,23 @@ impl Tunnel {
             }
             let down = self.poll_down(context)?;
             if up.is_pending() && down.is_pending() {
-                return Poll::Pending;
+                return self.poll_patience(context);
             }
+            self.alarm = None;
         }
         context.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Waits, but not for ever where one side has ended.
+    fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.is_client_done {
+            return Poll::Pending;
+        }
+        let until = later(Instant::now(), self.idle_timeout);
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(until)));
+        ready!(alarm.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// One move to the upstream.

@@ -1,5 +1,7 @@
 //! The servers that answer: which of them are well, and whose turn it is.
 
+#[cfg(feature = "tls")]
+use crate::tls::{Tls, of_system};
 use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Uri};
 use std::fmt;
@@ -60,10 +62,16 @@ pub(crate) struct Upstream {
     /// Host and port, as they are connected to.
     pub(crate) host: String,
     pub(crate) port: u16,
+    is_secure: bool,
     /// As `Host` has them.
     pub(crate) authority: HeaderValue,
     /// What stands before every path, without a slash at its end.
     pub(crate) base: String,
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<Tls>,
+    /// Is it known to speak HTTP/2 where nothing can be agreed on?
+    #[cfg(feature = "tls")]
+    pub(crate) is_http2: bool,
     pub(crate) busy: AtomicUsize,
     failures: AtomicU32,
     /// Milliseconds on the clock of this process; 0: it is well.
@@ -97,19 +105,61 @@ pub enum UpstreamError {
     None,
     /// This is no URL of a server.
     Invalid(String),
-    /// This is the URL of another protocol than HTTP without TLS.
+    /// This is the URL of another protocol than HTTP, or of HTTP over TLS without the feature for that.
     Scheme(String),
+    /// There are servers over TLS, and nobody whom the system trusts.
+    Roots(String),
 }
 
 impl Upstreams {
     /// Servers by their URLs, such as `http://10.0.0.7:8080`. A path in it stands before the paths of requests.
     ///
+    /// With the feature `proxy-tls` they may be `https`: then their certificates are those of the URLs' hosts, whatever host is asked for, from
+    /// authorities that the system trusts; and HTTP/2 is spoken with those that want it.
+    ///
     /// # Errors
-    /// There is none, or one is no `http` URL.
+    /// There is none, or one is no URL of a server.
     pub fn new(urls: impl IntoIterator<Item: AsRef<str>>) -> Result<Self, UpstreamError> {
         let all: Result<Vec<_>, _> =
             urls.into_iter().map(|url| Upstream::read(url.as_ref())).collect();
-        let all = all?;
+        #[cfg_attr(not(feature = "tls"), expect(unused_mut, reason = "nothing is added to them"))]
+        let mut all = all?;
+        #[cfg(feature = "tls")]
+        if all.iter().any(Upstream::is_secure) {
+            let config = of_system()?;
+            secure(&mut all, &config)?;
+        }
+        Self::of(all)
+    }
+
+    /// The same with whom to trust, and who this side is, of your own: authorities of a company, a certificate of the client's. What `config` says of
+    /// ALPN does not count.
+    ///
+    /// # Errors
+    /// There is none, or one is no URL of a server.
+    #[cfg(feature = "tls")]
+    pub fn with_tls(
+        urls: impl IntoIterator<Item: AsRef<str>>,
+        config: &Arc<rustls::ClientConfig>,
+    ) -> Result<Self, UpstreamError> {
+        let all: Result<Vec<_>, _> =
+            urls.into_iter().map(|url| Upstream::read(url.as_ref())).collect();
+        let mut all = all?;
+        secure(&mut all, config)?;
+        Self::of(all)
+    }
+
+    /// All of them that are `http` speak HTTP/2 without being asked, as gRPC services without TLS do. Upgrades are still of HTTP/1.1.
+    ///
+    /// # Panics
+    /// There is a clone already.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn http2(self) -> Self {
+        self.set(|set| set.all.iter_mut().for_each(|upstream| upstream.is_http2 = true))
+    }
+
+    fn of(all: Vec<Upstream>) -> Result<Self, UpstreamError> {
         if all.is_empty() {
             return Err(UpstreamError::None);
         }
@@ -228,21 +278,21 @@ impl Set {
         }
     }
 
-    /// The upstream that it is time to check; it counts as being checked until that is told.
-    pub(crate) fn due(&self) -> Option<usize> {
+    /// The upstream that it is time to check.
+    pub(crate) fn due(self: &Arc<Self>) -> Option<Checking> {
         let every = millis(self.check.as_ref()?.every);
         let now = now();
-        self.all.iter().position(|upstream| {
+        let number = self.all.iter().position(|upstream| {
             let is_due = upstream.checked_at.load(Ordering::Relaxed).saturating_add(every) <= now;
             is_due && !upstream.is_checked.swap(true, Ordering::Relaxed)
-        })
+        });
+        number.map(|number| Checking(Arc::clone(self), number))
     }
 
     /// What a check came to.
     pub(crate) fn checked(&self, number: usize, outcome: Result<(), String>) {
         let upstream = &self.all[number];
         upstream.checked_at.store(now(), Ordering::Relaxed);
-        upstream.is_checked.store(false, Ordering::Relaxed);
         match outcome {
             Ok(()) => {
                 upstream.failed_checks.store(0, Ordering::Relaxed);
@@ -263,12 +313,32 @@ impl Set {
     }
 }
 
+/// A check that is under way. Dropped with its worker it leaves the upstream to the others.
+pub(crate) struct Checking(Arc<Set>, usize);
+
+impl Checking {
+    pub(crate) fn set(&self) -> &Set {
+        &self.0
+    }
+
+    pub(crate) fn number(&self) -> usize {
+        self.1
+    }
+}
+
+impl Drop for Checking {
+    fn drop(&mut self) {
+        self.0.all[self.1].is_checked.store(false, Ordering::Relaxed);
+    }
+}
+
 impl Upstream {
     fn read(text: &str) -> Result<Self, UpstreamError> {
         let invalid = || UpstreamError::Invalid(text.to_owned());
         let uri: Uri = text.parse().map_err(|_| invalid())?;
         match uri.scheme() {
             Some(scheme) if *scheme == Scheme::HTTP => {}
+            Some(scheme) if *scheme == Scheme::HTTPS && cfg!(feature = "tls") => {}
             Some(_) => return Err(UpstreamError::Scheme(text.to_owned())),
             None => return Err(invalid()),
         }
@@ -278,13 +348,23 @@ impl Upstream {
             return Err(invalid());
         }
         let host = authority.host();
+        let is_secure = uri.scheme() == Some(&Scheme::HTTPS);
+        let is_port_said = authority.as_str().len() > host.len() + 1;
+        if is_port_said && authority.port_u16().is_none() {
+            return Err(invalid());
+        }
         Ok(Self {
             host: host
                 .strip_prefix('[')
                 .and_then(|host| host.strip_suffix(']'))
                 .unwrap_or(host)
                 .to_owned(),
-            port: authority.port_u16().unwrap_or(80),
+            port: authority.port_u16().unwrap_or(if is_secure { 443 } else { 80 }),
+            is_secure,
+            #[cfg(feature = "tls")]
+            tls: None,
+            #[cfg(feature = "tls")]
+            is_http2: false,
             authority: HeaderValue::try_from(authority.as_str()).map_err(|_| invalid())?,
             base: uri.path().trim_end_matches('/').to_owned(),
             busy: AtomicUsize::new(0),
@@ -297,9 +377,22 @@ impl Upstream {
         })
     }
 
+    pub(crate) fn is_secure(&self) -> bool {
+        self.is_secure
+    }
+
     fn is_up(&self, now: u64) -> bool {
         !self.is_failing.load(Ordering::Relaxed) && self.down_until.load(Ordering::Relaxed) <= now
     }
+}
+
+#[cfg(feature = "tls")]
+fn secure(all: &mut [Upstream], config: &Arc<rustls::ClientConfig>) -> Result<(), UpstreamError> {
+    for upstream in all.iter_mut().filter(|upstream| upstream.is_secure) {
+        let tls = Tls::new(&upstream.host, config);
+        upstream.tls = Some(tls.ok_or_else(|| UpstreamError::Invalid(upstream.to_string()))?);
+    }
+    Ok(())
 }
 
 /// Milliseconds since the process first asked, and a day: so that nothing was ever checked at 0.
@@ -330,7 +423,11 @@ impl fmt::Display for UpstreamError {
             ),
             Self::Scheme(text) => write!(
                 f,
-                "`{text}` cannot be an upstream: only http:// can; let a proxy beside it take TLS off"
+                "`{text}` cannot be an upstream: only http:// can, and https:// with the feature `proxy-tls`"
+            ),
+            Self::Roots(why) => write!(
+                f,
+                "whom to trust over TLS is not known: {why}; install the system's certificates, or name yours by `Upstreams::with_tls`"
             ),
         }
     }
@@ -366,11 +463,13 @@ mod tests {
         assert_eq!(all[1].authority, "[::1]:8080");
         assert_eq!(Upstreams::new([""; 0]).err(), Some(UpstreamError::None));
         for (url, is_scheme) in [
-            ("https://a", true),
+            ("ftp://a", true),
             ("a:80", false),
             ("/a", false),
             ("http://u@a", false),
             ("http://a/?b", false),
+            ("http://a:65536", false),
+            ("http://[::1]:99999/", false),
             ("", false),
         ] {
             let error = Upstreams::new([url]).expect_err("it is none");
@@ -417,10 +516,17 @@ mod tests {
         let upstreams = Upstreams::new(["http://a", "http://b"]).expect("valid");
         let upstreams = upstreams.check("/health", Duration::from_secs(3600)).failures_max(1);
         let set = upstreams.shared();
-        assert_eq!([set.due(), set.due(), set.due()], [Some(0), Some(1), None]);
+        let due = || set.due().as_ref().map(Checking::number);
+        let (first, second) = (set.due().expect("it is time"), set.due().expect("it is time"));
+        assert_eq!([first.number(), second.number()], [0, 1]);
+        assert_eq!(due(), None);
+        // One that is given up is due still.
+        drop(first);
+        assert_eq!((due(), due()), (Some(0), Some(0)));
+        drop(second);
         set.checked(0, Err("500".to_owned()));
         set.checked(1, Ok(()));
-        assert_eq!(set.due(), None);
+        assert_eq!(due(), None);
         assert_eq!(
             upstreams.states().iter().map(|state| state.is_up).collect::<Vec<_>>(),
             [false, true]

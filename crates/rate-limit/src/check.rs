@@ -144,6 +144,8 @@ impl Middleware for RateLimit {
     }
 
     fn require(&self, requirements: &mut Requirements) {
+        requirements
+            .refusal(429, "This was asked too often; `Retry-After` says when to come again.");
         for fault in self.faults() {
             requirements.fault(format!("RateLimit: {fault}"));
         }

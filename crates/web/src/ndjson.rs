@@ -95,24 +95,28 @@ impl<T: DeserializeOwned> NdJson<T> {
 
     fn poll_line(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T, Problem>>> {
         loop {
+            if self.unbroken >= LINES_PER_TURN {
+                self.unbroken = 0;
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             if let Some(line) = self.line() {
+                self.unbroken += 1;
                 match line {
-                    Ok(line) if line.trim_ascii().is_empty() => {}
+                    Ok(line) if line.trim_ascii().is_empty() => continue,
                     Ok(line) => return Poll::Ready(Some(self.read(&line))),
                     Err(problem) => return Poll::Ready(Some(Err(problem))),
                 }
-                self.unbroken += 1;
-                if self.unbroken >= LINES_PER_TURN {
-                    self.unbroken = 0;
-                    context.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                continue;
             }
             if self.is_over {
                 return Poll::Ready(None);
             }
-            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+            let polled = Pin::new(&mut self.body).poll_frame(context);
+            if polled.is_pending() {
+                // Others have their turn.
+                self.unbroken = 0;
+            }
+            match ready!(polled) {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         self.bytes.extend_from_slice(&data);
@@ -307,6 +311,24 @@ mod tests {
         }
         assert_eq!(read(&[], 5), []);
         assert_eq!(read(&["\n\n"], 5), []);
+    }
+
+    #[test]
+    fn many_lines_that_are_here_leave_others_their_turn() {
+        for (line, count) in [("1\n", 2000), ("\n", 0)] {
+            let request = post("/", TYPE, Body::from(line.repeat(2000)));
+            let mut lines = now(from_request::<NdJson<u64>>(request)).expect("lines");
+            let mut context = Context::from_waker(std::task::Waker::noop());
+            let (mut read, mut pauses) = (0, 0);
+            loop {
+                match lines.poll_line(&mut context) {
+                    Poll::Ready(None) => break,
+                    Poll::Ready(Some(item)) => read += item.expect("a number"),
+                    Poll::Pending => pauses += 1,
+                }
+            }
+            assert_eq!((read, pauses), (count, 2000 / LINES_PER_TURN), "{line:?}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::response::{Fields, Response};
 use http::header::{ETAG, LAST_MODIFIED};
 use http::{Method, StatusCode};
 use httpdate::parse_http_date;
+use std::cell::Cell;
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
@@ -132,61 +133,77 @@ impl<'v> Validators<'v> {
 /// assert_eq!((put("\"7\"").as_u16(), put("\"6\"").as_u16()), (200, 412));
 /// assert_eq!(client.put("/birds/1").body("kestrel").send_now().status(), 428);
 /// ```
-pub struct Preconditions(Head);
+pub struct Preconditions {
+    head: Head,
+    /// A check must then find a condition that counts.
+    is_demanded: Cell<bool>,
+}
 
 impl Preconditions {
     /// What they come to, for a resource that is there and in this state.
     #[must_use]
     pub fn judge(&self, current: Validators<'_>) -> Verdict {
-        current.judge(&self.0)
+        current.judge(&self.head)
     }
 
-    /// Is there a condition that a lost update would break, `If-Match` or `If-Unmodified-Since`?
+    /// Is there a condition that a lost update would break: `If-Match`, or `If-Unmodified-Since` with a date?
     #[must_use]
     pub fn guards_updates(&self) -> bool {
-        ["if-match", "if-unmodified-since"].iter().any(|name| self.0.field(name).is_some())
+        // RFC 9110 §13.1.4: what is no date does not count.
+        let date = || self.head.field_text("if-unmodified-since").map(str::trim_ascii);
+        self.head.field("if-match").is_some()
+            || date().is_some_and(|date| parse_http_date(date).is_ok())
     }
 
-    /// Lets nobody change what they have not seen.
+    /// Lets nobody change what they have not seen. After this a [`check`](Self::check) refuses with 428 too where the condition that was sent
+    /// does not count: `If-Unmodified-Since`, for a resource of which no date is known.
     ///
     /// # Errors
-    /// The request has neither `If-Match` nor `If-Unmodified-Since`: 428, kind `precondition-required`.
+    /// The request has neither `If-Match` nor `If-Unmodified-Since` with a date: 428, kind `precondition-required`.
     pub fn demand(&self) -> Result<(), Problem> {
+        self.is_demanded.set(true);
         if self.guards_updates() {
             return Ok(());
         }
+        Err(Self::required())
+    }
+
+    fn required() -> Problem {
         // RFC 6585 §3: who sends this explains how to send the request again.
         let detail = "say which state you mean to change: send If-Match with the ETag that you got";
         let status = StatusCode::PRECONDITION_REQUIRED;
-        Err(Problem::new(status, "precondition-required", detail))
+        Problem::new(status, "precondition-required", detail)
     }
 
     /// Goes on if the conditions hold for a resource in this state.
     ///
     /// # Errors
-    /// They do not: 412, kind `precondition-failed`, with the tag as `ETag`.
+    /// They do not: 412, kind `precondition-failed`, with the tag as `ETag`. None counts, but [`demand`](Self::demand) was called: 428.
     pub fn check(&self, current: Validators<'_>) -> Result<(), Problem> {
+        let is_void = self.head.field("if-match").is_none() && current.modified.is_none();
         match self.judge(current) {
-            Verdict::Send | Verdict::Known => Ok(()),
             Verdict::Failed => Err(failed(current)),
+            _ if self.is_demanded.get() && is_void => Err(Self::required()),
+            Verdict::Send | Verdict::Known => Ok(()),
         }
     }
 
-    /// The same for a resource that is not there: `If-Match` fails, `If-None-Match: *` holds.
+    /// The same for a resource that is not there: `If-Match` fails, `If-None-Match: *` holds. After [`demand`](Self::demand) nothing else holds: who
+    /// means to change something expects it to be there.
     ///
     /// # Errors
-    /// As [`Preconditions::check`].
+    /// They do not: 412, kind `precondition-failed`.
     pub fn check_absent(&self) -> Result<(), Problem> {
-        match self.0.field("if-match") {
-            Some(_) => Err(failed(Validators::default())),
-            None => Ok(()),
+        if self.head.field("if-match").is_some() || self.is_demanded.get() {
+            return Err(failed(Validators::default()));
         }
+        Ok(())
     }
 }
 
 impl FromRequestParts for Preconditions {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        Ok(Self(parts.head.share()))
+        Ok(Self { head: parts.head.share(), is_demanded: Cell::new(false) })
     }
 }
 
@@ -310,6 +327,56 @@ mod tests {
             (tag, &[("if-match", "\"a\""), ("if-none-match", "\"a\"")], Known),
         ] {
             assert_eq!(judged(Method::GET, tag, fields), expected, "{tag:?} {fields:?}");
+        }
+    }
+
+    #[test]
+    fn a_condition_that_does_not_count_is_none_where_one_is_demanded() {
+        let with = |is_demanded: bool, modified: Option<SystemTime>| {
+            move |conditions: Preconditions| -> Result<&'static str, Problem> {
+                if is_demanded {
+                    conditions.demand()?;
+                }
+                conditions.check(Validators { tag: Some("\"a\""), modified })?;
+                Ok("changed")
+            }
+        };
+        let absent = |is_demanded: bool| {
+            move |conditions: Preconditions| -> Result<&'static str, Problem> {
+                if is_demanded {
+                    conditions.demand()?;
+                }
+                conditions.check_absent().map(|()| "made")
+            }
+        };
+        let date = parse_http_date(DATE).ok();
+        let client = App::new()
+            .put("/tagged", with(true, None))
+            .put("/dated", with(true, date))
+            .put("/free", with(false, None))
+            .put("/absent", absent(true))
+            .put("/free-absent", absent(false))
+            .test();
+        for (path, field, value, expected) in [
+            ("/tagged", "if-match", "\"a\"", 200),
+            ("/tagged", "if-match", "\"b\"", 412),
+            // Nobody knows when it changed, so this says nothing of what is changed.
+            ("/tagged", "if-unmodified-since", DATE, 428),
+            ("/tagged", "if-unmodified-since", "yesterday", 428),
+            ("/tagged", "if-none-match", "\"b\"", 428),
+            ("/dated", "if-unmodified-since", DATE, 200),
+            ("/dated", "if-unmodified-since", BEFORE, 412),
+            ("/dated", "if-unmodified-since", "yesterday", 428),
+            ("/free", "if-unmodified-since", DATE, 200),
+            ("/free", "x-none", "", 200),
+            ("/absent", "if-match", "*", 412),
+            ("/absent", "if-unmodified-since", DATE, 412),
+            ("/absent", "x-none", "", 428),
+            ("/free-absent", "if-match", "*", 412),
+            ("/free-absent", "if-none-match", "*", 200),
+        ] {
+            let status = client.put(path).header(field, value).send_now().status();
+            assert_eq!(status, expected, "{path} {field}: {value}");
         }
     }
 

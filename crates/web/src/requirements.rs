@@ -15,6 +15,15 @@ pub enum PathShape {
     Names(&'static [&'static str]),
 }
 
+/// A note beside a route: what stands around its handler may answer with a problem of this status in its place. Documents tell it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The status.
+    pub status: u16,
+    /// When that is; a sentence.
+    pub why: &'static str,
+}
+
 /// Collects what the extractors of one route need.
 #[derive(Clone, Default)]
 pub struct Requirements {
@@ -96,6 +105,11 @@ impl Requirements {
     /// [`RouteInfo::notes`](crate::application::RouteInfo::notes). It has no effect on requests.
     pub fn note<T: 'static>(&mut self, note: T) {
         self.share_note(Rc::new(note));
+    }
+
+    /// Notes that this middleware may answer with a problem of this status, `why` being a sentence that says when: see [`Refusal`].
+    pub fn refusal(&mut self, status: u16, why: &'static str) {
+        self.note(Refusal { status, why });
     }
 
     pub(crate) fn share_note(&mut self, note: Rc<dyn Any>) {

@@ -126,7 +126,7 @@ impl TestClient {
 
     /// Keeps the cookies that responses set, and sends them, as browsers do (RFC 6265): by host, domain and path. Those
     /// with `Secure` are kept without TLS too, as for `localhost`. A `Max-Age` of zero takes one away, and so does an
-    /// `Expires` of before the year 2000; else they stay. Clones of the client share them. A request with a
+    /// `Expires` that is over when it comes; else they stay. Clones of the client share them. A request with a
     /// `Cookie` of its own sends that alone.
     ///
     /// ```

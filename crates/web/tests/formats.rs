@@ -42,6 +42,9 @@ fn client() -> TestClient {
         .post("/perhaps", async |pack: Option<MessagePack<u8>>| format!("{pack:?}"))
         .post("/deep", async |pack: MessagePack<Deep>| format!("{}", pack.0.0.len()))
         .post("/deep-cbor", async |cbor: Cbor<Deep>| format!("{}", cbor.0.0.len()))
+        .post("/nested", async |pack: MessagePack<Nested>| format!("{:?}", pack.0))
+        .post("/nested-cbor", async |cbor: Cbor<Nested>| format!("{:?}", cbor.0))
+        .post("/nested-json", async |json: FastJson<Nested>| format!("{:?}", json.0))
         .post("/keys", async || Json(BTreeMap::from([((1, 2), 3)])))
         .get("/data", async |accept: Accept| accept.data(&bird()))
         .test()
@@ -49,6 +52,13 @@ fn client() -> TestClient {
 
 #[derive(Debug, Deserialize)]
 struct Deep(Vec<Deep>);
+
+/// Each level is a map of one pair, which readers take for a variant.
+#[derive(Debug, Deserialize)]
+enum Nested {
+    N(#[expect(dead_code, reason = "it is shown by Debug alone")] Box<Nested>),
+    End,
+}
 
 fn bird() -> Bird {
     let tags = vec!["gr\u{fc}n".into(), "\"".into()];
@@ -215,4 +225,19 @@ fn a_body_is_a_stream_of_what_a_stream_was_made_a_body() {
     };
     assert_eq!(next(&mut body).as_deref(), Some(&b"hello"[..]));
     assert_eq!(next(&mut body), None);
+}
+
+#[test]
+fn variants_within_variants_are_bounded_as_lists_are() {
+    for (path, media_type, begin, end) in [
+        ("/nested", "application/msgpack", &b"\x81\xa1N"[..], &b"\xa3End"[..]),
+        ("/nested-cbor", "application/cbor", b"\xa1\x61N", b"\x63End"),
+        ("/nested-json", "application/json", b"{\"N\":", b"\"End\"}}"),
+    ] {
+        let nested = |depth: usize| [begin.repeat(depth), end.to_vec()].concat();
+        let response = post(path, media_type, nested(2));
+        assert_eq!(response.text(), "N(N(End))", "{path}");
+        let response = post(path, media_type, nested(300_000));
+        assert_eq!(response.status(), 400, "{path} {}", response.text());
+    }
 }

@@ -1,7 +1,7 @@
 //! The command `contract`: compares the OpenAPI documents of two versions of an API.
 #![forbid(unsafe_code)]
 
-use peregrine_openapi::diff::{Change, diff};
+use peregrine_openapi::diff::{Change, astray, diff};
 use serde_json::{Value, json};
 use std::env;
 use std::fs;
@@ -103,7 +103,15 @@ fn read(path: &str) -> Result<Value, String> {
         format!("{path} is not JSON: {error}; documents in YAML are to be converted first")
     })?;
     match value.get("openapi").and_then(Value::as_str) {
-        Some(version) if version.starts_with("3.") => Ok(value),
+        Some(version) if version.starts_with("3.") => match astray(&value) {
+            None => Ok(value),
+            Some(reference) if reference.starts_with('#') => Err(format!(
+                "{path} refers to `{reference}`, which is not in it: what is meant there cannot be compared"
+            )),
+            Some(reference) => Err(format!(
+                "{path} refers to `{reference}` outside of it: put all parts into one document first, as a bundler does"
+            )),
+        },
         Some(version) => Err(format!("{path} is a document of OpenAPI {version}; 3.x is read")),
         None => Err(format!("{path} is no document of OpenAPI: it has no member `openapi`")),
     }

@@ -11,6 +11,7 @@
 //! | `parameter-added` | if it is required | |
 //! | `parameter-required` | yes | it was optional |
 //! | `parameter-optional` | no | |
+//! | `parameter-changed` | yes | the way in which it is written: `style`, `explode`, `allowReserved`, or `content` in place of a schema |
 //! | `body-removed`, `body-required` | yes | also where there was none before |
 //! | `body-added`, `body-optional` | no | |
 //! | `media-type-removed` | yes | of requests and responses |
@@ -30,13 +31,18 @@
 //!
 //! Start with [`diff`]; `schema.rs` compares schemas.
 
+mod parts;
+mod reference;
 mod schema;
 
 use crate::template::Template;
+use reference::resolved;
 use schema::Comparison;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
+
+pub use reference::astray;
 
 /// One thing that changed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,18 +127,6 @@ fn paths(document: &Value) -> BTreeMap<String, (String, Value)> {
         .collect()
 }
 
-/// What a reference within `document` leads to, or the value itself.
-fn resolved(document: &Value, value: &Value) -> Value {
-    let mut value = value;
-    for _ in 0..16 {
-        let Some(pointer) = value.get("$ref").and_then(Value::as_str) else { break };
-        let found = pointer.strip_prefix('#').and_then(|pointer| document.pointer(pointer));
-        let Some(found) = found else { break };
-        value = found;
-    }
-    value.clone()
-}
-
 fn members<'v>(
     value: &'v Value,
     name: &str,
@@ -190,7 +184,13 @@ impl Compared<'_> {
                 }
                 _ => {}
             }
+            if written(old) != written(new) {
+                self.report.breaks(&place, "parameter-changed", "it is written in another way now");
+            }
             self.schemas(&place, Side::Request, old.get("schema"), new.get("schema"));
+            if old.get("content").is_some() && new.get("content").is_some() {
+                self.contents(&place, Side::Request, old, new);
+            }
         }
         for (key, new) in after {
             if !before.contains_key(key) {
@@ -236,16 +236,16 @@ impl Compared<'_> {
         for (media_type, content) in members(old, "content") {
             let place = format!("{place} {media_type}");
             let kind = media_type.split('/').next().unwrap_or_default();
-            let found = [media_type, &format!("{kind}/*"), "*/*"]
-                .into_iter()
-                .find_map(|name| after.get(name));
-            match found {
-                None => {
-                    self.report.breaks(&place, "media-type-removed", "it is not there any more")
+            let wide = [format!("{kind}/*"), "*/*".to_owned()];
+            match (after.get(media_type), wide.iter().find_map(|name| after.get(name))) {
+                (Some(found), _) => {
+                    self.schemas(&place, side, content.get("schema"), found.get("schema"));
                 }
-                Some(found) => {
-                    self.schemas(&place, side, content.get("schema"), found.get("schema"))
+                (None, Some(found)) if side == Side::Request => {
+                    self.schemas(&place, side, content.get("schema"), found.get("schema"));
                 }
+                // What may be of any type need not be of this one.
+                _ => self.report.breaks(&place, "media-type-removed", "it is not there any more"),
             }
         }
         for (media_type, _) in members(new, "content") {
@@ -262,7 +262,7 @@ impl Compared<'_> {
     fn responses(&mut self, place: &str, before: &Value, after: &Value) {
         for (status, old) in members(before, "responses") {
             let place = format!("{place} response {status}");
-            let class = format!("{}XX", &status[..status.len().min(1)]);
+            let class = format!("{}XX", status.chars().next().unwrap_or_default());
             let found = [status.as_str(), &class, "default"]
                 .into_iter()
                 .find_map(|status| after.get("responses")?.get(status));
@@ -348,6 +348,20 @@ impl Compared<'_> {
 pub(crate) enum Side {
     Request,
     Response,
+}
+
+/// In which way a parameter is written, as OpenAPI 3.1 has it where nothing is said: Parameter Object.
+fn written(parameter: &Value) -> (&str, bool, bool, bool) {
+    let usual = match text(parameter, "in") {
+        "query" | "cookie" => "form",
+        _ => "simple",
+    };
+    let style = match text(parameter, "style") {
+        "" => usual,
+        style => style,
+    };
+    let explode = parameter.get("explode").and_then(Value::as_bool).unwrap_or(style == "form");
+    (style, explode, is_set(parameter, "allowReserved"), parameter.get("content").is_some())
 }
 
 /// By place, and name; those of paths by their positions.

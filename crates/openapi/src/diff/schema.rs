@@ -7,15 +7,13 @@
 //! types, each value of an `enum`; `allOf` and references are put together. Each plain part of one must be within a part of
 //! the other. What is not understood (`not`, `if`, `patternProperties` and the like) must stay as it is.
 
+use super::parts::parts;
 use super::{Change, Side};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
 /// How deep schemas are compared; beyond that they are taken for the same.
-const DEPTH_MAX: usize = 32;
-
-/// How many parts a schema has at most that is put together of several; the others are left out.
-const PARTS_MAX: usize = 256;
+pub(super) const DEPTH_MAX: usize = 32;
 
 /// How many pairs of parts are compared for one schema of an operation.
 const PAIRS_MAX: usize = 100_000;
@@ -98,6 +96,10 @@ impl<'d> Comparison<'d> {
 
     /// `part` must be within one of `all`; if it is not, what is wrong is told by the one that comes closest.
     fn within_one(&mut self, part: &Value, all: &[Value]) {
+        // A value is no reference, so it means the same in both documents.
+        if part.get("const").is_some() && all.contains(part) {
+            return;
+        }
         let mut closest: Option<Vec<Change>> = None;
         let begun = self.seen.clone();
         for other in all {
@@ -146,6 +148,8 @@ impl<'d> Comparison<'d> {
             }
             self.bounds(small, big);
             self.formats(small, big);
+        } else if big.get("const").is_none() {
+            self.value_within(value.unwrap_or(&Value::Null), big);
         } else if big.get("const").is_some_and(|other| Some(other) != value) {
             let value = value.map(Value::to_string).unwrap_or_default();
             self.differ(
@@ -178,15 +182,63 @@ impl<'d> Comparison<'d> {
         fits
     }
 
+    /// One value must keep the rules of a schema for many. Those that cannot be asked here, it does not keep.
+    fn value_within(&mut self, value: &Value, big: &Value) {
+        #[expect(clippy::cast_precision_loss, reason = "lengths and counts are small")]
+        let size = match value {
+            Value::String(text) => Some(text.chars().count() as f64),
+            Value::Array(items) => Some(items.len() as f64),
+            Value::Object(members) => Some(members.len() as f64),
+            _ => value.as_f64(),
+        };
+        let kind = match value {
+            Value::String(_) => "Length",
+            Value::Array(_) => "Items",
+            Value::Object(_) => "Properties",
+            _ => "imum",
+        };
+        let mut broken: Vec<&str> = BOUNDS
+            .iter()
+            .filter(|(key, is_least)| {
+                let limit = big.get(*key).and_then(Value::as_f64).filter(|_| key.ends_with(kind));
+                limit.zip(size).is_some_and(|(limit, size)| {
+                    match (*is_least, key.contains("sive")) {
+                        (true, false) => size < limit,
+                        (true, true) => size <= limit,
+                        (false, false) => size > limit,
+                        (false, true) => size >= limit,
+                    }
+                })
+            })
+            .map(|(key, _)| *key)
+            .collect();
+        if let (Some((least, most)), Value::Number(_), Some(number)) = (range(big), value, size) {
+            broken.extend((number < least || number > most).then_some("format"));
+        } else if value.is_string() {
+            broken.extend(["pattern", "format"].into_iter().filter(|key| big.get(*key).is_some()));
+        }
+        for key in broken {
+            self.differ(
+                &format!("{value} may break `{key}`, which is there now"),
+                &format!("it may be {value} now, which may break `{key}`"),
+            );
+        }
+    }
+
     fn bounds(&mut self, small: &Value, big: &Value) {
         for (key, is_least) in BOUNDS {
             let Some(limit) = big.get(key).and_then(Value::as_f64) else { continue };
-            // What a format cannot hold needs no bound beside it.
-            let implied = || range(small).map(|(least, most)| if is_least { least } else { most });
-            let own = small
-                .get(key)
-                .and_then(Value::as_f64)
-                .or_else(|| implied().filter(|_| key == "minimum" || key == "maximum"));
+            let said = |key: &str| small.get(key).and_then(Value::as_f64);
+            let own = said(key).or_else(|| match key {
+                // What a format cannot hold needs no bound beside it, nor does what is less than that.
+                "minimum" => said("exclusiveMinimum").or(range(small).map(|(least, _)| least)),
+                "maximum" => said("exclusiveMaximum").or(range(small).map(|(_, most)| most)),
+                "exclusiveMinimum" => said("minimum").filter(|least| *least > limit),
+                "exclusiveMaximum" => said("maximum").filter(|most| *most < limit),
+                // No length is less.
+                _ if is_least => Some(0.0),
+                _ => None,
+            });
             let is_within =
                 own.is_some_and(|own| if is_least { own >= limit } else { own <= limit });
             if !is_within {
@@ -387,104 +439,4 @@ fn range(schema: &Value) -> Option<(f64, f64)> {
         "int64" | "int" => (i64::MIN as f64, i64::MAX as f64),
         _ => return None,
     })
-}
-
-/// The plain schemas of which a value fits one at least. None: nothing fits.
-///
-/// `trail` is what leads here: references, and parts without one.
-fn parts(document: &Value, schema: &Value, trail: &mut Vec<String>) -> Vec<Value> {
-    let mut schema = match schema {
-        Value::Bool(false) => return Vec::new(),
-        Value::Object(members) => members.clone(),
-        _ => return vec![json!({})],
-    };
-    if trail.len() > DEPTH_MAX {
-        return vec![Value::Object(schema)];
-    }
-    let mut together: Vec<Vec<Value>> = Vec::new();
-    if let Some(Value::String(reference)) = schema.remove("$ref") {
-        let target = super::resolved(document, &json!({ "$ref": reference }));
-        // One that leads nowhere, or back to itself, says nothing.
-        if target.get("$ref").is_none() && !trail.contains(&reference) {
-            trail.push(reference);
-            together.push(parts(document, &target, trail));
-            trail.pop();
-        }
-    }
-    trail.push(String::new());
-    for part in schema.remove("allOf").as_ref().and_then(Value::as_array).into_iter().flatten() {
-        together.push(parts(document, part, trail));
-    }
-    for key in ["anyOf", "oneOf"] {
-        if let Some(Value::Array(all)) = schema.remove(key) {
-            let all = all.iter().flat_map(|part| parts(document, part, trail));
-            together.push(all.take(PARTS_MAX).collect());
-        }
-    }
-    trail.pop();
-    let mut found = split(schema);
-    for alternatives in together {
-        let joined =
-            found.iter().flat_map(|one| alternatives.iter().map(|other| joined(one, other)));
-        found = joined.take(PARTS_MAX).collect();
-    }
-    // No value is of two types at once.
-    found.retain(|part| part.get("type").is_none_or(|kind| !kind.is_null()));
-    found
-}
-
-/// One schema for each type, and for each value.
-fn split(mut schema: Map<String, Value>) -> Vec<Value> {
-    if let Some(Value::Array(values)) = schema.remove("enum") {
-        schema.remove("type");
-        let with = |value: Value| {
-            let mut one = schema.clone();
-            one.insert("const".to_owned(), value);
-            Value::Object(one)
-        };
-        return values.into_iter().map(with).collect();
-    }
-    match schema.get("type").cloned() {
-        Some(Value::Array(types)) => {
-            let with = |kind: Value| {
-                let mut one = schema.clone();
-                // A bound is about one type only, and so is what is inside.
-                if kind == "null" {
-                    one.clear();
-                }
-                one.insert("type".to_owned(), kind);
-                Value::Object(one)
-            };
-            types.into_iter().map(with).collect()
-        }
-        _ => vec![Value::Object(schema)],
-    }
-}
-
-/// What fits both. Where they have different types nothing does, which a type of `null` stands for.
-fn joined(one: &Value, other: &Value) -> Value {
-    let (Value::Object(one), Value::Object(other)) = (one, other) else { return one.clone() };
-    let mut both = one.clone();
-    for (key, value) in other {
-        match (key.as_str(), both.get_mut(key)) {
-            ("properties", Some(Value::Object(known))) => {
-                for (name, schema) in value.as_object().into_iter().flatten() {
-                    known.entry(name.clone()).or_insert_with(|| schema.clone());
-                }
-            }
-            ("required", Some(Value::Array(known))) => {
-                known.extend(value.as_array().into_iter().flatten().cloned());
-            }
-            ("type", Some(known)) if known != value => {
-                let is_whole = |kind: &Value| kind == "integer" || kind == "number";
-                *known =
-                    if is_whole(known) && is_whole(value) { json!("integer") } else { Value::Null };
-            }
-            (_, Some(_)) => {}
-            (_, None) => {
-                both.insert(key.clone(), value.clone());
-            }
-        }
-    }
-    Value::Object(both)
 }

@@ -244,8 +244,13 @@ async function attempt(path, method, operation, inputs, answer) {
   }
 }
 
+// The operation that the address names; anybody may have written it.
+function chosen() {
+  try { return decodeURI(location.hash); } catch { return ""; }
+}
+
 function showOperation(path, method, operation) {
-  const isOpen = `#${method}${path}` === decodeURI(location.hash);
+  const isOpen = `#${method}${path}` === chosen();
   const details = make("details", { class: `operation${operation.deprecated ? " deprecated" : ""}`, id: method + path, open: isOpen },
     make("summary", {}, make("span", { class: `method ${method}` }, method), make("span", { class: "path" }, path),
       make("span", {}, operation.summary ?? ""), operation.deprecated ? make("span", { class: "quiet" }, "deprecated") : ""));

@@ -377,6 +377,176 @@ fn routes_with_one_name_have_ids_by_their_methods() {
 }
 
 #[test]
+fn a_route_of_several_paths_may_have_one_id() {
+    let any = (|| ()).described_by(|it| it.id("files").methods([Method::GET]));
+    let app = App::new()
+        .subtree("/files", any)
+        .get("/birds/{id?}", (|| ()).describe(|it| it.id("birds")))
+        .get("/x", (|| ()).describe(|it| it.id("birds_2")));
+    let document = document(app.add(api()));
+    let mut ids: Vec<_> = document.value()["paths"]
+        .as_object()
+        .expect("paths")
+        .values()
+        .map(|item| item["get"]["operationId"].as_str().expect("an id"))
+        .collect();
+    ids.sort_unstable();
+    assert_eq!(ids, ["birds", "birds_2", "birds_3", "files", "files_2"]);
+    assert_eq!(document.operation("GET", "/birds/{id}").expect("one")["operationId"], "birds");
+}
+
+#[test]
+fn who_may_come_without_credentials_is_let_in_without() {
+    struct Token;
+    impl peregrine_web::extract::FromRequestParts for Token {
+        async fn from_request_parts(_: &mut peregrine_web::Parts) -> Result<Self, Problem> {
+            Ok(Self)
+        }
+    }
+    impl crate::DescribeArgument for Token {
+        fn describe(operation: &mut crate::Operation) {
+            operation.security("token").response(103, "A hint.").problems(&[401]);
+        }
+    }
+    let api = api().security_scheme("token", SecurityScheme::bearer(""));
+    let app = App::new()
+        .get("/must", (|_: Token| ()).described())
+        .get("/may", (|_: Option<Token>| ()).described())
+        .get("/kept", (|_: Result<Token, Problem>| ()).described());
+    let document = document(app.add(api));
+    let of = |path: &str| document.operation("GET", path).expect("it is there").clone();
+    assert_eq!(of("/must")["security"], json!([{ "token": [] }]));
+    assert_eq!(of("/may")["security"], json!([{ "token": [] }, {}]));
+    // What refuses nothing may answer otherwise.
+    let kept = of("/kept");
+    assert_eq!(kept["security"], json!([{ "token": [] }, {}]));
+    let statuses: Vec<_> = kept["responses"].as_object().expect("some").keys().collect();
+    assert_eq!(statuses, ["103", "200"]);
+}
+
+#[test]
+fn what_stands_around_a_route_refuses_in_its_document() {
+    struct Door;
+    impl peregrine_web::Middleware for Door {
+        async fn run<S: peregrine_web::Service>(
+            &self,
+            request: peregrine_web::Request,
+            next: &S,
+        ) -> Response {
+            next.call(request).await
+        }
+
+        fn require(&self, requirements: &mut peregrine_web::requirements::Requirements) {
+            requirements.refusal(401, "Nobody is there.");
+            requirements.refusal(429, "Too often.");
+        }
+    }
+    let own = (|| "own").describe(|it| it.problem(429, "Far too often."));
+    let app = App::new().get("/outside", (|| "all").described()).scope("/inside", |scope| {
+        scope.with(Door).get("/", (|| "some").described()).get("/own", own)
+    });
+    let document = document(app.add(api()));
+    let text = |path: &str, status: &str| {
+        let operation = document.operation("GET", path).expect("it is there");
+        operation["responses"][status]["description"].as_str().map(str::to_owned)
+    };
+    assert_eq!((text("/outside", "401"), text("/outside", "429")), (None, None));
+    assert_eq!(text("/inside", "401").as_deref(), Some("Nobody is there."));
+    assert_eq!(text("/inside", "429").as_deref(), Some("Too often."));
+    assert_eq!(text("/inside/own", "429").as_deref(), Some("Too often.\n\nFar too often."));
+}
+
+#[cfg(all(
+    feature = "auth-jwt",
+    feature = "cbor",
+    feature = "fast-json",
+    feature = "message-pack",
+    feature = "protobuf"
+))]
+#[test]
+fn every_form_of_content_and_every_credential_is_told() {
+    use peregrine_auth::{ApiKey, BasicAuth, BearerToken, Jwt, User};
+    use peregrine_web::extract::{
+        Accept, Cbor, FastJson, MessagePack, NdJson, Preconditions, Protobuf,
+    };
+    let credentials = |_: BasicAuth, _: BearerToken, _: ApiKey| ();
+    let app = App::new()
+        .post("/pack", (|bird: MessagePack<Bird>| bird).described())
+        .post("/cbor", (|bird: Cbor<Bird>| bird).described())
+        .post("/fast", (|bird: FastJson<Bird>| bird).described())
+        .post("/proto", (|name: Protobuf<String>| name).described())
+        .post("/lines", (|_: NdJson<Bird>| ()).described())
+        .put("/state", (|_: Preconditions, _: Accept, _: User<u8>| ()).described())
+        .get("/credentials", credentials.described())
+        .get("/jwt", (|| ()).describe(|it| it.argument::<Jwt<Bird>>()));
+    let document = document(app.add(api()));
+    let of = |method: &str, path: &str| document.operation(method, path).expect("one").clone();
+    for (path, media_type, has_schema) in [
+        ("/pack", "application/vnd.msgpack", true),
+        ("/cbor", "application/cbor", true),
+        ("/fast", "application/json", true),
+        ("/proto", "application/protobuf", false),
+    ] {
+        let operation = of("POST", path);
+        for content in [&operation["requestBody"], &operation["responses"]["200"]] {
+            let content = &content["content"][media_type];
+            assert!(content.is_object(), "{operation}");
+            assert_eq!(content["schema"]["$ref"].is_string(), has_schema, "{operation}");
+        }
+        assert!(operation["responses"]["415"].is_object(), "{operation}");
+    }
+    let lines = of("POST", "/lines");
+    let schema = &lines["requestBody"]["content"]["application/x-ndjson"]["schema"];
+    let line = schema["contentSchema"]["$ref"].as_str().expect("a reference");
+    assert!(document.value().pointer(&line[1..]).is_some(), "{line}");
+    let state = of("PUT", "/state");
+    assert_eq!(state["parameters"].as_array().expect("some").len(), 4);
+    for status in ["401", "406", "412"] {
+        assert!(state["responses"][status].is_object(), "{state}");
+    }
+    for path in ["/credentials", "/jwt"] {
+        assert!(of("GET", path)["responses"]["401"].is_object());
+    }
+}
+
+#[test]
+fn the_page_finds_its_files_with_a_slash_behind_it_too() {
+    let app = App::new().slash_policy(peregrine_web::SlashPolicy::Ignore);
+    let client = app.scope("/v1", |scope| scope.add(api())).test();
+    for (path, folder) in [("/v1/docs", "docs/"), ("/v1/docs/", "")] {
+        let text = client.get(path).send_now().text();
+        assert!(text.contains(&format!("src=\"{folder}page.js\"")), "{path} {text}");
+        let up = if folder.is_empty() { "../" } else { "" };
+        assert!(text.contains(&format!("content=\"{up}openapi.json\"")), "{path} {text}");
+    }
+}
+
+#[test]
+fn the_document_is_sent_once_to_who_has_it() {
+    let client = App::new().get("/birds", (|| "all").described()).add(api()).test();
+    let paths = ["/openapi.json", "/docs", "/docs/page.css", "/docs/page.js"];
+    let mut tags: Vec<String> = Vec::new();
+    for path in paths {
+        let first = client.get(path).send_now();
+        let tag = first.header("etag").unwrap_or_else(|| panic!("{path}")).to_owned();
+        let second = client.get(path).header("if-none-match", tag.as_str()).send_now();
+        assert_eq!((second.status().as_u16(), second.header("etag")), (304, Some(tag.as_str())));
+        assert!(second.bytes().is_empty() && second.header("content-type").is_none());
+        let other = client.get(path).header("if-none-match", "\"other\"").send_now();
+        assert_eq!((other.status().as_u16(), other.bytes()), (200, first.bytes()));
+        assert_eq!(client.get(path).header("if-match", "\"other\"").send_now().status(), 412);
+        assert_eq!(client.head(path).send_now().header("etag"), Some(tag.as_str()));
+        assert!(!tags.contains(&tag));
+        tags.push(tag);
+    }
+    // The same document has the same tag in every worker, and another one another.
+    let again = App::new().get("/birds", (|| "all").described()).add(api()).test();
+    assert_eq!(again.get(paths[0]).send_now().header("etag"), Some(tags[0].as_str()));
+    let more = App::new().get("/fish", (|| "all").described()).add(api()).test();
+    assert_ne!(more.get(paths[0]).send_now().header("etag"), Some(tags[0].as_str()));
+}
+
+#[test]
 fn what_types_do_not_know_is_said_beside() {
     async fn put(Json(_): Json<Bird>) -> Json<Bird> {
         Json(Bird { name: String::new(), weight: None, kind: Kind::Kite })

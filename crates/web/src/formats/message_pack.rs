@@ -7,11 +7,14 @@ use crate::problem::Problem;
 use crate::request::Request;
 use crate::respond::{IntoResponse, failed};
 use crate::response::Response;
+use nesting::is_too_deep;
 use rmp_serde::Deserializer;
 use rmp_serde::decode::Error;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::Cursor;
+
+mod nesting;
 
 /// MessagePack, in a request or a response, by the feature `message-pack`. Structs are maps from names to values.
 ///
@@ -54,6 +57,10 @@ impl<T: DeserializeOwned> FromRequest for MessagePack<T> {
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     if bytes.is_empty() {
         return Err(empty(EXPECTED));
+    }
+    // The library counts lists and maps, but not variants of enums, each of which is a map of one pair.
+    if is_too_deep(bytes, DEPTH_MAX) {
+        return Err(explain(&Error::DepthLimitExceeded));
     }
     let mut deserializer = Deserializer::new(Cursor::new(bytes));
     deserializer.set_max_depth(DEPTH_MAX);

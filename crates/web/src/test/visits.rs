@@ -3,11 +3,11 @@
 use crate::response::Fields;
 use http::header::SET_COOKIE;
 use http::{Method, StatusCode};
+use std::time::SystemTime;
 
 /// The cookies of a client, after RFC 6265.
 ///
-/// They stay for the length of the test: `Max-Age` of zero or less takes one away, and so does an `Expires` of before
-/// the year 2000. As browsers do for `localhost`, those with `Secure` are kept and sent without TLS too.
+/// They stay for the length of the test: `Max-Age` of zero or less takes one away, and so does an `Expires` that is over when it comes. As browsers do for `localhost`, those with `Secure` are kept and sent without TLS too.
 #[derive(Debug, Default)]
 pub(super) struct Jar {
     cookies: Vec<Kept>,
@@ -73,7 +73,7 @@ impl Jar {
         let place = self.cookies.iter().position(|other| {
             (&other.name, &other.path, &other.domain) == (&kept.name, &kept.path, &kept.domain)
         });
-        let is_over = max_age.map_or_else(|| expires.is_some_and(is_long_ago), |age| age <= 0);
+        let is_over = max_age.map_or_else(|| expires.is_some_and(is_past), |age| age <= 0);
         match (place, is_over) {
             // One that is set again keeps its place.
             (Some(place), false) => self.cookies[place] = kept,
@@ -126,12 +126,49 @@ fn is_under(path: &str, of_cookie: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || of_cookie.ends_with('/') || rest.starts_with('/'))
 }
 
-/// Is the date of a year before 2000?
-fn is_long_ago(date: &str) -> bool {
-    let year = date
-        .split([' ', '-'])
-        .find_map(|word| word.parse::<u32>().ok().filter(|_| word.len() == 4));
-    year.is_some_and(|year| year < 2000)
+/// Is the date over? One that cannot be read is not.
+fn is_past(date: &str) -> bool {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+    seconds_of(date).is_some_and(|date| date <= now)
+}
+
+/// Seconds since 1970 of a date in any form that servers write, after RFC 6265 §5.1.1: a time, a day, a month and a year, in this order or with the year last.
+fn seconds_of(date: &str) -> Option<i64> {
+    const MONTHS: [&str; 12] =
+        ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+    let (mut time, mut day, mut month, mut year) = (None, None, None, None);
+    for word in date.split([' ', '-', ',']).filter(|word| !word.is_empty()) {
+        let mut parts = word.split(':').map(str::parse::<i64>);
+        match (parts.next(), parts.next(), parts.next()) {
+            (Some(Ok(hour)), Some(Ok(minute)), Some(Ok(second))) if time.is_none() => {
+                time = Some(hour * 3600 + minute * 60 + second);
+            }
+            (Some(Ok(number)), None, _) if day.is_none() && word.len() <= 2 => day = Some(number),
+            (Some(Ok(number)), None, _) if year.is_none() => {
+                // RFC 6265 §5.1.1: years of two digits are those from 1970 to 2069.
+                let century = if word.len() > 2 {
+                    0
+                } else if number < 70 {
+                    2000
+                } else {
+                    1900
+                };
+                year = Some(century + number);
+            }
+            _ => {
+                let begin = word.get(..3).unwrap_or_default().to_ascii_lowercase();
+                month = month.or(MONTHS.iter().position(|name| *name == begin));
+            }
+        }
+    }
+    let (time, day, year) = (time?, day?, year.filter(|year| (1601..=9999).contains(year))?);
+    // Years that begin in March have their odd day last.
+    let month = i64::try_from(month?).ok()?;
+    let (year, month) = if month < 2 { (year - 1, month + 10) } else { (year, month - 2) };
+    let days =
+        year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 719_469;
+    Some(days * 86_400 + time)
 }
 
 /// The path of a target, without its query.
@@ -181,7 +218,7 @@ pub(super) fn onward(
     };
     let path = path_of(target);
     let target = match reference.as_bytes().first() {
-        Some(b'/') => reference.to_owned(),
+        Some(b'/') => without_dots(reference),
         Some(b'?') if after_scheme.is_some() => format!("/{reference}"),
         Some(b'?') => format!("{path}{reference}"),
         None if after_scheme.is_some() => "/".to_owned(),
@@ -264,8 +301,28 @@ mod tests {
             after("b=; Expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=1").as_deref(),
             Some("b=")
         );
+        assert_eq!(after("b=; Expires=Mon, 06 Jan 2020 00:00:00 GMT"), None);
+        assert_eq!(after("b=1").as_deref(), Some("b=1"));
         assert_eq!(after("b=; expires=Thu, 01-Jan-1970 00:00:00 GMT"), None);
         assert_eq!(after("c=; Max-Age=-1"), None);
+    }
+
+    #[test]
+    fn dates_are_read_in_every_form() {
+        for (date, seconds) in [
+            ("Sun, 06 Nov 1994 08:49:37 GMT", Some(784_111_777)),
+            ("Sunday, 06-Nov-94 08:49:37 GMT", Some(784_111_777)),
+            ("Sun Nov  6 08:49:37 1994", Some(784_111_777)),
+            ("Thu, 01 Jan 1970 00:00:00 GMT", Some(0)),
+            ("Tue, 29 Feb 2000 12:00:00 GMT", Some(951_825_600)),
+            ("Wed, 01-Mar-2000 00:00:00 GMT", Some(951_868_800)),
+            ("Thu, 31 Dec 2099 23:59:59 GMT", Some(4_102_444_799)),
+            ("0", None),
+            ("Sun, 06 Nov 08:49:37 GMT", None),
+            ("Sun, 06 Xyz 1994 08:49:37 GMT", None),
+        ] {
+            assert_eq!(seconds_of(date), seconds, "{date}");
+        }
     }
 
     #[test]
@@ -278,6 +335,7 @@ mod tests {
             (302, Method::PUT, "../c?x", Some((Method::PUT, "/c?x", true))),
             (301, Method::GET, "?x", Some((Method::GET, "/a/b?x", true))),
             (307, Method::POST, "./", Some((Method::POST, "/a/", true))),
+            (308, Method::GET, "/x/../c/./?x=/../y", Some((Method::GET, "/c/?x=/../y", true))),
             (308, Method::POST, "..", Some((Method::POST, "/", true))),
             (308, Method::GET, "http://H.test/c#d", Some((Method::GET, "/c", true))),
             (308, Method::GET, "https://h.test?x", Some((Method::GET, "/?x", true))),

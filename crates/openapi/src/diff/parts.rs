@@ -1,0 +1,120 @@
+//! A schema taken apart into plain ones.
+
+use super::reference::resolved;
+use super::schema::DEPTH_MAX;
+use serde_json::{Map, Value, json};
+
+/// How many parts a schema has at most that is put together of several; the others are left out.
+const PARTS_MAX: usize = 256;
+
+/// The plain schemas of which a value fits one at least. None: nothing fits.
+///
+/// `trail` is what leads here: references, and parts without one.
+pub(super) fn parts(document: &Value, schema: &Value, trail: &mut Vec<String>) -> Vec<Value> {
+    let mut schema = match schema {
+        Value::Bool(false) => return Vec::new(),
+        Value::Object(members) => members.clone(),
+        _ => return vec![json!({})],
+    };
+    if trail.len() > DEPTH_MAX {
+        return vec![Value::Object(schema)];
+    }
+    let mut together: Vec<Vec<Value>> = Vec::new();
+    if let Some(Value::String(reference)) = schema.remove("$ref") {
+        let target = resolved(document, &json!({ "$ref": reference }));
+        // One that leads nowhere, or back to itself, says nothing.
+        if target.get("$ref").is_none() && !trail.contains(&reference) {
+            trail.push(reference);
+            together.push(parts(document, &target, trail));
+            trail.pop();
+        }
+    }
+    trail.push(String::new());
+    for part in schema.remove("allOf").as_ref().and_then(Value::as_array).into_iter().flatten() {
+        together.push(parts(document, part, trail));
+    }
+    for key in ["anyOf", "oneOf"] {
+        if let Some(Value::Array(all)) = schema.remove(key) {
+            let most = PARTS_MAX.max(all.len());
+            let all = all.iter().flat_map(|part| parts(document, part, trail));
+            together.push(all.take(most).collect());
+        }
+    }
+    trail.pop();
+    let mut found = split(schema);
+    for alternatives in together {
+        // A list of values may be long; what multiplies may not.
+        let most = PARTS_MAX.max(alternatives.len()).max(found.len());
+        let joined =
+            found.iter().flat_map(|one| alternatives.iter().map(|other| joined(one, other)));
+        found = joined.take(most).collect();
+    }
+    // No value is of two types at once.
+    found.retain(|part| part.get("type").is_none_or(|kind| !kind.is_null()));
+    found
+}
+
+/// One schema for each type, and for each value.
+fn split(mut schema: Map<String, Value>) -> Vec<Value> {
+    // OpenAPI 3.0 says so what is a type of its own since 3.1.
+    if schema.remove("nullable") == Some(Value::Bool(true)) {
+        if let Some(Value::Array(values)) = schema.get_mut("enum") {
+            values.retain(|value| !value.is_null());
+        }
+        let mut all = split(schema);
+        all.push(json!({ "type": "null" }));
+        return all;
+    }
+    if let Some(Value::Array(values)) = schema.remove("enum") {
+        schema.remove("type");
+        let with = |value: Value| {
+            let mut one = schema.clone();
+            one.insert("const".to_owned(), value);
+            Value::Object(one)
+        };
+        return values.into_iter().map(with).collect();
+    }
+    match schema.get("type").cloned() {
+        Some(Value::Array(types)) => {
+            let with = |kind: Value| {
+                let mut one = schema.clone();
+                // A bound is about one type only, and so is what is inside.
+                if kind == "null" {
+                    one.clear();
+                }
+                one.insert("type".to_owned(), kind);
+                Value::Object(one)
+            };
+            types.into_iter().map(with).collect()
+        }
+        _ => vec![Value::Object(schema)],
+    }
+}
+
+/// What fits both. Where they have different types nothing does, which a type of `null` stands for.
+fn joined(one: &Value, other: &Value) -> Value {
+    let (Value::Object(one), Value::Object(other)) = (one, other) else { return one.clone() };
+    let mut both = one.clone();
+    for (key, value) in other {
+        match (key.as_str(), both.get_mut(key)) {
+            ("properties", Some(Value::Object(known))) => {
+                for (name, schema) in value.as_object().into_iter().flatten() {
+                    known.entry(name.clone()).or_insert_with(|| schema.clone());
+                }
+            }
+            ("required", Some(Value::Array(known))) => {
+                known.extend(value.as_array().into_iter().flatten().cloned());
+            }
+            ("type", Some(known)) if known != value => {
+                let is_whole = |kind: &Value| kind == "integer" || kind == "number";
+                *known =
+                    if is_whole(known) && is_whole(value) { json!("integer") } else { Value::Null };
+            }
+            (_, Some(_)) => {}
+            (_, None) => {
+                both.insert(key.clone(), value.clone());
+            }
+        }
+    }
+    Value::Object(both)
+}

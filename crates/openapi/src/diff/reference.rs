@@ -1,0 +1,66 @@
+//! Where references lead.
+
+use serde_json::Value;
+
+/// What a reference within `document` leads to, or the value itself.
+pub(super) fn resolved(document: &Value, value: &Value) -> Value {
+    let mut value = value;
+    for _ in 0..16 {
+        let Some(reference) = value.get("$ref").and_then(Value::as_str) else { break };
+        let Some(found) = target(document, reference) else { break };
+        value = found;
+    }
+    value.clone()
+}
+
+fn target<'d>(document: &'d Value, reference: &str) -> Option<&'d Value> {
+    document.pointer(&decoded(reference.strip_prefix('#')?))
+}
+
+/// RFC 6901 §6: a pointer in a fragment is percent-encoded.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let digit =
+            |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let pair = after.first().and_then(digit).zip(after.get(1).and_then(digit));
+        match pair.filter(|_| *first == b'%') {
+            Some((high, low)) => {
+                bytes.push(high << 4 | low);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A reference that leads to nothing in `document`, such as one to another file. What it stands for is unknown, and [`diff`](super::diff) takes it
+/// for anything.
+#[must_use]
+pub fn astray(document: &Value) -> Option<&str> {
+    /// What is in these is somebody's own, and no schema.
+    const VALUES: [&str; 6] = ["const", "default", "enum", "example", "examples", "value"];
+    let mut open = vec![document];
+    while let Some(value) = open.pop() {
+        match value {
+            Value::Object(members) => {
+                if let Some(Value::String(reference)) = members.get("$ref")
+                    && target(document, reference).is_none()
+                {
+                    return Some(reference);
+                }
+                let is_meant = |name: &str| !VALUES.contains(&name) && !name.starts_with("x-");
+                let inside = members.iter().filter(|(name, _)| is_meant(name));
+                open.extend(inside.map(|(_, member)| member));
+            }
+            Value::Array(items) => open.extend(items),
+            _ => {}
+        }
+    }
+    None
+}

@@ -1,0 +1,99 @@
+//! New connections to upstreams.
+
+use crate::pool::Sender;
+use crate::upstreams::Upstream;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use std::future::poll_fn;
+use std::io;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+/// What hyper keeps of a head that is not whole yet, and the most bytes of the fields of one.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// A new connection. Its task ends with its last sender, or with the responses that are under way. One for an upgrade speaks HTTP/1.1.
+pub(crate) async fn connect(upstream: &Upstream, is_upgrade: bool) -> io::Result<Sender> {
+    let stream = TcpStream::connect((upstream.host.as_str(), upstream.port)).await?;
+    stream.set_nodelay(true)?;
+    #[cfg(feature = "tls")]
+    if let Some(tls) = &upstream.tls {
+        let stream = tls.connect(stream, is_upgrade).await?;
+        return match stream.get_ref().1.alpn_protocol() {
+            Some(b"h2") => http2::begin(stream).await,
+            _ => begin(stream).await,
+        };
+    }
+    #[cfg(feature = "tls")]
+    if upstream.is_http2 && !is_upgrade {
+        return http2::begin(stream).await;
+    }
+    let _ = is_upgrade;
+    begin(stream).await
+}
+
+async fn begin<T>(stream: T) -> io::Result<Sender>
+where
+    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let builder =
+        http1::Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream));
+    let (mut sender, connection) = builder.await.map_err(io::Error::other)?;
+    drop(tokio::task::spawn_local(async move {
+        // How it ended, whoever waits for its response is told.
+        let _ = connection.with_upgrades().await;
+    }));
+    poll_fn(|context| sender.poll_ready(context)).await.map_err(io::Error::other)?;
+    Ok(Sender::Http1(sender))
+}
+
+#[cfg(feature = "tls")]
+mod http2 {
+    use super::HEAD_BYTES_MAX;
+    use crate::pool::{Sender, USERS_MAX};
+    use hyper::client::conn::http2;
+    use hyper::rt::Executor;
+    use hyper_util::rt::{TokioIo, TokioTimer};
+    use std::io;
+    use std::time::Duration;
+    use tokio::io::{AsyncRead, AsyncWrite};
+
+    /// A connection that is silent for so long is asked whether it is there: requests would wait for it.
+    const PING_EVERY: Duration = Duration::from_secs(20);
+    const PING_TIMEOUT: Duration = Duration::from_secs(10);
+    /// What comes of one response before its client takes it.
+    const STREAM_WINDOW: u32 = 256 * 1024;
+    /// As much for all that share a connection: a client that takes nothing must not hold others up.
+    const CONNECTION_WINDOW: u32 = STREAM_WINDOW * (USERS_MAX + 1);
+
+    pub(super) async fn begin<T>(stream: T) -> io::Result<Sender>
+    where
+        T: AsyncRead + AsyncWrite + Unpin + 'static,
+    {
+        let mut builder = http2::Builder::new(Local);
+        builder
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
+            .keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_while_idle(false);
+        let handshake = builder.handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = handshake.map_err(io::Error::other)?;
+        drop(tokio::task::spawn_local(async move {
+            let _ = connection.await;
+        }));
+        Ok(Sender::shared(sender))
+    }
+
+    /// Bodies stay on the thread that they came on.
+    #[derive(Clone, Copy)]
+    struct Local;
+
+    impl<F: Future<Output: 'static> + 'static> Executor<F> for Local {
+        fn execute(&self, future: F) {
+            drop(tokio::task::spawn_local(future));
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Interim responses of upstreams, such as 103 (Early Hints), on their way to the client.
+
+use crate::body::Sent;
+use crate::fields;
+use http::{HeaderMap, Request, StatusCode};
+use peregrine_web::extract::Interim;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Waker};
+
+/// More of one request do not pass: they are for the client's use, and a flood is of none.
+const PASSED_MAX: usize = 16;
+
+/// Those of one request. hyper tells of them on the task of the connection.
+pub(crate) struct Interims {
+    client: Interim,
+    heard: Arc<Mutex<Heard>>,
+}
+
+#[derive(Default)]
+struct Heard {
+    count: usize,
+    waiting: Vec<(StatusCode, HeaderMap)>,
+    waker: Option<Waker>,
+}
+
+impl Interims {
+    pub(crate) fn new(client: Interim) -> Self {
+        Self { client, heard: Arc::default() }
+    }
+
+    /// From now on what the upstream says before its response to `request` is heard.
+    pub(crate) fn hear(&self, request: &mut Request<Sent>) {
+        let heard = Arc::clone(&self.heard);
+        hyper::ext::on_informational(request, move |response| {
+            // RFC 9110 §15.2.1: a 100 is about the content, for which this server asks itself.
+            if response.status() == StatusCode::CONTINUE {
+                return;
+            }
+            let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+            if heard.count == PASSED_MAX {
+                return;
+            }
+            heard.count += 1;
+            let fields = fields::interim(response.headers());
+            heard.waiting.push((response.status(), fields));
+            if let Some(waker) = heard.waker.take() {
+                waker.wake();
+            }
+        });
+    }
+
+    /// Passes on what came, and asks to be woken for more.
+    pub(crate) fn pass(&self, context: &Context<'_>) {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        for (status, fields) in heard.waiting.drain(..) {
+            // Without them the response is as good.
+            let _ = self.client.send(status, fields);
+        }
+        heard.waker = Some(context.waker().clone());
+    }
+}
