@@ -296,7 +296,8 @@ impl<F: Future> Loop<F> {
             (None, Some(until)) if Instant::now() >= until => {
                 // Timers of tokio may have rung meanwhile, of which nothing is known here.
                 let half = self.network.with(|state| state.time_max) / 2;
-                let is_long = (self.base + self.start.elapsed()).saturating_sub(self.quiet_since) > half;
+                let is_long =
+                    (self.base + self.start.elapsed()).saturating_sub(self.quiet_since) > half;
                 self.fail(if is_long || half > QUIET_MAX { "deadlock" } else { "time is over" })
             }
             (None, Some(until)) => until,
@@ -314,7 +315,8 @@ impl<F: Future> Loop<F> {
     /// Ends the run with what there is to know about it.
     fn fail(&self, what: &'static str) -> ! {
         let tasks = self.tasks.len();
-        let tokio_tasks = Handle::try_current().map_or(0, |handle| handle.metrics().num_alive_tasks());
+        let tokio_tasks =
+            Handle::try_current().map_or(0, |handle| handle.metrics().num_alive_tasks());
         let text = self.network.with(|state| {
             let (seed, waiting, recent) = (state.seed, state.waiting(), state.trace.recent());
             let since = if what == "deadlock" { self.quiet_since } else { state.now };

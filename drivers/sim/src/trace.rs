@@ -66,7 +66,8 @@ impl Trace {
 
     /// Adds what somebody else has to say.
     pub(crate) fn note(&mut self, now: Duration, text: String) {
-        let digest = text.bytes().fold(0, |digest, byte| mix(digest ^ u64::from(byte)).wrapping_add(1));
+        let digest =
+            text.bytes().fold(0, |digest, byte| mix(digest ^ u64::from(byte)).wrapping_add(1));
         self.record(now, "note", [digest, 0, 0]);
         if !self.is_frozen {
             self.tell(now, Told::Note(text));
@@ -157,6 +158,9 @@ mod tests {
         }
         let story = trace.story();
         assert_eq!(story.len(), RECENT_MAX);
-        assert!(story.last().is_some_and(|(_, text)| text.starts_with("connection 99: the client")), "{story:?}");
+        assert!(
+            story.last().is_some_and(|(_, text)| text.starts_with("connection 99: the client")),
+            "{story:?}"
+        );
     }
 }

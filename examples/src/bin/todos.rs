@@ -120,7 +120,11 @@ fn main() -> peregrine::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use peregrine::simulate;
     use serde_json::json;
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+    use std::rc::Rc;
 
     #[test]
     fn a_todo_lives_from_creation_to_deletion() {
@@ -133,6 +137,34 @@ mod tests {
         assert_eq!(client.get("/todos?limit=5").send_now().json::<Vec<Todo>>().len(), 1);
         assert_eq!(client.delete("/todos/1").send_now().status(), 204);
         assert_eq!(client.delete("/todos/1").send_now().status(), 404);
+    }
+
+    /// Who still shows a todo that another client has deleted must not change a younger one by its id.
+    #[test]
+    fn an_id_is_never_given_to_another_todo() {
+        simulate::seeds(0..50, async |sim| {
+            let todos = Todos::default();
+            let server = sim.serve(move || app(todos.clone()));
+            let known = Rc::new(RefCell::new(BTreeSet::new()));
+            let mut clients = Vec::new();
+            for _ in 0..4 {
+                let (sim, client, known) = (sim.clone(), server.client(), Rc::clone(&known));
+                clients.push(sim.clone().spawn(async move {
+                    for _ in 0..6 {
+                        let made = client.post("/todos").json(&json!({"text": "fly"})).send().await;
+                        let id = made.expect("nothing is lost").json::<Todo>().id;
+                        assert!(known.borrow_mut().insert(id), "the id {id} was given before");
+                        if sim.random(2) == 0 {
+                            let deleted = client.delete(&format!("/todos/{id}")).send().await;
+                            deleted.expect("nothing is lost").assert_status(204);
+                        }
+                    }
+                }));
+            }
+            for client in clients {
+                client.await;
+            }
+        });
     }
 
     #[test]

@@ -105,7 +105,9 @@ impl fmt::Display for Failure {
         }
         match &self.repeated {
             None => return Ok(()),
-            Some(Repeated::Same) => writeln!(f, "A second run with this seed failed in the same way.")?,
+            Some(Repeated::Same) => {
+                writeln!(f, "A second run with this seed failed in the same way.")?
+            }
             Some(Repeated::Otherwise(cause)) => writeln!(
                 f,
                 "A second run with this seed went another way, so that something decides that is not the seed (see \
@@ -113,7 +115,7 @@ impl fmt::Display for Failure {
             )?,
             Some(Repeated::Passed) => writeln!(
                 f,
-                "A second run with this seed did not fail, so that something decides that is not the seed: see \
+                "Another run with this seed did not fail, so that something decides that is not the seed: see \
                  \"What breaks repetition\" of peregrine::simulate."
             )?,
         }

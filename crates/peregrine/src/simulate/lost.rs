@@ -46,7 +46,9 @@ impl fmt::Display for Why {
         match self {
             Self::Refused => f.write_str("the connection was refused"),
             Self::Reset => f.write_str("the connection broke"),
-            Self::Ended => f.write_str("the server closed the connection before the answer was whole"),
+            Self::Ended => {
+                f.write_str("the server closed the connection before the answer was whole")
+            }
             Self::GaveUp(after) => write!(f, "the client gave up after {after:?}"),
             Self::Malformed(text) => write!(f, "the answer is no HTTP/1.1: {text}"),
         }

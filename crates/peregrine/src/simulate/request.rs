@@ -128,9 +128,7 @@ impl SimRequest {
         let waits = sim.asks(format!("{request} of client {client}"));
         let began = sim.now();
         let result = match self.patience {
-            Some(time) => {
-                sim.timeout(time, ask(&self)).await.unwrap_or(Err(Why::GaveUp(time)))
-            }
+            Some(time) => sim.timeout(time, ask(&self)).await.unwrap_or(Err(Why::GaveUp(time))),
             None => ask(&self).await,
         };
         drop(waits);

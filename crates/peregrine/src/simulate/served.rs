@@ -38,11 +38,7 @@ pub(super) struct Running {
 }
 
 impl SimServer {
-    pub(super) fn start(
-        sim: &Sim,
-        settings: Simulated,
-        makes: &mut dyn FnMut() -> Make,
-    ) -> Self {
+    pub(super) fn start(sim: &Sim, settings: Simulated, makes: &mut dyn FnMut() -> Make) -> Self {
         let Simulated { workers, limits, traces, listeners } = settings;
         let network = &sim.shared().network;
         let count = workers;

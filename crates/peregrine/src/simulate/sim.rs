@@ -254,12 +254,11 @@ impl<T> Future for Task<T> {
 /// Awaits `future`. Its panic is an error, with the message.
 async fn caught<F: Future>(future: F) -> Result<F::Output, String> {
     let mut future = pin!(future);
-    let polled = poll_fn(|context| {
-        match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+    let polled =
+        poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
             Ok(polled) => polled.map(Ok),
             Err(panic) => Poll::Ready(Err(message(&*panic))),
-        }
-    });
+        });
     polled.await
 }
 

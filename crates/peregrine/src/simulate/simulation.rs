@@ -26,9 +26,11 @@ const SEEDS: &str = "PEREGRINE_SEEDS";
 ///
 /// Simulation::seeds(0..20).faults(Faults::hostile()).run(async |sim| {
 ///     let server = sim.serve(|| App::new().get("/", || "hello"));
-///     // On such a network, a request may be lost.
-///     if let Ok(response) = server.client().get("/").send().await {
-///         assert_eq!(response.text(), "hello");
+///     match server.client().get("/").send().await {
+///         Ok(response) if response.status() == 200 => assert_eq!(response.text(), "hello"),
+///         // On such a network a request may come too late, or be lost.
+///         Ok(late) => assert_eq!(late.status(), 408),
+///         Err(lost) => sim.note(lost.to_string()),
 ///     }
 /// });
 /// ```
@@ -138,7 +140,7 @@ impl Simulation {
         &self,
         seeds: &[u64],
         test: &impl AsyncFn(Sim) -> V,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Box<Failure>> {
         for seed in seeds {
             let first = self.run_one(*seed, test);
             let failure = match first {
@@ -149,7 +151,9 @@ impl Simulation {
                     Err(failure) => failure.repeated(Repeated::Passed, test_name()),
                 },
                 Err(failure) => {
-                    eprintln!("seed {seed} fails; it runs once more, to see whether it does so again");
+                    eprintln!(
+                        "seed {seed} fails; it runs once more, to see whether it does so again"
+                    );
                     let repeated = match self.run_one(*seed, test) {
                         Ok(_) => Repeated::Passed,
                         Err(again) if again == failure => Repeated::Same,
@@ -158,7 +162,7 @@ impl Simulation {
                     failure.repeated(repeated, test_name())
                 }
             };
-            return Err(failure);
+            return Err(Box::new(failure));
         }
         Ok(())
     }
@@ -171,7 +175,7 @@ impl Simulation {
         &self,
         seed: u64,
         test: &impl AsyncFn(Sim) -> V,
-    ) -> Result<Passed, Failure> {
+    ) -> Result<Passed, Box<Failure>> {
         let faults = match &self.faults {
             Some(faults) => faults.clone(),
             None if seed == 0 => Faults::none(),
@@ -202,7 +206,7 @@ impl Simulation {
             }
             (Ok(Err(error)), ..) => format!("there is no runtime to be had: {error}"),
         };
-        Err(Failure::of(&network, cause, sim.asked()))
+        Err(Box::new(Failure::of(&network, cause, sim.asked())))
     }
 }
 

@@ -1,8 +1,8 @@
 //! What simulations promise.
 
 use super::*;
-use crate::prelude::*;
 use crate::bytes::Bytes;
+use crate::prelude::*;
 use crate::{Limits, Shutdown};
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ fn failing<V: Verdict>(
     simulation: &Simulation,
     seed: u64,
     test: impl AsyncFn(Sim) -> V,
-) -> Failure {
+) -> Box<Failure> {
     simulation.run_one(seed, &test).expect_err("it fails")
 }
 
@@ -204,7 +204,10 @@ fn faults_may_change_in_the_middle() {
         assert_eq!(lost.why, Why::Refused);
         assert_eq!(lost.to_string(), "no answer to GET /hello: the connection was refused");
         sim.set_faults(&Faults::none());
-        assert_eq!(server.client().get("/hello").send().await.expect("all is well").text(), "hello");
+        assert_eq!(
+            server.client().get("/hello").send().await.expect("all is well").text(),
+            "hello"
+        );
     });
 }
 
@@ -458,7 +461,8 @@ fn a_setting_that_is_not_possible_is_told() {
 #[test]
 fn a_test_that_waits_for_ever_is_told_what_for() {
     let failure = failing(&one(), 0, async |sim: Sim| {
-        let app = || App::new().get("/never", async || -> &'static str { std::future::pending().await });
+        let app =
+            || App::new().get("/never", async || -> &'static str { std::future::pending().await });
         let server = sim.serve(app);
         sim.note("it begins");
         drop(server.client().get("/never").send().await);
@@ -560,7 +564,10 @@ fn a_seed_that_does_not_repeat_its_failure_is_told_so() {
             assert!(runs.get() > 1, "the first run fails");
         });
     });
-    assert!(text.contains("did not fail, so that something decides that is not the seed"), "{text}");
+    assert!(
+        text.contains("did not fail, so that something decides that is not the seed"),
+        "{text}"
+    );
     let text = told(|| {
         one().run(async |sim| {
             runs.set(runs.get() + 1);
@@ -615,7 +622,10 @@ mod seats {
 #[test]
 fn the_guide_shows_what_a_failure_says() {
     let page = include_str!("../../../../docs/guide/simulation.md");
-    assert!(page.contains(include_str!("tests/seats.rs")), "the page has other code than this test");
+    assert!(
+        page.contains(include_str!("tests/seats.rs")),
+        "the page has other code than this test"
+    );
     let text = told(seats::run);
     let (before, _) = text.split_once("To run it alone").expect("it says how");
     assert!(page.contains(before), "the page is to show this:\n{text}");
@@ -685,7 +695,8 @@ fn other_clients_run_on_the_stream_of_tokio() {
     use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
     seeds(0..10, async |sim| {
         let mut stream = std::pin::pin!(sim.serve(app).connect());
-        let ask = b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc";
+        let ask =
+            b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc";
         let mut rest = &ask[..];
         while !rest.is_empty() {
             let sent = std::future::poll_fn(|context| stream.as_mut().poll_write(context, rest));
@@ -696,7 +707,8 @@ fn other_clients_run_on_the_stream_of_tokio() {
         loop {
             let (mut room, before) = ([0; 7], all.len());
             let mut room = ReadBuf::new(&mut room);
-            let read = std::future::poll_fn(|context| stream.as_mut().poll_read(context, &mut room));
+            let read =
+                std::future::poll_fn(|context| stream.as_mut().poll_read(context, &mut room));
             read.await.expect("nothing is lost");
             all.extend_from_slice(room.filled());
             if all.len() == before {

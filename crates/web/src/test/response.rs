@@ -1,8 +1,8 @@
 //! The answer of an application to a test.
 
 use super::block_on;
-use super::timer;
 use super::events::{EventReader, TestEvent};
+use super::timer;
 use crate::body::{Body, BodyError};
 use crate::clock::{self, Clock};
 use crate::response::{Fields, Response};
