@@ -40,9 +40,10 @@
 //! - `std::time::Instant` and `SystemTime` tell real time: nothing can change that. This holds for batteries that ask
 //!   the system's clock too: how long sessions, cached responses, idempotency keys and tokens live, and how fast rate
 //!   limits forgive.
-//! - Sockets, files and data bases of the application are real. While a task waits for one of these alone, the network
-//!   knows nothing that could happen: time runs away, or the run ends as a deadlock. Tests have a fake in their place, or a
-//!   second server of the simulation. `tokio::task::spawn_blocking` works: time stands still meanwhile.
+//! - Sockets of the application: those of tokio panic, since there is no kernel to ask. Files, and data bases that need no
+//!   sockets, are real; while a task waits for one of these alone, the network knows nothing that could happen: time runs
+//!   away, or the run ends as a deadlock. Tests have something else in their place, or a second server of the simulation.
+//!   `tokio::task::spawn_blocking` works: time stands still meanwhile.
 //! - The admin listener, the access log, files of certificates and signals are left out.
 //! - A handler that blocks its thread blocks the test, and a task of `tokio::spawn` that never waits (but yields) keeps
 //!   the run from going on. No limit helps against these two.
@@ -55,6 +56,7 @@
 //! statics do. When a test has failed, its seed runs a second time, and the message says whether that failed in the same
 //! way. [`Simulation::twice`] does this for all seeds.
 
+mod chosen;
 mod client;
 mod connection;
 mod failure;
@@ -68,6 +70,7 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
+pub use chosen::Seeds;
 pub use client::SimClient;
 pub use connection::SimConnection;
 pub use failure::Failure;
@@ -88,6 +91,6 @@ pub use simulation::{Passed, Simulation, Verdict};
 /// The test fails with one of the seeds. The message names it, the virtual time, the last events, and how to run it
 /// alone.
 #[track_caller]
-pub fn seeds<V: Verdict>(seeds: impl IntoIterator<Item = u64>, test: impl AsyncFn(Sim) -> V) {
+pub fn seeds<V: Verdict>(seeds: impl Into<Seeds>, test: impl AsyncFn(Sim) -> V) {
     Simulation::seeds(seeds).run(test);
 }

@@ -166,7 +166,13 @@ impl Sim {
     pub(super) fn panicked(&self, message: &str) {
         self.note(format!("the application panics: {message}"));
         if !self.0.allows_panics {
-            self.fail(format!("the application panicked: {message}"));
+            // What tokio says of a socket is no help here.
+            let hint = if message.contains("IO is disabled") {
+                "\nThere are no sockets in a simulation: see \"What is not\" of peregrine::simulate."
+            } else {
+                ""
+            };
+            self.fail(format!("the application panicked: {message}{hint}"));
         }
     }
 

@@ -1,5 +1,6 @@
 //! Runs a test with many seeds.
 
+use super::chosen::Seeds;
 use super::failure::{Failure, Repeated, cause_of};
 use super::faults::Faults;
 use super::sim::{Sim, message};
@@ -14,9 +15,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
-
-/// The variable that says which seeds to run.
-const SEEDS: &str = "PEREGRINE_SEEDS";
 
 /// A test that is run once for each of many seeds, with faults and limits. [`seeds`](super::seeds) is its short form.
 ///
@@ -37,7 +35,7 @@ const SEEDS: &str = "PEREGRINE_SEEDS";
 #[derive(Clone, Debug)]
 #[must_use = "a simulation does nothing until `run`"]
 pub struct Simulation {
-    seeds: Vec<u64>,
+    seeds: Seeds,
     faults: Option<Faults>,
     time_max: Duration,
     steps_max: u64,
@@ -79,9 +77,9 @@ pub struct Passed {
 
 impl Simulation {
     /// A run for each of these seeds. The environment variable `PEREGRINE_SEEDS` takes precedence.
-    pub fn seeds(seeds: impl IntoIterator<Item = u64>) -> Self {
+    pub fn seeds(seeds: impl Into<Seeds>) -> Self {
         Self {
-            seeds: seeds.into_iter().collect(),
+            seeds: seeds.into(),
             faults: None,
             time_max: Duration::from_secs(7 * 24 * 60 * 60),
             steps_max: 10_000_000,
@@ -124,13 +122,11 @@ impl Simulation {
     /// seed.
     #[track_caller]
     pub fn run<V: Verdict>(&self, test: impl AsyncFn(Sim) -> V) {
-        let told = std::env::var(SEEDS).ok();
-        let seeds = match told.as_deref().map(parse) {
-            None => self.seeds.clone(),
-            Some(Ok(seeds)) => seeds,
-            Some(Err(text)) => panic!("{text}"),
+        let seeds = match self.seeds.or_told() {
+            Ok(seeds) => seeds,
+            Err(text) => panic!("{text}"),
         };
-        assert!(!seeds.is_empty(), "a simulation needs a seed: `0..100`, say");
+        assert!(seeds.iter().next().is_some(), "a simulation needs a seed: `0..100`, say");
         if let Err(failure) = self.run_all(&seeds, &test) {
             panic!("{failure}");
         }
@@ -138,23 +134,23 @@ impl Simulation {
 
     fn run_all<V: Verdict>(
         &self,
-        seeds: &[u64],
+        seeds: &Seeds,
         test: &impl AsyncFn(Sim) -> V,
     ) -> Result<(), Box<Failure>> {
-        for seed in seeds {
-            let first = self.run_one(*seed, test);
+        for seed in seeds.iter() {
+            let first = self.run_one(seed, test);
             let failure = match first {
                 Ok(_) if !self.twice => continue,
-                Ok(passed) => match self.run_one(*seed, test) {
+                Ok(passed) => match self.run_one(seed, test) {
                     Ok(again) if again == passed => continue,
-                    Ok(_) => Failure::differing(*seed, test_name()),
+                    Ok(_) => Failure::differing(seed, test_name()),
                     Err(failure) => failure.repeated(Repeated::Passed, test_name()),
                 },
                 Err(failure) => {
                     eprintln!(
                         "seed {seed} fails; it runs once more, to see whether it does so again"
                     );
-                    let repeated = match self.run_one(*seed, test) {
+                    let repeated = match self.run_one(seed, test) {
                         Ok(_) => Repeated::Passed,
                         Err(again) if again == failure => Repeated::Same,
                         Err(again) => Repeated::Otherwise(again.cause().to_owned()),
@@ -266,34 +262,4 @@ impl Drop for Hearing {
 fn test_name() -> Option<String> {
     let thread = std::thread::current();
     thread.name().filter(|name| *name != "main").map(str::to_owned)
-}
-
-/// The seeds that the environment names: one, or a range.
-fn parse(text: &str) -> Result<Vec<u64>, String> {
-    let number = |text: &str| text.trim().replace('_', "").parse::<u64>();
-    let range = match text.split_once("..") {
-        None => number(text).map(|seed| vec![seed]),
-        Some((from, to)) => number(from).and_then(|from| Ok((from..number(to)?).collect())),
-    };
-    match range {
-        Ok(seeds) if !seeds.is_empty() => Ok(seeds),
-        _ => Err(format!(
-            "{SEEDS} is {text:?}, which names no seed: write one, as `17`, or a range, as `0..1000`"
-        )),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_environment_names_one_seed_or_a_range() {
-        assert_eq!(parse("17"), Ok(vec![17]));
-        assert_eq!(parse(" 3..5 "), Ok(vec![3, 4]));
-        assert_eq!(parse("1_000").map(|seeds| seeds[0]), Ok(1_000));
-        for wrong in ["", "all", "5..3", "1..", "..2", "-1"] {
-            assert!(parse(wrong).is_err_and(|text| text.contains("0..1000")), "{wrong}");
-        }
-    }
 }

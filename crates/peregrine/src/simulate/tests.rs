@@ -428,6 +428,19 @@ fn a_panic_of_the_application_fails_the_run_unless_it_is_allowed() {
 }
 
 #[test]
+fn a_socket_of_the_application_is_told_not_to_be_there() {
+    let failure = failing(&one(), 0, async |sim: Sim| {
+        async fn ask() -> String {
+            let address = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
+            format!("{:?}", tokio::net::TcpStream::connect(address).await)
+        }
+        let client = sim.serve(|| App::new().get("/", ask)).client();
+        client.get("/").send().await.map(drop)
+    });
+    assert!(failure.cause().contains("There are no sockets in a simulation"), "{failure}");
+}
+
+#[test]
 fn what_fails_beside_the_test_ends_the_run() {
     let cause = |test: &dyn Fn(&Sim)| {
         let failure = failing(&one(), 3, async |sim: Sim| {
