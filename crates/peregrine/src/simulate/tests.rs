@@ -624,7 +624,6 @@ fn a_simulation_without_a_seed_is_refused() {
 
 /// Code of the guide.
 mod seats {
-    #![expect(clippy::unwrap_used, reason = "the guide's examples are short")]
     include!("tests/seats.rs");
 
     pub(super) fn run() {
