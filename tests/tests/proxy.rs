@@ -1190,10 +1190,7 @@ fn secure_url(running: &Running) -> String {
 
 fn over_tls(choice: DriverChoice) -> Option<Running> {
     let server = Server::new().tls("127.0.0.1:0", secure::server_tls()).driver(choice);
-    match server.workers(NonZeroUsize::MIN).quiet().start(versions) {
-        Err(Error::Driver { .. }) => None,
-        running => Some(running.expect("the server starts")),
-    }
+    started(server.workers(NonZeroUsize::MIN).quiet().start(versions))
 }
 
 fn talks(proxy: &Running) {

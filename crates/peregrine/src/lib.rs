@@ -56,6 +56,7 @@
 //! | `restart` | upgrades in place, and sockets of a service manager, on Linux: `peregrine::restart` |
 //! | `security-headers` | `SecurityHeaders`: what browsers are to guard |
 //! | `sessions` | sessions in stores or in cookies: `peregrine::session` |
+//! | `simulate` | tests on a simulated network, with faults, seeds and virtual time: `peregrine::simulate` |
 //! | `tls` | HTTPS: `Server::tls`. Most of what a build from nothing takes is its cryptography |
 //! | `tls-watch` | certificates are read again when their files change: `Server::watch_certificates` |
 //! | `tower` | tower services and layers, axum routers among them: `peregrine::tower` |
@@ -64,6 +65,10 @@
 //! | `websocket` | WebSockets: `peregrine::websocket` |
 //! | `websocket-deflate` | the same with compressed messages |
 #![forbid(unsafe_code)]
+
+// A page of the guide is tested here, and says `peregrine`.
+#[cfg(all(test, feature = "simulate"))]
+extern crate self as peregrine;
 
 #[cfg(feature = "acme")]
 pub mod acme;
@@ -95,6 +100,8 @@ mod running;
 mod server;
 mod serving;
 mod signals;
+#[cfg(feature = "simulate")]
+pub mod simulate;
 mod socket_file;
 mod stopped;
 mod tell;
@@ -249,6 +256,10 @@ mod sessions {}
 #[cfg(all(doctest, feature = "auth"))]
 #[doc = include_str!("../../../docs/guide/auth.md")]
 mod auth_of_requests {}
+
+#[cfg(all(doctest, feature = "simulate"))]
+#[doc = include_str!("../../../docs/guide/simulation.md")]
+mod simulated {}
 
 #[cfg(all(doctest, feature = "rate-limit"))]
 #[doc = include_str!("../../../docs/guide/rate-limits.md")]

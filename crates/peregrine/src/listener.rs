@@ -231,7 +231,7 @@ impl Settings {
     }
 
     /// What one worker listens on.
-    pub(crate) fn listen(&self, socket: Socket, shared: Shared) -> Listen<Socket> {
+    pub(crate) fn listen<S>(&self, socket: S, shared: Shared) -> Listen<S> {
         Listen {
             tls: self.tls.clone(),
             shared,

@@ -1,5 +1,7 @@
 //! The server as an application's `main` sees it: where to listen, with what settings, and until when.
 
+#[cfg(feature = "simulate")]
+mod simulated;
 mod start;
 
 use crate::admin::Admin;
@@ -24,6 +26,9 @@ use peregrine_web::application::Application;
 use peregrine_web::{App, BuildError, TrustedProxies};
 use std::num::NonZeroUsize;
 use std::path::Path;
+
+#[cfg(feature = "simulate")]
+pub(crate) use simulated::Simulated;
 
 /// Configures a server, then runs it.
 ///

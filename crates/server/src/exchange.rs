@@ -21,6 +21,7 @@ use peregrine_web::application::Target;
 use peregrine_web::body::BodyError;
 use peregrine_web::handler::OnDisconnect;
 use peregrine_web::head::Head;
+use peregrine_web::panics;
 use peregrine_web::response::Rest;
 use peregrine_web::route::readable;
 use peregrine_web::scope::REST;
@@ -394,7 +395,9 @@ fn name_blocking(pattern: Option<&str>, head: &Head) {
 fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("(no message)").to_owned()
+    let text = text.unwrap_or("(no message)");
+    panics::tell(text);
+    text.to_owned()
 }
 
 impl fmt::Debug for Exchange {

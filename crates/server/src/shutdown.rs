@@ -69,7 +69,17 @@ impl fmt::Debug for Shutdown {
 
 /// Makes [`Shutdown::current`] work on this thread.
 pub(crate) fn announce(orders: &watch::Receiver<Order>) {
-    ORDERS.set(Some(orders.clone()));
+    announce_all(Some(orders.clone()));
+}
+
+/// The same, or that there is nobody who gives orders.
+pub(crate) fn announce_all(orders: Option<watch::Receiver<Order>>) {
+    ORDERS.set(orders);
+}
+
+/// What was announced last.
+pub(crate) fn announced() -> Option<watch::Receiver<Order>> {
+    ORDERS.with_borrow(Clone::clone)
 }
 
 /// Ends a worker when it is ordered to.

@@ -39,11 +39,21 @@ pub fn announce(clock: Rc<dyn Clock>) {
     drop(CURRENT.replace(Some(clock)));
 }
 
+/// The clock of this thread, if there is one.
+#[must_use]
+pub fn current() -> Option<Rc<dyn Clock>> {
+    CURRENT.with_borrow(Clone::clone)
+}
+
+/// Leaves the thread without a clock.
+pub fn forget() {
+    drop(CURRENT.replace(None));
+}
+
 /// An alarm of this thread's clock, if there is one.
 #[must_use]
 pub fn alarm() -> Option<Box<dyn Alarm>> {
-    let clock = CURRENT.with_borrow(Clone::clone)?;
-    clock.alarm()
+    current()?.alarm()
 }
 
 /// Runs `run` with `clock`, and gives the thread back the one that it had.

@@ -1,7 +1,29 @@
 //! Panics of the application's own code, caught where they happen.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+/// Who hears of panics.
+type Listener = Rc<dyn Fn(&str)>;
+
+thread_local! {
+    static LISTENER: RefCell<Option<Listener>> = const { RefCell::new(None) };
+}
+
+/// Tells `listener` of each panic of the application that is caught on this thread from now on.
+pub fn hear(listener: Option<Listener>) {
+    drop(LISTENER.replace(listener));
+}
+
+/// A panic with this message was caught.
+pub fn tell(message: &str) {
+    let listener = LISTENER.with_borrow(Clone::clone);
+    if let Some(listener) = listener {
+        listener(message);
+    }
+}
 
 /// Calls `code`, which belongs to the application. `None` if it panics; the panic is then in the log.
 /// Values that the code had borrowed mutably stay as the panic left them.
@@ -9,7 +31,9 @@ pub fn guarded<T>(what: &'static str, code: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(code)) {
         Ok(value) => Some(value),
         Err(payload) => {
-            tracing::error!(target: "peregrine", panic = message(&*payload), "{what} panicked");
+            let text = message(&*payload);
+            tracing::error!(target: "peregrine", panic = text, "{what} panicked");
+            tell(text);
             // Even a payload may panic when it is dropped.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(payload)));
             None

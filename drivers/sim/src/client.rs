@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::link::Link;
@@ -40,6 +41,45 @@ impl Client {
     /// The connection broke.
     pub async fn recv(&self) -> io::Result<Vec<u8>> {
         poll_fn(|context| self.link.poll_recv(context, RECEIVE_BYTES_MAX)).await
+    }
+
+    /// The same for who polls, at most `bytes_max`.
+    pub fn poll_recv(
+        &self,
+        context: &mut Context<'_>,
+        bytes_max: usize,
+    ) -> Poll<io::Result<Vec<u8>>> {
+        self.link.poll_recv(context, bytes_max.max(1))
+    }
+
+    /// Hands over bytes. They are sent when [`poll_sent`](Self::poll_sent) has reached the result.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn queue(&self, bytes: &[u8]) -> io::Result<u64> {
+        Ok(self.link.queue(bytes)?)
+    }
+
+    /// Ready when everything up to `target` was sent.
+    pub fn poll_sent(&self, context: &mut Context<'_>, target: u64) -> Poll<io::Result<()>> {
+        self.link.poll_sent(context, target)
+    }
+
+    /// The same as [`half_close`](Self::half_close) for who polls.
+    pub fn poll_half_close(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.link.poll_finish(context)
+    }
+
+    /// Would a receive return at once: bytes, the end, or an error?
+    #[must_use]
+    pub fn has_something(&self) -> bool {
+        self.link.has_something()
+    }
+
+    /// The connection's number, by which the [story](crate::Network::story) names it.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.link.id
     }
 
     /// The same, but at most `bytes_max`: the rest stays in the client's kernel.

@@ -20,6 +20,8 @@ pub struct Faults {
     pub half_close_per_mille: u32,
     /// A send pauses after a piece, as if the kernel's buffer had been full. Default 0.
     pub short_send_per_mille: u32,
+    /// An attempt to connect is refused, as where nobody listens. Default 0.
+    pub refuse_per_mille: u32,
     /// An attempt to accept a waiting connection fails as if the process were out of descriptors,
     /// which leaves the connection where it is. Default 0.
     pub accept_error_per_mille: u32,
@@ -95,6 +97,7 @@ impl Faults {
             reset_per_mille: 0,
             half_close_per_mille: 0,
             short_send_per_mille: 0,
+            refuse_per_mille: 0,
             accept_error_per_mille: 0,
             spurious_wake_per_mille: 0,
             timer_late_ms_max: 0,

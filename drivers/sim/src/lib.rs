@@ -42,3 +42,4 @@ pub use faults::{Faults, Sockets};
 pub use network::{Network, Port};
 pub use run::{Hold, Sim};
 pub use stream::{Chunk, Listener, Passed, Stream};
+pub use trace::Stuck;

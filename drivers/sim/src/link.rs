@@ -79,6 +79,14 @@ impl Link {
         })
     }
 
+    /// Whether [`Link::poll_recv`] would be ready.
+    pub(crate) fn has_something(&self) -> bool {
+        self.with(|state, id, end| {
+            let pipe = connection(&mut state.connections, id).pipe(end.other());
+            !pipe.arrived.is_empty() || pipe.target != Target::Open
+        })
+    }
+
     /// Hands over bytes. They are on their way when the result is reached, see `poll_sent`.
     pub(crate) fn queue(&self, bytes: &[u8]) -> Result<u64, io::ErrorKind> {
         self.with(|state, id, end| {

@@ -19,6 +19,7 @@ use crate::link::Link;
 use crate::run::Sim;
 use crate::state::{End, PortState, State};
 use crate::tasks::{Ready, Spawned};
+use crate::trace::Stuck;
 
 /// Polls after which a doomed task is gone at the latest.
 const DOOMED_POLLS_MAX: u64 = 12;
@@ -163,6 +164,53 @@ impl Network {
     /// Makes a run fail that is not over at this virtual time, however busy it is. Default never.
     pub fn set_time_max(&self, time_max: Duration) {
         self.with(|state| state.time_max = time_max);
+    }
+
+    /// Makes a run fail that is not over after so many polls of tasks, however little time they take. Default
+    /// never.
+    pub fn set_polls_max(&self, polls_max: u64) {
+        self.with(|state| state.polls_max = polls_max);
+    }
+
+    /// Lets a run that is stuck unwind without a word: whoever catches that tells of it, by [`Network::stuck`].
+    pub fn set_silent(&self) {
+        self.with(|state| state.is_silent = true);
+    }
+
+    /// Why the last run failed, if it could not go on.
+    #[must_use]
+    pub fn stuck(&self) -> Option<Stuck> {
+        self.with(|state| state.stuck.clone())
+    }
+
+    /// Ends the [story](Self::story) and the [trace](Self::trace): what happens from now on is but the end of a run
+    /// that has failed. A run that is stuck does so by itself.
+    pub fn freeze(&self) {
+        self.with(|state| state.trace.freeze());
+    }
+
+    /// Have they ended?
+    #[must_use]
+    pub fn is_frozen(&self) -> bool {
+        self.with(|state| state.trace.is_frozen())
+    }
+
+    /// Adds a line to the [story](Self::story), which counts for the [trace](Self::trace) too.
+    pub fn note(&self, text: impl Into<String>) {
+        let text = text.into();
+        self.with(|state| state.trace.note(state.now, text));
+    }
+
+    /// The last events that whoever uses the network may want to know of, with their times.
+    #[must_use]
+    pub fn story(&self) -> Vec<(Duration, String)> {
+        self.with(|state| state.trace.story())
+    }
+
+    /// Polls of tasks so far.
+    #[must_use]
+    pub fn polls(&self) -> u64 {
+        self.with(|state| state.figures.polls)
     }
 
     /// Drops the `number`-th task that the driver is told to spawn (the first is 0) at a random

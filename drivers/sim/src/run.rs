@@ -1,10 +1,11 @@
 //! The loop: picks who runs, and moves the time when nobody can.
 
 use std::collections::BTreeMap;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use crate::network::{Network, Port};
 use crate::state::{End, State};
 use crate::stream::{Listener, Passed, Stream};
 use crate::tasks::{Flag, Ready, Task};
+use crate::trace::Stuck;
 
 /// The number under which `main` is scheduled; tasks count from 1.
 const MAIN: u64 = 0;
@@ -24,6 +26,8 @@ const MAIN: u64 = 0;
 const TURN_POLLS_MAX: usize = 64;
 /// How long tokio's own timers may keep a run alive in which nothing else happens.
 const QUIET_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+/// The resolution of tokio's timers.
+const TICK: Duration = Duration::from_millis(1);
 /// What the simulated calendar says at the start: 14 November 2023, 22:13:20 UTC.
 const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 
@@ -31,6 +35,7 @@ const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 #[derive(Clone)]
 pub struct Sim {
     network: Network,
+    before_polls: Option<Rc<dyn Fn()>>,
 }
 
 /// Nothing: the simulator always knows whether tokio has something to do.
@@ -42,6 +47,13 @@ impl Sim {
     #[must_use]
     pub fn network(&self) -> &Network {
         &self.network
+    }
+
+    /// The same driver, which calls `run` before each poll of what is spawned on it: where several workers
+    /// share the thread, and something must be theirs while they run.
+    #[must_use]
+    pub fn before_polls(&self, run: impl Fn() + 'static) -> Self {
+        Self { before_polls: Some(Rc::new(run)), ..self.clone() }
     }
 }
 
@@ -71,7 +83,7 @@ impl Driver for Sim {
             .build_local(LocalOptions::default())?;
         // The loop polls all tasks from one root: they must not share one task's budget.
         let output = runtime.block_on(tokio::task::unconstrained(async {
-            let main = Box::pin(main(Self { network: network.clone() }));
+            let main = Box::pin(main(Self { network: network.clone(), before_polls: None }));
             Loop::new(network, main).await
         }));
         drop(runtime);
@@ -94,6 +106,14 @@ impl Driver for Sim {
         let number = self.network.with(|state| {
             state.figures.tasks += 1;
             state.figures.tasks - 1
+        });
+        let Some(run) = self.before_polls.clone() else {
+            return self.network.add_task(Box::pin(task), Some(number));
+        };
+        let mut task = Box::pin(task);
+        let task = poll_fn(move |context| {
+            run();
+            task.as_mut().poll(context)
         });
         self.network.add_task(Box::pin(task), Some(number));
     }
@@ -162,6 +182,8 @@ struct Loop<F: Future> {
     polls_left: usize,
     /// Until when nothing may happen before this is a deadlock.
     quiet_until: Option<Instant>,
+    /// Since when nothing has happened.
+    quiet_since: Duration,
 }
 
 impl<F: Future> Loop<F> {
@@ -179,6 +201,7 @@ impl<F: Future> Loop<F> {
             alarm: Box::pin(sleep_until(start)),
             polls_left: 0,
             quiet_until: None,
+            quiet_since: Duration::ZERO,
             network,
             ready,
         }
@@ -209,7 +232,10 @@ impl<F: Future> Loop<F> {
         } else {
             self.ready.take(self.network.with(|state| state.random.index(count)))
         };
-        self.network.with(|state| state.record("poll", [id, 0, 0]));
+        self.network.with(|state| {
+            state.figures.polls += 1;
+            state.record("poll", [id, 0, 0]);
+        });
         Some(id)
     }
 
@@ -267,21 +293,42 @@ impl<F: Future> Loop<F> {
                 // Tokio's timers reach some two years ahead; the loop looks again before that.
                 (self.start + next.saturating_sub(self.base)).min(Instant::now() + QUIET_MAX)
             }
-            (None, Some(until)) if Instant::now() >= until => self.fail("deadlock"),
+            (None, Some(until)) if Instant::now() >= until => {
+                // Timers of tokio may have rung meanwhile, of which nothing is known here.
+                let half = self.network.with(|state| state.time_max) / 2;
+                let is_long =
+                    (self.base + self.start.elapsed()).saturating_sub(self.quiet_since) > half;
+                self.fail(if is_long || half > QUIET_MAX { "deadlock" } else { "time is over" })
+            }
             (None, Some(until)) => until,
-            (None, None) => *self.quiet_until.insert(Instant::now() + QUIET_MAX),
+            (None, None) => {
+                self.quiet_since = self.network.now();
+                let left = self.network.with(|state| state.time_max.saturating_sub(state.now));
+                let patience = QUIET_MAX.min(left.saturating_add(TICK));
+                *self.quiet_until.insert(Instant::now() + patience)
+            }
         };
         self.alarm.as_mut().reset(at);
         self.alarm.as_mut().poll(context)
     }
 
     /// Ends the run with what there is to know about it.
-    fn fail(&self, what: &str) -> ! {
+    fn fail(&self, what: &'static str) -> ! {
         let tasks = self.tasks.len();
+        let tokio_tasks =
+            Handle::try_current().map_or(0, |handle| handle.metrics().num_alive_tasks());
         let text = self.network.with(|state| {
             let (seed, waiting, recent) = (state.seed, state.waiting(), state.trace.recent());
+            let since = if what == "deadlock" { self.quiet_since } else { state.now };
+            let waiting_too = waiting.clone();
+            let stuck = Stuck { what, tasks, tokio_tasks, since, waiting: waiting_too };
+            state.stuck = Some(stuck);
+            state.trace.freeze();
             format!("seed {seed}: main and {tasks} tasks wait for {waiting}; last:\n{recent}")
         });
+        if self.network.with(|state| state.is_silent) {
+            resume_unwind(Box::new(format!("{what}, {text}")));
+        }
         panic!("{what}, {text}");
     }
 }
@@ -294,13 +341,17 @@ impl<F: Future> Future for Loop<F> {
         this.ready.set_loop(context.waker());
         for _ in 0..TURN_POLLS_MAX {
             let now = this.base + this.start.elapsed();
+            // Whether anything can happen is found out below.
+            let is_quiet = this.quiet_until.is_some_and(|until| Instant::now() >= until);
             let over = this.network.with(|state| {
                 state.close_lost();
                 state.advance(now);
-                now > state.time_max
+                let over = now > state.time_max && !is_quiet;
+                let is_busy = state.figures.polls > state.polls_max;
+                over.then_some("time is over").or(is_busy.then_some("too many steps"))
             });
-            if over {
-                this.fail("time is over");
+            if let Some(what) = over {
+                this.fail(what);
             }
             this.adopt();
             if this.polls_left == 0 {
@@ -336,7 +387,7 @@ impl<F: Future> Future for Loop<F> {
 
 impl<F: Future> Drop for Loop<F> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if std::thread::panicking() && !self.network.with(|state| state.is_silent) {
             eprintln!("simulated network: seed {}", self.network.seed());
         }
         // A task that is dropped may spawn another.

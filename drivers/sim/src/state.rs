@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::faults::Faults;
 use crate::pipe::{Pipe, Source, Target};
 use crate::random::Random;
-use crate::trace::Trace;
+use crate::trace::{Stuck, Trace};
 
 /// The network's state. Wakers are collected and woken by [`crate::Network`] after it let go of
 /// the state, because a waker may run anybody's code.
@@ -23,6 +23,12 @@ pub(crate) struct State {
     pub(crate) turn_began: Duration,
     /// When a run that is not over yet fails.
     pub(crate) time_max: Duration,
+    /// After how many polls of tasks such a run fails.
+    pub(crate) polls_max: u64,
+    /// Somebody else tells how a run failed.
+    pub(crate) is_silent: bool,
+    /// Why a run could not go on.
+    pub(crate) stuck: Option<Stuck>,
     pub(crate) ports: BTreeMap<u64, PortState>,
     pub(crate) connections: BTreeMap<u64, Connection>,
     pub(crate) loans: Loans,
@@ -129,6 +135,7 @@ pub(crate) struct Loans {
 #[derive(Default)]
 pub(crate) struct Figures {
     pub(crate) turns: u64,
+    pub(crate) polls: u64,
     pub(crate) accepted: u64,
     pub(crate) exhausted: u64,
     pub(crate) panics: u64,
@@ -162,6 +169,9 @@ impl State {
             now: Duration::ZERO,
             turn_began: Duration::ZERO,
             time_max: Duration::MAX,
+            polls_max: u64::MAX,
+            is_silent: false,
+            stuck: None,
             ports: BTreeMap::new(),
             connections: BTreeMap::new(),
             loans: Loans::default(),
@@ -231,7 +241,9 @@ impl State {
         self.connections.insert(id, connection);
         self.record("connect", [port, id, 0]);
         let waits = self.random.chance(REFUSAL_WAITS_PER_MILLE);
+        let by_fault = self.random.chance(faults.refuse_per_mille);
         match self.ports.get_mut(&port) {
+            _ if by_fault => self.refuse(id),
             Some(port) if port.accepts == Accepts::Open => {
                 port.backlog.push_back(id);
                 self.wakes.extend(port.acceptor.take());
@@ -264,6 +276,7 @@ impl State {
     /// A connection never comes about.
     fn refuse(&mut self, id: u64) {
         self.figures.connections_refused += 1;
+        self.record("turn away", [id, 0, 0]);
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.is_refused = true;
         }
@@ -390,7 +403,7 @@ impl State {
 
     /// `end` resets the connection; its own calls fail from here on.
     pub(crate) fn break_off(&mut self, id: u64, end: End) {
-        self.record("reset", [id, 0, 0]);
+        self.record("reset", [id, end.index() as u64, 0]);
         self.fly_reset(id, end);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let input = connection.pipe(end.other());
@@ -407,7 +420,7 @@ impl State {
     /// `end` closes the connection. As with a kernel, data that nobody read turns the orderly end
     /// into a reset, and without that what the kernel has taken is delivered, and then the end.
     pub(crate) fn close(&mut self, id: u64, end: End) {
-        self.record("close", [id, 0, 0]);
+        self.record("close", [id, end.index() as u64, 0]);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let unread = connection.pipe(end.other()).close_target();
         let output = connection.pipe(end);

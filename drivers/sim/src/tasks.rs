@@ -62,9 +62,12 @@ impl Ready {
         self.lock().woken.remove(index)
     }
 
-    /// Takes the task at `index` of those that can run.
+    /// Takes the task at `index` of those that can run, by their numbers. In which order they were woken does not count:
+    /// that of the receivers of tokio's `watch`, say, does not follow from the seed.
     pub(crate) fn take(&self, index: usize) -> u64 {
-        self.lock().woken.swap_remove(index)
+        let mut inner = self.lock();
+        inner.woken.sort_unstable();
+        inner.woken.remove(index)
     }
 
     /// Forgets all that is left of an earlier run.

@@ -14,11 +14,39 @@ const RECENT_MAX: usize = 24;
 pub(crate) struct Trace {
     digest: u64,
     recent: VecDeque<(Duration, &'static str, [u64; 3])>,
+    /// The last things of interest to whoever uses the network.
+    story: VecDeque<(Duration, Told)>,
+    /// Nothing is added any more.
+    is_frozen: bool,
+}
+
+#[derive(Debug)]
+enum Told {
+    Event(&'static str, [u64; 3]),
+    Note(String),
+}
+
+/// Why a run could not go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// Which limit was reached: `deadlock`, `time is over` or `too many steps`.
+    pub what: &'static str,
+    /// Tasks that were not over, beside `main`.
+    pub tasks: usize,
+    /// Those of tokio's.
+    pub tokio_tasks: usize,
+    /// Since when nothing has happened.
+    pub since: Duration,
+    /// Who waited for what, as far as the network knows.
+    pub waiting: String,
 }
 
 impl Trace {
     /// Adds an event. The meaning of the figures depends on `what`.
     pub(crate) fn record(&mut self, now: Duration, what: &'static str, figures: [u64; 3]) {
+        if self.is_frozen {
+            return;
+        }
         // Virtual time is far below the 584 years that 64 bits of nanoseconds hold.
         let time = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         for byte in what.bytes() {
@@ -31,6 +59,44 @@ impl Trace {
             self.recent.pop_front();
         }
         self.recent.push_back((now, what, figures));
+        if in_words(what, figures).is_some() {
+            self.tell(now, Told::Event(what, figures));
+        }
+    }
+
+    /// Adds what somebody else has to say.
+    pub(crate) fn note(&mut self, now: Duration, text: String) {
+        let digest =
+            text.bytes().fold(0, |digest, byte| mix(digest ^ u64::from(byte)).wrapping_add(1));
+        self.record(now, "note", [digest, 0, 0]);
+        if !self.is_frozen {
+            self.tell(now, Told::Note(text));
+        }
+    }
+
+    /// Leaves everything as it is.
+    pub(crate) fn freeze(&mut self) {
+        self.is_frozen = true;
+    }
+
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.is_frozen
+    }
+
+    fn tell(&mut self, now: Duration, told: Told) {
+        if self.story.len() == RECENT_MAX {
+            self.story.pop_front();
+        }
+        self.story.push_back((now, told));
+    }
+
+    /// The last events of interest, in words.
+    pub(crate) fn story(&self) -> Vec<(Duration, String)> {
+        let words = |told: &Told| match told {
+            Told::Event(what, figures) => in_words(what, *figures).unwrap_or_default(),
+            Told::Note(text) => text.clone(),
+        };
+        self.story.iter().map(|(now, told)| (*now, words(told))).collect()
     }
 
     pub(crate) fn digest(&self) -> u64 {
@@ -44,5 +110,57 @@ impl Trace {
             writeln!(lines, "  {now:?} {what} {a} {b} {c}").expect("a string takes every line");
         }
         lines
+    }
+}
+
+/// Which end that is.
+fn end(index: u64) -> &'static str {
+    if index == 0 { "client" } else { "server" }
+}
+
+/// What an event means to whoever uses the network; `None`: nothing, as it is one of very many.
+fn in_words(what: &str, [a, b, _]: [u64; 3]) -> Option<String> {
+    Some(match what {
+        "connect" => format!("connection {b}: a client connects"),
+        "accept" => format!("connection {b}: accepted"),
+        "refuse" => "an attempt to accept fails: out of descriptors".to_owned(),
+        "turn away" => format!("connection {a}: refused"),
+        "lose" => format!("connection {a}: the network loses {b} bytes, and breaks it"),
+        "reset" => format!("connection {a}: the {} resets it", end(b)),
+        "close" => format!("connection {a}: the {} closes it", end(b)),
+        "block" => "somebody blocks the thread".to_owned(),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_told_and_count_and_what_is_frequent_is_not_told() {
+        let digest_of = |text: &str| {
+            let mut trace = Trace::default();
+            trace.record(Duration::ZERO, "poll", [1, 0, 0]);
+            trace.note(Duration::from_secs(1), text.to_owned());
+            assert_eq!(trace.story(), [(Duration::from_secs(1), text.to_owned())]);
+            trace.digest()
+        };
+        assert_eq!(digest_of("bought"), digest_of("bought"));
+        assert_ne!(digest_of("bought"), digest_of("sold"));
+    }
+
+    #[test]
+    fn only_the_last_events_are_kept() {
+        let mut trace = Trace::default();
+        for number in 0..100 {
+            trace.record(Duration::ZERO, "close", [number, 0, 0]);
+        }
+        let story = trace.story();
+        assert_eq!(story.len(), RECENT_MAX);
+        assert!(
+            story.last().is_some_and(|(_, text)| text.starts_with("connection 99: the client")),
+            "{story:?}"
+        );
     }
 }

@@ -42,10 +42,17 @@ impl Page {
 
 /// What all workers share. It is made once and cloned into each worker's application.
 #[derive(Clone, Default)]
-struct Todos(Arc<Mutex<BTreeMap<u64, Todo>>>);
+struct Todos(Arc<Mutex<Table>>);
+
+#[derive(Default)]
+struct Table {
+    /// No id is given twice, to whatever was deleted.
+    last_id: u64,
+    all: BTreeMap<u64, Todo>,
+}
 
 impl Todos {
-    fn with<T>(&self, work: impl FnOnce(&mut BTreeMap<u64, Todo>) -> T) -> T {
+    fn with<T>(&self, work: impl FnOnce(&mut Table) -> T) -> T {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -55,7 +62,10 @@ fn unknown(id: u64) -> Problem {
 }
 
 async fn list(Query(page): Query<Page>, todos: StateRef<Todos>) -> Json<Vec<Todo>> {
-    Json(todos.with(|all| all.values().skip(page.offset).take(page.limit).cloned().collect()))
+    let page = |table: &mut Table| {
+        table.all.values().skip(page.offset).take(page.limit).cloned().collect()
+    };
+    Json(todos.with(page))
 }
 
 async fn create(
@@ -66,10 +76,11 @@ async fn create(
         let detail = "A todo needs a text.";
         return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "empty-text", detail));
     }
-    let todo = todos.with(|all| {
-        let id = all.last_key_value().map_or(1, |(last, _)| last + 1);
+    let todo = todos.with(|table| {
+        table.last_id += 1;
+        let id = table.last_id;
         let todo = Todo { id, text: new.text, done: false };
-        all.insert(id, todo.clone());
+        table.all.insert(id, todo.clone());
         todo
     });
     Ok((StatusCode::CREATED, Json(todo)))
@@ -80,8 +91,8 @@ async fn change(
     todos: StateRef<Todos>,
     Json(change): Json<Change>,
 ) -> Result<Json<Todo>, Problem> {
-    todos.with(|all| {
-        let todo = all.get_mut(&id).ok_or_else(|| unknown(id))?;
+    todos.with(|table| {
+        let todo = table.all.get_mut(&id).ok_or_else(|| unknown(id))?;
         if let Some(text) = change.text {
             todo.text = text;
         }
@@ -93,7 +104,7 @@ async fn change(
 }
 
 async fn remove(Path(id): Path<u64>, todos: StateRef<Todos>) -> Result<StatusCode, Problem> {
-    let removed = todos.with(|all| all.remove(&id));
+    let removed = todos.with(|table| table.all.remove(&id));
     removed.map(|_| StatusCode::NO_CONTENT).ok_or_else(|| unknown(id))
 }
 
@@ -120,7 +131,11 @@ fn main() -> peregrine::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use peregrine::simulate;
     use serde_json::json;
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+    use std::rc::Rc;
 
     #[test]
     fn a_todo_lives_from_creation_to_deletion() {
@@ -133,6 +148,34 @@ mod tests {
         assert_eq!(client.get("/todos?limit=5").send_now().json::<Vec<Todo>>().len(), 1);
         assert_eq!(client.delete("/todos/1").send_now().status(), 204);
         assert_eq!(client.delete("/todos/1").send_now().status(), 404);
+    }
+
+    /// Who still shows a todo that another client has deleted must not change a younger one by its id.
+    #[test]
+    fn an_id_is_never_given_to_another_todo() {
+        simulate::seeds(0..50, async |sim| {
+            let todos = Todos::default();
+            let server = sim.serve(move || app(todos.clone()));
+            let known = Rc::new(RefCell::new(BTreeSet::new()));
+            let mut clients = Vec::new();
+            for _ in 0..4 {
+                let (sim, client, known) = (sim.clone(), server.client(), Rc::clone(&known));
+                clients.push(sim.clone().spawn(async move {
+                    for _ in 0..6 {
+                        let made = client.post("/todos").json(&json!({"text": "fly"})).send().await;
+                        let id = made.expect("nothing is lost").json::<Todo>().id;
+                        assert!(known.borrow_mut().insert(id), "the id {id} was given before");
+                        if sim.random(2) == 0 {
+                            let deleted = client.delete(&format!("/todos/{id}")).send().await;
+                            deleted.expect("nothing is lost").assert_status(204);
+                        }
+                    }
+                }));
+            }
+            for client in clients {
+                client.await;
+            }
+        });
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl Server {
     }
 
     /// Can it be served at all?
-    fn check(&self) -> Result<(), Error> {
+    pub(super) fn check(&self) -> Result<(), Error> {
         if self.listeners.is_empty() {
             let cause = "the server listens nowhere: call `Server::bind(address)`";
             return Err(Error::Config(cause.to_owned()));

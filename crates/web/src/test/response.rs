@@ -2,6 +2,7 @@
 
 use super::block_on;
 use super::events::{EventReader, TestEvent};
+use super::timer;
 use crate::body::{Body, BodyError};
 use crate::clock::{self, Clock};
 use crate::response::{Fields, Response};
@@ -48,6 +49,20 @@ impl TestResponse {
         let body = std::mem::take(&mut response.body);
         let reading = Reading { body, sender, clock, events: EventReader::default() };
         Self { response, interims, redirects: Vec::new(), reading: RefCell::new(reading) }
+    }
+
+    /// A response that came over a network: its head, its interim responses, and what receives the rest of its body
+    /// while somebody reads that.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn received(
+        response: Response,
+        interims: Vec<(StatusCode, HeaderMap)>,
+        rest: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    ) -> Self {
+        // Only bodies of the application's own ask for a clock.
+        let clock = super::clock::TestClock(Rc::new(|duration| Box::pin(timer::sleep(duration))));
+        Self::new(response, interims, rest, Rc::new(clock))
     }
 
     pub(super) fn set_redirects(&mut self, targets: Vec<String>) {

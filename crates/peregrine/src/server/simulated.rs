@@ -1,0 +1,43 @@
+//! The settings of a server that count in a simulation.
+
+use super::Server;
+use crate::error::Error;
+use crate::listener::{Listener, Settings};
+use peregrine_server::{Limits, MemoryMax, OverloadLimits, Traces};
+use std::num::NonZeroUsize;
+
+/// What is not told is two, on any machine: state that workers do not share is then seen to be apart.
+const WORKERS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1);
+
+/// What a worker may hold for its peers, where a server would ask the machine.
+const MEMORY_BYTES_MAX: u64 = 1 << 30;
+
+/// What a simulated server goes by.
+pub(crate) struct Simulated {
+    pub(crate) workers: usize,
+    pub(crate) limits: Limits,
+    pub(crate) traces: Option<Traces>,
+    /// At least one.
+    pub(crate) listeners: Vec<Settings>,
+}
+
+impl Server {
+    /// What of this server a simulation can have.
+    pub(crate) fn simulated(mut self) -> Result<Simulated, Error> {
+        if self.listeners.is_empty() {
+            self.listeners.push(Listener::at("simulated"));
+        }
+        self.check()?;
+        let proxies = self.proxies.as_ref();
+        let settings = |listener: Listener| Ok(listener.parts(proxies)?.1);
+        let listeners = self.listeners.into_iter().map(settings).collect::<Result<_, Error>>()?;
+        let memory_max = match self.limits.overload.memory_max {
+            MemoryMax::Auto => MemoryMax::Bytes(MEMORY_BYTES_MAX),
+            told => told,
+        };
+        let overload = OverloadLimits { memory_max, ..self.limits.overload };
+        let limits = Limits { overload, ..self.limits };
+        let workers = self.workers.unwrap_or(WORKERS).get();
+        Ok(Simulated { workers, limits, traces: self.traces, listeners })
+    }
+}

@@ -1,0 +1,198 @@
+//! A connection to a simulated server, as bytes.
+
+use super::sim::Sim;
+use peregrine_driver_sim::Client;
+use std::cell::Cell;
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// The most that one call sends or receives.
+const PIECE_BYTES_MAX: usize = 65_536;
+
+/// A client's end of a connection: bytes both ways, for protocols and rudeness of every kind. Dropping it closes the
+/// connection.
+///
+/// It is tokio's `AsyncRead` and `AsyncWrite`, so that any client runs on it that takes such a stream: hyper's for
+/// HTTP/2, tokio-tungstenite for WebSockets, tokio-rustls around it for a listener with TLS.
+pub struct SimConnection {
+    client: Client,
+    sim: Sim,
+    /// What was handed over to be sent.
+    target: Cell<u64>,
+    /// After how many bytes more it breaks.
+    send_left: Cell<Option<u64>>,
+    receive_left: Cell<Option<u64>>,
+}
+
+impl SimConnection {
+    pub(super) fn new(client: Client, sim: Sim) -> Self {
+        let (send_left, receive_left) = (Cell::new(None), Cell::new(None));
+        Self { client, sim, target: Cell::new(0), send_left, receive_left }
+    }
+
+    /// Breaks the connection when so many bytes more were sent, if it comes to that. The server sees these, and then a
+    /// reset.
+    pub fn cut_after_sent(&self, bytes: u64) {
+        self.send_left.set(Some(bytes));
+    }
+
+    /// Breaks the connection when so many bytes more were received, if it comes to that.
+    pub fn cut_after_received(&self, bytes: u64) {
+        self.receive_left.set(Some(bytes));
+    }
+
+    /// Breaks the connection now: the server sees a reset.
+    pub fn reset(&self) {
+        self.client.reset();
+    }
+
+    /// Lets nothing that is sent from here on arrive before `time` has passed.
+    pub fn stall(&self, time: Duration) {
+        self.client.stall(time);
+    }
+
+    /// What the server sees as its peer's address.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.client.address()
+    }
+
+    /// Sends all of `bytes`.
+    ///
+    /// # Errors
+    /// The connection was refused, broke, or was cut by the test.
+    pub async fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let sent = poll_fn(|context| self.poll_send(context, rest)).await?;
+            rest = &rest[sent..];
+        }
+        poll_fn(|context| self.poll_sent(context)).await
+    }
+
+    /// The next bytes from the server; empty at the end, and then again and again.
+    ///
+    /// # Errors
+    /// The connection was refused, broke, or was cut by the test.
+    pub async fn recv(&self) -> io::Result<Vec<u8>> {
+        poll_fn(|context| self.poll_recv(context, PIECE_BYTES_MAX)).await
+    }
+
+    /// Everything until the server's end.
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv); what came before is lost.
+    pub async fn recv_all(&self) -> io::Result<Vec<u8>> {
+        let mut all = Vec::new();
+        loop {
+            let bytes = self.recv().await?;
+            if bytes.is_empty() {
+                return Ok(all);
+            }
+            all.extend(bytes);
+        }
+    }
+
+    /// Ends the sending side after everything sent before. Receiving goes on.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub async fn half_close(&self) -> io::Result<()> {
+        self.client.half_close().await
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.client.number()
+    }
+
+    /// Did something arrive, an end or a reset among it?
+    pub(super) fn has_something(&self) -> bool {
+        self.client.has_something()
+    }
+
+    fn cut(&self, what: &str) -> io::Error {
+        self.sim.note(format!("connection {}: the test cuts it while it {what}", self.number()));
+        self.client.reset();
+        io::Error::new(io::ErrorKind::ConnectionReset, "the test cut the connection")
+    }
+
+    fn poll_send(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        // What was handed over before must be on its way, so that a sender is held back.
+        ready!(self.poll_sent(context))?;
+        let left = self.send_left.get();
+        let most = left.map_or(usize::MAX, |left| usize::try_from(left).unwrap_or(usize::MAX));
+        let size = bytes.len().min(PIECE_BYTES_MAX).min(most);
+        self.target.set(self.client.queue(&bytes[..size])?);
+        let sent = u64::try_from(size).expect("a length has at most 64 bits");
+        self.send_left.set(left.map(|left| left - sent));
+        Poll::Ready(Ok(size))
+    }
+
+    /// Ready when everything was sent. A cut that is due happens then.
+    fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.client.poll_sent(context, self.target.get()))?;
+        if self.send_left.get() == Some(0) {
+            self.send_left.set(None);
+            return Poll::Ready(Err(self.cut("sends")));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_recv(&self, context: &mut Context<'_>, most: usize) -> Poll<io::Result<Vec<u8>>> {
+        let left = self.receive_left.get();
+        if left == Some(0) {
+            self.receive_left.set(None);
+            return Poll::Ready(Err(self.cut("receives")));
+        }
+        let left_here = left.map_or(most, |left| usize::try_from(left).unwrap_or(most).min(most));
+        let bytes = ready!(self.client.poll_recv(context, left_here))?;
+        let came = u64::try_from(bytes.len()).expect("a length has at most 64 bits");
+        self.receive_left.set(left.map(|left| left - came));
+        Poll::Ready(Ok(bytes))
+    }
+}
+
+impl AsyncRead for SimConnection {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if buffer.remaining() > 0 {
+            let bytes = ready!(self.poll_recv(context, buffer.remaining()))?;
+            buffer.put_slice(&bytes);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for SimConnection {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if bytes.is_empty() { Poll::Ready(Ok(0)) } else { self.poll_send(context, bytes) }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_sent(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_sent(context))?;
+        self.client.poll_half_close(context)
+    }
+}
+
+impl fmt::Debug for SimConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimConnection").field("number", &self.number()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,265 @@
+//! Runs a test with many seeds.
+
+use super::chosen::Seeds;
+use super::failure::{Failure, Repeated, cause_of};
+use super::faults::Faults;
+use super::sim::{Sim, message};
+use peregrine_driver::Options;
+use peregrine_driver_sim::Network;
+use peregrine_server::{Locals, Order};
+use peregrine_web::panics;
+use std::fmt::Debug;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// A test that is run once for each of many seeds, with faults and limits. [`seeds`](super::seeds) is its short form.
+///
+/// ```
+/// use peregrine::prelude::*;
+/// use peregrine::simulate::{Faults, Simulation};
+///
+/// Simulation::seeds(0..20).faults(Faults::hostile()).run(async |sim| {
+///     let server = sim.serve(|| App::new().get("/", || "hello"));
+///     match server.client().get("/").send().await {
+///         Ok(response) if response.status() == 200 => assert_eq!(response.text(), "hello"),
+///         // On such a network a request may come too late, or be lost.
+///         Ok(late) => assert_eq!(late.status(), 408),
+///         Err(lost) => sim.note(lost.to_string()),
+///     }
+/// });
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a simulation does nothing until `run`"]
+pub struct Simulation {
+    seeds: Seeds,
+    faults: Option<Faults>,
+    time_max: Duration,
+    steps_max: u64,
+    allows_panics: bool,
+    twice: bool,
+}
+
+/// What a test gives: nothing, or a result whose error fails it.
+pub trait Verdict {
+    /// What was wrong, if anything.
+    #[doc(hidden)]
+    fn fault(self) -> Option<String>;
+}
+
+impl Verdict for () {
+    fn fault(self) -> Option<String> {
+        None
+    }
+}
+
+impl<E: Debug> Verdict for Result<(), E> {
+    fn fault(self) -> Option<String> {
+        self.err().map(|error| format!("the test gave an error: {error:?}"))
+    }
+}
+
+/// A run that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Passed {
+    /// A digest of all that happened. Two runs with one seed have the same, unless something else
+    /// [decides](crate::simulate#what-breaks-repetition) too.
+    pub trace: u64,
+    /// How long it took, on the virtual clock.
+    pub time: Duration,
+    /// How often a task was polled.
+    pub steps: u64,
+}
+
+impl Simulation {
+    /// A run for each of these seeds. The environment variable `PEREGRINE_SEEDS` takes precedence.
+    pub fn seeds(seeds: impl Into<Seeds>) -> Self {
+        Self {
+            seeds: seeds.into(),
+            faults: None,
+            time_max: Duration::from_secs(7 * 24 * 60 * 60),
+            steps_max: 10_000_000,
+            allows_panics: false,
+            twice: false,
+        }
+    }
+
+    /// What goes wrong on the network, with each seed. Default: [`Faults::harmless`], and none with seed 0.
+    pub fn faults(self, faults: Faults) -> Self {
+        Self { faults: Some(faults), ..self }
+    }
+
+    /// The longest time that a run may take, on the virtual clock. Default: a week.
+    pub fn time_max(self, time_max: Duration) -> Self {
+        Self { time_max, ..self }
+    }
+
+    /// How often tasks of the network may be polled in a run. Default: 10 million.
+    pub fn steps_max(self, steps_max: u64) -> Self {
+        Self { steps_max, ..self }
+    }
+
+    /// Lets the application panic, as it may in production, where the client gets a 500. Default: a panic of a handler
+    /// fails the run.
+    pub fn allow_panics(self) -> Self {
+        Self { allows_panics: true, ..self }
+    }
+
+    /// Runs each seed twice, and fails if the two runs differ: then something decides that is not the seed, and a failure
+    /// could not be had again.
+    pub fn twice(self) -> Self {
+        Self { twice: true, ..self }
+    }
+
+    /// Runs `test` with all seeds, up to the first one with which it fails.
+    ///
+    /// # Panics
+    /// The test fails with one of them; see [`seeds`](super::seeds). `PEREGRINE_SEEDS` cannot be understood. There is no
+    /// seed.
+    #[track_caller]
+    pub fn run<V: Verdict>(&self, test: impl AsyncFn(Sim) -> V) {
+        let seeds = match self.seeds.or_told() {
+            Ok(seeds) => seeds,
+            Err(text) => panic!("{text}"),
+        };
+        assert!(seeds.iter().next().is_some(), "a simulation needs a seed: `0..100`, say");
+        if let Err(failure) = self.run_all(&seeds, &test) {
+            panic!("{failure}");
+        }
+    }
+
+    fn run_all<V: Verdict>(
+        &self,
+        seeds: &Seeds,
+        test: &impl AsyncFn(Sim) -> V,
+    ) -> Result<(), Box<Failure>> {
+        for seed in seeds.iter() {
+            let first = self.run_one(seed, test);
+            let failure = match first {
+                Ok(_) if !self.twice => continue,
+                Ok(passed) => match self.run_one(seed, test) {
+                    Ok(again) if again == passed => continue,
+                    Ok(_) => Failure::differing(seed, test_name()),
+                    Err(failure) => failure.repeated(Repeated::Passed, test_name()),
+                },
+                Err(failure) => {
+                    eprintln!(
+                        "seed {seed} fails; it runs once more, to see whether it does so again"
+                    );
+                    let repeated = match self.run_one(seed, test) {
+                        Ok(_) => Repeated::Passed,
+                        Err(again) if again == failure => Repeated::Same,
+                        Err(again) => Repeated::Otherwise(again.cause().to_owned()),
+                    };
+                    failure.repeated(repeated, test_name())
+                }
+            };
+            return Err(Box::new(failure));
+        }
+        Ok(())
+    }
+
+    /// Runs `test` with one seed.
+    ///
+    /// # Errors
+    /// It fails.
+    pub fn run_one<V: Verdict>(
+        &self,
+        seed: u64,
+        test: &impl AsyncFn(Sim) -> V,
+    ) -> Result<Passed, Box<Failure>> {
+        let faults = match &self.faults {
+            Some(faults) => faults.clone(),
+            None if seed == 0 => Faults::none(),
+            None => Faults::harmless(),
+        };
+        let network = Network::new(seed, faults.of_network());
+        network.set_time_max(self.time_max);
+        network.set_polls_max(self.steps_max);
+        network.set_silent();
+        let sim = Sim::new(network.clone(), self.allows_panics);
+        let hears = sim.clone();
+        let hearing = Hearing::begin(move |message| hears.panicked(message));
+        let run = || {
+            network.run(&Options::default(), async |driver| {
+                sim.begin(driver);
+                live(&sim, test).await;
+            })
+        };
+        let ended = catch_unwind(AssertUnwindSafe(run));
+        drop(hearing);
+        let cause = match (ended, network.stuck(), sim.failure()) {
+            (_, _, Some(cause)) => cause,
+            (Err(_), Some(stuck), _) => cause_of(&stuck, (self.time_max, self.steps_max)),
+            (Err(panic), None, _) => message(&*panic),
+            (Ok(Ok(())), ..) => {
+                let (trace, time) = (network.trace(), network.now());
+                return Ok(Passed { trace, time, steps: network.polls() });
+            }
+            (Ok(Err(error)), ..) => format!("there is no runtime to be had: {error}"),
+        };
+        Err(Box::new(Failure::of(&network, cause, sim.asked())))
+    }
+}
+
+/// The test, and then the end of its servers. What fails is told to `sim`.
+async fn live<V: Verdict>(sim: &Sim, test: impl AsyncFn(Sim) -> V) {
+    let (mut failed, mut tested) = (pin!(sim.failed()), pin!(test(sim.clone())));
+    let has_passed = poll_fn(|context| {
+        if failed.as_mut().poll(context).is_ready() {
+            return Poll::Ready(false);
+        }
+        // Caught here, so that what is told is how things were, and not how they ended by it.
+        let run = AssertUnwindSafe(|| tested.as_mut().poll(context));
+        let fault = match catch_unwind(run) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(verdict)) => verdict.fault(),
+            Err(panic) => Some(message(&*panic)),
+        };
+        let has_passed = fault.is_none();
+        fault.into_iter().for_each(|fault| sim.fail(fault));
+        Poll::Ready(has_passed)
+    });
+    if !has_passed.await {
+        return;
+    }
+    let servers = sim.shared().servers.take();
+    servers.iter().for_each(|server| server.order(Order::Drain));
+    for server in &servers {
+        let mut ended = pin!(server.ended());
+        let is_over = poll_fn(|context| match failed.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(false),
+            Poll::Pending => ended.as_mut().poll(context).map(|()| true),
+        });
+        if !is_over.await {
+            return;
+        }
+    }
+}
+
+/// Hears of panics until it is dropped. Then the thread is as if no worker had been there.
+struct Hearing;
+
+impl Hearing {
+    fn begin(hear: impl Fn(&str) + 'static) -> Self {
+        panics::hear(Some(Rc::new(hear)));
+        Self
+    }
+}
+
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        panics::hear(None);
+        Locals::default().announce();
+    }
+}
+
+/// The test's name, which its thread has.
+fn test_name() -> Option<String> {
+    let thread = std::thread::current();
+    thread.name().filter(|name| *name != "main").map(str::to_owned)
+}
