@@ -31,6 +31,7 @@ pub(crate) fn routes(api: Api) -> Api {
         .post(
             "/",
             create
+                .run_to_end()
                 .named("create_comment")
                 .describe(|it| it.summary("Adds a comment").problem(404, UNKNOWN)),
         )

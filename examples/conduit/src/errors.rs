@@ -137,7 +137,9 @@ fn errors(problem: &Problem) -> Errors {
         }
         // Of `Json` and `Query`: one place whose value has the wrong shape.
         (_, Some(Value::String(path))) => {
-            let text = problem.detail.rsplit(": ").next().unwrap_or_default();
+            // The detail begins with the path.
+            let text = problem.detail.strip_prefix(&**path).unwrap_or(&problem.detail);
+            let text = text.strip_prefix(": ").unwrap_or(text);
             errors.errors.insert(subject(path.split('.')), vec![text.to_owned()]);
         }
         _ => {
@@ -166,14 +168,14 @@ mod tests {
     fn every_kind_of_problem_is_told_in_the_form_of_the_specification() {
         let many = Invalid::in_body().and("/user/email", "can't be blank");
         let many = many.and("/user/email", "too short").and("/article/tagList/3", "too long");
-        let of_shape = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "x", "user.bio: is a number");
+        let of_shape = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "x", "user.bio: a number: 7");
         for (problem, expected) in [
             (not_found("article").0, json!({ "article": ["not found"] })),
             (
                 many.into(),
                 json!({ "email": ["can't be blank", "too short"], "tagList": ["too long"] }),
             ),
-            (of_shape.with("path", "user.bio"), json!({ "bio": ["is a number"] })),
+            (of_shape.with("path", "user.bio"), json!({ "bio": ["a number: 7"] })),
             (Problem::overloaded(1), json!({ "overloaded": [Problem::overloaded(1).detail] })),
         ] {
             let found = serde_json::to_value(errors(&problem)).expect("a document");

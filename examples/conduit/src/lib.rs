@@ -27,6 +27,7 @@ pub use settings::Settings;
 pub use start::StartError;
 
 use auth::Tokens;
+use db::OpenError;
 use errors::Errors;
 use live::Live;
 use passwords::Passwords;
@@ -64,7 +65,10 @@ impl Conduit {
         let passwords = Passwords::new().map_err(StartError::Passwords)?;
         let failed = |error| StartError::Uploads(uploads.clone(), error);
         let uploads = Uploads::open(uploads, settings.upload_bytes_max).map_err(failed)?;
-        let failed = |error| StartError::Database(database.clone(), error);
+        let failed = |error| match error {
+            OpenError::Failed(error) => StartError::Database(database.clone(), error),
+            OpenError::Newer(steps) => StartError::DatabaseNewer(database.clone(), steps),
+        };
         let pool = db::open(database, settings.database_connections).await.map_err(failed)?;
         let logins =
             Logins(RateLimit::per_minute(settings.logins_per_minute.into()).named("logins"));

@@ -27,6 +27,8 @@ pub enum StartError {
     Secret(KeyError),
     /// The data base cannot be opened, or not be brought to the form of this version.
     Database(PathBuf, sqlx::Error),
+    /// A later version of the program has changed the data base; so many steps were applied.
+    DatabaseNewer(PathBuf, i64),
     /// The folder of uploads cannot be made.
     Uploads(PathBuf, io::Error),
     /// The system gives no random numbers.
@@ -52,6 +54,12 @@ impl fmt::Display for StartError {
                 f,
                 "CONDUIT_DATABASE: {} cannot be opened: {error}; does its folder exist, may this user write there, and \
                  is it a data base of this program, of this version or an older one?",
+                file.display()
+            ),
+            Self::DatabaseNewer(file, steps) => write!(
+                f,
+                "CONDUIT_DATABASE: {} was changed by a later version of this program ({steps} steps): run that one, or \
+                 name another file",
                 file.display()
             ),
             Self::Uploads(folder, error) => write!(

@@ -46,14 +46,19 @@ impl Uploads {
         Ok(format!("{PREFIX}/{name}"))
     }
 
-    /// Removes the file of a picture that nobody has any more, if it was one of ours.
-    pub(crate) async fn replaced(&self, before: Option<String>, now: Option<&str>) {
-        let Some(before) = before.filter(|before| Some(&**before) != now) else { return };
-        let Some(path) = self.path(&before) else { return };
-        let removed = peregrine::offload(move || fs::remove_file(path)).await;
-        // The picture is replaced whether or not its file is gone.
+    /// Removes the file of a picture that nobody has any more, if it is one of ours. It is only asked for after the change is
+    /// kept, and any user may have named any picture.
+    pub(crate) async fn clear(&self, pool: &SqlitePool, url: Option<String>) {
+        let Some((path, url)) = url.and_then(|url| Some((self.path(&url)?, url))) else { return };
+        let has_it = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM users WHERE image = ?)");
+        let removed = match has_it.bind(&url).fetch_one(pool).await {
+            Ok(true) => return,
+            Ok(false) => peregrine::offload(move || fs::remove_file(path)).await,
+            Err(error) => Err(io::Error::other(error)),
+        };
+        // The change counts whether or not the file is gone.
         if let Err(error) = removed {
-            tracing::warn!(%error, "{before} could not be removed");
+            tracing::warn!(%error, "{url} could not be removed");
         }
     }
 
@@ -94,9 +99,10 @@ fn random() -> Result<u128, Error> {
 }
 
 pub(crate) fn routes(api: Api) -> Api {
+    // Begun is done: a client that leaves in the middle leaves no file behind.
     api.put(
         "/",
-        change.named("change_image").describe(|it| {
+        change.run_to_end().named("change_image").describe(|it| {
             it.summary("Gives who asks a picture").problem(413, "The picture is too large.")
         }),
     )
@@ -117,10 +123,9 @@ async fn change(
 ) -> Result<Json<UserBody>, Error> {
     let url = uploads.keep(&image).await?;
     let changed = set(&pool, viewer.id, &url).await;
-    let before = changed.as_ref().map_or_else(|_| Some(url.clone()), |(before, _)| before.clone());
-    // Either the picture before is nobody's now, or the new one never became somebody's.
-    let now = changed.as_ref().ok().map(|_| &*url);
-    uploads.replaced(before, now).await;
+    // The picture before; or the new one, if it never became anybody's.
+    let unused = changed.as_ref().map_or(Some(url), |(before, _)| before.clone());
+    uploads.clear(&pool, unused).await;
     changed?.1.shown(&tokens)
 }
 

@@ -240,7 +240,7 @@ async fn update(
     let account = account.bind(image.is_some()).bind(image.flatten()).bind(viewer.id);
     let account = account.fetch_one(&mut *transaction).await.map_err(taken)?;
     transaction.commit().await?;
-    uploads.replaced(before, account.image.as_deref()).await;
+    uploads.clear(&pool, before).await;
     account.shown(&tokens)
 }
 

@@ -21,6 +21,7 @@ use sqlx::SqlitePool;
 
 pub(crate) fn routes(api: Api) -> Api {
     const UNKNOWN: &str = "There is no such article.";
+    // `run_to_end`: what is kept is told, also if its author has left.
     const ANOTHERS: &str = "It is somebody else's.";
     api.tag("articles")
         .get("/", index.named("articles").describe(|it| it.summary("Articles, the latest first")))
@@ -28,7 +29,13 @@ pub(crate) fn routes(api: Api) -> Api {
             "/feed",
             feed.named("feed").describe(|it| it.summary("Articles of those whom who asks follows")),
         )
-        .post("/", create.named("create_article").describe(|it| it.summary("Publishes an article")))
+        .post(
+            "/",
+            create
+                .run_to_end()
+                .named("create_article")
+                .describe(|it| it.summary("Publishes an article")),
+        )
         .get(
             "/{slug}",
             show.named("article").describe(|it| it.summary("One article").problem(404, UNKNOWN)),

@@ -1,1 +1,12 @@
+//! The application from outside, by what the specification says: each endpoint in process, and the whole on sockets.
 
+mod articles;
+mod comments;
+mod document;
+mod harness;
+mod live;
+mod pages;
+mod profiles;
+mod served;
+mod uploads;
+mod users;
