@@ -43,8 +43,7 @@ impl World {
 
     /// Registers somebody.
     pub(crate) async fn user(&self, name: &str) -> User<'_> {
-        let user =
-            json!({ "username": name, "email": format!("{}@mail", name.replace(' ', "."')), "password": "password" });
+        let user = json!({ "username": name, "email": format!("{}@mail", name.replace(' ', ".")), "password": "password" });
         let made = self.client.post("/api/users").json(&json!({ "user": user })).send().await;
         made.assert_status(201);
         let token = made.json::<Value>()["user"]["token"].as_str().expect("a token").to_owned();
