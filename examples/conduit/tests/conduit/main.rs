@@ -3,6 +3,7 @@
 mod articles;
 mod comments;
 mod document;
+mod guide;
 mod harness;
 mod live;
 mod pages;
