@@ -70,8 +70,7 @@ impl Conduit {
             OpenError::Newer(steps) => StartError::DatabaseNewer(database.clone(), steps),
         };
         let pool = db::open(database, settings.database_connections).await.map_err(failed)?;
-        let logins =
-            Logins(RateLimit::per_minute(settings.logins_per_minute.into()).named("logins"));
+        let logins = Logins(RateLimit::per_minute(settings.logins_per_minute).named("logins"));
         Ok(Self { pool, passwords, tokens, live: Live::default(), uploads, logins })
     }
 
