@@ -130,3 +130,21 @@ async fn comments_live(
     }
     Ok(sse)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_not_more_readers_than_there_may_be_and_those_that_left_do_not_count() {
+        let live = Live::default();
+        let topic = |number: usize| Topic::Comments(number as i64 % 10);
+        let readers: Vec<_> =
+            (0..READERS_MAX).map(|number| live.join(topic(number)).expect("a place")).collect();
+        let refused = live.join(Topic::Articles).expect_err("all places are taken");
+        assert_eq!(refused.status, 503);
+        drop(readers);
+        assert!(live.join(Topic::Articles).is_ok());
+        assert_eq!(live.lock().len(), 1);
+    }
+}

@@ -16,6 +16,10 @@ pub(crate) fn is_username(name: &str, (): &()) -> garde::Result {
     if name.is_empty() {
         return Err(garde::Error::new("can't be blank"));
     }
+    // No path leads to these: they stand for folders.
+    if matches!(name, "." | "..") {
+        return Err(garde::Error::new("is not one"));
+    }
     if name.trim() != name || name.chars().any(|char| char.is_control() || char == '/') {
         return Err(garde::Error::new("must not have slashes, or spaces at its ends"));
     }
@@ -74,7 +78,11 @@ mod tests {
     fn each_rule_accepts_what_is_meant_and_refuses_the_rest() {
         for (rule, good, bad) in [
             (not_blank as fn(&str, &()) -> garde::Result, &["x", " x "][..], &["", "  ", "\n"][..]),
-            (is_username, &["Jacob", "j.r.r tolkien", "李"], &["", " x", "x ", "a/b", "a\nb"]),
+            (
+                is_username,
+                &["Jacob", "j.r.r tolkien", "李"],
+                &["", " x", "x ", "a/b", "a\nb", ".", ".."],
+            ),
             (is_email, &["a@b", "jake+x@jake.jake"], &["", "jake", "@b", "a@", "a b@c"]),
             (is_password, &["password", "öäüöäüöä"], &["", "1234567"]),
             (

@@ -8,6 +8,7 @@ mod harness;
 mod live;
 mod pages;
 mod profiles;
+mod program;
 mod served;
 mod uploads;
 mod users;
