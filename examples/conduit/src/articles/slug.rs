@@ -1,0 +1,62 @@
+//! Names of articles in URLs.
+
+/// Names that are something else: `/articles/feed` is no article.
+const RESERVED: [&str; 1] = ["feed"];
+/// Longer titles are cut.
+const CHARS_MAX: usize = 80;
+
+/// The title in small letters, with hyphens for what is neither letter nor digit.
+pub(super) fn of_title(title: &str) -> String {
+    let mut slug = String::new();
+    for char in title.chars().flat_map(char::to_lowercase).take(CHARS_MAX) {
+        if char.is_alphanumeric() {
+            slug.push(char);
+        } else if !slug.is_empty() && !slug.ends_with('-') {
+            slug.push('-');
+        }
+    }
+    let end = slug.trim_end_matches('-').len();
+    slug.truncate(end);
+    if slug.is_empty() || RESERVED.contains(&&*slug) {
+        format!("article-{slug}").trim_end_matches('-').to_owned()
+    } else {
+        slug
+    }
+}
+
+/// The same for an article whose name another one has.
+pub(super) fn with_number(slug: &str, number: u32) -> String {
+    format!("{slug}-{number:08x}")
+}
+
+/// Is it a name that this title gave?
+pub(super) fn is_of_title(slug: &str, title: &str) -> bool {
+    let plain = of_title(title);
+    let rest = slug.strip_prefix(&*plain);
+    rest.is_some_and(|rest| {
+        let number = rest.strip_prefix('-').unwrap_or_default();
+        rest.is_empty()
+            || (number.len() == 8 && number.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slug_says_the_title_and_is_never_another_route() {
+        for (title, slug) in [
+            ("How to train your dragon", "how-to-train-your-dragon"),
+            ("  Ünïcode -- & more! ", "ünïcode-more"),
+            ("!!!", "article"),
+            ("Feed", "article-feed"),
+            ("../../etc", "etc"),
+        ] {
+            assert_eq!(of_title(title), slug);
+            assert!(is_of_title(slug, title) && is_of_title(&with_number(slug, 7), title));
+        }
+        assert!(!is_of_title("how-to-train", "How to"));
+        assert_eq!(of_title(&"x".repeat(500)).len(), CHARS_MAX);
+    }
+}

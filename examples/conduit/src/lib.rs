@@ -1,0 +1,125 @@
+//! A whole application: the API of the [RealWorld](https://github.com/realworld-apps/realworld) specification ("Conduit"),
+//! with a data base, users, uploads, live updates and pages.
+//!
+//! [`Conduit`] is what all workers share, and makes each worker's application. Each module has the routes of one subject and
+//! the statements behind them; `errors.rs` gives every problem the specification's form. Start with [`Conduit::app`], then
+//! `users.rs`, `articles/`.
+#![forbid(unsafe_code)]
+
+mod articles;
+mod auth;
+mod comments;
+mod db;
+mod errors;
+mod live;
+mod pages;
+mod passwords;
+mod profiles;
+mod rules;
+mod settings;
+mod start;
+mod tags;
+mod timestamp;
+mod uploads;
+mod users;
+
+pub use settings::Settings;
+pub use start::StartError;
+
+use auth::Tokens;
+use db::OpenError;
+use errors::Errors;
+use live::Live;
+use passwords::Passwords;
+use peregrine::openapi::{Api, DescribeExt, OpenApi, describe};
+use peregrine::prelude::*;
+use peregrine::rate_limit::RateLimit;
+use sqlx::SqlitePool;
+use std::time::Duration;
+use uploads::Uploads;
+use users::Logins;
+
+/// How long a request of the API may take.
+const API_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What all workers share. A clone is another reference to the same.
+#[derive(Clone)]
+pub struct Conduit {
+    pool: SqlitePool,
+    passwords: Passwords,
+    tokens: Tokens,
+    live: Live,
+    uploads: Uploads,
+    logins: Logins,
+}
+
+impl Conduit {
+    /// Opens the data base and the folder of uploads. It wants a runtime of tokio that lives as long as the server.
+    ///
+    /// # Errors
+    /// Something of it cannot be used.
+    pub async fn open(settings: &Settings) -> Result<Self, StartError> {
+        let Settings { database, uploads, .. } = settings;
+        let secret = settings.secret.expose().as_bytes();
+        let tokens = Tokens::new(secret, settings.token_lifetime).map_err(StartError::Secret)?;
+        let passwords = Passwords::new().map_err(StartError::Passwords)?;
+        let failed = |error| StartError::Uploads(uploads.clone(), error);
+        let uploads = Uploads::open(uploads, settings.upload_bytes_max).map_err(failed)?;
+        let failed = |error| match error {
+            OpenError::Failed(error) => StartError::Database(database.clone(), error),
+            OpenError::Newer(steps) => StartError::DatabaseNewer(database.clone(), steps),
+        };
+        let pool = db::open(database, settings.database_connections).await.map_err(failed)?;
+        let logins = Logins(RateLimit::per_minute(settings.logins_per_minute).named("logins"));
+        Ok(Self { pool, passwords, tokens, live: Live::default(), uploads, logins })
+    }
+
+    /// The application of one worker.
+    #[must_use]
+    pub fn app(&self) -> App {
+        let uploads = self.uploads.clone();
+        App::new()
+            .state(self.pool.clone())
+            .state(self.passwords.clone())
+            .state(self.tokens.clone())
+            .state(self.live.clone())
+            .state(self.uploads.clone())
+            .state(self.logins.clone())
+            .on_problem(errors::render)
+            .with(RequestId::new())
+            .with(CatchPanic::new())
+            // Tokens are no cookies: a page of another origin has nothing that its visitor did not give it.
+            .scope("/api", |scope| {
+                scope.with(Cors::new().any_origin()).add(describe(|api| self.api(api)))
+            })
+            .scope("/uploads", |scope| uploads.serve(scope))
+            .scope("", pages::routes)
+            .get("/healthz", (|| "well").never_shed().hidden())
+            .add(self.document())
+    }
+
+    /// The specification's part, and two that it does not have: pictures, and live updates.
+    fn api(&self, api: Api) -> Api {
+        api.with(Timeout::new(API_TIMEOUT))
+            .with(self.uploads.limits())
+            .scope("", users::routes)
+            .scope("/profiles", profiles::routes)
+            .scope("/articles", articles::routes)
+            .scope("/articles/{slug}/comments", comments::routes)
+            .scope("/tags", tags::routes)
+            .scope("/live", live::routes)
+    }
+
+    fn document(&self) -> OpenApi {
+        let (name, scheme) = users::security();
+        OpenApi::new("Conduit", env!("CARGO_PKG_VERSION"))
+            .description("The API of the RealWorld specification, with pictures and live updates.")
+            .security_scheme(name, scheme)
+            .problems_as::<Errors>("application/json")
+    }
+
+    /// Closes the data base, when the server has ended.
+    pub async fn close(self) {
+        self.pool.close().await;
+    }
+}

@@ -1,0 +1,118 @@
+//! The program: settings, the data base, the server, and the end of all three.
+#![forbid(unsafe_code)]
+
+use peregrine::config::{ListenerConfig, ServerConfig};
+use peregrine::openapi::HasOpenApi;
+use peregrine::prelude::*;
+use peregrine_conduit::{Conduit, Settings};
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tokio::task::block_in_place;
+use tracing_subscriber::EnvFilter;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const ABOUT: &str = "\
+Conduit: an API with a data base, users, uploads, live updates and pages.
+
+Usage: conduit [--development] [--config FILE] [--document]
+
+  --development   makes a secret for this process where there is none
+  --config FILE   reads settings of the server from a file of TOML
+  --document      prints the OpenAPI document, and ends
+
+Variables:
+  CONDUIT_SECRET                what tokens are signed with: 32 random bytes or more
+  CONDUIT_DATABASE              the file of the data base (conduit.db)
+  CONDUIT_DATABASE_CONNECTIONS  how many connections to it (8)
+  CONDUIT_UPLOADS               the folder of pictures (uploads)
+  CONDUIT_UPLOAD_BYTES_MAX      how large a picture may be (2 MiB)
+  CONDUIT_TOKEN_LIFETIME        how long a token counts (1d)
+  CONDUIT_LOGINS_PER_MINUTE     how often somebody may try passwords of one account (20)
+  PEREGRINE_..                  settings of the server: PEREGRINE_LISTENERS__MAIN__ADDRESS=127.0.0.1:8080";
+
+/// What the command line asks for.
+#[derive(Default)]
+struct Asked {
+    is_development: bool,
+    file: Option<PathBuf>,
+    prints_document: bool,
+}
+
+/// `None`: all is said already, and this is how the program ends.
+fn asked() -> Result<Asked, ExitCode> {
+    let (mut asked, mut arguments) = (Asked::default(), std::env::args().skip(1));
+    while let Some(argument) = arguments.next() {
+        match &*argument {
+            "--development" => asked.is_development = true,
+            "--document" => asked.prints_document = true,
+            "--config" => match arguments.next() {
+                Some(file) => asked.file = Some(file.into()),
+                None => {
+                    eprintln!("--config: name a file of TOML");
+                    return Err(ExitCode::from(2));
+                }
+            },
+            "--help" | "-h" => {
+                println!("{ABOUT}");
+                return Err(ExitCode::SUCCESS);
+            }
+            unknown => {
+                eprintln!("conduit does not know `{unknown}`; see `conduit --help`");
+                return Err(ExitCode::from(2));
+            }
+        }
+    }
+    Ok(asked)
+}
+
+/// The settings of the server: the file and the environment over what this says.
+fn server_config(file: Option<PathBuf>) -> peregrine::Result<ServerConfig> {
+    let mut code = ServerConfig::default();
+    let address = Some("127.0.0.1:8080".to_owned());
+    code.listeners
+        .insert("main".to_owned(), ListenerConfig { address, ..ListenerConfig::default() });
+    let config = match file {
+        Some(file) => ServerConfig::load_over(code, file)?,
+        None => ServerConfig::from_environment(code)?,
+    };
+    Ok(config)
+}
+
+async fn run(asked: Asked) -> Result<(), Box<dyn Error>> {
+    let config = server_config(asked.file)?;
+    let level =
+        EnvFilter::try_new(&config.logs.level).map_err(|error| format!("`logs.level`: {error}"))?;
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(level).init();
+    let settings = Settings::from_environment()?.checked(asked.is_development)?;
+    let conduit = Conduit::open(&settings).await?;
+    if asked.prints_document {
+        println!("{}", conduit.app().openapi()?);
+        conduit.close().await;
+        return Ok(());
+    }
+    let server = Server::from_config(config)?;
+    // The runtime around this drives the pool, and the server's workers have their own. SIGTERM and Ctrl-C end the server
+    // in order, and then the data base is closed.
+    let shared = conduit.clone();
+    let served = block_in_place(|| server.serve(move || shared.app()));
+    conduit.close().await;
+    Ok(served?)
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let asked = match asked() {
+        Ok(asked) => asked,
+        Err(code) => return code,
+    };
+    match run(asked).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("conduit: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Pictures of users: taken by forms, kept in a folder under names of ours, and served from there.
+
+use crate::auth::{Tokens, Viewer};
+use crate::db;
+use crate::errors::{Error, internal, invalid};
+use crate::users::{Account, UserBody, image_of};
+use peregrine::files::Files;
+use peregrine::multipart::{Limits, MultipartForm, Upload};
+use peregrine::openapi::{Api, DescribeExt};
+use peregrine::prelude::*;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use sqlx::SqlitePool;
+use std::fs;
+use std::io;
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::Arc;
+
+/// Where pictures are served.
+const PREFIX: &str = "/uploads";
+/// What pictures begin with, and how their names end. The type that the client tells is not asked.
+const SIGNATURES: [(&[u8], &str); 4] =
+    [(b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpg"), (b"GIF8", "gif"), (b"RIFF", "webp")];
+
+/// The folder of pictures. All workers share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Uploads {
+    folder: Arc<FilePath>,
+    bytes_max: u64,
+}
+
+impl Uploads {
+    /// Makes the folder if there is none.
+    pub(crate) fn open(folder: &FilePath, bytes_max: u64) -> io::Result<Self> {
+        fs::create_dir_all(folder)?;
+        Ok(Self { folder: folder.into(), bytes_max })
+    }
+
+    /// Keeps a picture, and gives its URL.
+    async fn keep(&self, picture: &Upload) -> Result<String, Error> {
+        let bytes = picture.bytes().await?;
+        let ending =
+            ending(&bytes).ok_or_else(|| invalid("image", "must be a PNG, JPEG, GIF or WebP"))?;
+        let name = format!("{:032x}.{ending}", random()?);
+        picture.save(self.folder.join(&name)).await?;
+        Ok(format!("{PREFIX}/{name}"))
+    }
+
+    /// Removes the file of a picture that nobody has any more, if it is one of ours. It is only asked for after the change is
+    /// kept, and any user may have named any picture.
+    pub(crate) async fn clear(&self, pool: &SqlitePool, url: Option<String>) {
+        let Some((path, url)) = url.and_then(|url| Some((self.path(&url)?, url))) else { return };
+        let has_it = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM users WHERE image = ?)");
+        let removed = match has_it.bind(&url).fetch_one(pool).await {
+            Ok(true) => return,
+            Ok(false) => peregrine::offload(move || fs::remove_file(path)).await,
+            Err(error) => Err(io::Error::other(error)),
+        };
+        // The change counts whether or not the file is gone.
+        if let Err(error) = removed {
+            tracing::warn!(%error, "{url} could not be removed");
+        }
+    }
+
+    /// The file of a URL of ours. A user may have written any other one.
+    fn path(&self, url: &str) -> Option<PathBuf> {
+        let name = url.strip_prefix(PREFIX)?.strip_prefix('/')?;
+        let (stem, ending) = name.split_once('.')?;
+        let is_ours = stem.len() == 32 && stem.bytes().all(|byte| byte.is_ascii_hexdigit());
+        (is_ours && SIGNATURES.iter().any(|(_, known)| *known == ending))
+            .then(|| self.folder.join(name))
+    }
+
+    /// The files, for browsers. Names are used once, so whoever has a file need not ask again.
+    pub(crate) fn serve(&self, scope: Scope) -> Scope {
+        let files = Files::folder(&*self.folder)
+            .no_index()
+            .cache_control("*", "public, max-age=31536000, immutable");
+        // Pages of other origins may show pictures; nothing in one is a page.
+        scope.with(SecurityHeaders::new().resource_policy("cross-origin")).subtree("/", files)
+    }
+
+    /// What forms may bring.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits { fields_max: 1, files_max: 1, file_bytes_max: self.bytes_max, ..Limits::DEFAULT }
+    }
+}
+
+fn ending(bytes: &[u8]) -> Option<&'static str> {
+    let (_, ending) = SIGNATURES.iter().find(|(start, _)| bytes.starts_with(start))?;
+    (*ending != "webp" || bytes.get(8..12) == Some(b"WEBP")).then_some(*ending)
+}
+
+fn random() -> Result<u128, Error> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| internal("the system has no random numbers", &error))?;
+    Ok(u128::from_le_bytes(bytes))
+}
+
+pub(crate) fn routes(api: Api) -> Api {
+    // Begun is done: a client that leaves in the middle leaves no file behind.
+    api.put(
+        "/",
+        change.run_to_end().named("change_image").describe(|it| {
+            it.summary("Gives who asks a picture").problem(413, "The picture is too large.")
+        }),
+    )
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Picture {
+    /// A PNG, JPEG, GIF or WebP.
+    image: Upload,
+}
+
+async fn change(
+    viewer: Viewer,
+    pool: StateRef<SqlitePool>,
+    tokens: StateRef<Tokens>,
+    uploads: StateRef<Uploads>,
+    MultipartForm(Picture { image }): MultipartForm<Picture>,
+) -> Result<Json<UserBody>, Error> {
+    let url = uploads.keep(&image).await?;
+    let changed = set(&pool, viewer.id, &url).await;
+    // The picture before; or the new one, if it never became anybody's.
+    let unused = changed.as_ref().map_or(Some(url), |(before, _)| before.clone());
+    uploads.clear(&pool, unused).await;
+    changed?.1.shown(&tokens)
+}
+
+/// Gives the user this picture; what the one before was comes along.
+async fn set(
+    pool: &SqlitePool,
+    user_id: i64,
+    url: &str,
+) -> Result<(Option<String>, Account), sqlx::Error> {
+    let mut transaction = pool.begin_with(db::WRITE).await?;
+    let before = image_of(&mut transaction, user_id).await?;
+    let account = sqlx::query_as("UPDATE users SET image = ? WHERE id = ? RETURNING *");
+    let account = account.bind(url).bind(user_id).fetch_one(&mut *transaction).await?;
+    transaction.commit().await?;
+    Ok((before, account))
+}

@@ -1,0 +1,85 @@
+//! The program itself: what it says, how it starts, and how it ends.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+
+/// The program in a folder of its own, without settings of whoever runs the test.
+fn program(folder: &tempfile::TempDir) -> Command {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_conduit"));
+    let ours = std::env::vars()
+        .filter(|(name, _)| name.starts_with("CONDUIT_") || name.starts_with("PEREGRINE_"));
+    for (name, _) in ours {
+        program.env_remove(name);
+    }
+    program.current_dir(folder.path());
+    program
+}
+
+#[test]
+fn what_keeps_it_from_starting_is_told_with_the_cure() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (arguments, variable, code, told) in [
+        (&["--help"][..], None, 0, ""),
+        (&["--halp"], None, 2, "`--halp`; see `conduit --help`"),
+        (&["--config"], None, 2, "name a file"),
+        (&[], None, 1, "CONDUIT_SECRET is not set"),
+        (&[], Some(("CONDUIT_SECRET", "hush")), 1, "CONDUIT_SECRET has 4 bytes"),
+        (
+            &["--development"],
+            Some(("CONDUIT_DATABASE", "none/x.db")),
+            1,
+            "CONDUIT_DATABASE: none/x.db cannot be opened",
+        ),
+        (
+            &["--development"],
+            Some(("CONDUIT_DATABASE_CONNECTIONS", "0")),
+            1,
+            "CONDUIT_DATABASE_CONNECTIONS is 0",
+        ),
+        (
+            &["--development"],
+            Some(("CONDUIT_TOKEN_LIFETIME", "7")),
+            1,
+            "expected a duration with its unit",
+        ),
+    ] {
+        let output = program(&folder).args(arguments).envs(variable).output().expect("it runs");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?} {variable:?}: {text}");
+        assert!(text.contains(told), "{arguments:?} {variable:?}: {text}");
+        assert!(!text.contains("hush"), "{text}");
+    }
+    let document =
+        program(&folder).args(["--development", "--document"]).output().expect("it runs");
+    let document: serde_json::Value = serde_json::from_slice(&document.stdout).expect("a document");
+    assert_eq!(document["openapi"], "3.1.0");
+}
+
+#[test]
+fn it_serves_until_it_is_told_to_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut program = program(&folder);
+    program.arg("--development").env("PEREGRINE_LISTENERS__MAIN__ADDRESS", "127.0.0.1:0");
+    let mut running = program.stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut lines = BufReader::new(running.stderr.take().expect("a pipe")).lines();
+    let mut line = || lines.next().expect("it goes on").expect("it is a text");
+    assert!(line().contains("DEVELOPMENT"));
+    let line = line();
+    let address =
+        line.split("http://").nth(1).and_then(|rest| rest.split(';').next()).expect("an address");
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream
+        .write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .expect("it takes that");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("well"), "{answer}");
+    kill_process(Pid::from_child(&running), Signal::TERM).expect("it is there");
+    assert!(running.wait().expect("it ends").success());
+    // A data base that was closed leaves no log ahead of it.
+    assert!(
+        folder.path().join("conduit.db").exists() && !folder.path().join("conduit.db-wal").exists()
+    );
+}
