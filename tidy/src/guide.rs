@@ -55,12 +55,17 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
     complaints
 }
 
-/// The pages of the guide that a source file includes as documentation.
+/// The pages of the guide that a source file includes as documentation, or compares with what is compiled.
 fn compiled(root: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for path in rust_files(root) {
         let text = fs::read_to_string(&path).expect("the file exists");
-        for line in text.lines().filter(|line| line.starts_with("#[doc = include_str!(")) {
+        // A test may hold the code of a page to files that are compiled.
+        let includes = |line: &&str| {
+            line.starts_with("#[doc = include_str!(")
+                || line.starts_with("const PAGE: &str = include_str!(")
+        };
+        for line in text.lines().filter(includes) {
             let page = line.split_once("docs/guide/").and_then(|(_, rest)| rest.split_once('"'));
             found.extend(page.map(|(name, _)| name.to_owned()));
         }

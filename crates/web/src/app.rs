@@ -206,18 +206,11 @@ impl App {
     /// ```
     /// use peregrine::prelude::*;
     ///
-    /// fn app() -> App {
-    ///     App::new().get("/birds", || "all of them")
+    /// let app = App::new().get("/birds", || "all of them");
+    /// if std::env::args().any(|argument| argument == "--routes") {
+    ///     print!("{}", app.routes()?);
     /// }
-    ///
-    /// fn main() -> peregrine::Result<()> {
-    ///     if std::env::args().any(|argument| argument == "--routes") {
-    ///         print!("{}", app().routes()?);
-    ///         return Ok(());
-    ///     }
-    /// #   if true { return Ok(()); }
-    ///     Server::bind("127.0.0.1:8080").serve(app)
-    /// }
+    /// # Ok::<(), peregrine::Error>(())
     /// ```
     ///
     /// # Errors
