@@ -536,5 +536,7 @@ pub async fn output_that_is_never_read<B: Bench>(bench: &B) {
     let outcome = site.end().await;
     assert_eq!(dropped(), began(), "none began later");
     let ended = outcome.ended("write-stalled") + outcome.ended("memory-max");
-    assert!(ended >= 2, "{outcome:?}");
+    // Whose requests were all refused has little that it could leave unread.
+    let least = if held::limited().is_some() { 1 } else { 2 };
+    assert!(ended >= least, "{outcome:?}");
 }
