@@ -54,7 +54,7 @@ fn workers_count_together_and_let_in_as_many_as_there_may_be(choice: DriverChoic
     let Some((running, seconds)) = start(choice, limit, false) else { return };
     for (later, expected) in [(0, 20), (0, 0), (10, 5), (3_600, 20)] {
         seconds.fetch_add(later, Relaxed);
-        let peers: Vec<_> = (0..60).map(|_| send(&running, &get("/", ""))).collect();
+        let peers: Vec<_> = (0..60).map(|_| send(&running, get("/", ""))).collect();
         let texts: Vec<_> = peers.into_iter().map(receive).collect();
         let is_let_in =
             |text: &&String| text.starts_with("HTTP/1.1 200") && text.ends_with("let in");
@@ -70,7 +70,7 @@ fn workers_count_together_and_let_in_as_many_as_there_may_be(choice: DriverChoic
             assert!(text.contains("\"type\":\"/problems/rate-limited\""), "{text}");
         }
     }
-    assert!(receive(send(&running, &get("/free", ""))).ends_with("free"));
+    assert!(receive(send(&running, get("/free", ""))).ends_with("free"));
 }
 
 fn who_the_client_is_trusted_proxies_say(choice: DriverChoice) {
@@ -79,7 +79,7 @@ fn who_the_client_is_trusted_proxies_say(choice: DriverChoice) {
         .by(|parts| parts.head.field_text("x-plan").map_or(Key::exempt(), Key::of));
     let limit = RateLimit::per_hour(2).and(by_plan);
     let Some((running, _)) = start(choice, limit, true) else { return };
-    let ask = |fields: &str| receive(send(&running, &get("/", fields)))[9..12].to_owned();
+    let ask = |fields: &str| receive(send(&running, get("/", fields)))[9..12].to_owned();
     let one = "X-Forwarded-For: 2001:db8::1\r\n";
     let same = "X-Forwarded-For: 2001:db8::2\r\n";
     let other = "X-Forwarded-For: 192.0.2.1\r\n";
@@ -92,7 +92,7 @@ fn a_body_that_is_refused_does_not_disturb_the_next_request(choice: DriverChoice
     let Some((running, seconds)) = start(choice, RateLimit::per_second(1), false) else { return };
     let first = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
     let last = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 3\r\n\r\nbye";
-    let mut peer = send(&running, &format!("{first}{first}"));
+    let mut peer = send(&running, format!("{first}{first}"));
     let mut text = String::new();
     let mut buffer = [0; 4096];
     while text.matches("HTTP/1.1 ").count() < 2 || !text.ends_with('}') {

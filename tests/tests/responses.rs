@@ -106,7 +106,7 @@ fn post(path: &str, key: &str, body: &str) -> String {
 
 fn a_page_that_is_known_is_not_sent_again_in_any_coding(choice: DriverChoice) {
     let Some((running, _)) = start(choice) else { return };
-    let ask = |fields: &str| receive(send(&running, &get("/pages/words", fields)));
+    let ask = |fields: &str| receive(send(&running, get("/pages/words", fields)));
     let packed = ask("Accept-Encoding: gzip\r\n");
     let tag = field(&packed, "etag").expect("a tag");
     assert!(tag.starts_with("W/\"") && field(&packed, "content-encoding") == Some("gzip"), "{tag}");
@@ -123,23 +123,23 @@ fn a_page_that_is_known_is_not_sent_again_in_any_coding(choice: DriverChoice) {
 
 fn one_request_is_worked_on_for_all_that_come_together_on_all_workers(choice: DriverChoice) {
     let Some((running, counts)) = start(choice) else { return };
-    let peers: Vec<_> = (0..40).map(|_| send(&running, &get("/reports/1", ""))).collect();
+    let peers: Vec<_> = (0..40).map(|_| send(&running, get("/reports/1", ""))).collect();
     for peer in peers {
         let answer = receive(peer);
         assert!(answer.ends_with("report 1"), "{answer}");
     }
     assert_eq!(counts.all(), (1, 1));
-    let kept = receive(send(&running, &get("/reports/1", "")));
+    let kept = receive(send(&running, get("/reports/1", "")));
     assert!(kept.ends_with("report 1") && field(&kept, "age").is_some(), "{kept}");
-    let head = receive(send(&running, &get("/reports/1", "").replacen("GET", "HEAD", 1)));
+    let head = receive(send(&running, get("/reports/1", "").replacen("GET", "HEAD", 1)));
     assert_eq!((field(&head, "content-length"), counts.all()), (Some("8"), (1, 1)), "{head}");
 }
 
 fn a_leader_that_leaves_brings_those_that_wait_their_response(choice: DriverChoice) {
     let Some((running, counts)) = start(choice) else { return };
-    let leader = send(&running, &get("/reports/2", ""));
+    let leader = send(&running, get("/reports/2", ""));
     wait_for(|| counts.all().0 == 1);
-    let waiting: Vec<_> = (0..10).map(|_| send(&running, &get("/reports/2", ""))).collect();
+    let waiting: Vec<_> = (0..10).map(|_| send(&running, get("/reports/2", ""))).collect();
     sleep(A_WHILE / 4);
     drop(leader);
     for peer in waiting {
@@ -168,7 +168,7 @@ fn an_order_of_a_client_that_left_is_carried_out_once(choice: DriverChoice) {
         );
     }
     assert_eq!((field(&again, "idempotent-replayed"), counts.all()), (Some("true"), (1, 1)));
-    let other = receive(send(&running, &post("/orders", "a", "kestrel")));
+    let other = receive(send(&running, post("/orders", "a", "kestrel")));
     assert!(other.starts_with("HTTP/1.1 422 "), "{other}");
     let missing = post("/orders", "a", "falcon").replace("Idempotency-Key: \"a\"\r\n", "");
     assert!(receive(send(&running, &missing)).starts_with("HTTP/1.1 400 "));
@@ -177,7 +177,7 @@ fn an_order_of_a_client_that_left_is_carried_out_once(choice: DriverChoice) {
 fn a_handler_that_panics_is_called_once(choice: DriverChoice) {
     let Some((running, counts)) = start(choice) else { return };
     for _ in 0..3 {
-        let answer = receive(send(&running, &post("/orders/broken", "b", "x")));
+        let answer = receive(send(&running, post("/orders/broken", "b", "x")));
         assert!(
             answer.starts_with("HTTP/1.1 500 ") && answer.contains("internal-error"),
             "{answer}"
@@ -188,7 +188,7 @@ fn a_handler_that_panics_is_called_once(choice: DriverChoice) {
 
 fn hints_come_before_a_response_that_takes_its_time(choice: DriverChoice) {
     let Some((running, _)) = start(choice) else { return };
-    let answer = receive(send(&running, &get("/hinted", "")));
+    let answer = receive(send(&running, get("/hinted", "")));
     let (hints, rest) = answer.split_once("\r\n\r\n").expect("a head");
     assert!(hints.starts_with("HTTP/1.1 103 ") && hints.contains("</style.css>"), "{answer}");
     assert!(rest.starts_with("HTTP/1.1 200 "), "{answer}");
@@ -212,9 +212,9 @@ fn what_is_stale_and_good_still_is_not_made_again(choice: DriverChoice) {
     };
     let Some(running) = serve(choice, app) else { return };
     wait_for(|| {
-        let answer = receive(send(&running, &get("/", "")));
+        let answer = receive(send(&running, get("/", "")));
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("a page"), "{answer}");
-        let known = receive(send(&running, &get("/", "If-None-Match: \"1\"\r\n")));
+        let known = receive(send(&running, get("/", "If-None-Match: \"1\"\r\n")));
         assert!(known.starts_with("HTTP/1.1 304 "), "{known}");
         counts.all().1 >= 2
     });
@@ -234,7 +234,7 @@ fn nobody_is_given_what_was_made_for_another(choice: DriverChoice) {
     let Some(running) = serve(choice, app) else { return };
     for round in 0..3 {
         for name in ["ali", "eve"] {
-            let answer = receive(send(&running, &get("/mine", &format!("X-Key: {name}\r\n"))));
+            let answer = receive(send(&running, get("/mine", &format!("X-Key: {name}\r\n"))));
             assert!(answer.ends_with(&format!("page of {name}")), "{round}: {answer}");
             assert_eq!(field(&answer, "cache-control"), Some("private"));
         }
