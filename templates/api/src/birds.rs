@@ -24,7 +24,10 @@ static BIRDS: Mutex<Vec<Bird>> = Mutex::new(Vec::new());
 
 /// The routes of birds, each in the OpenAPI document.
 pub(crate) fn routes(api: Api) -> Api {
-    api.tag("birds").get("/", list).post("/", add).get("/{id}", find)
+    api.tag("birds")
+        .get("/", list)
+        .post("/", add)
+        .get("/{id}", find)
 }
 
 /// All birds.
@@ -35,7 +38,11 @@ async fn list() -> Json<Vec<Bird>> {
 /// The bird with this number.
 async fn find(Path(id): Path<usize>) -> Result<Json<Bird>, Problem> {
     let unknown = || {
-        Problem::new(StatusCode::NOT_FOUND, "unknown-bird", format!("There is no bird {id}."))
+        Problem::new(
+            StatusCode::NOT_FOUND,
+            "unknown-bird",
+            format!("There is no bird {id}."),
+        )
     };
     birds().get(id).cloned().map(Json).ok_or_else(unknown)
 }

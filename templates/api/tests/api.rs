@@ -8,10 +8,26 @@ use serde_json::json;
 fn a_bird_that_is_added_is_found() {
     let client = app().test();
     let kestrel = json!({ "name": "kestrel", "wingspan_cm": 75 });
-    let number: usize = client.post("/birds").json(&kestrel).send_now().assert_status(201).json();
+    let number: usize = client
+        .post("/birds")
+        .json(&kestrel)
+        .send_now()
+        .assert_status(201)
+        .json();
     let path = format!("/birds/{number}");
-    client.get(&path).send_now().assert_status(200).assert_json(&kestrel);
-    assert!(client.get("/birds").send_now().assert_status(200).text().contains("kestrel"));
+    client
+        .get(&path)
+        .send_now()
+        .assert_status(200)
+        .assert_json(&kestrel);
+    assert!(
+        client
+            .get("/birds")
+            .send_now()
+            .assert_status(200)
+            .text()
+            .contains("kestrel")
+    );
 }
 
 #[test]
@@ -20,7 +36,12 @@ fn what_is_wrong_is_said() {
     client.get("/birds/1000000").send_now().assert_status(404);
     client.get("/birds/no-number").send_now().assert_status(400);
     let wide = json!({ "name": "roc", "wingspan_cm": 4000 });
-    let problem = client.post("/birds").json(&wide).send_now().assert_status(422).text();
+    let problem = client
+        .post("/birds")
+        .json(&wide)
+        .send_now()
+        .assert_status(422)
+        .text();
     assert!(problem.contains("/wingspan_cm"), "{problem}");
 }
 

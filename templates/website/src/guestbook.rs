@@ -39,15 +39,22 @@ async fn sign(Form(entry): Form<Entry>) -> Result<Response, Problem> {
         return Ok((StatusCode::UNPROCESSABLE_ENTITY, page).into_response());
     }
     entries().push(entry);
-    Ok(Redirect::see_other("/").into_response())
+    Ok(Redirect::to("/").into_response())
 }
 
 /// Templates escape whatever they insert.
 fn page(problem: &'static str) -> Result<Html<String>, Problem> {
-    let page = Page { entries: entries().clone(), problem };
+    let page = Page {
+        entries: entries().clone(),
+        problem,
+    };
     page.render().map(Html).map_err(|error| {
         tracing::error!(%error, "a page could not be made");
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "no-page", "This page could not be made.")
+        Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "no-page",
+            "This page could not be made.",
+        )
     })
 }
 

@@ -4,7 +4,9 @@ use peregrine::prelude::*;
 use std::env;
 
 fn main() -> peregrine::Result<()> {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .init();
     if env::args().any(|argument| argument == "--routes") {
         print!("{}", app::app().routes()?);
         return Ok(());
