@@ -87,6 +87,7 @@ impl Decoder {
     /// Unpacks `input`, which may make no more than `room` bytes.
     pub(crate) fn write(&mut self, input: &[u8], room: usize) -> Result<Vec<u8>, Broken> {
         self.sink.0.borrow_mut().room = room;
+        #[cfg_attr(not(feature = "br"), expect(unused_variables, reason = "only Brotli asks"))]
         let is_first = std::mem::take(&mut self.is_new);
         let written = match &mut self.kind {
             // RFC 7932 §9.1: these bits are no size of a window. To the library they are one of its own, of up to 1 GiB,
