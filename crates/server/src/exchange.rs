@@ -139,8 +139,8 @@ impl Exchange {
             return;
         };
         tracing.begin(request, pattern, &mut self.traced);
-        if let Some(context) = &self.traced.context {
-            self.tally.trace(context);
+        if let Some(place) = &self.traced.place {
+            self.tally.trace(place);
         }
     }
 

@@ -8,7 +8,7 @@ use http::StatusCode;
 use peregrine_proto::{Method, Version};
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::head::Head;
-use peregrine_web::trace::TraceContext;
+use peregrine_web::trace::Place;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
@@ -175,9 +175,9 @@ impl Tally {
     }
 
     /// The request has this place in its trace, for the log.
-    pub(crate) fn trace(&mut self, context: &Rc<TraceContext>) {
+    pub(crate) fn trace(&mut self, place: &Place) {
         if self.is_logged() {
-            self.told.trace = Some(Rc::clone(context));
+            self.told.trace = Some(place.clone());
         }
     }
 

@@ -2,7 +2,7 @@
 
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::head::Head;
-use peregrine_web::trace::TraceContext;
+use peregrine_web::trace::Place;
 use std::rc::Rc;
 
 /// What the access log tells of a request beside what is counted.
@@ -15,7 +15,7 @@ pub(crate) struct Told {
     /// The first line of what was no request.
     pub(crate) refused: Vec<u8>,
     /// The request's place in its trace.
-    pub(crate) trace: Option<Rc<TraceContext>>,
+    pub(crate) trace: Option<Place>,
     /// Bytes of the request's content that came.
     pub(crate) received: u64,
     /// Bytes of the response's content that were written.

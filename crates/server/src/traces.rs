@@ -3,7 +3,7 @@
 use crate::log::patterns;
 use crate::span;
 use peregrine_web::application::Application;
-use peregrine_web::trace::{TraceContext, enter};
+use peregrine_web::trace::{Place, Seed, TraceContext, enter};
 use peregrine_web::{Head, Request};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -136,7 +136,7 @@ pub(crate) struct Tracing {
     live: Option<RefCell<watch::Receiver<Traces>>>,
     patterns: Vec<String>,
     recorder: Option<Arc<dyn Recorder>>,
-    random: Random,
+    seed: Cell<Seed>,
 }
 
 /// Which requests are sampled.
@@ -171,35 +171,20 @@ pub(crate) struct Traced {
     /// All code of the application runs in it. There is none where nobody asks for it, or where the request is not
     /// sampled.
     pub(crate) span: Option<Span>,
-    pub(crate) context: Option<Rc<TraceContext>>,
-    /// Memory of the last context, for the next one.
-    spare: Option<Rc<TraceContext>>,
+    pub(crate) place: Option<Place>,
 }
 
 impl Traced {
-    /// Takes the place of what belongs to the request. Memory that nobody else holds any more is used again.
-    fn set(&mut self, span: Option<Span>, context: TraceContext) {
-        let mut spare = self.spare.take();
-        match spare.as_mut().and_then(Rc::get_mut) {
-            Some(place) => *place = context,
-            None => spare = Some(Rc::new(context)),
-        }
-        (self.span, self.context) = (span, spare);
-    }
-
     /// The request is over.
     #[inline]
     pub(crate) fn clear(&mut self) {
-        self.span = None;
-        if self.context.is_some() {
-            self.spare = self.context.take();
-        }
+        (self.span, self.place) = (None, None);
     }
 
     /// Runs code of the application.
     #[inline]
     pub(crate) fn run<T>(&self, run: impl FnOnce() -> T) -> T {
-        let _present = self.context.as_ref().map(enter);
+        let _present = self.place.as_ref().map(enter);
         let _entered = self.span.as_ref().map(Span::enter);
         run()
     }
@@ -213,7 +198,8 @@ impl Tracing {
             live: traces.live.clone().map(RefCell::new),
             patterns,
             recorder: traces.recorder.clone(),
-            random: Random::new(),
+            // The standard library keys its hash maps from the system's source of randomness.
+            seed: Cell::new(Seed::new(RandomState::new().hash_one("traces"))),
         }
     }
 
@@ -232,55 +218,43 @@ impl Tracing {
         self.follow();
         let head = &request.parts.head;
         let parent = self.sampling.borrow().follows.then(|| TraceContext::of(head)).flatten();
-        let context = self.decide(head, parent.as_ref());
-        if !context.is_sampled() {
-            return traced.set(None, context);
+        let place = self.decide(head, parent.as_ref());
+        traced.span = None;
+        if place.is_sampled() {
+            let span = span::whole(request, pattern);
+            if !span.is_disabled() {
+                let place = self.named(place, &span, parent.as_ref());
+                (traced.span, traced.place) = (Some(span), Some(place));
+                return;
+            }
         }
-        let span = span::whole(request, pattern);
-        if span.is_disabled() {
-            return traced.set(None, context);
+        traced.place = Some(place);
+    }
+
+    /// The same place with the ids that the system has which records the span.
+    fn named(&self, place: Place, span: &Span, parent: Option<&TraceContext>) -> Place {
+        match self.recorder.as_ref().and_then(|recorder| recorder.begin(span, parent)) {
+            Some((trace_id, span_id)) => {
+                Place::Known(Rc::new(place.context().renamed(trace_id, span_id)))
+            }
+            None => place,
         }
-        let ids =
-            self.recorder.as_ref().and_then(|recorder| recorder.begin(&span, parent.as_ref()));
-        let context = match ids {
-            Some((trace_id, span_id)) => context.renamed(trace_id, span_id),
-            None => context,
-        };
-        traced.set(Some(span), context);
     }
 
     /// The request's place in its trace, and whether that is recorded.
-    fn decide(&self, head: &Head, parent: Option<&TraceContext>) -> TraceContext {
+    fn decide(&self, head: &Head, parent: Option<&TraceContext>) -> Place {
         let sampling = self.sampling.borrow();
         let own = head.route().and_then(|route| *sampling.bounds.get(route as usize)?);
-        let bound = own.unwrap_or(sampling.bound);
-        let span_id = self.random.next().to_be_bytes();
-        if let Some(parent) = parent {
-            return parent.child(span_id, parent.is_sampled() && own != Some(0));
-        }
-        let (first, last) = (self.random.next(), self.random.next());
-        let trace_id = (u128::from(first) << 64 | u128::from(last)).to_be_bytes();
-        TraceContext::root(trace_id, span_id, last >> 1 < bound)
-            .expect("numbers that are drawn are not zero")
-    }
-}
-
-/// Numbers that are drawn at random, for ids: unique, but no secrets.
-struct Random(Cell<u64>);
-
-impl Random {
-    /// The standard library keys its hash maps from the system's source of randomness.
-    fn new() -> Self {
-        Self(Cell::new(RandomState::new().hash_one("traces")))
-    }
-
-    /// The next number, which is not zero: SplitMix64.
-    fn next(&self) -> u64 {
-        let state = self.0.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
-        self.0.set(state);
-        let mixed = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ mixed >> 31).max(1)
+        let seed = self.seed.get().next();
+        self.seed.set(seed);
+        let context = match parent {
+            Some(parent) => parent.child(seed.span_id(), parent.is_sampled() && own != Some(0)),
+            None if seed.sample() >> 1 >= own.unwrap_or(sampling.bound) => {
+                return Place::Unrecorded(seed);
+            }
+            None => seed.root(true),
+        };
+        Place::Known(Rc::new(context))
     }
 }
 
@@ -308,7 +282,7 @@ mod tests {
             let _target =
                 application.find(&mut head, &peregrine_web::connection::ConnectionInfo::default());
             let parent = TraceContext::of(&head).filter(|_| tracing.sampling.borrow().follows);
-            let context = tracing.decide(&head, parent.as_ref());
+            let context = tracing.decide(&head, parent.as_ref()).context();
             assert_ne!(parent.as_ref().map(TraceContext::span_id), Some(context.span_id()));
             let follows = parent.map(|parent| parent.trace_id() == context.trace_id());
             assert_ne!(follows, Some(false));

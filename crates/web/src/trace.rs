@@ -122,7 +122,7 @@ impl TraceContext {
     /// It is there in handlers, middleware and the bodies of responses, and not in tasks that they spawn.
     #[must_use]
     pub fn current() -> Option<Self> {
-        CURRENT.with_borrow(|current| current.as_deref().cloned())
+        CURRENT.with_borrow(|current| current.as_ref().map(Place::context))
     }
 
     /// Is the trace recorded?
@@ -204,22 +204,106 @@ fn hex<const BYTES: usize>(digits: &[u8]) -> Option<[u8; BYTES]> {
     Some(bytes)
 }
 
+/// From which the ids of one request are worked out: unique, but no secrets.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seed(u64);
+
+impl Seed {
+    /// Numbers that are drawn from one seed.
+    const NUMBERS: u64 = 3;
+    const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+
+    /// Where seeds begin. It should be drawn at random.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The seed of another request.
+    #[must_use]
+    #[inline]
+    pub fn next(self) -> Self {
+        Self(self.0.wrapping_add(Self::STEP.wrapping_mul(Self::NUMBERS)))
+    }
+
+    /// One of the numbers, which is not zero: SplitMix64.
+    #[inline]
+    fn number(self, at: u64) -> u64 {
+        let state = self.0.wrapping_add(Self::STEP.wrapping_mul(at));
+        let mixed = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ mixed >> 31).max(1)
+    }
+
+    /// The last half of the trace's id, by which traces are sampled.
+    #[must_use]
+    #[inline]
+    pub fn sample(self) -> u64 {
+        self.number(0)
+    }
+
+    /// The span's id.
+    #[must_use]
+    pub fn span_id(self) -> [u8; 8] {
+        self.number(1).to_be_bytes()
+    }
+
+    /// The beginning of a trace.
+    #[must_use]
+    pub fn root(self, is_sampled: bool) -> TraceContext {
+        let trace_id = u128::from(self.number(2)) << 64 | u128::from(self.sample());
+        TraceContext::root(trace_id.to_be_bytes(), self.span_id(), is_sampled)
+            .expect("numbers that are drawn are not zero")
+    }
+}
+
+/// A request's place in its trace, while it is worked on.
+#[doc(hidden)]
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// The beginning of a trace that is not recorded. Hardly anybody asks for its ids, so that they are worked out for
+    /// those who do.
+    Unrecorded(Seed),
+    /// Any other.
+    Known(Rc<TraceContext>),
+}
+
+impl Place {
+    /// The place itself.
+    #[must_use]
+    pub fn context(&self) -> TraceContext {
+        match self {
+            Self::Unrecorded(seed) => seed.root(false),
+            Self::Known(context) => TraceContext::clone(context),
+        }
+    }
+
+    /// Is the trace recorded?
+    #[must_use]
+    pub fn is_sampled(&self) -> bool {
+        matches!(self, Self::Known(context) if context.is_sampled())
+    }
+}
+
 thread_local! {
-    static CURRENT: RefCell<Option<Rc<TraceContext>>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Place>> = const { RefCell::new(None) };
 }
 
 /// While this exists, a place in a trace is the present one of its thread.
 #[doc(hidden)]
-pub struct Entered(Option<Rc<TraceContext>>);
+pub struct Entered(Option<Place>);
 
 /// Makes a place the present one of this thread.
 #[doc(hidden)]
 #[must_use]
-pub fn enter(context: &Rc<TraceContext>) -> Entered {
-    Entered(CURRENT.replace(Some(Rc::clone(context))))
+#[inline]
+pub fn enter(place: &Place) -> Entered {
+    Entered(CURRENT.replace(Some(place.clone())))
 }
 
 impl Drop for Entered {
+    #[inline]
     fn drop(&mut self) {
         CURRENT.set(self.0.take());
     }
@@ -228,9 +312,7 @@ impl Drop for Entered {
 /// Does this thread work on a request whose trace is not recorded?
 #[must_use]
 pub fn is_unsampled() -> bool {
-    let is_so = |current: &Option<Rc<TraceContext>>| {
-        current.as_ref().is_some_and(|context| !context.is_sampled())
-    };
+    let is_so = |current: &Option<Place>| current.as_ref().is_some_and(|place| !place.is_sampled());
     // While a thread ends, nothing is worked on.
     CURRENT
         .try_with(|current| current.try_borrow().is_ok_and(|current| is_so(&current)))

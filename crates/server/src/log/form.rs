@@ -9,7 +9,7 @@ use peregrine_proto::{Date, Version};
 use peregrine_web::client::Client;
 use peregrine_web::connection::Peer;
 use peregrine_web::head::Head;
-use peregrine_web::trace::Hex;
+use peregrine_web::trace::{Hex, Place};
 use std::io::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -197,7 +197,7 @@ impl Entry<'_> {
         if !error.is_empty() {
             text("error.type", error.as_bytes(), out);
         }
-        if let Some(trace) = &self.told.trace {
+        if let Some(trace) = self.told.trace.as_ref().map(Place::context) {
             let (trace_id, span_id) = (trace.trace_id(), trace.span_id());
             print(out, format_args!(",\"trace_id\":\"{}\"", Hex(&trace_id)));
             print(out, format_args!(",\"span_id\":\"{}\"", Hex(&span_id)));

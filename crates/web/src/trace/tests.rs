@@ -1,4 +1,5 @@
 use super::*;
+use std::collections::HashSet;
 use std::iter::empty;
 
 const VALID: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -134,16 +135,32 @@ fn a_handler_s_requests_carry_the_trace_on() {
 
 #[test]
 fn a_place_is_the_present_one_until_its_scope_ends() {
-    let [outer, inner] = [[1; 8], [2; 8]]
-        .map(|span| Rc::new(TraceContext::root([1; 16], span, span[0] == 1).expect("not zero")));
+    let outer = Seed::new(1).root(true);
+    let inner = Place::Unrecorded(Seed::new(2));
     assert_eq!((TraceContext::current(), is_unsampled()), (None, false));
-    let entered = enter(&outer);
+    let entered = enter(&Place::Known(Rc::new(outer.clone())));
     {
         let _entered = enter(&inner);
-        assert_eq!(TraceContext::current().as_ref(), Some(&*inner));
+        assert_eq!(TraceContext::current(), Some(inner.context()));
         assert!(is_unsampled());
     }
-    assert_eq!((TraceContext::current().as_ref(), is_unsampled()), (Some(&*outer), false));
+    assert_eq!((TraceContext::current(), is_unsampled()), (Some(outer), false));
     drop(entered);
     assert_eq!(TraceContext::current(), None);
+}
+
+#[test]
+fn ids_of_a_place_stay_and_no_other_place_has_them() {
+    let mut seed = Seed::new(u64::MAX - 5);
+    let (mut traces, mut spans) = (HashSet::new(), HashSet::new());
+    for _ in 0..10_000 {
+        seed = seed.next();
+        let context = Place::Unrecorded(seed).context();
+        assert_eq!(Place::Unrecorded(seed).context(), context);
+        assert_eq!(context.flags(), RANDOM);
+        assert!(traces.insert(context.trace_id()) && spans.insert(context.span_id()));
+        let [first, last] = [0, 8].map(|at| context.trace_id()[at..at + 8].to_vec());
+        assert_eq!(last, seed.sample().to_be_bytes());
+        assert!(first != last && last != context.span_id());
+    }
 }

@@ -3,7 +3,7 @@ use crate::counts::Fault;
 use peregrine_proto::{Limits, Method, RequestLine};
 use peregrine_web::TrustedProxies;
 use peregrine_web::connection::ConnectionInfo;
-use peregrine_web::trace::TraceContext;
+use peregrine_web::trace::{Place, TraceContext};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -177,7 +177,7 @@ fn fields_are_quoted_and_bounded() {
 #[test]
 fn json_has_the_names_of_opentelemetry() {
     let fields = [("user-agent", &b"\"curl\"/8"[..]), ("referer", b"http://a/")];
-    let trace = TraceContext::root([1; 16], [2; 8], true).map(Rc::new);
+    let trace = TraceContext::root([1; 16], [2; 8], true).map(|it| Place::Known(Rc::new(it)));
     let told = Told {
         received: 7,
         trace,
