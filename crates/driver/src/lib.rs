@@ -103,7 +103,8 @@ pub trait Driver: Clone + 'static {
     }
 
     /// The same clock, read at this moment or a little before: at most the rest of the poll of one other task lies
-    /// between. To read a clock costs what a small request can tell. The default reads it.
+    /// between, or a few polls where those before were quick. To read a clock costs what a small request can tell. The
+    /// default reads it.
     fn recent_clock(&self) -> Duration {
         self.read_clock()
     }

@@ -204,6 +204,10 @@ impl Reader {
             wake(&mut state.writer);
         }
         if let Some(piece) = state.pieces.pop_front() {
+            if state.pieces.is_empty() {
+                // The next piece may be long in coming, as it is to a WebSocket.
+                state.pieces = VecDeque::new();
+            }
             state.unread -= weight(&piece);
             let unread = state.unread;
             state.charge.set(unread);
@@ -261,7 +265,8 @@ fn weight(piece: &Bytes) -> usize {
     piece.len() + PIECE_BYTES
 }
 
-fn register(place: &mut Option<Waker>, context: &mut Context<'_>) {
+/// Notes whom to wake, unless it is noted.
+pub(crate) fn register(place: &mut Option<Waker>, context: &mut Context<'_>) {
     match place {
         Some(waker) if waker.will_wake(context.waker()) => {}
         _ => *place = Some(context.waker().clone()),

@@ -1,7 +1,7 @@
 //! Handing a connection over to another protocol (RFC 9110 §7.8), or a stream of HTTP/2 (RFC 8441).
 
 use crate::account::Charge;
-use crate::pipe::Reader;
+use crate::pipe::{Reader, register};
 use bytes::Bytes;
 use std::cell::RefCell;
 use std::fmt;
@@ -13,9 +13,6 @@ use std::task::{Context, Poll, Waker};
 
 /// Bytes that may wait to be sent on an upgraded connection before its sender has to pause.
 pub const UPGRADED_BYTES_MAX: usize = 64 * 1024;
-
-/// What is kept of a buffer that is empty: the other protocol may be silent for days.
-const KEPT_BYTES_MAX: usize = 4 * 1024;
 
 /// Code that runs on a connection after a response with status 101 was sent, or on a stream of HTTP/2,
 /// whose client gets a 200 instead.
@@ -117,8 +114,7 @@ impl Upgraded {
         self.outgoing.push(bytes);
     }
 
-    /// Moves all of `bytes` to what is to be sent, without a copy where nothing else is. Large memory is
-    /// not left to `bytes`.
+    /// Moves all of `bytes` to what is to be sent, without a copy where nothing else is. No memory is left to `bytes`.
     pub fn append(&mut self, bytes: &mut Vec<u8>) {
         self.outgoing.append(bytes);
     }
@@ -196,7 +192,7 @@ impl Outgoing {
         if unsent.bytes.len() < bytes {
             return Poll::Ready(Ok(()));
         }
-        unsent.sender = Some(context.waker().clone());
+        register(&mut unsent.sender, context);
         Poll::Pending
     }
 
@@ -222,26 +218,22 @@ impl Outgoing {
             unsent.bytes.append(bytes);
         }
         unsent.weigh();
-        if bytes.capacity() > KEPT_BYTES_MAX {
-            *bytes = Vec::new();
-        }
+        // No memory is kept that is empty: the other protocol may be silent for days, and what was freed last is
+        // nearer to the processor than what a silent connection has kept.
+        *bytes = Vec::new();
         if let Some(waker) = unsent.server.take() {
             waker.wake();
         }
     }
 
-    /// The server's side: takes all waiting bytes, by swapping them with `into` (empty).
+    /// The server's side: moves all waiting bytes to `into`, which is empty.
     pub fn poll_take(&self, context: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<()> {
         let mut unsent = self.0.borrow_mut();
         if unsent.bytes.is_empty() {
-            unsent.server = Some(context.waker().clone());
+            register(&mut unsent.server, context);
             return Poll::Pending;
         }
-        std::mem::swap(&mut unsent.bytes, into);
-        // The memory that comes back is that of an earlier piece, maybe a large one.
-        if unsent.bytes.capacity() > KEPT_BYTES_MAX {
-            unsent.bytes = Vec::new();
-        }
+        *into = std::mem::take(&mut unsent.bytes);
         unsent.weigh();
         if let Some(waker) = unsent.sender.take() {
             waker.wake();

@@ -20,9 +20,6 @@ const KEEP_ALIVE: &[u8] = b"keep-alive";
 /// What a message costs beyond its bytes while it waits.
 const MESSAGE_BYTES: usize = 64;
 
-/// For how many messages an inbox keeps room when it is empty.
-const INBOX_KEPT: usize = 8;
-
 /// One WebSocket, as its conversation and all handles see it.
 #[derive(Clone)]
 pub(crate) struct Shared(Rc<RefCell<State>>);
@@ -136,7 +133,8 @@ impl State {
             if was_full && !self.is_full() {
                 self.change();
             }
-            if self.inbox.is_empty() && self.inbox.capacity() > INBOX_KEPT {
+            if self.inbox.is_empty() {
+                // A WebSocket is silent most of the time, and what was freed last is nearest to the processor.
                 self.inbox = VecDeque::new();
             }
             return Poll::Ready(Some(next));

@@ -20,8 +20,34 @@ pub(crate) struct Clock {
     in_turn: Cell<bool>,
     now: Cell<Option<Duration>>,
     unix: Cell<Option<Duration>>,
-    /// What was read last in this turn, after so many polls of it.
-    read: Cell<Option<(Duration, usize)>>,
+    /// What was read last in this turn.
+    read: Cell<Option<Reading>>,
+}
+
+/// For so many polls a reading may stand for the present moment, while polls are quick.
+const POLLS_MAX: usize = 8;
+
+/// A poll is quick that takes no longer.
+const QUICK: Duration = Duration::from_micros(20);
+
+/// A clock that was read.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    time: Duration,
+    /// After so many polls of the turn.
+    polls: usize,
+    /// For so many more it may be used.
+    lasts: usize,
+}
+
+impl Reading {
+    fn after(last: Option<Self>, time: Duration, polls: usize) -> Self {
+        let is_quick = last.is_some_and(|last| {
+            let passed = polls.saturating_sub(last.polls).try_into().unwrap_or(u32::MAX);
+            passed > 0 && time.saturating_sub(last.time) <= QUICK.saturating_mul(passed)
+        });
+        Self { time, polls, lasts: if is_quick { POLLS_MAX } else { 1 } }
+    }
 }
 
 impl Clock {
@@ -51,14 +77,16 @@ impl Clock {
     /// The time at this moment, which comes after so many polls of the turn.
     pub(crate) fn read(&self, polls: usize) -> Duration {
         let time = self.start.elapsed();
-        self.read.set(self.in_turn.get().then_some((time, polls)));
+        let reading = Reading::after(self.read.get(), time, polls);
+        self.read.set(self.in_turn.get().then_some(reading));
         time
     }
 
-    /// The time at this moment, or as it was read last, if that was during this poll or the one before it.
+    /// The time at this moment, or as it was read last: during this poll or the one before it, and where the polls
+    /// before that were quick, during one of the last few.
     pub(crate) fn recent(&self, polls: usize) -> Duration {
         match self.read.get() {
-            Some((time, then)) if polls <= then + 1 => time,
+            Some(last) if polls <= last.polls + last.lasts => last.time,
             _ => self.read(polls),
         }
     }
@@ -185,6 +213,25 @@ mod tests {
         let between = clock.recent(0);
         pause();
         assert!(between > next && clock.recent(0) > between);
+    }
+
+    #[test]
+    fn a_reading_lasts_longer_while_polls_are_quick() {
+        let at = |micros, polls| (Duration::from_micros(micros), polls);
+        let mut last = None;
+        for ((time, polls), lasts) in [
+            (at(0, 0), 1),
+            (at(40, 2), POLLS_MAX),
+            (at(220, 11), POLLS_MAX),
+            // One of nine polls was slow.
+            (at(401, 20), 1),
+            (at(402, 20), 1),
+            (at(403, 22), POLLS_MAX),
+        ] {
+            let reading = Reading::after(last, time, polls);
+            assert_eq!(reading.lasts, lasts, "{reading:?}");
+            last = Some(reading);
+        }
     }
 
     #[test]

@@ -25,8 +25,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where no target is set, one request in so many has its delay looked at: a clock costs what a small request
-/// can tell.
+/// One request in so many has its delay measured: a clock costs what a small request can tell.
 const SAMPLED: u32 = 16;
 
 /// What a worker takes on, and what it has.
@@ -37,7 +36,7 @@ pub(crate) struct Overload {
     /// Requests in progress by route.
     routes: Box<[Cell<usize>]>,
     clients: Clients,
-    /// Requests until the next one whose delay is looked at.
+    /// Requests until the next one whose delay is measured.
     unsampled: Cell<u32>,
     /// Does somebody look whether those who waited too long are still refused, though nobody asks?
     is_watched: Cell<bool>,
@@ -221,20 +220,23 @@ impl Overload {
     /// Has a request waited for too long? Looks only where somebody wants to know.
     #[inline]
     fn is_late(&self, queue: Option<&Queue>, delay: impl FnOnce() -> (Duration, Duration)) -> bool {
-        let is_sampled = || {
-            let left = self.unsampled.get();
-            self.unsampled.set(left.checked_sub(1).unwrap_or(SAMPLED - 1));
-            left == 0 && self.counts.is_measuring()
-        };
-        if queue.is_none() && !is_sampled() {
+        let left = self.unsampled.get();
+        self.unsampled.set(left.checked_sub(1).unwrap_or(SAMPLED - 1));
+        let is_measured = left == 0 && self.counts.is_measuring();
+        if queue.is_none() && !is_measured {
             return false;
         }
         let (look, now) = delay();
-        self.counts.queue_delay(now.saturating_sub(look));
-        let Some(queue) = queue else { return false };
-        let is_late = queue.refuses(look, now);
-        self.counts.is_refusing.set(i64::from(queue.is_refusing()));
-        is_late
+        if is_measured {
+            self.counts.queue_delay(now.saturating_sub(look));
+        }
+        queue.is_some_and(|queue| {
+            !queue.is_short(look, now) && {
+                let is_late = queue.refuses(look, now);
+                self.counts.is_refusing.set(i64::from(queue.is_refusing()));
+                is_late
+            }
+        })
     }
 
     /// Is somebody to look from now on when refusing is over, because nobody does yet? True once, until that was seen.
