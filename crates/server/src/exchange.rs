@@ -25,6 +25,7 @@ use peregrine_web::panics;
 use peregrine_web::response::Rest;
 use peregrine_web::route::readable;
 use peregrine_web::scope::REST;
+use peregrine_web::upgrade::{OnUpgrade, Upgraded};
 use peregrine_web::{Body, Request, Response};
 use std::borrow::Cow;
 use std::fmt;
@@ -55,7 +56,7 @@ pub(crate) struct Exchange {
     /// What runs on when the response is complete.
     rest: Option<Rest>,
     /// The other protocol that a stream speaks from its response on.
-    protocol: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    protocol: Option<Protocol>,
     name: Option<RequestName>,
     /// Since when its end has been waited for.
     since: Option<Duration>,
@@ -75,6 +76,27 @@ pub(crate) struct Exchange {
     interims: Vec<(StatusCode, HeaderMap)>,
     /// All code of the application runs in it.
     traced: Traced,
+}
+
+/// What a stream or a connection speaks instead of HTTP.
+enum Protocol {
+    /// Nothing of it has run.
+    Beginning(Option<(OnUpgrade, Upgraded)>),
+    Running(Pin<Box<dyn Future<Output = ()>>>),
+}
+
+impl Protocol {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Self::Beginning(beginning) = self {
+            // It was taken already where beginning has panicked, after which this is not called again.
+            let Some((upgrade, io)) = beginning.take() else { return Poll::Ready(()) };
+            *self = Self::Running(upgrade.run(io));
+        }
+        match self {
+            Self::Running(protocol) => protocol.as_mut().poll(context),
+            Self::Beginning(_) => Poll::Ready(()),
+        }
+    }
 }
 
 /// What names a request in logs and in the report of a shutdown.
@@ -291,8 +313,8 @@ impl Exchange {
     }
 
     /// From now on another protocol runs.
-    pub(crate) fn begin_protocol(&mut self, protocol: impl Future<Output = ()> + 'static) {
-        self.protocol = Some(Box::pin(protocol));
+    pub(crate) fn begin_protocol(&mut self, upgrade: OnUpgrade, io: Upgraded) {
+        self.protocol = Some(Protocol::Beginning(Some((upgrade, io))));
     }
 
     /// Runs the other protocol. Once it is over, there is none.
@@ -304,7 +326,7 @@ impl Exchange {
         let Some(protocol) = &mut self.protocol else { return Ok(()) };
         let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
         let _beat = pulse.beat(pattern);
-        let run = AssertUnwindSafe(|| protocol.as_mut().poll(context));
+        let run = AssertUnwindSafe(|| protocol.poll(context));
         let polled = self.traced.run(|| catch_unwind(run));
         if let Ok(Poll::Pending) = polled {
             return Ok(());

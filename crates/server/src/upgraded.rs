@@ -28,7 +28,7 @@ impl Upgrade {
         let (writer, reader) = pipe(UPGRADED_BYTES_MAX, None);
         let outgoing = Outgoing::default();
         let io = Upgraded::new(reader, outgoing.clone());
-        exchange.begin_protocol(async move { upgrade.run(io).await });
+        exchange.begin_protocol(upgrade, io);
         Self { exchange, incoming: Some(writer), outgoing }
     }
 

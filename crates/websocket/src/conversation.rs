@@ -1,29 +1,68 @@
 //! What goes on beside the handler: frames become messages, pings are answered, times are kept.
 //!
-//! The server polls one future for each WebSocket, and that is the [`Conversation`]. The handler's future
-//! is polled inside of it. So the peer is served whatever the handler waits for, and needs no task.
+//! The server polls one future for each WebSocket, that of [`converse`]. The handler's future is inside of it, and is
+//! polled by the [`Conversation`]. So the peer is served whatever the handler waits for, and needs no task.
 
 use crate::error::Error;
+use crate::handle::WebSocket;
 use crate::settings::Times;
 use crate::shared::{Found, Shared};
 use peregrine_proto::ws::CloseCode;
 use peregrine_web::clock::{self, Alarm};
 use peregrine_web::upgrade::Upgraded;
 use std::any::Any;
+use std::future::poll_fn;
 use std::mem::take;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// How often handler and peer take turns before others of the worker have theirs.
 const ROUNDS_MAX: usize = 32;
 
-/// The handler and its peer.
-pub(crate) struct Conversation {
+/// Runs `handler` with the WebSocket, to the end of both.
+pub(crate) async fn converse<F>(
     io: Upgraded,
     shared: Shared,
-    handler: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    socket: WebSocket,
+    handler: F,
+    times: Times,
+) where
+    F: AsyncFnOnce(WebSocket),
+{
+    // Dropped before its end, it drops the last first: who has a handle hears of the end before the handler goes.
+    let mut handler = pin!(Some(handler(socket)));
+    let mut conversation = Conversation::new(io, shared, times);
+    poll_fn(|context| conversation.poll(&mut handler, context)).await;
+}
+
+/// The future of a handler, of whatever type.
+trait Handler {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()>;
+    /// Drops the future. Not to be polled again.
+    fn clear(&mut self);
+    fn is_cleared(&self) -> bool;
+}
+
+impl<F: Future<Output = ()>> Handler for Pin<&mut Option<F>> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.as_mut().as_pin_mut().map_or(Poll::Ready(()), |handler| handler.poll(context))
+    }
+
+    fn clear(&mut self) {
+        self.set(None);
+    }
+
+    fn is_cleared(&self) -> bool {
+        self.is_none()
+    }
+}
+
+/// A WebSocket's peer, and how far the two are.
+struct Conversation {
+    io: Upgraded,
+    shared: Shared,
     /// What the handler panicked with.
     panic: Option<Box<dyn Any + Send>>,
     /// What came of the peer's bytes, and how much of that was read.
@@ -57,16 +96,10 @@ enum Phase {
 }
 
 impl Conversation {
-    pub(crate) fn new(
-        io: Upgraded,
-        shared: Shared,
-        handler: Pin<Box<dyn Future<Output = ()>>>,
-        times: Times,
-    ) -> Self {
+    fn new(io: Upgraded, shared: Shared, times: Times) -> Self {
         let mut conversation = Self {
             io,
             shared,
-            handler: Some(handler),
             panic: None,
             unread: Vec::new(),
             read: 0,
@@ -95,7 +128,7 @@ impl Conversation {
     }
 
     /// Looks whether the server drains, and whether a time is over.
-    fn look_at_clock(&mut self, context: &mut Context<'_>) {
+    fn look_at_clock(&mut self, handler: &mut dyn Handler, context: &mut Context<'_>) {
         let Some(alarm) = &mut self.alarm else { return };
         self.is_set = false;
         let is_rung = alarm.poll(context).is_ready();
@@ -104,11 +137,11 @@ impl Conversation {
             return self.enter(Phase::Goodbye, self.times.goodbye);
         }
         if is_rung {
-            self.ring();
+            self.ring(handler);
         }
     }
 
-    fn ring(&mut self) {
+    fn ring(&mut self, handler: &mut dyn Handler) {
         match self.phase {
             Phase::Open => {
                 let Some(interval) = self.times.keep_alive else { return };
@@ -130,7 +163,7 @@ impl Conversation {
             Phase::Goodbye => self.shared.with(|state| state.close(CloseCode::GOING_AWAY, "")),
             Phase::Closing => self.shared.with(|state| state.close_receive()),
             Phase::Over | Phase::Ended => {
-                self.handler = None;
+                handler.clear();
                 self.phase = Phase::Ended;
             }
         }
@@ -199,9 +232,11 @@ impl Conversation {
         }
     }
 
-    fn run_handler(&mut self, context: &mut Context<'_>) {
-        let Some(handler) = &mut self.handler else { return };
-        match catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(context))) {
+    fn run_handler(&mut self, handler: &mut dyn Handler, context: &mut Context<'_>) {
+        if handler.is_cleared() {
+            return;
+        }
+        match catch_unwind(AssertUnwindSafe(|| handler.poll(context))) {
             Ok(Poll::Pending) => return,
             Ok(Poll::Ready(())) => {}
             Err(panic) => {
@@ -209,14 +244,13 @@ impl Conversation {
                 self.panic = Some(panic);
             }
         }
-        let handler = self.handler.take();
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(handler))) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| handler.clear())) {
             self.panic.get_or_insert(panic);
         }
     }
 
     /// Closes what nobody uses any more, and goes on to the phase in which the WebSocket is.
-    fn go_on(&mut self) {
+    fn go_on(&mut self, handler: &dyn Handler) {
         let (can_send, is_over) = self.shared.with(|state| {
             if state.is_left() && state.can_send() {
                 let is_draining = state.is_draining;
@@ -230,7 +264,7 @@ impl Conversation {
         } else if !can_send && self.phase < Phase::Closing {
             self.enter(Phase::Closing, self.times.close);
         }
-        if self.phase == Phase::Over && self.handler.is_none() {
+        if self.phase == Phase::Over && handler.is_cleared() {
             self.phase = Phase::Ended;
         }
     }
@@ -249,36 +283,31 @@ impl Conversation {
             self.shared.with(|state| state.look_at_unsent());
         }
     }
-}
 
-impl Future for Conversation {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let this = &mut *self;
-        this.shared.with(|state| state.begin(context));
+    fn poll(&mut self, handler: &mut dyn Handler, context: &mut Context<'_>) -> Poll<()> {
+        self.shared.with(|state| state.begin(context));
         for _ in 0..ROUNDS_MAX {
-            this.shared.with(|state| state.look_at_unsent());
+            self.shared.with(|state| state.look_at_unsent());
             // What is here was said in time.
-            let may_have_more = this.receive(context);
-            this.look_at_clock(context);
-            this.shared.with(|state| state.take_change());
-            this.run_handler(context);
-            this.go_on();
-            this.send(context);
-            if this.phase == Phase::Ended {
-                if let Some(panic) = this.panic.take() {
+            let may_have_more = self.receive(context);
+            self.look_at_clock(handler, context);
+            self.shared.with(|state| state.take_change());
+            self.run_handler(handler, context);
+            self.go_on(handler);
+            self.send(context);
+            if self.phase == Phase::Ended {
+                if let Some(panic) = self.panic.take() {
                     resume_unwind(panic);
                 }
                 return Poll::Ready(());
             }
-            let is_changed = this.shared.with(|state| state.take_change());
-            if !is_changed && !may_have_more && !this.is_set {
-                this.shared.with(|state| state.pause());
+            let is_changed = self.shared.with(|state| state.take_change());
+            if !is_changed && !may_have_more && !self.is_set {
+                self.shared.with(|state| state.pause());
                 return Poll::Pending;
             }
         }
-        this.shared.with(|state| state.pause());
+        self.shared.with(|state| state.pause());
         context.waker().wake_by_ref();
         Poll::Pending
     }

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "deflate")]
 use crate::compress::{Compress, Deflate};
-use crate::conversation::Conversation;
+use crate::conversation::converse;
 use crate::handle::WebSocket;
 use crate::origin;
 use crate::settings::{Limits, Times};
@@ -226,8 +226,7 @@ impl WebSocketUpgrade {
         response.with_upgrade(OnUpgrade::new(move |io| {
             let shared = Shared::new(limits, compression, io.backlog());
             let socket = WebSocket::new(&shared, protocol);
-            let running = Box::pin(async move { handler(socket).await });
-            Conversation::new(io, shared, running, times)
+            converse(io, shared, socket, handler, times)
         }))
     }
 

@@ -76,7 +76,7 @@ impl Http2 {
         let stream = self.streams.at(number);
         stream.exchange.tally.answer(response.status);
         stream.exchange.finish();
-        stream.exchange.begin_protocol(async move { upgrade.run(io).await });
+        stream.exchange.begin_protocol(upgrade, io);
         self.respond_with_frames(number, key, response, link);
         if let Some(stream) = self.streams.get(number) {
             stream.deadlines.exchange = Duration::MAX;
