@@ -23,9 +23,11 @@ use std::time::Duration;
 on_both_drivers! {
     who_is_not_who_it_should_be_is_asked_nothing,
     a_handshake_that_breaks_or_hangs_costs_a_gateway_error,
+    what_alpn_agreed_on_is_what_is_spoken,
     content_that_is_cut_off_is_not_taken_for_whole,
     an_upstream_of_http2_that_breaks_its_rules_costs_a_gateway_error,
     an_upstream_that_takes_few_requests_at_a_time_gets_more_connections,
+    what_an_upstream_of_http2_has_not_begun_is_asked_again,
 }
 
 type Wire = StreamOwned<ServerConnection, TcpStream>;
@@ -200,6 +202,34 @@ fn a_handshake_that_breaks_or_hangs_costs_a_gateway_error(choice: DriverChoice) 
     }
 }
 
+fn what_alpn_agreed_on_is_what_is_spoken(choice: DriverChoice) {
+    for (alpn, speaks_http2, expected) in [
+        (&[][..], false, 200),
+        (&[&b"http/1.1"[..]][..], false, 200),
+        (&[&b"h2"[..]][..], true, 200),
+        (&[&b"h2"[..], b"http/1.1"][..], true, 200),
+        // They say one thing and do another.
+        (&[&b"h2"[..]][..], false, 502),
+        (&[&b"http/1.1"[..]][..], true, 502),
+        (&[][..], true, 502),
+    ] {
+        let identity = identity(&["localhost"], alpn, false);
+        let (port, _) = secure_peer(&identity, move |_, mut wire| {
+            if speaks_http2 {
+                let _ = Http2::begin(&mut wire, &[]).map(|mut http2| http2.answer(b"ok"));
+            } else {
+                head_of(&mut wire);
+                let _ = wire.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            }
+        });
+        let upstreams = over(&trusting(&identity), "localhost", port);
+        let Some(proxy) = proxy(choice, &upstreams) else { return };
+        let answer = get(&proxy);
+        assert_eq!(status(&answer), expected, "{alpn:?} {speaks_http2}: {answer}");
+        assert_eq!(answer.contains("\r\nok"), expected == 200, "{answer}");
+    }
+}
+
 /// A peer may be cut off by anybody on the way: without the end of TLS, what came is not all.
 fn content_that_is_cut_off_is_not_taken_for_whole(choice: DriverChoice) {
     let identity = identity(&["localhost"], &[], false);
@@ -277,6 +307,16 @@ impl<'w, W: Read + Write> Http2<'w, W> {
     fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.0.write_all(bytes)?;
         self.0.flush()
+    }
+
+    /// Answers requests until the client leaves.
+    fn answer(&mut self, content: &[u8]) {
+        while let Ok(stream) = self.request() {
+            let answer = [frame(1, 4, stream, &[0x88]), frame(0, 1, stream, content)].concat();
+            if self.send(&answer).is_err() {
+                return;
+            }
+        }
     }
 }
 
@@ -423,4 +463,35 @@ fn an_upstream_that_takes_few_requests_at_a_time_gets_more_connections(choice: D
     drop(waiting);
     wait_for(|| upstreams.states()[0].busy == 0);
     assert_eq!(status(&get(&proxy)), 200);
+}
+
+/// RFC 9113 §8.7: what was refused, or came after the last stream of a GOAWAY, was not carried out.
+fn what_an_upstream_of_http2_has_not_begun_is_asked_again(choice: DriverChoice) {
+    for way in 0..2 {
+        let (port, count) = peer(move |number, mut stream| {
+            let Ok(mut http2) = Http2::begin(&mut stream, &[]) else { return };
+            if number > 0 {
+                return http2.answer(b"at last");
+            }
+            let Ok(stream) = http2.request() else { return };
+            let refusal = match way {
+                0 => frame(3, 0, stream, &7_u32.to_be_bytes()),
+                _ => frame(7, 0, 0, &[0; 8]),
+            };
+            let _ = http2.send(&refusal);
+            thread::sleep(Duration::from_millis(100));
+        });
+        let url = format!("http://127.0.0.1:{port}");
+        let Some(proxy) = proxy(choice, &Upstreams::new([url.clone(), url]).expect("URLs").http2())
+        else {
+            return;
+        };
+        // Nobody may carry this out twice.
+        let answer = asked(
+            &proxy,
+            "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+        );
+        assert!(status(&answer) == 200 && answer.contains("at last"), "{way}: {answer}");
+        assert_eq!(count.load(Ordering::SeqCst), 2, "{way}");
+    }
 }

@@ -1,6 +1,7 @@
 //! What nobody means well by: odd letters, edges of numbers, forged tokens, and many at once.
 
 use crate::harness::{User, slugs, world};
+use peregrine::web::test::TestForm;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -209,6 +210,49 @@ async fn bodies_that_are_no_documents_are_refused() {
         json!({ "article": { "title": "x", "description": "d", "body": "b".repeat(3 << 20) } });
     ann.post("/api/articles", large).await.assert_status(413);
     assert_eq!(world.get("/api/articles").await["articlesCount"], 0);
+}
+
+#[tokio::test]
+async fn pictures_are_pictures_up_to_the_last_byte_that_they_may_have() {
+    let world = world().await;
+    let ann = world.user("ann").await;
+    let put = async |bytes: Vec<u8>, name: &'static str| {
+        let form = TestForm::new().file("image", name, "text/html", bytes);
+        ann.sign(world.client.put("/api/user/image")).multipart(form).send().await
+    };
+    let gif = |length: usize| [b"GIF89a".to_vec(), vec![0; length - 6]].concat();
+    put(gif(1000), "a.gif").await.assert_status(200);
+    put(gif(1001), "a.gif").await.assert_status(413);
+    for bytes in [
+        Vec::new(),
+        b"<html>".to_vec(),
+        b"GIF".to_vec(),
+        b"RIFF1234WAVE".to_vec(),
+        b" GIF89a".to_vec(),
+    ] {
+        put(bytes, "a.gif").await.assert_status(422);
+    }
+    for name in ["../../a.gif", "a.html", "/etc/passwd", "", "a.gif\r\nX: y", "\u{202e}fig.a"] {
+        let made = put(gif(10), name).await;
+        made.assert_status(200);
+        let url = made.json::<Value>()["user"]["image"].as_str().expect("a URL").to_owned();
+        assert!(url.starts_with("/uploads/") && url.ends_with(".gif"), "{url}");
+        let picture = world.client.get(&url).send().await;
+        assert_eq!(picture.assert_status(200).header("content-type"), Some("image/gif"));
+        assert_eq!(picture.header("x-content-type-options"), Some("nosniff"));
+    }
+    // Each took the place of the one before: the folder has one.
+    let folder = std::fs::read_dir(world.folder().join("uploads")).expect("it is there");
+    assert_eq!(folder.count(), 1);
+    // Somebody else's picture, and what is none, are left where they are.
+    let bob = world.user("bob").await;
+    let mine = world.get("/api/profiles/ann").await["profile"]["image"].clone();
+    for image in
+        [mine.clone(), json!("/uploads/../conduit.db"), json!("/uploads/x.gif"), json!(null)]
+    {
+        bob.put("/api/user", json!({ "user": { "image": image } })).await.assert_status(200);
+    }
+    world.client.get(mine.as_str().expect("text")).send().await.assert_status(200);
 }
 
 #[tokio::test]
