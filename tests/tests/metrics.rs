@@ -40,6 +40,7 @@ on_both_drivers! {
     every_connection_that_was_accepted_ends_once,
     whatever_goes_wrong_with_a_request_is_told_once,
     who_is_refused_for_too_much_to_do_is_told_apart_from_what_fails,
+    a_body_that_finds_no_memory_is_no_failure_of_the_application,
     those_who_run_an_overloaded_server_are_answered_in_a_flood_of_them,
     no_peer_can_make_more_of_the_page_than_the_application_has,
     limits_and_broken_rules_have_names,
@@ -421,6 +422,32 @@ fn who_is_refused_for_too_much_to_do_is_told_apart_from_what_fails(choice: Drive
     assert_eq!(page.requests(&[("error_type", "503")]), 0);
     assert_eq!(page.sum("peregrine_requests_shed_total", &[]), WAYS.len() as f64);
     waits.break_off();
+}
+
+/// What an extractor has no memory for is refused like what is not begun for want of it, whatever form problems have.
+fn a_body_that_finds_no_memory_is_no_failure_of_the_application(choice: DriverChoice) {
+    fn routes() -> App {
+        let full = || Err::<(), _>(Problem::from(peregrine::web::BodyError::Overloaded));
+        let fails = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "asleep", "come back later");
+        App::new().get("/full", full).get("/fails", fails)
+    }
+    let with_form = || routes().on_problem(|problem: Problem, _: &Head| problem.status);
+    for make in [routes as fn() -> App, with_form] {
+        let Some(bench) = Bench::start(choice, 1, Limits::default(), make) else { return };
+        for (at, way) in (1..).zip(WAYS) {
+            for path in ["/full", "/fails"] {
+                let mut client = bench.client(way);
+                block_on(async {
+                    let id = client.get(path);
+                    assert_eq!(client.answer(id).await.status(), 503);
+                });
+            }
+            for (route, error) in [("/full", "overloaded"), ("/fails", "503")] {
+                let labels = [("http_route", route), ("error_type", error)];
+                bench.until("it is counted", |page| page.requests(&labels) == at);
+            }
+        }
+    }
 }
 
 /// Both at a time: clients ask for more than is taken on, and many ask for pages of the admin listener.

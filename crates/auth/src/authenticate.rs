@@ -10,6 +10,7 @@ use http::{HeaderName, HeaderValue};
 use peregrine_web::personal::Personal;
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Service};
+use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -96,7 +97,7 @@ impl<F> Authenticate<BasicAuth, F> {
     where
         F: AsyncFn(BasicAuth) -> V,
     {
-        Self::new(verify, Place::AUTHORIZATION)
+        Self::new(verify, Place::BASIC)
     }
 }
 
@@ -106,7 +107,24 @@ impl<F> Authenticate<BearerToken, F> {
     where
         F: AsyncFn(BearerToken) -> V,
     {
-        Self::new(verify, Place::AUTHORIZATION)
+        Self::new(verify, Place::BEARER)
+    }
+
+    /// Tokens stand behind another word than `Bearer`, which some clients send: `Authorization: Token abc`. Only this word counts then;
+    /// for clients of both kinds have two of these around the same routes, each [`optional`](Self::optional).
+    ///
+    /// ```
+    /// use peregrine::App;
+    /// use peregrine::auth::{Authenticate, BearerToken};
+    ///
+    /// let tokens = Authenticate::bearer(async |BearerToken(token)| (token == "abc").then_some(7)).scheme("Token");
+    /// let client = App::new().with(tokens).get("/", || "let in").test();
+    /// assert_eq!(client.get("/").header("authorization", "Token abc").send_now().text(), "let in");
+    /// let refused = client.get("/").header("authorization", "Bearer abc").send_now();
+    /// assert_eq!(refused.header("www-authenticate"), Some(r#"Token realm="restricted""#));
+    /// ```
+    pub fn scheme(self, word: impl Into<Cow<'static, str>>) -> Self {
+        Self { place: Place::Behind(word.into()), ..self }
     }
 }
 
@@ -144,27 +162,27 @@ fn read<C: Credentials, F>(
     request: &mut Request,
 ) -> Result<Option<C>, Problem> {
     let read = C::read(&request.parts, &this.place);
-    let credentials = read.map_err(|why| malformed(C::SCHEME, &this.realm, why))?;
+    let credentials = read.map_err(|why| malformed(C::SCHEME, &this.place, &this.realm, why))?;
     if credentials.is_some() {
         return Ok(credentials);
     }
     if !this.is_optional {
-        return Err(with_passed(request, missing(C::SCHEME, &this.realm)));
+        return Err(with_passed(request, missing(C::SCHEME, &this.place, &this.realm)));
     }
-    let challenge = challenge(C::SCHEME, &this.realm, BearerError::None);
+    let challenge = challenge(C::SCHEME, this.place.word(), &this.realm, BearerError::None);
     request.parts.extensions_mut().get_or_insert_default::<Passed>().0.push(challenge);
     Ok(None)
 }
 
 /// The answer to credentials that are nobody's.
-fn invalid(scheme: Scheme, realm: &str, request: &Request) -> Problem {
+fn invalid(scheme: Scheme, place: &Place, realm: &str, request: &Request) -> Problem {
     let detail = match scheme {
         Scheme::Basic => "The name or the password is wrong.",
         Scheme::Bearer => "The token is not valid, or not any more.",
         Scheme::ApiKey => "The API key is not valid, or not any more.",
     };
     let why = BearerError::Invalid("the token is not valid, or not any more");
-    let own = challenge(scheme, realm, why);
+    let own = challenge(scheme, place.word(), realm, why);
     with_passed(request, unauthorized("invalid-credentials", detail, [own]))
 }
 
@@ -197,7 +215,7 @@ where
                 response.fields.set_default(CACHE_CONTROL, HeaderValue::from_static("private"));
                 response
             }
-            Ok(None) => invalid(C::SCHEME, &self.realm, &request).into_response(),
+            Ok(None) => invalid(C::SCHEME, &self.place, &self.realm, &request).into_response(),
             Err(problem) => problem.into_response(),
         }
     }
@@ -217,6 +235,11 @@ where
         match &self.place {
             Place::Header(name) if HeaderName::from_bytes(name.as_bytes()).is_err() => {
                 requirements.fault(format!("Authenticate: {name:?} is no name of a header field"));
+            }
+            Place::Behind(word) if HeaderName::from_bytes(word.as_bytes()).is_err() => {
+                requirements.fault(format!(
+                    "Authenticate: {word:?} is no name of a scheme: use letters, digits and hyphens"
+                ));
             }
             Place::Query(name) if name.is_empty() || !name.bytes().all(is_name) => {
                 requirements.fault(format!(

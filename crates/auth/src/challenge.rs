@@ -26,8 +26,13 @@ pub(crate) enum BearerError<'r> {
     Scope(&'r str),
 }
 
-/// The value of `WWW-Authenticate`.
-pub(crate) fn challenge(scheme: Scheme, realm: &str, error: BearerError<'_>) -> HeaderValue {
+/// The value of `WWW-Authenticate`. A token stands behind `word`.
+pub(crate) fn challenge(
+    scheme: Scheme,
+    word: &str,
+    realm: &str,
+    error: BearerError<'_>,
+) -> HeaderValue {
     let realm = quoted(realm);
     let text = match scheme {
         // RFC 7617 §2.1: the only charset there is to be said.
@@ -35,7 +40,7 @@ pub(crate) fn challenge(scheme: Scheme, realm: &str, error: BearerError<'_>) -> 
         // RFC 9110 §11.6.1: a 401 has a challenge. There is no scheme of this name at IANA, but none other either.
         Scheme::ApiKey => format!("ApiKey realm={realm}"),
         Scheme::Bearer => {
-            let realm = format!("Bearer realm={realm}");
+            let realm = format!("{word} realm={realm}");
             match error {
                 BearerError::None => realm,
                 BearerError::Malformed => format!("{realm}, error=\"invalid_request\""),
@@ -92,7 +97,7 @@ pub(crate) fn unauthorized(
 /// ```
 #[must_use]
 pub fn insufficient_scope(scope: &str) -> Problem {
-    let value = challenge(Scheme::Bearer, REALM, BearerError::Scope(scope));
+    let value = challenge(Scheme::Bearer, "Bearer", REALM, BearerError::Scope(scope));
     let detail = "The token does not allow this; WWW-Authenticate says which scope does.";
     Problem::new(StatusCode::FORBIDDEN, "insufficient-scope", detail)
         .with_header(WWW_AUTHENTICATE, value)
@@ -106,23 +111,29 @@ mod tests {
     fn challenges_are_what_the_rfcs_say_whatever_the_words() {
         for (value, expected) in [
             (
-                challenge(Scheme::Basic, "a \"b\" \\ c", BearerError::None),
+                challenge(Scheme::Basic, "Basic", "a \"b\" \\ c", BearerError::None),
                 r#"Basic realm="a \"b\" \\ c", charset="UTF-8""#,
             ),
-            (challenge(Scheme::Bearer, "x", BearerError::None), r#"Bearer realm="x""#),
+            (challenge(Scheme::Bearer, "Bearer", "x", BearerError::None), r#"Bearer realm="x""#),
             (
-                challenge(Scheme::Bearer, "x", BearerError::Malformed),
+                challenge(Scheme::Bearer, "Bearer", "x", BearerError::Malformed),
                 r#"Bearer realm="x", error="invalid_request""#,
             ),
             (
-                challenge(Scheme::Bearer, "x", BearerError::Invalid("it\r\nX: y has \"ended\"ö")),
+                challenge(
+                    Scheme::Bearer,
+                    "Bearer",
+                    "x",
+                    BearerError::Invalid("it\r\nX: y has \"ended\"ö"),
+                ),
                 r#"Bearer realm="x", error="invalid_token", error_description="itX: y has \"ended\"""#,
             ),
             (
-                challenge(Scheme::Bearer, "x", BearerError::Scope("a b")),
+                challenge(Scheme::Bearer, "Bearer", "x", BearerError::Scope("a b")),
                 r#"Bearer realm="x", error="insufficient_scope", scope="a b""#,
             ),
-            (challenge(Scheme::ApiKey, "x", BearerError::None), r#"ApiKey realm="x""#),
+            (challenge(Scheme::Bearer, "Token", "x", BearerError::None), r#"Token realm="x""#),
+            (challenge(Scheme::ApiKey, "", "x", BearerError::None), r#"ApiKey realm="x""#),
         ] {
             assert_eq!(value.to_str().expect("text"), expected);
         }

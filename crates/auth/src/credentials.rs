@@ -55,11 +55,21 @@ pub struct ApiKeyPlace(pub(crate) Place);
 pub(crate) enum Place {
     Header(Cow<'static, str>),
     Query(Cow<'static, str>),
+    /// In `Authorization`, behind this word.
+    Behind(Cow<'static, str>),
 }
 
 impl Place {
-    /// Of what is nowhere else.
-    pub(crate) const AUTHORIZATION: Self = Self::Header(Cow::Borrowed("authorization"));
+    pub(crate) const BASIC: Self = Self::Behind(Cow::Borrowed("Basic"));
+    pub(crate) const BEARER: Self = Self::Behind(Cow::Borrowed("Bearer"));
+
+    /// The word that stands before a token.
+    pub(crate) fn word(&self) -> &str {
+        match self {
+            Self::Behind(word) => word,
+            Self::Header(_) | Self::Query(_) => "Bearer",
+        }
+    }
 }
 
 impl ApiKeyPlace {
@@ -121,13 +131,13 @@ impl Credentials for BasicAuth {
 impl Credentials for BearerToken {
     const SCHEME: Scheme = Scheme::Bearer;
 
-    fn read(parts: &Parts, _: &Place) -> Result<Option<Self>, &'static str> {
-        let Some(sent) = of_scheme(&parts.head, "bearer")? else { return Ok(None) };
+    fn read(parts: &Parts, place: &Place) -> Result<Option<Self>, &'static str> {
+        let Some(sent) = of_scheme(&parts.head, place.word())? else { return Ok(None) };
         // RFC 6750 §2.1: b64token, which is RFC 9110's token68.
         let end = sent.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
         let is_one = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~+/".contains(byte);
         if end == 0 || !sent[..end].iter().all(is_one) {
-            return Err("what stands behind Bearer is no token");
+            return Err("what stands behind the scheme is no token");
         }
         Ok(std::str::from_utf8(sent).ok().map(|token| Self(token.to_owned())))
     }
@@ -138,7 +148,7 @@ impl Credentials for ApiKey {
 
     fn read(parts: &Parts, place: &Place) -> Result<Option<Self>, &'static str> {
         let (first, second): (Option<Cow<'_, [u8]>>, _) = match place {
-            Place::Header(name) => {
+            Place::Header(name) | Place::Behind(name) => {
                 let mut fields = parts.head.fields_named(name).map(Cow::Borrowed);
                 (fields.next(), fields.next())
             }
@@ -184,12 +194,12 @@ fn unescaped(value: &str) -> Cow<'_, [u8]> {
 }
 
 /// The answer to credentials that cannot be read.
-pub(crate) fn malformed(scheme: Scheme, realm: &str, why: &str) -> Problem {
+pub(crate) fn malformed(scheme: Scheme, place: &Place, realm: &str, why: &str) -> Problem {
     let detail = format!("The credentials cannot be read: {why}.");
     let problem = Problem::new(StatusCode::BAD_REQUEST, "malformed-credentials", detail);
     match scheme {
         Scheme::Bearer => {
-            let value = challenge(scheme, realm, BearerError::Malformed);
+            let value = challenge(scheme, place.word(), realm, BearerError::Malformed);
             problem.with_header(WWW_AUTHENTICATE, value)
         }
         Scheme::Basic | Scheme::ApiKey => problem,
@@ -197,13 +207,47 @@ pub(crate) fn malformed(scheme: Scheme, realm: &str, why: &str) -> Problem {
 }
 
 /// The answer to a request without credentials.
-pub(crate) fn missing(scheme: Scheme, realm: &str) -> Problem {
+pub(crate) fn missing(scheme: Scheme, place: &Place, realm: &str) -> Problem {
+    let word = place.word();
     let detail = match scheme {
-        Scheme::Basic => "This needs a name and a password, in the field Authorization.",
-        Scheme::Bearer => "This needs a token, in the field Authorization behind the word Bearer.",
-        Scheme::ApiKey => "This needs an API key.",
+        Scheme::Basic => "This needs a name and a password, in the field Authorization.".to_owned(),
+        Scheme::Bearer => {
+            format!("This needs a token, in the field Authorization behind the word {word}.")
+        }
+        Scheme::ApiKey => "This needs an API key.".to_owned(),
     };
-    unauthorized("missing-credentials", detail, [challenge(scheme, realm, BearerError::None)])
+    unauthorized("missing-credentials", detail, [challenge(scheme, word, realm, BearerError::None)])
+}
+
+impl BearerToken {
+    /// A token of the field `Authorization` behind another word than `Bearer`, such as `Token`; `None` without one. For middleware and
+    /// extractors of yours; there is [`Authenticate::scheme`](crate::Authenticate::scheme) too.
+    ///
+    /// # Errors
+    /// What cannot be read is a problem of status 400.
+    ///
+    /// ```
+    /// use peregrine::auth::BearerToken;
+    /// use peregrine::prelude::*;
+    ///
+    /// async fn whose(mut request: Request) -> Result<String, Problem> {
+    ///     let token = BearerToken::behind("Token", &mut request.parts)?;
+    ///     Ok(token.map_or("nobody's".to_owned(), |BearerToken(token)| token))
+    /// }
+    ///
+    /// let client = App::new().get("/", whose).test();
+    /// assert_eq!(client.get("/").header("authorization", "Token abc").send_now().text(), "abc");
+    /// assert_eq!(client.get("/").header("authorization", "Bearer abc").send_now().text(), "nobody's");
+    /// assert_eq!(client.get("/").header("authorization", "Token a b").send_now().status(), 400);
+    /// ```
+    pub fn behind(scheme: &'static str, parts: &mut Parts) -> Result<Option<Self>, Problem> {
+        let place = Place::Behind(scheme.into());
+        let read = Self::read(parts, &place);
+        if matches!(read, Ok(Some(_))) {
+            Personal::note(parts);
+        }
+        read.map_err(|why| malformed(Scheme::Bearer, &place, REALM, why))
+    }
 }
 
 macro_rules! extractors {
@@ -212,7 +256,7 @@ macro_rules! extractors {
             impl FromRequestParts for $Credentials {
                 async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
                     let found = Self::optional_from_request_parts(parts).await?;
-                    found.ok_or_else(|| missing(Self::SCHEME, REALM))
+                    found.ok_or_else(|| missing(Self::SCHEME, &$place, REALM))
                 }
 
                 async fn optional_from_request_parts(
@@ -222,7 +266,7 @@ macro_rules! extractors {
                     if matches!(read, Ok(Some(_))) {
                         Personal::note(parts);
                     }
-                    read.map_err(|why| malformed(Self::SCHEME, REALM, why))
+                    read.map_err(|why| malformed(Self::SCHEME, &$place, REALM, why))
                 }
             }
         )*
@@ -230,8 +274,8 @@ macro_rules! extractors {
 }
 
 extractors! {
-    BasicAuth: Place::AUTHORIZATION;
-    BearerToken: Place::AUTHORIZATION;
+    BasicAuth: Place::BASIC;
+    BearerToken: Place::BEARER;
     ApiKey: Place::Header(Cow::Borrowed("x-api-key"));
 }
 

@@ -154,6 +154,13 @@ fn nearest<'k>(word: &str, known: &'k [String]) -> Option<&'k str> {
     if least <= most { Some(name) } else { part().map(String::as_str) }
 }
 
+/// The name that is nearest to `word`, with so many mistakes at most.
+pub(crate) fn nearest_name<'k>(word: &str, known: &'k [String], most: usize) -> Option<&'k str> {
+    let near = known.iter().map(|name| (distance(word, name), name));
+    let (least, name) = near.min_by_key(|(distance, _)| *distance)?;
+    (least <= most).then_some(name)
+}
+
 /// How many characters must be added, removed or replaced, or neighbours exchanged.
 fn distance(left: &str, right: &str) -> usize {
     let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());

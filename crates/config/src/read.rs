@@ -1,7 +1,7 @@
 //! The layers in which settings are said.
 
 use crate::de::from_value;
-use crate::error::ConfigError;
+use crate::error::{ConfigError, nearest_name};
 use crate::ser::to_value;
 use crate::value::{Entry, Kind, Origin, Value, folded};
 use serde::Serialize;
@@ -20,6 +20,9 @@ use toml::de::{DeTable, DeValue};
 /// The longest line in which columns are those of characters.
 const LINE_BYTES_MAX: usize = 4096;
 
+/// So many letters may be wrong in the name of a variable that has one underscore where there should be two.
+const MISTAKES_MAX: usize = 2;
+
 /// How many names there may be on the way to a setting.
 const NAMES_MAX: usize = 16;
 
@@ -32,8 +35,9 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// A variable's name is a prefix and the names on the way to the setting, with two underscores between them:
 /// `APP_LIMITS__IDLE_TIMEOUT=75s` for `limits.idle_timeout`. Case does not count, and hyphens are underscores.
 /// Lists are written with commas. A variable with two underscores that names no setting is an error. One without them is a
-/// setting only if the tree has a plain one of that name; others may be somebody else's, such as those that
-/// Kubernetes sets for each of its services, and are left alone.
+/// setting only if the tree has a plain one of that name. If it would be one with two underscores somewhere, or nearly, that is an
+/// error (`APP_LIMITS_IDLE_TIMEOUT`); others may be somebody else's, such as those that Kubernetes sets for each of its
+/// services, and are left alone.
 ///
 /// ```
 /// use peregrine::config::Layers;
@@ -184,6 +188,12 @@ impl Layers {
         if is_one {
             let plain = tree.entries().iter().find(|entry| folded(&entry.key) == path[0]);
             let is_plain = plain.is_some_and(|entry| !matches!(entry.value.kind, Kind::Table(_)));
+            if !is_plain && let Some(meant) = self.meant(tree, &path[0]) {
+                let text = format!(
+                    "two underscores stand between the names on the way to a setting; did you mean {meant}?"
+                );
+                return Err(ConfigError::new(text).at(&Origin::Variable(name.into())));
+            }
             return Ok(is_plain.then(|| (path, name.to_owned())));
         }
         if path.len() > NAMES_MAX || path.iter().any(String::is_empty) {
@@ -191,6 +201,45 @@ impl Layers {
             return Err(ConfigError::new(text).at(&Origin::Variable(name.into())));
         }
         Ok(Some((path, name.to_owned())))
+    }
+}
+
+impl Layers {
+    /// The variable of the setting whose names, with one underscore between them, are `said` or nearly so.
+    fn meant(&self, tree: &Value, said: &str) -> Option<String> {
+        if is_of_kubernetes(said) {
+            return None;
+        }
+        let mut paths = Vec::new();
+        collect(tree, &mut Vec::new(), &mut paths);
+        // Only of tables that are named right: there are many variables in the world.
+        let is_near = |path: &&Vec<String>| {
+            path.len() > 1 && said.strip_prefix(&*path[0]).is_some_and(|rest| rest.starts_with('_'))
+        };
+        let near: Vec<_> = paths.iter().filter(is_near).collect();
+        let flat: Vec<_> = near.iter().map(|path| path.join("_")).collect();
+        let found = nearest_name(said, &flat, MISTAKES_MAX)?;
+        let at = flat.iter().position(|one| one == found)?;
+        Some(format!("{}{}", self.prefix, near[at].join("__").to_uppercase()))
+    }
+}
+
+/// Kubernetes has variables for each service, with the service's name before them: `APP_SERVICE_HOST`, `APP_PORT_80_TCP_ADDR`.
+fn is_of_kubernetes(rest: &str) -> bool {
+    rest == "port" || rest.starts_with("service_") || rest.starts_with("port_")
+}
+
+/// The ways to all plain settings of a tree.
+fn collect(tree: &Value, way: &mut Vec<String>, all: &mut Vec<Vec<String>>) {
+    if !matches!(tree.kind, Kind::Table(_)) {
+        return all.push(way.clone());
+    }
+    if way.len() < NAMES_MAX {
+        for entry in tree.entries() {
+            way.push(folded(&entry.key));
+            collect(&entry.value, way, all);
+            way.pop();
+        }
     }
 }
 

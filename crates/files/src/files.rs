@@ -32,10 +32,13 @@ pub const CACHE_FRESH_FOR: Duration = Duration::from_secs(1);
 /// Larger files than these are not kept, and are read while they are sent: 64 KiB.
 pub const SMALL_BYTES_MAX: u64 = 64 * 1024;
 
+/// What files are asked for with.
+const METHODS: &str = "GET, HEAD, OPTIONS";
+
 /// Files of a folder, or of a tree that is part of the program: a handler for
 /// [`App::subtree`](peregrine_web::App::subtree), for a fallback, or for a route that ends in `{*path}`.
 ///
-/// It answers GET and HEAD, with ranges and conditions; what is not there is a 404. Served is what is a
+/// It answers GET and HEAD, with ranges and conditions, and OPTIONS; what is not there is a 404. Served is what is a
 /// file beneath the folder, by a path of plain names. Names that begin with a dot are not served, links are not
 /// followed, and no path leads out, unless a method below says otherwise. An open file stays the same file
 /// until its response has ended, whatever takes its place meanwhile.
@@ -220,7 +223,8 @@ impl Files {
     }
 
     /// Answers a handler's request with the file at this path below the folder: plain names with slashes
-    /// between them, not percent-encoded. For handlers that first look who asks.
+    /// between them, not percent-encoded. For handlers that first look who asks. A folder is not there, even if it has an
+    /// index.
     ///
     /// ```
     /// use peregrine::files::{Files, attachment};
@@ -241,23 +245,31 @@ impl Files {
     /// ```
     pub async fn serve(&self, parts: &Parts, path: &str) -> Response {
         match Target::plain(path, self.has_dot_files) {
-            Some(target) => self.answer(parts, Some(target)).await,
+            Some(target) => self.answer(parts, Some(target), false).await,
             None => absent(),
         }
     }
 
-    /// Answers with what is there for the target; nothing is there for none.
-    async fn answer(&self, parts: &Parts, target: Option<Target>) -> Response {
+    /// Answers with what is there for the target; nothing is there for none. Unless the request's path `is_target`, a
+    /// folder is nothing: what has a slash more than that path has nothing to do with it.
+    async fn answer(&self, parts: &Parts, target: Option<Target>, is_target: bool) -> Response {
         let (head, path) = (&parts.head, target.as_ref().map_or("", |target| &*target.path));
         let accepted = accepted(head);
         let mut outcome = match &target {
             Some(target) => self.look(target, accepted).await,
             None => Ok(Outcome::Nothing),
         };
+        let without_folder = |outcome: io::Result<Outcome>| match outcome {
+            Ok(Outcome::Folder) => Ok(Outcome::Nothing),
+            other => other,
+        };
+        if !is_target {
+            outcome = without_folder(outcome);
+        }
         let fallback = self.fallback.as_ref().filter(|_| matches!(outcome, Ok(Outcome::Nothing)));
         if let Some(path) = fallback.filter(|_| takes_pages(head)) {
             let page = Target { path: path.clone(), is_folder: false };
-            outcome = self.look(&page, accepted).await;
+            outcome = without_folder(self.look(&page, accepted).await);
         }
         let mut response = match outcome {
             Ok(Outcome::File(found)) => respond(head, &found, self.rule(&found.path)),
@@ -327,17 +339,20 @@ impl Outcome {
 impl Service for Files {
     async fn call(&self, request: Request) -> Response {
         let head = &request.parts.head;
+        // RFC 9110 §9.3.7: what may be asked for here. Nobody has to look at the disk for it.
+        if head.method() == Method::OPTIONS {
+            let response = Response::new(StatusCode::NO_CONTENT);
+            return response.with_header(ALLOW, HeaderValue::from_static(METHODS));
+        }
         if !matches!(head.method(), Method::GET | Method::HEAD) {
             let detail = "files are read with GET and HEAD only";
             let status = StatusCode::METHOD_NOT_ALLOWED;
             let problem = Problem::new(status, "method-not-allowed", detail);
-            return problem
-                .with_header(ALLOW, HeaderValue::from_static("GET, HEAD"))
-                .into_response();
+            return problem.with_header(ALLOW, HeaderValue::from_static(METHODS)).into_response();
         }
         // A path that no file may have may still be one of a page.
         let target = Target::of(&request.parts, self.has_dot_files);
-        self.answer(&request.parts, target).await
+        self.answer(&request.parts, target, true).await
     }
 }
 

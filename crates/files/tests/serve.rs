@@ -1,8 +1,9 @@
 //! Files as responses, without a network.
 
 use peregrine_files::Files;
+use peregrine_web::extract::StateRef;
 use peregrine_web::test::{TestClient, TestResponse};
-use peregrine_web::{App, TrustedProxies};
+use peregrine_web::{App, Request, Response, TrustedProxies, extract};
 use std::fs::{self, File, FileTimes};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -88,7 +89,14 @@ fn files_are_found_by_their_paths_and_nothing_else_is() {
         assert_eq!((response.status().as_u16(), response.header("location")), (308, Some(place)));
     }
     let post = client.post("/f/hello.txt").send_now();
-    assert_eq!((post.status().as_u16(), post.header("allow")), (405, Some("GET, HEAD")));
+    assert_eq!((post.status().as_u16(), post.header("allow")), (405, Some("GET, HEAD, OPTIONS")));
+    for target in ["/f/hello.txt", "/f/none", "/f", "/f/"] {
+        let options = client.options(target).send_now();
+        assert_eq!(
+            (options.status().as_u16(), options.header("allow")),
+            (204, Some("GET, HEAD, OPTIONS"))
+        );
+    }
     let long = format!("/f/{}", "x".repeat(5000));
     assert_eq!(status(&client, &long, &[]), 404);
 }
@@ -103,6 +111,36 @@ fn a_redirect_leads_to_no_other_host() {
         let response = get(&client, target, &[]);
         assert!(response.header("location").is_none_or(|place| place == "/docs/"), "{target}");
     }
+}
+
+#[test]
+fn a_folder_that_a_handler_names_is_not_there() {
+    async fn serve(
+        files: StateRef<Files>,
+        extract::Path(name): extract::Path<String>,
+        request: Request,
+    ) -> Response {
+        files.serve(&request.parts, &name).await
+    }
+    let folder = folder();
+    let files = Files::folder(folder.path()).listing();
+    let client = App::new().state(files).get("/reports/{*name}", serve).test();
+    assert_eq!(get(&client, "/reports/docs/index.html", &[]).text(), "<p>docs</p>");
+    for target in ["/reports/docs", "/reports/docs/", "/reports/empty", "/reports/none"] {
+        let response = get(&client, target, &[]);
+        assert_eq!(
+            (response.status().as_u16(), response.header("location")),
+            (404, None),
+            "{target}"
+        );
+    }
+}
+
+#[test]
+fn a_fallback_that_is_a_folder_is_no_page() {
+    let folder = folder();
+    let client = client(Files::folder(folder.path()).fallback("docs"));
+    assert_eq!(status(&client, "/f/none", &[("accept", "text/html")]), 404);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Attributes that give handlers their routes: `#[get("/users/{id}")]` and the others, for
 //! [`App::add`](https://docs.rs/peregrine/latest/peregrine/struct.App.html).
 //!
-//! A function with such an attribute becomes a value of a type of its own, with the function's name, which adds the route
-//! to an application. It cannot be called any more; what is to be called and routed both stays without an attribute and is
+//! A function with such an attribute becomes one from scope to scope, which adds the route to an application. The handler
+//! itself cannot be called any more; what is to be called and routed both stays without an attribute and is
 //! given to `App::get`.
 //!
 //! Beside the pattern an attribute takes `name = "..."`, a name for URLs (`HandlerExt::named`), and any number of
@@ -145,21 +145,12 @@ fn expand(add: &str, arguments: &Arguments, mut function: ItemFn) -> Tokens {
     }
     quote! {
         #(#docs)*
-        #[allow(non_camel_case_types)]
-        #[derive(Clone, Copy, Debug)]
-        #visibility struct #name;
-
-        impl ::peregrine::web::routed::Routed for #name {
-            // A handler may be called `scope`, which no parameter beside it may be then.
-            fn add_to(self, __peregrine_scope: &mut ::peregrine::web::Scope) {
-                #function
-                ::peregrine::web::routed::Routed::add_to(
-                    |__peregrine_scope: ::peregrine::web::Scope| {
-                        __peregrine_scope.#add(#(#method,)* #pattern, #handler)
-                    },
-                    __peregrine_scope,
-                );
-            }
+        // A function, so that its name stands in nobody's way: a local variable may not be called as a unit struct is.
+        #[allow(clippy::must_use_candidate, clippy::double_must_use)]
+        #visibility fn #name(__peregrine_scope: ::peregrine::web::Scope) -> ::peregrine::web::Scope {
+            // In here the name is the handler's. It may be `scope`, as no parameter beside it may be called then.
+            #function
+            __peregrine_scope.#add(#(#method,)* #pattern, #handler)
         }
     }
 }

@@ -1,19 +1,18 @@
 //! Header fields that every response should have, or should not.
 
-use http::header::{
-    REFERRER_POLICY, STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
-};
 use http::{HeaderName, HeaderValue};
 use peregrine_web::{Middleware, Request, Response, Service};
 
-/// Sets and removes header fields of all responses from inside, in the order of the calls.
+/// Sets and removes header fields of all responses from inside, in the order of the calls. For those by which browsers protect a
+/// site there is `SecurityHeaders`, by the feature `security-headers`.
 ///
 /// ```
-/// use peregrine::http::{HeaderName, HeaderValue, header};
+/// use peregrine::http::{HeaderValue, header};
 /// use peregrine::middleware::ResponseHeaders;
 /// use peregrine::App;
 ///
-/// let headers = ResponseHeaders::security()
+/// let headers = ResponseHeaders::new()
+///     .set(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))
 ///     .set_default(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))
 ///     .remove(header::SERVER);
 /// let client = App::new().with(headers).get("/", || "hello").test();
@@ -36,8 +35,6 @@ struct Change {
 enum Action {
     Set(HeaderValue),
     SetDefault(HeaderValue),
-    /// As `SetDefault`, for responses on encrypted connections.
-    SetDefaultOnTls(HeaderValue),
     Remove,
 }
 
@@ -46,34 +43,6 @@ impl ResponseHeaders {
     #[must_use]
     pub const fn new() -> Self {
         Self { changes: Vec::new() }
-    }
-
-    /// Fields that browsers should get by default. A handler that sets one of these fields itself keeps
-    /// its own value.
-    ///
-    /// | field | value | tells the browser |
-    /// |---|---|---|
-    /// | `X-Content-Type-Options` | `nosniff` | to believe the `Content-Type` |
-    /// | `X-Frame-Options` | `DENY` | that no page may frame this one |
-    /// | `Referrer-Policy` | `strict-origin-when-cross-origin` | to tell others no paths |
-    /// | `Cross-Origin-Opener-Policy` | `same-origin` | to keep windows of others apart |
-    /// | `Cross-Origin-Resource-Policy` | `same-origin` | that only this site may embed this |
-    /// | `Strict-Transport-Security` | `max-age=31536000` (one year) | to come back by TLS only |
-    ///
-    /// The last is sent on encrypted connections only (RFC 6797 §7.2). There is no
-    /// `Content-Security-Policy`, because only a page's author knows what it may load.
-    #[must_use]
-    pub fn security() -> Self {
-        let value = HeaderValue::from_static;
-        let opener = HeaderName::from_static("cross-origin-opener-policy");
-        let resource = HeaderName::from_static("cross-origin-resource-policy");
-        Self::new()
-            .set_default(X_CONTENT_TYPE_OPTIONS, value("nosniff"))
-            .set_default(X_FRAME_OPTIONS, value("DENY"))
-            .set_default(REFERRER_POLICY, value("strict-origin-when-cross-origin"))
-            .set_default(opener, value("same-origin"))
-            .set_default(resource, value("same-origin"))
-            .change(STRICT_TRANSPORT_SECURITY, Action::SetDefaultOnTls(value("max-age=31536000")))
     }
 
     /// Sets the field `name`, replacing the response's fields of that name.
@@ -103,17 +72,12 @@ impl ResponseHeaders {
 
 impl Middleware for ResponseHeaders {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
-        let on_tls = request.client().is_secure();
         let mut response = next.call(request).await;
         let fields = &mut response.fields;
         for Change { name, action } in &self.changes {
             match action {
                 Action::Set(value) => fields.set(name.clone(), value.clone()),
                 Action::SetDefault(value) => fields.set_default(name.clone(), value.clone()),
-                Action::SetDefaultOnTls(value) if on_tls => {
-                    fields.set_default(name.clone(), value.clone());
-                }
-                Action::SetDefaultOnTls(_) => {}
                 Action::Remove => fields.remove(name),
             }
         }
@@ -126,7 +90,6 @@ mod tests {
     use super::*;
     use http::header::{ETAG, VARY};
     use peregrine_web::App;
-    use peregrine_web::connection::ConnectionInfo;
     use peregrine_web::test::TestClient;
 
     fn client(headers: ResponseHeaders) -> TestClient {
@@ -149,21 +112,9 @@ mod tests {
 
     #[test]
     fn a_response_without_a_route_has_the_fields_too() {
-        let response = client(ResponseHeaders::security()).get("/nowhere").send_now();
+        let headers = ResponseHeaders::new().set_default(VARY, HeaderValue::from_static("accept"));
+        let response = client(headers).get("/nowhere").send_now();
         assert_eq!(response.status(), 404);
-        assert_eq!(response.field("x-content-type-options"), Some("nosniff"));
-    }
-
-    #[test]
-    fn the_security_preset_gives_way_to_the_handler_and_promises_tls_only_on_tls() {
-        let plain = client(ResponseHeaders::security());
-        let response = plain.get("/").send_now();
-        assert_eq!(response.field("x-frame-options"), Some("ALLOW"));
-        assert_eq!(response.field("referrer-policy"), Some("strict-origin-when-cross-origin"));
-        assert_eq!(response.field("strict-transport-security"), None);
-        let tls =
-            ConnectionInfo { tls: Some(std::sync::Arc::default()), ..ConnectionInfo::default() };
-        let response = plain.on(tls).get("/").send_now();
-        assert_eq!(response.field("strict-transport-security"), Some("max-age=31536000"));
+        assert_eq!(response.field("vary"), Some("accept"));
     }
 }

@@ -81,6 +81,30 @@ impl Api {
         Self(self.0.scope(prefix, describe(build)))
     }
 
+    /// Adds the routes of a function, such as one of another file. What it says of routes that follow, and the middleware that it adds, stay
+    /// within.
+    ///
+    /// ```
+    /// # use peregrine::openapi::{Api, HasOpenApi, OpenApi, describe};
+    /// # use peregrine::prelude::*;
+    /// fn birds(api: Api) -> Api {
+    ///     api.tag("birds").get("/birds", || "all of them")
+    /// }
+    /// fn eggs(api: Api) -> Api {
+    ///     api.tag("eggs").get("/eggs", || "none")
+    /// }
+    ///
+    /// let app = App::new().add(describe(|api| api.add(birds).add(eggs))).add(OpenApi::new("Birds", "1.0"));
+    /// let document = app.openapi()?;
+    /// assert_eq!(document.operation("GET", "/eggs").unwrap()["tags"], serde_json::json!(["eggs"]));
+    /// # Ok::<(), peregrine::openapi::OpenApiError>(())
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn add(self, build: impl FnOnce(Self) -> Self) -> Self {
+        self.scope("", build)
+    }
+
     /// Adds what needs no description, or has one of its own.
     #[must_use]
     pub fn plain(self, build: impl FnOnce(Scope) -> Scope) -> Self {

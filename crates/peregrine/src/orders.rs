@@ -77,6 +77,7 @@ impl Handle {
         if self.restart.reload_asked(self) {
             tracing::warn!(target: "peregrine",
                 "another process serves in place of this one: ask that one to reload");
+            return;
         }
         match self.reload.get().and_then(Weak::upgrade) {
             Some(reload) => reload(Restart::reloading(&self.restart)),
@@ -197,5 +198,26 @@ impl Handle {
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle").field("order", &self.present()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, target_os = "linux", feature = "restart"))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn who_has_left_reads_nothing_again() {
+        let Orders { handle, news: _news } = Orders::new();
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let reload: Arc<Reload> = Arc::new(move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+        });
+        handle.reload_by(&reload);
+        handle.read_again();
+        handle.leave();
+        handle.read_again();
+        assert_eq!(count.load(Ordering::SeqCst), 1);
     }
 }

@@ -225,6 +225,9 @@ impl Server {
     /// `FileDescriptorName=name`. They stay open when this process ends, so that nobody is refused while
     /// the next one starts. Their number and kind, TCP or Unix, are the manager's business. On Linux.
     ///
+    /// One socket alone that has no name is for whoever asks first: watchexec and systemfd give none, and systemd gives that of the
+    /// unit. Several need names.
+    ///
     /// It is an error if there are none. [`activated_or`](Self::activated_or) listens elsewhere then.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated(mut self, name: impl Into<String>) -> Self {

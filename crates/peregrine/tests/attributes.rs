@@ -23,3 +23,14 @@ fn a_handler_may_have_any_name() {
     assert_eq!(client.put("/x?a&b").send_now().text(), "x");
     assert_eq!(client.put("/x?a").send_now().status(), 404);
 }
+
+#[test]
+fn a_handlers_name_stands_in_nobodys_way() {
+    struct Handler {
+        handler: u8,
+    }
+    let scope = 1;
+    let Handler { handler } = Handler { handler: 2 };
+    let sum = |scope: u8, handler: u8| scope + handler;
+    assert_eq!(sum(scope, handler), 3);
+}

@@ -35,6 +35,9 @@ pub(crate) enum Failure {
     ConnectLate,
     /// The connection ended before any of the request was sent.
     Unsent,
+    /// The upstream says that it did not begin with it.
+    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "HTTP/1.1 has no word for it"))]
+    Refused,
     /// It ended later, or what came was no response.
     Broken(hyper::Error),
     /// None came in time.
@@ -48,7 +51,16 @@ pub(crate) enum Failure {
 impl Failure {
     /// Is it certain that the upstream has seen nothing of the request?
     pub(crate) fn is_unseen(&self) -> bool {
-        matches!(self, Self::Unreachable(_) | Self::ConnectLate | Self::Unsent)
+        matches!(self, Self::Unreachable(_) | Self::ConnectLate | Self::Unsent | Self::Refused)
+    }
+
+    /// Of a connection or a response that broke.
+    fn of(error: hyper::Error) -> Self {
+        #[cfg(feature = "tls")]
+        if is_refusal(&error) {
+            return Self::Refused;
+        }
+        Self::Broken(error)
     }
 
     /// Is it the upstream's?
@@ -57,12 +69,24 @@ impl Failure {
     }
 }
 
+/// RFC 9113 §8.7: what is refused, or comes after the last stream that a GOAWAY names, was not carried out.
+#[cfg(feature = "tls")]
+fn is_refusal(error: &hyper::Error) -> bool {
+    let first = std::error::Error::source(error);
+    let mut causes = std::iter::successors(first, |cause| cause.source());
+    causes.find_map(|cause| cause.downcast_ref::<h2::Error>()).is_some_and(|error| {
+        let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+        error.is_remote() && (is_refused || error.is_go_away())
+    })
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable(error) => write!(f, "no connection: {error}"),
             Self::ConnectLate => f.write_str("no connection in time"),
             Self::Unsent => f.write_str("the connection ended before the request was sent"),
+            Self::Refused => f.write_str("the request was refused before it began"),
             Self::Broken(error) => write!(f, "no response: {error}"),
             Self::Late => f.write_str("no response in time"),
             Self::Content => f.write_str("the content of the request broke off"),
@@ -141,7 +165,7 @@ pub(crate) async fn send(order: &Order<'_>, request: Request<Body>) -> Result<An
                 None if progress.error.borrow().is_some() => {
                     return Err(failed(Failure::Content, None, false));
                 }
-                None => return Err(failed(Failure::Broken(error.into_error()), None, !is_new)),
+                None => return Err(failed(Failure::of(error.into_error()), None, !is_new)),
             },
             None => {
                 // Others would wait on it as well.

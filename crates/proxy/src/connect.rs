@@ -50,11 +50,13 @@ where
 #[cfg(feature = "tls")]
 mod http2 {
     use super::HEAD_BYTES_MAX;
+    use crate::greeting::{Greeting, Listened};
     use crate::pool::{Sender, USERS_MAX};
     use hyper::client::conn::http2;
     use hyper::rt::Executor;
     use hyper_util::rt::{TokioIo, TokioTimer};
     use std::io;
+    use std::rc::Rc;
     use std::time::Duration;
     use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -79,12 +81,15 @@ mod http2 {
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_TIMEOUT)
             .keep_alive_while_idle(false);
-        let handshake = builder.handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = handshake.map_err(io::Error::other)?;
+        let greeting = Greeting::new();
+        let stream = TokioIo::new(Listened::new(stream, &greeting));
+        let (sender, connection) = builder.handshake(stream).await.map_err(io::Error::other)?;
+        let heard = Rc::clone(&greeting);
         drop(tokio::task::spawn_local(async move {
             let _ = connection.await;
+            heard.end();
         }));
-        Ok(Sender::shared(sender))
+        Ok(Sender::shared(sender, greeting.streams_max().await?))
     }
 
     /// Bodies stay on the thread that they came on.

@@ -13,6 +13,8 @@ mod body;
 mod connect;
 mod fields;
 mod form;
+#[cfg(feature = "tls")]
+mod greeting;
 mod interim;
 mod pool;
 mod proxy;

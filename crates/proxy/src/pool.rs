@@ -25,16 +25,23 @@ pub(crate) struct Shared {
     sender: hyper::client::conn::http2::SendRequest<Sent>,
     /// Counts who has one.
     users: Rc<()>,
+    /// As many may have one.
+    users_max: u32,
 }
 
-/// So many requests share a connection; for more there is another one.
+/// So many requests share a connection, or as many as its server takes at a time; for more there is another one.
 #[cfg(feature = "tls")]
 pub(crate) const USERS_MAX: u32 = 100;
 
 impl Sender {
     #[cfg(feature = "tls")]
-    pub(crate) fn shared(sender: hyper::client::conn::http2::SendRequest<Sent>) -> Self {
-        Self::Http2(Shared { sender, users: Rc::new(()) })
+    pub(crate) fn shared(
+        sender: hyper::client::conn::http2::SendRequest<Sent>,
+        streams_max: Option<u32>,
+    ) -> Self {
+        // A server that takes none at present may later, and the one that asked for the connection waits for that.
+        let users_max = streams_max.unwrap_or(USERS_MAX).clamp(1, USERS_MAX);
+        Self::Http2(Shared { sender, users: Rc::new(()), users_max })
     }
 
     pub(crate) fn is_http2(&self) -> bool {
@@ -102,12 +109,14 @@ impl Pool {
         let mut all = self.shared.borrow_mut();
         // The stock itself has one.
         let users = |shared: &Shared| Rc::strong_count(&shared.users) - 1;
-        let most = usize::try_from(USERS_MAX).unwrap_or(usize::MAX);
+        let has_room = |shared: &Shared| {
+            u32::try_from(users(shared)).is_ok_and(|users| users < shared.users_max)
+        };
         all.retain(|(shared, since)| {
             let is_old = users(shared) == 0 && since.elapsed() >= self.idle_timeout;
             !shared.sender.is_closed() && !is_old
         });
-        let (shared, since) = all.iter_mut().find(|(shared, _)| users(shared) < most)?;
+        let (shared, since) = all.iter_mut().find(|(shared, _)| has_room(shared))?;
         *since = Instant::now();
         Some(shared.clone())
     }

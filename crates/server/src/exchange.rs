@@ -5,6 +5,7 @@
 //! the frames of its body. All code of the application runs here, and no panic of that code gets
 //! further.
 
+use crate::counts::Fault;
 use crate::overload::Admitted;
 use crate::pulse::Pulse;
 use crate::span;
@@ -22,6 +23,7 @@ use peregrine_web::body::BodyError;
 use peregrine_web::handler::OnDisconnect;
 use peregrine_web::head::Head;
 use peregrine_web::panics;
+use peregrine_web::problem::WasOverloaded;
 use peregrine_web::response::Rest;
 use peregrine_web::route::readable;
 use peregrine_web::scope::REST;
@@ -260,7 +262,14 @@ impl Exchange {
         }
         let outcome = match polled {
             Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(response)) => Ok(response),
+            Ok(Poll::Ready(response)) => {
+                // What an extractor had no memory for is refused as what is not begun for want of it.
+                let marks = response.extensions().filter(|_| response.status.is_server_error());
+                if marks.is_some_and(|marks| marks.get::<WasOverloaded>().is_some()) {
+                    self.tally.fail(Fault::Overloaded);
+                }
+                Ok(response)
+            }
             Err(panic) => Err(Panicked(message_of(&*panic))),
         };
         self.drop_handler();

@@ -8,7 +8,7 @@ use std::fmt;
 use std::task::{Context, Poll};
 
 /// The settings of a TLS server, of which there are none without the feature `rustls`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tls {}
 
 /// A session, of which there are none.

@@ -7,22 +7,19 @@ use crate::handler::{Handler, Signature};
 use crate::head::Head;
 use crate::method_override::MethodOverride;
 use crate::middleware::{IntoMiddleware, Middleware};
-use crate::pattern::next_hole;
 use crate::plan::{Entry, Inspector};
 use crate::problem::Problem;
 use crate::requirements::PathShape;
 use crate::respond::IntoResponse;
-use crate::route::{
-    Conditions, EXTENSIONS_MAX, Facts, MethodIndex, MethodRouter, Methods, Routes, Table,
-};
+use crate::rivals::{hidden, method_bits, parameter_names};
+use crate::route::{Conditions, Facts, MethodIndex, MethodRouter, Methods, Routes, Table};
 use crate::route_list::RouteList;
 use crate::routing::routing;
 use crate::scope::{REST, Scope};
 use crate::unrouted::{ProblemHook, Shared};
 use crate::urls::Names;
 use http::Method;
-use peregrine_proto::Method as Known;
-use peregrine_router::{Builder, Methods as Bits, Problem as RouterProblem, Router};
+use peregrine_router::{Builder, Problem as RouterProblem, Router};
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::Location;
@@ -246,7 +243,9 @@ impl App {
         // Of guarded routes the first counts, and a handler for HEAD comes before one for GET.
         let is_for_head = |entry: &Entry| entry.methods == Methods::One(Method::HEAD);
         let (heads, others): (Vec<_>, Vec<_>) = all.partition(|((entry, _), _)| is_for_head(entry));
+        let mut order = Vec::with_capacity(plan.entries.len());
         for ((entry, bits), id) in heads.into_iter().chain(others) {
+            order.push((id, bits));
             let (pattern, place) = (&entry.pattern, entry.place.to_string());
             if entry.is_guarded() {
                 builder.insert_guarded(pattern, bits, id, &place);
@@ -261,6 +260,7 @@ impl App {
             faults.extend(translated);
         }
 
+        hidden(&plan.entries, &order, slash_policy, &mut faults);
         for entry in &plan.entries {
             check_path(entry, &mut faults);
         }
@@ -354,91 +354,6 @@ fn names(entries: &[Box<Entry>], faults: &mut Vec<Fault>) -> Names {
             faults.push(Fault::SameName { first, second, name: name.to_string() });
         }
         names.add(name, &entry.pattern);
-    }
-    names
-}
-
-/// The methods that each entry answers: its own, HEAD with GET, and for `any` the methods that no other
-/// entry of the same shape and with the same conditions answers.
-fn method_bits(
-    entries: &[Box<Entry>],
-    index: &mut MethodIndex,
-    slash_policy: SlashPolicy,
-) -> Result<Vec<Bits>, Fault> {
-    let mut own = Vec::with_capacity(entries.len());
-    let mut taken: HashMap<String, Bits> = HashMap::new();
-    for entry in entries {
-        let bits = match &entry.methods {
-            Methods::Any => Bits::NONE,
-            Methods::One(method) => Bits::of(index.add(method).ok_or_else(|| Fault::TooMany {
-                what: format!(
-                    "{} is one method too many: an application can name {EXTENSIONS_MAX} methods \
-                     of its own; use `any` for some and look at the method in the handler",
-                    entry.name()
-                ),
-            })?),
-        };
-        // Routes with other guards take nothing away: they are asked one after another.
-        let asked = asked(entry, slash_policy);
-        let all = taken.entry(asked.clone()).or_default();
-        *all = all.union(bits);
-        own.push((asked, bits));
-    }
-    let (get, head) = (Bits::of(Known::Get as u8), Bits::of(Known::Head as u8));
-    let with_head =
-        |bits: Bits| if bits.contains(Known::Get as u8) { bits.union(head) } else { bits };
-    Ok(own
-        .into_iter()
-        .map(|(asked, bits)| {
-            let taken = taken[&asked];
-            if bits.is_empty() {
-                Bits::from_bits(!with_head(taken).bits())
-            } else if bits == get && !taken.contains(Known::Head as u8) {
-                with_head(bits)
-            } else {
-                bits
-            }
-        })
-        .collect())
-}
-
-/// The shape of the entry's pattern, and its conditions: the same for entries that answer the same requests.
-fn asked(entry: &Entry, slash_policy: SlashPolicy) -> String {
-    let mut asked = shape(&entry.pattern, slash_policy);
-    for (place, name) in parameter_names(&entry.pattern).into_iter().enumerate() {
-        for (_, kind) in entry.typed.iter().filter(|(typed, _)| typed == name) {
-            // No path has a question mark.
-            asked += &format!("?{place}:{}", kind.name);
-        }
-    }
-    for guard in &entry.guards {
-        asked += &format!("?{:p}", Rc::as_ptr(guard).cast::<()>());
-    }
-    asked
-}
-
-/// The pattern without the names of its parameters.
-fn shape(pattern: &str, slash_policy: SlashPolicy) -> String {
-    let mut shape = String::with_capacity(pattern.len());
-    let mut rest = pattern;
-    while let Some((before, name, after)) = next_hole(rest) {
-        shape.push_str(before);
-        shape.push_str(if name.starts_with('*') { "{*}" } else { "{}" });
-        rest = after;
-    }
-    shape.push_str(rest);
-    if slash_policy == SlashPolicy::Ignore && shape.len() > 1 && shape.ends_with('/') {
-        shape.pop();
-    }
-    shape
-}
-
-fn parameter_names(pattern: &str) -> Vec<&str> {
-    let mut names = Vec::new();
-    let mut rest = pattern;
-    while let Some((_, name, after)) = next_hole(rest) {
-        names.push(name.trim_start_matches('*'));
-        rest = after;
     }
     names
 }

@@ -30,6 +30,13 @@ pub enum Fault {
         /// The methods that both answer.
         methods: String,
     },
+    /// A route that no request comes to: another one with guards accepts the same, and is asked before.
+    Hidden {
+        /// The route that is asked first.
+        first: String,
+        /// The route that is never asked.
+        second: String,
+    },
     /// A handler or a middleware needs a state that was not given.
     MissingState {
         /// The route that needs it.
@@ -106,6 +113,11 @@ impl fmt::Display for Fault {
                 f,
                 "{first} and {second} match the same paths and both answer {methods}; remove one, \
                  or give them different methods"
+            ),
+            Self::Hidden { first, second } => write!(
+                f,
+                "{second} is never asked: {first} is asked before it and accepts all that it does; remove one, swap \
+                 them, or give them other guards"
             ),
             Self::MissingState { route, state } => {
                 write!(f, "{route} needs State<{state}>; add .state(...) to the App")

@@ -4,7 +4,8 @@
 //! [`App::when`](crate::App::when) the routes that follow. Several routes may have the same pattern and method
 //! if all but one are guarded: they are asked in the order in which they were added, the unguarded one last.
 //! A request that no guard accepts goes on to the next pattern that matches its path, as if the guarded routes
-//! were not there.
+//! were not there. A route that no request would come to, since one before it takes them all, is an error at start
+//! where that can be known: for all guards but closures and your own.
 //!
 //! ```
 //! use peregrine::web::{App, HandlerExt, guard};
@@ -86,6 +87,12 @@ pub trait Guard {
     fn name(&self) -> Cow<'_, str> {
         Cow::Borrowed("a condition holds")
     }
+
+    /// What it accepts, in a form in which guards that accept the same are equal; `None` if nobody knows. By this a
+    /// route that no request comes to, since another one before it takes them all, is an error at start.
+    fn identity(&self) -> Option<Cow<'_, str>> {
+        None
+    }
 }
 
 impl<F: Fn(&Asked<'_>) -> bool> Guard for F {
@@ -98,6 +105,7 @@ impl<F: Fn(&Asked<'_>) -> bool> Guard for F {
 struct Told<F> {
     accepts: F,
     name: String,
+    identity: Option<String>,
 }
 
 impl<F: Fn(&Asked<'_>) -> bool> Guard for Told<F> {
@@ -108,6 +116,10 @@ impl<F: Fn(&Asked<'_>) -> bool> Guard for Told<F> {
     fn name(&self) -> Cow<'_, str> {
         Cow::Borrowed(&self.name)
     }
+
+    fn identity(&self) -> Option<Cow<'_, str>> {
+        self.identity.as_deref().map(Cow::Borrowed)
+    }
 }
 
 impl<F> fmt::Debug for Told<F> {
@@ -116,8 +128,17 @@ impl<F> fmt::Debug for Told<F> {
     }
 }
 
-fn told(name: String, accepts: impl Fn(&Asked<'_>) -> bool) -> impl Guard + fmt::Debug {
-    Told { accepts, name }
+fn told(
+    name: String,
+    identity: Option<String>,
+    accepts: impl Fn(&Asked<'_>) -> bool,
+) -> impl Guard + fmt::Debug {
+    Told { accepts, name, identity }
+}
+
+/// A guard by its kind and what it was made of: quoted, so that no two run into each other.
+fn by(kind: &str, of: impl fmt::Debug) -> Option<String> {
+    Some(format!("{kind} {of:?}"))
 }
 
 /// Requests for this host, in any case. Behind trusted proxies it is the host that the client asked for
@@ -128,7 +149,7 @@ fn told(name: String, accepts: impl Fn(&Asked<'_>) -> bool) -> impl Guard + fmt:
 pub fn host(host: impl Into<String>) -> impl Guard + fmt::Debug {
     let host = host.into().to_ascii_lowercase();
     let name = format!("the host is {host}");
-    told(name, move |asked| {
+    told(name, by("host", &host), move |asked| {
         let client = asked.client();
         is_host(&host, &client.host().to_ascii_lowercase(), client.is_secure())
     })
@@ -166,28 +187,36 @@ fn name_and_port(host: &str) -> (&str, Option<&str>) {
 pub fn header(name: impl Into<String>, value: impl Into<String>) -> impl Guard + fmt::Debug {
     let (name, value) = (name.into(), value.into());
     let words = format!("the field {name} is {value}");
-    told(words, move |asked| asked.head().fields_named(&name).any(|one| one == value.as_bytes()))
+    let identity = by("header", (name.to_ascii_lowercase(), &value));
+    told(words, identity, move |asked| {
+        asked.head().fields_named(&name).any(|one| one == value.as_bytes())
+    })
 }
 
 /// Requests with a field of this name, whatever its value.
 pub fn has_header(name: impl Into<String>) -> impl Guard + fmt::Debug {
     let name = name.into();
     let words = format!("there is a field {name}");
-    told(words, move |asked| asked.head().field(&name).is_some())
+    let identity = by("has_header", name.to_ascii_lowercase());
+    told(words, identity, move |asked| asked.head().field(&name).is_some())
 }
 
 /// Requests whose query has this name with this value, both percent-decoded. Of several one is enough.
 pub fn query(name: impl Into<String>, value: impl Into<String>) -> impl Guard + fmt::Debug {
     let (name, value) = (name.into(), value.into());
     let words = format!("the query has {name}={value}");
-    told(words, move |asked| pairs(asked.head()).any(|(one, its)| one == *name && its == *value))
+    told(words, by("query", (&name, &value)), move |asked| {
+        pairs(asked.head()).any(|(one, its)| one == *name && its == *value)
+    })
 }
 
 /// Requests whose query has this name, whatever its value.
 pub fn has_query(name: impl Into<String>) -> impl Guard + fmt::Debug {
     let name = name.into();
     let words = format!("the query has {name}");
-    told(words, move |asked| pairs(asked.head()).any(|(one, _)| one == *name))
+    told(words, by("has_query", &name), move |asked| {
+        pairs(asked.head()).any(|(one, _)| one == *name)
+    })
 }
 
 /// The pairs of a query, as forms write them: `+` is a space. A pair that is no UTF-8 is left out.
@@ -205,7 +234,8 @@ pub(crate) fn pairs(head: &Head) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, 
 
 /// Requests whose client speaks TLS, behind trusted proxies too ([`Client::is_secure`]).
 pub fn secure() -> impl Guard + fmt::Debug {
-    told("the client speaks TLS".to_owned(), |asked| asked.client().is_secure())
+    let name = "the client speaks TLS".to_owned();
+    told(name, by("secure", ()), |asked| asked.client().is_secure())
 }
 
 /// Requests in one of these methods: to guard a scope, or a handler for [`App::any`](crate::App::any).
@@ -213,24 +243,31 @@ pub fn methods(methods: impl Into<Vec<Method>>) -> impl Guard + fmt::Debug {
     let methods = methods.into();
     let names: Vec<_> = methods.iter().map(Method::as_str).collect();
     let words = format!("the method is one of {}", names.join(", "));
-    told(words, move |asked| methods.iter().any(|one| one.as_str() == asked.method()))
+    let mut sorted = names.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let identity = by("methods", sorted);
+    told(words, identity, move |asked| methods.iter().any(|one| one.as_str() == asked.method()))
 }
 
 /// Requests that `guard` does not accept.
 pub fn not(guard: impl Guard) -> impl Guard {
-    told(format!("not ({})", guard.name()), move |asked| !guard.accepts(asked))
+    let identity = guard.identity().and_then(|one| by("not", one));
+    told(format!("not ({})", guard.name()), identity, move |asked| !guard.accepts(asked))
 }
 
 /// Requests that both accept. To ask for several things of one route, give it one guard after another.
 pub fn both(left: impl Guard, right: impl Guard) -> impl Guard {
     let words = format!("({} and {})", left.name(), right.name());
-    told(words, move |asked| left.accepts(asked) && right.accepts(asked))
+    let identity = left.identity().zip(right.identity()).and_then(|two| by("both", two));
+    told(words, identity, move |asked| left.accepts(asked) && right.accepts(asked))
 }
 
 /// Requests that one of the two accepts, or both do.
 pub fn either(left: impl Guard, right: impl Guard) -> impl Guard {
     let words = format!("({} or {})", left.name(), right.name());
-    told(words, move |asked| left.accepts(asked) || right.accepts(asked))
+    let identity = left.identity().zip(right.identity()).and_then(|two| by("either", two));
+    told(words, identity, move |asked| left.accepts(asked) || right.accepts(asked))
 }
 
 #[cfg(test)]

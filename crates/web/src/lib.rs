@@ -54,6 +54,7 @@ pub mod request;
 pub mod requirements;
 pub mod respond;
 pub mod response;
+mod rivals;
 pub mod route;
 mod route_list;
 pub mod routed;

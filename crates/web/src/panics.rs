@@ -6,15 +6,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 /// Who hears of panics.
-type Listener = Rc<dyn Fn(&str)>;
+pub type Listener = Rc<dyn Fn(&str)>;
 
 thread_local! {
     static LISTENER: RefCell<Option<Listener>> = const { RefCell::new(None) };
 }
 
-/// Tells `listener` of each panic of the application that is caught on this thread from now on.
-pub fn hear(listener: Option<Listener>) {
-    drop(LISTENER.replace(listener));
+/// Tells `listener` of each panic of the application that is caught on this thread from now on. Who heard of them before
+/// is given back.
+pub fn hear(listener: Option<Listener>) -> Option<Listener> {
+    LISTENER.replace(listener)
 }
 
 /// A panic with this message was caught.

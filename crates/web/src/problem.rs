@@ -17,6 +17,9 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 /// The members of every problem; a further member may not replace them.
 const OWN_MEMBERS: [&str; 4] = ["type", "title", "status", "detail"];
 
+/// The kind of the problem of a server that has too much to do.
+const OVERLOADED: &str = "overloaded";
+
 /// A request that could not be answered as asked: the one type of all rejections.
 ///
 /// By default it becomes `application/problem+json`; the application may set one function that turns
@@ -91,7 +94,7 @@ impl Problem {
     #[must_use]
     pub fn overloaded(retry_after: u64) -> Self {
         let detail = "The server has too much to do at present. Try again later.";
-        let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail);
+        let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, OVERLOADED, detail);
         problem.with_header(RETRY_AFTER, HeaderValue::from(retry_after))
     }
 
@@ -168,6 +171,18 @@ impl Serialize for Problem {
     }
 }
 
+/// Marks the response to a request that was refused since the server has too much to do, in whatever form that is. The
+/// server counts it by that name.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct WasOverloaded;
+
+impl Problem {
+    fn is_overloaded(&self) -> bool {
+        self.status == StatusCode::SERVICE_UNAVAILABLE && self.kind == OVERLOADED
+    }
+}
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut buffer = pool::take();
@@ -176,6 +191,9 @@ impl IntoResponse for Problem {
         let mut response = Response::new(self.status).with_body(buffer);
         response.fields.append(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
         response.fields.extend(self.fields.iter().cloned());
+        if self.is_overloaded() {
+            response.extensions_mut().insert(WasOverloaded);
+        }
         response.extensions_mut().insert(self);
         response
     }

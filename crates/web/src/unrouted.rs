@@ -133,6 +133,7 @@ pub(crate) fn render(
     head: &Head,
     raw: Response,
 ) -> Response {
+    let mut raw = raw;
     let Some(extensions) = raw.extensions() else { return raw };
     if extensions.get::<Rendering>().is_some() {
         return raw;
@@ -150,7 +151,14 @@ pub(crate) fn render(
                 raw.fields.iter().filter(|(name, _)| !of_body.contains(name) && !replaced(name));
             let kept: Vec<_> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
             response.fields.extend(kept);
-            response
+            // What others said of the response holds for its other form too, such as that it is not to be compressed.
+            let mut extensions = std::mem::take(raw.extensions_mut());
+            extensions.extend(std::mem::take(response.extensions_mut()));
+            *response.extensions_mut() = extensions;
+            match raw.take_rest() {
+                Some(rest) => response.with_rest(rest),
+                None => response,
+            }
         }
     };
     response.extensions_mut().insert(problem);

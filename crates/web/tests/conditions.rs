@@ -259,6 +259,65 @@ fn what_cannot_be_kept_is_a_fault_at_start() {
 }
 
 #[test]
+fn a_route_that_no_request_comes_to_is_a_fault_at_start() {
+    let a = || guard::has_query("a");
+    let faults: [(App, usize); 7] = [
+        (App::new().get("/", (|| "1").when(a())).get("/", (|| "2").when(a())), 1),
+        // Who asks for more comes too late.
+        (
+            App::new()
+                .get("/", (|| "1").when(a()))
+                .get("/", (|| "2").when(guard::secure()).when(a())),
+            1,
+        ),
+        (App::new().get("/{a:u8}", || "1").get("/{b:u8}", (|| "2").when(a())), 1),
+        (App::new().any("/", (|| "1").when(a())).any("/", (|| "2").when(a())), 1),
+        (App::new().when(|_: &guard::Asked<'_>| true).get("/", || "1").get("/", || "2"), 1),
+        (
+            App::new()
+                .get("/", (|| "1").when(guard::header("X-A", "b")))
+                .get("/", (|| "2").when(guard::header("x-a", "b"))),
+            1,
+        ),
+        (
+            App::new()
+                .get("/", (|| "1").when(guard::methods([Method::GET, Method::PUT])))
+                .get("/", (|| "2").when(guard::methods([Method::PUT, Method::GET]))),
+            1,
+        ),
+    ];
+    for (number, (app, count)) in faults.into_iter().enumerate() {
+        let error = app.build().expect_err("one of them is never asked");
+        assert_eq!(error.faults.len(), count, "{number}: {error}");
+        assert!(error.to_string().contains("is never asked"), "{number}: {error}");
+    }
+}
+
+#[test]
+fn routes_that_some_request_comes_to_are_none() {
+    let a = || guard::has_query("a");
+    let always = || |_: &guard::Asked<'_>| true;
+    let apps = [
+        App::new().get("/", (|| "1").when(guard::secure()).when(a())).get("/", (|| "2").when(a())),
+        App::new().get("/", (|| "1").when(a())).post("/", (|| "2").when(a())),
+        App::new().any("/", (|| "1").when(a())).get("/", (|| "2").when(a())),
+        App::new().get("/", (|| "1").when(a())).head("/", (|| "2").when(a())),
+        App::new().get("/", (|| "1").when(a())).get("/", || "2"),
+        App::new().get("/{a:u8}", (|| "1").when(a())).get("/{a}", (|| "2").when(a())),
+        App::new().get("/", (|| "1").when(always())).get("/", (|| "2").when(always())),
+        App::new()
+            .get("/", (|| "1").when(guard::query("a=b", "c")))
+            .get("/", (|| "2").when(guard::query("a", "b=c"))),
+        App::new().when(a()).subtree("/x", || "1").get("/x/y", || "2").get("/z/{a?}/{b?}", || "3"),
+        App::new().scope("/s", |scope| scope.when(a()).get("/", || "1").get("/b/", || "2")),
+    ];
+    for (number, app) in apps.into_iter().enumerate() {
+        let built = app.build();
+        assert!(built.is_ok(), "{number}: {}", built.expect_err("it is none"));
+    }
+}
+
+#[test]
 fn lists_of_routes_say_what_routes_ask_for() {
     let app = App::new()
         .when(guard::host("A.org"))

@@ -39,7 +39,7 @@ fn app() -> App {
     App::new()
         .with(RequestId::new())
         .with(AccessLog::new())
-        .with(ResponseHeaders::security())
+        .with(SecurityHeaders::new())
         .with(CatchPanic::new())
         .with(server_timing)
         .get("/", || async { "open to all" })

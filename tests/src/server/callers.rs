@@ -76,7 +76,7 @@ fn header_of(source: &str) -> Vec<u8> {
 /// An application that says what it sees of who calls.
 fn app() -> App {
     App::new()
-        .with(ResponseHeaders::security())
+        .with(SecurityHeaders::new())
         .get("/hello", || "hello")
         .get("/end", async |request: Request| {
             let info = request.parts.connection();

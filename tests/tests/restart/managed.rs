@@ -84,6 +84,28 @@ fn sockets_of_a_manager_are_served_and_outlive_the_server(driver: &str) {
 }
 
 #[test]
+fn one_socket_without_a_name_is_for_the_listener_that_asks_and_several_need_names() {
+    let tcp = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let hand = || vec![("", OwnedFd::from(tcp.try_clone().expect("a descriptor")))];
+    let address = tcp.local_addr().expect("it is bound");
+    for (plan, names) in [("app activated", None), ("app activated-or", Some("app.socket"))] {
+        let program = Program::start_with("tokio", plan, hand(), |command, _| {
+            match names {
+                None => command.env_remove("LISTEN_FDNAMES"),
+                Some(names) => command.env("LISTEN_FDNAMES", names),
+            };
+        });
+        assert_eq!(program.address(), address);
+        assert_eq!(program.get("/process"), program.process.to_string());
+    }
+    let two = [hand(), hand()].into_iter().flatten().collect();
+    let mut program = Program::begin("tokio", "app activated", two, |_, _| {});
+    let line = program.says("failed: ");
+    assert!(line.contains("LISTEN_FDNAMES"), "{line}");
+    assert!(!program.first_ends().success());
+}
+
+#[test]
 fn a_socket_that_was_not_handed_over_is_named_with_those_that_were() {
     let socket = || OwnedFd::from(TcpListener::bind("127.0.0.1:0").expect("a free port"));
     let fails = |plan: &str, handed: Handed| {

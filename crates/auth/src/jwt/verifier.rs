@@ -167,7 +167,7 @@ impl Settings {
 
     /// The answer to a token that is not good.
     fn invalid(&self, why: &'static str) -> Problem {
-        let value = challenge(Scheme::Bearer, &self.realm, BearerError::Invalid(why));
+        let value = challenge(Scheme::Bearer, "Bearer", &self.realm, BearerError::Invalid(why));
         let mut detail = why.to_owned();
         detail.replace_range(..1, &why[..1].to_ascii_uppercase());
         unauthorized("invalid-token", detail + ".", [value])
@@ -236,7 +236,7 @@ impl<T: DeserializeOwned> FromRequestParts for Jwt<T> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         let verifier = verifier(parts)?;
         let found = verifier.read(parts).await?;
-        found.map(Jwt).ok_or_else(|| missing(Scheme::Bearer, &verifier.0.realm))
+        found.map(Jwt).ok_or_else(|| missing(Scheme::Bearer, &Place::BEARER, &verifier.0.realm))
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
@@ -259,8 +259,8 @@ fn verifier(parts: &Parts) -> Result<JwtVerifier, Problem> {
 impl JwtVerifier {
     /// What the token of a request says; `None`: it has none.
     async fn read<C: DeserializeOwned>(&self, parts: &Parts) -> Result<Option<C>, Problem> {
-        let read = BearerToken::read(parts, &Place::AUTHORIZATION);
-        match read.map_err(|why| malformed(Scheme::Bearer, &self.0.realm, why))? {
+        let read = BearerToken::read(parts, &Place::BEARER);
+        match read.map_err(|why| malformed(Scheme::Bearer, &Place::BEARER, &self.0.realm, why))? {
             Some(BearerToken(token)) => self.verify(&token).await.map(Some),
             None => Ok(None),
         }

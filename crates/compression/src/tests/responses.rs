@@ -381,6 +381,22 @@ fn the_applications_form_of_a_problem_is_what_is_compressed() {
 }
 
 #[test]
+fn a_problem_in_the_applications_form_is_what_it_was_marked_as() {
+    let fails = || {
+        let problem = Problem::new(StatusCode::CONFLICT, "taken", text(2000));
+        let mut response = peregrine_web::respond::IntoResponse::into_response(problem);
+        response.extensions_mut().insert(Uncompressed);
+        response
+    };
+    for is_own in [false, true] {
+        let app = App::new().with(Compression::new()).get("/", fails);
+        let app =
+            if is_own { app.on_problem(|problem, _| (problem.status, text(3000))) } else { app };
+        assert_eq!(asked(&app.test(), "gzip").field("content-encoding"), None);
+    }
+}
+
+#[test]
 fn settings_are_checked_and_types_are_chosen() {
     let none = App::new().with(Compression::new().codings([])).get("/", || "").build();
     assert!(none.expect_err("no coding").to_string().contains("Compression has no coding"));

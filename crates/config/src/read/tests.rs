@@ -271,3 +271,32 @@ proptest! {
         let _ = load(&text, &[(&format!("APP_{name}"), &value)]);
     }
 }
+
+#[test]
+fn one_underscore_where_there_should_be_two_is_not_passed_over() {
+    for (name, meant) in [
+        ("APP_LIMITS_IDLE_TIMEOUT", Some("APP_LIMITS__IDLE_TIMEOUT")),
+        ("APP_LIMITS_IDEL_TIMEOUT", Some("APP_LIMITS__IDLE_TIMEOUT")),
+        ("APP_limits_idle-timeout", Some("APP_LIMITS__IDLE_TIMEOUT")),
+        ("APP_LIMITS_NOTHING_OF_THE_KIND", None),
+        ("APP_IDLE_TIMEOUT", None),
+        ("APP_SERVICE_HOST", None),
+        ("APP_PORT_80_TCP_ADDR", None),
+        ("APP_LIMITS", None),
+        ("OTHER_LIMITS_IDLE_TIMEOUT", None),
+    ] {
+        let read = Layers::new("APP_").variables([(name, "75s")]).load(&Tree::default());
+        match (read, meant) {
+            (Ok(_), None) => {}
+            (Err(error), Some(meant)) => {
+                let text = error.to_string();
+                assert!(
+                    text.starts_with(&format!("the variable {name}: two underscores")),
+                    "{text}"
+                );
+                assert!(text.ends_with(&format!("did you mean {meant}?")), "{text}");
+            }
+            (read, _) => panic!("{name}: {:?}", read.err().map(|error| error.to_string())),
+        }
+    }
+}

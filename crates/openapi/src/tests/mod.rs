@@ -688,6 +688,36 @@ fn problems_may_have_a_form_of_their_own() {
     assert_eq!(refusal["application/json"]["schema"]["$ref"], "#/components/schemas/Failure");
 }
 
+#[test]
+fn types_of_one_name_are_told_apart_by_a_name_of_their_own() {
+    mod users {
+        #[derive(serde::Deserialize, schemars::JsonSchema)]
+        #[schemars(rename = "UserChange")]
+        #[expect(dead_code, reason = "only its shape is looked at")]
+        pub(super) struct Change {
+            name: String,
+        }
+    }
+    mod birds {
+        #[derive(serde::Deserialize, schemars::JsonSchema)]
+        #[expect(dead_code, reason = "only its shape is looked at")]
+        pub(super) struct Change {
+            wingspan: u32,
+        }
+    }
+    let routes = |api: crate::Api| {
+        api.add(|api| api.tag("a").post("/a", async |_: Json<users::Change>| ()))
+            .add(|api| api.post("/b", async |_: Json<birds::Change>| ()))
+    };
+    let document = document(App::new().add(crate::describe(routes)).add(api()));
+    let schemas = document.value()["components"]["schemas"].as_object().expect("there are some");
+    let names: Vec<_> = schemas.keys().filter(|name| name.contains("Change")).collect();
+    assert_eq!(names, ["Change", "UserChange"]);
+    let tags =
+        |path: &str| document.operation("POST", path).expect("it is there").get("tags").cloned();
+    assert_eq!((tags("/a"), tags("/b")), (Some(serde_json::json!(["a"])), None));
+}
+
 #[cfg(all(feature = "validate", feature = "multipart"))]
 #[test]
 fn validated_values_and_files_are_told_with_their_rules() {
@@ -701,6 +731,8 @@ fn validated_values_and_files_are_told_with_their_rules() {
         name: String,
         #[garde(range(min = 18))]
         age: u8,
+        #[garde(length(max = 3), inner(length(min = 2, max = 9)))]
+        tags: Vec<String>,
     }
     #[derive(Deserialize, JsonSchema)]
     #[expect(dead_code, reason = "only its shape is looked at")]
@@ -716,6 +748,13 @@ fn validated_values_and_files_are_told_with_their_rules() {
     let schemas = &document.value()["components"]["schemas"];
     assert_eq!(schemas["Account"]["properties"]["name"]["minLength"], 3);
     assert_eq!(schemas["Account"]["properties"]["age"]["minimum"], 18);
+    let tags = &schemas["Account"]["properties"]["tags"];
+    assert_eq!((&tags["maxItems"], &tags["maxLength"]), (&3.into(), &Value::Null), "{tags}");
+    assert_eq!(
+        (&tags["items"]["maxLength"], &tags["items"]["minLength"]),
+        (&9.into(), &2.into()),
+        "{tags}"
+    );
     assert_eq!(schemas["Sighting"]["properties"]["photo"]["format"], "binary");
     let refusal = &document.operation("POST", "/x").expect("it is there")["responses"]["422"];
     assert!(refusal["description"].as_str().is_some_and(|text| text.contains("JSON pointers")));

@@ -159,8 +159,12 @@ impl Bell {
         self.wake();
     }
 
-    /// Is there a place to write to in place of the present one?
-    pub(super) fn has_next(&self) -> bool {
+    /// Is there a place to write to in place of the present one, or is that to be opened again?
+    pub(super) fn wants_another(&self) -> bool {
+        self.is_to_reopen.load(Ordering::Acquire) || self.has_next()
+    }
+
+    fn has_next(&self) -> bool {
         self.next.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, Write};
+#[cfg(unix)]
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -17,8 +19,16 @@ pub(crate) struct Sink {
 }
 
 enum To {
-    File { path: PathBuf, file: File },
-    Stream { name: &'static str, stream: Box<dyn Write + Send> },
+    File {
+        path: PathBuf,
+        file: File,
+    },
+    #[cfg(unix)]
+    Stdout(Stdout),
+    Stream {
+        name: &'static str,
+        stream: Box<dyn Write + Send>,
+    },
 }
 
 impl Sink {
@@ -30,13 +40,16 @@ impl Sink {
     /// The standard output, without the lock and the buffer that the rest of the program shares.
     pub(super) fn stdout() -> io::Result<Self> {
         #[cfg(unix)]
-        let stream = {
-            use std::os::fd::AsFd;
-            Box::new(File::from(io::stdout().as_fd().try_clone_to_owned()?))
-        };
+        let sink = Self::output(io::stdout().as_fd().try_clone_to_owned()?);
         #[cfg(not(unix))]
-        let stream = Box::new(io::stdout());
-        Ok(Self { to: To::Stream { name: "stdout", stream }, is_torn: false })
+        let sink = Ok(Self::other(Box::new(io::stdout())));
+        sink
+    }
+
+    /// The same of a copy of its descriptor.
+    #[cfg(unix)]
+    pub(super) fn output(descriptor: OwnedFd) -> io::Result<Self> {
+        Ok(Self { to: To::Stdout(Stdout::new(descriptor)?), is_torn: false })
     }
 
     pub(super) fn other(stream: Box<dyn Write + Send>) -> Self {
@@ -81,6 +94,8 @@ impl Sink {
         while written < bytes.len() {
             let stream: &mut dyn Write = match &mut self.to {
                 To::File { file, .. } => file,
+                #[cfg(unix)]
+                To::Stdout(stdout) => stdout,
                 To::Stream { stream, .. } => stream,
             };
             match stream.write(&bytes[written..]) {
@@ -89,7 +104,7 @@ impl Sink {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // A pipe is full; or somebody who shares a descriptor has made it so that it does not wait.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && !gives_up() => {
-                    thread::sleep(PAUSE);
+                    self.pause();
                 }
                 Err(error) => return (written, Err(error)),
             }
@@ -97,9 +112,31 @@ impl Sink {
         (written, Ok(()))
     }
 
+    /// Waits for a moment, or until there is room, if the system tells.
+    fn pause(&self) {
+        #[cfg(unix)]
+        {
+            use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+            let descriptor = match &self.to {
+                To::File { file, .. } => Some(file.as_fd()),
+                To::Stdout(stdout) => Some(stdout.as_fd()),
+                To::Stream { .. } => None,
+            };
+            if let Some(descriptor) = descriptor {
+                let timeout = PollTimeout::try_from(PAUSE).expect("it is short");
+                if poll(&mut [PollFd::new(descriptor, PollFlags::POLLOUT)], timeout).is_ok() {
+                    return;
+                }
+            }
+        }
+        thread::sleep(PAUSE);
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         match &mut self.to {
             To::File { .. } => Ok(()),
+            #[cfg(unix)]
+            To::Stdout(_) => Ok(()),
             To::Stream { stream, .. } => stream.flush(),
         }
     }
@@ -113,6 +150,62 @@ impl Sink {
         };
         let is_last = metadata.is_file() && metadata.len() == end;
         is_last && file.set_len(end.saturating_sub(bytes as u64)).is_ok()
+    }
+}
+
+/// The standard output, which is never waited for within a write: whoever has a full pipe for it is to hear that the log
+/// goes elsewhere. The descriptor is shared with the rest of the program, so it stays as it is.
+#[cfg(unix)]
+enum Stdout {
+    /// A pipe that was opened once more where the system lets that be done, a file, or a terminal.
+    File(File),
+    /// Of a service manager, mostly.
+    Socket(socket2::Socket),
+}
+
+#[cfg(unix)]
+impl Stdout {
+    fn new(descriptor: OwnedFd) -> io::Result<Self> {
+        use nix::libc::O_NONBLOCK;
+        use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+        let file = File::from(descriptor);
+        let kind = file.metadata()?.file_type();
+        if kind.is_socket() {
+            return Ok(Self::Socket(socket2::Socket::from(OwnedFd::from(file))));
+        }
+        // Another opening of the same pipe has flags of its own, where /proc is there and the pipe may be written by this
+        // user. What is not so is written as it is.
+        let again = || {
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(path)
+        };
+        let again = if kind.is_fifo() { again().ok() } else { None };
+        Ok(Self::File(again.unwrap_or(file)))
+    }
+}
+
+#[cfg(unix)]
+impl AsFd for Stdout {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::File(file) => file.as_fd(),
+            Self::Socket(socket) => socket.as_fd(),
+        }
+    }
+}
+
+#[cfg(unix)]
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        use nix::libc::{MSG_DONTWAIT, MSG_NOSIGNAL};
+        match self {
+            Self::File(file) => file.write(bytes),
+            Self::Socket(socket) => socket.send_with_flags(bytes, MSG_DONTWAIT | MSG_NOSIGNAL),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -141,6 +234,8 @@ impl fmt::Display for Sink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.to {
             To::File { path, .. } => path.display().fmt(f),
+            #[cfg(unix)]
+            To::Stdout(_) => f.write_str("stdout"),
             To::Stream { name, .. } => f.write_str(name),
         }
     }

@@ -97,12 +97,14 @@ fn a_log_says_where_it_goes() {
 /// Pipes with a name, for readers that come and go.
 #[cfg(all(unix, feature = "config"))]
 mod pipes {
+    use super::super::queue::Bell;
     use super::super::{Log, Sink};
     use std::fs::{self, File, OpenOptions};
+    use std::os::fd::{AsRawFd, OwnedFd};
     use std::os::unix::fs::OpenOptionsExt;
     use std::path::{Path, PathBuf};
     use std::process::Command;
-    use std::sync::mpsc;
+    use std::sync::{Arc, mpsc};
     use std::thread;
     use std::time::{Duration, Instant};
 
@@ -135,28 +137,26 @@ mod pipes {
         Sink::file(path).expect("somebody reads it");
     }
 
-    #[test]
-    fn lines_leave_a_pipe_that_nobody_empties_for_the_next_place() {
-        let (folder, path) = pipe();
-        let _reader = reader(&path);
-        let logging = Log::file(&path).start(1).expect("somebody reads it");
-        let line = [&[b'x'; 999][..], b"\n"].concat();
+    /// A log to `target` that nobody takes any more, with more lines than there is room for.
+    fn stuck(log: Log, lines: &[u8]) -> crate::log::Logging {
+        let logging = log.start(1).expect("somebody reads it");
         for _ in 0..200 {
-            logging.logs[0].lines.push(&line);
+            logging.logs[0].lines.push(lines);
         }
-        let next = folder.path().join("next");
         // The thread is to be in the midst of them.
         let begun = Instant::now();
         while logging.end.figures.unwritten() == 200 && begun.elapsed() < PATIENCE {
             thread::sleep(Duration::from_millis(1));
         }
         thread::sleep(Duration::from_millis(50));
-        let place = logging.place.as_ref().expect("it is a file");
-        place.0.switch(Sink::file(next.clone()).expect("a new file"));
-        logging.logs[0].lines.push(b"last\n");
+        logging
+    }
+
+    /// Waits for the last line in a file, and looks whether all lines in it are whole.
+    fn comes_whole(path: &Path) -> usize {
         let begun = Instant::now();
         let text = loop {
-            let text = fs::read_to_string(&next).expect("it is there");
+            let text = fs::read_to_string(path).unwrap_or_default();
             if text.ends_with("last\n") {
                 break text;
             }
@@ -164,6 +164,64 @@ mod pipes {
             thread::sleep(Duration::from_millis(1));
         };
         assert!(text.lines().all(|one| one == "last" || one.len() == 999), "lines are whole");
-        assert!(logging.end.figures.dropped() == 0 && text.lines().count() > 100);
+        text.lines().count()
+    }
+
+    #[test]
+    fn who_opens_a_log_again_frees_it_of_a_pipe_that_nobody_empties() {
+        let (_folder, path) = pipe();
+        let reader = reader(&path);
+        let logging = stuck(Log::file(&path), &[&[b'x'; 999][..], b"\n"].concat());
+        fs::remove_file(&path).expect("it is there");
+        logging.place.as_ref().expect("it is a file").reopen();
+        logging.logs[0].lines.push(b"last\n");
+        assert!(comes_whole(&path) > 100 && logging.end.figures.dropped() == 0);
+        drop(reader);
+    }
+
+    #[test]
+    fn lines_leave_an_output_that_nobody_takes_for_the_next_place() {
+        let (pipe_reader, pipe) = std::io::pipe().expect("there are descriptors");
+        let (peer, socket) = std::os::unix::net::UnixStream::pair().expect("the same");
+        for output in [OwnedFd::from(pipe), OwnedFd::from(socket)] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let next = folder.path().join("next");
+            let bell = Arc::new(Bell::default());
+            let shared = output.try_clone().expect("there are descriptors");
+            let mut sink = Sink::output(output).expect("it is open");
+            let line = [&[b'x'; 999][..], b"\n"].concat();
+            let switch = Arc::clone(&bell);
+            let place = next.clone();
+            let switcher = thread::spawn(move || {
+                thread::sleep(Duration::from_millis(50));
+                switch.switch(Sink::file(place).expect("a new file"));
+            });
+            let (written, outcome) = sink.write(&line.repeat(2000), || bell.wants_another());
+            let error = outcome.expect_err("there is no room for 2 MB");
+            assert_eq!((error.kind(), written % 1000), (std::io::ErrorKind::WouldBlock, 0));
+            assert!(written > 0 && next.exists());
+            switcher.join().expect("no panic");
+            // Who shares the output finds it as it was.
+            if let Ok(text) =
+                fs::read_to_string(format!("/proc/self/fdinfo/{}", shared.as_raw_fd()))
+            {
+                let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+                let flags = i32::from_str_radix(flags.expect("there are some").trim(), 8);
+                assert_eq!(flags.expect("a number") & nix::libc::O_NONBLOCK, 0);
+            }
+        }
+        drop((pipe_reader, peer));
+    }
+
+    #[test]
+    fn lines_leave_a_pipe_that_nobody_empties_for_the_next_place() {
+        let (folder, path) = pipe();
+        let _reader = reader(&path);
+        let logging = stuck(Log::file(&path), &[&[b'x'; 999][..], b"\n"].concat());
+        let next = folder.path().join("next");
+        let place = logging.place.as_ref().expect("it is a file");
+        place.0.switch(Sink::file(next.clone()).expect("a new file"));
+        logging.logs[0].lines.push(b"last\n");
+        assert!(comes_whole(&next) > 100 && logging.end.figures.dropped() == 0);
     }
 }

@@ -27,9 +27,7 @@ impl Writer {
             self.wait();
             self.bell.answer();
             self.go_elsewhere(&mut fails);
-            if self.bell.takes_reopen() {
-                self.reopen();
-            }
+            self.reopen();
             // Before the last look at what waits, so that nothing comes after it.
             let is_last = match self.bell.life() {
                 Life::On => false,
@@ -81,15 +79,16 @@ impl Writer {
     }
 
     /// Writes whole lines. Those that the system does not take are lost; those that a pipe does not take go to the next
-    /// place, as soon as there is one.
+    /// place, as soon as there is one, or to who has the pipe's name by now.
     fn write(&mut self, mut lines: &[u8], fails: &mut bool) {
         let count = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
         while !lines.is_empty() {
-            let (written, outcome) = self.sink.write(lines, || self.bell.has_next());
+            let (written, outcome) = self.sink.write(lines, || self.bell.wants_another());
             self.figures.written.add(count(&lines[..written]));
             lines = &lines[written..];
             if matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
                 self.go_elsewhere(fails);
+                self.reopen();
                 continue;
             }
             let lost = count(lines);
@@ -98,7 +97,11 @@ impl Writer {
         }
     }
 
+    /// Opens the file again, if that was asked for.
     fn reopen(&mut self) {
+        if !self.bell.takes_reopen() {
+            return;
+        }
         match self.sink.reopen() {
             Ok(false) => {
                 tracing::warn!(target: "peregrine", log = %self.sink,

@@ -6,6 +6,9 @@ use std::env;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+/// A socket without a name, in the words of sd_listen_fds_with_names(3).
+const UNNAMED: &str = "unknown";
+
 /// What was handed over. It can be taken once.
 struct Given {
     sockets: Vec<(String, Option<Result<Socket, String>>)>,
@@ -66,6 +69,12 @@ impl Given {
         if self.sockets.is_empty() {
             return Err(Missing::All(self.reason));
         }
+        // One alone that nobody named can only be meant for who asks. Among several there is no telling.
+        if let [(known, Some(_))] = &mut *self.sockets
+            && is_of_nobody(known)
+        {
+            name.clone_into(known);
+        }
         let called = |(known, _): &&mut (String, _)| known == name;
         let taken = self.sockets.iter_mut().filter(called).filter_map(|(_, socket)| socket.take());
         let taken: Result<Vec<_>, _> = taken.collect();
@@ -85,14 +94,22 @@ impl Given {
         }
         let names: Vec<_> = self.sockets.iter().map(|(name, _)| format!("`{name}`")).collect();
         let names = names.join(", ");
-        format!("handed over were {names}: write FileDescriptorName={asked} in the socket unit")
+        format!(
+            "handed over were {names}: write FileDescriptorName={asked} in the socket unit, or have \
+             LISTEN_FDNAMES name each one, with colons between them"
+        )
     }
+}
+
+/// Is that what a socket is called to which nobody gave a name? systemd calls it as its unit then.
+fn is_of_nobody(name: &str) -> bool {
+    name.is_empty() || name == UNNAMED || name.ends_with(".socket")
 }
 
 /// A name for each of `count` sockets. Who has none is called as sd_listen_fds_with_names(3) does it.
 fn name_all(names: &str, count: usize) -> Vec<String> {
     let given = names.split(':').filter(|_| !names.is_empty());
-    let all = given.map(str::to_owned).chain(std::iter::repeat("unknown".to_owned()));
+    let all = given.map(str::to_owned).chain(std::iter::repeat(UNNAMED.to_owned()));
     all.take(count).collect()
 }
 
@@ -130,6 +147,25 @@ mod tests {
         let text = given.take("web").expect_err("they are taken").to_string();
         assert!(text.contains("taken already"), "{text}");
         assert_eq!(given.take("admin").expect("there is one").len(), 1);
+    }
+
+    #[test]
+    fn one_socket_alone_that_nobody_named_is_for_who_asks_first() {
+        for name in ["", "unknown", "app.socket"] {
+            let mut given =
+                Given { sockets: vec![(name.to_owned(), Some(Ok(socket())))], reason: "" };
+            assert_eq!(given.take("web").expect("it is meant").len(), 1, "{name:?}");
+            let text = given.take("admin").expect_err("it is taken").to_string();
+            assert!(text.contains("were `web`: ") && text.contains("=admin"), "{text}");
+            let text = given.take("web").expect_err("it is taken").to_string();
+            assert!(text.contains("taken already"), "{text}");
+        }
+        for names in [vec!["http"], vec!["unknown", "unknown"], vec!["http", "unknown"]] {
+            let sockets = names.iter().map(|name| ((*name).to_owned(), Some(Ok(socket()))));
+            let mut given = Given { sockets: sockets.collect(), reason: "" };
+            let text = given.take("web").expect_err("it may be meant or not").to_string();
+            assert!(text.contains("LISTEN_FDNAMES"), "{text}");
+        }
     }
 
     #[test]

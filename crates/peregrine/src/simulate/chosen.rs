@@ -5,13 +5,17 @@ use std::ops::{Range, RangeInclusive};
 /// The variable that says which seeds to run.
 pub(super) const VARIABLE: &str = "PEREGRINE_SEEDS";
 
+/// No seeds at all.
+#[expect(clippy::reversed_empty_ranges, reason = "that is what is meant")]
+const NONE: RangeInclusive<u64> = 1..=0;
+
 /// Seeds to run a test with: a range (`0..200`), or those of a list (`[3, 17]`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seeds(Kind);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
-    Range(Range<u64>),
+    Range(RangeInclusive<u64>),
     List(Vec<u64>),
 }
 
@@ -27,7 +31,7 @@ impl Seeds {
     pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
         let (range, list) = match &self.0 {
             Kind::Range(range) => (range.clone(), &[][..]),
-            Kind::List(list) => (0..0, &list[..]),
+            Kind::List(list) => (NONE, &list[..]),
         };
         range.chain(list.iter().copied())
     }
@@ -35,14 +39,14 @@ impl Seeds {
 
 impl From<Range<u64>> for Seeds {
     fn from(range: Range<u64>) -> Self {
-        Self(Kind::Range(range))
+        let last = range.end.checked_sub(1).filter(|_| !range.is_empty());
+        Self(Kind::Range(last.map_or(NONE, |last| range.start..=last)))
     }
 }
 
 impl From<RangeInclusive<u64>> for Seeds {
     fn from(range: RangeInclusive<u64>) -> Self {
-        let (from, to) = range.into_inner();
-        Self(Kind::Range(from..to.saturating_add(1)))
+        Self(Kind::Range(range))
     }
 }
 
@@ -62,11 +66,11 @@ impl From<Vec<u64>> for Seeds {
 fn parse(text: &str) -> Result<Seeds, String> {
     let number = |text: &str| text.trim().replace('_', "").parse::<u64>();
     let range = match text.split_once("..") {
-        None => number(text).map(|seed| seed..seed.saturating_add(1)),
-        Some((from, to)) => number(from).and_then(|from| Ok(from..number(to)?)),
+        None => number(text).map(|seed| Seeds::from(seed..=seed)),
+        Some((from, to)) => number(from).and_then(|from| Ok(Seeds::from(from..number(to)?))),
     };
     match range {
-        Ok(range) if !range.is_empty() => Ok(range.into()),
+        Ok(seeds) if seeds.iter().next().is_some() => Ok(seeds),
         _ => Err(format!(
             "{VARIABLE} is {text:?}, which names no seed: write one, as `17`, or a range, as `0..1000`"
         )),
@@ -82,6 +86,7 @@ mod tests {
         assert_eq!(parse("17"), Ok((17..18).into()));
         assert_eq!(parse(" 3..5 "), Ok((3..=4).into()));
         assert_eq!(parse("1_000"), Ok((1_000..1_001).into()));
+        assert_eq!(parse("18446744073709551615"), Ok((u64::MAX..=u64::MAX).into()));
         // No list of them is made.
         assert!(parse("0..18446744073709551615").is_ok_and(|seeds| seeds.iter().next() == Some(0)));
         for wrong in ["", "all", "5..3", "1..", "..2", "-1"] {
@@ -94,5 +99,7 @@ mod tests {
         assert_eq!(Seeds::from([7, 3]).iter().collect::<Vec<_>>(), [7, 3]);
         assert_eq!(Seeds::from(vec![1]).iter().collect::<Vec<_>>(), [1]);
         assert_eq!(Seeds::from(2..4).iter().collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(Seeds::from(u64::MAX..=u64::MAX).iter().collect::<Vec<_>>(), [u64::MAX]);
+        assert_eq!(Seeds::from(0..0).iter().count(), 0);
     }
 }

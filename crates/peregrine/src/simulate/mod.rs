@@ -45,6 +45,7 @@
 //!   away, or the run ends as a deadlock. Tests have something else in their place, or a second server of the simulation.
 //!   `tokio::task::spawn_blocking` works: time stands still meanwhile.
 //! - The admin listener, the access log, files of certificates and signals are left out.
+//! - A simulation has a runtime of its own: tests are plain `#[test]`, since `#[tokio::test]` has another one.
 //! - A handler that blocks its thread blocks the test, and a task of `tokio::spawn` that never waits (but yields) keeps
 //!   the run from going on. No limit helps against these two.
 //!

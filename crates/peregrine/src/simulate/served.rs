@@ -2,7 +2,7 @@
 
 use super::client::SimClient;
 use super::connection::SimConnection;
-use super::sim::Sim;
+use super::sim::{Sim, caught};
 use crate::listener::Settings;
 use crate::make::Make;
 use crate::server::Simulated;
@@ -71,7 +71,8 @@ impl SimServer {
         for (number, worker) in starts.into_iter().enumerate() {
             let (sim, running) = (sim.clone(), Rc::clone(&running));
             network.spawn(async move {
-                match worker.run(&sim).await {
+                let ran = caught(worker.run(&sim)).await;
+                match ran.unwrap_or_else(|text| Err(format!("a worker panicked: {text}"))) {
                     Ok(report) => {
                         running.reports.borrow_mut()[number] = Some(report);
                         running.ended.notify_waiters();

@@ -258,7 +258,7 @@ impl<T> Future for Task<T> {
 }
 
 /// Awaits `future`. Its panic is an error, with the message.
-async fn caught<F: Future>(future: F) -> Result<F::Output, String> {
+pub(super) async fn caught<F: Future>(future: F) -> Result<F::Output, String> {
     let mut future = pin!(future);
     let polled =
         poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {

@@ -195,7 +195,7 @@ impl Simulation {
         let cause = match (ended, network.stuck(), sim.failure()) {
             (_, _, Some(cause)) => cause,
             (Err(_), Some(stuck), _) => cause_of(&stuck, (self.time_max, self.steps_max)),
-            (Err(panic), None, _) => message(&*panic),
+            (Err(panic), None, _) => of_run(message(&*panic)),
             (Ok(Ok(())), ..) => {
                 let (trace, time) = (network.trace(), network.now());
                 return Ok(Passed { trace, time, steps: network.polls() });
@@ -241,21 +241,31 @@ async fn live<V: Verdict>(sim: &Sim, test: impl AsyncFn(Sim) -> V) {
     }
 }
 
-/// Hears of panics until it is dropped. Then the thread is as if no worker had been there.
-struct Hearing;
+/// Hears of panics until it is dropped. Then the thread is as if no worker had been there, and whoever heard before
+/// hears again.
+struct Hearing(Option<panics::Listener>);
 
 impl Hearing {
     fn begin(hear: impl Fn(&str) + 'static) -> Self {
-        panics::hear(Some(Rc::new(hear)));
-        Self
+        Self(panics::hear(Some(Rc::new(hear))))
     }
 }
 
 impl Drop for Hearing {
     fn drop(&mut self) {
-        panics::hear(None);
+        drop(panics::hear(self.0.take()));
         Locals::default().announce();
     }
+}
+
+/// What a run that did not begin died of, with the remedy where it is known.
+fn of_run(message: String) -> String {
+    if message.contains("runtime from within a runtime") {
+        return "a simulation has a runtime of its own, and there is one on this thread already: call it from a plain #[test] \
+                rather than #[tokio::test], and not from within another simulation"
+            .to_owned();
+    }
+    message
 }
 
 /// The test's name, which its thread has.

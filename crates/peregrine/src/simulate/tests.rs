@@ -1,5 +1,6 @@
 //! What simulations promise.
 
+mod attacks;
 mod failures;
 mod wires;
 

@@ -117,10 +117,12 @@ pub fn field_problem(path: &str, reason: &str) -> Problem {
     };
     let kind = "unexpected-value";
     let status = StatusCode::UNPROCESSABLE_ENTITY;
-    if path == "." {
-        return Problem::new(status, kind, reason.to_owned()).with("path", "");
-    }
-    Problem::new(status, kind, format!("{path}: {reason}")).with("path", path)
+    // Who shows it beside a field does not want to take the text apart.
+    let (detail, path) = match &*path {
+        "." => (reason.to_owned(), String::new()),
+        _ => (format!("{path}: {reason}"), path),
+    };
+    Problem::new(status, kind, detail).with("path", path).with("reason", reason)
 }
 
 /// The field's name in serde's message for a missing field. The path from serde_path_to_error ends

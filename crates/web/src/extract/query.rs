@@ -107,6 +107,22 @@ mod tests {
         assert_eq!(map.expect("pairs").0["a"], "1");
     }
 
+    /// As the form style of OpenAPI has it, in which such a list is described.
+    #[test]
+    fn an_empty_text_is_an_item_of_a_list_and_no_key_is_an_empty_list() {
+        for (target, expected) in [
+            ("/?text=", &[][..]),
+            ("/?text=&tag", &[""]),
+            ("/?text=&tag=", &[""]),
+            ("/?text=&tag=&tag=", &["", ""]),
+            ("/?text=&tag=&tag=x", &["", "x"]),
+            ("/?text=&tag=a,b", &["a,b"]),
+        ] {
+            let Query(found) = search(target).expect("a search");
+            assert_eq!(found.tag, expected, "{target}");
+        }
+    }
+
     #[test]
     fn a_wrong_query_names_the_field_and_the_reason() {
         for (target, path, reason) in [
@@ -117,7 +133,9 @@ mod tests {
             let problem = search(target).expect_err("wrong");
             assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "invalid-query"));
             assert!(problem.detail.ends_with(reason), "{}", problem.detail);
-            assert_eq!(problem.members, [("path".into(), path.into())]);
+            let reason = reason.split_once(": ").map_or(reason, |(_, reason)| reason);
+            let members = [("path".into(), path.into()), ("reason".into(), reason.into())];
+            assert_eq!(problem.members, members);
         }
     }
 

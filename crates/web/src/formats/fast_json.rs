@@ -14,7 +14,10 @@ use std::cell::RefCell;
 /// JSON in a request or a response, by the feature `fast-json`: read by the crate `simd-json`, which pays for documents of many kilobytes. Small ones
 /// [`Json`] reads as fast, and its library has less `unsafe` code. Written it is as by [`Json`].
 ///
-/// What `simd-json` refuses, `serde_json` is asked about, so all that [`Json`] takes is taken here, and problems are the same.
+/// What `simd-json` refuses, `serde_json` is asked about, so all that [`Json`] takes is taken here, and problems are the same. Two things differ:
+///
+/// - a number with more than 15 digits, or a large exponent, that is read as a float may differ in its last bit, in which [`Json`] is less exact;
+/// - an enum with `#[serde(tag = "..")]` that is sent as a list may have the variant's number in place of its name, which [`Json`] refuses.
 ///
 /// ```
 /// use peregrine::App;
@@ -31,7 +34,7 @@ use std::cell::RefCell;
 pub struct FastJson<T>(pub T);
 
 /// As deep as `serde_json` reads.
-const DEPTH_MAX: usize = 128;
+const DEPTH_MAX: usize = 127;
 /// What was needed for a longer document is not kept.
 const KEPT_BYTES_MAX: usize = 256 * 1024;
 
@@ -54,6 +57,9 @@ impl<T: DeserializeOwned> FromRequest for FastJson<T> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    if has_minus_zero(bytes) {
+        return None;
+    }
     // A type's own code may read JSON in its turn, so nothing is borrowed meanwhile.
     let mut buffers =
         BUFFERS.take().unwrap_or_else(|| Buffers::with_max_depth(bytes.len(), DEPTH_MAX));
@@ -66,6 +72,13 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
         BUFFERS.set(Some(buffers));
     }
     value
+}
+
+/// May there be a `-0`? That is the float -0.0 for `serde_json`, and the integer 0 for `simd-json`.
+fn has_minus_zero(bytes: &[u8]) -> bool {
+    memchr::memchr_iter(b'-', bytes).any(|at| {
+        bytes.get(at + 1) == Some(&b'0') && !matches!(bytes.get(at + 2), Some(b'.' | b'e' | b'E'))
+    })
 }
 
 impl<T: Serialize> IntoResponse for FastJson<T> {

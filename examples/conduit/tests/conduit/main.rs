@@ -1,6 +1,7 @@
 //! The application from outside, by what the specification says: each endpoint in process, and the whole on sockets.
 
 mod articles;
+mod attacks;
 mod comments;
 mod document;
 mod guide;

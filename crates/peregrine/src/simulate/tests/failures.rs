@@ -110,7 +110,7 @@ fn a_run_has_limits_of_time_and_of_steps() {
 }
 
 /// The message of a panic in `run`.
-fn told(run: impl FnOnce()) -> String {
+pub(super) fn told(run: impl FnOnce()) -> String {
     let panic = catch_unwind(AssertUnwindSafe(run)).expect_err("it fails");
     sim::message(&*panic)
 }
