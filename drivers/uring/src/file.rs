@@ -2,6 +2,8 @@
 //!
 //! It is a plain call for what the socket has room for, and the ring says when there is room for more. The ring's
 //! own operation (`splice`) always takes a thread of the kernel's and a pipe.
+//!
+//! The call knows no `MSG_NOSIGNAL`: it counts on `SIGPIPE` being ignored, with which programs in Rust begin.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
