@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::num::NonZeroUsize;
+use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -27,6 +28,10 @@ on_both_drivers! {
     a_head_has_the_length_and_nothing_else,
     a_file_that_is_replaced_while_it_is_sent_is_the_one_that_was_asked_for,
     a_peer_that_does_not_read_keeps_nobody_else_waiting,
+    a_file_that_is_cut_short_while_it_is_sent_cuts_its_response,
+    requests_behind_a_file_are_answered_behind_it,
+    peers_that_leave_take_their_files_along,
+    a_download_ends_before_the_server_does,
 }
 
 /// Content of so many bytes, in which every place can be told from others.
@@ -118,8 +123,17 @@ fn a_file_that_is_replaced_while_it_is_sent_is_the_one_that_was_asked_for(choice
     fs::rename(&other, folder.path().join(size.to_string())).expect("in the same folder");
     let (_, whole) = answer(peer, begun);
     assert!(whole == content(size), "every byte is of the first file");
-    let (_, whole) = answer(ask(&running, "GET", &size.to_string(), ""), Vec::new());
-    assert!(whole == vec![b'x'; size], "the next answer is of the second one");
+    // A file counts as it was for a moment.
+    let mut whole = Vec::new();
+    for _ in 0..100 {
+        whole = answer(ask(&running, "GET", &size.to_string(), ""), Vec::new()).1;
+        if whole.starts_with(b"x") {
+            break;
+        }
+        assert!(whole == content(size), "an answer is of one file");
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert!(whole == vec![b'x'; size], "later answers are of the second one");
     running.shut_down().expect("it ends in order");
 }
 
@@ -135,4 +149,109 @@ fn a_peer_that_does_not_read_keeps_nobody_else_waiting(choice: DriverChoice) {
         assert!(whole == content(SIZES[5]), "who reads late gets all of it");
     }
     running.shut_down().expect("it ends in order");
+}
+
+fn a_file_that_is_cut_short_while_it_is_sent_cuts_its_response(choice: DriverChoice) {
+    let Some((folder, running)) = start(choice) else { return };
+    let size = SIZES[5];
+    let mut peer = ask(&running, "GET", &size.to_string(), "");
+    let mut all = vec![0; 1000];
+    peer.read_exact(&mut all).expect("it has begun");
+    let path = folder.path().join(size.to_string());
+    fs::File::options()
+        .write(true)
+        .open(path)
+        .expect("it is there")
+        .set_len(500_000)
+        .expect("shorter");
+    let is_in_order = peer.read_to_end(&mut all);
+    let at = all.windows(4).position(|it| it == b"\r\n\r\n").expect("a head") + 4;
+    let sent = &all[at..];
+    assert!(sent.len() < size, "{} bytes, {is_in_order:?}", sent.len());
+    // What is cut off a file is zeros to whoever looks at it just then.
+    let expected = content(size);
+    let is_of_it =
+        sent.iter().zip(&expected).all(|(byte, expected)| byte == expected || *byte == 0);
+    assert!(is_of_it, "nothing but the file");
+    assert!(sent[..500_000.min(sent.len())] == expected[..500_000.min(sent.len())]);
+    let (_, small) = answer(ask(&running, "GET", "1000", ""), Vec::new());
+    assert!(small == content(1000), "the server goes on");
+    running.shut_down().expect("it ends in order");
+}
+
+fn requests_behind_a_file_are_answered_behind_it(choice: DriverChoice) {
+    let Some((_folder, running)) = start(choice) else { return };
+    let mut peer = TcpStream::connect(running.http_address().expect("HTTP")).expect("it listens");
+    peer.set_read_timeout(Some(Duration::from_secs(30))).expect("more than zero");
+    let sizes = [300_000, 1, 10_000_000, 1000, 65_536, 300_000];
+    let mut asked = String::new();
+    for (place, size) in sizes.iter().enumerate() {
+        let close = if place + 1 == sizes.len() { "Connection: close\r\n" } else { "" };
+        asked += &format!("GET /f/{size} HTTP/1.1\r\nHost: a\r\n{close}\r\n");
+    }
+    peer.write_all(asked.as_bytes()).expect("connected");
+    let mut all = Vec::new();
+    peer.read_to_end(&mut all).expect("an end in order");
+    let mut rest = &all[..];
+    for size in sizes {
+        let at = rest.windows(4).position(|it| it == b"\r\n\r\n").expect("a head") + 4;
+        assert!(rest[at..].starts_with(&content(size)), "{size} bytes in their place");
+        rest = &rest[at + size..];
+    }
+    assert!(rest.is_empty());
+    running.shut_down().expect("it ends in order");
+}
+
+/// How many descriptors of files in this folder the process has.
+#[cfg(target_os = "linux")]
+fn open_in(folder: &TempDir) -> usize {
+    let all = fs::read_dir("/proc/self/fd").expect("the system tells");
+    let targets = all.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
+    targets.filter(|target| target.starts_with(folder.path()) && target != folder.path()).count()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_in(_: &TempDir) -> usize {
+    0
+}
+
+fn peers_that_leave_take_their_files_along(choice: DriverChoice) {
+    let Some((folder, running)) = start(choice) else { return };
+    let name = SIZES[5].to_string();
+    let path = folder.path().join(&name);
+    for _ in 0..8 {
+        let mut peer = ask(&running, "GET", &name, "");
+        peer.read_exact(&mut [0; 1000]).expect("it has begun");
+        // What is open is deleted while it is sent.
+        fs::remove_file(&path).expect("it is there");
+        fs::write(&path, content(SIZES[5])).expect("there is room");
+        drop(peer);
+        thread::sleep(Duration::from_millis(50));
+    }
+    // What is kept is given up with the next look at the disk after its time.
+    let mut open = usize::MAX;
+    for _ in 0..100 {
+        thread::sleep(Duration::from_millis(100));
+        answer(ask(&running, "GET", "300000", ""), Vec::new());
+        open = open_in(&folder);
+        if open <= 1 {
+            break;
+        }
+    }
+    assert!(open <= 1, "{open} files are open");
+    running.shut_down().expect("it ends in order");
+    assert_eq!(open_in(&folder), 0);
+}
+
+fn a_download_ends_before_the_server_does(choice: DriverChoice) {
+    let Some((_folder, running)) = start(choice) else { return };
+    let mut peer = ask(&running, "GET", &SIZES[5].to_string(), "");
+    let mut begun = vec![0; 1000];
+    peer.read_exact(&mut begun).expect("it has begun");
+    let reader = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(200));
+        answer(peer, begun).1
+    });
+    running.shut_down().expect("it ends in order");
+    assert!(reader.join().expect("it reads") == content(SIZES[5]));
 }

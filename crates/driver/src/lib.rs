@@ -27,7 +27,7 @@ mod threads;
 pub use figures::{Figures, TURN_BOUNDS};
 pub use nodes::by_node;
 pub use passed::Passed;
-pub use piece::{Piece, Shared};
+pub use piece::{FilePart, Piece, Shared};
 pub use sockets::SocketOptions;
 pub use threads::{Functions, Threads};
 
@@ -241,16 +241,37 @@ pub trait Stream: 'static {
     /// For bytes that are many: a few cost less when they are copied to `out`. The default copies.
     fn send_shared(&self, out: &mut Vec<u8>, shared: Bytes) {
         let shared = Piece::shared(shared);
-        out.extend_from_slice(&shared);
+        out.extend_from_slice(shared.bytes());
         self.send(out);
     }
 
-    /// Ready when the kernel has everything that was passed to [`send`](Self::send) and
-    /// [`send_shared`](Self::send_shared), and after [`finish`](Self::finish) the end of our side as well.
+    /// May [`send_file`](Self::send_file) be called? By default it may not.
+    fn sends_files(&self) -> bool {
+        false
+    }
+
+    /// As [`send`](Self::send) of `out`, and of a part of a file behind it, which the kernel gives from its own
+    /// memory to the socket. The driver keeps the file open until the kernel took the part, or nothing more can be
+    /// sent.
+    ///
+    /// The caller sees to it that the part is in the kernel's memory: what must come from a disk holds up the worker.
+    /// A file that ends before the part does, or that cannot be read, ends sending: what was passed before is sent and
+    /// nothing else, and [`poll_sent`](Self::poll_sent) fails with `UnexpectedEof`, which means nothing else there.
+    ///
+    /// The default sends `out`, and ends our side, since the part cannot be sent.
+    fn send_file(&self, out: &mut Vec<u8>, part: FilePart) {
+        self.send(out);
+        drop(part);
+        self.finish();
+    }
+
+    /// Ready when the kernel has everything that was passed to [`send`](Self::send),
+    /// [`send_shared`](Self::send_shared) and [`send_file`](Self::send_file), and after
+    /// [`finish`](Self::finish) the end of our side as well.
     ///
     /// # Errors
-    /// The connection broke, and how much was sent is unknown; or bytes were passed after the end.
-    /// Every later call returns the error again.
+    /// The connection broke, and how much was sent is unknown; or bytes were passed after the end; or a file
+    /// did not have what it was to have. Every later call returns the error again.
     fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// Would [`poll_sent`](Self::poll_sent) be ready? Asks for no wake-up.

@@ -1,20 +1,24 @@
 //! A piece of what is to be sent.
 
 use std::fmt;
+use std::fs::File;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
-/// Bytes that a driver holds until the kernel took them: its own, or bytes that others have too.
+/// What a driver holds until the kernel took it: bytes of its own, bytes that others have too, or a part of a file.
 ///
-/// The bytes stay where they are, unchanged, for as long as the piece lives, also when it is moved.
+/// Bytes stay where they are, unchanged, for as long as the piece lives, also when it is moved.
 #[derive(Debug)]
 pub enum Piece {
     /// The driver's own memory, which it may use again.
     Owned(Vec<u8>),
     /// Memory of the application. Boxed, because few connections ever hold any.
     Shared(Box<Shared>),
+    /// A part of a file, whose bytes are not here.
+    File(Box<FilePart>),
 }
 
 impl Piece {
@@ -22,6 +26,37 @@ impl Piece {
     #[must_use]
     pub fn shared(bytes: Bytes) -> Self {
         Self::Shared(Box::new(Shared(Some(bytes))))
+    }
+
+    /// A part of a file.
+    #[must_use]
+    pub fn file(part: FilePart) -> Self {
+        Self::File(Box::new(part))
+    }
+
+    /// How many bytes it is to send.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::File(part) => part.length,
+            _ => self.bytes().len(),
+        }
+    }
+
+    /// Is there nothing in it?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes that are here: none of a file.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Owned(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+            Self::File(_) => &[],
+        }
     }
 }
 
@@ -31,14 +66,26 @@ impl Default for Piece {
     }
 }
 
-impl Deref for Piece {
-    type Target = [u8];
+/// Some bytes of a file that stays open while anybody has the part.
+#[derive(Clone, Debug)]
+pub struct FilePart {
+    /// The file.
+    pub file: Arc<File>,
+    /// Where its first byte is in the file.
+    pub at: u64,
+    /// How many bytes it has.
+    pub length: usize,
+}
 
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Owned(bytes) => bytes,
-            Self::Shared(bytes) => bytes,
-        }
+impl FilePart {
+    /// Does this error number of a call that takes from a file and gives to a socket speak of the file? What else
+    /// there may be speaks of the socket, or of the moment. The numbers are Linux's.
+    #[must_use]
+    pub fn is_at_fault(code: i32) -> bool {
+        const EIO: i32 = 5;
+        const EINVAL: i32 = 22;
+        const ESTALE: i32 = 116;
+        matches!(code, EIO | EINVAL | ESTALE)
     }
 }
 
@@ -88,7 +135,7 @@ mod tests {
             }
         }
         let piece = Piece::shared(Bytes::from_owner(Bomb));
-        assert_eq!(&*piece, b"bomb");
+        assert_eq!((piece.bytes(), piece.len()), (&b"bomb"[..], 4));
         drop(piece);
     }
 

@@ -1,10 +1,12 @@
-//! Content that is read while it is sent.
+//! Content that is read while it is sent, or that the connection's driver sends by itself.
 
+use crate::disk::{Now, has, read, read_now, warm};
 use crate::facts::Content;
 use crate::work::Work;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use peregrine_web::account::Charge;
+use peregrine_web::body::{BodyError, FileBody, Part};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
@@ -12,98 +14,174 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// How much is read at once. Two of these are in memory at most, one on its way and one read ahead.
+/// How much is read at once. Two of these are in memory at most: one on its way, and one that is read.
 const CHUNK_BYTES: u64 = 128 * 1024;
 
-/// A piece of a body: bytes at hand, or some of a file. This is all that a driver has to know in order to send
-/// a file itself.
+/// How much of a file a driver sends at once. Whether it is in the system's memory is asked before each.
+const PART_BYTES: u64 = 1024 * 1024;
+
+/// A piece of a body: bytes at hand, or some of a file.
 #[derive(Debug)]
 pub(crate) enum Piece {
     Bytes(Bytes),
     File { at: u64, length: u64 },
 }
 
-/// Pieces of one file that stays open. It is read only as far as the peer takes it, on threads that may
+/// Pieces of one file that stays open. It is read only as far as the peer takes it.
+///
+/// What the system has in its memory is read, or sent, where it is asked for. For the rest there are threads that may
 /// block.
-pub(crate) struct FileBody {
+pub(crate) struct OpenBody {
     file: Arc<File>,
     pieces: VecDeque<Piece>,
-    reading: Option<Work<io::Result<Vec<u8>>>>,
+    state: State,
+    /// The chunk that was read last. When its reader is done with it, its memory is used again.
+    last: Bytes,
     /// Bytes still to be sent.
     left: u64,
     charge: Charge,
 }
 
-impl FileBody {
-    pub(crate) fn new(file: Arc<File>, pieces: VecDeque<Piece>) -> Self {
+/// What is being done about the first piece.
+enum State {
+    Nothing,
+    Reading(Work<io::Result<Bytes>>),
+    /// So many bytes come into the system's memory.
+    Warming(Work<io::Result<()>>, u64),
+    /// The system does not tell what it has in its memory, so that the file is read by threads.
+    Reads,
+}
+
+impl OpenBody {
+    fn new(file: Arc<File>, pieces: VecDeque<Piece>) -> Self {
         let length = |piece: &Piece| match piece {
             Piece::Bytes(bytes) => bytes.len() as u64,
             Piece::File { length, .. } => *length,
         };
         let left = pieces.iter().map(length).sum();
-        Self { file, pieces, reading: None, left, charge: Charge::new() }
+        let (state, last, charge) = (State::Nothing, Bytes::new(), Charge::new());
+        Self { file, pieces, state, last, left, charge }
     }
 
-    /// Begins to read what comes first in the next piece, if that is of the file.
-    fn read(&mut self) {
-        let Some(Piece::File { at, length }) = self.pieces.front() else { return };
-        if *length == 0 {
-            return;
-        }
-        let (file, at) = (Arc::clone(&self.file), *at);
-        let bytes = usize::try_from(CHUNK_BYTES.min(*length)).unwrap_or(usize::MAX);
-        self.charge.set(bytes);
-        self.reading = Some(Work::begin(move || read(&file, at, bytes)));
-    }
-}
-
-impl HttpBody for FileBody {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+    /// The first piece, if it is of the file: where it begins, and its length. Pieces at hand are taken.
+    fn first(&mut self) -> Result<Option<Bytes>, (u64, u64)> {
         loop {
-            match self.pieces.front_mut() {
-                None => return Poll::Ready(None),
-                Some(Piece::File { length: 0, .. }) => {
-                    self.pieces.pop_front();
+            match self.pieces.pop_front() {
+                None => return Ok(None),
+                Some(Piece::File { length: 0, .. }) => {}
+                Some(Piece::File { at, length }) => {
+                    self.pieces.push_front(Piece::File { at, length });
+                    return Err((at, length));
                 }
                 Some(Piece::Bytes(bytes)) => {
-                    let bytes = std::mem::take(bytes);
-                    self.pieces.pop_front();
                     self.left -= bytes.len() as u64;
-                    return Poll::Ready(Some(Ok(Frame::data(bytes))));
+                    return Ok(Some(bytes));
                 }
-                Some(Piece::File { .. }) => break,
             }
         }
-        if self.reading.is_none() {
-            self.read();
-        }
-        let Some(reading) = &mut self.reading else { return Poll::Ready(None) };
-        let bytes = ready!(reading.poll(context));
-        self.reading = None;
-        let bytes = match bytes {
-            // The length was promised: a file that has become shorter breaks the response off.
-            Ok(bytes) if bytes.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
-            bytes => bytes,
-        };
-        let bytes = bytes.inspect_err(|error| {
-            tracing::error!(target: "peregrine", %error, "a file could not be read to its end");
-            self.pieces.clear();
-        })?;
-        let count = bytes.len() as u64;
+    }
+
+    /// So much of the first piece is given away.
+    fn advance(&mut self, count: u64) {
         if let Some(Piece::File { at, length }) = self.pieces.front_mut() {
             *at += count;
             *length -= count;
         }
         self.left -= count;
-        self.charge.set(0);
-        self.read();
-        Poll::Ready(Some(Ok(Frame::data(bytes.into()))))
+    }
+
+    /// The length was promised: what cannot be read breaks the response off.
+    fn fail<T>(&mut self, error: io::Error) -> Poll<Option<Result<T, BodyError>>> {
+        tracing::error!(target: "peregrine", %error, "a file could not be read to its end");
+        self.pieces.clear();
+        self.state = State::Nothing;
+        Poll::Ready(Some(Err(BodyError::Failed(error.into()))))
+    }
+
+    fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        at: u64,
+        length: u64,
+    ) -> Poll<io::Result<Bytes>> {
+        let wanted = usize::try_from(CHUNK_BYTES.min(length)).unwrap_or(usize::MAX);
+        self.charge.set(2 * wanted);
+        if matches!(self.state, State::Nothing) {
+            // The memory of the last chunk, unless somebody has it still.
+            let mut chunk = std::mem::take(&mut self.last).try_into_mut().unwrap_or_default();
+            chunk.resize(wanted, 0);
+            if let Now::Done(count) = read_now(&self.file, &mut chunk, at) {
+                chunk.truncate(count?);
+                self.last = chunk.freeze();
+                return Poll::Ready(Ok(self.last.clone()));
+            }
+        }
+        let reading = match &mut self.state {
+            State::Reading(reading) => reading,
+            state => {
+                let file = Arc::clone(&self.file);
+                let read = move || read(&file, at, wanted).map(Bytes::from);
+                *state = State::Reading(Work::begin(read));
+                let State::Reading(reading) = state else { unreachable!("it was set just now") };
+                reading
+            }
+        };
+        let read = ready!(reading.poll(context));
+        self.state = State::Nothing;
+        Poll::Ready(read)
+    }
+
+    /// Ready with how much of the file from `at` on may be sent; none if it must be read.
+    fn poll_warm(
+        &mut self,
+        context: &mut Context<'_>,
+        at: u64,
+        length: u64,
+    ) -> Poll<io::Result<Option<u64>>> {
+        let wanted = PART_BYTES.min(length);
+        loop {
+            match &mut self.state {
+                State::Reading(_) | State::Reads => return Poll::Ready(Ok(None)),
+                State::Warming(work, warmed) => {
+                    let (result, warmed) = (ready!(work.poll(context)), *warmed);
+                    self.state = State::Nothing;
+                    return Poll::Ready(result.map(|()| Some(warmed.min(length))));
+                }
+                State::Nothing => match has(&self.file, at, wanted) {
+                    Now::Done(Ok(())) => return Poll::Ready(Ok(Some(wanted))),
+                    Now::Done(Err(error)) => return Poll::Ready(Err(error)),
+                    Now::WouldBlock => {
+                        let file = Arc::clone(&self.file);
+                        let work = Work::begin(move || warm(&file, at, wanted));
+                        self.state = State::Warming(work, wanted);
+                    }
+                    Now::Unknown => self.state = State::Reads,
+                },
+            }
+        }
+    }
+}
+
+impl HttpBody for OpenBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let (at, length) = match self.first() {
+            Ok(bytes) => return Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes)))),
+            Err(first) => first,
+        };
+        match ready!(self.poll_read(context, at, length)) {
+            Ok(bytes) if bytes.is_empty() => self.fail(io::ErrorKind::UnexpectedEof.into()),
+            Ok(bytes) => {
+                self.advance(bytes.len() as u64);
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
+            }
+            Err(error) => self.fail(error),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
@@ -115,36 +193,33 @@ impl HttpBody for FileBody {
     }
 }
 
-/// Reads as much as is asked for, or until the file's end.
-pub(crate) fn read(file: &File, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
-    let mut buffer = vec![0; bytes];
-    let mut filled = 0;
-    while filled < bytes {
-        match read_at(file, at + filled as u64, &mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+impl FileBody for OpenBody {
+    fn poll_part(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Part, BodyError>>> {
+        let (at, length) = match self.first() {
+            Ok(bytes) => return Poll::Ready(bytes.map(|it| Ok(Part::Frame(Frame::data(it))))),
+            Err(first) => first,
+        };
+        match ready!(self.poll_warm(context, at, length)) {
+            Ok(Some(length)) => {
+                self.advance(length);
+                let file = Arc::clone(&self.file);
+                Poll::Ready(Some(Ok(Part::File { file, at, length })))
+            }
+            Ok(None) => self.poll_frame(context).map(|it| it.map(|it| it.map(Part::Frame))),
+            Err(error) => self.fail(error),
         }
     }
-    buffer.truncate(filled);
-    Ok(buffer)
-}
-
-#[cfg(unix)]
-fn read_at(file: &File, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
-    std::os::unix::fs::FileExt::read_at(file, buffer, at)
-}
-
-#[cfg(windows)]
-fn read_at(file: &File, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
-    std::os::windows::fs::FileExt::seek_read(file, buffer, at)
 }
 
 /// The body of these pieces.
 pub(crate) fn body(content: &Content, pieces: VecDeque<Piece>) -> peregrine_web::Body {
     match content {
-        Content::Open(file) => peregrine_web::Body::new(FileBody::new(Arc::clone(file), pieces)),
+        Content::Open(file) => {
+            peregrine_web::Body::of_files(OpenBody::new(Arc::clone(file), pieces))
+        }
         Content::Memory(whole) => {
             let cut = |piece| match piece {
                 Piece::Bytes(bytes) => bytes,

@@ -1,4 +1,4 @@
-//! Small files that were asked for lately, for one worker.
+//! Files that were asked for lately, for one worker: the content of small ones, and larger ones open.
 
 use crate::encoding::Accepted;
 use crate::facts::{Content, Found};
@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 /// What an entry costs beside its content.
 const ENTRY_BYTES: usize = 512;
 
+/// The most files that are kept open: 64. A descriptor each, and the disk's room where one was deleted.
+pub(crate) const OPEN_FILES_MAX: usize = 64;
+
 pub(crate) type Key = (Target, Accepted);
 
 /// Keeps files for a short time, without a look at the disk.
@@ -18,6 +21,8 @@ pub(crate) struct Cache {
     entries: HashMap<Key, Entry>,
     bytes: usize,
     bytes_max: usize,
+    /// How many entries are files that are open.
+    open: usize,
     fresh_for: Duration,
     /// Counts uses, so that what was not used longest goes first.
     uses: u64,
@@ -32,7 +37,7 @@ struct Entry {
 
 impl Cache {
     pub(crate) fn new(bytes_max: usize, fresh_for: Duration) -> Self {
-        Self { entries: HashMap::new(), bytes: 0, bytes_max, fresh_for, uses: 0 }
+        Self { entries: HashMap::new(), bytes: 0, bytes_max, open: 0, fresh_for, uses: 0 }
     }
 
     /// The file, if the disk was looked at for it lately.
@@ -47,27 +52,47 @@ impl Cache {
         Some(Rc::clone(&entry.found))
     }
 
-    /// Keeps what was found, if it is in memory and there is room, for which others may go.
+    /// Keeps what was found, if there is room, for which others may go.
     pub(crate) fn keep(&mut self, key: Key, found: &Rc<Found>, now: Instant) {
-        let bytes = weight(&key, found);
-        let Content::Memory(_) = found.content else { return };
+        let (bytes, is_open) = (weight(&key, found), found.is_open());
         if bytes > self.bytes_max || self.fresh_for.is_zero() {
             return;
         }
         self.remove(&key);
+        self.close_stale(now);
+        while is_open && self.open >= OPEN_FILES_MAX {
+            self.remove_oldest(|entry| entry.found.is_open());
+        }
         while self.bytes + bytes > self.bytes_max {
-            let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);
-            let Some(oldest) = oldest.map(|(key, _)| key.clone()) else { return };
-            self.remove(&oldest);
+            self.remove_oldest(|_| true);
         }
         self.bytes += bytes;
+        self.open += usize::from(is_open);
         let entry = Entry { found: Rc::clone(found), looked: now, used: self.uses };
         self.entries.insert(key, entry);
+    }
+
+    /// Closes files that would be looked for again in any case.
+    fn close_stale(&mut self, now: Instant) {
+        let is_stale =
+            |entry: &Entry| now.saturating_duration_since(entry.looked) >= self.fresh_for;
+        let stale =
+            self.entries.iter().filter(|(_, entry)| entry.found.is_open() && is_stale(entry));
+        let stale: Vec<Key> = stale.map(|(key, _)| key.clone()).collect();
+        stale.iter().for_each(|key| self.remove(key));
+    }
+
+    /// Removes what was not used for longest among these entries, of which there is one.
+    fn remove_oldest(&mut self, is_meant: impl Fn(&Entry) -> bool) {
+        let meant = self.entries.iter().filter(|(_, entry)| is_meant(entry));
+        let oldest = meant.min_by_key(|(_, entry)| entry.used).map(|(key, _)| key.clone());
+        self.remove(&oldest.expect("what is counted is there"));
     }
 
     fn remove(&mut self, key: &Key) {
         if let Some(entry) = self.entries.remove(key) {
             self.bytes -= weight(key, &entry.found);
+            self.open -= usize::from(entry.found.is_open());
         }
     }
 }
@@ -94,7 +119,7 @@ mod tests {
         Rc::new(Found {
             path: String::new(),
             media_type: "text/plain",
-            facts: Facts { length: bytes as u64, modified: None, tag: String::new() },
+            facts: Facts::new(bytes as u64, None, String::from("\"\"")),
             encoding: None,
             varies: false,
             content: Content::Memory(Bytes::from(vec![0; bytes])),
@@ -126,5 +151,28 @@ mod tests {
         assert!(cache.bytes <= room);
         cache.keep(key("a"), &found(10), start);
         assert_eq!(cache.find(&key("a"), start).expect("it is new").facts.length, 10);
+    }
+    #[test]
+    fn few_files_are_kept_open_and_none_for_long() {
+        let start = Instant::now();
+        let file = std::sync::Arc::new(tempfile::tempfile().expect("a file"));
+        let open = || {
+            let content = Content::Open(std::sync::Arc::clone(&file));
+            Rc::new(Found { content, ..Rc::into_inner(found(0)).expect("it is new") })
+        };
+        let mut cache = Cache::new(1 << 20, Duration::from_secs(1));
+        cache.keep(key("small"), &found(1000), start);
+        for name in 0..OPEN_FILES_MAX + 5 {
+            cache.find(&key(&name.to_string()), start);
+            cache.keep(key(&name.to_string()), &open(), start);
+        }
+        assert_eq!(
+            (cache.open, std::sync::Arc::strong_count(&file)),
+            (OPEN_FILES_MAX, 1 + OPEN_FILES_MAX)
+        );
+        assert!(cache.find(&key("4"), start).is_none() && cache.find(&key("5"), start).is_some());
+        assert!(cache.find(&key("small"), start).is_some(), "it has no descriptor");
+        cache.keep(key("new"), &open(), start + Duration::from_secs(1));
+        assert_eq!((cache.open, std::sync::Arc::strong_count(&file)), (1, 2));
     }
 }

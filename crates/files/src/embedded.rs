@@ -75,5 +75,5 @@ fn facts(file: &EmbeddedFile, encoding: Option<Encoding>) -> Facts {
     }
     tag.push('"');
     let modified = since.map(|since| SystemTime::UNIX_EPOCH + since);
-    Facts { length: file.data.len() as u64, modified, tag }
+    Facts::new(file.data.len() as u64, modified, tag)
 }

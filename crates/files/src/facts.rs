@@ -2,7 +2,9 @@
 
 use crate::encoding::Encoding;
 use bytes::Bytes;
-use peregrine_web::precondition::Validators;
+use http::HeaderValue;
+use httpdate::fmt_http_date;
+use peregrine_web::precondition::{Validators, whole_seconds};
 use std::fmt::Write;
 use std::fs::{File, Metadata};
 use std::sync::Arc;
@@ -22,6 +24,13 @@ pub(crate) struct Found {
     pub(crate) content: Content,
 }
 
+impl Found {
+    /// Does it keep a file open?
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.content, Content::Open(_))
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     Memory(Bytes),
@@ -36,6 +45,9 @@ pub(crate) struct Facts {
     pub(crate) modified: Option<SystemTime>,
     /// The entity tag, with its quotes.
     pub(crate) tag: String,
+    /// Both as fields say them.
+    pub(crate) tag_value: HeaderValue,
+    pub(crate) modified_value: Option<HeaderValue>,
 }
 
 /// A file that was changed so lately may change again without showing it: the clock of a file system has
@@ -43,6 +55,13 @@ pub(crate) struct Facts {
 const SETTLED: Duration = Duration::from_secs(2);
 
 impl Facts {
+    /// What is known, with a tag that is plain text.
+    pub(crate) fn new(length: u64, modified: Option<SystemTime>, tag: String) -> Self {
+        let text = |text: &str| HeaderValue::from_str(text).expect("tags and dates are plain text");
+        let modified_value = modified.map(|it| text(&fmt_http_date(whole_seconds(it))));
+        Self { length, modified, tag_value: text(&tag), modified_value, tag }
+    }
+
     pub(crate) fn of(metadata: &Metadata, encoding: Option<Encoding>) -> Self {
         let modified = metadata.modified().ok();
         let since = modified.and_then(|modified| modified.duration_since(UNIX_EPOCH).ok());
@@ -57,7 +76,7 @@ impl Facts {
             let _ = write!(tag, "-{}", encoding.name());
         }
         tag.push('"');
-        Self { length: metadata.len(), modified, tag }
+        Self::new(metadata.len(), modified, tag)
     }
 
     /// What conditions of requests are held against.

@@ -2,7 +2,7 @@
 
 mod beneath;
 
-use crate::body::read;
+use crate::disk::read;
 use crate::encoding::{Accepted, is_compressible};
 use crate::facts::{Content, Facts, Found, media_type};
 use crate::listing::{Entry, LISTING_MAX};

@@ -9,8 +9,7 @@ use http::header::{
     LAST_MODIFIED, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderName, HeaderValue, Method, StatusCode};
-use httpdate::fmt_http_date;
-use peregrine_web::precondition::{Verdict, whole_seconds};
+use peregrine_web::precondition::Verdict;
 use peregrine_web::respond::IntoResponse;
 use peregrine_web::{Head, Problem, Response};
 use std::collections::VecDeque;
@@ -104,11 +103,13 @@ fn boundary() -> String {
 
 /// The fields that every answer about a file has.
 fn described(mut response: Response, found: &Found, cache: Option<&HeaderValue>) -> Response {
-    set(&mut response, ETAG, text(found.facts.tag.clone()));
+    let facts = &found.facts;
+    set(&mut response, ETAG, facts.tag_value.clone());
     // RFC 9110 §8.8.2.1: a time later than that of the response is not sent.
-    let modified = found.facts.modified.filter(|modified| *modified <= SystemTime::now());
-    if let Some(modified) = modified {
-        set(&mut response, LAST_MODIFIED, text(fmt_http_date(whole_seconds(modified))));
+    if let (Some(modified), Some(value)) = (facts.modified, &facts.modified_value)
+        && modified <= SystemTime::now()
+    {
+        set(&mut response, LAST_MODIFIED, value.clone());
     }
     if let Some(cache) = cache.filter(|_| !response.status.is_client_error()) {
         set(&mut response, CACHE_CONTROL, cache.clone());

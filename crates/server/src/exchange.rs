@@ -19,7 +19,7 @@ use peregrine_proto::Method;
 use peregrine_slot::{FutureSlot, Held};
 use peregrine_web::account::Charge;
 use peregrine_web::application::Target;
-use peregrine_web::body::BodyError;
+use peregrine_web::body::{BodyError, Part};
 use peregrine_web::handler::OnDisconnect;
 use peregrine_web::head::Head;
 use peregrine_web::panics;
@@ -362,10 +362,27 @@ impl Exchange {
 
     /// The next frame of the response's body. If that panics, the body has failed.
     pub(crate) fn poll_frame(&mut self, context: &mut Context<'_>, pulse: &Pulse) -> Poll<Framed> {
+        self.poll_body(pulse, |body| body.poll_frame(context))
+    }
+
+    /// The same, for a connection that can send files by itself.
+    pub(crate) fn poll_part(
+        &mut self,
+        context: &mut Context<'_>,
+        pulse: &Pulse,
+    ) -> Poll<Option<Result<Part, BodyError>>> {
+        self.poll_body(pulse, |body| body.poll_part(context))
+    }
+
+    fn poll_body<T>(
+        &mut self,
+        pulse: &Pulse,
+        poll: impl FnOnce(Pin<&mut Body>) -> Poll<Option<Result<T, BodyError>>>,
+    ) -> Poll<Option<Result<T, BodyError>>> {
         let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
         let _beat = pulse.beat(pattern);
         let body = Pin::new(self.body.as_mut().expect("a body is there while it is sent"));
-        let run = AssertUnwindSafe(|| body.poll_frame(context));
+        let run = AssertUnwindSafe(|| poll(body));
         let polled = self.traced.run(|| catch_unwind(run));
         polled.unwrap_or_else(|panic| {
             let error = format!("the stream panicked: {}", message_of(&*panic)).into();

@@ -154,6 +154,11 @@ impl<D: Driver> Link<'_, D> {
         self.io.writer.is_full(self.door.limits.pending_output_bytes_max.max(1))
     }
 
+    /// Are parts of files sent by the driver? Where records are made of them, they are read.
+    pub(crate) fn sends_files(&self) -> bool {
+        matches!(self.stage, Stage::Plain) && self.stream.sends_files()
+    }
+
     /// Is there room to read what follows the present request?
     pub(crate) fn reads_ahead(&self) -> bool {
         self.io.reader.unread().len() < self.door.limits.read_ahead_bytes_max

@@ -4,6 +4,7 @@ use crate::quiet::Quiet;
 use crate::writer::Writer;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use peregrine_driver::FilePart;
 use peregrine_proto::Date;
 use peregrine_proto::h1::{BodyMode, Connection, ResponseLength};
 use peregrine_web::{Fields, Response};
@@ -39,6 +40,17 @@ pub(crate) fn content(protocol: &mut Connection, content: Bytes, writer: &mut Wr
     let announced = protocol.announce(content.len(), &mut writer.plain);
     content.truncate(announced.taken);
     writer.share(content);
+    writer.plain.extend_from_slice(announced.after);
+    announced.taken
+}
+
+/// Writes a part of a file with its framing. Returns how much of it.
+pub(crate) fn file(protocol: &mut Connection, mut part: FilePart, writer: &mut Writer) -> usize {
+    let announced = protocol.announce(part.length, &mut writer.plain);
+    part.length = announced.taken;
+    if part.length > 0 {
+        writer.share_file(part);
+    }
     writer.plain.extend_from_slice(announced.after);
     announced.taken
 }

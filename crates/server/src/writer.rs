@@ -1,10 +1,10 @@
-//! What the server has to say: one buffer that fills, bytes of the application that are not copied, and
-//! what is with the driver.
+//! What the server has to say: one buffer that fills, bytes of the application or of a file that are not copied,
+//! and what is with the driver.
 
 use crate::quiet::Quiet;
 use crate::stage::Stage;
 use bytes::Bytes;
-use peregrine_driver::Stream;
+use peregrine_driver::{FilePart, Stream};
 use peregrine_tls::SendError;
 
 /// Fewer bytes than this are copied behind what is written already: one piece of memory is the cheapest
@@ -43,8 +43,8 @@ impl Given {
 /// Protocols write plaintext to `plain`, and large content of the application to [`Writer::share`].
 /// [`Writer::flush`] hands it to the driver, as soon as the driver is done with what it was given before.
 ///
-/// There is at most one shared piece at a time. The order is `ahead`, `shared`, `plain`; without a shared
-/// piece nothing is ahead.
+/// There is at most one shared piece at a time, which may be a part of a file. The order is `ahead`, `shared` or
+/// `file`, `plain`; without a shared piece nothing is ahead.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     pub(crate) plain: Vec<u8>,
@@ -52,18 +52,20 @@ pub(crate) struct Writer {
     pub(crate) records: Vec<u8>,
     ahead: Vec<u8>,
     shared: Quiet<Bytes>,
+    /// Never there where records are made.
+    file: Option<FilePart>,
     /// Does the shared piece count as held? Asked before it is split, since parts of it share it.
     is_held: bool,
 }
 
 impl Writer {
     pub(crate) fn is_empty(&self) -> bool {
-        self.plain.is_empty() && self.records.is_empty() && self.shared.is_empty()
+        self.plain.is_empty() && self.records.is_empty() && !self.is_sharing()
     }
 
     /// Does a shared piece wait, or a part of one?
     pub(crate) fn is_sharing(&self) -> bool {
-        !self.shared.is_empty()
+        !self.shared.is_empty() || self.file.is_some()
     }
 
     /// Does so much wait that no more is to be produced? A shared piece is always enough.
@@ -73,7 +75,7 @@ impl Writer {
 
     /// Writes content behind everything else, without a copy if it is large.
     pub(crate) fn share(&mut self, content: Quiet<Bytes>) {
-        if content.len() < SHARED_BYTES_MIN || !self.shared.is_empty() {
+        if content.len() < SHARED_BYTES_MIN || self.is_sharing() {
             self.plain.extend_from_slice(&content);
         } else {
             // Nothing is ahead of nothing: what comes back is an empty buffer, perhaps with memory.
@@ -81,6 +83,13 @@ impl Writer {
             self.is_held = held_of(&content) > 0;
             self.shared = content;
         }
+    }
+
+    /// Writes a part of a file behind everything else, of which nothing may be a shared piece.
+    pub(crate) fn share_file(&mut self, part: FilePart) {
+        debug_assert!(!self.is_sharing(), "whoever is full takes no more");
+        std::mem::swap(&mut self.ahead, &mut self.plain);
+        self.file = Some(part);
     }
 
     /// Gives what is written to the driver, unless what it was given before waits for the peer. Of
@@ -109,6 +118,10 @@ impl Writer {
             let given = Given::of(self.records.len());
             stream.send(&mut self.records);
             Ok(given)
+        } else if let Some(part) = self.file.take() {
+            let (length, held_bytes) = (part.length, self.ahead.len());
+            stream.send_file(&mut self.ahead, part);
+            Ok(Given { bytes: held_bytes + length, held_bytes })
         } else if self.shared.is_empty() {
             let given = Given::of(self.plain.len());
             stream.send(&mut self.plain);
@@ -167,6 +180,7 @@ impl Writer {
     pub(crate) fn drop_plain(&mut self) {
         self.ahead.clear();
         self.shared = Quiet::default();
+        self.file = None;
         self.plain.clear();
     }
 

@@ -1,8 +1,10 @@
 //! Bodies of requests and responses: nothing, bytes, or a stream.
 
 mod error;
+mod part;
 
 pub use self::error::BodyError;
+pub use self::part::{FileBody, Part};
 
 use crate::account::{Charge, Filling, filling};
 use crate::panics::guarded;
@@ -58,7 +60,7 @@ enum Kind {
     Stream(Foreign),
 }
 
-type Foreign = Pin<Box<dyn HttpBody<Data = Bytes, Error = BodyError>>>;
+type Foreign = Pin<Box<dyn FileBody>>;
 
 /// A complete [`Body`], in a form that may travel to another thread. Its limit goes with it.
 #[derive(Debug, Default)]
@@ -143,6 +145,11 @@ impl Body {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         Self::of(Kind::Stream(Box::pin(body.map_err(|error| BodyError::of(error.into())))))
+    }
+
+    /// A body that has parts of files in it, which some connections send without reading them.
+    pub fn of_files(body: impl FileBody + 'static) -> Self {
+        Self::of(Kind::Stream(Box::pin(body)))
     }
 
     /// Pieces from a stream, sent as they arrive. Without a known length, HTTP/1.1 sends them chunked.
@@ -305,6 +312,19 @@ impl Body {
         }
     }
 
+    /// The next part, for a connection that can send files by itself. A body with a limit gives frames only.
+    pub fn poll_part(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Part, BodyError>>> {
+        if self.limit.is_none()
+            && let Kind::Stream(stream) = &mut self.kind
+        {
+            return stream.as_mut().poll_part(context);
+        }
+        self.poll_frame(context).map(|frame| frame.map(|frame| frame.map(Part::Frame)))
+    }
+
     fn take_whole(&mut self) -> Option<Bytes> {
         let bytes = match std::mem::take(&mut self.kind) {
             Kind::Static(bytes) => Bytes::from_static(bytes),
@@ -443,6 +463,8 @@ impl From<String> for Body {
 
 /// Pieces of a stream as frames.
 struct Pieces<S>(Pin<Box<S>>);
+
+impl<S> FileBody for Pieces<S> where Self: HttpBody<Data = Bytes, Error = BodyError> {}
 
 impl<S, T, E> HttpBody for Pieces<S>
 where

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use peregrine_driver::Address;
+#[cfg(unix)]
+use peregrine_driver::FilePart;
 
 use crate::link::Link;
 use crate::network::{Network, Port};
@@ -81,6 +83,8 @@ pub struct Stream {
     port: u64,
     /// Bytes were given that can no longer be sent.
     passed_end: Cell<bool>,
+    /// A file did not have what it was to have.
+    file_failed: Cell<bool>,
     resets: Cell<bool>,
 }
 
@@ -95,7 +99,13 @@ impl Drop for Stream {
 impl Stream {
     fn new(network: &Network, id: u64, port: u64) -> Self {
         let link = Link::new(network.clone(), id, End::Server);
-        Self { link, port, passed_end: Cell::default(), resets: Cell::default() }
+        Self {
+            link,
+            port,
+            passed_end: Cell::default(),
+            file_failed: Cell::default(),
+            resets: Cell::default(),
+        }
     }
 
     pub(crate) fn pass(mut self) -> Passed {
@@ -138,13 +148,43 @@ impl peregrine_driver::Stream for Stream {
     }
 
     fn send(&self, out: &mut Vec<u8>) {
+        if self.file_failed.get() {
+            out.clear();
+        }
         if !out.is_empty() && self.link.queue(out) == Err(io::ErrorKind::BrokenPipe) {
             self.passed_end.set(true);
         }
         out.clear();
     }
 
+    fn sends_files(&self) -> bool {
+        cfg!(unix)
+    }
+
+    /// What the file has at this moment is sent.
+    #[cfg(unix)]
+    fn send_file(&self, out: &mut Vec<u8>, part: FilePart) {
+        use std::os::unix::fs::FileExt;
+        self.send(out);
+        let (mut bytes, mut filled) = (vec![0; part.length], 0);
+        while filled < bytes.len() {
+            match part.file.read_at(&mut bytes[filled..], part.at + filled as u64) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => break,
+                Ok(count) => filled += count,
+            }
+        }
+        bytes.truncate(filled);
+        self.send(&mut bytes);
+        if filled < part.length {
+            self.file_failed.set(true);
+        }
+    }
+
     fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.file_failed.get() {
+            return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+        }
         if self.passed_end.get() {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
@@ -152,7 +192,7 @@ impl peregrine_driver::Stream for Stream {
     }
 
     fn is_sent(&self) -> bool {
-        self.link.is_sent()
+        self.file_failed.get() || self.link.is_sent()
     }
 
     fn progress(&self) -> u64 {

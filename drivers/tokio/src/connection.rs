@@ -2,12 +2,16 @@
 
 use std::future::Future;
 use std::io::{self, IoSlice, Read};
+#[cfg(target_os = "linux")]
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use peregrine_driver::{Address, Credentials, Passed};
+use peregrine_driver::{Address, Credentials, FilePart, Passed};
 use socket2::SockRef;
+#[cfg(target_os = "linux")]
+use tokio::io::Interest;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 #[cfg(unix)]
@@ -109,6 +113,84 @@ impl Connection {
             #[cfg(unix)]
             Self::Unix(socket) => Pin::new(socket).poll_write_vectored(context, pieces),
         }
+    }
+
+    /// The same with bytes before those of a file, which wait a moment for them in order to share a packet.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn poll_write_before_file(
+        &mut self,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let flags = nix::libc::MSG_MORE | nix::libc::MSG_NOSIGNAL;
+        self.poll_when_writable(context, |socket| {
+            SockRef::from(&socket).send_with_flags(bytes, flags)
+        })
+    }
+
+    /// Writes once from a file, beyond the first `from` bytes of its part, or arranges a wake-up.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn poll_write_file(
+        &mut self,
+        context: &mut Context<'_>,
+        part: &FilePart,
+        from: usize,
+    ) -> Poll<io::Result<usize>> {
+        let too_short = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        let at = i64::try_from(part.at + from as u64).map_err(|_| too_short())?;
+        self.poll_when_writable(context, |socket| {
+            let mut at = at;
+            let left = part.length - from;
+            match nix::sys::sendfile::sendfile64(socket, &part.file, Some(&mut at), left) {
+                Ok(0) => Err(too_short()),
+                Ok(sent) => Ok(sent),
+                Err(code) if FilePart::is_at_fault(code as i32) => Err(too_short()),
+                Err(code) => Err(code.into()),
+            }
+        })
+    }
+
+    /// Does something that does not wait, as often as the socket seems to have room and has none.
+    #[cfg(target_os = "linux")]
+    fn poll_when_writable(
+        &self,
+        context: &mut Context<'_>,
+        mut write: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(match self {
+                Self::Tcp(socket) => socket.poll_write_ready(context),
+                Self::Unix(socket) => socket.poll_write_ready(context),
+            })?;
+            let wrote = match self {
+                Self::Tcp(socket) => socket.try_io(Interest::WRITABLE, || write(socket.as_fd())),
+                Self::Unix(socket) => socket.try_io(Interest::WRITABLE, || write(socket.as_fd())),
+            };
+            match wrote {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                wrote => return Poll::Ready(wrote),
+            }
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn poll_write_before_file(
+        &mut self,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write(context, bytes)
+    }
+
+    /// There is no call for it here, and so nobody asks for it.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn poll_write_file(
+        &mut self,
+        _: &mut Context<'_>,
+        _: &FilePart,
+        _: usize,
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
 
     /// Ends the sending side. It never waits.

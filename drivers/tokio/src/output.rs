@@ -2,8 +2,8 @@
 //!
 //! A send is written at once, as far as the kernel takes it: a send that it takes whole leaves its
 //! memory where it was, and costs no task and no waker. What the kernel does not take is kept, and a
-//! task writes it in the background; bytes of later sends go behind it. Bytes that others have too are
-//! kept as they are.
+//! task writes it in the background; bytes of later sends go behind it. Bytes that others have too, and parts of
+//! files, are kept as they are.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -116,8 +116,8 @@ impl Shared {
     /// Writes as much as the kernel takes, leaves the rest to the background, and `out` empty.
     fn write_now(self: &Rc<Self>, out: &mut Vec<u8>, shared: Option<Piece>) {
         let mut written = 0;
-        let behind = shared.as_deref().unwrap_or_default();
-        let write = poll_fn(|context| self.poll_write(context, out, behind, &mut written));
+        let shared = shared.unwrap_or_default();
+        let write = poll_fn(|context| self.poll_write(context, out, &shared, &mut written));
         // A task that has used up its turn sends all the same: it would have to wait for a task.
         let write = pin!(unconstrained(write));
         match write.poll(&mut Context::from_waker(Waker::noop())) {
@@ -130,7 +130,7 @@ impl Shared {
                 } else {
                     left.written -= out.len();
                 }
-                left.pieces.extend(shared);
+                left.pieces.extend((!shared.is_empty()).then_some(shared));
                 self.leave(left);
             }
         }
@@ -142,17 +142,24 @@ impl Shared {
         &self,
         context: &mut Context<'_>,
         first: &[u8],
-        behind: &[u8],
+        behind: &Piece,
         written: &mut usize,
     ) -> Poll<io::Result<()>> {
         let mut connection = self.connection.borrow_mut();
         while *written < first.len() + behind.len() {
-            let wrote = ready!(match first.get(*written..) {
-                Some(rest @ [_, ..]) if !behind.is_empty() => {
-                    connection.poll_write_both(context, &[IoSlice::new(rest), IoSlice::new(behind)])
+            let wrote = ready!(match (first.get(*written..), behind) {
+                (Some(rest @ [_, ..]), Piece::File(_)) => {
+                    connection.poll_write_before_file(context, rest)
                 }
-                Some(rest @ [_, ..]) => connection.poll_write(context, rest),
-                _ => connection.poll_write(context, &behind[*written - first.len()..]),
+                (Some(rest @ [_, ..]), _) if !behind.is_empty() => {
+                    let both = [IoSlice::new(rest), IoSlice::new(behind.bytes())];
+                    connection.poll_write_both(context, &both)
+                }
+                (Some(rest @ [_, ..]), _) => connection.poll_write(context, rest),
+                (_, Piece::File(part)) => {
+                    connection.poll_write_file(context, part, *written - first.len())
+                }
+                _ => connection.poll_write(context, &behind.bytes()[*written - first.len()..]),
             });
             self.worker.figures.call();
             match wrote {
@@ -213,7 +220,7 @@ impl Shared {
             return Poll::Ready(Ok(None));
         };
         let Some(first) = pieces.front() else { return Poll::Ready(Ok(None)) };
-        ready!(self.poll_write(context, first, &[], written))?;
+        ready!(self.poll_write(context, &[], first, written))?;
         *written = 0;
         Poll::Ready(Ok(pieces.pop_front()))
     }

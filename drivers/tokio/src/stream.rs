@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
-use peregrine_driver::{Address, Credentials, Passed, Piece};
+use peregrine_driver::{Address, Credentials, FilePart, Passed, Piece};
 
 use crate::connection::Connection;
 use crate::output::Output;
@@ -77,6 +77,14 @@ impl peregrine_driver::Stream for Stream {
 
     fn send_shared(&self, out: &mut Vec<u8>, shared: Bytes) {
         self.shared.send(out, Some(Piece::shared(shared)));
+    }
+
+    fn sends_files(&self) -> bool {
+        cfg!(target_os = "linux")
+    }
+
+    fn send_file(&self, out: &mut Vec<u8>, part: FilePart) {
+        self.shared.send(out, Some(Piece::file(part)));
     }
 
     fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -5,7 +5,7 @@
 //! slot *is* the owner of the memory, an idle connection has no second entry to touch, and the
 //! futures above own nothing that the kernel uses.
 
-use peregrine_driver::Piece;
+use peregrine_driver::{FilePart, Piece};
 
 /// Names one operation in the `user_data` of its submission and of all its completions.
 ///
@@ -98,10 +98,18 @@ impl Sending {
         Self { piece, sent: 0 }
     }
 
-    /// What is left to send, at most as much as one operation takes.
+    /// What is left to send of bytes that are here, at most as much as one operation takes.
     pub(crate) fn rest(&self) -> &[u8] {
-        let rest = &self.piece[self.sent..];
+        let rest = self.piece.bytes().get(self.sent..).unwrap_or_default();
         &rest[..rest.len().min(SEND_BYTES_MAX)]
+    }
+
+    /// The part of a file that is being sent, and how much of it has been.
+    pub(crate) fn file(&self) -> Option<(&FilePart, usize)> {
+        match &self.piece {
+            Piece::File(part) => Some((part, self.sent)),
+            _ => None,
+        }
     }
 
     /// Notes that the kernel took `count` bytes; true when that was the last of them.

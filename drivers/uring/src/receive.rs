@@ -8,6 +8,7 @@ use io_uring::{cqueue, opcode, squeue};
 
 use crate::buffers::GROUP;
 use crate::chunk::{Bytes, Chunk, Lent, Own};
+use crate::file::error_of;
 use crate::operation::{Kind, Token};
 use crate::stream::{Connection, UringStream, current, operation_ended};
 use crate::task::Waiter;
@@ -77,13 +78,13 @@ impl UringStream {
         match connection.receiving {
             Receiving::Ended(0) => return Poll::Ready(Ok(Chunk { bytes: Bytes::None })),
             Receiving::Ended(code) => {
-                return Poll::Ready(Err(io::Error::from_raw_os_error(code)));
+                return Poll::Ready(Err(error_of(code)));
             }
             _ => {}
         }
         if connection.outgoing.failed != 0 {
             let code = connection.outgoing.failed;
-            return Poll::Ready(Err(io::Error::from_raw_os_error(code)));
+            return Poll::Ready(Err(error_of(code)));
         }
         let old = connection.receive_waiter.register(context, &shared.tasks);
         drop(streams);

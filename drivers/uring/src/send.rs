@@ -12,16 +12,19 @@
 //! What is to be sent meanwhile queues behind it.
 //!
 //! Bytes that others have too are sent by the same call as those before them, and what is left of them by
-//! operations of their own. The connection's slot holds them until the kernel took them.
+//! operations of their own. The connection's slot holds them until the kernel took them. Of files the ring tells when
+//! there is room, and a call (`file.rs`) sends.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
 use std::task::{Context, Poll};
 
 use io_uring::opcode;
 use peregrine_driver::Piece;
 use socket2::SockRef;
 
+use crate::file;
 use crate::operation::{Kind, Sending, Token};
 use crate::receive::Receiving;
 use crate::stream::{Connection, End, Outgoing, UnderWay, UringStream, current, operation_ended};
@@ -120,7 +123,7 @@ impl Outgoing {
         match self.failed {
             0 if self.is_overrun => Err(io::ErrorKind::BrokenPipe.into()),
             0 => Ok(()),
-            code => Err(io::Error::from_raw_os_error(code)),
+            code => Err(file::error_of(code)),
         }
     }
 }
@@ -164,8 +167,8 @@ impl Shared {
             out.clear();
             return;
         }
-        let behind = shared.as_deref().unwrap_or_default();
-        let taken = match send_both(&SockRef::from(&connection.descriptor), out, behind) {
+        let socket = SockRef::from(&connection.descriptor);
+        let mut taken = match send_both(&socket, out, shared.as_ref()) {
             Ok(taken) => taken,
             Err(error) => match error.raw_os_error() {
                 Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM) => 0,
@@ -177,7 +180,19 @@ impl Shared {
             },
         };
         outgoing.taken += taken as u64;
-        if taken == out.len() + behind.len() {
+        if let Some(Piece::File(part)) = shared
+            && taken == out.len()
+        {
+            let (sent, failed) = file::send(connection.descriptor.as_fd(), part, 0);
+            outgoing.taken += sent as u64;
+            taken += sent;
+            if failed != 0 {
+                outgoing.failed = failed;
+                out.clear();
+                return;
+            }
+        }
+        if taken == out.len() + shared.as_ref().map_or(0, Piece::len) {
             out.clear();
             return;
         }
@@ -211,7 +226,8 @@ impl Shared {
         }
     }
 
-    /// Gives the rest of the current bytes to the ring, to be sent when there is room.
+    /// Gives the rest of the current bytes to the ring, to be sent when there is room. Of a file it gets the
+    /// question whether there is any.
     fn start_send(&self, index: u32, connection: &mut Connection) {
         if self.submit_send(index, connection, libc::MSG_NOSIGNAL) {
             connection.outgoing.under_way = UnderWay::Waiting;
@@ -220,10 +236,13 @@ impl Shared {
 
     /// False when the ring takes nothing, which ends sending.
     fn submit_send(&self, index: u32, connection: &mut Connection, flags: i32) -> bool {
-        let rest = connection.outgoing.current.rest();
-        let entry = opcode::Send::new(connection.target(), rest.as_ptr(), rest.len() as u32)
-            .flags(flags)
-            .build();
+        let (current, target) = (&connection.outgoing.current, connection.target());
+        let entry = if current.file().is_some() {
+            opcode::PollAdd::new(target, libc::POLLOUT as u32).build()
+        } else {
+            let rest = current.rest();
+            opcode::Send::new(target, rest.as_ptr(), rest.len() as u32).flags(flags).build()
+        };
         // SAFETY: `current` owns the bytes, or has a handle of shared ones, which are immutable and
         // stay where they are as long as any handle does. Until the completion, which alone says that
         // nothing is under way, it is neither changed nor taken, and the slot stays because of
@@ -264,6 +283,14 @@ impl Shared {
             connection.in_flight -= 1;
             let outgoing = &mut connection.outgoing;
             let is_whole = match result {
+                1.. if outgoing.current.file().is_some() => {
+                    let socket = connection.descriptor.as_fd();
+                    let part = outgoing.current.file();
+                    let (sent, failed) =
+                        part.map(|(part, from)| file::send(socket, part, from)).unwrap_or_default();
+                    outgoing.taken += sent as u64;
+                    if failed == 0 { outgoing.current.advance(sent) } else { outgoing.fail(failed) }
+                }
                 1.. => {
                     outgoing.taken += u64::from(result.unsigned_abs());
                     outgoing.current.advance(result as usize)
@@ -282,7 +309,7 @@ impl Shared {
             if is_whole {
                 match std::mem::take(&mut outgoing.current).into_piece() {
                     Piece::Owned(bytes) => self.spare.give(bytes),
-                    shared @ Piece::Shared(_) => done = Some(shared),
+                    others => done = Some(others),
                 }
                 later = self.go_on(token.index, connection);
             } else {
@@ -321,10 +348,14 @@ impl Shared {
     }
 }
 
-/// Offers the bytes of both to the socket, in one call, which does not wait.
-fn send_both(socket: &SockRef<'_>, first: &[u8], second: &[u8]) -> io::Result<usize> {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    match (first, second) {
+/// Offers the bytes of both to the socket, in one call, which does not wait. Those before a file wait a moment for its
+/// own, with which they share a packet.
+fn send_both(socket: &SockRef<'_>, first: &[u8], behind: Option<&Piece>) -> io::Result<usize> {
+    let is_file = matches!(behind, Some(Piece::File(_)));
+    let more = if is_file { libc::MSG_MORE } else { 0 };
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | more;
+    match (first, behind.map_or(&[][..], Piece::bytes)) {
+        ([], []) => Ok(0),
         (bytes, []) | ([], bytes) => socket.send_with_flags(bytes, flags),
         (first, second) => {
             let both = [IoSlice::new(first), IoSlice::new(second)];

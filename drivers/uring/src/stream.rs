@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use io_uring::types;
-use peregrine_driver::{Address, Credentials, Passed, Piece, Stream};
+use peregrine_driver::{Address, Credentials, FilePart, Passed, Piece, Stream};
 use peregrine_slot::Table;
 use socket2::{Domain, SockAddr, SockRef};
 
@@ -55,7 +55,8 @@ pub(crate) struct Outgoing {
     pub(crate) current: Sending,
     /// Bytes that the kernel took.
     pub(crate) taken: u64,
-    /// The error number that broke the connection, or 0. Nothing is sent after an error.
+    /// The error number that broke the connection, or 0, or [`FILE_FAILED`](crate::file::FILE_FAILED). Nothing is
+    /// sent after an error.
     pub(crate) failed: i32,
     pub(crate) under_way: UnderWay,
     pub(crate) end: End,
@@ -176,6 +177,14 @@ impl Stream for UringStream {
 
     fn send_shared(&self, out: &mut Vec<u8>, shared: bytes::Bytes) {
         self.begin_send(out, Some(Piece::shared(shared)));
+    }
+
+    fn sends_files(&self) -> bool {
+        true
+    }
+
+    fn send_file(&self, out: &mut Vec<u8>, part: FilePart) {
+        self.begin_send(out, Some(Piece::file(part)));
     }
 
     fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -37,6 +37,10 @@ if [ -n "${H2C:-}" ]; then
 fi
 
 seq -f %09.0f 0 99999 >"$folder/download.bin"
+mkdir "$folder/files"
+seq -f %09.0f 0 99 >"$folder/files/1k.bin"
+seq -f %09.0f 0 29999 >"$folder/files/300k.bin"
+seq -f %09.0f 0 999999 >"$folder/files/10m.bin"
 
 sed -e "s|@WORKERS@|${WORKERS:-auto}|" \
     -e "s|@PORT@|${PORT:-8080}|" \

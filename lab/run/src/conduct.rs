@@ -18,8 +18,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause between the fragments of a head.
 const FRAGMENT_PAUSE: Duration = Duration::from_millis(30);
 
-/// The most bytes that a reply of this suite has.
-const REPLY_BYTES_MAX: usize = 8 << 20;
+/// The most bytes that the replies of one conversation have: two of the largest that scenarios ask for.
+const REPLY_BYTES_MAX: usize = 32 << 20;
 
 /// What came back.
 #[derive(Debug, Default)]

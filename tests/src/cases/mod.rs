@@ -1,6 +1,7 @@
 //! The rules of the contract, a function each. A function's name is its claim.
 
 pub mod accepting;
+pub mod files;
 pub mod kernel;
 pub mod passing;
 pub mod receiving;

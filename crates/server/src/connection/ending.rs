@@ -14,6 +14,7 @@ use crate::worker::Cut;
 use peregrine_driver::{Driver, Stream};
 use peregrine_tls::Reject as TlsReject;
 use peregrine_web::account::{self, Filling};
+use std::io;
 use std::task::Poll;
 
 impl<D: Driver> Connection<D> {
@@ -28,6 +29,12 @@ impl<D: Driver> Connection<D> {
                 None
             }
             Event::Cut => Some(self.cut(session)),
+            Event::Broken(io::ErrorKind::UnexpectedEof) => {
+                tracing::error!(target: "peregrine", peer = %self.info.peer,
+                    "a file became shorter while it was sent, or could not be read, so the response was cut: \
+                     put new files beside old ones and rename them");
+                Some(self.abandon(session, Ended::ResponseFailed))
+            }
             Event::Broken(kind) => Some(match &session.phase {
                 Phase::Http1 if session.http1.is_busy() => self.abandon(session, Ended::PeerLeft),
                 Phase::Http2 if session.http2.is_busy() => self.abandon(session, Ended::PeerLeft),

@@ -11,9 +11,9 @@ use crate::quiet::Quiet;
 use crate::respond;
 use crate::writer::{SHARED_BYTES_MAX, SHARED_BYTES_MIN};
 use http::HeaderMap;
-use peregrine_driver::{Driver, Stream};
+use peregrine_driver::{Driver, FilePart, Stream};
 use peregrine_proto::h1::{BodyMode, ResponseLength};
-use peregrine_web::body::BodyError;
+use peregrine_web::body::{BodyError, Part};
 use peregrine_web::{Problem, Response};
 use std::task::{Context, Poll};
 
@@ -170,8 +170,14 @@ impl Http1 {
             if streaming.left == Some(0) {
                 return self.finish_stream(link);
             }
-            let frame = match self.exchange.poll_frame(context, &link.worker.pulse) {
-                Poll::Ready(Some(Ok(frame))) => frame,
+            let polled = if link.sends_files() {
+                self.exchange.poll_part(context, &link.worker.pulse)
+            } else {
+                let frame = self.exchange.poll_frame(context, &link.worker.pulse);
+                frame.map(|frame| frame.map(|frame| frame.map(Part::Frame)))
+            };
+            let part = match polled {
+                Poll::Ready(Some(Ok(part))) => part,
                 Poll::Ready(None) => return self.finish_stream(link),
                 Poll::Ready(Some(Err(error))) => return self.break_stream(&error, link),
                 Poll::Pending => {
@@ -179,24 +185,30 @@ impl Http1 {
                     return self.attend(link, context);
                 }
             };
-            match frame.into_data() {
-                Ok(data) => {
-                    let taken = respond::content(link.protocol, data, &mut link.io.writer);
-                    streaming.left = streaming.left.map(|left| left - taken as u64);
-                    self.exchange.tally.send(taken);
-                    streaming.unbroken += taken;
-                    if streaming.unbroken >= YIELD_BYTES {
-                        streaming.unbroken = 0;
-                        return Turn::Yield;
-                    }
+            let taken = match part {
+                Part::File { file, at, length } => {
+                    let length = usize::try_from(length).unwrap_or(usize::MAX);
+                    let part = FilePart { file, at, length };
+                    respond::file(link.protocol, part, &mut link.io.writer)
                 }
-                // Trailers are the last frame of a body, which is not asked again.
-                Err(frame) => {
-                    if let Ok(trailers) = frame.into_trailers() {
-                        streaming.trailers = trailers;
-                        return self.finish_stream(link);
+                Part::Frame(frame) => match frame.into_data() {
+                    Ok(data) => respond::content(link.protocol, data, &mut link.io.writer),
+                    // Trailers are the last frame of a body, which is not asked again.
+                    Err(frame) => {
+                        if let Ok(trailers) = frame.into_trailers() {
+                            streaming.trailers = trailers;
+                            return self.finish_stream(link);
+                        }
+                        continue;
                     }
-                }
+                },
+            };
+            streaming.left = streaming.left.map(|left| left - taken as u64);
+            self.exchange.tally.send(taken);
+            streaming.unbroken += taken;
+            if streaming.unbroken >= YIELD_BYTES {
+                streaming.unbroken = 0;
+                return Turn::Yield;
             }
         }
         Turn::Yield

@@ -1,0 +1,151 @@
+//! Sending parts of files.
+
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::sync::Arc;
+
+use peregrine_driver::{Driver, FilePart, Stream};
+
+use super::{A_WHILE, pattern, pause};
+use crate::harness::{Harness, Peer};
+use crate::poll::both;
+
+/// A file with these bytes, which has no name.
+fn file(bytes: &[u8]) -> Arc<File> {
+    let mut file = tempfile::tempfile().expect("a temporary file");
+    file.write_all(bytes).expect("there is room");
+    Arc::new(file)
+}
+
+fn part(file: &Arc<File>, at: usize, length: usize) -> FilePart {
+    FilePart { file: Arc::clone(file), at: at as u64, length }
+}
+
+/// Whatever comes until the end, in order or not.
+async fn received(peer: &impl Peer) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        match peer.recv().await {
+            Ok(bytes) if !bytes.is_empty() => all.extend(bytes),
+            _ => return all,
+        }
+    }
+}
+
+/// Waits until nobody has the file but the test.
+async fn let_go(driver: &impl Driver, file: &Arc<File>) {
+    while Arc::strong_count(file) > 1 {
+        pause(driver, A_WHILE / 20).await;
+    }
+}
+
+/// Bytes and parts of files arrive in the order of their calls, whether the kernel has room for them or not, the
+/// end behind them, and all of them count as progress.
+pub fn bytes_and_files_keep_their_order(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        if !stream.sends_files() {
+            return;
+        }
+        let large = harness.large();
+        let content = pattern(1, large + 5000);
+        let file = file(&content);
+        let mut message = Vec::new();
+        let sizes =
+            [(9, 90, 0), (0, 9, 3), (100, large, 5000), (0, 0, 7), (large, 7, 1), (3, large, 1)];
+        for (round, (bytes, length, at)) in sizes.into_iter().enumerate() {
+            let mut out = pattern(round as u32, bytes);
+            message.extend_from_slice(&out);
+            message.extend_from_slice(&content[at..at + length]);
+            stream.send_file(&mut out, part(&file, at, length));
+            assert!(out.is_empty());
+            let mut small = pattern(200 + round as u32, round);
+            message.extend_from_slice(&small);
+            stream.send(&mut small);
+        }
+        stream.finish();
+        let (sent, received) = both(stream.sent(), peer.recv_all()).await;
+        sent.expect("the connection stands");
+        let received = received.expect("an orderly end");
+        assert!(received == message, "{} of {} bytes, or others", received.len(), message.len());
+        assert_eq!(stream.progress(), message.len() as u64);
+        let_go(&driver, &file).await;
+    });
+}
+
+/// A file that ends before its part ends sending: what was passed before arrives, and nothing stands in for what the
+/// file does not have.
+pub fn a_file_that_is_too_short_ends_sending(harness: &impl Harness) {
+    harness.check(async |driver| {
+        for size in [0, 10, harness.large()] {
+            let (stream, peer) = harness.pair(&driver).await;
+            if !stream.sends_files() {
+                return;
+            }
+            let content = pattern(2, size);
+            let file = file(&content);
+            stream.send_file(&mut b"head".to_vec(), part(&file, 0, size + 100));
+            stream.send(&mut b"behind".to_vec());
+            let send = async move {
+                let error = stream.sent().await.expect_err("the file is too short");
+                assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+                stream.send(&mut b"later".to_vec());
+                let error = stream.sent().await.expect_err("it stays so");
+                assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+            };
+            let ((), received) = both(send, received(&peer)).await;
+            let whole = [b"head", &*content].concat();
+            assert!(whole.starts_with(&received), "{} bytes, some of them others", received.len());
+            let_go(&driver, &file).await;
+        }
+    });
+}
+
+/// The driver lets go of a file when the connection breaks, and when the stream is dropped.
+pub fn files_are_let_go_of(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let content = pattern(3, harness.large());
+        let file = file(&content);
+        for breaks in [true, false] {
+            let (stream, peer) = harness.pair(&driver).await;
+            if !stream.sends_files() {
+                return;
+            }
+            for _ in 0..3 {
+                stream.send_file(&mut b"head".to_vec(), part(&file, 0, content.len()));
+            }
+            pause(&driver, A_WHILE / 20).await;
+            if breaks {
+                peer.reset().await;
+                assert!(stream.sent().await.is_err());
+                let_go(&driver, &file).await;
+                stream.send_file(&mut Vec::new(), part(&file, 0, 10));
+                assert_eq!(Arc::strong_count(&file), 1, "nothing is sent any more");
+            } else {
+                drop(stream);
+                let all = received(&peer).await;
+                let whole = [b"head", &*content].concat();
+                assert!(whole.starts_with(&all[..all.len().min(whole.len())]), "other bytes");
+                let_go(&driver, &file).await;
+            }
+        }
+    });
+}
+
+/// A worker that ends is finished with all files.
+pub fn a_worker_that_ends_lets_go_of_files(harness: &impl Harness) {
+    let content = pattern(4, harness.large());
+    let file = file(&content);
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        for _ in 0..2 {
+            stream.send_file(&mut b"head".to_vec(), part(&file, 0, content.len()));
+        }
+        driver.spawn(async move {
+            let _kept = (stream, peer);
+            std::future::pending::<()>().await;
+        });
+        pause(&driver, A_WHILE / 20).await;
+    });
+    assert_eq!(Arc::strong_count(&file), 1);
+}
