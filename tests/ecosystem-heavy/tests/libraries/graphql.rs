@@ -124,8 +124,10 @@ async fn subscribe(upgrade: WebSocketUpgrade, State(schema): State<Graph>) -> Re
     })
 }
 
-/// The forms, by name.
-const FORMS: [(&str, fn(Graph) -> App); 2] = [("mounted", mounted), ("native", native)];
+/// A form of the application, by its name.
+type Form = (&'static str, fn(Graph) -> App);
+
+const FORMS: [Form; 2] = [("mounted", mounted), ("native", native)];
 
 async fn ask(base: &str, query: &str, variables: Value) -> Value {
     let document = json!({ "query": query, "variables": variables });

@@ -96,7 +96,10 @@ mod native {
     }
 }
 
-const FORMS: [(&str, fn() -> App); 2] = [("mounted", mounted::app), ("native", native::app)];
+/// A form of the application, by its name.
+type Form = (&'static str, fn() -> App);
+
+const FORMS: [Form; 2] = [("mounted", mounted::app), ("native", native::app)];
 
 fn the_document_tells_of_what_is_answered(choice: DriverChoice) {
     for (form, make) in FORMS {
