@@ -85,7 +85,8 @@ fn cargo(root: &Path, arguments: &[&str]) -> Vec<String> {
     run(Command::new(env!("CARGO")).args(arguments).current_dir(root))
 }
 
-/// The lab's contenders have lock files of their own, which a new dependency of the framework makes stale.
+/// What is outside the workspace has lock files of its own, which a new dependency of the framework makes stale: the
+/// lab's contenders, and tests of what takes long to compile.
 fn check_locks(root: &Path) -> Vec<String> {
     let folder = root.join("lab/contenders");
     let Ok(entries) = std::fs::read_dir(&folder) else {
@@ -95,6 +96,7 @@ fn check_locks(root: &Path) -> Vec<String> {
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.join("Cargo.lock").exists())
         .collect();
+    programs.push(root.join("tests/ecosystem-heavy"));
     programs.sort();
     let stale = |path: &PathBuf| {
         let locked = ["update", "--quiet", "--workspace", "--locked"];

@@ -12,6 +12,7 @@ pub(crate) use self::flow::write;
 use self::client::Client;
 use self::flow::Entrance;
 use http::HeaderMap;
+use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::{
     SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState, TracerProvider,
 };
@@ -329,8 +330,11 @@ pub(crate) fn inject(fields: &mut HeaderMap) -> bool {
     let context = Span::current().context();
     let is_recorded = context.span().span_context().is_valid();
     if is_recorded {
+        // A program whose pipeline is its own may have set no propagator, which would write nothing.
+        let mut fields = HeaderInjector(fields);
+        TraceContextPropagator::new().inject_context(&context, &mut fields);
         global::get_text_map_propagator(|propagator| {
-            propagator.inject_context(&context, &mut HeaderInjector(fields));
+            propagator.inject_context(&context, &mut fields);
         });
     }
     is_recorded

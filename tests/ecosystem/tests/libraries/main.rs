@@ -10,4 +10,5 @@ mod layers;
 mod postgres;
 mod redis;
 mod sqlite;
+mod templates;
 mod trailers;

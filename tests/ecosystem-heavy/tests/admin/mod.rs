@@ -1,0 +1,37 @@
+//! A server with an admin listener, and its pages.
+
+use peregrine::prelude::{App, Server};
+use peregrine::{DriverChoice, Error, Limits, Place, Running};
+use peregrine_ecosystem_tests::client;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+/// The server, and the URL of its admin listener; nothing where the kernel refuses the driver.
+pub(crate) fn start<M>(choice: DriverChoice, make: M) -> Option<(Running, String)>
+where
+    M: Fn() -> App + Clone + Send + 'static,
+{
+    // The client's tasks outlive the first of several servers.
+    let limits = Limits { background_timeout: Duration::ZERO, ..Limits::default() };
+    let server = Server::bind("127.0.0.1:0").admin("127.0.0.1:0").driver(choice);
+    let server = server.workers(NonZeroUsize::MIN).limits(limits).quiet();
+    let running = match server.start(make) {
+        Err(error @ Error::Driver { .. }) => {
+            eprintln!("skipped: {error}");
+            return None;
+        }
+        running => running.expect("the server starts"),
+    };
+    let admin = match running.admin_place() {
+        Some(Place::Tcp(address)) => format!("http://{address}"),
+        other => panic!("no address of an admin listener: {other:?}"),
+    };
+    Some((running, admin))
+}
+
+/// The body of a page.
+pub(crate) async fn get(url: &str) -> String {
+    let response = client(None).get(url).send().await.expect("the server answers");
+    assert_eq!(response.status(), 200, "{url}");
+    response.text().await.expect("a body")
+}
