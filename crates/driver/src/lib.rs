@@ -37,6 +37,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -93,6 +94,13 @@ pub trait Driver: Clone + 'static {
 
     /// Starts `task` on this thread. A panic inside it ends that task alone.
     fn spawn(&self, task: impl Future<Output = ()> + 'static);
+
+    /// [`spawn`](Self::spawn) for tasks of which there are few. The driver's code around a task, most of which
+    /// is tokio's, is compiled once for all of them, and not once for each type of task; a poll is one call
+    /// through a table more.
+    fn spawn_boxed(&self, task: Pin<Box<dyn Future<Output = ()>>>) {
+        self.spawn(task);
+    }
 
     /// Monotonic time since the driver started. It may be cached for one turn of the loop.
     fn now(&self) -> Duration;

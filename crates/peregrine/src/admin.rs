@@ -21,6 +21,7 @@ use crate::listen::Place;
 use crate::listener::Source;
 use crate::restart::Heir;
 use crate::socket_file::FileOwner;
+use crate::threads;
 use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
 use peregrine_server::{Limits, Listen, Observed, Order, OverloadLimits, Shared, WorkerLimits};
@@ -28,7 +29,6 @@ use peregrine_web::App;
 use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::Duration;
 use tokio::sync::watch as watched;
 
@@ -174,8 +174,7 @@ impl AdminEntrance {
                 let _ = tell.send(Err(error));
             }
         };
-        let thread = thread::Builder::new().name("peregrine-admin".to_owned());
-        thread.spawn(body).map_err(Error::Worker)?;
+        threads::start("peregrine-admin", Box::new(body)).map_err(Error::Worker)?;
         let begun = told.recv().unwrap_or_else(|_| Err(io::Error::other("its thread panicked")));
         begun.map_err(Error::Worker)?;
         Ok(Administering { orders, told, place })
@@ -224,9 +223,9 @@ fn run(
         pages::app(views).build().expect("the routes of the admin listener are sound");
     Tokio::run(&Options::default(), |driver| async move {
         ready();
-        driver.spawn(view::watch(driver.clone(), Arc::downgrade(views)));
+        driver.spawn_boxed(Box::pin(view::watch(driver.clone(), Arc::downgrade(views))));
         let ordered = orders.subscribe();
-        driver.spawn(leave_with(views.orders(), orders, shared));
+        driver.spawn_boxed(Box::pin(leave_with(views.orders(), orders, shared)));
         let observed = Rc::new(Observed::default());
         let limits = WorkerLimits { spare_connections: SPARE_CONNECTIONS, ..limits().into() };
         peregrine_server::run(driver, listens, application, limits, observed, ordered, None).await

@@ -106,6 +106,7 @@ mod socket_file;
 mod stopped;
 mod tell;
 pub mod test;
+mod threads;
 #[cfg(feature = "tower")]
 pub mod tower;
 pub mod trace;

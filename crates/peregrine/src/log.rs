@@ -24,12 +24,12 @@ use self::writer::Writer;
 use crate::admin::Views;
 use crate::error::Error;
 use crate::orders::Handle;
+use crate::threads;
 use peregrine_server::Log as WorkerLog;
 use std::fmt;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -191,8 +191,8 @@ impl Log {
             figures: Arc::clone(&figures),
             done,
         };
-        let thread = thread::Builder::new().name("peregrine-log".to_owned());
-        let thread = thread.spawn(move || writer.run()).map_err(Error::Worker)?;
+        let write = move || writer.run();
+        let thread = threads::start("peregrine-log", Box::new(write)).map_err(Error::Worker)?;
         bell.wakes(thread.thread().clone());
         let log = |queue| {
             let lines = Box::new(Producer(queue));
@@ -264,7 +264,8 @@ impl Place {
 #[derive(Debug)]
 pub(crate) struct Ending {
     bell: Arc<Bell>,
-    ended: mpsc::Receiver<()>,
+    /// Of the type that the admin listener has: each type of a channel is compiled anew.
+    ended: mpsc::Receiver<io::Result<()>>,
     figures: Arc<Figures>,
     end_timeout: Duration,
 }
@@ -273,7 +274,7 @@ impl Ending {
     /// Waits until everything is written, but not for long.
     pub(crate) fn end(self) {
         self.bell.end();
-        if self.ended.recv_timeout(self.end_timeout) == Err(mpsc::RecvTimeoutError::Timeout) {
+        if let Err(mpsc::RecvTimeoutError::Timeout) = self.ended.recv_timeout(self.end_timeout) {
             let (timeout, lines) = (self.end_timeout, self.figures.unwritten());
             tracing::warn!(target: "peregrine", ?timeout, lines,
                 "the end of the access log was not written in time, and is lost");

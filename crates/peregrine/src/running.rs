@@ -14,6 +14,7 @@ use crate::server::SocketFiles;
 use crate::signals::Hears;
 use crate::stopped::Stopped;
 use crate::tell::{tell, url};
+use crate::threads;
 use crate::watch;
 use crate::worker::Worker;
 use peregrine_server::{Limits, Order, Pulse, Snapshot};
@@ -21,7 +22,6 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// Settings of the server as a whole.
@@ -91,7 +91,7 @@ impl Running {
             let name = format!("peregrine-{}", worker.number);
             let answering = watchdog.as_mut().map(|watchdog| watchdog.answering());
             let body = worker.body(makes(), &running.handle, pulse, answering);
-            thread::Builder::new().name(name).spawn(body).map_err(Error::Worker)?;
+            threads::start(name, Box::new(body)).map_err(Error::Worker)?;
         }
         running.await_start(count)?;
         if let Some(budget) = settings.limits.poll_budget {
@@ -335,6 +335,7 @@ mod tests {
     use super::*;
     use crate::deadline::GRACE;
     use peregrine_server::{Cut, Report};
+    use std::thread;
 
     #[test]
     fn what_did_not_end_is_in_the_last_line() {

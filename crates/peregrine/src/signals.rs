@@ -97,9 +97,8 @@ impl Signals {
             SIGUSR2 => Wish::Upgrade,
             _ => Wish::End,
         };
-        std::thread::Builder::new()
-            .name("peregrine-signals".to_owned())
-            .spawn(move || signals.forever().for_each(|signal| obey(wish(signal))))?;
+        let obey = move || signals.forever().for_each(|signal| obey(wish(signal)));
+        crate::threads::start("peregrine-signals", Box::new(obey))?;
         count.now += 1;
         IS_UNHEARD.store(false, Ordering::SeqCst);
         Ok(Self { listener })

@@ -1,5 +1,6 @@
 //! The thread that looks for handlers that block their worker.
 
+use crate::threads;
 use peregrine_server::{Pulse, Watch};
 use std::io;
 use std::sync::Weak;
@@ -29,5 +30,5 @@ pub(crate) fn start(pulses: Vec<Weak<Pulse>>, budget: Duration) -> io::Result<()
             }
         }
     };
-    thread::Builder::new().name("peregrine-watch".to_owned()).spawn(look).map(drop)
+    threads::start("peregrine-watch", Box::new(look)).map(drop)
 }

@@ -155,7 +155,7 @@ impl Begin<'_> {
             shown.serve(&application);
         }
         if let Some(answering) = answering {
-            driver.spawn(answering.run(orders.clone()));
+            driver.spawn_boxed(Box::pin(answering.run(orders.clone())));
         }
         let running =
             peregrine_server::run(driver, listeners, application, limits, observed, orders, member);

@@ -16,12 +16,14 @@ mod builder;
 mod descend;
 mod encoding;
 mod error;
+#[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
 mod methods;
 mod node;
 mod parameters;
 mod pattern;
+#[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub mod reference;
 mod router;

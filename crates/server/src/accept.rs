@@ -223,7 +223,7 @@ impl<D: Driver> WayIn<D> {
         };
         let pending = self.worker.observed.pending();
         let until = self.worker.driver.now() + MOMENT;
-        self.worker.driver.spawn(async move {
+        self.worker.driver.spawn_boxed(Box::pin(async move {
             way.worker.driver.sleep_until(until).await;
             match given.take_back() {
                 None => way.worker.observed.counts().passed.add(1),
@@ -231,7 +231,7 @@ impl<D: Driver> WayIn<D> {
             }
             drop(way);
             drop(pending);
-        });
+        }));
     }
 
     fn adopt(&self, room: Room, passed: D::Passed) {

@@ -20,7 +20,7 @@ pub(crate) fn spawn<D: Driver>(
 ) {
     let pending = worker.observed.pending();
     let shared = Rc::clone(worker);
-    worker.driver.spawn(async move {
+    worker.driver.spawn_boxed(Box::pin(async move {
         let worker = shared;
         let _hold = worker.driver.hold();
         let alarm = worker.wheel.alarm();
@@ -61,7 +61,7 @@ pub(crate) fn spawn<D: Driver>(
         exchange.clear();
         // Nobody waits for this worker's handlers before here.
         drop(pending);
-    });
+    }));
 }
 
 fn request_name(exchange: &Exchange) -> String {

@@ -204,7 +204,7 @@ impl<D: Driver> Link<'_, D> {
         let overload = &self.worker.overload;
         let admitted = overload.admit(&asking, || (driver.turn_began(), driver.recent_clock()));
         if overload.is_to_be_watched() {
-            driver.spawn(watch_refusing(Rc::clone(self.worker)));
+            driver.spawn_boxed(Box::pin(watch_refusing(Rc::clone(self.worker))));
         }
         admitted
     }

@@ -57,14 +57,14 @@ pub async fn run<D: Driver>(
         // The worker does not end before it has accepted the connections that wait already.
         let pending = worker.observed.pending();
         let driver = worker.driver.clone();
-        driver.spawn(async move {
+        driver.spawn_boxed(Box::pin(async move {
             accept::run(worker, entrance, listener, shared, live, spreading).await;
             drop(pending);
-        });
+        }));
     }
-    worker.driver.spawn(turn_wheel(Rc::clone(&worker)));
+    worker.driver.spawn_boxed(Box::pin(turn_wheel(Rc::clone(&worker))));
     if let Some(changes) = overload {
-        worker.driver.spawn(follow_limits(Rc::clone(&worker), changes));
+        worker.driver.spawn_boxed(Box::pin(follow_limits(Rc::clone(&worker), changes)));
     }
     Ok(shutdown::run(worker, orders).await)
 }

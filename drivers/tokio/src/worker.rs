@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::future::{Future, pending};
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -126,46 +127,11 @@ impl Driver for Tokio {
         F: Future,
     {
         let _pinned = options.cpu.map(Pinned::to).transpose()?;
-        let functions = Functions::default();
-        let (started, stopped) = (functions.threads(), functions.threads());
-        let start = Instant::now();
-        let mut builder = Builder::new_current_thread();
-        let sleeps = Arc::default();
-        match &options.figures {
-            None => count_sleeps(&mut builder, &sleeps),
-            Some(figures) => {
-                figures.show_threads(functions.threads());
-                measure_turns(&mut builder, &sleeps, figures, start);
-            }
-        }
-        let runtime = builder
-            .enable_all()
-            .event_interval(EVENT_INTERVAL)
-            .max_io_events_per_tick(SOCKETS_PER_LOOK)
-            .on_thread_start(move || started.started())
-            .on_thread_stop(move || stopped.stopped())
-            .build_local(LocalOptions::default())?;
-        let mut hosting = Hosting { runtime: Some(runtime), end_max: Duration::ZERO };
-        let worker = Rc::new(Worker {
-            start,
-            pool: Rc::new(Pool::new(options)),
-            large_bytes: options.large_bytes(),
-            sockets: options.sockets.clone(),
-            figures: Own { shown: options.figures.clone(), ..Own::default() },
-            look: Look::new(start, sleeps),
-            functions,
-        });
-        let driver = Self { worker: Rc::clone(&worker) };
-        let output = hosting.runtime().block_on(async {
-            let output = main(driver.clone()).await;
-            worker.functions.begin(&driver, || tokio::task::spawn_blocking(|| ())).await;
-            output
-        });
-        worker.functions.end(|end_max| {
-            hosting.end_max = end_max;
-            drop(hosting);
-        });
-        Ok(output)
+        let (hosting, driver) = Hosting::start(options)?;
+        let mut output = None;
+        let main = async { output = Some(main(driver.clone()).await) };
+        hosting.run(&driver, Box::pin(main));
+        Ok(output.expect("what ran is done"))
     }
 
     fn listen(&self, socket: Socket) -> io::Result<Listener> {
@@ -240,6 +206,53 @@ struct Hosting {
 }
 
 impl Hosting {
+    fn start(options: &Options) -> io::Result<(Self, Tokio)> {
+        let functions = Functions::default();
+        let (started, stopped) = (functions.threads(), functions.threads());
+        let start = Instant::now();
+        let mut builder = Builder::new_current_thread();
+        let sleeps = Arc::default();
+        match &options.figures {
+            None => count_sleeps(&mut builder, &sleeps),
+            Some(figures) => {
+                figures.show_threads(functions.threads());
+                measure_turns(&mut builder, &sleeps, figures, start);
+            }
+        }
+        let runtime = builder
+            .enable_all()
+            .event_interval(EVENT_INTERVAL)
+            .max_io_events_per_tick(SOCKETS_PER_LOOK)
+            .on_thread_start(move || started.started())
+            .on_thread_stop(move || stopped.stopped())
+            .build_local(LocalOptions::default())?;
+        let hosting = Self { runtime: Some(runtime), end_max: Duration::ZERO };
+        let worker = Rc::new(Worker {
+            start,
+            pool: Rc::new(Pool::new(options)),
+            large_bytes: options.large_bytes(),
+            sockets: options.sockets.clone(),
+            figures: Own { shown: options.figures.clone(), ..Own::default() },
+            look: Look::new(start, sleeps),
+            functions,
+        });
+        Ok((hosting, Tokio { worker }))
+    }
+
+    /// The life of a worker. It is compiled here, once, whatever `main` is; that is dropped while the runtime
+    /// is entered, even if it panics.
+    fn run(mut self, driver: &Tokio, main: Pin<Box<dyn Future<Output = ()> + '_>>) {
+        let functions = &driver.worker.functions;
+        self.runtime().block_on(async move {
+            main.await;
+            functions.begin(driver, || tokio::task::spawn_blocking(|| ())).await;
+        });
+        functions.end(|end_max| {
+            self.end_max = end_max;
+            drop(self);
+        });
+    }
+
     fn runtime(&self) -> &LocalRuntime {
         self.runtime.as_ref().expect("the runtime stays until the drop")
     }

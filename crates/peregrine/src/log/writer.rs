@@ -16,7 +16,7 @@ pub(super) struct Writer {
     pub(super) queues: Vec<Arc<Queue>>,
     pub(super) bell: Arc<Bell>,
     pub(super) figures: Arc<Figures>,
-    pub(super) done: mpsc::Sender<()>,
+    pub(super) done: mpsc::Sender<io::Result<()>>,
 }
 
 impl Writer {
@@ -50,7 +50,7 @@ impl Writer {
                 break;
             }
         }
-        let _ = self.done.send(());
+        let _ = self.done.send(Ok(()));
     }
 
     /// Waits until there is something to do, and then a little for more.

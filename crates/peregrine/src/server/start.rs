@@ -21,6 +21,7 @@ use crate::readers::Readers;
 use crate::restart::Heir;
 use crate::running::{Running, Settings};
 use crate::tell::{first_line, tell};
+use crate::threads;
 use crate::trace;
 use crate::worker::{Patterns, Worker};
 use peregrine_driver::{Options, Passed, Socket};
@@ -233,7 +234,7 @@ fn cores() -> usize {
 /// What has begun, if there is a thread left for what blocks: tokio panics where there is none, in the middle of whatever
 /// asks for one.
 fn with_thread_to_spare<T>(begun: T) -> std::io::Result<T> {
-    let thread = std::thread::Builder::new().name("peregrine-spare".to_owned()).spawn(|| ())?;
+    let thread = threads::start("peregrine-spare", Box::new(|| ()))?;
     drop(thread.join());
     Ok(begun)
 }

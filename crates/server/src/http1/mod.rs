@@ -410,10 +410,10 @@ impl Http1 {
         self.exchange.finish();
         if let Some(rest) = self.exchange.take_rest() {
             let hold = link.worker.driver.hold();
-            link.worker.driver.spawn(async move {
+            link.worker.driver.spawn_boxed(Box::pin(async move {
                 rest.await;
                 drop(hold);
-            });
+            }));
         }
         if let Some(reject) = self.rejected.take() {
             link.protocol.drain();

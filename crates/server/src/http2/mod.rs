@@ -336,10 +336,10 @@ impl Http2 {
         stream.exchange.finish();
         if let Some(rest) = stream.exchange.take_rest() {
             let hold = link.worker.driver.hold();
-            link.worker.driver.spawn(async move {
+            link.worker.driver.spawn_boxed(Box::pin(async move {
                 rest.await;
                 drop(hold);
-            });
+            }));
         }
         self.written = stream.exchange.take_request_name();
         stream.exchange.clear();

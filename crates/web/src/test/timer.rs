@@ -1,20 +1,18 @@
 //! Real time for tests without a runtime.
 
 use std::future::poll_fn;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 /// Ready when `duration` has passed. A thread of its own sleeps for it, and ends early if the future is
 /// dropped.
 pub(super) async fn sleep(duration: Duration) {
-    let state = Arc::new(Mutex::new(State::default()));
-    let (_is_wanted, is_dropped) = channel();
-    let shared = Arc::clone(&state);
-    std::thread::spawn(move || wait(duration, &is_dropped, &shared));
+    let wanted = Wanted(Arc::default());
+    let shared = Arc::clone(&wanted.0);
+    std::thread::spawn(move || shared.wait(duration));
     poll_fn(|context| {
-        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = wanted.0.state();
         if state.is_over {
             return Poll::Ready(());
         }
@@ -24,19 +22,48 @@ pub(super) async fn sleep(duration: Duration) {
     .await;
 }
 
+/// The future's end of it.
+struct Wanted(Arc<Sleep>);
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.state().is_over = true;
+        self.0.ended.notify_one();
+    }
+}
+
+// A channel would do, and is much to compile for every program that has this crate.
+#[derive(Default)]
+struct Sleep {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
 #[derive(Default)]
 struct State {
     is_over: bool,
     waker: Option<Waker>,
 }
 
-fn wait(duration: Duration, is_dropped: &Receiver<()>, state: &Mutex<State>) {
-    if is_dropped.recv_timeout(duration) != Err(RecvTimeoutError::Timeout) {
-        return;
+impl Sleep {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-    state.is_over = true;
-    if let Some(waker) = state.waker.take() {
-        waker.wake();
+
+    /// The thread's end of it.
+    fn wait(&self, duration: Duration) {
+        let is_on = |state: &mut State| !state.is_over;
+        let waited = self.ended.wait_timeout_while(self.state(), duration, is_on);
+        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if !waited.timed_out() {
+            return;
+        }
+        state.is_over = true;
+        // The lock is free when the future is polled again.
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 }
