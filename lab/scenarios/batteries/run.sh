@@ -6,20 +6,22 @@
 #   lab pack runs/batteries --out docs/results/batteries
 #   cargo tidy batteries && cargo tidy figures
 #
-# LAB is the lab's command, and further arguments are its own, for each run: `--blocks 4 --tolerate-noise` for a look.
+# LAB is the lab's command, and further arguments are its own, for each run. BLOCKS=4 with `--tolerate-noise` is a look.
 set -euo pipefail
 
-out=${1:?the folder for the runs}
+mkdir -p "${1:?the folder for the runs}"
+out=$(cd "$1" && pwd)
 shift
-here=$(cd "$(dirname "$0")" && pwd)
 lab=${LAB:-lab}
+# Run files tell the command, which is to be the same wherever the repository lies.
+cd "$(dirname "$0")/../../.."
 
 # The three frameworks without a battery, then with each of those that are named; what a framework has not is left out.
 contenders() {
     local list=batteries-peregrine,batteries-axum,batteries-actix-web battery framework
     for battery in "$@"; do
         for framework in peregrine axum actix-web; do
-            if grep --quiet "^$battery = " "$here/../../contenders/batteries-$framework/contender.toml"; then
+            if grep --quiet "^$battery = " "lab/contenders/batteries-$framework/contender.toml"; then
                 list+=",batteries-$framework-$battery"
             fi
         done
@@ -28,16 +30,17 @@ contenders() {
 }
 
 run() {
-    local scenario=$1 contenders=$2
-    shift 2
-    "$lab" run "$here/$scenario.toml" --contenders "$contenders" --out "$out" --seed 51 "$@"
+    local scenario=$1 contenders=$2 blocks=${BLOCKS:-$3}
+    shift 3
+    "$lab" run "lab/scenarios/batteries/$scenario.toml" --contenders "$contenders" --out "$out" --seed 51 \
+        --blocks "$blocks" "$@"
 }
 
 run battery-json "$(contenders request-id cors security-headers signed-cookie session bearer rate-limit access-log trace timeout \
-    catch-panic gzip etag)" --blocks 36 "$@"
+    catch-panic gzip etag)" 40 "$@"
 run battery-session-cookie "batteries-peregrine,batteries-actix-web,batteries-peregrine-session-cookie,batteries-actix-web-session-cookie" \
-    --blocks 36 "$@"
-run battery-post "$(contenders validate body-limit)" --blocks 36 "$@"
-run battery-gzip "$(contenders gzip)" --blocks 24 --duration 80ms "$@"
-run battery-file "$(contenders)" --blocks 36 "$@"
-run battery-form "$(contenders)" --blocks 24 --duration 300ms "$@"
+    48 "$@"
+run battery-post "$(contenders validate body-limit)" 48 "$@"
+run battery-gzip "$(contenders gzip)" 48 --duration 80ms "$@"
+run battery-file "$(contenders)" 48 "$@"
+run battery-form "$(contenders)" 32 --duration 300ms "$@"
