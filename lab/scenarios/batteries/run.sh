@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What each battery costs: three frameworks with and without it, in paired slices. Some 15 minutes, with the programs built. The
+# What each battery costs: three frameworks with and without it, in paired slices. Some 12 minutes, with the programs built. The
 # table is made of what comes out:
 #
 #   lab/scenarios/batteries/run.sh runs/batteries
@@ -37,10 +37,10 @@ run() {
 }
 
 run battery-json "$(contenders request-id cors security-headers signed-cookie session bearer rate-limit access-log trace timeout \
-    catch-panic gzip etag)" 40 "$@"
+    catch-panic gzip etag)" 24 --duration 80ms "$@"
 run battery-session-cookie "batteries-peregrine,batteries-actix-web,batteries-peregrine-session-cookie,batteries-actix-web-session-cookie" \
-    48 "$@"
-run battery-post "$(contenders validate body-limit)" 48 "$@"
-run battery-gzip "$(contenders gzip)" 48 --duration 80ms "$@"
-run battery-file "$(contenders)" 48 "$@"
-run battery-form "$(contenders)" 32 --duration 300ms "$@"
+    24 --duration 80ms "$@"
+run battery-post "$(contenders validate body-limit)" 24 --duration 80ms "$@"
+run battery-gzip "$(contenders gzip)" 24 --duration 80ms "$@"
+run battery-file "$(contenders)" 24 --duration 80ms "$@"
+run battery-form "$(contenders)" 20 --duration 300ms "$@"
