@@ -18,6 +18,7 @@
 //! ```
 
 use crate::results;
+use peregrine_lab_model::block::Block;
 use peregrine_lab_model::micro::Operation;
 use peregrine_lab_model::verdict::Measure;
 use peregrine_lab_model::{RunFile, pack};
@@ -71,6 +72,9 @@ const UNITS: [&str; 22] = [
     "microseconds",
     "allocations",
 ];
+
+/// Stands before a number below zero: behind a hyphen a number is part of a word.
+pub(crate) const MINUS: char = '\u{2212}';
 
 /// A number behind this is a version.
 const VERSIONED: [&str; 5] = ["TLS ", "HTTP/", "Rust ", "Linux ", "axum "];
@@ -200,7 +204,8 @@ impl Number<'_> {
     /// Whether it is this value, rounded as it is.
     fn is(&self, value: f64) -> bool {
         let decimals = self.text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
-        format!("{value:.decimals$}") == self.text.replace(',', "")
+        let sign = if self.before.ends_with(MINUS) { "-" } else { "" };
+        format!("{value:.decimals$}") == format!("{sign}{}", self.text.replace(',', ""))
     }
 
     /// The complaint about a figure that nothing is said about.
@@ -260,14 +265,20 @@ impl Runs<'_> {
 /// `ratio:NAME`, `low:NAME`, `high:NAME`: its cost against the reference's, with the interval.
 /// `more:NAME`, `less:NAME`: how far that is above or below 1, in per cent.
 /// `saved:NAME`: how much less than it the reference needs, in per cent. `noise`: in per cent.
+/// `added:NAME:BASE`, `added-low:NAME:BASE`, `added-high:NAME:BASE`: how many microseconds it costs more than the other one,
+/// by the median over the blocks that have both, and the 95 % interval of that.
 /// `memory:NAME`: what a further idle connection takes, in bytes, by the median readings.
 /// `ns:OPERATION:MODE:NAME`: of a benchmark inside a process; spaces of an operation are `_`.
 /// A space of a name, as in `peregrine (echo)`, is `+`.
-fn field_of(file: &RunFile, field: &str) -> Option<f64> {
+pub(crate) fn field_of(file: &RunFile, field: &str) -> Option<f64> {
     let (kind, name) = field.split_once(':').unwrap_or((field, ""));
     let name = &*name.replace('+', " ");
     if kind == "noise" {
         return file.again.as_ref().map(|again| again.band * 100.0);
+    }
+    if let Some(place) = ["added-low", "added", "added-high"].iter().position(|one| *one == kind) {
+        let (name, base) = name.split_once(':')?;
+        return Some(added(file, name, base)?[place]);
     }
     if kind == "memory" {
         return bytes_per_connection(file, name);
@@ -305,6 +316,28 @@ fn field_of(file: &RunFile, field: &str) -> Option<f64> {
     }
 }
 
+/// What a contender costs more than another one in the same block, in microseconds: the median, between the bounds of its
+/// interval. The interval is that of the sign test, by ranks, which assumes nothing about how costs are spread.
+fn added(file: &RunFile, name: &str, base: &str) -> Option<[f64; 3]> {
+    let cost = |block: &Block| Some((block.number, block.server_ns_per_request()?));
+    let bases: BTreeMap<u32, f64> = file.blocks_of(base).filter_map(cost).collect();
+    let both = file.blocks_of(name).filter_map(cost);
+    let more = both.filter_map(|(number, cost)| Some((cost - bases.get(&number)?) / 1e3));
+    let mut more: Vec<f64> = more.collect();
+    more.sort_unstable_by(f64::total_cmp);
+    let last = more.len().checked_sub(1)?;
+    // How likely it is that so few of the differences, or fewer, lie below the true median.
+    let mut chance = 0.5_f64.powi(i32::try_from(more.len()).ok()?);
+    let (mut sum, mut rank) = (chance, 0);
+    while sum <= 0.025 {
+        rank += 1;
+        chance *= (more.len() - rank + 1) as f64 / rank as f64;
+        sum += chance;
+    }
+    let low = rank.saturating_sub(1);
+    Some([more[low], (more[last / 2] + more[more.len() / 2]) / 2.0, more[last - low]])
+}
+
 /// The slope between the fewest and the most connections, each by the median of its readings.
 fn bytes_per_connection(file: &RunFile, name: &str) -> Option<f64> {
     let mut readings: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
@@ -325,12 +358,13 @@ fn bytes_per_connection(file: &RunFile, name: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peregrine_lab_model::block::{Block, MemoryReading};
+    use peregrine_lab_model::block::MemoryReading;
 
     fn complaints(text: &str) -> Vec<String> {
         check_section(text, true, |run, field| match (run, field) {
             ("folder run", "us:a") => Ok(3.956),
             ("folder run", "more:b") => Ok(31.2),
+            ("folder run", "added:c:d") => Ok(-0.25),
             _ => Err(format!("{run} has no field “{field}”")),
         })
     }
@@ -345,6 +379,13 @@ mod tests {
         assert!(wrong[0].starts_with("3.95 stands for folder run: us:a, which is 3.956"));
         assert!(complaints(&format!("31 %{comment}"))[0].contains("2 fields for 1 numbers"));
         assert!(complaints("3.96<!-- figures: folder run: ms:a -->")[0].contains("no field"));
+    }
+
+    #[test]
+    fn a_number_behind_a_minus_is_below_zero() {
+        let comment = "<!-- figures: folder run: added:c:d -->";
+        assert_eq!(complaints(&format!("adds \u{2212}0.25{comment}.")), [""; 0]);
+        assert_eq!(complaints(&format!("adds 0.25{comment}.")).len(), 1);
     }
 
     #[test]

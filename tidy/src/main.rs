@@ -4,6 +4,7 @@
 //! is wrong and how to mend it. `cargo tidy` runs them all, `cargo tidy layers` only that one.
 #![forbid(unsafe_code)]
 
+mod batteries;
 mod book;
 mod circles;
 mod conformance;
@@ -53,6 +54,13 @@ fn main() -> ExitCode {
     let wanted: Vec<String> = env::args().skip(1).collect();
     if wanted.first().is_some_and(|word| word == "write-conformance") {
         conformance::write(&root);
+        return ExitCode::SUCCESS;
+    }
+    if wanted.first().is_some_and(|word| word == "batteries") {
+        if let Err(error) = batteries::write(&root) {
+            eprintln!("tidy: {error}");
+            return ExitCode::FAILURE;
+        }
         return ExitCode::SUCCESS;
     }
     if wanted.first().is_some_and(|word| word == "book") {

@@ -257,9 +257,7 @@ impl SecurityHeaders {
                 response.fields.set(CACHE_CONTROL, HeaderValue::from_static("no-store"));
             }
         }
-        for (name, value) in &self.ready {
-            response.fields.set_default(name.clone(), value.clone());
-        }
+        response.fields.set_defaults(&self.ready);
         if let Some(Hsts { age, has_subdomains, is_preload }) = self.hsts.filter(|_| is_secure) {
             let value = match (age, has_subdomains) {
                 (YEAR, false) => HeaderValue::from_static("max-age=31536000"),

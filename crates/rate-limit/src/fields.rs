@@ -5,7 +5,6 @@ use crate::limit::{LIMITS_MAX, Ready};
 use http::header::RETRY_AFTER;
 use http::{HeaderName, HeaderValue, StatusCode};
 use peregrine_web::{Problem, Response};
-use std::fmt::Write as _;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -25,18 +24,42 @@ pub(crate) fn tell(ready: &Ready, verdict: &Verdict, response: &mut Response) {
     debug_assert!(ready.limits.len() <= LIMITS_MAX);
     for (limit, decision) in ready.limits.iter().zip(&verdict.decisions) {
         let Some(decision) = decision else { continue };
-        let mut text = String::with_capacity(limit.quoted.len() + 24);
         // Intervals are rounded up to a nanosecond, which must not make a second more of a burst.
         let full_in = decision.full_in.saturating_sub(u64::from(limit.rate.burst));
         let seconds = full_in.div_ceil(SECOND);
-        let written = write!(text, "{};r={};t={seconds}", limit.quoted, decision.remaining);
-        if written.is_ok()
-            && let Ok(value) = HeaderValue::try_from(text)
-        {
+        let remaining = u64::from(decision.remaining);
+        // A list that is full to the last byte becomes a value without being copied.
+        let bytes = limit.quoted.len() + 6 + digits(remaining) + digits(seconds);
+        let mut text = Vec::with_capacity(bytes);
+        text.extend_from_slice(limit.quoted.as_bytes());
+        text.extend_from_slice(b";r=");
+        push_decimal(remaining, &mut text);
+        text.extend_from_slice(b";t=");
+        push_decimal(seconds, &mut text);
+        if let Ok(value) = HeaderValue::try_from(text) {
             response.fields.append(POLICY, limit.policy.clone());
             response.fields.append(LIMIT, value);
         }
     }
+}
+
+/// How many decimal digits a number has.
+fn digits(number: u64) -> usize {
+    number.checked_ilog10().map_or(1, |power| power as usize + 1)
+}
+
+fn push_decimal(number: u64, text: &mut Vec<u8>) {
+    let start = text.len();
+    let mut rest = number;
+    loop {
+        // The remainder is below ten.
+        text.push(b'0' + u8::try_from(rest % 10).unwrap_or(0));
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    text[start..].reverse();
 }
 
 /// The answer to a request that comes too early.
@@ -53,4 +76,19 @@ pub(crate) fn refusal(ready: &Ready, verdict: &Verdict) -> Problem {
     Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", detail)
         .with("violated-policies", names)
         .with_header(RETRY_AFTER, HeaderValue::from(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_with_as_many_digits_as_they_have() {
+        for number in [0, 1, 9, 10, 99, 100, 12_345, 999_999, 1_000_000, u64::MAX] {
+            let mut text = b"r=".to_vec();
+            push_decimal(number, &mut text);
+            assert_eq!(String::from_utf8_lossy(&text), format!("r={number}"));
+            assert_eq!(text.len() - 2, digits(number));
+        }
+    }
 }

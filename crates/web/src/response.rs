@@ -183,6 +183,19 @@ impl Fields {
         }
     }
 
+    /// Sets each of these fields, whose names all differ, only if it is not there yet.
+    pub fn set_defaults<'f>(
+        &mut self,
+        fields: impl IntoIterator<Item = &'f (HeaderName, HeaderValue)>,
+    ) {
+        let already = self.0.len();
+        for (name, value) in fields {
+            if self.0[..already].iter().all(|(present, _)| present != name) {
+                self.push((name.clone(), value.clone()));
+            }
+        }
+    }
+
     /// Adds a field beside those of the same name.
     pub fn append(&mut self, name: HeaderName, value: HeaderValue) {
         self.push((name, value));

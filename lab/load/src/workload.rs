@@ -62,6 +62,8 @@ pub struct Answer {
     pub body: ExpectedBody,
     /// Trailer fields that must be there with these values.
     pub trailers: Vec<(String, String)>,
+    /// Whether the body may come in gzip, because the request says so.
+    pub takes_gzip: bool,
 }
 
 /// Which bodies are right.
@@ -129,6 +131,7 @@ impl Workload {
                 fields: fields(&[("content-type", "application/json")]),
                 body: ExpectedBody::Exact(JSON_REPLY.into()),
                 trailers: Vec::new(),
+                takes_gzip: false,
             },
             others: Vec::new(),
         }
@@ -158,6 +161,7 @@ impl Workload {
                 ]),
                 body: ExpectedBody::Json(PROJECT_REPLY.into()),
                 trailers: Vec::new(),
+                takes_gzip: false,
             },
             others: Vec::new(),
         }
@@ -176,12 +180,13 @@ impl Answer {
         if reply.status != self.status {
             return Err(Fault::WrongStatus);
         }
-        let is_right = match &self.body {
-            ExpectedBody::Exact(expected) => *reply.body == **expected,
-            ExpectedBody::Json(expected) => is_same_json(&reply.body, expected),
-            ExpectedBody::Length(length) => reply.body.len() == *length,
+        let is_right = |body: &[u8]| match &self.body {
+            ExpectedBody::Exact(expected) => *body == **expected,
+            ExpectedBody::Json(expected) => is_same_json(body, expected),
+            ExpectedBody::Length(length) => body.len() == *length,
         };
-        if !is_right {
+        let is_coded = self.takes_gzip && reply.is_gzip();
+        if !(if is_coded { is_right(&reply.gunzip()?) } else { is_right(&reply.body) }) {
             return Err(Fault::WrongBody);
         }
         for (name, expected) in &self.fields {
@@ -305,6 +310,34 @@ mod tests {
         assert_eq!(judged("acme", "acne"), Err(Fault::WrongBody));
         assert_eq!(judged(r#""quantity":7"#, r#""quantity":8"#), Err(Fault::WrongBody));
         assert_eq!(judged("application/json", "application/json; charset=utf-8"), Ok(()));
+    }
+
+    #[test]
+    fn gzip_is_unpacked_where_the_request_takes_it_and_wrong_elsewhere() {
+        use std::io::Write;
+        let mut answer = Workload::named("get-json").unwrap().answer;
+        let packed = |body: &[u8]| {
+            let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            packer.write_all(body).unwrap();
+            packer.finish().unwrap()
+        };
+        let reply = |body: &[u8]| {
+            let head =
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Encoding: gzip\r\n";
+            let head = format!("{head}Content-Length: {}\r\n\r\n", body.len());
+            [head.as_bytes(), body].concat()
+        };
+        let right = packed(JSON_REPLY.as_bytes());
+        assert_eq!(judge(&answer, &reply(&right)), Err(Fault::WrongBody));
+        answer.takes_gzip = true;
+        assert_eq!(judge(&answer, &reply(&right)), Ok(()));
+        assert_eq!(judge(&answer, &answer.example()), Ok(()));
+        for wrong in [&right[..right.len() - 9], &packed(b"{}"), JSON_REPLY.as_bytes(), b""] {
+            assert_eq!(judge(&answer, &reply(wrong)), Err(Fault::WrongBody));
+        }
+        answer.body = ExpectedBody::Length(17 << 20);
+        let bomb = packed(&vec![b' '; 17 << 20]);
+        assert_eq!(judge(&answer, &reply(&bomb)), Err(Fault::WrongBody));
     }
 
     #[test]

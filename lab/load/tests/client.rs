@@ -75,6 +75,7 @@ fn workload(depth: usize) -> Arc<Workload> {
             fields: vec![("content-type".to_owned(), "text/plain".to_owned())],
             body: ExpectedBody::Exact(b"hello".to_vec()),
             trailers: Vec::new(),
+            takes_gzip: false,
         },
         others: Vec::new(),
     })
@@ -268,6 +269,7 @@ fn requests_that_differ_are_judged_by_their_own_answers() {
             fields: vec![],
             body: ExpectedBody::Exact(letter.into()),
             trailers: vec![],
+            takes_gzip: false,
         },
     };
     let Asked { request, answer } = asked(letters[0]);

@@ -160,7 +160,13 @@ fn workload(depth: usize) -> Arc<Workload> {
         question.render(number, false, &mut Vec::new(), &mut request);
         question.render_body(number, &mut text);
         let body = ExpectedBody::Exact(text);
-        let answer = workload::Answer { status: 200, fields: vec![], body, trailers: vec![] };
+        let answer = workload::Answer {
+            status: 200,
+            fields: vec![],
+            body,
+            trailers: vec![],
+            takes_gzip: false,
+        };
         Asked { request, answer }
     };
     let Asked { request, answer } = asked(0);

@@ -6,7 +6,8 @@ use peregrine_lab_load::question::{
 use peregrine_lab_load::workload::{Answer, Asked, ExpectedBody, Workload};
 
 use crate::body::{
-    BODY_BYTES_MAX, Fixtures, LINES_MAX, bytes_of_size, literal, numbered_lines, upload_answer,
+    BODY_BYTES_MAX, FORM_FILE_BYTES_MAX, FORM_TYPE, Fixtures, LINES_MAX, bytes_of_size, form,
+    literal, numbered_lines, upload_answer,
 };
 use crate::error::{WorkloadError, Wrong};
 use crate::keys::{ReplyKeys, RequestKeys};
@@ -35,10 +36,14 @@ impl Exchange {
         fixtures: &mut Fixtures<'_>,
     ) -> Result<Exchange, Wrong> {
         let body = read_body(&request, fixtures).map_err(|wrong| wrong.within("request"))?;
+        let mut fields: Vec<_> = request.fields.clone().into_iter().collect();
+        if request.form_file_size.is_some() {
+            fields.push(("Content-Type".to_owned(), FORM_TYPE.to_owned()));
+        }
         let mut wording = Wording {
             method: request.method.clone().unwrap_or_else(|| "GET".to_owned()),
             target: request.target.clone(),
-            fields: request.fields.clone().into_iter().collect(),
+            fields,
             body,
             is_websocket: request.websocket,
             ..Wording::default()
@@ -48,12 +53,14 @@ impl Exchange {
             fill_fields(&mut wording, total).map_err(|wrong| wrong.within("request"))?;
         }
         check_placeholders(&wording).map_err(|wrong| wrong.within("request"))?;
-        Exchange { name: name.to_owned(), wording }.with_reply(reply, fixtures)
+        let uploaded = request.form_file_size.map(bytes_of_size);
+        Exchange { name: name.to_owned(), wording }.with_reply(reply, uploaded, fixtures)
     }
 
     fn with_reply(
         mut self,
         reply: ReplyKeys,
+        uploaded: Option<Vec<u8>>,
         fixtures: &mut Fixtures<'_>,
     ) -> Result<Exchange, Wrong> {
         let wording = &mut self.wording;
@@ -71,7 +78,8 @@ impl Exchange {
             reply.fields.iter().map(|(name, value)| (name.clone(), Some(value.clone()))).collect();
         check_fields("trailers", reply.trailers.iter()).map_err(|wrong| wrong.within("reply"))?;
         wording.expected_trailers = reply.trailers.clone().into_iter().collect();
-        wording.expected_body = expected_body(reply, wording.body.as_deref(), fixtures)
+        let sent = uploaded.map(|file| literal(&file)).or_else(|| wording.body.clone());
+        wording.expected_body = expected_body(reply, sent.as_deref(), fixtures)
             .map_err(|wrong| wrong.within("reply"))?;
         let question = self.question("localhost", 1).map_err(|error| template("reply", &error))?;
         if let ExpectedContent::Json(text) = &question.expected.body {
@@ -158,7 +166,8 @@ fn variant(question: &Question, number: u64) -> Result<Asked, WorkloadError> {
     });
     let status = expected.status.ok_or(WorkloadError::OpenAnswer)?;
     let (fields, trailers) = (fields.collect(), trailers.collect());
-    Ok(Asked { request, answer: Answer { status, fields, body, trailers } })
+    let takes_gzip = expected.takes_gzip;
+    Ok(Asked { request, answer: Answer { status, fields, body, trailers, takes_gzip } })
 }
 
 /// Every text by itself, so that the key of the wrong one can be named: in the head of a request
@@ -184,17 +193,25 @@ fn template(table: &str, error: &TemplateError) -> Wrong {
 }
 
 fn read_body(request: &RequestKeys, fixtures: &mut Fixtures<'_>) -> Result<Option<Vec<u8>>, Wrong> {
-    match (&request.body, &request.body_file, request.body_size) {
-        (None, None, None) => Ok(None),
-        (Some(text), None, None) => Ok(Some(text.clone().into_bytes())),
-        (None, Some(file), None) => Ok(Some(literal(&fixtures.read("body_file", file)?))),
-        (None, None, Some(size)) if size > BODY_BYTES_MAX => {
-            let fix = format!("at most {BODY_BYTES_MAX} are allowed");
-            Err(Wrong::new("body_size", format!("{size} bytes are too many"), fix))
+    let is_within = |key: &str, size: usize, most: usize| {
+        let fix = format!("at most {most} are allowed");
+        let wrong = || Wrong::new(key, format!("{size} bytes are too many"), fix);
+        if size > most { Err(wrong()) } else { Ok(size) }
+    };
+    match (&request.body, &request.body_file, request.body_size, request.form_file_size) {
+        (None, None, None, None) => Ok(None),
+        (Some(text), None, None, None) => Ok(Some(text.clone().into_bytes())),
+        (None, Some(file), None, None) => Ok(Some(literal(&fixtures.read("body_file", file)?))),
+        (None, None, Some(size), None) => {
+            let size = is_within("body_size", size, BODY_BYTES_MAX)?;
+            Ok(Some(literal(&bytes_of_size(size))))
         }
-        (None, None, Some(size)) => Ok(Some(literal(&bytes_of_size(size)))),
+        (None, None, None, Some(size)) => {
+            let size = is_within("form_file_size", size, FORM_FILE_BYTES_MAX)?;
+            Ok(Some(literal(&form(&bytes_of_size(size)))))
+        }
         _ => {
-            let fix = "keep one of body, body_file and body_size";
+            let fix = "keep one of body, body_file, body_size and form_file_size";
             Err(Wrong::new("body", "a request has one body", fix))
         }
     }

@@ -52,6 +52,7 @@ pub(crate) struct RequestKeys {
     pub(crate) body: Option<String>,
     pub(crate) body_file: Option<PathBuf>,
     pub(crate) body_size: Option<usize>,
+    pub(crate) form_file_size: Option<usize>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -143,6 +143,8 @@ fn requests_and_replies_are_checked() {
             ("\"{id}\"", "\"{no}\"", "request.fields.X-Number", "{no}"),
             ("\"abc\"", "\"{counte}\"", "request.body", "double the brace"),
             ("body = \"abc\"", "body_size = 16777217", "request.body_size", "16777216"),
+            ("body = \"abc\"", "form_file_size = 33554433", "request.form_file_size", "33554432"),
+            ("\"abc\"", "\"abc\"\nform_file_size = 1", "request.body", "keep one"),
             ("body = \"abc\"", "body_file = \"none.bin\"", "request.body_file", "none.bin"),
             ("\"abc\"", "\"abc\"\nbody_size = 1", "request.body", "keep one"),
             ("body = \"abc\"", "fields_total = 1", "request.fields_total", "from 2 to 1000"),

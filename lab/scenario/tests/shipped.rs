@@ -29,6 +29,11 @@ fn all() -> Vec<Scenario> {
     Scenario::all(&folder()).unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// Those of the contenders that serve nothing else.
+fn batteries() -> Vec<Scenario> {
+    Scenario::all(&folder().join("batteries")).unwrap_or_else(|error| panic!("{error}"))
+}
+
 fn scenario(name: &str) -> Scenario {
     Scenario::find(&folder(), name).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -110,7 +115,7 @@ fn all_scenarios_that_the_lab_promises_are_there() {
 
 #[test]
 fn every_exchange_accepts_its_own_answer_and_refuses_others() {
-    for scenario in all() {
+    for scenario in all().into_iter().chain(batteries()) {
         assert_eq!(scenario.probes.is_empty(), scenario.exchange.is_none(), "{}", scenario.name);
         for exchange in every_exchange(&scenario) {
             let name = format!("{}: {}", scenario.name, exchange.name);
@@ -161,7 +166,7 @@ fn every_missing_field_of_an_answer_is_noticed() {
 
 #[test]
 fn every_timed_answer_names_its_media_type_and_every_probe_differs() {
-    for scenario in all() {
+    for scenario in all().into_iter().chain(batteries()) {
         let Some(exchange) = &scenario.exchange else { continue };
         let fields = &exchange.wording.expected_fields;
         let has_type = fields.iter().any(|(name, _)| name == "content-type");
@@ -232,6 +237,26 @@ fn an_upload_is_answered_with_the_hash_of_what_was_sent() {
         let other = reply.replace(&hash[..8], "00000000");
         assert_eq!(judge(&question(exchange), 0, other.as_bytes()), Err(Fault::WrongBody));
     }
+}
+
+#[test]
+fn a_form_is_answered_with_the_hash_of_its_file() {
+    let scenario = Scenario::read(&folder().join("batteries/battery-form.toml")).unwrap();
+    let exchange = scenario.probes.iter().find(|probe| probe.name.contains("hash")).unwrap();
+    let request = rendered(exchange, 0);
+    let (head, body) = split(&request);
+    let boundary = between(&head, "Content-Type: multipart/form-data; boundary=", "\r\n");
+    assert!(head.contains(&format!("Content-Length: {}", body.len())));
+    let end = format!("\r\n--{boundary}--\r\n");
+    let file = body.strip_suffix(end.as_bytes()).expect("the form ends as forms do");
+    let file = &file[file.len() - 1_000_003..];
+    let before = &body[..body.len() - end.len() - file.len()];
+    assert!(before.starts_with(format!("--{boundary}\r\n").as_bytes()));
+    assert!(before.ends_with(b"Content-Type: video/mp4\r\n\r\n"));
+    let hash: String = Sha256::digest(file).iter().map(|byte| format!("{byte:02x}")).collect();
+    let question = question(exchange);
+    let reply = question.expected.example(question.values(), 0, false).unwrap();
+    assert!(String::from_utf8(reply).unwrap().contains(&hash));
 }
 
 /// The part of a text between two others.

@@ -5,7 +5,9 @@
 //! the connection are refused too, because a keep-alive workload cannot tell them from cut ones.
 
 use std::borrow::Cow;
+use std::io::Read;
 
+use flate2::read::GzDecoder;
 use memchr::memchr;
 
 use super::fault::Fault;
@@ -55,6 +57,26 @@ impl<'a> Reply<'a> {
     /// The trailer fields, likewise.
     pub(crate) fn trailer_lines(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         lines_of(self.trailers)
+    }
+
+    /// Whether the body is said to be in gzip.
+    pub(crate) fn is_gzip(&self) -> bool {
+        self.field("content-encoding") == Some(b"gzip")
+    }
+
+    /// The body that was brought into gzip.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::WrongBody`] if it is none, is cut short, or has more bytes than are read of any body.
+    pub(crate) fn gunzip(&self) -> Result<Vec<u8>, Fault> {
+        let mut body = Vec::new();
+        let most = BODY_BYTES_MAX as u64;
+        let read = GzDecoder::new(&*self.body).take(most + 1).read_to_end(&mut body);
+        match read {
+            Ok(bytes) if bytes <= BODY_BYTES_MAX => Ok(body),
+            _ => Err(Fault::WrongBody),
+        }
     }
 
     /// The value of the first field of this name, in any case; without the white space around it.

@@ -19,6 +19,8 @@ pub struct Expected {
     pub fields: Vec<(String, Option<Template>)>,
     /// Trailer fields that must be there with these values.
     pub trailers: Vec<(String, Template)>,
+    /// Whether the body may come in gzip, because the request says so.
+    pub takes_gzip: bool,
 }
 
 /// Which bodies are right.
@@ -72,7 +74,11 @@ impl Expected {
         if !is_right {
             return Err(Fault::WrongStatus);
         }
-        self.check_body(&reply.body, values, number, scratch)?;
+        if self.takes_gzip && reply.is_gzip() {
+            self.check_body(&reply.gunzip()?, values, number, scratch)?;
+        } else {
+            self.check_body(&reply.body, values, number, scratch)?;
+        }
         for (name, expected) in &self.fields {
             let Some(value) = reply.field(name) else { return Err(Fault::WrongHeader) };
             let Some(expected) = expected else { continue };

@@ -138,6 +138,10 @@ impl Question {
             trailers.push((name.clone(), Template::parse(value.as_bytes(), &mut values)?));
         }
         let status = wording.expected_status;
+        // RFC 9110 §12.5.3: a coding that is named without a weight of zero may come.
+        let takes_gzip = wording.fields.iter().any(|(name, value)| {
+            name.eq_ignore_ascii_case("accept-encoding") && value.contains("gzip")
+        });
         Ok(Question {
             values,
             head,
@@ -145,7 +149,7 @@ impl Question {
             has_length,
             is_head: wording.method == "HEAD",
             is_websocket: wording.is_websocket,
-            expected: Expected { status, body: expected_body, fields, trailers },
+            expected: Expected { status, body: expected_body, fields, trailers, takes_gzip },
             is_frozen: false,
         })
     }
@@ -183,6 +187,7 @@ impl Question {
                 body,
                 fields: fields.collect(),
                 trailers: trailers.collect(),
+                takes_gzip: workload.answer.takes_gzip,
             },
             is_frozen: false,
         }
