@@ -330,15 +330,18 @@ fn literal(name: &str, value: &str) -> Vec<u8> {
     field
 }
 
-fn an_upstream_of_http2_that_breaks_its_rules_costs_a_gateway_error(choice: DriverChoice) {
-    let ok = |more: &[(&str, &str)]| {
-        let fields: Vec<_> = more.iter().flat_map(|(name, value)| literal(name, value)).collect();
-        [vec![0x88], fields].concat()
-    };
-    let goaway =
-        |last: u32, code: u32| frame(7, 0, 0, &[last.to_be_bytes(), code.to_be_bytes()].concat());
-    // What is answered on stream 1; whether a head comes through.
-    let cases: Vec<(&str, Vec<u8>, bool)> = vec![
+/// What is answered on stream 1; whether a head comes through.
+type Broken = (&'static str, Vec<u8>, bool);
+
+/// The fields of a 200.
+fn ok(more: &[(&str, &str)]) -> Vec<u8> {
+    let fields: Vec<_> = more.iter().flat_map(|(name, value)| literal(name, value)).collect();
+    [vec![0x88], fields].concat()
+}
+
+/// Responses that end early, or have fields that may not be.
+fn broken_heads() -> Vec<Broken> {
+    vec![
         ("a reset", frame(3, 0, 1, &2_u32.to_be_bytes()), false),
         (
             "a reset after the head",
@@ -365,6 +368,12 @@ fn an_upstream_of_http2_that_breaks_its_rules_costs_a_gateway_error(choice: Driv
         ("a line end in a value", frame(1, 5, 1, &ok(&[("x-a", "b\r\nset-cookie: c=d")])), false),
         ("a zero in a value", frame(1, 5, 1, &ok(&[("x-a", "b\0c")])), false),
         ("a line end in a name", frame(1, 5, 1, &ok(&[("x-a\r\nb", "c")])), false),
+    ]
+}
+
+/// Lengths that are none, or not those of the content.
+fn broken_lengths() -> Vec<Broken> {
+    vec![
         (
             "two lengths",
             [
@@ -389,6 +398,12 @@ fn an_upstream_of_http2_that_breaks_its_rules_costs_a_gateway_error(choice: Driv
             [frame(1, 4, 1, &ok(&[("content-length", "1")])), frame(0, 1, 1, b"xxGET")].concat(),
             true,
         ),
+    ]
+}
+
+/// Frames that may not come.
+fn broken_frames() -> Vec<Broken> {
+    vec![
         ("data before the head", frame(0, 1, 1, b"xx"), false),
         ("a promise", frame(5, 4, 1, &[0, 0, 0, 2, 0x82]), false),
         ("a frame on a stream that is none", frame(1, 5, 7, &ok(&[])), false),
@@ -396,14 +411,18 @@ fn an_upstream_of_http2_that_breaks_its_rules_costs_a_gateway_error(choice: Driv
         ("too large a frame", frame(0, 0, 1, &vec![0; 20_000]), false),
         ("settings of a wrong size", frame(SETTINGS, 0, 0, &[0; 5]), false),
         ("a window that overflows", frame(8, 0, 0, &0x7fff_ffff_u32.to_be_bytes()), false),
-        ("a refusal of all", goaway(0, 11), false),
+        ("a refusal of all", frame(7, 0, 0, &[0, 0, 0, 0, 0, 0, 0, 11]), false),
         (
             "fields without an end",
             [frame(1, 0, 1, &ok(&[])), frame(9, 0, 1, &literal("a", "b")).repeat(5_000)].concat(),
             false,
         ),
         ("no HTTP/2 at all", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec(), false),
-    ];
+    ]
+}
+
+fn an_upstream_of_http2_that_breaks_its_rules_costs_a_gateway_error(choice: DriverChoice) {
+    let cases = [broken_heads(), broken_lengths(), broken_frames()].into_iter().flatten();
     for (what, answer, has_head) in cases {
         let (port, _) = peer(move |_, mut stream| {
             let Ok(mut http2) = Http2::begin(&mut stream, &[]) else { return };

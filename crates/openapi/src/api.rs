@@ -99,6 +99,10 @@ impl Api {
     /// assert_eq!(document.operation("GET", "/eggs").unwrap()["tags"], serde_json::json!(["eggs"]));
     /// # Ok::<(), peregrine::openapi::OpenApiError>(())
     /// ```
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "named as `App::add`, and nobody takes it for `+`"
+    )]
     #[track_caller]
     #[must_use]
     pub fn add(self, build: impl FnOnce(Self) -> Self) -> Self {

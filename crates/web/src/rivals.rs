@@ -86,7 +86,9 @@ pub(crate) fn hidden(
     slash_policy: SlashPolicy,
     faults: &mut Vec<Fault>,
 ) {
-    let mut before: HashMap<String, Vec<(&Entry, Bits, BTreeSet<String>)>> = HashMap::new();
+    // By shapes: a route, the methods that it takes, and what it asks for.
+    type Earlier<'e> = (&'e Entry, Bits, BTreeSet<String>);
+    let mut before: HashMap<String, Vec<Earlier<'_>>> = HashMap::new();
     for (id, bits) in order {
         let entry = &*entries[*id as usize];
         if !entry.is_guarded() {
@@ -94,7 +96,7 @@ pub(crate) fn hidden(
         }
         let conditions = asked_for(entry);
         let others = before.entry(shape(&entry.pattern, slash_policy)).or_default();
-        let takes_all = |(_, taken, fewer): &&(&Entry, Bits, BTreeSet<String>)| {
+        let takes_all = |(_, taken, fewer): &&Earlier<'_>| {
             bits.intersection(*taken) == *bits && fewer.is_subset(&conditions)
         };
         if let Some((first, ..)) = others.iter().find(takes_all) {
