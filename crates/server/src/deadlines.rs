@@ -34,74 +34,102 @@ pub(crate) enum Wait {
     Streams,
 }
 
-const WAITS: usize = Wait::Streams as usize + 1;
+/// All of them, in order.
+const ALL: [Wait; 13] = [
+    Wait::Handshake,
+    Wait::Head,
+    Wait::Receive,
+    Wait::Send,
+    Wait::Handler,
+    Wait::Exchange,
+    Wait::Probe,
+    Wait::Silence,
+    Wait::Linger,
+    Wait::Traffic,
+    Wait::Reading,
+    Wait::Ping,
+    Wait::Streams,
+];
 
 /// The times at which waits end, on the driver's clock.
+///
+/// Few are set at a time. What is not set is not looked at: thousands of connections wait in turn, and
+/// what is read of each has left the processor's cache.
 #[derive(Debug)]
-pub(crate) struct Deadlines([Duration; WAITS]);
+pub(crate) struct Deadlines {
+    /// Which are set, a bit for each.
+    set: u16,
+    at: [Duration; ALL.len()],
+}
 
 impl Default for Deadlines {
     fn default() -> Self {
-        Self([Duration::MAX; WAITS])
+        Self { set: 0, at: [Duration::MAX; ALL.len()] }
     }
 }
 
 impl Deadlines {
+    /// Sets a time, or clears it by [`Duration::MAX`].
     pub(crate) fn set(&mut self, wait: Wait, at: Duration) {
-        self.0[wait as usize] = at;
+        if at == Duration::MAX {
+            return self.clear(wait);
+        }
+        self.set |= bit(wait);
+        self.at[wait as usize] = at;
     }
 
     /// Sets a time unless the wait has one.
     pub(crate) fn begin(&mut self, wait: Wait, at: Duration) {
-        if self.0[wait as usize] == Duration::MAX {
+        if self.set & bit(wait) == 0 {
             self.set(wait, at);
         }
     }
 
     /// Sets a time unless the wait has an earlier one.
     pub(crate) fn hasten(&mut self, wait: Wait, at: Duration) {
-        self.0[wait as usize] = self.0[wait as usize].min(at);
+        if self.of(wait).is_none_or(|earlier| at < earlier) {
+            self.set(wait, at);
+        }
     }
 
     /// The time of a wait; `None` if it has none.
     pub(crate) fn of(&self, wait: Wait) -> Option<Duration> {
-        Some(self.0[wait as usize]).filter(|at| *at != Duration::MAX)
+        (self.set & bit(wait) != 0).then(|| self.at[wait as usize])
     }
 
     pub(crate) fn clear(&mut self, wait: Wait) {
-        self.set(wait, Duration::MAX);
+        self.set &= !bit(wait);
     }
 
     pub(crate) fn clear_all(&mut self) {
-        *self = Self::default();
+        self.set = 0;
     }
 
     /// The first of all times.
     pub(crate) fn first(&self) -> Option<Duration> {
-        self.0.iter().min().copied().filter(|at| *at != Duration::MAX)
+        self.waits().map(|wait| self.at[wait as usize]).min()
     }
 
     /// A wait whose time has come. It is cleared.
     pub(crate) fn take_passed(&mut self, now: Duration) -> Option<Wait> {
-        const ALL: [Wait; WAITS] = [
-            Wait::Handshake,
-            Wait::Head,
-            Wait::Receive,
-            Wait::Send,
-            Wait::Handler,
-            Wait::Exchange,
-            Wait::Probe,
-            Wait::Silence,
-            Wait::Linger,
-            Wait::Traffic,
-            Wait::Reading,
-            Wait::Ping,
-            Wait::Streams,
-        ];
-        let passed = ALL.into_iter().find(|wait| self.0[*wait as usize] <= now)?;
+        let passed = self.waits().find(|wait| self.at[*wait as usize] <= now)?;
         self.clear(passed);
         Some(passed)
     }
+
+    /// Those that are set, in order.
+    fn waits(&self) -> impl Iterator<Item = Wait> {
+        let mut left = self.set;
+        std::iter::from_fn(move || {
+            let first = ALL.get(left.trailing_zeros() as usize)?;
+            left &= left - 1;
+            Some(*first)
+        })
+    }
+}
+
+fn bit(wait: Wait) -> u16 {
+    1 << wait as usize
 }
 
 #[cfg(test)]
@@ -109,6 +137,24 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn each_wait_stands_at_its_place() {
+        assert!(ALL.iter().enumerate().all(|(place, wait)| place == *wait as usize));
+    }
+
+    #[test]
+    fn never_is_no_time() {
+        let mut deadlines = Deadlines::default();
+        deadlines.set(Wait::Streams, SECOND);
+        deadlines.set(Wait::Streams, Duration::MAX);
+        deadlines.hasten(Wait::Exchange, Duration::MAX);
+        assert_eq!((deadlines.first(), deadlines.of(Wait::Streams)), (None, None));
+        assert_eq!(deadlines.take_passed(Duration::MAX), None);
+        deadlines.hasten(Wait::Exchange, SECOND * 2);
+        deadlines.hasten(Wait::Exchange, SECOND * 3);
+        assert_eq!(deadlines.of(Wait::Exchange), Some(SECOND * 2));
+    }
 
     #[test]
     fn each_wait_has_its_time_and_the_first_counts() {

@@ -20,6 +20,8 @@ pub(crate) struct Upgrade {
     incoming: Option<Writer>,
     /// From the protocol.
     outgoing: Outgoing,
+    /// There is room for more of what the peer sends.
+    is_reading: bool,
 }
 
 impl Upgrade {
@@ -29,12 +31,17 @@ impl Upgrade {
         let outgoing = Outgoing::default();
         let io = Upgraded::new(reader, outgoing.clone());
         exchange.begin_protocol(upgrade, io);
-        Self { exchange, incoming: Some(writer), outgoing }
+        Self { exchange, incoming: Some(writer), outgoing, is_reading: false }
     }
 
     /// The request that asked for the protocol.
     pub(crate) fn in_progress(&self) -> Option<InProgress<'_>> {
         self.exchange.in_progress()
+    }
+
+    /// Is there room for more of what the peer sends, as far as the last turn knew?
+    pub(crate) fn is_reading(&self) -> bool {
+        self.is_reading
     }
 
     /// Moves bytes both ways, and lets the protocol run.
@@ -44,22 +51,26 @@ impl Upgrade {
         context: &mut Context<'_>,
     ) -> Turn {
         let mut has_moved = false;
-        let bytes = self.receive(link, context, &mut has_moved);
-        if let Err(panicked) = self.exchange.poll_protocol(context, &link.worker.pulse) {
+        self.is_reading = self.receive(link, context, &mut has_moved);
+        let exchange = &mut self.exchange;
+        let ran = self.outgoing.attend(|| exchange.poll_protocol(context, &link.worker.pulse));
+        if let Err(panicked) = ran {
             self.exchange.tell_panic("an upgraded protocol", &panicked, &link.info.peer);
             return Turn::linger(Ended::HandlerPanicked);
         }
-        if link.io.writer.plain.is_empty()
-            && self.outgoing.poll_take(context, &mut link.io.writer.plain).is_ready()
+        // What could not be taken, or is the last, asks for another turn once this is with the driver.
+        let mut asks_for_room = !link.io.writer.plain.is_empty();
+        if !asks_for_room && self.outgoing.poll_take(context, &mut link.io.writer.plain).is_ready()
         {
             has_moved = true;
+            asks_for_room = !self.exchange.has_protocol();
         } else if !self.exchange.has_protocol() && link.io.writer.plain.is_empty() {
             return Turn::linger(Ended::Upgraded);
         }
         if has_moved || link.io.deadlines.of(Wait::Traffic).is_none() {
             self.begin_idling(link);
         }
-        Turn::Wait(For { bytes, room: !link.io.writer.plain.is_empty() })
+        Turn::Wait(For { bytes: self.is_reading, room: asks_for_room })
     }
 
     /// Hands what came to the protocol. Is there room for more?
@@ -78,7 +89,7 @@ impl Upgrade {
         if !unread.is_empty() {
             *has_moved = true;
             // A protocol that does not read any more loses what comes.
-            incoming.push(Bytes::copy_from_slice(unread));
+            incoming.push_before_poll(Bytes::copy_from_slice(unread), context);
             let all = unread.len();
             link.io.reader.consume(all);
             // This asks for a wake-up when there is room again.

@@ -123,6 +123,15 @@ impl Writer {
 
     /// Adds a piece of the body.
     pub fn push(&self, piece: Bytes) {
+        self.add(piece, None);
+    }
+
+    /// As [`Writer::push`], by a task that polls the reader next: where that is who waits, nobody is woken.
+    pub fn push_before_poll(&self, piece: Bytes, context: &Context<'_>) {
+        self.add(piece, Some(context));
+    }
+
+    fn add(&self, piece: Bytes, polled: Option<&Context<'_>>) {
         let mut state = self.0.borrow_mut();
         if state.reader_gone || piece.is_empty() {
             // As below, the piece is dropped when nothing is borrowed.
@@ -132,7 +141,10 @@ impl Writer {
         state.pieces.push_back(piece);
         let unread = state.unread;
         state.charge.set(unread);
-        wake(&mut state.reader);
+        let is_polled = |waker: &Waker| polled.is_some_and(|by| waker.will_wake(by.waker()));
+        if !state.reader.as_ref().is_some_and(is_polled) {
+            wake(&mut state.reader);
+        }
     }
 
     /// The body is complete. Empty `trailers` are not shown to the reader.

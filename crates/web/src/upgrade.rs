@@ -162,10 +162,20 @@ struct Unsent {
     closed: bool,
     sender: Option<Waker>,
     server: Option<Waker>,
+    /// The server looks at it next, and need not be woken.
+    is_attended: bool,
     charge: Charge,
 }
 
 impl Unsent {
+    fn wake_server(&mut self) {
+        if !self.is_attended
+            && let Some(waker) = self.server.take()
+        {
+            waker.wake();
+        }
+    }
+
     /// Takes stock of what is held.
     fn weigh(&mut self) {
         self.charge.set(self.bytes.capacity());
@@ -203,9 +213,7 @@ impl Outgoing {
         }
         unsent.bytes.extend_from_slice(bytes);
         unsent.weigh();
-        if let Some(waker) = unsent.server.take() {
-            waker.wake();
-        }
+        unsent.wake_server();
     }
 
     fn append(&self, bytes: &mut Vec<u8>) {
@@ -221,16 +229,23 @@ impl Outgoing {
         // No memory is kept that is empty: the other protocol may be silent for days, and what was freed last is
         // nearer to the processor than what a silent connection has kept.
         *bytes = Vec::new();
-        if let Some(waker) = unsent.server.take() {
-            waker.wake();
-        }
+        unsent.wake_server();
     }
 
-    /// The server's side: moves all waiting bytes to `into`, which is empty.
+    /// The server's side: runs `protocol`, after which it takes what waits. Meanwhile nobody is woken for that.
+    pub fn attend<T>(&self, protocol: impl FnOnce() -> T) -> T {
+        self.0.borrow_mut().is_attended = true;
+        let ran = protocol();
+        self.0.borrow_mut().is_attended = false;
+        ran
+    }
+
+    /// The server's side: moves all waiting bytes to `into`, which is empty. In any case the task is woken for the
+    /// next ones.
     pub fn poll_take(&self, context: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<()> {
         let mut unsent = self.0.borrow_mut();
+        register(&mut unsent.server, context);
         if unsent.bytes.is_empty() {
-            register(&mut unsent.server, context);
             return Poll::Pending;
         }
         *into = std::mem::take(&mut unsent.bytes);

@@ -37,7 +37,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 /// Things that may happen to a connection before others have their turn.
@@ -226,6 +226,13 @@ impl<D: Driver> Connection<D> {
     /// Works until there is nothing to do. Ready when the connection is idle or, with its reason, over.
     fn work(&mut self, session: &mut Session<D>, context: &mut Context<'_>) -> Poll<Option<Ended>> {
         let mut events = 0;
+        // What came goes to another protocol in its first turn, which is mostly the only one.
+        if matches!(&session.phase, Phase::Upgraded(upgrade) if upgrade.is_reading())
+            && let Poll::Ready(event) = self.poll_bytes(session, context)
+            && let Some(ended) = self.on_event(session, event)
+        {
+            return Poll::Ready(Some(ended));
+        }
         loop {
             let what = match self.turn(session, context) {
                 Some(Turn::Again) => continue,
@@ -359,26 +366,33 @@ impl<D: Driver> Connection<D> {
                 }
             }
         }
-        if what.bytes && !session.io.reader.is_ended(&self.stage) {
-            match self.stream.poll_recv(context) {
-                Poll::Ready(Ok(chunk)) if chunk.is_empty() => {
-                    session.io.reader.end();
-                    return Poll::Ready(Event::Woken);
-                }
-                Poll::Ready(Ok(chunk)) => {
-                    return Poll::Ready(match self.take(session, chunk) {
-                        Ok(()) => Event::Woken,
-                        Err(reject) => Event::NoTls(reject),
-                    });
-                }
-                Poll::Ready(Err(error)) => return Poll::Ready(Event::Broken(error.kind())),
-                Poll::Pending => {}
-            }
+        if what.bytes
+            && let Poll::Ready(event) = self.poll_bytes(session, context)
+        {
+            return Poll::Ready(event);
         }
         if has_room {
             return Poll::Ready(Event::Woken);
         }
         self.await_deadline(session, context)
+    }
+
+    /// Waits for bytes, or for the peer's end, unless that has come.
+    fn poll_bytes(&mut self, session: &mut Session<D>, context: &mut Context<'_>) -> Poll<Event> {
+        if session.io.reader.is_ended(&self.stage) {
+            return Poll::Pending;
+        }
+        Poll::Ready(match ready!(self.stream.poll_recv(context)) {
+            Ok(chunk) if chunk.is_empty() => {
+                session.io.reader.end();
+                Event::Woken
+            }
+            Ok(chunk) => match self.take(session, chunk) {
+                Ok(()) => Event::Woken,
+                Err(reject) => Event::NoTls(reject),
+            },
+            Err(error) => Event::Broken(error.kind()),
+        })
     }
 
     /// Waits for the first deadline, or for the order to end.

@@ -83,8 +83,12 @@ impl<D: Driver> Session<D> {
     /// Takes stock of what is held.
     #[inline]
     pub(super) fn weigh(&mut self) {
-        let bytes = self.io.held_bytes() + self.http1.held_bytes() + self.http2.held_bytes();
-        self.charge.set(SESSION_BYTES + bytes);
+        let bytes = match self.phase {
+            // Thousands may talk in turn: what they do not use is not looked at.
+            Phase::Upgraded(_) => 0,
+            _ => self.http1.held_bytes() + self.http2.held_bytes(),
+        };
+        self.charge.set(SESSION_BYTES + self.io.held_bytes() + bytes);
     }
 
     /// Is a request being answered?
