@@ -26,9 +26,15 @@ impl<const BOUNDS: usize> Histogram<BOUNDS> {
     /// same at each call.
     #[inline]
     pub fn note(&self, value: u64, bounds: &[u64; BOUNDS]) {
+        self.note_times(1, value, bounds);
+    }
+
+    /// The same for a value that came so many times.
+    #[inline]
+    pub fn note_times(&self, times: u64, value: u64, bounds: &[u64; BOUNDS]) {
         let at = bounds.iter().position(|bound| value <= *bound);
-        at.map_or(&self.beyond, |at| &self.counts[at]).add(1);
-        self.sum.add(value);
+        at.map_or(&self.beyond, |at| &self.counts[at]).add(times);
+        self.sum.add(value.saturating_mul(times));
     }
 
     /// Adds what was counted to `buckets`, from any thread.

@@ -29,10 +29,17 @@ pub(crate) struct Meters {
     /// Is somebody to call [`Meters::end_turn`]?
     has_turns: Cell<bool>,
     /// What ended in this turn and is counted at its end, where the clock is read once for all.
-    ended: RefCell<Vec<Measure>>,
+    ended: RefCell<Vec<Measures>>,
 }
 
-/// A request that is over, but for the time.
+/// Requests that are over, but for the time: all alike, and ended one after the other.
+struct Measures {
+    of_each: Measure,
+    count: u64,
+}
+
+/// One of them.
+#[derive(PartialEq)]
 struct Measure {
     key: Key,
     began: Duration,
@@ -80,9 +87,9 @@ impl Meters {
         if ended.is_empty() {
             return;
         }
-        ended
-            .drain(..)
-            .for_each(|measure| self.measure(&measure, now.saturating_sub(measure.began)));
+        for Measures { of_each, count } in ended.drain(..) {
+            self.measure(&of_each, count, now.saturating_sub(of_each.began));
+        }
         ended.shrink_to(ENDED_KEPT);
     }
 
@@ -92,24 +99,31 @@ impl Meters {
         self.counts.active[usize::from(key.is_secure)][key.method as usize].add(-1);
         let measure = Measure { key: *key, began, received, sent };
         if self.has_turns.get() && self.log.is_none() {
-            return self.ended.borrow_mut().push(measure);
+            let mut ended = self.ended.borrow_mut();
+            // A busy worker answers much of one kind in a turn, all of which begins with the turn.
+            match ended.last_mut().filter(|last| last.of_each == measure) {
+                Some(last) => last.count += 1,
+                None => ended.push(Measures { of_each: measure, count: 1 }),
+            }
+            return;
         }
         let took = (self.clock)().saturating_sub(began);
         if let Some(log) = &self.log {
             log.write(key, told, took);
         }
-        self.measure(&measure, took);
+        self.measure(&measure, 1, took);
     }
 
-    fn measure(&self, measure: &Measure, took: Duration) {
+    fn measure(&self, measure: &Measure, count: u64, took: Duration) {
         let Some(measured) = self.counts.measured.get() else { return };
         // Without the multiplication of 128 bits that `as_nanos` makes; 584 years fit.
         let took = took.as_secs().saturating_mul(1_000_000_000) + u64::from(took.subsec_nanos());
         let key = &measure.key;
-        measured.durations.entry(key.pack()).note(took, &crate::counts::DURATION_BOUNDS);
+        let durations = measured.durations.entry(key.pack());
+        durations.note_times(count, took, &crate::counts::DURATION_BOUNDS);
         let sizes = measured.sizes.entry(key.pack_route());
-        sizes.received.note(measure.received, &crate::counts::SIZE_BOUNDS);
-        sizes.sent.note(measure.sent, &crate::counts::SIZE_BOUNDS);
+        sizes.received.note_times(count, measure.received, &crate::counts::SIZE_BOUNDS);
+        sizes.sent.note_times(count, measure.sent, &crate::counts::SIZE_BOUNDS);
     }
 }
 
@@ -341,6 +355,13 @@ mod tests {
         let measured = bench.counts.measured.get().unwrap();
         measured.durations.entries().for_each(|(_, histogram)| histogram.read(&mut took));
         assert_eq!(took.sum, 90_000_000);
+        // What is alike is counted at once, and what is not is told apart.
+        [200, 200, 404, 200].map(|status| end(StatusCode::from_u16(status).unwrap()));
+        assert_eq!(bench.meters.ended.borrow().len(), 3);
+        bench.meters.end_turn(Duration::from_millis(30));
+        let counts: Vec<_> =
+            bench.counted().iter().map(|(key, count)| (key.status, *count)).collect();
+        assert_eq!(counts, [(200, 6), (404, 1)]);
         // What no turn ends any more is counted all the same.
         end(StatusCode::NOT_FOUND);
         let Bench { counts, meters, .. } = bench;

@@ -239,7 +239,7 @@ impl Http2 {
             }
             self.watch_peer(link);
             link.io.hold.get_or_insert_with(|| link.worker.driver.hold());
-            if !self.streams.woken.arm(context.waker()) {
+            if !self.streams.arm(context.waker()) {
                 return Turn::Yield;
             }
         }

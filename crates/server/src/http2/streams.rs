@@ -203,6 +203,8 @@ pub(super) struct Streams {
     /// How many streams are `Unread`.
     pub(super) unread: usize,
     pub(super) woken: Arc<Woken>,
+    /// It may know a connection.
+    is_armed: bool,
 }
 
 impl Streams {
@@ -301,7 +303,17 @@ impl Streams {
         self.free.extend(self.numbers().rev());
         self.by_place.clear();
         self.unread = 0;
-        self.woken.forget();
+        // Mostly nothing waited, and a lock is dear behind all that the turn has written. A stream that is woken
+        // late makes one of the next lease be polled once more.
+        if take(&mut self.is_armed) {
+            self.woken.forget();
+        }
+    }
+
+    /// Ends a turn: the next stream that is woken wakes `connection`. False if one already was.
+    pub(super) fn arm(&mut self, connection: &Waker) -> bool {
+        self.is_armed = true;
+        self.woken.arm(connection)
     }
 }
 
@@ -335,8 +347,8 @@ impl Woken {
         }
     }
 
-    /// Ends a turn: the next stream that is woken wakes `connection`. False if one already was.
-    pub(super) fn arm(&self, connection: &Waker) -> bool {
+    /// The same.
+    fn arm(&self, connection: &Waker) -> bool {
         let mut set = self.lock();
         if set.is_any {
             return false;

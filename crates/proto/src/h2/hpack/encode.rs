@@ -19,7 +19,8 @@ pub const TABLE_BYTES_DEFAULT: u32 = 4096;
 pub struct Encoder {
     table: Table,
     /// Pairs of places where a field that was seen is remembered by its hash; empty before the first
-    /// field.
+    /// field. They are small, because they are read for each field, and another connection's turn is
+    /// next.
     seen: Vec<Seen>,
     /// The largest size that this side wants.
     size_wanted: u32,
@@ -33,13 +34,13 @@ pub struct Encoder {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    hash: u32,
-    /// The number of its insertion, plus 1; 0 if it was not inserted.
-    number: u32,
+    hash: u16,
+    /// The number of its insertion, plus 1, modulo 2^16; 0 if it was not inserted.
+    number: u16,
 }
 
 /// How many pairs of places there are.
-const SEEN_PAIRS: u32 = 32;
+const SEEN_PAIRS: u16 = 16;
 
 impl Encoder {
     /// An encoder whose table has at most `size_wanted` bytes, and at most 4,096 before the peer allows
@@ -137,14 +138,14 @@ impl Encoder {
 
     /// Looks a field up, and notes that it was seen or that it will be inserted.
     #[inline]
-    fn look_up(&mut self, hash: u32, name: &[u8], value: &[u8]) -> Found {
+    fn look_up(&mut self, hash: u16, name: &[u8], value: &[u8]) -> Found {
         if self.seen.is_empty() {
-            self.seen.resize(2 * SEEN_PAIRS as usize, Seen::default());
+            self.seen.resize(2 * usize::from(SEEN_PAIRS), Seen::default());
         }
-        let (inserted, live) = (self.table.inserted(), self.table.len());
-        let age = |seen: &Seen| inserted.wrapping_sub(seen.number) as usize;
+        let (inserted, live) = (number_of(self.table.inserted()), self.table.len());
+        let age = |seen: &Seen| usize::from(inserted.wrapping_sub(seen.number));
         let is_live = |seen: &Seen| seen.number != 0 && age(seen) < live;
-        let start = 2 * (hash % SEEN_PAIRS) as usize;
+        let start = 2 * usize::from(hash % SEEN_PAIRS);
         let pair = &mut self.seen[start..start + 2];
         if let Some(seen) = pair.iter_mut().find(|seen| seen.hash == hash) {
             if is_live(seen) {
@@ -188,7 +189,7 @@ impl Encoder {
     pub fn check(&self) {
         self.table.check();
         assert!(self.table.size_max() <= self.size_wanted.min(self.size_allowed));
-        assert!(self.seen.len() <= 2 * SEEN_PAIRS as usize);
+        assert!(self.seen.len() <= 2 * usize::from(SEEN_PAIRS));
     }
 }
 
@@ -247,12 +248,19 @@ fn clean(value: &mut [u8]) {
 
 /// A hash of a name and a value. It covers only their ends and middles: a match is then compared.
 #[inline]
-fn hash(known: Known, name: &[u8], value: &[u8]) -> u32 {
+fn hash(known: Known, name: &[u8], value: &[u8]) -> u16 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let name = if known == Known::Other { sample(name) } else { known as u64 };
     let lengths = (value.len() as u64) << 32 | name.rotate_left(16);
     let mixed = (sample(value) ^ lengths ^ name.rotate_left(40)).wrapping_mul(FACTOR);
-    (mixed >> 32) as u32
+    (mixed >> 48) as u16
+}
+
+/// The number of an insertion, as [`Seen`] has it. A place that is older than 2^16 insertions may be taken for a
+/// newer one: what it names is compared.
+#[inline]
+const fn number_of(inserted: u32) -> u16 {
+    (inserted & 0xffff) as u16
 }
 
 /// A word made of the first, the last and the middle bytes of a text.
