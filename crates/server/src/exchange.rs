@@ -80,6 +80,14 @@ pub(crate) struct Exchange {
     traced: Traced,
 }
 
+/// Drops a handler's future, and keeps its memory for the next.
+fn keep_slot(place: &mut FutureSlot, handler: Held<'static, Response>) {
+    match guarded("the destructor of a handler's future", || handler.into_slot()) {
+        Some(slot) if slot.capacity() <= SLOT_BYTES_MAX => *place = slot,
+        _ => {}
+    }
+}
+
 /// What a stream or a connection speaks instead of HTTP.
 enum Protocol {
     /// Nothing of it has run.
@@ -241,18 +249,24 @@ impl Exchange {
         context: &mut Context<'_>,
         pulse: &Pulse,
     ) -> Poll<Result<Response, Panicked>> {
-        let handler = self.handler.as_mut().expect("a handler is there until its response came");
+        let mut handler = self.handler.take().expect("a handler is there until its response came");
         let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
         let beat = pulse.beat(pattern);
         // A future is not polled again after a panic, so whatever state it left is never seen.
-        let run = AssertUnwindSafe(|| Pin::new(handler).poll(context));
-        let polled = self.traced.run(|| catch_unwind(run));
+        let polled = self.traced.run(|| {
+            let run = AssertUnwindSafe(|| Pin::new(&mut handler).poll(context));
+            let polled = catch_unwind(run);
+            match polled {
+                Ok(Poll::Pending) => self.handler = Some(handler),
+                _ => keep_slot(&mut self.slot, handler),
+            }
+            polled
+        });
         let is_told = beat.is_told();
         drop(beat);
         // The pattern of a mount says nothing about what it has inside.
-        let is_mount = pattern.is_some_and(|pattern| pattern.ends_with(REST));
         if is_told
-            && is_mount
+            && pattern.is_some_and(|pattern| pattern.ends_with(REST))
             && let Some(head) = &self.head
         {
             name_blocking(pattern, head);
@@ -272,7 +286,6 @@ impl Exchange {
             }
             Err(panic) => Err(Panicked(message_of(&*panic))),
         };
-        self.drop_handler();
         Poll::Ready(outcome)
     }
 
@@ -288,11 +301,8 @@ impl Exchange {
 
     /// The handler's future is dropped where it is.
     pub(crate) fn drop_handler(&mut self) {
-        let Some(handler) = self.handler.take() else { return };
-        let dropped = || guarded("the destructor of a handler's future", || handler.into_slot());
-        match self.traced.run(dropped) {
-            Some(slot) if slot.capacity() <= SLOT_BYTES_MAX => self.slot = slot,
-            _ => {}
+        if let Some(handler) = self.handler.take() {
+            self.traced.run(|| keep_slot(&mut self.slot, handler));
         }
     }
 
