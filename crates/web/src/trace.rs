@@ -9,6 +9,7 @@ use crate::extract::FromRequestParts;
 use crate::head::Head;
 use crate::{Parts, Problem};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use peregrine_proto::Known;
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
@@ -97,6 +98,9 @@ impl TraceContext {
     /// What a request says of the trace that it belongs to. Of two `traceparent` fields none counts.
     #[must_use]
     pub fn of(head: &Head) -> Option<Self> {
+        if !head.index().has(Known::Traceparent) {
+            return None;
+        }
         let mut all = head.fields_named("traceparent");
         let first = all.next()?;
         if all.next().is_some() {
