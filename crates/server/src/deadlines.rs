@@ -6,6 +6,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Wait {
+    /// Bytes either way on an upgraded connection, or in a conversation. It is first, and so beside the set.
+    Traffic,
     /// The TLS handshake.
     Handshake,
     /// The rest of a head.
@@ -24,8 +26,6 @@ pub(crate) enum Wait {
     Silence,
     /// The end of lingering, however the peer sends.
     Linger,
-    /// Bytes either way on an upgraded connection, or in a conversation.
-    Traffic,
     /// Whoever reads a request's content after the response, to take what is there.
     Reading,
     /// Anything from a client of HTTP/2, or its answer to a PING.
@@ -36,6 +36,7 @@ pub(crate) enum Wait {
 
 /// All of them, in order.
 const ALL: [Wait; 13] = [
+    Wait::Traffic,
     Wait::Handshake,
     Wait::Head,
     Wait::Receive,
@@ -45,7 +46,6 @@ const ALL: [Wait; 13] = [
     Wait::Probe,
     Wait::Silence,
     Wait::Linger,
-    Wait::Traffic,
     Wait::Reading,
     Wait::Ping,
     Wait::Streams,
@@ -56,6 +56,7 @@ const ALL: [Wait; 13] = [
 /// Few are set at a time. What is not set is not looked at: thousands of connections wait in turn, and
 /// what is read of each has left the processor's cache.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Deadlines {
     /// Which are set, a bit for each.
     set: u16,
@@ -165,8 +166,8 @@ mod tests {
         deadlines.begin(Wait::Head, SECOND * 2);
         assert_eq!(deadlines.first(), Some(SECOND));
         assert_eq!(deadlines.take_passed(SECOND / 2), None);
-        assert_eq!(deadlines.take_passed(SECOND * 5), Some(Wait::Head));
         assert_eq!(deadlines.take_passed(SECOND * 5), Some(Wait::Traffic));
+        assert_eq!(deadlines.take_passed(SECOND * 5), Some(Wait::Head));
         assert_eq!(deadlines.take_passed(SECOND * 5), None);
         deadlines.set(Wait::Send, SECOND);
         deadlines.clear(Wait::Send);

@@ -48,8 +48,17 @@ const WAITING_BYTES: usize = 1024;
 const INTERIM_UNSENT_BYTES_MAX: usize = 16 * 1024;
 
 /// One exchange at a time, in memory that is used again.
+///
+/// Fields lie as they stand, and what another protocol looks at with each message is first: thousands have their turn
+/// one after the other, and each line of the cache has to be fetched.
+#[repr(C)]
 #[derive(Default)]
 pub(crate) struct Exchange {
+    /// The other protocol that a stream speaks from its response on.
+    protocol: Option<Protocol>,
+    name: Option<RequestName>,
+    /// All code of the application runs in it.
+    traced: Traced,
     handler: Option<Held<'static, Response>>,
     /// Memory for handlers' futures, while no handler has it.
     slot: FutureSlot,
@@ -57,9 +66,6 @@ pub(crate) struct Exchange {
     body: Option<Body>,
     /// What runs on when the response is complete.
     rest: Option<Rest>,
-    /// The other protocol that a stream speaks from its response on.
-    protocol: Option<Protocol>,
-    name: Option<RequestName>,
     /// Since when its end has been waited for.
     since: Option<Duration>,
     on_disconnect: OnDisconnect,
@@ -76,8 +82,6 @@ pub(crate) struct Exchange {
     head: Option<Head>,
     /// What the handler says before its response.
     interims: Vec<(StatusCode, HeaderMap)>,
-    /// All code of the application runs in it.
-    traced: Traced,
 }
 
 /// Drops a handler's future, and keeps its memory for the next.

@@ -22,7 +22,16 @@ use std::time::Duration;
 pub(crate) use crate::writer::Writer;
 
 /// What only a busy connection has: buffers, and times.
+///
+/// Fields lie as they stand, for the sake of the cache: see [`Exchange`](crate::exchange::Exchange).
+#[repr(C)]
 pub(crate) struct Io<D: Driver> {
+    /// Held while the connection waits for something that the driver does not know.
+    pub(crate) hold: Option<D::Hold>,
+    /// What the driver was given, until all of it is known to be sent.
+    pub(crate) unsent_bytes: usize,
+    /// How fast it takes what is written.
+    pub(crate) sending: Meter,
     pub(crate) reader: Reader<<D::Stream as Stream>::Chunk>,
     pub(crate) writer: Writer,
     pub(crate) deadlines: Deadlines,
@@ -30,12 +39,6 @@ pub(crate) struct Io<D: Driver> {
     pub(crate) receiving: Meter,
     /// How long neither side has said anything in a conversation.
     pub(crate) talking: Meter,
-    /// How fast it takes what is written.
-    pub(crate) sending: Meter,
-    /// What the driver was given, until all of it is known to be sent.
-    pub(crate) unsent_bytes: usize,
-    /// Held while the connection waits for something that the driver does not know.
-    pub(crate) hold: Option<D::Hold>,
 }
 
 /// What a connection in another protocol keeps of each of its buffers while it waits.

@@ -356,7 +356,9 @@ mod tests {
         measured.durations.entries().for_each(|(_, histogram)| histogram.read(&mut took));
         assert_eq!(took.sum, 90_000_000);
         // What is alike is counted at once, and what is not is told apart.
-        [200, 200, 404, 200].map(|status| end(StatusCode::from_u16(status).unwrap()));
+        for status in [200, 200, 404, 200] {
+            end(StatusCode::from_u16(status).unwrap());
+        }
         assert_eq!(bench.meters.ended.borrow().len(), 3);
         bench.meters.end_turn(Duration::from_millis(30));
         let counts: Vec<_> =

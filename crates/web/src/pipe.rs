@@ -39,21 +39,23 @@ pub fn pipe(bytes_max: usize, length: Option<u64>) -> (Writer, Reader) {
     (Writer(Rc::clone(&state)), Reader(state))
 }
 
+/// Fields lie as they stand, and what each piece looks at is first.
+#[repr(C)]
 struct State {
     pieces: VecDeque<Bytes>,
     unread: usize,
+    bytes_max: usize,
+    reader: Option<Waker>,
     charge: Charge,
     /// Bytes that the reader has taken.
     consumed: u64,
-    bytes_max: usize,
     /// Bytes that the reader has not seen yet, if known.
     left: Option<u64>,
-    end: End,
+    writer: Option<Waker>,
+    reader_gone: bool,
     /// Whether the reader has asked at least once.
     wanted: bool,
-    reader_gone: bool,
-    reader: Option<Waker>,
-    writer: Option<Waker>,
+    end: End,
 }
 
 enum End {

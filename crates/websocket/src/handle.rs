@@ -8,7 +8,7 @@ use futures_core::Stream;
 use futures_sink::Sink;
 use peregrine_proto::ws::CloseCode;
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -38,16 +38,16 @@ impl WebSocket {
     }
 
     /// The next message; see [`Receiver::recv`].
-    pub async fn recv(&mut self) -> Option<Result<Message, Error>> {
-        self.receiver.recv().await
+    pub fn recv(&mut self) -> impl Future<Output = Option<Result<Message, Error>>> {
+        self.receiver.recv()
     }
 
     /// Sends a message; see [`Sender::send`].
     ///
     /// # Errors
     /// The WebSocket is closed, or the message may not be sent.
-    pub async fn send(&self, message: impl Into<Message>) -> Result<(), SendError> {
-        self.sender.send(message).await
+    pub fn send(&self, message: impl Into<Message>) -> impl Future<Output = Result<(), SendError>> {
+        self.sender.send(message)
     }
 
     /// Sends a message if there is room for it, and never waits; see [`Sender::try_send`].
@@ -278,8 +278,9 @@ impl Receiver {
     ///
     /// # Errors
     /// The WebSocket has ended otherwise than by a Close frame.
-    pub async fn recv(&mut self) -> Option<Result<Message, Error>> {
-        poll_fn(|context| self.0.with(|state| state.poll_recv(context))).await
+    pub fn recv(&mut self) -> impl Future<Output = Option<Result<Message, Error>>> {
+        // Each future within a future has a state of its own, which each message reads.
+        poll_fn(|context| self.0.with(|state| state.poll_recv(context)))
     }
 }
 

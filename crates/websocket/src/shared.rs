@@ -25,49 +25,73 @@ const MESSAGE_BYTES: usize = 64;
 pub(crate) struct Shared(Rc<RefCell<State>>);
 
 /// The protocol, and what waits on both sides of it.
+///
+/// Fields lie as they stand, and what each message looks at is first: thousands have their turn one after the other,
+/// and each line of the cache has to be fetched.
+#[repr(C)]
 pub(crate) struct State {
-    protocol: Connection<Codec>,
-    limits: Limits,
-    protocol_limits: ws::Limits,
+    conversation: Waker,
+    to_wake: Vec<Waker>,
+    /// What was written.
+    pub(crate) out: Vec<u8>,
+    /// What more waits for the peer.
+    backlog: Backlog,
     /// What came and was not taken yet.
     inbox: VecDeque<Result<Message, Error>>,
     inbox_bytes: usize,
+    reader: Option<Waker>,
+    senders: usize,
+    receivers: usize,
+    /// The conversation is being polled, and looks at everything that changes.
+    is_running: bool,
+    /// Something has changed that the conversation must look at once more.
+    is_changed: bool,
     /// Nothing more will come.
     is_ended: bool,
     /// The end of the server draws near.
     pub(crate) is_draining: bool,
     /// The receiver was told that this is the end, and gets nothing that comes later.
     is_told: bool,
-    /// What was written.
-    pub(crate) out: Vec<u8>,
-    /// What more waits for the peer.
-    backlog: Backlog,
-    /// Pings of the handler that were not answered.
-    pings: u32,
-    senders: usize,
-    receivers: usize,
-    reader: Option<Waker>,
     /// Who waits for room.
     waiting: Waiters,
+    protocol: Connection<Codec>,
+    bounds: Rc<Bounds>,
+    /// Pings of the handler that were not answered.
+    pings: u32,
     /// Who waits for the drain or the end.
     closers: Waiters,
     /// The last number of somebody who may wait.
     last_number: u64,
-    conversation: Waker,
-    /// The conversation is being polled, and looks at everything that changes.
-    is_running: bool,
-    /// Something has changed that the conversation must look at once more.
-    is_changed: bool,
-    to_wake: Vec<Waker>,
+}
+
+/// What WebSockets with the same limits share on a thread.
+struct Bounds {
+    own: Limits,
+    protocol: ws::Limits,
+}
+
+thread_local! {
+    static LATEST: RefCell<Option<Rc<Bounds>>> = const { RefCell::new(None) };
+}
+
+impl Bounds {
+    fn of(limits: Limits) -> Rc<Self> {
+        LATEST.with_borrow_mut(|latest| match latest {
+            Some(bounds) if bounds.own == limits => Rc::clone(bounds),
+            _ => {
+                let bounds = Self { own: limits, protocol: limits.protocol() };
+                Rc::clone(latest.insert(Rc::new(bounds)))
+            }
+        })
+    }
 }
 
 impl Shared {
     pub(crate) fn new(limits: Limits, compression: Option<Codec>, backlog: Backlog) -> Self {
-        let protocol_limits = limits.protocol();
+        let bounds = Bounds::of(limits);
         Self(Rc::new(RefCell::new(State {
-            protocol: Connection::new(&protocol_limits, Role::Server, compression),
-            limits,
-            protocol_limits,
+            protocol: Connection::new(&bounds.protocol, Role::Server, compression),
+            bounds,
             inbox: VecDeque::new(),
             inbox_bytes: 0,
             is_ended: false,
@@ -189,7 +213,7 @@ impl State {
     }
 
     fn has_room(&self) -> bool {
-        self.queued() < self.limits.queued_bytes_max.max(1)
+        self.queued() < self.bounds.own.queued_bytes_max.max(1)
     }
 
     pub(crate) fn try_send(&mut self, message: Message) -> Result<(), TrySendError> {
@@ -215,7 +239,8 @@ impl State {
     }
 
     fn write(&mut self, message: Message) -> Result<(), ws::Unsent> {
-        let Self { protocol, protocol_limits: limits, out, .. } = self;
+        let Self { protocol, bounds, out, .. } = self;
+        let limits = &bounds.protocol;
         match message {
             Message::Text(text) => protocol.send(limits, Content::Text(&text), out),
             Message::Binary(bytes) => protocol.send(limits, Content::Binary(&bytes), out),
@@ -332,7 +357,7 @@ impl State {
 
     /// Do so many answers wait for the peer that nothing more is read?
     pub(crate) fn is_unread(&self) -> bool {
-        !self.protocol.may_answer(&self.protocol_limits)
+        !self.protocol.may_answer(&self.bounds.protocol)
     }
 
     pub(crate) fn has_waiting(&self) -> bool {
@@ -345,17 +370,17 @@ impl State {
 
     /// Does so much wait for the handler that nothing more is read?
     pub(crate) fn is_full(&self) -> bool {
-        self.inbox_bytes >= self.limits.unread_bytes_max.max(1)
+        self.inbox_bytes >= self.bounds.own.unread_bytes_max.max(1)
     }
 
     pub(crate) fn tick(&mut self, now_ms: u64) {
-        self.protocol.tick(&self.protocol_limits, now_ms);
+        self.protocol.tick(&self.bounds.protocol, now_ms);
     }
 
     /// Reads bytes: how many were used, and what they were.
     pub(crate) fn receive(&mut self, unread: &mut [u8]) -> (usize, Found) {
-        let Self { protocol, protocol_limits, out, .. } = self;
-        let (used, event) = protocol.receive(protocol_limits, unread, out);
+        let Self { protocol, bounds, out, .. } = self;
+        let (used, event) = protocol.receive(&bounds.protocol, unread, out);
         let message = match event {
             Event::NeedInput | Event::Closed => return (used, Found::End),
             Event::Text(text) => Message::Text(text.into()),

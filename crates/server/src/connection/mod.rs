@@ -65,27 +65,30 @@ enum Event {
 }
 
 /// A connection. An idle connection costs what this struct has, and nothing else.
+///
+/// Fields lie as they stand, for the sake of the cache: see [`Exchange`](crate::exchange::Exchange).
+#[repr(C)]
 pub(crate) struct Connection<D: Driver> {
-    worker: Rc<Worker<D>>,
-    entrance: Rc<Entrance<D>>,
-    stream: D::Stream,
-    beginning: Beginning,
-    stage: Stage,
-    alarm: Alarm,
-    protocol: h1::Connection,
-    /// What takes the place of `protocol` on a connection of HTTP/2, while it is idle.
-    http2: Option<Box<Core>>,
-    info: Rc<ConnectionInfo>,
-    open: Open,
-    /// When the connection began, in milliseconds of the driver's clock.
-    born: u64,
-    /// When the handshake or the last exchange ended.
-    since: u64,
     session: Option<Box<Session<D>>>,
-    /// It is counted for its client.
-    client: Option<Box<Connected>>,
     /// It came when there was little room.
     by_wicket: Option<Box<ByWicket>>,
+    beginning: Beginning,
+    entrance: Rc<Entrance<D>>,
+    worker: Rc<Worker<D>>,
+    stage: Stage,
+    stream: D::Stream,
+    open: Open,
+    alarm: Alarm,
+    /// When the handshake or the last exchange ended.
+    since: u64,
+    /// What takes the place of `protocol` on a connection of HTTP/2, while it is idle.
+    http2: Option<Box<Core>>,
+    protocol: h1::Connection,
+    info: Rc<ConnectionInfo>,
+    /// When the connection began, in milliseconds of the driver's clock.
+    born: u64,
+    /// It is counted for its client.
+    client: Option<Box<Connected>>,
     _charge: Charge,
 }
 

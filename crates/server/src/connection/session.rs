@@ -37,15 +37,18 @@ pub(crate) struct Entrance<D: Driver> {
 }
 
 /// What a connection has while it works, and not while it waits for a request.
+///
+/// Fields lie as they stand, for the sake of the cache: see [`Exchange`](crate::exchange::Exchange).
+#[repr(C)]
 pub(crate) struct Session<D: Driver> {
+    pub(super) phase: Phase,
+    /// What it holds, in use or kept for the next lease.
+    charge: Charge,
+    /// A handler that runs to its end went on without the connection.
+    pub(super) has_detached: bool,
     pub(super) io: Io<D>,
     pub(super) http1: Http1,
     pub(super) http2: Http2,
-    pub(super) phase: Phase,
-    /// A handler that runs to its end went on without the connection.
-    pub(super) has_detached: bool,
-    /// What it holds, in use or kept for the next lease.
-    charge: Charge,
 }
 
 /// What the connection does at present.
