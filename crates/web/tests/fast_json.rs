@@ -134,7 +134,7 @@ fn differences(client: &TestClient, document: &[u8]) -> Vec<String> {
 /// Whether another crate of this build has asked `serde_json` for its feature `float_roundtrip`: `Json`
 /// is exact to the last bit then, and refuses what is more than an `f32` holds.
 fn json_is_exact() -> bool {
-    serde_json::from_str::<f64>("9007199254740993.0").unwrap() == 9_007_199_254_740_992.0
+    serde_json::from_str::<f64>("9007199254740993.0").expect("a number") == 9_007_199_254_740_992.0
 }
 
 /// Numbers that are more than an `f32` holds.
