@@ -1,6 +1,8 @@
 //! Every limit and time of a WebSocket, with its default.
 
 use peregrine_proto::ws;
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// How long a peer is silent before it is asked for a sign of life: often enough for proxies, which give
@@ -90,5 +92,27 @@ impl Default for Times {
             close: CLOSE_TIMEOUT,
             goodbye: GOODBYE,
         }
+    }
+}
+
+/// What WebSockets with the same limits share on a thread.
+pub(crate) struct Bounds {
+    pub(crate) own: Limits,
+    pub(crate) protocol: ws::Limits,
+}
+
+thread_local! {
+    static LATEST: RefCell<Option<Rc<Bounds>>> = const { RefCell::new(None) };
+}
+
+impl Bounds {
+    pub(crate) fn of(limits: Limits) -> Rc<Self> {
+        LATEST.with_borrow_mut(|latest| match latest {
+            Some(bounds) if bounds.own == limits => Rc::clone(bounds),
+            _ => {
+                let bounds = Self { own: limits, protocol: limits.protocol() };
+                Rc::clone(latest.insert(Rc::new(bounds)))
+            }
+        })
     }
 }

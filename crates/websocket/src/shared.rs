@@ -3,7 +3,7 @@
 use crate::Codec;
 use crate::error::{Error, SendError, TrySendError};
 use crate::message::{CloseFrame, Message};
-use crate::settings::Limits;
+use crate::settings::{Bounds, Limits};
 use crate::waiters::Waiters;
 use bytes::Bytes;
 use peregrine_proto::ws::{self, Close, CloseCode, Connection, Content, Event, Role};
@@ -62,28 +62,6 @@ pub(crate) struct State {
     closers: Waiters,
     /// The last number of somebody who may wait.
     last_number: u64,
-}
-
-/// What WebSockets with the same limits share on a thread.
-struct Bounds {
-    own: Limits,
-    protocol: ws::Limits,
-}
-
-thread_local! {
-    static LATEST: RefCell<Option<Rc<Bounds>>> = const { RefCell::new(None) };
-}
-
-impl Bounds {
-    fn of(limits: Limits) -> Rc<Self> {
-        LATEST.with_borrow_mut(|latest| match latest {
-            Some(bounds) if bounds.own == limits => Rc::clone(bounds),
-            _ => {
-                let bounds = Self { own: limits, protocol: limits.protocol() };
-                Rc::clone(latest.insert(Rc::new(bounds)))
-            }
-        })
-    }
 }
 
 impl Shared {

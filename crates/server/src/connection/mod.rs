@@ -8,6 +8,7 @@
 mod beginning;
 mod ending;
 mod idle;
+mod receiving;
 mod session;
 
 pub(crate) use self::session::{Entrance, sessions};
@@ -37,7 +38,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// Things that may happen to a connection before others have their turn.
@@ -380,24 +381,6 @@ impl<D: Driver> Connection<D> {
         self.await_deadline(session, context)
     }
 
-    /// Waits for bytes, or for the peer's end, unless that has come.
-    fn poll_bytes(&mut self, session: &mut Session<D>, context: &mut Context<'_>) -> Poll<Event> {
-        if session.io.reader.is_ended(&self.stage) {
-            return Poll::Pending;
-        }
-        Poll::Ready(match ready!(self.stream.poll_recv(context)) {
-            Ok(chunk) if chunk.is_empty() => {
-                session.io.reader.end();
-                Event::Woken
-            }
-            Ok(chunk) => match self.take(session, chunk) {
-                Ok(()) => Event::Woken,
-                Err(reject) => Event::NoTls(reject),
-            },
-            Err(error) => Event::Broken(error.kind()),
-        })
-    }
-
     /// Waits for the first deadline, or for the order to end.
     fn await_deadline(
         &mut self,
@@ -469,16 +452,6 @@ impl<D: Driver> Connection<D> {
         io.unsent_bytes += given.held_bytes;
         self.worker.observed.send(given.bytes);
         Ok(())
-    }
-
-    fn take(
-        &mut self,
-        session: &mut Session<D>,
-        chunk: <D::Stream as Stream>::Chunk,
-    ) -> Result<(), TlsReject> {
-        let io = &mut session.io;
-        self.worker.observed.receive(chunk.len());
-        io.reader.take(chunk, &mut self.stage, &mut io.writer.records)
     }
 
     /// What a turn works with.
