@@ -16,7 +16,9 @@ use std::cell::RefCell;
 ///
 /// What `simd-json` refuses, `serde_json` is asked about, so all that [`Json`] takes is taken here, and problems are the same. Two things differ:
 ///
-/// - a number with more than 15 digits, or a large exponent, that is read as a float may differ in its last bit, in which [`Json`] is less exact;
+/// - a number with more than 15 digits, or a large exponent, that is read as a float may differ in its last bit, in which [`Json`] is less exact, unless a crate of
+///   the program switches on the feature `float_roundtrip` of `serde_json`: then [`Json`] is exact, and refuses what is more than an `f32` holds where one is asked
+///   for;
 /// - an enum with `#[serde(tag = "..")]` that is sent as a list may have the variant's number in place of its name, which [`Json`] refuses.
 ///
 /// ```
