@@ -5,6 +5,7 @@ use std::io;
 
 /// What came of a look that does not wait for a disk.
 #[derive(Debug)]
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux says"))]
 pub(crate) enum Now<T> {
     Done(io::Result<T>),
     /// Somebody would have to wait for the disk.

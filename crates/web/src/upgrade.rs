@@ -279,6 +279,50 @@ impl fmt::Debug for Outgoing {
 mod tests {
     use super::*;
     use crate::account::held;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_server_that_takes_next_is_not_woken_and_hears_of_what_comes_later() {
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        let mut context = Context::from_waker(&waker);
+        let woken = || wakes.0.load(Ordering::Relaxed);
+        let (outgoing, mut taken) = (Outgoing::default(), Vec::new());
+        assert!(outgoing.poll_take(&mut context, &mut taken).is_pending());
+        outgoing.attend(|| outgoing.push(b"a"));
+        assert!(outgoing.poll_take(&mut context, &mut taken).is_ready());
+        assert_eq!((woken(), &taken[..]), (0, &b"a"[..]));
+        // Somebody else sends, though the last look found something.
+        outgoing.push(b"b");
+        assert_eq!(woken(), 1);
+    }
+
+    #[test]
+    fn what_comes_before_a_poll_wakes_only_a_reader_elsewhere() {
+        use crate::pipe::pipe;
+        let all = [Arc::new(Wakes::default()), Arc::new(Wakes::default())];
+        let wakers = all.clone().map(Waker::from);
+        let [mut own, mut other] = wakers.each_ref().map(Context::from_waker);
+        let (writer, mut reader) = pipe(UPGRADED_BYTES_MAX, None);
+        for context in [&mut own, &mut other] {
+            assert!(reader.poll_next(context).is_pending());
+            let polled = Context::from_waker(&wakers[0]);
+            writer.push_before_poll(Bytes::from_static(b"a"), &polled);
+            assert!(reader.poll_next(context).is_ready());
+        }
+        assert_eq!(all.map(|wakes| wakes.0.load(Ordering::Relaxed)), [0, 1]);
+    }
 
     #[test]
     fn what_nobody_takes_any_more_is_not_held() {
