@@ -128,6 +128,17 @@ impl Credentials for BasicAuth {
     }
 }
 
+/// The bytes of a token68, but for the padding at its end.
+const IN_TOKEN: [bool; 256] = {
+    let (mut table, mut byte) = ([false; 256], 0_u8);
+    while byte < 128 {
+        let is_sign = matches!(byte, b'-' | b'.' | b'_' | b'~' | b'+' | b'/');
+        table[byte as usize] = byte.is_ascii_alphanumeric() || is_sign;
+        byte += 1;
+    }
+    table
+};
+
 impl Credentials for BearerToken {
     const SCHEME: Scheme = Scheme::Bearer;
 
@@ -135,8 +146,7 @@ impl Credentials for BearerToken {
         let Some(sent) = of_scheme(&parts.head, place.word())? else { return Ok(None) };
         // RFC 6750 §2.1: b64token, which is RFC 9110's token68.
         let end = sent.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
-        let is_one = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~+/".contains(byte);
-        if end == 0 || !sent[..end].iter().all(is_one) {
+        if end == 0 || !sent[..end].iter().all(|byte| IN_TOKEN[usize::from(*byte)]) {
             return Err("what stands behind the scheme is no token");
         }
         Ok(std::str::from_utf8(sent).ok().map(|token| Self(token.to_owned())))

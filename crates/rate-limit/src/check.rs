@@ -3,29 +3,35 @@
 use crate::fields;
 use crate::gcra::Decision;
 use crate::key::Subject;
-use crate::limit::{LIMITS_MAX, RateLimit, Ready};
+use crate::limit::{Limit, RateLimit, Ready};
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Service};
+use smallvec::{SmallVec, smallvec};
+
+/// For so many limits a request needs no memory of its own.
+const LIMITS_USUAL: usize = 2;
 
 /// Whose request it is, for each limit.
-pub(crate) type Subjects<'r> = [Option<Subject<'r>>; LIMITS_MAX];
+pub(crate) type Subjects<'r> = SmallVec<[Option<Subject<'r>>; LIMITS_USUAL]>;
 
 /// What the limits say of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Verdict {
-    /// `None`: the limit does not count it.
-    pub(crate) decisions: [Option<Decision>; LIMITS_MAX],
+    /// For each limit; `None`: it does not count it.
+    pub(crate) decisions: SmallVec<[Option<Decision>; LIMITS_USUAL]>,
     pub(crate) is_let_in: bool,
 }
 
 impl Verdict {
-    /// Nobody has counted.
-    pub(crate) const NONE: Self = Self { decisions: [None; LIMITS_MAX], is_let_in: true };
+    /// None of these has counted.
+    pub(crate) fn none(limits: &[Limit]) -> Self {
+        Self { decisions: smallvec![None; limits.len()], is_let_in: true }
+    }
 }
 
 /// Counts a request in the tables of this process.
 pub(crate) fn count_here(ready: &Ready, subjects: &Subjects<'_>, now: u64) -> Verdict {
-    let mut verdict = Verdict::NONE;
+    let mut verdict = Verdict::none(&ready.limits);
     verdict.is_let_in = charge(ready, subjects, 0, now, true, &mut verdict.decisions);
     verdict
 }
@@ -38,7 +44,7 @@ fn charge(
     index: usize,
     now: u64,
     is_let_in: bool,
-    decisions: &mut [Option<Decision>; LIMITS_MAX],
+    decisions: &mut [Option<Decision>],
 ) -> bool {
     let Some(limit) = ready.limits.get(index) else { return is_let_in };
     let Some(subject) = &subjects[index] else {
@@ -92,11 +98,11 @@ impl RateLimit {
     pub async fn take(&self, key: impl AsRef<[u8]>) -> Result<(), Problem> {
         let ready = self.ready()?;
         let key = key.as_ref();
-        let subjects = std::array::from_fn(|index| {
-            let limit = ready.limits.get(index)?;
-            let is_shared = limit.is_for_everybody;
-            Some(if is_shared { Subject::Everybody } else { Subject::Of(key.into()) })
-        });
+        let subject = |limit: &Limit| match limit.is_for_everybody {
+            true => Subject::Everybody,
+            false => Subject::Of(key.into()),
+        };
+        let subjects = ready.limits.iter().map(|limit| Some(subject(limit))).collect();
         let verdict = self.judge(ready, &subjects).await?;
         if verdict.is_let_in { Ok(()) } else { Err(fields::refusal(ready, &verdict)) }
     }

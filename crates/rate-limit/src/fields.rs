@@ -1,7 +1,7 @@
 //! What clients are told: draft-ietf-httpapi-ratelimit-headers-10, and `Retry-After`.
 
 use crate::check::Verdict;
-use crate::limit::{LIMITS_MAX, Ready};
+use crate::limit::Ready;
 use http::header::RETRY_AFTER;
 use http::{HeaderName, HeaderValue, StatusCode};
 use peregrine_web::{Problem, Response};
@@ -21,7 +21,6 @@ pub(crate) fn policy(name: &str, (quota, window): (u64, u64)) -> (String, Header
 /// Tells of each limit that counted the request. What is further in may have told of its own: both are lists, whose members may
 /// stand in several fields.
 pub(crate) fn tell(ready: &Ready, verdict: &Verdict, response: &mut Response) {
-    debug_assert!(ready.limits.len() <= LIMITS_MAX);
     for (limit, decision) in ready.limits.iter().zip(&verdict.decisions) {
         let Some(decision) = decision else { continue };
         // Intervals are rounded up to a nanosecond, which must not make a second more of a burst.

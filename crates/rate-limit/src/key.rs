@@ -3,6 +3,7 @@
 use peregrine_web::Parts;
 use std::borrow::Cow;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -61,7 +62,7 @@ pub(crate) struct Prefixes {
 }
 
 /// Whose request it is.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Subject<'r> {
     /// A client whose address nobody tells.
     Nobody,
@@ -70,6 +71,27 @@ pub(crate) enum Subject<'r> {
     Header(&'r [u8]),
     Cookie(&'r [u8]),
     Of(Cow<'r, [u8]>),
+}
+
+/// The kind is the first byte of what is hashed, as in the digest. Derived, an address would be four pieces, each of which costs.
+impl Hash for Subject<'_> {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let mut bytes = |kind: u8, value: &[u8]| {
+            hasher.write_u8(kind);
+            hasher.write(value);
+        };
+        match self {
+            Self::Nobody => hasher.write_u8(b'0'),
+            Self::Everybody => hasher.write_u8(b'1'),
+            Self::Client(IpAddr::V4(address)) => {
+                hasher.write_u64(u64::from(address.to_bits()) << 8 | u64::from(b'4'));
+            }
+            Self::Client(IpAddr::V6(address)) => bytes(b'6', &address.octets()),
+            Self::Header(value) => bytes(b'h', value),
+            Self::Cookie(value) => bytes(b'c', value),
+            Self::Of(value) => bytes(b'o', value),
+        }
+    }
 }
 
 impl By {

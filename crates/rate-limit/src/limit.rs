@@ -284,11 +284,8 @@ impl RateLimit {
     }
 
     pub(crate) fn subjects<'r>(&self, parts: &'r Parts) -> Subjects<'r> {
-        let rules = &self.0.settings.rules;
-        std::array::from_fn(|index| {
-            let rule = rules.get(index)?;
-            rule.by.subject(parts, rule.prefixes)
-        })
+        let rules = self.0.settings.rules.iter();
+        rules.map(|rule| rule.by.subject(parts, rule.prefixes)).collect()
     }
 
     pub(crate) fn is_exempt(&self, parts: &Parts) -> bool {

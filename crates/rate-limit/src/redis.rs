@@ -159,7 +159,7 @@ impl RedisStore {
         now: u64,
     ) -> Result<Verdict, Problem> {
         if subjects.iter().all(Option::is_none) {
-            return Ok(Verdict::NONE);
+            return Ok(Verdict::none(&ready.limits));
         }
         if now >= self.shared.rests_until.load(Relaxed) {
             match timeout(self.timeout, self.ask(ready, subjects)).await {
@@ -171,7 +171,7 @@ impl RedisStore {
         ready.counts.fail();
         match self.when_down {
             WhenDown::CountHere => Ok(count_here(ready, subjects, now)),
-            WhenDown::Allow => Ok(Verdict::NONE),
+            WhenDown::Allow => Ok(Verdict::none(&ready.limits)),
             WhenDown::Refuse => {
                 let detail = "The server cannot count its requests at present. Try again later.";
                 let status = StatusCode::SERVICE_UNAVAILABLE;
@@ -202,7 +202,7 @@ impl RedisStore {
         }
         let debts: Vec<u64> = call.invoke_async(&mut connection).await?;
         let mut debts = debts.into_iter();
-        let mut verdict = Verdict::NONE;
+        let mut verdict = Verdict::none(&ready.limits);
         let mut owed = [0; LIMITS_MAX];
         for (index, (limit, subject)) in asked() {
             if subject.is_none() {

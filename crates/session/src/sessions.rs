@@ -166,6 +166,9 @@ impl Settings {
         session: &Session,
         is_secure: bool,
     ) -> Result<Option<HeaderValue>, Problem> {
+        if self.is_kept_as_it_is(session) {
+            return Ok(None);
+        }
         let (loaded, data, change, is_renewed) = {
             let state = session.0.borrow();
             (state.loaded.clone(), state.data.clone(), state.change, state.is_renewed)
@@ -179,9 +182,6 @@ impl Settings {
             return Ok(self.cookie.remove(is_secure).filter(|_| loaded.has_cookie));
         }
         let (begun, expiry) = self.times(&data);
-        if change == Change::None && !self.is_due(&loaded, expiry) {
-            return Ok(None);
-        }
         let mut data = data;
         data.insert(BEGUN.to_owned(), begun.unix_timestamp().into());
         self.check_length(&data)?;
@@ -209,6 +209,12 @@ impl Settings {
         field.map(Some).ok_or_else(|| {
             too_large(&format!("its cookie would be longer than {COOKIE_BYTES_MAX} bytes"))
         })
+    }
+
+    /// Has nobody changed it, and is its use written down already? So it is with most requests.
+    fn is_kept_as_it_is(&self, session: &Session) -> bool {
+        let state = session.0.borrow();
+        state.change == Change::None && !self.is_due(&state.loaded, self.times(&state.data).1)
     }
 
     /// When the session began, and when it ends unless it is used.

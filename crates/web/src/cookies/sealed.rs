@@ -63,10 +63,11 @@ impl CookieKeys {
     #[cfg(feature = "cookies-private")]
     #[must_use]
     pub fn open(&self, name: &str, sealed: &str) -> Option<String> {
-        let mut jar = CookieJar::new();
-        jar.add_original(Cookie::new(name.to_owned(), sealed.to_owned()));
-        let opened = self.0.iter().find_map(|key| jar.private(key).get(name))?;
-        Some(opened.value().to_owned())
+        let jar = CookieJar::new();
+        self.0.iter().find_map(|key| {
+            let cookie = Cookie::new(name.to_owned(), sealed.to_owned());
+            jar.private(key).decrypt(cookie).map(|cookie| cookie.value().to_owned())
+        })
     }
 
     fn of(parts: &Parts) -> Result<Self, Problem> {

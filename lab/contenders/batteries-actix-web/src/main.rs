@@ -16,7 +16,7 @@ use actix_web::cookie::Key;
 use actix_web::dev::ServiceRequest;
 use actix_web::http::Method;
 use actix_web::middleware::{Compress, DefaultHeaders, Logger};
-use actix_web::{App, Error, HttpServer, error};
+use actix_web::{App, Error, HttpMessage as _, HttpServer, error};
 use actix_web_httpauth::extractors::bearer::BearerAuth;
 use actix_web_httpauth::middleware::HttpAuthentication;
 use actix_web_lab::middleware::CatchPanic;
@@ -103,12 +103,18 @@ fn security_headers() -> DefaultHeaders {
         .add(("x-frame-options", "DENY"))
 }
 
+/// Whose token it is, where handlers find it.
+struct User(#[expect(dead_code, reason = "no handler asks here")] u32);
+
 async fn known(
     request: ServiceRequest,
     credentials: Option<BearerAuth>,
 ) -> Result<ServiceRequest, (Error, ServiceRequest)> {
     match credentials {
-        Some(credentials) if credentials.token() == TOKEN => Ok(request),
+        Some(credentials) if credentials.token() == TOKEN => {
+            request.extensions_mut().insert(User(7));
+            Ok(request)
+        }
         _ => Err((error::ErrorUnauthorized("no token that is known"), request)),
     }
 }
