@@ -3,6 +3,7 @@
 use crate::clock::now;
 use crate::session::BEGUN;
 use peregrine_web::cookies::CookieKeys;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -44,13 +45,12 @@ impl Backend {
                 Ok(id) => store.load(&id).await?.filter(|record| record.id == id),
                 Err(_) => None,
             },
-            Self::Cookie(keys) => {
-                keys.open(name, value).and_then(|text| serde_json::from_str(&text).ok())
-            }
+            Self::Cookie(keys) => keys.open(name, value).and_then(|text| unsealed(&text)),
         };
         Ok(record.filter(|record| {
+            let now = now();
             let ends_at = begun(&record.data).map(|begun| begun.saturating_add(absolute));
-            record.expiry_date > now() && ends_at.is_none_or(|ends_at| ends_at > now())
+            record.expiry_date > now && ends_at.is_none_or(|ends_at| ends_at > now)
         }))
     }
 
@@ -97,10 +97,21 @@ impl Backend {
     }
 }
 
+/// What a cookie has in it: when it ends, in seconds since 1970, and the values. It comes with every request, and is as short as can be.
+#[derive(Serialize, Deserialize)]
+struct Kept<D>(i64, D);
+
 fn sealed(keys: &CookieKeys, name: &str, record: &Record) -> session_store::Result<String> {
-    let text = serde_json::to_string(record)
+    let text = serde_json::to_string(&Kept(record.expiry_date.unix_timestamp(), &record.data))
         .map_err(|error| session_store::Error::Encode(error.to_string()))?;
     Ok(keys.seal(name, &text))
+}
+
+fn unsealed(text: &str) -> Option<Record> {
+    let Kept(expiry, data) = serde_json::from_str(text).ok()?;
+    let expiry_date = OffsetDateTime::from_unix_timestamp(expiry).ok()?;
+    // There is no store in which an id would find anything.
+    Some(Record { id: Id(0), data, expiry_date })
 }
 
 /// When a session began. One of another program's, as `tower-sessions` itself, does not say.
