@@ -298,7 +298,8 @@ pub trait Stream: 'static {
 
     /// How far sending has come: a count that grows whenever the kernel takes bytes. Drivers keep the
     /// kernel from taking much more than the peer's kernel has room for, so a count that stands still
-    /// while bytes are unsent means that the peer does not read.
+    /// while bytes are unsent means that the peer does not read, or has read less than a lump since: half of
+    /// [`SocketOptions::unsent_bytes_max`], or what the peer's kernel makes room for at a time.
     fn progress(&self) -> u64;
 
     /// Ends our sending side (`FIN`) behind everything sent before. Receiving goes on.

@@ -11,7 +11,7 @@ use crate::names::{fits, is_hashed};
 use crate::respond::respond;
 use crate::target::Target;
 use crate::work::Work;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, LOCATION};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, LOCATION, RETRY_AFTER};
 use http::{HeaderValue, Method, StatusCode};
 use peregrine_web::respond::{Html, IntoResponse};
 use peregrine_web::{Head, Parts, Problem, Request, Response, Service};
@@ -369,6 +369,12 @@ fn absent() -> Response {
 
 fn failed(path: &str, error: &io::Error) -> Response {
     tracing::error!(target: "peregrine", path, %error, "a file could not be read");
+    // ENOMEM, ENFILE and EMFILE, which have no kind; their numbers are those of every Unix.
+    if cfg!(unix) && matches!(error.raw_os_error(), Some(12 | 23 | 24)) {
+        let detail = "the server has no room for another file at present; try again later";
+        let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "file-not-read", detail);
+        return problem.with_header(RETRY_AFTER, HeaderValue::from_static("1")).into_response();
+    }
     let detail = "the server could not read the file; its log says why";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "file-not-read", detail).into_response()
 }
@@ -400,5 +406,19 @@ impl fmt::Debug for Files {
             .field("cache_bytes", &self.cache_bytes)
             .field("fresh_for", &self.fresh_for)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_process_has_no_room_for_is_there_later() {
+        for (error, status) in [(24, 503), (23, 503), (12, 503), (5, 500)] {
+            let response = failed("page.html", &io::Error::from_raw_os_error(error));
+            assert_eq!(response.status, status);
+            assert_eq!(response.fields.get(&RETRY_AFTER).is_some(), status == 503);
+        }
     }
 }

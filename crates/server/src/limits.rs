@@ -61,9 +61,11 @@ pub struct Limits {
     /// The least rate, in bytes a second, at which a peer must send the content that the server waits
     /// for, and take a response. Default 240; 0: any byte will do.
     ///
-    /// It is the rate at which bytes move between this machine and the peer's kernel, which takes and
-    /// gives them in lumps: of a response, up to what its receive buffer holds at a time. Time in which
-    /// the server waits for something else, such as a handler that does not read, does not count.
+    /// It is the rate at which this machine's kernel takes a response and gives a body, which is in lumps. Of a response
+    /// it takes more when half of `SocketOptions::unsent_bytes_max` has left, or what the peer's kernel makes room for
+    /// at a time, if that is more. So a reader may be cut off that reads, but takes less than such a lump in
+    /// `rate_slack`: below some 1.1 kB/s with the defaults, and 2 kB/s on loopback. Time in which the server waits
+    /// for something else, such as a handler that does not read, does not count.
     ///
     /// A *conversation* has no such rate: a request whose content promises no length, once its response has
     /// begun, and a call of gRPC to a mounted service from its head on. Both sides may be silent there,
