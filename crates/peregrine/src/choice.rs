@@ -2,9 +2,8 @@
 
 use crate::error::Error;
 use peregrine_driver::Options;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "uring"))]
 use peregrine_driver_uring::Prepared;
-use peregrine_driver_uring::Refusal;
 use std::env;
 
 /// The environment variable that overrides the choice in the code.
@@ -34,7 +33,7 @@ pub(crate) struct Chosen {
 /// one worker, there is still a choice for all.
 pub(crate) enum Seat {
     Tokio,
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", feature = "uring"))]
     Uring(Box<Prepared>),
 }
 
@@ -68,7 +67,7 @@ impl DriverChoice {
         };
         let reason = match (self, refusal) {
             (Self::Uring, Some(refusal)) => {
-                return Err(Error::Driver { driver: "io_uring", cause: refusal.to_string() });
+                return Err(Error::Driver { driver: "io_uring", cause: refusal });
             }
             (_, Some(refusal)) => format!("tokio, because io_uring is refused: {refusal}"),
             (_, None) => "tokio (as asked)".to_owned(),
@@ -77,16 +76,22 @@ impl DriverChoice {
     }
 }
 
-#[cfg(target_os = "linux")]
-fn uring(workers: &[Options]) -> Result<Chosen, Refusal> {
-    let (features, rings) = peregrine_driver_uring::prepare(workers)?;
+/// All workers on io_uring, or why that cannot be.
+#[cfg(all(target_os = "linux", feature = "uring"))]
+fn uring(workers: &[Options]) -> Result<Chosen, String> {
+    let (features, rings) = peregrine_driver_uring::prepare(workers).map_err(|refusal| refusal.to_string())?;
     let seats = rings.into_iter().map(|ring| Seat::Uring(Box::new(ring))).collect();
     Ok(Chosen { seats, reason: format!("io_uring ({features})") })
 }
 
-#[cfg(not(target_os = "linux"))]
-fn uring(_: &[Options]) -> Result<Chosen, Refusal> {
-    Err(Refusal::NotLinux)
+#[cfg(all(not(target_os = "linux"), feature = "uring"))]
+fn uring(_: &[Options]) -> Result<Chosen, String> {
+    Err(peregrine_driver_uring::Refusal::NotLinux.to_string())
+}
+
+#[cfg(not(feature = "uring"))]
+fn uring(_: &[Options]) -> Result<Chosen, String> {
+    Err("this program was built without peregrine's feature `uring`".to_owned())
 }
 
 #[cfg(test)]
@@ -98,6 +103,16 @@ mod tests {
         let text = DriverChoice::parse("epoll").expect_err("no such driver").to_string();
         assert_eq!(text, "PEREGRINE_DRIVER=epoll names no driver: write uring, tokio or auto");
         assert_eq!(DriverChoice::parse("tokio").expect("a driver"), DriverChoice::Tokio);
+    }
+
+    #[cfg(not(feature = "uring"))]
+    #[test]
+    fn without_the_feature_the_reason_and_the_error_name_it() {
+        let workers = [Options::default()];
+        let chosen = DriverChoice::Auto.seat(&workers).expect("tokio is there");
+        assert!(chosen.reason.contains("feature `uring`"), "{}", chosen.reason);
+        let error = DriverChoice::Uring.seat(&workers).err().expect("there is no io_uring").to_string();
+        assert!(error.contains("feature `uring`"), "{error}");
     }
 
     #[test]

@@ -17,7 +17,7 @@
 //!
 //! # Features
 //!
-//! They add names, and never change what code means. On by default: `restart`, `tls` and `websocket`.
+//! They add names, and never change what code means. On by default: `restart`, `tls`, `uring` and `websocket`.
 //!
 //! | feature | what it adds |
 //! |---|---|
@@ -61,6 +61,7 @@
 //! | `tls-watch` | certificates are read again when their files change: `Server::watch_certificates` |
 //! | `tower` | tower services and layers, axum routers among them: `peregrine::tower` |
 //! | `typed-headers` | header fields as types of the crate `headers`: `peregrine::web::extract::TypedHeader` |
+//! | `uring` | the io_uring driver, on Linux. Without it all workers run on tokio, and less is compiled |
 //! | `validate` | rules for what requests bring: `peregrine::validate` |
 //! | `websocket` | WebSockets: `peregrine::websocket` |
 //! | `websocket-deflate` | the same with compressed messages |

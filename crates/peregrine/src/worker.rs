@@ -95,7 +95,7 @@ impl Worker {
         };
         let report = match seat {
             Seat::Tokio => Tokio::run(&options, |driver| begin.on(driver)),
-            #[cfg(target_os = "linux")]
+            #[cfg(all(target_os = "linux", feature = "uring"))]
             Seat::Uring(ring) => ring.run(&options, |driver| begin.on(driver)),
         };
         // The driver has waited for blocking functions in the meantime.
