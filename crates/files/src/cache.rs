@@ -40,12 +40,14 @@ impl Cache {
         Self { entries: HashMap::new(), bytes: 0, bytes_max, open: Vec::new(), fresh_for, uses: 0 }
     }
 
-    /// The file, if the disk was looked at for it lately.
+    /// The file, if the disk was looked at for it lately. Content that is in memory stays what it was; a file that is
+    /// open is asked whether it was changed since.
     pub(crate) fn find(&mut self, key: &Key, now: Instant) -> Option<Rc<Found>> {
         self.uses += 1;
         self.close_stale(now);
         let entry = self.entries.get_mut(key)?;
-        if now.saturating_duration_since(entry.looked) >= self.fresh_for {
+        let is_stale = now.saturating_duration_since(entry.looked) >= self.fresh_for;
+        if is_stale || entry.found.is_changed() {
             self.remove(key);
             return None;
         }

@@ -214,8 +214,8 @@ impl Files {
     }
 
     /// How much content of small files each worker keeps, in bytes, and for how long it counts as it was; of larger
-    /// files 64 are kept open for as long. A change is noticed after that time at the latest; with no time, nothing
-    /// is kept. The defaults are [`CACHE_BYTES`] and [`CACHE_FRESH_FOR`].
+    /// files 64 are kept open for as long. A change is noticed after that time at the latest, and at once where a larger
+    /// file is written to in its place; with no time, nothing is kept. The defaults are [`CACHE_BYTES`] and [`CACHE_FRESH_FOR`].
     #[must_use]
     pub fn cache(self, bytes_max: usize, fresh_for: Duration) -> Self {
         let cache = RefCell::new(Cache::new(bytes_max, fresh_for));
