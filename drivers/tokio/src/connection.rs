@@ -128,7 +128,8 @@ impl Connection {
         })
     }
 
-    /// Writes once from a file, beyond the first `from` bytes of its part, or arranges a wake-up.
+    /// Writes once from a file, beyond the first `from` bytes of its part, or arranges a wake-up. A kernel that is short
+    /// of memory is an error of the connection, as of any other write: the runtime could only ask again at once.
     #[cfg(target_os = "linux")]
     pub(crate) fn poll_write_file(
         &mut self,
