@@ -3,7 +3,9 @@
 //! It is a plain call for what the socket has room for, and the ring says when there is room for more. The ring's
 //! own operation (`splice`) always takes a thread of the kernel's and a pipe.
 //!
-//! The call knows no `MSG_NOSIGNAL`: it counts on `SIGPIPE` being ignored, with which programs in Rust begin.
+//! The call knows no `MSG_NOSIGNAL`: it counts on `SIGPIPE` being ignored, with which programs in Rust begin. A program
+//! in another language that has a server as a library sees to it itself. Done here, it would change what others of the
+//! process chose, or what programs inherit that handlers start.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
