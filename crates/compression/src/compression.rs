@@ -22,12 +22,10 @@ pub(crate) const BYTES_MIN: u64 = 1024;
 /// Content that is here, and no longer than this, is compressed at once; longer content while it is sent, slice by slice.
 const AT_ONCE_BYTES_MAX: usize = 32 * 1024;
 
-/// Digests of content, which is other content afterwards.
-const DIGESTS: [HeaderName; 3] = [
-    HeaderName::from_static("content-digest"),
-    HeaderName::from_static("repr-digest"),
-    HeaderName::from_static("content-md5"),
-];
+/// Digests of content, which is other content once it is packed or unpacked.
+// RFC 9530 §2: Content-Digest is of the content as it is sent, with its coding.
+// RFC 9530 §3: Repr-Digest is of the representation, of which the coding is a part.
+pub(crate) const DIGESTS: [&str; 3] = ["content-digest", "repr-digest", "content-md5"];
 
 /// Compresses responses in a coding that the client accepts, whole ones and streams.
 ///
@@ -205,7 +203,8 @@ impl Compression {
         fields.remove(&CONTENT_LENGTH);
         // Ranges would be of the content as it was.
         fields.remove(&ACCEPT_RANGES);
-        DIGESTS.iter().for_each(|digest| fields.remove(digest));
+        let digests = DIGESTS.map(HeaderName::from_static);
+        digests.iter().for_each(|digest| fields.remove(digest));
         response
     }
 

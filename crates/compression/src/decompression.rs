@@ -1,6 +1,7 @@
 //! Compressed request bodies.
 
 use crate::coding::Coding;
+use crate::compression::DIGESTS;
 use crate::decode::{Broken, Decoder};
 use bytes::{Buf, Bytes};
 use http::header::ACCEPT_ENCODING;
@@ -49,7 +50,8 @@ const WINDOW_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// assert_eq!(response.status(), 415);
 /// ```
 ///
-/// The body is unpacked while it is read. Handlers see neither `Content-Encoding` nor `Content-Length`, for they are of the body as it was sent.
+/// The body is unpacked while it is read. Handlers see no `Content-Encoding`, no `Content-Length` and no digest
+/// (`Content-Digest`, `Repr-Digest`, `Content-MD5`), for they are of the body as it was sent.
 ///
 /// - Body limits count for what was sent and again for what comes of it: the server's, and any
 ///   `BodyLimit`, and the route's own for the second. So a bomb is 413, when the limit is reached, and nothing of it is kept beyond that.
@@ -95,6 +97,9 @@ impl Middleware for Decompression {
             Err(problem) => return problem.into_response(),
         };
         request.parts.head.remove_fields(&["content-encoding", "content-length"]);
+        if !codings.is_empty() {
+            request.parts.head.remove_fields(&DIGESTS);
+        }
         // RFC 9110 §8.4: the codings are listed in the order in which they were applied.
         for coding in codings.into_iter().rev() {
             let limit = request.body.limit();
@@ -283,7 +288,10 @@ impl Decoded {
                             self.input = data;
                             continue;
                         }
-                        Err(trailers) => {
+                        Err(mut trailers) => {
+                            if let Some(fields) = trailers.trailers_mut() {
+                                DIGESTS.iter().for_each(|digest| drop(fields.remove(*digest)));
+                            }
                             self.trailers = Some(trailers);
                             self.end()
                         }

@@ -21,8 +21,8 @@ pub(crate) struct Cache {
     entries: HashMap<Key, Entry>,
     bytes: usize,
     bytes_max: usize,
-    /// How many entries are files that are open.
-    open: usize,
+    /// The entries that are files that are open, by when they were looked at, the earliest first.
+    open: Vec<(Instant, Key)>,
     fresh_for: Duration,
     /// Counts uses, so that what was not used longest goes first.
     uses: u64,
@@ -37,14 +37,17 @@ struct Entry {
 
 impl Cache {
     pub(crate) fn new(bytes_max: usize, fresh_for: Duration) -> Self {
-        Self { entries: HashMap::new(), bytes: 0, bytes_max, open: 0, fresh_for, uses: 0 }
+        Self { entries: HashMap::new(), bytes: 0, bytes_max, open: Vec::new(), fresh_for, uses: 0 }
     }
 
-    /// The file, if the disk was looked at for it lately.
+    /// The file, if the disk was looked at for it lately. Content that is in memory stays what it was; a file that is
+    /// open is asked whether it was changed since.
     pub(crate) fn find(&mut self, key: &Key, now: Instant) -> Option<Rc<Found>> {
         self.uses += 1;
+        self.close_stale(now);
         let entry = self.entries.get_mut(key)?;
-        if now.saturating_duration_since(entry.looked) >= self.fresh_for {
+        let is_stale = now.saturating_duration_since(entry.looked) >= self.fresh_for;
+        if is_stale || entry.found.is_changed() {
             self.remove(key);
             return None;
         }
@@ -60,26 +63,37 @@ impl Cache {
         }
         self.remove(&key);
         self.close_stale(now);
-        while is_open && self.open >= OPEN_FILES_MAX {
+        while is_open && self.open.len() >= OPEN_FILES_MAX {
             self.remove_oldest(|entry| entry.found.is_open());
         }
         while self.bytes + bytes > self.bytes_max {
             self.remove_oldest(|_| true);
         }
         self.bytes += bytes;
-        self.open += usize::from(is_open);
+        if is_open {
+            let place = self.open.partition_point(|(looked, _)| *looked <= now);
+            self.open.insert(place, (now, key.clone()));
+        }
         let entry = Entry { found: Rc::clone(found), looked: now, used: self.uses };
         self.entries.insert(key, entry);
     }
 
+    /// Closes all files, for a process that has no descriptor left. Were there any?
+    pub(crate) fn close_all(&mut self) -> bool {
+        let open = std::mem::take(&mut self.open);
+        open.iter().for_each(|(_, key)| self.remove(key));
+        !open.is_empty()
+    }
+
     /// Closes files that would be looked for again in any case.
     fn close_stale(&mut self, now: Instant) {
-        let is_stale =
-            |entry: &Entry| now.saturating_duration_since(entry.looked) >= self.fresh_for;
-        let stale =
-            self.entries.iter().filter(|(_, entry)| entry.found.is_open() && is_stale(entry));
-        let stale: Vec<Key> = stale.map(|(key, _)| key.clone()).collect();
-        stale.iter().for_each(|key| self.remove(key));
+        while let Some((looked, key)) = self.open.first() {
+            if now.saturating_duration_since(*looked) < self.fresh_for {
+                return;
+            }
+            let key = key.clone();
+            self.remove(&key);
+        }
     }
 
     /// Removes what was not used for longest among these entries, of which there is one.
@@ -92,7 +106,9 @@ impl Cache {
     fn remove(&mut self, key: &Key) {
         if let Some(entry) = self.entries.remove(key) {
             self.bytes -= weight(key, &entry.found);
-            self.open -= usize::from(entry.found.is_open());
+            if entry.found.is_open() {
+                self.open.retain(|(_, it)| it != key);
+            }
         }
     }
 }
@@ -152,27 +168,32 @@ mod tests {
         cache.keep(key("a"), &found(10), start);
         assert_eq!(cache.find(&key("a"), start).expect("it is new").facts.length, 10);
     }
+
     #[test]
     fn few_files_are_kept_open_and_none_for_long() {
         let start = Instant::now();
         let file = std::sync::Arc::new(tempfile::tempfile().expect("a file"));
-        let open = || {
+        let new = || {
             let content = Content::Open(std::sync::Arc::clone(&file));
-            Rc::new(Found { content, ..Rc::into_inner(found(0)).expect("it is new") })
+            let facts = Facts::of(&file.metadata().expect("it is open"), None);
+            Rc::new(Found { content, facts, ..Rc::into_inner(found(0)).expect("it is new") })
         };
         let mut cache = Cache::new(1 << 20, Duration::from_secs(1));
         cache.keep(key("small"), &found(1000), start);
         for name in 0..OPEN_FILES_MAX + 5 {
             cache.find(&key(&name.to_string()), start);
-            cache.keep(key(&name.to_string()), &open(), start);
+            cache.keep(key(&name.to_string()), &new(), start);
         }
-        assert_eq!(
-            (cache.open, std::sync::Arc::strong_count(&file)),
-            (OPEN_FILES_MAX, 1 + OPEN_FILES_MAX)
-        );
+        let open = |cache: &Cache| (cache.open.len(), std::sync::Arc::strong_count(&file) - 1);
+        assert_eq!(open(&cache), (OPEN_FILES_MAX, OPEN_FILES_MAX));
         assert!(cache.find(&key("4"), start).is_none() && cache.find(&key("5"), start).is_some());
         assert!(cache.find(&key("small"), start).is_some(), "it has no descriptor");
-        cache.keep(key("new"), &open(), start + Duration::from_secs(1));
-        assert_eq!((cache.open, std::sync::Arc::strong_count(&file)), (1, 2));
+        cache.keep(key("new"), &new(), start + Duration::from_secs(1));
+        assert_eq!(open(&cache), (1, 1));
+        cache.keep(key("newer"), &new(), start + Duration::from_millis(1500));
+        assert!(cache.find(&key("none"), start + Duration::from_secs(2)).is_none());
+        assert_eq!(open(&cache), (1, 1), "whoever asks for anything has the stale one closed");
+        assert!(cache.close_all() && !cache.close_all());
+        assert_eq!((open(&cache), cache.entries.len()), ((0, 0), 1), "the small one stays");
     }
 }

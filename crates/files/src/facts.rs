@@ -29,6 +29,17 @@ impl Found {
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.content, Content::Open(_))
     }
+
+    /// Is it a file that is open, and was written to since the facts were taken? Its bytes would go out as what
+    /// they no longer are. This is one call, which looks up no path: the system has in memory what it knows of a
+    /// file that is open.
+    pub(crate) fn is_changed(&self) -> bool {
+        let Content::Open(file) = &self.content else { return false };
+        let is_same = |now: &Metadata| {
+            now.len() == self.facts.length && now.modified().ok() == self.facts.modified
+        };
+        !file.metadata().is_ok_and(|now| is_same(&now))
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -214,8 +214,8 @@ impl Files {
     }
 
     /// How much content of small files each worker keeps, in bytes, and for how long it counts as it was; of larger
-    /// files 64 are kept open for as long. A change is noticed after that time at the latest; with no time, nothing
-    /// is kept. The defaults are [`CACHE_BYTES`] and [`CACHE_FRESH_FOR`].
+    /// files 64 are kept open for as long. A change is noticed after that time at the latest, and at once where a larger
+    /// file is written to in its place; with no time, nothing is kept. The defaults are [`CACHE_BYTES`] and [`CACHE_FRESH_FOR`].
     #[must_use]
     pub fn cache(self, bytes_max: usize, fresh_for: Duration) -> Self {
         let cache = RefCell::new(Cache::new(bytes_max, fresh_for));
@@ -306,9 +306,22 @@ impl Files {
         if let Some(found) = self.cache.borrow_mut().find(&key, now) {
             return Ok(Outcome::File(found));
         }
-        let wanted = target.clone();
-        let look = Work::begin(move || folder.look(&wanted, accepted));
-        let outcome = Outcome::of(look.finish().await?);
+        let mut is_first = true;
+        let lookup = loop {
+            let (folder, wanted) = (Arc::clone(&folder), target.clone());
+            match Work::begin(move || folder.look(&wanted, accepted)).finish().await {
+                Ok(lookup) => break lookup,
+                // Files that are open for the sake of speed only give way to one that is asked for.
+                Err(error) if is_first && is_exhausted(&error) => {
+                    if !self.cache.borrow_mut().close_all() {
+                        return Err(error);
+                    }
+                    is_first = false;
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        let outcome = Outcome::of(lookup);
         if let Outcome::File(found) = &outcome {
             self.cache.borrow_mut().keep(key, found, now);
         }
@@ -369,14 +382,19 @@ fn absent() -> Response {
 
 fn failed(path: &str, error: &io::Error) -> Response {
     tracing::error!(target: "peregrine", path, %error, "a file could not be read");
-    // ENOMEM, ENFILE and EMFILE, which have no kind; their numbers are those of every Unix.
-    if cfg!(unix) && matches!(error.raw_os_error(), Some(12 | 23 | 24)) {
+    if is_exhausted(error) {
         let detail = "the server has no room for another file at present; try again later";
         let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "file-not-read", detail);
         return problem.with_header(RETRY_AFTER, HeaderValue::from_static("1")).into_response();
     }
     let detail = "the server could not read the file; its log says why";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "file-not-read", detail).into_response()
+}
+
+/// Has the process or the machine no descriptor or memory left? ENOMEM, ENFILE and EMFILE have no kind; their numbers
+/// are those of every Unix.
+fn is_exhausted(error: &io::Error) -> bool {
+    cfg!(unix) && matches!(error.raw_os_error(), Some(12 | 23 | 24))
 }
 
 /// A folder's own path ends with a slash, so that its page's links lead into it.

@@ -464,3 +464,18 @@ fn a_tree_in_the_program_is_served_alike() {
     assert_eq!(get(&client, "/f/none", &[("accept", "text/html")]).text(), "<p>embedded</p>");
     assert_eq!(status(&client, "/f/../Cargo.toml", &[]), 404);
 }
+
+#[test]
+fn a_large_file_that_is_written_to_in_its_place_is_another_at_once() {
+    let folder = folder();
+    let cached = client(Files::folder(folder.path()).cache(1 << 20, Duration::from_secs(3600)));
+    let before = get(&cached, "/f/large.bin", &[]);
+    let tag = before.header("etag").expect("files have one").to_owned();
+    assert_eq!(status(&cached, "/f/large.bin", &[("if-none-match", &tag)]), 304);
+    for bytes in [vec![b'Z'; 300_000], vec![b'Y'; 100_000]] {
+        write(folder.path(), "large.bin", &bytes);
+        let after = get(&cached, "/f/large.bin", &[("if-none-match", &tag)]);
+        assert_eq!((after.status().as_u16(), after.bytes().len()), (200, bytes.len()));
+        assert!(*after.bytes() == bytes && after.header("etag") != Some(&*tag));
+    }
+}

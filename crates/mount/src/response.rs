@@ -242,11 +242,18 @@ fn told(error: BoxError) -> BoxError {
     error
 }
 
-/// An error of our body, for a service. That of a body over its limit must be the very one by which
-/// axum and tower's layers know it, which only a limited body of that crate makes.
+/// An error of our body, for a service. That of a body over its limit, or of one that is packed so well that it is a
+/// bomb, must be the very one by which axum and tower's layers know it, which only a limited body of that crate makes.
+/// They know none by which they would answer 503 to a body that there is no memory for.
 #[cold]
 pub(crate) fn told_to_tower(error: BodyError) -> BoxError {
-    if !matches!(error, BodyError::TooLarge { .. } | BodyError::Rejected(Reject::BodyTooLarge)) {
+    let is_too_large = matches!(
+        error,
+        BodyError::TooLarge { .. }
+            | BodyError::Inflated { .. }
+            | BodyError::Rejected(Reject::BodyTooLarge)
+    );
+    if !is_too_large {
         return error.into();
     }
     let mut limited = http_body_util::Limited::new(Full::new(Bytes::from_static(b"1")), 0);

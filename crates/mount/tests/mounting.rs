@@ -8,9 +8,10 @@ use axum::{Extension, Json};
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, StatusCode, Uri};
+use http_body::Frame;
 use peregrine_mount::{Mount, OriginalUri, SendBody, into_tower, tower};
 use peregrine_web::connection::{ConnectionInfo, Peer};
-use peregrine_web::{App, HandlerExt, Request, SlashPolicy};
+use peregrine_web::{App, Body, BodyError, HandlerExt, Next, Request, SlashPolicy};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -457,4 +458,28 @@ fn a_time_limit_of_an_application_inside_is_kept_by_the_clock_of_the_test() {
     let inside = into_tower(App::new().get("/", never)).expect("sound");
     let client = App::new().mount("/", inside).test().timer(|_| std::future::ready(()));
     assert_eq!(client.get("/").send_now().status(), 503);
+}
+
+#[test]
+fn a_body_that_is_a_bomb_is_too_large_for_a_router() {
+    /// What `Decompression` makes of one.
+    struct Bomb;
+    impl http_body::Body for Bomb {
+        type Data = Bytes;
+        type Error = BodyError;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+            Poll::Ready(Some(Err(BodyError::Inflated { ratio_max: 100 })))
+        }
+    }
+    let bomb = async |mut request: Request, next: Next<'_>| {
+        request.body = Body::new(Bomb);
+        next.run(request).await
+    };
+    let router = Router::new().route("/", post(async |body: Bytes| body));
+    let client = App::new().with(bomb).subtree("/", tower(router)).test();
+    assert_eq!(client.post("/").body("packed").send_now().status(), 413);
 }

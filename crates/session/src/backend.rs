@@ -97,12 +97,15 @@ impl Backend {
     }
 }
 
-/// What a cookie has in it: when it ends, in seconds since 1970, and the values. It comes with every request, and is as short as can be.
+/// What a cookie has in it: when it ends, in whole seconds since 1970, and the values. It comes with every request, and is as short as can be.
 #[derive(Serialize, Deserialize)]
 struct Kept<D>(i64, D);
 
 fn sealed(keys: &CookieKeys, name: &str, record: &Record) -> session_store::Result<String> {
-    let text = serde_json::to_string(&Kept(record.expiry_date.unix_timestamp(), &record.data))
+    let expiry = record.expiry_date;
+    // A session that has begun a second lives to its end: cut off, it would end before its time, or never live.
+    let ends_at = expiry.unix_timestamp() + i64::from(expiry.nanosecond() > 0);
+    let text = serde_json::to_string(&Kept(ends_at, &record.data))
         .map_err(|error| session_store::Error::Encode(error.to_string()))?;
     Ok(keys.seal(name, &text))
 }
@@ -117,4 +120,23 @@ fn unsealed(text: &str) -> Option<Record> {
 /// When a session began. One of another program's, as `tower-sessions` itself, does not say.
 pub(crate) fn begun(data: &Data) -> Option<OffsetDateTime> {
     OffsetDateTime::from_unix_timestamp(data.get(BEGUN)?.as_i64()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cookie_does_not_end_before_its_session_does() {
+        let keys = CookieKeys::new(&[1; 32]);
+        let second = OffsetDateTime::UNIX_EPOCH + Duration::seconds(1_000_000_000);
+        for (nanoseconds, kept) in [(0, 0), (1, 1), (500_000_000, 1), (999_999_999, 1)] {
+            let expiry_date = second + Duration::nanoseconds(nanoseconds);
+            let record = Record { id: Id(0), data: Data::new(), expiry_date };
+            let value = sealed(&keys, "id", &record).expect("it is plain data");
+            let back = keys.open("id", &value).and_then(|text| unsealed(&text));
+            let expected = second + Duration::seconds(kept);
+            assert_eq!(back.expect("it was sealed so").expiry_date, expected, "{nanoseconds}");
+        }
+    }
 }

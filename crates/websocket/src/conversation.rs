@@ -31,9 +31,17 @@ pub(crate) async fn converse<F>(
 ) where
     F: AsyncFnOnce(WebSocket),
 {
+    // A handler may panic before there is a future of it, and has had its turn then.
+    let (begun, panic) = match catch_unwind(AssertUnwindSafe(|| handler(socket))) {
+        Ok(begun) => (Some(begun), None),
+        Err(panic) => (None, Some(panic)),
+    };
     // Dropped before its end, it drops the last first: who has a handle hears of the end before the handler goes.
-    let mut handler = pin!(Some(handler(socket)));
+    let mut handler = pin!(begun);
     let mut conversation = Conversation::new(io, shared, times);
+    if let Some(panic) = panic {
+        conversation.panicked(panic);
+    }
     poll_fn(|context| conversation.poll(&mut handler, context)).await;
 }
 
@@ -239,14 +247,17 @@ impl Conversation {
         match catch_unwind(AssertUnwindSafe(|| handler.poll(context))) {
             Ok(Poll::Pending) => return,
             Ok(Poll::Ready(())) => {}
-            Err(panic) => {
-                self.shared.with(|state| state.close(CloseCode::INTERNAL_ERROR, ""));
-                self.panic = Some(panic);
-            }
+            Err(panic) => self.panicked(panic),
         }
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| handler.clear())) {
             self.panic.get_or_insert(panic);
         }
+    }
+
+    /// The peer hears of it at once, and the server at the end.
+    fn panicked(&mut self, panic: Box<dyn Any + Send>) {
+        self.shared.with(|state| state.close(CloseCode::INTERNAL_ERROR, ""));
+        self.panic = Some(panic);
     }
 
     /// Closes what nobody uses any more, and goes on to the phase in which the WebSocket is.

@@ -314,3 +314,17 @@ fn the_form_of_problems_is_the_application_s() {
     let answer = client.websocket("/").header("origin", "http://x.test").send_now();
     assert_eq!((answer.status(), answer.text()), (StatusCode::FORBIDDEN, "refused".into()));
 }
+
+#[test]
+fn a_handler_that_panics_before_it_has_a_future_is_a_1011_too() {
+    let called = |upgrade: WebSocketUpgrade| {
+        upgrade.on_upgrade(|_| -> std::future::Ready<()> { panic!("there is no future") })
+    };
+    let polled =
+        |upgrade: WebSocketUpgrade| upgrade.on_upgrade(async |_| panic!("there is a future"));
+    let client = App::new().get("/called", called).get("/polled", polled).test();
+    for path in ["/called", "/polled"] {
+        let mut socket = client.websocket(path).connect_now();
+        assert_eq!(socket.recv_now(), close(1011), "{path}");
+    }
+}

@@ -128,7 +128,11 @@ impl Connection {
         })
     }
 
-    /// Writes once from a file, beyond the first `from` bytes of its part, or arranges a wake-up.
+    /// Writes once from a file, beyond the first `from` bytes of its part, or arranges a wake-up. A kernel that is short
+    /// of memory is an error of the connection, as of any other write: the runtime could only ask again at once.
+    ///
+    /// The call knows no `MSG_NOSIGNAL`: it counts on `SIGPIPE` being ignored, with which programs in Rust begin. A
+    /// program in another language that has a server as a library sees to it itself.
     #[cfg(target_os = "linux")]
     pub(crate) fn poll_write_file(
         &mut self,

@@ -17,10 +17,10 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::task::{Context, Poll};
 
-use io_uring::opcode;
+use io_uring::{opcode, types};
 use peregrine_driver::Piece;
 use socket2::SockRef;
 
@@ -38,6 +38,10 @@ const OFFER_BYTES_MAX: usize = 16 * 1024;
 /// The most offers of one turn: as many as there are vectors kept for them. In a turn with more, the
 /// calls into the kernel cost less than new vectors.
 const OFFERS_MAX: u32 = 64;
+
+/// How long a file rests of which nothing could be sent although the socket has room: 10 ms. The kernel is short of
+/// memory then, and polls would say at once, for as long as that lasts, that there is room.
+static REST: types::Timespec = types::Timespec::new().nsec(10_000_000);
 
 impl UringStream {
     /// Gives `out`, and what is shared behind it, to the kernel, or queues them behind what is there
@@ -139,6 +143,17 @@ impl Connection {
         if let Err(error) = socket.shutdown(std::net::Shutdown::Write) {
             self.outgoing.failed = error.raw_os_error().unwrap_or(libc::EPIPE);
         }
+    }
+
+    /// Notes whether the ring took an operation of sending. If it did not, sending ends.
+    fn submitted(&mut self, result: io::Result<()>) -> bool {
+        match result {
+            Ok(()) => self.in_flight += 1,
+            Err(ref error) => {
+                self.outgoing.failed = error.raw_os_error().unwrap_or(libc::ENOTCONN);
+            }
+        }
+        result.is_ok()
     }
 
     /// Those who wait in either direction.
@@ -247,15 +262,17 @@ impl Shared {
         // stay where they are as long as any handle does. Until the completion, which alone says that
         // nothing is under way, it is neither changed nor taken, and the slot stays because of
         // `in_flight`.
-        match unsafe { self.submit(entry, connection.token(Kind::Send, index)) } {
-            Ok(()) => {
-                connection.in_flight += 1;
-                true
-            }
-            Err(error) => {
-                connection.outgoing.failed = error.raw_os_error().unwrap_or(libc::ENOTCONN);
-                false
-            }
+        let submitted = unsafe { self.submit(entry, connection.token(Kind::Send, index)) };
+        connection.submitted(submitted)
+    }
+
+    /// Asks for a moment to pass before the rest of a file is tried again.
+    fn start_rest(&self, index: u32, connection: &mut Connection) {
+        let entry = opcode::Timeout::new(&raw const REST).build();
+        // SAFETY: the kernel reads a constant that is always there.
+        let submitted = unsafe { self.submit(entry, connection.token(Kind::Send, index)) };
+        if connection.submitted(submitted) {
+            connection.outgoing.under_way = UnderWay::Waiting;
         }
     }
 
@@ -282,15 +299,12 @@ impl Shared {
             }
             connection.in_flight -= 1;
             let outgoing = &mut connection.outgoing;
+            let taken = outgoing.taken;
+            let is_file = outgoing.current.file().is_some();
             let is_whole = match result {
-                1.. if outgoing.current.file().is_some() => {
-                    let socket = connection.descriptor.as_fd();
-                    let part = outgoing.current.file();
-                    let (sent, failed) =
-                        part.map(|(part, from)| file::send(socket, part, from)).unwrap_or_default();
-                    outgoing.taken += sent as u64;
-                    if failed == 0 { outgoing.current.advance(sent) } else { outgoing.fail(failed) }
-                }
+                1.. if is_file => outgoing.send_file(connection.descriptor.as_fd()),
+                // It has rested.
+                _ if is_file && result == -libc::ETIME => false,
                 1.. => {
                     outgoing.taken += u64::from(result.unsigned_abs());
                     outgoing.current.advance(result as usize)
@@ -312,6 +326,8 @@ impl Shared {
                     others => done = Some(others),
                 }
                 later = self.go_on(token.index, connection);
+            } else if is_file && result > 0 && outgoing.taken == taken {
+                self.start_rest(token.index, connection);
             } else {
                 self.start_send(token.index, connection);
             }
@@ -365,6 +381,15 @@ fn send_both(socket: &SockRef<'_>, first: &[u8], behind: Option<&Piece>) -> io::
 }
 
 impl Outgoing {
+    /// Gives the socket what it takes of the current file. True if nothing of it is left to be sent.
+    fn send_file(&mut self, socket: BorrowedFd<'_>) -> bool {
+        let part = self.current.file();
+        let (sent, failed) =
+            part.map(|(part, from)| file::send(socket, part, from)).unwrap_or_default();
+        self.taken += sent as u64;
+        if failed == 0 { self.current.advance(sent) } else { self.fail(failed) }
+    }
+
     fn fail(&mut self, code: i32) -> bool {
         self.failed = code;
         true

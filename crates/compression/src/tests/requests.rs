@@ -79,6 +79,15 @@ fn bodies_are_unpacked_however_they_arrive() {
 fn handlers_do_not_see_what_was_said_of_the_packed_body() {
     let response = sent(&client(), "/head", &["gzip"], pack(Coding::Gzip, b"x"));
     assert_eq!(response.text(), "host");
+    let seen = |coding: &str, body: Vec<u8>| {
+        let request = client().post("/head").header("content-encoding", coding);
+        let digests = ["content-digest", "repr-digest", "content-md5", "want-content-digest"];
+        let request = digests.iter().fold(request, |request, name| request.header(*name, "x"));
+        request.body(body).send_now().text()
+    };
+    assert_eq!(seen("gzip", pack(Coding::Gzip, b"x")), "host want-content-digest");
+    let all = "host content-digest repr-digest content-md5 want-content-digest";
+    assert_eq!(seen("identity", b"x".to_vec()), all, "it is the body that was sent");
 }
 
 #[test]
