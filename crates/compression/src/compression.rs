@@ -162,6 +162,10 @@ impl Compression {
         if response.status == StatusCode::NOT_MODIFIED && !is_marked {
             // It stands for a response that would have them.
             self.varies(&mut response, accepted.coding.is_some());
+            if accepted.coding.is_some() {
+                // RFC 9110 §8.6: the length is that of a 200 to the same request, which nobody knows before it is compressed.
+                response.fields.remove(&CONTENT_LENGTH);
+            }
             return response;
         }
         if is_marked || !may_change(&response) {
