@@ -9,6 +9,7 @@ use http::header::{
     LAST_MODIFIED, PROXY_AUTHENTICATE, TE, TRANSFER_ENCODING, UPGRADE, VARY,
 };
 use http::{HeaderName, HeaderValue, StatusCode};
+use peregrine_web::respond::Uncompressed;
 use peregrine_web::response::Fields;
 use peregrine_web::{Body, Head, Response};
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub(crate) struct Entry {
     status: StatusCode,
     fields: Vec<(HeaderName, HeaderValue)>,
     content: Bytes,
+    /// It has a secret.
+    is_uncompressed: bool,
     /// The fields of a request that it depends on, and their values.
     varies: Vec<(Box<str>, Vec<u8>)>,
     lifetime: Lifetime,
@@ -85,6 +88,7 @@ impl Entry {
             status: response.status,
             fields: fields.map(owned::field).collect(),
             content: owned::content(content),
+            is_uncompressed: Uncompressed::is_on(response),
             varies,
             lifetime,
             since,
@@ -135,10 +139,14 @@ impl Entry {
             let is_about_this = !NOT_KEPT.contains(name) && !NOT_UPDATED.contains(name);
             is_about_this || *name == AGE
         };
+        let is_secret = Uncompressed::is_on(news);
         let news = || news.fields.iter().filter(|(name, _)| is_news(name));
         news().for_each(|(name, _)| fields.remove(name));
         news().for_each(|(name, value)| fields.append(name.clone(), value.clone()));
-        let mut response = Response::new(self.status).with_body(Body::from(self.content.clone()));
+        let mut response = self.bare_response();
+        if is_secret {
+            Uncompressed.put_on(&mut response);
+        }
         response.fields = fields;
         Some(response)
     }
@@ -169,8 +177,17 @@ impl Entry {
         self.lifetime.age.saturating_add(self.since.elapsed())
     }
 
-    pub(crate) fn to_response(&self) -> Response {
+    /// The response without its fields.
+    fn bare_response(&self) -> Response {
         let mut response = Response::new(self.status).with_body(Body::from(self.content.clone()));
+        if self.is_uncompressed {
+            Uncompressed.put_on(&mut response);
+        }
+        response
+    }
+
+    pub(crate) fn to_response(&self) -> Response {
+        let mut response = self.bare_response();
         response.fields.extend(self.fields.iter().cloned());
         response.fields.set(AGE, HeaderValue::from(self.age().as_secs()));
         response

@@ -284,3 +284,20 @@ fn an_outcome_does_not_hold_the_buffer_that_it_came_in() {
     }
     assert_eq!(buffer.strong_count(), 0, "a megabyte for ten bytes");
 }
+
+#[test]
+fn outside_of_it_an_answer_is_compressed_for_each_and_a_secret_never() {
+    use peregrine_compression::{Compression, Uncompressed};
+    let app = App::new().with(Compression::new()).with(Idempotency::new(MemoryStore::new()));
+    let client = app
+        .post("/", || "words ".repeat(1000))
+        .post("/secret", || (Uncompressed, "words ".repeat(1000)))
+        .test();
+    for (path, coding) in [("/", Some("gzip")), ("/secret", None)] {
+        for _ in 0..3 {
+            let request = client.post(path).header("idempotency-key", path.replace('/', "k"));
+            let answer = request.header("accept-encoding", "gzip").send_now();
+            assert_eq!(answer.header("content-encoding"), coding, "{path}");
+        }
+    }
+}
