@@ -21,6 +21,7 @@ use flight::{Flight, Landed};
 use http::header::{CONTENT_LOCATION, LOCATION};
 use http::{HeaderName, Method, StatusCode};
 use nested::Outer;
+use peregrine_web::in_progress::Counted;
 use peregrine_web::personal::Personal;
 use peregrine_web::precondition::{Validators, Verdict, not_modified};
 use peregrine_web::{
@@ -244,9 +245,9 @@ impl<S: Service + 'static> Cached<S> {
             }
             match settings.store.turn(&key, asker, depth) {
                 Turn::Lead(lead) => {
-                    let flight = Arc::clone(&lead.flight);
+                    let (flight, counted) = (Arc::clone(&lead.flight), Counted::of(&request.parts));
                     let fetched = self.fetch(lead, found).answer(request.into_parts().0);
-                    let fetched = Lasting::new(fetched, FETCH_TIME);
+                    let fetched = Lasting::new(fetched, counted, FETCH_TIME);
                     return fetched.if_wanted(move || flight.waiting() > 0).await;
                 }
                 Turn::Wait(flight) => match settings.wait(flight).await {
@@ -262,14 +263,15 @@ impl<S: Service + 'static> Cached<S> {
         }
     }
 
-    /// Fetches a newer response for later requests, if nobody does.
+    /// Fetches a newer response for later requests, if nobody does, and if there is room for that beside this request.
     fn refresh(&self, key: &str, parts: &Parts, stale: Stale, depth: u8) {
+        let Some(place) = Counted::of(parts).begin_beside() else { return };
         let turn = self.settings.store.turn(key, Asker::of(parts), depth);
         let Turn::Lead(lead) = turn else { return };
         if !lead.is_alone {
             let (again, _) = fetch::like(parts, parts.head.share()).into_parts();
             let answer = self.fetch(lead, Some(stale)).answer(again);
-            spawn(async move { drop(answer.await) }, FETCH_TIME);
+            spawn(async move { drop(answer.await) }, place, FETCH_TIME);
         }
     }
 

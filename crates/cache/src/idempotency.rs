@@ -16,6 +16,7 @@ use http::header::RETRY_AFTER;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use key::{fingerprint_of, key_of, stored_name};
 use peregrine_web::extract::FromRequest;
+use peregrine_web::in_progress::Counted;
 use peregrine_web::{Body, IntoResponse, Middleware, Parts, Problem, Request, Response, Service};
 use std::fmt;
 use std::panic::resume_unwind;
@@ -62,7 +63,7 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// | the same key with another method, host, target, `Content-Type`, `Content-Encoding` or content | 422 |
 /// | the same request again | the response that the first one got, with `Idempotent-Replayed: true` |
 /// | which outcomes | all, errors and the 500 of a handler that panicked too, since nobody knows what it had done by then; 401, 408, 425, 429, and 503 with `Retry-After`, say that nothing was done, so the key is free again; [`Idempotency::forget_if`] |
-/// | a client that leaves | the handler goes on in a task of the worker, and the outcome is kept |
+/// | a client that leaves, and a route's `timeout` | the client is answered 503, if it is there; the handler goes on in a task of the worker, **up to the lease**, and the outcome is kept. Meanwhile it counts as in progress for its route, its client and its worker |
 /// | the request's content | is read before the handler runs, up to its limit |
 /// | a response of more than 256 KiB, or a stream that takes longer than 5 s | is sent, and not kept: the same request again is a 409 that says so |
 /// | how long | a day; [`Idempotency::keep_for`] |
@@ -185,8 +186,9 @@ impl<S: IdempotencyStore + 'static, N: Service + 'static> Service for Once<S, N>
             return self.settings.answer(request, &*self.service).await;
         }
         let (settings, service) = (Rc::clone(&self.settings), Rc::clone(&self.service));
-        let lease = settings.lease;
-        Lasting::new(async move { settings.answer(request, &*service).await }, lease).await
+        let (lease, counted) = (settings.lease, Counted::of(&request.parts));
+        let answer = async move { settings.answer(request, &*service).await };
+        Lasting::new(answer, counted, lease).await
     }
 }
 
