@@ -12,6 +12,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use peregrine_web::respond::Uncompressed;
 use peregrine_web::response::Fields;
 use peregrine_web::{Body, Head, Response};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -31,6 +32,9 @@ const NOT_KEPT: [HeaderName; 8] = [
 const NOT_UPDATED: [HeaderName; 5] =
     [CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG];
 
+/// When nothing came of a newer response for which a client waited, it is not asked for again for so long.
+const RENEW_AGAIN: Duration = Duration::from_secs(5);
+
 /// A response to a GET request.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -43,6 +47,18 @@ pub(crate) struct Entry {
     varies: Vec<(Box<str>, Vec<u8>)>,
     lifetime: Lifetime,
     since: Instant,
+    renewal: Mutex<Renewal>,
+}
+
+/// How a newer response is fetched while this one may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewal {
+    /// This one is sent, and another is fetched beside.
+    Beside,
+    /// Fetching beside came to nothing, so somebody has to wait for it: it may lack what only a request has.
+    First,
+    /// That came to nothing either.
+    NotBefore(Instant),
 }
 
 /// What an entry may be used for.
@@ -92,6 +108,7 @@ impl Entry {
             varies,
             lifetime,
             since,
+            renewal: Mutex::new(Renewal::Beside),
         }
     }
 
@@ -175,6 +192,33 @@ impl Entry {
     /// RFC 9111 §4.2.3: the age that it had when it came, and the time since.
     pub(crate) fn age(&self) -> Duration {
         self.lifetime.age.saturating_add(self.since.elapsed())
+    }
+
+    /// Who asks for a newer response? `may_wait`: the request that does may wait for it.
+    pub(crate) fn renewal(&self, may_wait: bool) -> Renewal {
+        let mut renewal = self.lock_renewal();
+        let now = *renewal;
+        match now {
+            Renewal::First if may_wait => *renewal = Renewal::Beside,
+            Renewal::NotBefore(time) if time <= Instant::now() => {
+                *renewal = Renewal::Beside;
+                return Renewal::Beside;
+            }
+            Renewal::First => return Renewal::NotBefore(Instant::now()),
+            Renewal::Beside | Renewal::NotBefore(_) => {}
+        }
+        now
+    }
+
+    /// What was fetched, beside or for a client, could not be kept.
+    pub(crate) fn not_renewed(&self, is_beside: bool) {
+        let again = Instant::now() + RENEW_AGAIN;
+        *self.lock_renewal() = if is_beside { Renewal::First } else { Renewal::NotBefore(again) };
+    }
+
+    fn lock_renewal(&self) -> MutexGuard<'_, Renewal> {
+        // Nothing in there panics.
+        self.renewal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The response without its fields.
