@@ -64,6 +64,7 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// | the same request again | the response that the first one got, with `Idempotent-Replayed: true` |
 /// | which outcomes | all, errors and the 500 of a handler that panicked too, since nobody knows what it had done by then; 401, 408, 425, 429, and 503 with `Retry-After`, say that nothing was done, so the key is free again; [`Idempotency::forget_if`] |
 /// | a client that leaves, and a route's `timeout` | the client is answered 503, if it is there; the handler goes on in a task of the worker, **up to the lease**, and the outcome is kept. Meanwhile it counts as in progress for its route, its client and its worker |
+/// | codings | the handler does not see `Accept-Encoding`, as who sends the request again may accept something else: `Compression` goes outside of `Idempotency` (is added before it) |
 /// | the request's content | is read before the handler runs, up to its limit |
 /// | a response of more than 256 KiB, or a stream that takes longer than 5 s | is sent, and not kept: the same request again is a 409 that says so |
 /// | how long | a day; [`Idempotency::keep_for`] |
@@ -235,6 +236,11 @@ impl<S: IdempotencyStore> Settings<S> {
         };
         let (head, states) = (parts.head.share(), Rc::clone(parts.states()));
         parts.extensions_mut().insert(Claimed(name.clone()));
+        // Who sends the request again may accept something else.
+        if head.field("accept-encoding").is_some() {
+            parts.head.remove_fields(&["accept-encoding"]);
+            parts.head.add_field("accept-encoding", b"identity");
+        }
         let mut body = Body::from(content);
         if let Some(limit) = limit {
             body = body.limited(limit);

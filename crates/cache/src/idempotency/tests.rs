@@ -286,6 +286,22 @@ fn an_outcome_does_not_hold_the_buffer_that_it_came_in() {
 }
 
 #[test]
+fn an_answer_is_replayed_in_no_coding_that_its_client_does_not_take() {
+    use peregrine_compression::Compression;
+    let app = App::new().with(Idempotency::new(MemoryStore::new())).with(Compression::new());
+    let client = app.post("/", || "words ".repeat(1000)).test();
+    let send = |accept: &'static str| {
+        let request = client.post("/").header("idempotency-key", "\"a\"");
+        request.header("accept-encoding", accept).send_now()
+    };
+    for (accept, replayed) in [("gzip", None), ("identity", Some("true")), ("gzip", Some("true"))] {
+        let answer = send(accept);
+        assert_eq!(answer.header("idempotent-replayed"), replayed);
+        assert_eq!((answer.header("content-encoding"), answer.bytes().len()), (None, 6000));
+    }
+}
+
+#[test]
 fn outside_of_it_an_answer_is_compressed_for_each_and_a_secret_never() {
     use peregrine_compression::{Compression, Uncompressed};
     let app = App::new().with(Compression::new()).with(Idempotency::new(MemoryStore::new()));
