@@ -317,3 +317,51 @@ fn outside_of_it_an_answer_is_compressed_for_each_and_a_secret_never() {
         }
     }
 }
+
+/// Answers to two who send the same with the same key: a status, and whether it is a replay.
+fn twice(client: &TestClient, fields: &[(&str, &str)]) -> [(u16, bool); 2] {
+    [0, 1].map(|_| {
+        let request = client.post("/").header("idempotency-key", "\"a\"");
+        let request =
+            fields.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let answer = request.send_now();
+        (answer.status().as_u16(), answer.header("idempotent-replayed").is_some())
+    })
+}
+
+#[test]
+fn nobody_is_given_what_is_about_another_that_no_scope_tells_apart() {
+    use peregrine::auth::{ApiKey, ApiKeyPlace, Authenticate, BearerToken};
+    use peregrine::session::{Session, Sessions};
+    use peregrine_web::cookies::CookieKeys;
+    const REPLAYED: [(u16, bool); 2] = [(200, false), (200, true)];
+    const NOT_KEPT: [(u16, bool); 2] = [(200, false), (409, false)];
+    let once = || Idempotency::new(MemoryStore::new());
+    let sessions = || Sessions::in_cookies(CookieKeys::new(&[7; 32]));
+    let visit = async |session: Session| {
+        drop(session);
+        "yours"
+    };
+    let around = App::new().with(sessions()).with(once()).post("/", visit).test();
+    assert_eq!(twice(&around, &[]), NOT_KEPT);
+    assert_eq!(twice(&around, &[("authorization", "Bearer app")]), NOT_KEPT);
+    let named = once().scope(|parts| parts.head.field_text("cookie").unwrap_or_default().into());
+    let named = App::new().with(named).with(sessions()).post("/", visit).test();
+    assert_eq!(twice(&named, &[("cookie", "session=ali")]), REPLAYED);
+    // Known before the handler runs, by a field of its own and by one that scopes are made of.
+    for (place, name, expected) in [
+        (ApiKeyPlace::header("X-Customer"), "x-customer", NOT_KEPT),
+        (ApiKeyPlace::header("X-API-Key"), "x-api-key", REPLAYED),
+    ] {
+        let verify = async |ApiKey(key): ApiKey| Some(key);
+        let keys = Authenticate::api_key(place, verify);
+        let client = App::new().with(keys).with(once()).post("/", || "yours").test();
+        assert_eq!(twice(&client, &[(name, "ali")]), expected, "{name}");
+    }
+    let token = App::new().with(once()).post("/", |BearerToken(token): BearerToken| token).test();
+    assert_eq!(twice(&token, &[("authorization", "Bearer ali")]), REPLAYED);
+    let cookie = || ([("set-cookie", "session=ali")], "welcome");
+    let cookie = App::new().with(once()).post("/", cookie).test();
+    assert_eq!(twice(&cookie, &[]), NOT_KEPT);
+    assert_eq!(twice(&cookie, &[("authorization", "Bearer ali")]), REPLAYED);
+}
