@@ -7,7 +7,6 @@ use crate::credentials::{
 use crate::user::{Passed, User};
 use http::header::{CACHE_CONTROL, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue};
-use peregrine_web::personal::Personal;
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Service};
 use std::borrow::Cow;
@@ -210,7 +209,7 @@ where
         match (self.verify)(credentials).await.into_user() {
             Ok(Some(user)) => {
                 request.parts.extensions_mut().insert(User(user));
-                Personal::note(&mut request.parts);
+                self.place.note(&mut request.parts);
                 let mut response = next.call(request).await;
                 response.fields.set_default(CACHE_CONTROL, HeaderValue::from_static("private"));
                 response

@@ -63,6 +63,18 @@ impl Place {
     pub(crate) const BASIC: Self = Self::Behind(Cow::Borrowed("Basic"));
     pub(crate) const BEARER: Self = Self::Behind(Cow::Borrowed("Bearer"));
 
+    /// Says that the answer is about a client that was found here.
+    pub(crate) fn note(&self, parts: &mut Parts) {
+        match self {
+            // The query is a part of what is asked for.
+            Self::Behind(_) | Self::Query(_) => Personal::note_credentials(parts),
+            Self::Header(name) if name.eq_ignore_ascii_case("x-api-key") => {
+                Personal::note_credentials(parts);
+            }
+            Self::Header(_) => Personal::note(parts),
+        }
+    }
+
     /// The word that stands before a token.
     pub(crate) fn word(&self) -> &str {
         match self {
@@ -254,7 +266,7 @@ impl BearerToken {
         let place = Place::Behind(scheme.into());
         let read = Self::read(parts, &place);
         if matches!(read, Ok(Some(_))) {
-            Personal::note(parts);
+            place.note(parts);
         }
         read.map_err(|why| malformed(Scheme::Bearer, &place, REALM, why))
     }
@@ -274,7 +286,7 @@ macro_rules! extractors {
                 ) -> Result<Option<Self>, Problem> {
                     let read = Self::read(parts, &$place);
                     if matches!(read, Ok(Some(_))) {
-                        Personal::note(parts);
+                        $place.note(parts);
                     }
                     read.map_err(|why| malformed(Self::SCHEME, &$place, REALM, why))
                 }

@@ -15,12 +15,13 @@ pub use store::{CacheCounts, CacheStore};
 use crate::gather::{Gathered, gather};
 use crate::lasting::{Lasting, spawn};
 use asker::Asker;
-use entry::{Entry, Freshness};
+use entry::{Entry, Freshness, Renewal};
 use fetch::{Fetch, Stale};
 use flight::{Flight, Landed};
 use http::header::{CONTENT_LOCATION, LOCATION};
 use http::{HeaderName, Method, StatusCode};
 use nested::Outer;
+use peregrine_web::in_progress::Counted;
 use peregrine_web::personal::Personal;
 use peregrine_web::precondition::{Validators, Verdict, not_modified};
 use peregrine_web::{
@@ -75,6 +76,7 @@ const LEFT_ALONE: [&str; 5] = ["range", "if-range", "if-match", "if-unmodified-s
 /// | `Age` | says how old the response is |
 /// | single flight | of requests that come together one is worked on, and the others of all workers wait for it, up to 10 s. If its client leaves while others wait, it is worked on nevertheless |
 /// | stale | as `stale-while-revalidate` and `stale-if-error` allow (RFC 5861), unless there is `must-revalidate`, `proxy-revalidate` or `s-maxage`. A panic counts as an error |
+/// | a refresh beside | has the request's head, and what its extensions hold; **nothing else of middleware further out**, such as a session or a transaction. It counts as in progress for its route and its client, for 60 s at most; where there is no room for it, a later request tries again. If nothing comes of it that may be kept, the next request waits for its own; if nothing comes of that either, what is stale is sent for 5 s before it is tried again |
 /// | validation | a stale 200 that has an `ETag` or `Last-Modified` is asked for with `If-None-Match` and `If-Modified-Since`: a handler that answers 304, or [`Etag`](crate::Etag) further in, makes it fresh again |
 /// | changes | a successful POST, PUT, PATCH, DELETE and the like forgets what is kept for its target, `Location` and `Content-Location`; [`CacheStore::invalidate`] does so by call. What is being fetched then is not kept |
 /// | what clients ask for | `no-store` and `only-if-cached` count; `no-cache` and `max-age` only if [`Cache::obey_clients`] says so, else any client could keep the handlers busy |
@@ -216,6 +218,7 @@ impl<S: Service + 'static> Cached<S> {
         let asks_anew =
             settings.obeys && (asks.no_cache || head.field("pragma").is_some_and(is_no_cache));
         let age_max = asks.max_age.filter(|_| settings.obeys);
+        let is_get = head.method() == Method::GET;
         let depth = Outer::depth(&request.parts, &settings.store);
         Outer::take_over(&request.parts, &settings.store);
         loop {
@@ -223,15 +226,22 @@ impl<S: Service + 'static> Cached<S> {
                 .store
                 .find(&key, asker)
                 .filter(|(entry, _)| !asks_anew && age_max.is_none_or(|most| entry.age() <= most));
-            match found {
+            let found = match found {
                 Some((entry, Freshness::Fresh)) => return settings.hit(&key, &entry, &head),
                 Some((entry, Freshness::Revalidate)) => {
                     let stale = (Arc::clone(&entry), Freshness::Revalidate);
-                    self.refresh(&key, &request.parts, stale, depth);
-                    return settings.hit(&key, &entry, &head);
+                    match entry.renewal(is_get && !asks.only_if_cached) {
+                        Renewal::First => Some(stale),
+                        renewal => {
+                            if renewal == Renewal::Beside && is_get {
+                                self.refresh(&key, &request.parts, stale, depth);
+                            }
+                            return settings.hit(&key, &entry, &head);
+                        }
+                    }
                 }
-                _ => {}
-            }
+                other => other,
+            };
             // RFC 9111 §5.2.1.7: 504 if there is nothing to be had without asking.
             if asks.only_if_cached {
                 let detail = "nothing fresh is kept for this request, and it says only-if-cached";
@@ -239,14 +249,14 @@ impl<S: Service + 'static> Cached<S> {
                     .into_response();
             }
             // What a handler answers to HEAD is not the response to GET.
-            if head.method() == Method::HEAD {
+            if !is_get {
                 return self.service.call(request).await;
             }
             match settings.store.turn(&key, asker, depth) {
                 Turn::Lead(lead) => {
-                    let flight = Arc::clone(&lead.flight);
-                    let fetched = self.fetch(lead, found).answer(request.into_parts().0);
-                    let fetched = Lasting::new(fetched, FETCH_TIME);
+                    let (flight, counted) = (Arc::clone(&lead.flight), Counted::of(&request.parts));
+                    let fetched = self.fetch(lead, found, false).answer(request.into_parts().0);
+                    let fetched = Lasting::new(fetched, counted, FETCH_TIME);
                     return fetched.if_wanted(move || flight.waiting() > 0).await;
                 }
                 Turn::Wait(flight) => match settings.wait(flight).await {
@@ -262,20 +272,22 @@ impl<S: Service + 'static> Cached<S> {
         }
     }
 
-    /// Fetches a newer response for later requests, if nobody does.
+    /// Fetches a newer response for later requests, if nobody does, and if there is room for that beside this request.
     fn refresh(&self, key: &str, parts: &Parts, stale: Stale, depth: u8) {
+        let Some(place) = Counted::of(parts).begin_beside() else { return };
         let turn = self.settings.store.turn(key, Asker::of(parts), depth);
         let Turn::Lead(lead) = turn else { return };
-        if !lead.is_alone {
-            let (again, _) = fetch::like(parts, parts.head.share()).into_parts();
-            let answer = self.fetch(lead, Some(stale)).answer(again);
-            spawn(async move { drop(answer.await) }, FETCH_TIME);
+        if lead.is_alone {
+            return;
         }
+        let (again, _) = fetch::like(parts, parts.head.share()).into_parts();
+        let answer = self.fetch(lead, Some(stale), true).answer(again);
+        spawn(async move { drop(answer.await) }, place, FETCH_TIME);
     }
 
-    fn fetch(&self, lead: Lead, stale: Option<Stale>) -> Fetch<S> {
+    fn fetch(&self, lead: Lead, stale: Option<Stale>, is_beside: bool) -> Fetch<S> {
         let (settings, service) = (Rc::clone(&self.settings), Rc::clone(&self.service));
-        Fetch { settings, service, lead, stale }
+        Fetch { settings, service, lead, stale, is_beside }
     }
 }
 
@@ -313,21 +325,21 @@ impl Settings {
         tokio::time::timeout(self.wait_max, flight.landed()).await.ok()
     }
 
-    /// Keeps a response if it may be kept, and gives it back to be sent.
+    /// Keeps a response if it may be kept, and gives it back to be sent. Tells whether it was.
     async fn keep(
         &self,
         mut response: Response,
         lead: Lead,
         asker: Asker<'_>,
         since: Instant,
-    ) -> Response {
+    ) -> (Response, bool) {
         let status = response.status;
         let (has_credentials, is_personal) = (asker.has_credentials(), asker.is_personal());
         let lifetime =
             lifetime(status, &response.fields, &self.defaults, has_credentials, is_personal);
         let Some(lifetime) = lifetime else {
             lead.pass(asker, status);
-            return response;
+            return (response, false);
         };
         let body = std::mem::take(&mut response.body);
         match gather(body, self.entry_bytes_max, Some(GATHER_TIME)).await {
@@ -335,13 +347,14 @@ impl Settings {
                 let entry = Entry::new(&response, &content, lifetime, asker, since);
                 lead.keep(&Arc::new(entry));
                 response.body = Body::from(content);
+                (response, true)
             }
             Gathered::Other(body) => {
                 lead.pass(asker, status);
                 response.body = body;
+                (response, false)
             }
         }
-        response
     }
 
     /// RFC 9111 §4.4: what was changed is not kept any more.

@@ -32,7 +32,7 @@ const BYTES_MAX: u64 = 1024 * 1024;
 /// | the tag | a hash (128 bits of SHA-256) of the content, the same on all workers and machines |
 /// | which content | what is there whole, and streams of known length, up to 1 MiB ([`Etag::bytes_max`]); never a stream without a length |
 /// | which responses | 200 gets a tag; conditions are kept for all of 2xx; `Cache-Control: no-store` gets none |
-/// | HEAD | the fields are those of the GET, if its content is made, as it is for a route of GET |
+/// | HEAD | the fields are those of the GET, if its content is made, as it is for a route of GET; where there is none, as from a proxy, its length stays and there is no tag |
 /// | 304 | has the fields of the response, without what describes the content that is not sent |
 ///
 /// # Beside compression
@@ -289,6 +289,40 @@ mod tests {
             assert_eq!((response.header("etag"), asked.get()), (None, 0), "{path}");
             assert!(response.text().len() >= 50);
         }
+    }
+
+    /// No content, and the length of what a GET would bring, as a proxy answers HEAD.
+    struct Promised;
+
+    impl http_body::Body for Promised {
+        type Data = bytes::Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<http_body::Frame<bytes::Bytes>, Self::Error>>> {
+            std::task::Poll::Ready(None)
+        }
+
+        fn size_hint(&self) -> http_body::SizeHint {
+            http_body::SizeHint::with_exact(60)
+        }
+    }
+
+    #[test]
+    fn an_answer_to_head_keeps_its_length_and_has_no_tag_of_nothing() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async {
+            for (tag, is_head) in [(None, true), (None, false), (Some("\"own\""), true)] {
+                let mut response = Response::new(StatusCode::OK).with_body(Body::new(Promised));
+                if let Some(tag) = tag {
+                    response.fields.set(ETAG, HeaderValue::from_static(tag));
+                }
+                Etag::new().tag(&mut response, is_head).await;
+                assert_eq!((response.header("etag"), response.body.length()), (tag, Some(60)));
+            }
+        });
     }
 
     #[test]

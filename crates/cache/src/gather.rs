@@ -14,7 +14,7 @@ use std::time::Duration;
 pub(crate) enum Gathered {
     /// All of the content.
     Whole(Bytes),
-    /// It was too much, took too long, had trailers, or broke off: the body, as it was.
+    /// It was too much, took too long, had trailers, broke off, or ended before the length that it promised: the body, as it was.
     Other(Body),
 }
 
@@ -28,10 +28,12 @@ pub(crate) async fn gather(mut body: Body, bytes_max: u64, time_max: Option<Dura
         Ok(bytes) => return Gathered::Whole(bytes),
         Err(body) => body,
     };
+    let promised = body.length();
     let (mut frames, mut read, mut charge) = (VecDeque::new(), 0, Charge::new());
     // Without a runtime, in tests, there is no clock to be had.
     let time_max = time_max.filter(|_| tokio::runtime::Handle::try_current().is_ok());
     let mut alarm = pin!(time_max.map(tokio::time::sleep));
+    let mut is_over = false;
     let is_whole = loop {
         let next = poll_fn(|context| {
             let polled = Pin::new(&mut body).poll_frame(context);
@@ -42,7 +44,11 @@ pub(crate) async fn gather(mut body: Body, bytes_max: u64, time_max: Option<Dura
         });
         match next.await {
             None => break false,
-            Some(None) => break true,
+            Some(None) => {
+                is_over = true;
+                // The answer to HEAD may have the length of what a GET would bring, and nothing else.
+                break promised.is_none_or(|length| length == read);
+            }
             Some(Some(frame)) => {
                 let data = frame.as_ref().ok().and_then(Frame::data_ref);
                 let is_data = data.is_some();
@@ -56,7 +62,7 @@ pub(crate) async fn gather(mut body: Body, bytes_max: u64, time_max: Option<Dura
         }
     };
     if !is_whole {
-        return Gathered::Other(Body::new(Replayed { frames, rest: body, charge }));
+        return Gathered::Other(Body::new(Replayed { frames, rest: body, is_over, charge }));
     }
     let mut pieces = frames.into_iter().filter_map(|frame| frame.ok()?.into_data().ok());
     let first = pieces.next().unwrap_or_default();
@@ -72,6 +78,8 @@ pub(crate) async fn gather(mut body: Body, bytes_max: u64, time_max: Option<Dura
 struct Replayed {
     frames: VecDeque<Result<Frame<Bytes>, BodyError>>,
     rest: Body,
+    /// Has the rest ended already?
+    is_over: bool,
     charge: Charge,
 }
 
@@ -87,6 +95,9 @@ impl HttpBody for Replayed {
             Some(frame) => Poll::Ready(Some(frame)),
             None => {
                 self.charge.set(0);
+                if self.is_over {
+                    return Poll::Ready(None);
+                }
                 Pin::new(&mut self.rest).poll_frame(context)
             }
         }

@@ -12,11 +12,15 @@ pub use store::{Begun, Fingerprint, IdempotencyStore, KeptResponse, Outcome, Sto
 use crate::gather::{Gathered, gather};
 use crate::lasting::{Lasting, answer_or_panic};
 use bytes::Bytes;
-use http::header::RETRY_AFTER;
+use http::header::{RETRY_AFTER, SET_COOKIE};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use key::{fingerprint_of, key_of, stored_name};
 use peregrine_web::extract::FromRequest;
-use peregrine_web::{Body, IntoResponse, Middleware, Parts, Problem, Request, Response, Service};
+use peregrine_web::in_progress::Counted;
+use peregrine_web::personal::{Personal, PersonalWatch};
+use peregrine_web::{
+    Body, Head, IntoResponse, Middleware, Parts, Problem, Request, Response, Service,
+};
 use std::fmt;
 use std::panic::resume_unwind;
 use std::rc::Rc;
@@ -30,6 +34,9 @@ const LEASE: Duration = Duration::from_secs(10 * 60);
 const RESPONSE_BYTES_MAX: u64 = 256 * 1024;
 /// A response that is a stream and not over by then is not kept.
 const GATHER_TIME: Duration = Duration::from_secs(5);
+
+/// What tells clients apart, unless set otherwise.
+const CREDENTIALS: [&str; 2] = ["authorization", "x-api-key"];
 
 /// Says that a response is one that was given before.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -58,11 +65,13 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// |---|---|
 /// | which requests | POST and PATCH with the field; [`Idempotency::methods`]. Without it a request passes, or is a 400 where [`Idempotency::required`] says so |
 /// | whose key | one client cannot get at what another has kept: keys are of one value of `Authorization` and `X-Api-Key`, or of what [`Idempotency::scope`] says |
+/// | clients that are known by something else | where neither of these says who a client is, since a cookie, a certificate or a field of its own does, nobody is given an answer about another: it is not kept, the same request again is a 409, and the log says that [`Idempotency::scope`] must be set. So it is for answers about clients, as [`Personal`](peregrine_web::personal::Personal) has it (the table of [`Cache`](crate::Cache) names them), and for those with `Set-Cookie` to requests with neither field. What reads a cookie by itself must set the scope, or call [`Personal::note`](peregrine_web::personal::Personal::note) |
 /// | the same key while the first request is worked on | 409, with `Retry-After` |
 /// | the same key with another method, host, target, `Content-Type`, `Content-Encoding` or content | 422 |
 /// | the same request again | the response that the first one got, with `Idempotent-Replayed: true` |
 /// | which outcomes | all, errors and the 500 of a handler that panicked too, since nobody knows what it had done by then; 401, 408, 425, 429, and 503 with `Retry-After`, say that nothing was done, so the key is free again; [`Idempotency::forget_if`] |
-/// | a client that leaves | the handler goes on in a task of the worker, and the outcome is kept |
+/// | a client that leaves, and a route's `timeout` | the client is answered 503, if it is there; the handler goes on in a task of the worker, **up to the lease**, and the outcome is kept. Meanwhile it counts as in progress for its route, its client and its worker |
+/// | codings | the handler does not see `Accept-Encoding`, as who sends the request again may accept something else: `Compression` goes outside of `Idempotency` (is added before it) |
 /// | the request's content | is read before the handler runs, up to its limit |
 /// | a response of more than 256 KiB, or a stream that takes longer than 5 s | is sent, and not kept: the same request again is a 409 that says so |
 /// | how long | a day; [`Idempotency::keep_for`] |
@@ -76,7 +85,8 @@ struct Settings<S> {
     store: S,
     methods: Vec<Method>,
     is_required: bool,
-    scope: Scope,
+    /// None: by credentials.
+    scope: Option<Scope>,
     forget: Option<Forget>,
     keep_for: Duration,
     lease: Duration,
@@ -90,20 +100,11 @@ impl<S: IdempotencyStore> Idempotency<S> {
     /// Keeps outcomes in `store`.
     #[must_use]
     pub fn new(store: S) -> Self {
-        let by_credentials = |parts: &Parts| {
-            let said = |name| parts.head.field(name).map(String::from_utf8_lossy);
-            let token = said("authorization").unwrap_or_default().into_owned();
-            match said("x-api-key") {
-                // No value has such a character in it.
-                Some(key) => token + "\n" + &key,
-                None => token,
-            }
-        };
         Self(Rc::new(Settings {
             store,
             methods: vec![Method::POST, Method::PATCH],
             is_required: false,
-            scope: Box::new(by_credentials),
+            scope: None,
             forget: None,
             keep_for: KEEP_FOR,
             lease: LEASE,
@@ -129,11 +130,11 @@ impl<S: IdempotencyStore> Idempotency<S> {
     }
 
     /// Whose key it is: the user, the account. Keys of two scopes have nothing to do with each other. Where clients are known by a
-    /// cookie, a certificate or a key in a field of its own, this must say so, or all of them are one scope. Where they have **tokens that they renew**, this must
+    /// cookie, a certificate or a key in a field of its own, this must say so, or all of them are one scope, and what is about one of them is not kept. Where they have **tokens that they renew**, this must
     /// say who they are too: with a new token a request is one of another scope, and carried out again.
     #[must_use]
     pub fn scope(self, scope: impl Fn(&Parts) -> String + 'static) -> Self {
-        self.set(|settings| settings.scope = Box::new(scope))
+        self.set(|settings| settings.scope = Some(Box::new(scope)))
     }
 
     /// Responses after which the key is free again, because nothing was done. The default is 401, 408, 425, 429, and 503 with `Retry-After`.
@@ -185,8 +186,9 @@ impl<S: IdempotencyStore + 'static, N: Service + 'static> Service for Once<S, N>
             return self.settings.answer(request, &*self.service).await;
         }
         let (settings, service) = (Rc::clone(&self.settings), Rc::clone(&self.service));
-        let lease = settings.lease;
-        Lasting::new(async move { settings.answer(request, &*service).await }, lease).await
+        let (lease, counted) = (settings.lease, Counted::of(&request.parts));
+        let answer = async move { settings.answer(request, &*service).await };
+        Lasting::new(answer, counted, lease).await
     }
 }
 
@@ -197,7 +199,11 @@ impl<S: IdempotencyStore> Settings<S> {
         }
         match key_of(&request.parts.head) {
             Ok(Some(key)) => {
-                let name = stored_name(&(self.scope)(&request.parts), &key);
+                let scope = match &self.scope {
+                    Some(scope) => scope(&request.parts),
+                    None => credentials(&request.parts.head),
+                };
+                let name = stored_name(&scope, &key);
                 self.once(name, request, next).await
             }
             Ok(None) if self.is_required => missing().into_response(),
@@ -233,6 +239,12 @@ impl<S: IdempotencyStore> Settings<S> {
         };
         let (head, states) = (parts.head.share(), Rc::clone(parts.states()));
         parts.extensions_mut().insert(Claimed(name.clone()));
+        let crowd = self.scope.is_none().then(|| Crowd::of(&mut parts));
+        // Who sends the request again may accept something else.
+        if head.field("accept-encoding").is_some() {
+            parts.head.remove_fields(&["accept-encoding"]);
+            parts.head.add_field("accept-encoding", b"identity");
+        }
         let mut body = Body::from(content);
         if let Some(limit) = limit {
             body = body.limited(limit);
@@ -240,17 +252,25 @@ impl<S: IdempotencyStore> Settings<S> {
         let answered = answer_or_panic(Request::from_parts(parts, body), next).await;
         match answered {
             // The application's form of a problem is what will be sent.
-            Ok(response) => self.keep(&name, claim, states.render(response, &head)).await,
+            Ok(response) => {
+                self.keep(&name, claim, states.render(response, &head), crowd.as_ref()).await
+            }
             Err(panic) => {
                 let response = Problem::handler_panicked().into_response();
-                drop(self.keep(&name, claim, states.render(response, &head)).await);
+                drop(self.keep(&name, claim, states.render(response, &head), None).await);
                 resume_unwind(panic)
             }
         }
     }
 
-    /// Keeps what the request came to.
-    async fn keep(&self, name: &str, claim: u64, mut response: Response) -> Response {
+    /// Keeps what the request came to, and the response unless it is about one of a crowd.
+    async fn keep(
+        &self,
+        name: &str,
+        claim: u64,
+        mut response: Response,
+        crowd: Option<&Crowd>,
+    ) -> Response {
         let is_nothing = match &self.forget {
             Some(forget) => forget(&response),
             None => says_that_nothing_was_done(&response),
@@ -261,16 +281,21 @@ impl<S: IdempotencyStore> Settings<S> {
             }
             return response;
         }
-        let body = std::mem::take(&mut response.body);
-        let outcome = match gather(body, self.response_bytes_max, Some(GATHER_TIME)).await {
-            Gathered::Whole(content) => {
-                let kept = KeptResponse::of(&response, &content);
-                response.body = Body::from(content);
-                Outcome::Kept(kept)
-            }
-            Gathered::Other(body) => {
-                response.body = body;
-                Outcome::Lost
+        let outcome = if crowd.is_some_and(|crowd| crowd.is_kept_from(&response)) {
+            tracing::error!(target: "peregrine", "an answer to an idempotency key is about a client that neither Authorization nor X-Api-Key tells from others, so it is not kept: say whose keys they are by Idempotency::scope");
+            Outcome::Lost
+        } else {
+            let body = std::mem::take(&mut response.body);
+            match gather(body, self.response_bytes_max, Some(GATHER_TIME)).await {
+                Gathered::Whole(content) => {
+                    let kept = KeptResponse::of(&response, &content);
+                    response.body = Body::from(content);
+                    Outcome::Kept(kept)
+                }
+                Gathered::Other(body) => {
+                    response.body = body;
+                    Outcome::Lost
+                }
             }
         };
         if let Err(error) = self.store.finish(name, claim, outcome, self.keep_for).await {
@@ -278,6 +303,36 @@ impl<S: IdempotencyStore> Settings<S> {
             tracing::error!(target: "peregrine", %error, "the outcome of a request with an idempotency key could not be kept");
         }
         response
+    }
+}
+
+/// What the request says of its client, where nothing else was said of scopes.
+fn credentials(head: &Head) -> String {
+    let [token, key] = CREDENTIALS.map(|name| head.field(name).map(String::from_utf8_lossy));
+    let token = token.unwrap_or_default().into_owned();
+    match key {
+        // No value has such a character in it.
+        Some(key) => token + "\n" + &key,
+        None => token,
+    }
+}
+
+/// Those who share a scope because nobody has said whose keys they are.
+struct Crowd {
+    has_credentials: bool,
+    watch: PersonalWatch,
+}
+
+impl Crowd {
+    fn of(parts: &mut Parts) -> Self {
+        let has_credentials = CREDENTIALS.iter().any(|name| parts.head.field(name).is_some());
+        Self { has_credentials, watch: Personal::watch(parts) }
+    }
+
+    /// Is the response about one of them?
+    fn is_kept_from(&self, response: &Response) -> bool {
+        let sets_cookies = response.fields.get(&SET_COOKIE).is_some();
+        self.watch.is_noted_otherwise() || (sets_cookies && !self.has_credentials)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Work that goes on when whoever waits for it has left.
 
+use peregrine_web::in_progress::{Counted, Place};
 use peregrine_web::panics::guarded;
 use peregrine_web::{Request, Response, Service};
 use std::any::Any;
@@ -10,13 +11,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// The answer to a request. Once it was begun it is worked out to its end: if this is dropped before, by a task of the worker,
-/// for which a shutdown waits.
+/// for which a shutdown waits. It counts as in progress until then.
 pub(crate) struct Lasting {
     /// None while it is polled, so that one that panics is dropped, and when it has ended.
     work: Option<Work>,
     is_begun: bool,
     /// Does anybody want it still when this is dropped?
     is_wanted: Box<dyn Fn() -> bool>,
+    /// The request that it answers.
+    counted: Counted,
     /// How long it may take from then on.
     limit: Duration,
 }
@@ -24,9 +27,13 @@ pub(crate) struct Lasting {
 type Work = Pin<Box<dyn Future<Output = Response>>>;
 
 impl Lasting {
-    pub(crate) fn new(work: impl Future<Output = Response> + 'static, limit: Duration) -> Self {
+    pub(crate) fn new(
+        work: impl Future<Output = Response> + 'static,
+        counted: Counted,
+        limit: Duration,
+    ) -> Self {
         let is_wanted = Box::new(|| true);
-        Self { work: Some(Box::pin(work)), is_begun: false, is_wanted, limit }
+        Self { work: Some(Box::pin(work)), is_begun: false, is_wanted, counted, limit }
     }
 
     /// It goes on only if this says so then.
@@ -53,16 +60,22 @@ impl Future for Lasting {
 impl Drop for Lasting {
     fn drop(&mut self) {
         if let Some(work) = self.work.take().filter(|_| self.is_begun && (self.is_wanted)()) {
-            spawn(async move { drop(work.await) }, self.limit);
+            // Before the exchange gives up its place, so that nobody else gets in between.
+            let place = self.counted.go_on();
+            spawn(async move { drop(work.await) }, place, self.limit);
         }
     }
 }
 
-/// Lets a task of this worker do it, for so long at most. Where there is no worker, in a test without a runtime, nobody does.
-pub(crate) fn spawn(work: impl Future<Output = ()> + 'static, limit: Duration) {
+/// Lets a task of this worker do it, for so long at most, and has the place until then. Where there is no worker, in a test without a
+/// runtime, nobody does.
+pub(crate) fn spawn(work: impl Future<Output = ()> + 'static, place: Place, limit: Duration) {
     if tokio::runtime::Handle::try_current().is_ok() {
-        // A runtime of somebody else's may have no place for what stays on its thread.
-        let work = async move { drop(tokio::time::timeout(limit, work).await) };
+        let work = async move {
+            let _place = place;
+            drop(tokio::time::timeout(limit, work).await);
+        };
+        // A runtime of somebody else's may have no room for what stays on its thread.
         guarded("the start of a task", || drop(tokio::task::spawn_local(work)));
     }
 }

@@ -9,7 +9,7 @@ use http::header::{ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LEN
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use peregrine_web::account::{Filling, filling};
 use peregrine_web::requirements::Requirements;
-use peregrine_web::respond::IntoResponseParts;
+use peregrine_web::respond::Uncompressed;
 use peregrine_web::{
     Body, Head, IntoResponse, Middleware, Problem, Request, Response, Service, pool,
 };
@@ -60,6 +60,18 @@ pub(crate) const DIGESTS: [&str; 3] = ["content-digest", "repr-digest", "content
 /// can guess what else is in there, letter by letter, if it is compressed (BREACH). So pages that have a secret and something of the request's
 /// in one response should not be compressed, or show the secret masked, as `CsrfToken` is: leave such routes out of the scope, return
 /// [`Uncompressed`] with the response, or name them by [`Compression::except`].
+///
+/// ```
+/// use peregrine::compression::{Compression, Uncompressed};
+/// use peregrine::App;
+///
+/// async fn token() -> (Uncompressed, String) {
+///     (Uncompressed, "secret".repeat(1000))
+/// }
+/// let client = App::new().with(Compression::new()).get("/", token).test();
+/// let response = client.get("/").header("accept-encoding", "gzip").send_now();
+/// assert_eq!(response.header("content-encoding"), None);
+/// ```
 #[derive(Clone)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
 pub struct Compression {
@@ -83,30 +95,6 @@ pub enum Level {
     Middle,
     /// For content that many get from a cache: 9.
     Small,
-}
-
-/// Keeps a response from being compressed, for one that has a secret: see [`Compression`]. It goes before the body, as a header field
-/// does.
-///
-/// ```
-/// use peregrine::compression::{Compression, Uncompressed};
-/// use peregrine::App;
-///
-/// async fn token() -> (Uncompressed, String) {
-///     (Uncompressed, "secret".repeat(1000))
-/// }
-/// let client = App::new().with(Compression::new()).get("/", token).test();
-/// let response = client.get("/").header("accept-encoding", "gzip").send_now();
-/// assert_eq!(response.header("content-encoding"), None);
-/// ```
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Uncompressed;
-
-impl IntoResponseParts for Uncompressed {
-    fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
-        response.extensions_mut().insert(self);
-        Ok(())
-    }
 }
 
 impl Compression {
@@ -155,11 +143,14 @@ impl Compression {
 
     /// `response` in the coding that was agreed on, if it may and should have one.
     fn compressed(&self, mut response: Response, accepted: Accepted, is_head: bool) -> Response {
-        let is_marked =
-            response.extensions().is_some_and(|all| all.get::<Uncompressed>().is_some());
+        let is_marked = Uncompressed::is_on(&response);
         if response.status == StatusCode::NOT_MODIFIED && !is_marked {
             // It stands for a response that would have them.
             self.varies(&mut response, accepted.coding.is_some());
+            if accepted.coding.is_some() {
+                // RFC 9110 §8.6: the length is that of a 200 to the same request, which nobody knows before it is compressed.
+                response.fields.remove(&CONTENT_LENGTH);
+            }
             return response;
         }
         if is_marked || !may_change(&response) {

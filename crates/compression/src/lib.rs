@@ -24,5 +24,6 @@ mod encoded;
 mod tests;
 
 pub use coding::Coding;
-pub use compression::{Compression, Level, Uncompressed};
+pub use compression::{Compression, Level};
 pub use decompression::Decompression;
+pub use peregrine_web::respond::Uncompressed;

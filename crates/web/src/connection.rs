@@ -32,6 +32,9 @@ pub struct ConnectionInfo {
     /// Room for a value that mounted services keep with a connection.
     #[doc(hidden)]
     pub companion: Companion,
+    /// The worker that counts its requests ([`crate::in_progress`]); 0 where there is none.
+    #[doc(hidden)]
+    pub worker: u64,
 }
 
 impl ConnectionInfo {

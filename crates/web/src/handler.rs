@@ -124,7 +124,8 @@ pub struct RouteOptions {
     /// The time the handler may take until its response begins. After that the server answers with
     /// status 503.
     pub timeout: Option<Duration>,
-    /// How many requests to this route each worker may have in progress. Beyond it the server answers
+    /// How many requests to this route each worker may have in progress, those included whose handlers go on
+    /// without their clients. Beyond it the server answers
     /// with status 503, before it reads a body. It has no effect within an application that is used as a
     /// handler.
     pub requests_max: Option<usize>,

@@ -39,6 +39,8 @@ struct Block {
     index: HeadIndex,
     parameters: Parameters,
     route: Option<u32>,
+    /// The server's route, where an application that is used as a handler has noted one of its own.
+    outer_route: Option<Option<u32>>,
     /// Shared by all copies of the head, so that a rewritten one reaches the server too.
     interims: Rc<Interims>,
 }
@@ -52,11 +54,11 @@ impl Reuse for Shared {
     /// is named, so that a new field does not compile until it is cleared here as well.
     fn clean(&mut self) -> bool {
         let Some(block) = Rc::get_mut(&mut self.0) else { return false };
-        let Block { bytes, index, parameters, route, interims } = block;
+        let Block { bytes, index, parameters, route, outer_route, interims } = block;
         bytes.clear();
         index.clear();
         parameters.clear();
-        *route = None;
+        (*route, *outer_route) = (None, None);
         match Rc::get_mut(interims) {
             Some(interims) => interims.clear(),
             None => *interims = Rc::default(),
@@ -365,6 +367,24 @@ impl Head {
     #[must_use]
     pub fn route(&self) -> Option<u32> {
         self.block().route
+    }
+
+    /// The route that the server found, also inside of an application that is used as a handler.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn server_route(&self) -> Option<u32> {
+        self.block().outer_route.unwrap_or_else(|| self.route())
+    }
+
+    /// This head is the same request's.
+    pub(crate) fn share_outer_route(&mut self, origin: &Self) {
+        self.block_mut().outer_route = origin.block().outer_route;
+    }
+
+    /// From here on routes are those of an application that is used as a handler.
+    pub(crate) fn keep_route(&mut self) {
+        let block = self.block_mut();
+        block.outer_route.get_or_insert(block.route);
     }
 
     /// Lets `find` read the path's bytes and write parameters; it returns the route.

@@ -156,9 +156,10 @@ impl Interims {
 /// What the server does, and whoever makes a head anew.
 impl Head {
     /// What a handler of this head says before its response goes to the server that has `origin`: this head
-    /// is the same request's.
+    /// is the same request's, and counts as it does.
     pub fn share_interims(&mut self, origin: &Self) {
         self.set_interims(Rc::clone(origin.interims()));
+        self.share_outer_route(origin);
     }
 
     /// The interim responses that wait, after the handler was polled. `response` tells whether its response

@@ -34,6 +34,8 @@ pub mod handler;
 pub mod head;
 #[doc(hidden)]
 pub mod held;
+#[doc(hidden)]
+pub mod in_progress;
 pub mod interim;
 pub mod method_override;
 pub mod middleware;

@@ -4,12 +4,14 @@ mod content;
 mod fields;
 mod redirect;
 mod tuples;
+mod uncompressed;
 
 pub use content::{Form, Html, Json};
 pub use fields::AppendHeaders;
 #[cfg(any(feature = "cookies", feature = "typed-headers"))]
 pub(crate) use fields::only;
 pub use redirect::Redirect;
+pub use uncompressed::Uncompressed;
 
 use crate::problem::Problem;
 use crate::response::Response;

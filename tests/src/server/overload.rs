@@ -14,6 +14,8 @@ macro_rules! overload {
             overload::a_route_has_its_own_limit,
             overload::a_client_with_too_many_requests_is_a_429,
             overload::a_header_tells_whose_connection_counts,
+            goes_on::orders_of_clients_that_left_count,
+            goes_on::pages_that_are_refreshed_beside_count,
         );
     };
     // Where connections of one client have one address.

@@ -9,8 +9,10 @@ use http::header::{
     LAST_MODIFIED, PROXY_AUTHENTICATE, TE, TRANSFER_ENCODING, UPGRADE, VARY,
 };
 use http::{HeaderName, HeaderValue, StatusCode};
+use peregrine_web::respond::Uncompressed;
 use peregrine_web::response::Fields;
 use peregrine_web::{Body, Head, Response};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -30,16 +32,33 @@ const NOT_KEPT: [HeaderName; 8] = [
 const NOT_UPDATED: [HeaderName; 5] =
     [CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG];
 
+/// When nothing came of a newer response for which a client waited, it is not asked for again for so long.
+const RENEW_AGAIN: Duration = Duration::from_secs(5);
+
 /// A response to a GET request.
 #[derive(Debug)]
 pub(crate) struct Entry {
     status: StatusCode,
     fields: Vec<(HeaderName, HeaderValue)>,
     content: Bytes,
+    /// It has a secret.
+    is_uncompressed: bool,
     /// The fields of a request that it depends on, and their values.
     varies: Vec<(Box<str>, Vec<u8>)>,
     lifetime: Lifetime,
     since: Instant,
+    renewal: Mutex<Renewal>,
+}
+
+/// How a newer response is fetched while this one may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewal {
+    /// This one is sent, and another is fetched beside.
+    Beside,
+    /// Fetching beside came to nothing, so somebody has to wait for it: it may lack what only a request has.
+    First,
+    /// That came to nothing either.
+    NotBefore(Instant),
 }
 
 /// What an entry may be used for.
@@ -85,9 +104,11 @@ impl Entry {
             status: response.status,
             fields: fields.map(owned::field).collect(),
             content: owned::content(content),
+            is_uncompressed: Uncompressed::is_on(response),
             varies,
             lifetime,
             since,
+            renewal: Mutex::new(Renewal::Beside),
         }
     }
 
@@ -135,10 +156,14 @@ impl Entry {
             let is_about_this = !NOT_KEPT.contains(name) && !NOT_UPDATED.contains(name);
             is_about_this || *name == AGE
         };
+        let is_secret = Uncompressed::is_on(news);
         let news = || news.fields.iter().filter(|(name, _)| is_news(name));
         news().for_each(|(name, _)| fields.remove(name));
         news().for_each(|(name, value)| fields.append(name.clone(), value.clone()));
-        let mut response = Response::new(self.status).with_body(Body::from(self.content.clone()));
+        let mut response = self.bare_response();
+        if is_secret {
+            Uncompressed.put_on(&mut response);
+        }
         response.fields = fields;
         Some(response)
     }
@@ -169,8 +194,44 @@ impl Entry {
         self.lifetime.age.saturating_add(self.since.elapsed())
     }
 
-    pub(crate) fn to_response(&self) -> Response {
+    /// Who asks for a newer response? `may_wait`: the request that does may wait for it.
+    pub(crate) fn renewal(&self, may_wait: bool) -> Renewal {
+        let mut renewal = self.lock_renewal();
+        let now = *renewal;
+        match now {
+            Renewal::First if may_wait => *renewal = Renewal::Beside,
+            Renewal::NotBefore(time) if time <= Instant::now() => {
+                *renewal = Renewal::Beside;
+                return Renewal::Beside;
+            }
+            Renewal::First => return Renewal::NotBefore(Instant::now()),
+            Renewal::Beside | Renewal::NotBefore(_) => {}
+        }
+        now
+    }
+
+    /// What was fetched, beside or for a client, could not be kept.
+    pub(crate) fn not_renewed(&self, is_beside: bool) {
+        let again = Instant::now() + RENEW_AGAIN;
+        *self.lock_renewal() = if is_beside { Renewal::First } else { Renewal::NotBefore(again) };
+    }
+
+    fn lock_renewal(&self) -> MutexGuard<'_, Renewal> {
+        // Nothing in there panics.
+        self.renewal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The response without its fields.
+    fn bare_response(&self) -> Response {
         let mut response = Response::new(self.status).with_body(Body::from(self.content.clone()));
+        if self.is_uncompressed {
+            Uncompressed.put_on(&mut response);
+        }
+        response
+    }
+
+    pub(crate) fn to_response(&self) -> Response {
+        let mut response = self.bare_response();
         response.fields.extend(self.fields.iter().cloned());
         response.fields.set(AGE, HeaderValue::from(self.age().as_secs()));
         response

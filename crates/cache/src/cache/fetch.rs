@@ -27,12 +27,14 @@ pub(super) struct Fetch<S> {
     pub(super) service: Rc<S>,
     pub(super) lead: Lead,
     pub(super) stale: Option<Stale>,
+    /// Does no client wait for it?
+    pub(super) is_beside: bool,
 }
 
 impl<S: Service> Fetch<S> {
     /// Asks the handler, keeps what it says if that may be kept, and answers the client that asked.
     pub(super) async fn answer(self, mut parts: Parts) -> Response {
-        let Self { settings, service, lead, stale } = self;
+        let Self { settings, service, lead, stale, is_beside } = self;
         let (asked, states) = (parts.head.share(), Rc::clone(parts.states()));
         let watch = Personal::watch(&mut parts);
         let outer = Outer::enter(&mut parts, &settings.store);
@@ -49,12 +51,14 @@ impl<S: Service> Fetch<S> {
         let is_failure = answered
             .as_ref()
             .map_or(true, |it| matches!(it.status.as_u16(), 500 | 502 | 503 | 504));
-        let usable = stale.filter(|(_, freshness)| is_failure && *freshness < Freshness::Over);
+        let usable =
+            stale.clone().filter(|(_, freshness)| is_failure && *freshness < Freshness::Over);
         if let Some((entry, _)) = usable {
             tracing::warn!(target: "peregrine", path = asked.path(), "a stale response is sent in place of an error");
             if let Err(panic) = answered {
                 let _ = guarded("a handler", || resume_unwind(panic));
             }
+            entry.not_renewed(is_beside);
             lead.reuse(&entry);
             return conditional(entry.to_response(), &asked);
         }
@@ -64,7 +68,11 @@ impl<S: Service> Fetch<S> {
             return conditional(response, &asked);
         }
         let asker = Asker { head: &asked, is_known: watch.is_noted() };
-        conditional(settings.keep(response, lead, asker, since).await, &asked)
+        let (response, is_kept) = settings.keep(response, lead, asker, since).await;
+        if let Some((entry, _)) = stale.filter(|_| !is_kept) {
+            entry.not_renewed(is_beside);
+        }
+        conditional(response, &asked)
     }
 }
 

@@ -1,3 +1,4 @@
+mod refreshing;
 mod sharing;
 mod validation;
 

@@ -3,6 +3,7 @@
 use crate::owned;
 use bytes::{BufMut, Bytes};
 use http::{HeaderName, HeaderValue, StatusCode};
+use peregrine_web::respond::Uncompressed;
 use peregrine_web::{Body, Response};
 use std::error::Error;
 use std::fmt;
@@ -76,17 +77,23 @@ pub struct KeptResponse {
     pub fields: Vec<(HeaderName, HeaderValue)>,
     /// The content.
     pub content: Bytes,
+    /// It has a secret, and must not be compressed ([`Uncompressed`]).
+    pub is_uncompressed: bool,
 }
 
 impl KeptResponse {
     pub(crate) fn of(response: &Response, content: &Bytes) -> Self {
         let fields = response.fields.iter().map(owned::field).collect();
-        Self { status: response.status, fields, content: owned::content(content) }
+        let is_uncompressed = Uncompressed::is_on(response);
+        Self { status: response.status, fields, content: owned::content(content), is_uncompressed }
     }
 
     pub(crate) fn to_response(&self) -> Response {
         let mut response = Response::new(self.status).with_body(Body::from(self.content.clone()));
         response.fields.extend(self.fields.iter().cloned());
+        if self.is_uncompressed {
+            Uncompressed.put_on(&mut response);
+        }
         response
     }
 
@@ -99,13 +106,16 @@ impl KeptResponse {
 
 /// The form's number, which stands first.
 const FORM: u8 = 1;
+/// The same form, for a response that must not be compressed. Who does not know it must not send the response.
+const FORM_UNCOMPRESSED: u8 = 2;
 
 impl Outcome {
     /// The outcome as bytes, for stores outside of the process.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let Self::Kept(kept) = self else { return vec![FORM, 0] };
-        let mut bytes = vec![FORM, 1];
+        let form = if kept.is_uncompressed { FORM_UNCOMPRESSED } else { FORM };
+        let mut bytes = vec![form, 1];
         bytes.put_u16(kept.status.as_u16());
         bytes.put_u32(u32::try_from(kept.fields.len()).unwrap_or_default());
         for (name, value) in &kept.fields {
@@ -121,8 +131,14 @@ impl Outcome {
     /// Reads what [`Outcome::to_bytes`] wrote; `None` for anything else.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let mut rest = bytes.strip_prefix(&[FORM])?;
+        let (form, mut rest) = bytes.split_first()?;
+        let is_uncompressed = match *form {
+            FORM => false,
+            FORM_UNCOMPRESSED => true,
+            _ => return None,
+        };
         match number::<1>(&mut rest)? {
+            0 if is_uncompressed => return None,
             0 => return rest.is_empty().then_some(Self::Lost),
             1 => {}
             _ => return None,
@@ -134,7 +150,7 @@ impl Outcome {
             fields.push((name, HeaderValue::from_bytes(text(&mut rest)?).ok()?));
         }
         let content = Bytes::copy_from_slice(rest);
-        Some(Self::Kept(KeptResponse { status, fields, content }))
+        Some(Self::Kept(KeptResponse { status, fields, content, is_uncompressed }))
     }
 }
 
@@ -192,14 +208,19 @@ mod tests {
             status: StatusCode::CREATED,
             fields: vec![(http::header::LOCATION, HeaderValue::from_static("/a"))],
             content: Bytes::from_static(b"content"),
+            is_uncompressed: false,
         };
-        for outcome in [Outcome::Lost, Outcome::Kept(kept)] {
+        let secret = KeptResponse { is_uncompressed: true, ..kept.clone() };
+        for outcome in [Outcome::Lost, Outcome::Kept(kept), Outcome::Kept(secret)] {
             let bytes = outcome.to_bytes();
             assert_eq!(Outcome::from_bytes(&bytes), Some(outcome));
             for length in 0..bytes.len().min(20) {
                 assert_eq!(Outcome::from_bytes(&bytes[..length]), None, "{length}");
             }
         }
+        // As it was written before there was another form.
+        let old = Outcome::from_bytes(&[1, 1, 0, 200, 0, 0, 0, 0, b'x']);
+        assert!(matches!(old, Some(Outcome::Kept(kept)) if !kept.is_uncompressed));
         for bytes in
             [&[2, 0][..], &[1, 2], &[1, 0, 0], &[1, 1, 0, 99, 255, 255, 255, 255], &[1, 1, 0, 5]]
         {

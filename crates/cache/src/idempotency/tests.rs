@@ -284,3 +284,84 @@ fn an_outcome_does_not_hold_the_buffer_that_it_came_in() {
     }
     assert_eq!(buffer.strong_count(), 0, "a megabyte for ten bytes");
 }
+
+#[test]
+fn an_answer_is_replayed_in_no_coding_that_its_client_does_not_take() {
+    use peregrine_compression::Compression;
+    let app = App::new().with(Idempotency::new(MemoryStore::new())).with(Compression::new());
+    let client = app.post("/", || "words ".repeat(1000)).test();
+    let send = |accept: &'static str| {
+        let request = client.post("/").header("idempotency-key", "\"a\"");
+        request.header("accept-encoding", accept).send_now()
+    };
+    for (accept, replayed) in [("gzip", None), ("identity", Some("true")), ("gzip", Some("true"))] {
+        let answer = send(accept);
+        assert_eq!(answer.header("idempotent-replayed"), replayed);
+        assert_eq!((answer.header("content-encoding"), answer.bytes().len()), (None, 6000));
+    }
+}
+
+#[test]
+fn outside_of_it_an_answer_is_compressed_for_each_and_a_secret_never() {
+    use peregrine_compression::{Compression, Uncompressed};
+    let app = App::new().with(Compression::new()).with(Idempotency::new(MemoryStore::new()));
+    let client = app
+        .post("/", || "words ".repeat(1000))
+        .post("/secret", || (Uncompressed, "words ".repeat(1000)))
+        .test();
+    for (path, coding) in [("/", Some("gzip")), ("/secret", None)] {
+        for _ in 0..3 {
+            let request = client.post(path).header("idempotency-key", path.replace('/', "k"));
+            let answer = request.header("accept-encoding", "gzip").send_now();
+            assert_eq!(answer.header("content-encoding"), coding, "{path}");
+        }
+    }
+}
+
+/// Answers to two who send the same with the same key: a status, and whether it is a replay.
+fn twice(client: &TestClient, fields: &[(&str, &str)]) -> [(u16, bool); 2] {
+    [0, 1].map(|_| {
+        let request = client.post("/").header("idempotency-key", "\"a\"");
+        let request =
+            fields.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let answer = request.send_now();
+        (answer.status().as_u16(), answer.header("idempotent-replayed").is_some())
+    })
+}
+
+#[test]
+fn nobody_is_given_what_is_about_another_that_no_scope_tells_apart() {
+    use peregrine::auth::{ApiKey, ApiKeyPlace, Authenticate, BearerToken};
+    use peregrine::session::{Session, Sessions};
+    use peregrine_web::cookies::CookieKeys;
+    const REPLAYED: [(u16, bool); 2] = [(200, false), (200, true)];
+    const NOT_KEPT: [(u16, bool); 2] = [(200, false), (409, false)];
+    let once = || Idempotency::new(MemoryStore::new());
+    let sessions = || Sessions::in_cookies(CookieKeys::new(&[7; 32]));
+    let visit = async |session: Session| {
+        drop(session);
+        "yours"
+    };
+    let around = App::new().with(sessions()).with(once()).post("/", visit).test();
+    assert_eq!(twice(&around, &[]), NOT_KEPT);
+    assert_eq!(twice(&around, &[("authorization", "Bearer app")]), NOT_KEPT);
+    let named = once().scope(|parts| parts.head.field_text("cookie").unwrap_or_default().into());
+    let named = App::new().with(named).with(sessions()).post("/", visit).test();
+    assert_eq!(twice(&named, &[("cookie", "session=ali")]), REPLAYED);
+    // Known before the handler runs, by a field of its own and by one that scopes are made of.
+    for (place, name, expected) in [
+        (ApiKeyPlace::header("X-Customer"), "x-customer", NOT_KEPT),
+        (ApiKeyPlace::header("X-API-Key"), "x-api-key", REPLAYED),
+    ] {
+        let verify = async |ApiKey(key): ApiKey| Some(key);
+        let keys = Authenticate::api_key(place, verify);
+        let client = App::new().with(keys).with(once()).post("/", || "yours").test();
+        assert_eq!(twice(&client, &[(name, "ali")]), expected, "{name}");
+    }
+    let token = App::new().with(once()).post("/", |BearerToken(token): BearerToken| token).test();
+    assert_eq!(twice(&token, &[("authorization", "Bearer ali")]), REPLAYED);
+    let cookie = || ([("set-cookie", "session=ali")], "welcome");
+    let cookie = App::new().with(once()).post("/", cookie).test();
+    assert_eq!(twice(&cookie, &[]), NOT_KEPT);
+    assert_eq!(twice(&cookie, &[("authorization", "Bearer ali")]), REPLAYED);
+}

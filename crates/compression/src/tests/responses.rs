@@ -190,14 +190,16 @@ fn fields_say_what_became_of_the_content() {
         with_fields(text(2000), &[TYPE, ("etag", "W/\"x\"")])
     });
     assert_eq!(asked(&weak, "gzip").field("etag"), Some("W/\"x\""));
-    // A 304 has the tag of the response that it stands for.
+    // A 304 has the tag of the response that it stands for, and no length of another one.
     let not_modified = super::responses::client(Compression::new(), || {
-        let mut response = with_fields(Body::empty(), &[("etag", "\"x\"")]);
+        let mut response = with_fields(Body::empty(), &[("etag", "\"x\""), ("content-length", "2000")]);
         response.status = StatusCode::NOT_MODIFIED;
         response
     });
     assert_eq!(asked(&not_modified, "gzip").field("etag"), Some("W/\"x\""));
     assert_eq!(asked(&not_modified, "identity").field("etag"), Some("\"x\""));
+    let length = |coding| asked(&not_modified, coding).field("content-length").map(str::to_owned);
+    assert_eq!((length("gzip"), length("identity")), (None, Some("2000".to_owned())));
 }
 
 #[test]

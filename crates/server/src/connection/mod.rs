@@ -114,6 +114,7 @@ impl<D: Driver> Connection<D> {
             peer: peer_of,
             local: worker.local(peer(stream.local(), || None)),
             behind_gateway: door.limits.behind_gateway,
+            worker: worker.overload.number(),
             ..ConnectionInfo::default()
         });
         let protocol = h1::Connection::new(&door.protocol);

@@ -36,7 +36,7 @@ const MEMORY_UNKNOWN: u64 = 1 << 30;
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 pub struct OverloadLimits {
     /// Requests in progress at a time, per worker: from a head to the end of its response. A WebSocket
-    /// is in progress until it ends. Default none: connections and streams are limited already, and how
+    /// is in progress until it ends, and so is a handler that goes on without its client. Default none: connections and streams are limited already, and how
     /// many requests are too many depends on what handlers wait for. A route has a limit of its own by
     /// `requests_max(..)`. Passing it: 503.
     #[cfg_attr(feature = "config", serde(with = "MaybeCount"))]

@@ -17,11 +17,15 @@ use crate::counts::{Counts, Fault};
 use peregrine_web::account::{self, Filling};
 use peregrine_web::application::{Application, Target};
 use peregrine_web::connection::ConnectionInfo;
+use peregrine_web::handler::RouteOptions;
 use peregrine_web::head::Head;
+use peregrine_web::in_progress::{Counting, Known};
 use peregrine_web::{Client, Response};
+use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::net::IpAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,18 +33,32 @@ use std::time::Duration;
 const SAMPLED: u32 = 16;
 
 /// What a worker takes on, and what it has.
-#[derive(Debug)]
 pub(crate) struct Overload {
     rules: RefCell<Rules>,
     counts: Arc<Counts>,
-    /// Requests in progress by route.
-    routes: Box<[Cell<usize>]>,
+    routes: Box<[Route]>,
     clients: Clients,
     /// Requests until the next one whose delay is measured.
     unsampled: Cell<u32>,
     /// Does somebody look whether those who waited too long are still refused, though nobody asks?
     is_watched: Cell<bool>,
     answers: Answers,
+    /// What goes on without an exchange finds it by this.
+    known: Known,
+}
+
+/// A route, and its requests in progress where there may be so many only.
+struct Route {
+    count: Cell<usize>,
+    requests_max: Option<usize>,
+    is_never_shed: bool,
+}
+
+impl Route {
+    fn new(options: &RouteOptions) -> Self {
+        let RouteOptions { requests_max, is_never_shed, .. } = *options;
+        Self { count: Cell::new(0), requests_max, is_never_shed }
+    }
 }
 
 /// What it goes by, which may change.
@@ -125,17 +143,23 @@ impl Overload {
         application: &Application,
         counts: &Arc<Counts>,
     ) -> Rc<Self> {
-        let overload = Rc::new(Self {
+        let overload = Rc::new_cyclic(|weak: &Weak<Self>| Self {
             rules: RefCell::new(Rules { queue: queue_of(&limits), limits }),
             counts: Arc::clone(counts),
-            routes: application.routes().map(|_| Cell::new(0)).collect(),
+            routes: application.routes().map(|route| Route::new(route.options)).collect(),
             clients: Clients::default(),
             unsampled: Cell::new(0),
             is_watched: Cell::new(false),
             answers: Answers::default(),
+            known: Known::new(weak.clone()),
         });
         overload.set_ceiling();
         overload
+    }
+
+    /// The worker's number among those of its thread.
+    pub(crate) fn number(&self) -> u64 {
+        self.known.number()
     }
 
     /// Goes by these limits from now on. What has begun goes on, whatever they say, and counts.
@@ -174,28 +198,44 @@ impl Overload {
         if self.is_late(rules.queue.as_ref(), delay) && !options.is_never_shed {
             return Err(self.refuse(Refusal::QueueDelay));
         }
-        let route = options.requests_max.and_then(|most| Some((asking.head.route()?, most)));
+        let route = asking.head.route();
+        let counted = (route, options.requests_max, options.is_never_shed);
+        let taken = self.take(counted, asking.head, asking.info, &rules.limits, 0);
+        taken.map_err(|refusal| self.refuse(refusal))
+    }
+
+    /// Counts one more in progress, unless there are as many as there may be, and `more`.
+    #[inline]
+    fn take(
+        self: &Rc<Self>,
+        (route, requests_max, is_never_shed): (Option<u32>, Option<usize>, bool),
+        head: &Head,
+        info: &ConnectionInfo,
+        limits: &OverloadLimits,
+        more: usize,
+    ) -> Result<Admitted, Refusal> {
+        let route = requests_max.and_then(|most| Some((route?, most.saturating_add(more))));
         if let Some((route, most)) = route
             && !self.enter_route(route, most)
         {
-            return Err(self.refuse(Refusal::Route));
+            return Err(Refusal::Route);
         }
         let mut admitted = Admitted {
             overload: Rc::clone(self),
-            is_never_shed: options.is_never_shed,
+            is_never_shed,
             route: route.map(|(route, _)| route),
             client: None,
         };
         self.counts.in_flight.add(1);
-        let limits = &rules.limits;
-        if let Some(most) = limits.requests_per_client_max.filter(|_| !options.is_never_shed) {
-            let address = match asking.info.proxies {
-                None => asking.info.peer.tcp().map(|peer| peer.ip()),
-                Some(_) => Client::of(asking.head, asking.info).ip(),
+        if let Some(most) = limits.requests_per_client_max.filter(|_| !is_never_shed) {
+            let address = match info.proxies {
+                None => info.peer.tcp().map(|peer| peer.ip()),
+                Some(_) => Client::of(head, info).ip(),
             };
             let client = address.map(|address| Address::of(address, limits.client_prefix_v6));
+            let most = most.saturating_add(more);
             if client.is_some_and(|client| !self.clients.take(client, Kind::Request, most)) {
-                return Err(self.refuse(Refusal::Client));
+                return Err(Refusal::Client);
             }
             admitted.client = client;
         }
@@ -205,16 +245,19 @@ impl Overload {
     /// What holds for all requests of the worker, and takes no clock.
     #[inline]
     fn check(&self, asking: &Asking<'_>, limits: &OverloadLimits) -> Result<(), Refusal> {
-        let filling = account::filling();
         let may_grow = asking.has_content || asking.is_by_wicket;
+        self.hindrance(may_grow, limits, 0).map_or(Ok(()), |refusal| Err(self.refuse(refusal)))
+    }
+
+    #[inline]
+    fn hindrance(&self, may_grow: bool, limits: &OverloadLimits, more: usize) -> Option<Refusal> {
+        let filling = account::filling();
         if filling >= Filling::Tight && (may_grow || filling >= Filling::Scarce) {
-            return Err(self.refuse(Refusal::Memory));
+            return Some(Refusal::Memory);
         }
         let in_flight = usize::try_from(self.counts.in_flight.get()).unwrap_or(0);
-        if limits.requests_max.is_some_and(|most| in_flight >= most) {
-            return Err(self.refuse(Refusal::Requests));
-        }
-        Ok(())
+        let is_full = |most: usize| in_flight >= most.saturating_add(more);
+        limits.requests_max.is_some_and(is_full).then_some(Refusal::Requests)
     }
 
     /// Has a request waited for too long? Looks only where somebody wants to know.
@@ -259,7 +302,7 @@ impl Overload {
     }
 
     fn enter_route(&self, route: u32, most: usize) -> bool {
-        let Some(count) = self.routes.get(route as usize) else { return true };
+        let Some(Route { count, .. }) = self.routes.get(route as usize) else { return true };
         let is_room = count.get() < most;
         count.set(count.get() + usize::from(is_room));
         is_room
@@ -302,6 +345,28 @@ impl Overload {
     }
 }
 
+/// What goes on when an exchange is over, or begins beside one.
+impl Counting for Overload {
+    fn count(
+        self: Rc<Self>,
+        head: &Head,
+        connection: &ConnectionInfo,
+        must: bool,
+    ) -> Option<Box<dyn Any>> {
+        let rules = self.rules.borrow();
+        // Whoever begins something beside itself has a place, and does no work any more.
+        let more = if must { usize::MAX } else { 1 };
+        let number = head.server_route();
+        let route = number.and_then(|number| self.routes.get(number as usize));
+        let (requests_max, is_never_shed) =
+            route.map_or((None, false), |route| (route.requests_max, route.is_never_shed));
+        let is_free = must || is_never_shed || self.hindrance(true, &rules.limits, more).is_none();
+        let counted = (number, requests_max, is_never_shed);
+        let taken = || self.take(counted, head, connection, &rules.limits, more).ok();
+        Some(Box::new(is_free.then(taken).flatten()?))
+    }
+}
+
 fn queue_of(limits: &OverloadLimits) -> Option<Queue> {
     limits.queue_delay_target.map(|target| Queue::new(target, limits.queue_delay_interval))
 }
@@ -314,12 +379,18 @@ impl Drop for Admitted {
     #[inline]
     fn drop(&mut self) {
         self.overload.counts.in_flight.add(-1);
-        if let Some(count) = self.route.and_then(|at| self.overload.routes.get(at as usize)) {
-            count.set(count.get() - 1);
+        if let Some(route) = self.route.and_then(|at| self.overload.routes.get(at as usize)) {
+            route.count.set(route.count.get() - 1);
         }
         if let Some(client) = self.client {
             self.overload.clients.give(client, Kind::Request);
         }
+    }
+}
+
+impl fmt::Debug for Overload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Overload").field("rules", &self.rules).finish_non_exhaustive()
     }
 }
 

@@ -6,6 +6,7 @@ pub mod buffers;
 pub mod drain;
 pub mod endings;
 pub mod events;
+pub mod goes_on;
 pub mod handlers;
 pub mod http2;
 pub mod kept;

@@ -1,0 +1,145 @@
+//! What goes on when its exchange is over, or begins beside one, and counts as in progress like all else.
+
+use super::limits;
+use crate::server::app::Shared;
+use crate::server::bench::{Bench, Gate, Served};
+use crate::server::client::Way;
+use peregrine::cache::{Cache, CacheStore, Idempotency, MemoryStore};
+use peregrine::prelude::*;
+use peregrine::web::account::Charge;
+use peregrine::{Limits, MemoryMax, OverloadLimits, TrustedProxies};
+use std::time::Duration;
+
+const SHORT: Duration = Duration::from_millis(100);
+const WAYS: [Way; 3] = [Way::HTTP1, Way::HTTP2, Way::HTTP2_TLS];
+
+/// What a worker may hold where memory is short.
+const CEILING: usize = 4 << 20;
+
+/// Orders that are carried out once, and pages that are stale at once; each waits for the case.
+fn app(shared: &Shared) -> impl Fn() -> App + Clone + Send + 'static {
+    let (shared, store, outcomes) = (shared.clone(), CacheStore::new(), MemoryStore::new());
+    move || {
+        let order = async |State(shared): State<Shared>| {
+            shared.wait().await;
+            "done"
+        };
+        let page = async |State(shared): State<Shared>| {
+            shared.wait().await;
+            ([("cache-control", "max-age=0, stale-while-revalidate=600")], "page")
+        };
+        let keep = async |State(shared): State<Shared>| {
+            let _charge = Charge::of(CEILING / 32 * 26);
+            shared.wait().await;
+            "kept"
+        };
+        App::new()
+            .state(shared.clone())
+            .get("/keep", keep.never_shed())
+            .scope("/orders", |scope| {
+                let scope = scope.with(Idempotency::new(outcomes.clone()));
+                scope.post("/many", order).post("/few", order.requests_max(2))
+            })
+            .scope("/pages", |scope| {
+                let scope = scope.with(Cache::new(store.clone()));
+                scope.get("/{name}", page.requests_max(2))
+            })
+    }
+}
+
+fn with(overload: OverloadLimits) -> Limits {
+    Limits { overload, ..limits() }
+}
+
+/// A handler that is carried to its end without its client has its place until then: by leaving, nobody gets more done at a
+/// time than its route, the worker, or the client may.
+pub async fn orders_of_clients_that_left_count<B: Bench>(bench: &B) {
+    let all = OverloadLimits::default;
+    let requests_max = OverloadLimits { requests_max: Some(2), ..all() };
+    let requests_per_client_max = OverloadLimits { requests_per_client_max: Some(2), ..all() };
+    for way in WAYS {
+        for (path, overload, reason, status) in [
+            ("/orders/few", all(), "route", 503),
+            ("/orders/many", requests_max.clone(), "requests", 503),
+            ("/orders/many", requests_per_client_max.clone(), "client", 429),
+        ] {
+            let shared = Shared::default();
+            let gate = Gate { proxies: Some(TrustedProxies::hops(1)), ..Gate::default() };
+            let tls = way.is_secure().then(crate::server::secure::server_tls);
+            let server = bench.start_behind(gate, with(overload), tls, app(&shared));
+            let fields =
+                |key: &'static str| [("idempotency-key", key), ("x-forwarded-for", "192.0.2.1")];
+            let mut leavers = Vec::new();
+            for (number, key) in ["a", "b"].into_iter().enumerate() {
+                let mut client = way.connect(&server).await;
+                let id = client.ask("POST", path, &fields(key));
+                client.until(bench, "it waits", || shared.started.get() == number + 1).await;
+                if number == 0 {
+                    client.cancel(id);
+                    leavers.push(client);
+                } else {
+                    client.break_off();
+                }
+            }
+            bench.sleep(SHORT).await;
+            for key in ["c", "d", "e"] {
+                let mut client = way.connect(&server).await;
+                let id = client.ask("POST", path, &fields(key));
+                assert_eq!(client.answer(id).await.status(), status, "{way:?} {path}");
+                client.close().await;
+            }
+            assert_eq!((shared.started.get(), shared.dropped.get()), (2, 0));
+            shared.open(3);
+            bench.until("both are done", || shared.finished.get() == 2).await;
+            bench.sleep(SHORT).await;
+            let mut client = way.connect(&server).await;
+            let id = client.ask("POST", path, &fields("f"));
+            assert_eq!(client.answer(id).await.text(), "done", "{way:?} {path}");
+            client.close().await;
+            drop(leavers);
+            server.shut_down();
+            let outcome = server.ended().await;
+            assert_eq!(outcome.cut, []);
+            let shed: Vec<_> = outcome.snapshot.shed.iter().collect();
+            assert_eq!(shed, [(&reason, &3)]);
+        }
+    }
+}
+
+/// A page that is fetched anew beside the answer to somebody has a place of its own, and is not begun while memory is short.
+pub async fn pages_that_are_refreshed_beside_count<B: Bench>(bench: &B) {
+    for way in [Way::HTTP1, Way::HTTP2] {
+        let shared = Shared::default();
+        let memory_max = MemoryMax::Bytes(CEILING as u64);
+        let limits = with(OverloadLimits { memory_max, ..OverloadLimits::default() });
+        let server = bench.start(limits, None, app(&shared));
+        let mut client = way.connect(&server).await;
+        shared.open(3);
+        for path in ["/pages/a", "/pages/b", "/pages/c"] {
+            let id = client.get(path);
+            assert_eq!(client.answer(id).await.text(), "page");
+        }
+        let mut keeper = way.connect(&server).await;
+        let kept = keeper.get("/keep");
+        keeper.until(bench, "memory is short", || shared.started.get() == 4).await;
+        let id = client.get("/pages/a");
+        assert!(client.answer(id).await.field("age").is_some(), "it is sent as it is");
+        bench.sleep(SHORT).await;
+        assert_eq!(shared.started.get(), 4, "nothing is begun");
+        shared.open(1);
+        assert_eq!(keeper.answer(kept).await.text(), "kept");
+        keeper.close().await;
+        for (number, path) in ["/pages/a", "/pages/b"].into_iter().enumerate() {
+            let id = client.get(path);
+            assert_eq!(client.answer(id).await.text(), "page");
+            client.until(bench, "it is fetched", || shared.started.get() == 5 + number).await;
+        }
+        let id = client.get("/pages/c");
+        assert_eq!(client.answer(id).await.status(), 503, "two are worked on");
+        shared.open(2);
+        bench.until("both are done", || shared.finished.get() == 6).await;
+        client.close().await;
+        server.shut_down();
+        assert_eq!(server.ended().await.cut, []);
+    }
+}
