@@ -282,9 +282,12 @@ impl<D: Driver> WayIn<D> {
         let worker = &self.worker;
         let cut = worker.wheel.alarm();
         let (mut pause, mut tries) = (PAUSE_MIN, LAST_TRIES);
-        while worker.order() < Order::Cut
-            && let Some(room) = self.try_room()
-        {
+        loop {
+            // Whoever has a place now leaves it soon: connections that are idle are closed in a moment.
+            let door = &self.entrance.door;
+            let room = door.rooms.room(door.limits.connections_max);
+            let room = before(room, worker.ordered(&cut, Order::Cut)).await;
+            let Some(room) = room.filter(|_| worker.order() < Order::Cut) else { return };
             let over = worker.driver.sleep_until(worker.driver.now() + LAST_PAUSE);
             let over = first_of(over, worker.ordered(&cut, Order::Cut));
             match before(listener.accept(), over).await {

@@ -146,6 +146,8 @@ macro_rules! server {
             buffers::a_stream_of_empty_pieces_starves_nobody,
             drain::requests_that_cross_the_order_are_answered,
             drain::a_lame_duck_accepts_and_answers,
+            drain::a_full_server_answers_everybody_who_waits,
+            drain::a_cut_ends_a_full_server,
             kept::a_body_that_is_read_no_more_is_thrown_away,
             kept::a_late_reader_hears_that_its_peer_left,
             kept::a_slow_peer_is_late_after_its_response_too,
