@@ -32,6 +32,7 @@ mod meter;
 mod observe;
 mod overload;
 mod page;
+mod probes;
 mod proxied;
 mod pulse;
 mod quiet;

@@ -117,7 +117,9 @@ pub struct Limits {
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub unread_body_bytes_max: usize,
     /// What is read ahead of a connection of HTTP/1.1 while its request is answered: requests that follow it, and
-    /// whether the peer leaves. Default 16 KiB. When it is reached, nothing more is read until the response is written.
+    /// whether the peer leaves. Default 16 KiB. When it is reached, nothing more is read until the response is written, and
+    /// the kernel is asked now and then whether the peer broke the connection off: within 10 s of that the handler ends. That
+    /// a peer only ended its side behind so much is not seen before that.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub read_ahead_bytes_max: usize,
     /// After an answer that ends the connection while the peer still sends, the server goes on reading,

@@ -244,6 +244,8 @@ macro_rules! server {
             surprises::a_late_stream_to_http_1_0_does_not_look_whole,
             surprises::a_reset_is_noticed_before_the_body_is_asked_for,
         );
+            surprises::a_reset_is_noticed_behind_all_that_is_read_ahead,
+            upgrades::a_protocol_that_does_not_read_ends_with_its_peer,
     };
     // What takes much, for few seeds, and on kernels.
     (@heavy $name:ident, $benches:expr) => {
