@@ -72,7 +72,8 @@ pub struct Limits {
     /// as on an upgraded connection, and `upgraded_idle_timeout` holds.
     pub rate_min: u64,
     /// How far a peer may fall behind `rate_min`, and how long it may move nothing at all. Default
-    /// 30 s. Passing it with a request's body: its reader sees an error (408), and the connection is
+    /// 30 s. The server looks eight times in it at the least whether something moved, so silence may last an
+    /// eighth longer. Passing it with a request's body: its reader sees an error (408), and the connection is
     /// closed after the response. With a response: the connection is reset, so that the kernel keeps
     /// nothing of what the peer did not take.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
@@ -133,7 +134,7 @@ pub struct Limits {
     pub linger_max: Duration,
     /// How long no byte may move on an upgraded connection, or of a conversation (see `rate_min`), either way.
     /// Default 1 hour; `None` for protocols that watch their peers themselves. Passing it: close; in a
-    /// conversation, whoever reads the request's content sees an error.
+    /// conversation, whoever reads the request's content sees an error, up to an eighth of the time later.
     #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub upgraded_idle_timeout: Option<Duration>,
     /// How long a handler, or a stream that it made, may keep its thread at a time, between two

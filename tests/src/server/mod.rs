@@ -345,6 +345,7 @@ macro_rules! server_simulated {
                 rates::a_slow_reader_with_a_large_window_may_be_silent,
                 rates::an_upload_below_the_least_rate_is_a_408,
                 rates::a_slow_but_steady_reader_gets_all_of_a_response,
+                rates::who_becomes_silent_is_noticed_in_time,
                 promised::a_stalled_write_leaves_a_promised_handler_alone,
                 buffers::one_handshake_too_many_ends_the_oldest,
                 buffers::a_handshake_that_is_not_taken_is_cut_off_in_time,
