@@ -12,7 +12,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// What a worker knows of its connections. It stays on the worker's thread; its counts may be read from
@@ -245,9 +245,12 @@ impl fmt::Debug for Observed {
 /// Places for connections: as many as there may be by the limits that they share.
 pub(crate) struct Rooms {
     observed: Rc<Observed>,
-    /// Connections, and places kept for those that are about to be accepted.
+    /// Connections, and places kept for those that others may give back.
     taken: Cell<usize>,
+    /// Those who wait for a place.
     waiting: RefCell<Vec<Waker>>,
+    /// Those who are to know when there is none any more.
+    accepting: RefCell<Vec<Waker>>,
 }
 
 impl Rooms {
@@ -256,15 +259,22 @@ impl Rooms {
             observed: Rc::clone(observed),
             taken: Cell::new(0),
             waiting: RefCell::default(),
+            accepting: RefCell::default(),
         })
     }
 
-    /// Waits until there may be one more connection, of at most `max`.
+    /// Waits for a place for one more connection, of at most `max`.
     pub(crate) async fn room(self: &Rc<Self>, max: usize) -> Room {
+        self.vacancy(max).await;
+        self.try_room(max).expect("there was one just now")
+    }
+
+    /// Waits until there may be one more connection, of at most `max`.
+    pub(crate) async fn vacancy(&self, max: usize) {
         let mut is_told = false;
         poll_fn(|context| {
-            if let Some(room) = self.try_room(max) {
-                return Poll::Ready(room);
+            if self.has_room(max) {
+                return Poll::Ready(());
             }
             if !std::mem::replace(&mut is_told, true) {
                 self.observed.limit("connections_max");
@@ -272,7 +282,20 @@ impl Rooms {
             self.waiting.borrow_mut().push(context.waker().clone());
             Poll::Pending
         })
-        .await
+        .await;
+    }
+
+    /// Ready when there may be no more connections than there are, of at most `max`.
+    pub(crate) fn poll_full(&self, max: usize, context: &Context<'_>) -> Poll<()> {
+        if !self.has_room(max) {
+            return Poll::Ready(());
+        }
+        let mut accepting = self.accepting.borrow_mut();
+        // As many accept as there are listeners: few.
+        if !accepting.iter().any(|waker| waker.will_wake(context.waker())) {
+            accepting.push(context.waker().clone());
+        }
+        Poll::Pending
     }
 
     /// May there be one more connection, of at most `max`?
@@ -298,6 +321,9 @@ impl Rooms {
             return None;
         }
         self.taken.set(taken + 1);
+        if taken + 1 == max {
+            self.accepting.take().into_iter().for_each(Waker::wake);
+        }
         Some(Room(Rc::clone(self)))
     }
 }
