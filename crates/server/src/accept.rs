@@ -108,6 +108,8 @@ impl<D: Driver> WayIn<D> {
                 Some(Err(error)) if is_of_the_peer(&error) => {
                     tracing::debug!(target: "peregrine", %error, "a peer gave up");
                 }
+                Some(Err(error))
+                    if has_no_descriptor(&error) && worker.observed.spend_reserve() => {}
                 Some(Err(error)) => {
                     // The connection waits in the backlog until something is freed. Trying again at
                     // once would spin; never trying again would be the end of the server.
@@ -116,6 +118,7 @@ impl<D: Driver> WayIn<D> {
                     worker.observed.refused();
                     let over = worker.driver.sleep_until(worker.driver.now() + pause);
                     first_of(over, worker.ordered(&alarm, Order::Drain)).await;
+                    worker.observed.refill_reserve();
                     pause = (pause * 2).min(PAUSE_MAX);
                 }
             }
@@ -381,10 +384,17 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
+/// Is the process or the system out of descriptors?
+fn has_no_descriptor(error: &io::Error) -> bool {
+    // EMFILE, ENFILE: the numbers are those of every Unix.
+    matches!(error.raw_os_error(), Some(24 | 23))
+}
+
 /// Is the process or the system out of descriptors or memory?
 fn is_exhausted(error: &io::Error) -> bool {
-    // EMFILE, ENFILE, ENOMEM, ENOBUFS; the numbers of the first three are those of every Unix.
-    matches!(error.raw_os_error(), Some(24 | 23 | 12))
+    // ENOMEM, which has the same number on every Unix, and ENOBUFS.
+    has_no_descriptor(error)
+        || error.raw_os_error() == Some(12)
         || error.raw_os_error() == Some(if cfg!(target_os = "linux") { 105 } else { 55 })
         || error.kind() == io::ErrorKind::OutOfMemory
 }

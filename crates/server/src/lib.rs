@@ -62,7 +62,7 @@ pub use listen::Listen;
 pub use live::Live;
 pub use locals::Locals;
 pub use log::{Form, Lines, Log, Style, patterns};
-pub use observe::{Observed, Snapshot};
+pub use observe::{Observed, Reserve, Snapshot};
 pub use overload::{MemoryMax, OverloadLimits};
 pub use page::{FAMILIES, write};
 pub use proxied::ProxyProtocol;

@@ -35,6 +35,19 @@ pub struct Observed {
     traces: Option<Traces>,
     /// Is told how many connections are open, each time that it changes.
     told_open: OnceCell<Box<dyn Fn(usize)>>,
+    reserve: Option<Box<dyn Reserve>>,
+}
+
+/// Descriptors that are kept for a worker that is to be heard when the process has no others.
+///
+/// Who comes while some are missing has one request answered, and the descriptor comes back.
+pub trait Reserve {
+    /// Gives one of them back to the process. False: there is none.
+    fn spend(&self) -> bool;
+    /// Takes those that are missing, as far as the process has some.
+    fn refill(&self);
+    /// Are some missing?
+    fn is_short(&self) -> bool;
 }
 
 /// A worker's counts at one moment.
@@ -94,6 +107,25 @@ impl Observed {
     pub fn tracing(mut self, traces: Option<Traces>) -> Self {
         self.traces = traces;
         self
+    }
+
+    /// The same with descriptors of its own.
+    #[must_use]
+    pub fn reserving(mut self, reserve: impl Reserve + 'static) -> Self {
+        self.reserve = Some(Box::new(reserve));
+        self
+    }
+
+    /// Gives a descriptor back to the process, if one is kept.
+    pub(crate) fn spend_reserve(&self) -> bool {
+        self.reserve.as_ref().is_some_and(|reserve| reserve.spend())
+    }
+
+    /// Something was closed, or may have been.
+    pub(crate) fn refill_reserve(&self) {
+        if let Some(reserve) = &self.reserve {
+            reserve.refill();
+        }
     }
 
     pub(crate) fn take_log(&self) -> Option<Log> {
@@ -303,9 +335,10 @@ impl Rooms {
         self.taken.get() < max
     }
 
-    /// Is there less room than for so many connections?
+    /// Is there less room than for so many connections, or are descriptors missing of those that are kept?
     pub(crate) fn is_nearly_full(&self, max: usize, spare: usize) -> bool {
         max.saturating_sub(self.taken.get()) < spare
+            || self.observed.reserve.as_ref().is_some_and(|reserve| reserve.is_short())
     }
 
     /// A place for a connection that is there already, whether or not there may be one more.
@@ -385,6 +418,7 @@ impl Drop for Open {
             // Its task was dropped, by a panic or by the end of the worker.
             observed.counts.ended.note("lost");
         }
+        observed.refill_reserve();
         observed.wake_if_empty();
     }
 }
