@@ -52,6 +52,7 @@ on_both_drivers! {
     descriptors_come_back_however_connections_end,
     a_server_without_descriptors_neither_spins_nor_dies,
     a_drain_without_descriptors_answers_everybody_who_waits,
+    who_runs_a_server_without_descriptors_is_answered,
     an_endless_stream_that_is_not_to_be_sent_holds_nobody_up,
     too_few_threads_are_told_before_the_first_line,
     too_few_descriptors_are_told_before_the_first_line,
@@ -255,6 +256,32 @@ fn a_drain_without_descriptors_answers_everybody_who_waits(driver: &str) {
     }
 }
 
+fn who_runs_a_server_without_descriptors_is_answered(driver: &str) {
+    let settings = [("DESCRIPTORS", "64"), ("ADMIN", "127.0.0.1:0")];
+    let Some(server) = Server::start(driver, &settings) else { return };
+    let peers: Vec<_> = (0..150).map(|_| server.connect()).collect();
+    server.until("all descriptors are used", |server| server.descriptors() >= 64);
+    let admin = server.admin.clone().expect("it has an admin listener");
+    let connect = || {
+        let peer = TcpStream::connect(&admin).expect("it listens");
+        peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+        peer
+    };
+    for round in 0..10 {
+        // One who says nothing keeps nobody else out.
+        let silent = connect();
+        let mut peer = connect();
+        peer.write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").expect("the kernel takes it");
+        let mut answer = String::new();
+        let read = peer.read_to_string(&mut answer);
+        assert!(read.is_ok() && answer.starts_with("HTTP/1.1 200 "), "{round}: {read:?} {answer}");
+        drop(silent);
+    }
+    drop(peers);
+    server.until("all are gone", |server| server.descriptors() <= server.base);
+    server.ends_well();
+}
+
 fn too_few_descriptors_are_told_before_the_first_line(driver: &str) {
     const ENOUGH: u32 = 32;
     // Whoever starts a server may hand descriptors of its own to it.
@@ -412,6 +439,8 @@ fn a_second_signal_ends_what_the_first_waits_for(driver: &str) {
 struct Server {
     process: Child,
     address: String,
+    /// Where its admin listener is, if it has one.
+    admin: Option<String>,
     /// What it says after its first line.
     report: mpsc::Receiver<String>,
     /// Descriptors that it has open without any connection.
@@ -437,13 +466,14 @@ impl Server {
         }
         let (_, rest) = line.split_once("http://").unwrap_or_else(|| panic!("no address: {line}"));
         let address = rest.split([',', ';']).next().expect("one piece at least").to_owned();
+        let admin = line.split_once("admin http://").map(|(_, admin)| admin.trim().to_owned());
         let (sender, report) = mpsc::channel();
         thread::spawn(move || {
             let mut text = String::new();
             let _ = errors.read_to_string(&mut text);
             let _ = sender.send(text);
         });
-        let mut server = Self { process, address, report, base: 0, _turn: turn };
+        let mut server = Self { process, address, admin, report, base: 0, _turn: turn };
         // What is opened at the first connection only is open then.
         server.answers();
         thread::sleep(Duration::from_millis(50));
@@ -657,7 +687,11 @@ fn the_child_serves_until_it_is_told_to_end() {
         shutdown_timeout: Duration::from_secs(number("SHUTDOWN_SECONDS").unwrap_or(1)),
         ..Limits::default()
     };
-    let served = peregrine::Server::bind("127.0.0.1:0")
+    let mut server = peregrine::Server::bind("127.0.0.1:0");
+    if let Ok(address) = std::env::var("ADMIN") {
+        server = server.admin(address);
+    }
+    let served = server
         .driver(choice)
         .workers(number("WORKERS").map_or(NonZeroUsize::MIN, |count| {
             NonZeroUsize::new(count as usize).expect("at least one")

@@ -1,7 +1,8 @@
 //! The listener for those who run the server: metrics, probes, and what it does at this moment.
 //!
-//! It has a thread and limits of its own, on tokio, so that it answers while all workers are blocked or
-//! flooded, and it ends after them. [`app`] is for those who want its pages on their own listener.
+//! It has a thread, limits and a few descriptors of its own, on tokio, so that it answers while all workers
+//! are blocked or flooded, and it ends after them. [`app`] is for those who want its pages on their own
+//! listener.
 //!
 //! `view.rs` is what workers show, `pages.rs` what is made of that.
 
@@ -24,8 +25,14 @@ use crate::socket_file::FileOwner;
 use crate::threads;
 use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
+#[cfg(unix)]
+use peregrine_server::Reserve;
 use peregrine_server::{Limits, Listen, Observed, Order, OverloadLimits, Shared, WorkerLimits};
 use peregrine_web::App;
+#[cfg(unix)]
+use std::cell::RefCell;
+#[cfg(unix)]
+use std::fs::File;
 use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
@@ -226,11 +233,51 @@ fn run(
         driver.spawn_boxed(Box::pin(view::watch(driver.clone(), Arc::downgrade(views))));
         let ordered = orders.subscribe();
         driver.spawn_boxed(Box::pin(leave_with(views.orders(), orders, shared)));
-        let observed = Rc::new(Observed::default());
+        let observed = Rc::new(observed());
         let limits = WorkerLimits { spare_connections: SPARE_CONNECTIONS, ..limits().into() };
         peregrine_server::run(driver, listens, application, limits, observed, ordered, None).await
     })?
     .map(drop)
+}
+
+/// So many connections have a descriptor each when the process has none left.
+#[cfg(unix)]
+const KEPT_DESCRIPTORS: usize = 2;
+
+/// Descriptors that nobody else in the process has.
+#[cfg(unix)]
+struct Kept(RefCell<Vec<File>>);
+
+#[cfg(unix)]
+impl Reserve for Kept {
+    fn spend(&self) -> bool {
+        self.0.borrow_mut().pop().is_some()
+    }
+
+    fn refill(&self) {
+        let mut all = self.0.borrow_mut();
+        while all.len() < KEPT_DESCRIPTORS
+            && let Ok(file) = File::open("/dev/null")
+        {
+            all.push(file);
+        }
+    }
+
+    fn is_short(&self) -> bool {
+        self.0.borrow().len() < KEPT_DESCRIPTORS
+    }
+}
+
+#[cfg(unix)]
+fn observed() -> Observed {
+    let kept = Kept(RefCell::default());
+    kept.refill();
+    Observed::default().reserving(kept)
+}
+
+#[cfg(not(unix))]
+fn observed() -> Observed {
+    Observed::default()
 }
 
 /// Leaves the place to the process that serves in place of this one, if that has it.

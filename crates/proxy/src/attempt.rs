@@ -114,7 +114,7 @@ pub(crate) struct Failed {
 pub(crate) struct Order<'a> {
     pub(crate) set: &'a Arc<Set>,
     pub(crate) number: usize,
-    pub(crate) pool: &'a Pool,
+    pub(crate) pool: &'a Rc<Pool>,
     pub(crate) is_upgrade: bool,
     pub(crate) progress: &'a Rc<Progress>,
     pub(crate) interims: &'a Interims,

@@ -5,9 +5,11 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1};
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 /// The way to requests on a connection.
 pub(crate) enum Sender {
@@ -67,6 +69,16 @@ pub(crate) struct Pool {
     shared: RefCell<Vec<(Shared, Instant)>>,
     idle_max: usize,
     idle_timeout: Duration,
+    /// Ends those whose time is over, while there are any.
+    sweeper: RefCell<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if let Some(sweeper) = self.sweeper.take() {
+            sweeper.abort();
+        }
+    }
 }
 
 impl Pool {
@@ -77,6 +89,7 @@ impl Pool {
             shared: RefCell::default(),
             idle_max,
             idle_timeout,
+            sweeper: RefCell::default(),
         })
     }
 
@@ -88,7 +101,7 @@ impl Pool {
         }
         let _ = is_upgrade;
         let mut idle = self.idle.borrow_mut();
-        self.drop_old(&mut idle);
+        self.drop_old(&mut idle, Instant::now());
         let mut busy = Vec::new();
         let found = loop {
             let Some((mut sender, since)) = idle.pop() else { break None };
@@ -107,27 +120,23 @@ impl Pool {
     #[cfg(feature = "tls")]
     fn take_shared(&self) -> Option<Shared> {
         let mut all = self.shared.borrow_mut();
-        // The stock itself has one.
-        let users = |shared: &Shared| Rc::strong_count(&shared.users) - 1;
         let has_room = |shared: &Shared| {
-            u32::try_from(users(shared)).is_ok_and(|users| users < shared.users_max)
+            u32::try_from(shared.users()).is_ok_and(|users| users < shared.users_max)
         };
-        all.retain(|(shared, since)| {
-            let is_old = users(shared) == 0 && since.elapsed() >= self.idle_timeout;
-            !shared.sender.is_closed() && !is_old
-        });
+        self.drop_old_shared(&mut all, Instant::now());
         let (shared, since) = all.iter_mut().find(|(shared, _)| has_room(shared))?;
         *since = Instant::now();
         Some(shared.clone())
     }
 
     /// Notes a connection that others may share from now on.
-    pub(crate) fn share(&self, sender: &Sender) {
+    pub(crate) fn share(self: &Rc<Self>, sender: &Sender) {
         #[cfg(feature = "tls")]
         if let Sender::Http2(shared) = sender {
             let mut all = self.shared.borrow_mut();
             if all.len() < self.idle_max {
                 all.push((shared.clone(), Instant::now()));
+                self.sweep_later();
             }
         }
         let _ = sender;
@@ -149,13 +158,14 @@ impl Pool {
         self.shared.borrow_mut().clear();
     }
 
-    pub(crate) fn give(&self, sender: Sender) {
+    pub(crate) fn give(self: &Rc<Self>, sender: Sender) {
         match sender {
             Sender::Http1(sender) => {
                 let mut idle = self.idle.borrow_mut();
-                self.drop_old(&mut idle);
+                self.drop_old(&mut idle, Instant::now());
                 if !sender.is_closed() && idle.len() < self.idle_max {
                     idle.push((sender, Instant::now()));
+                    self.sweep_later();
                 }
             }
             #[cfg(feature = "tls")]
@@ -164,14 +174,69 @@ impl Pool {
                 let known = all.iter_mut().find(|(one, _)| Rc::ptr_eq(&one.users, &mine.users));
                 if let Some((_, since)) = known {
                     *since = Instant::now();
+                    self.sweep_later();
                 }
             }
         }
     }
 
     /// The oldest come first.
-    fn drop_old<T>(&self, idle: &mut Vec<(T, Instant)>) {
-        let old = idle.iter().take_while(|(_, since)| since.elapsed() >= self.idle_timeout).count();
+    fn drop_old<T>(&self, idle: &mut Vec<(T, Instant)>, now: Instant) {
+        let is_old = |since: Instant| now.saturating_duration_since(since) >= self.idle_timeout;
+        let old = idle.iter().take_while(|(_, since)| is_old(*since)).count();
         idle.drain(..old);
+    }
+
+    #[cfg(feature = "tls")]
+    fn drop_old_shared(&self, all: &mut Vec<(Shared, Instant)>, now: Instant) {
+        all.retain(|(shared, since)| {
+            let passed = now.saturating_duration_since(*since);
+            let is_old = shared.users() == 0 && passed >= self.idle_timeout;
+            !shared.sender.is_closed() && !is_old
+        });
+    }
+
+    /// Sees to it that connections end in time, though nobody asks for one. Without a runtime that is left to who does.
+    fn sweep_later(self: &Rc<Self>) {
+        let mut sweeper = self.sweeper.borrow_mut();
+        let is_there = sweeper.as_ref().is_some_and(|sweeper| !sweeper.is_finished());
+        if !is_there && Handle::try_current().is_ok() {
+            *sweeper = Some(tokio::task::spawn_local(sweep(Rc::downgrade(self))));
+        }
+    }
+
+    /// Ends those whose time is over. When is the next look? `None`: nothing is left that ends by its time.
+    fn sweep(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let mut idle = self.idle.borrow_mut();
+        self.drop_old(&mut idle, now);
+        let first = idle.first().map(|(_, since)| *since);
+        #[cfg(feature = "tls")]
+        let first = {
+            let mut all = self.shared.borrow_mut();
+            self.drop_old_shared(&mut all, now);
+            // Those that have users are looked at again.
+            let shared = |(shared, since): &(Shared, Instant)| match shared.users() {
+                0 => *since,
+                _ => now,
+            };
+            first.into_iter().chain(all.iter().map(shared)).min()
+        };
+        first?.checked_add(self.idle_timeout)
+    }
+}
+
+#[cfg(feature = "tls")]
+impl Shared {
+    /// Requests on the connection. The stock itself counts as none.
+    fn users(&self) -> usize {
+        Rc::strong_count(&self.users) - 1
+    }
+}
+
+/// Ends connections of the stock when their time is over, until there are none.
+async fn sweep(pool: Weak<Pool>) {
+    while let Some(next) = pool.upgrade().and_then(|pool| pool.sweep()) {
+        tokio::time::sleep_until(next.into()).await;
     }
 }

@@ -277,7 +277,7 @@ impl Proxy {
             let upstream = &set.all[number];
             let request = self.request(&method, upstream, path, &map, parts, body)?;
             let progress = Rc::<Progress>::default();
-            let (pool, timeouts) = (&*self.pools[number], self.timeouts);
+            let (pool, timeouts) = (&self.pools[number], self.timeouts);
             let order =
                 Order { set, number, pool, is_upgrade, progress: &progress, interims, timeouts };
             let sent = send(&order, request).await;

@@ -89,22 +89,28 @@ impl<D: Driver> WayIn<D> {
                     continue;
                 }
             }
-            let room = before(self.room(), worker.ordered(&alarm, Order::Drain)).await;
-            let Some(room) = room else { return };
+            let vacancy = before(self.vacancy(), worker.ordered(&alarm, Order::Drain)).await;
+            if vacancy.is_none() {
+                return;
+            }
             let accepted =
                 before(self.accept(listener), worker.ordered(&alarm, Order::Drain)).await;
             let Some(accepted) = accepted else { return };
             match accepted {
-                Ok(stream) => {
+                // The last place is taken.
+                None => {}
+                Some(Ok((room, stream))) => {
                     pause = PAUSE_MIN;
                     self.follow_settings();
                     self.open_or_pass(room, stream);
                 }
                 // The peer was gone before it was accepted.
-                Err(error) if is_of_the_peer(&error) => {
+                Some(Err(error)) if is_of_the_peer(&error) => {
                     tracing::debug!(target: "peregrine", %error, "a peer gave up");
                 }
-                Err(error) => {
+                Some(Err(error))
+                    if has_no_descriptor(&error) && worker.observed.spend_reserve() => {}
+                Some(Err(error)) => {
                     // The connection waits in the backlog until something is freed. Trying again at
                     // once would spin; never trying again would be the end of the server.
                     let remedy = remedy(&error);
@@ -112,6 +118,7 @@ impl<D: Driver> WayIn<D> {
                     worker.observed.refused();
                     let over = worker.driver.sleep_until(worker.driver.now() + pause);
                     first_of(over, worker.ordered(&alarm, Order::Drain)).await;
+                    worker.observed.refill_reserve();
                     pause = (pause * 2).min(PAUSE_MAX);
                 }
             }
@@ -135,22 +142,23 @@ impl<D: Driver> WayIn<D> {
         worker.wicket.makes_room(&worker.wheel, worker.driver.now())
     }
 
-    /// A place for one more connection. One that would be too many stays in the kernel's backlog, or with the
-    /// worker that accepted it. Settings that change meanwhile may allow it earlier.
-    async fn room(&mut self) -> Room {
-        loop {
-            if let Some(room) = self.try_room() {
-                return room;
-            }
+    /// Ends when there is a place for one more connection. One that would be too many stays in the kernel's backlog, or
+    /// with the worker that accepted it. Settings that change meanwhile may allow it earlier.
+    async fn vacancy(&mut self) {
+        while !self.has_room() {
             self.shut();
             let door = &self.entrance.door;
-            let room = door.rooms.room(door.limits.connections_max);
-            let Some(live) = self.live.as_mut() else { return room.await };
-            if let Some(room) = before(room, told(live)).await {
-                return room;
+            let vacancy = door.rooms.vacancy(door.limits.connections_max);
+            let Some(live) = self.live.as_mut() else { return vacancy.await };
+            if before(vacancy, told(live)).await.is_none() {
+                self.entrance = renewed(&self.entrance, live);
             }
-            self.entrance = renewed(&self.entrance, live);
         }
+    }
+
+    fn has_room(&self) -> bool {
+        let door = &self.entrance.door;
+        door.rooms.has_room(door.limits.connections_max)
     }
 
     fn try_room(&self) -> Option<Room> {
@@ -158,26 +166,33 @@ impl<D: Driver> WayIn<D> {
         door.rooms.try_room(door.limits.connections_max)
     }
 
-    /// The next connection in the kernel's queue. Meanwhile those that other workers pass are opened.
+    /// The next connection in the kernel's queue, with its place. Meanwhile those that other workers pass are opened.
+    /// `None`: there is no place any more, since another listener has given it away.
     async fn accept(
         &mut self,
         listener: &impl Listener<Stream = D::Stream>,
-    ) -> io::Result<D::Stream> {
+    ) -> Option<io::Result<(Room, D::Stream)>> {
         let mut accepted = pin!(listener.accept());
         poll_fn(|context| {
             self.open_passed(context);
-            accepted.as_mut().poll(context)
+            let door = &self.entrance.door;
+            if door.rooms.poll_full(door.limits.connections_max, context).is_ready() {
+                return Poll::Ready(None);
+            }
+            // Only now: a listener to which nobody comes keeps no place from the others.
+            let room = || self.try_room().expect("there was one just now");
+            accepted.as_mut().poll(context).map_ok(|stream| (room(), stream)).map(Some)
         })
         .await
     }
 
-    /// Opens what others have passed, as long as there are places beside the one for who is accepted next.
+    /// Opens what others have passed, as long as there is a place beside the one for who is accepted next.
     fn open_passed(&mut self, context: &Context<'_>) {
         let Some(Spreading { member, listener }) = &self.spreading else { return };
         let (member, listener) = (Rc::clone(member), *listener);
         loop {
             let door = &self.entrance.door;
-            let is_full = !door.rooms.has_room(door.limits.connections_max);
+            let is_full = !door.rooms.has_room(door.limits.connections_max.saturating_sub(1));
             if is_full || account::filling() >= Filling::Tight {
                 return member.shut(listener);
             }
@@ -282,9 +297,12 @@ impl<D: Driver> WayIn<D> {
         let worker = &self.worker;
         let cut = worker.wheel.alarm();
         let (mut pause, mut tries) = (PAUSE_MIN, LAST_TRIES);
-        while worker.order() < Order::Cut
-            && let Some(room) = self.try_room()
-        {
+        loop {
+            // Whoever has a place now leaves it soon: connections that are idle are closed in a moment.
+            let door = &self.entrance.door;
+            let room = door.rooms.room(door.limits.connections_max);
+            let room = before(room, worker.ordered(&cut, Order::Cut)).await;
+            let Some(room) = room.filter(|_| worker.order() < Order::Cut) else { return };
             let over = worker.driver.sleep_until(worker.driver.now() + LAST_PAUSE);
             let over = first_of(over, worker.ordered(&cut, Order::Cut));
             match before(listener.accept(), over).await {
@@ -366,10 +384,17 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
+/// Is the process or the system out of descriptors?
+fn has_no_descriptor(error: &io::Error) -> bool {
+    // EMFILE, ENFILE: the numbers are those of every Unix.
+    matches!(error.raw_os_error(), Some(24 | 23))
+}
+
 /// Is the process or the system out of descriptors or memory?
 fn is_exhausted(error: &io::Error) -> bool {
-    // EMFILE, ENFILE, ENOMEM, ENOBUFS; the numbers of the first three are those of every Unix.
-    matches!(error.raw_os_error(), Some(24 | 23 | 12))
+    // ENOMEM, which has the same number on every Unix, and ENOBUFS.
+    has_no_descriptor(error)
+        || error.raw_os_error() == Some(12)
         || error.raw_os_error() == Some(if cfg!(target_os = "linux") { 105 } else { 55 })
         || error.kind() == io::ErrorKind::OutOfMemory
 }

@@ -20,7 +20,7 @@ pub(crate) enum Wait {
     Handler,
     /// The whole exchange.
     Exchange,
-    /// The next look whether a peer that ended its side is there.
+    /// The next look whether a peer is there that ended its side, or of whom nothing is received.
     Probe,
     /// The next bytes of a peer that was answered for the last time.
     Silence,

@@ -72,7 +72,8 @@ pub struct Limits {
     /// as on an upgraded connection, and `upgraded_idle_timeout` holds.
     pub rate_min: u64,
     /// How far a peer may fall behind `rate_min`, and how long it may move nothing at all. Default
-    /// 30 s. Passing it with a request's body: its reader sees an error (408), and the connection is
+    /// 30 s. The server looks eight times in it at the least whether something moved, so silence may last an
+    /// eighth longer. Passing it with a request's body: its reader sees an error (408), and the connection is
     /// closed after the response. With a response: the connection is reset, so that the kernel keeps
     /// nothing of what the peer did not take.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
@@ -97,7 +98,8 @@ pub struct Limits {
     #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub lifetime_max: Option<Duration>,
     /// Connections open at a time, per worker. Default 16,384. When it is reached, further
-    /// connections wait in the kernel's backlog.
+    /// connections wait in the kernel's backlog. Listeners without limits of their own share them: whoever comes
+    /// first has a place, at whichever of them.
     pub connections_max: usize,
     /// From the connection's start to the end of the TLS handshake. Default 10 s. Passing it: close.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
@@ -117,7 +119,9 @@ pub struct Limits {
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub unread_body_bytes_max: usize,
     /// What is read ahead of a connection of HTTP/1.1 while its request is answered: requests that follow it, and
-    /// whether the peer leaves. Default 16 KiB. When it is reached, nothing more is read until the response is written.
+    /// whether the peer leaves. Default 16 KiB. When it is reached, nothing more is read until the response is written, and
+    /// the kernel is asked now and then whether the peer broke the connection off: within 10 s of that the handler ends. That
+    /// a peer only ended its side behind so much is not seen before that.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub read_ahead_bytes_max: usize,
     /// After an answer that ends the connection while the peer still sends, the server goes on reading,
@@ -131,7 +135,7 @@ pub struct Limits {
     pub linger_max: Duration,
     /// How long no byte may move on an upgraded connection, or of a conversation (see `rate_min`), either way.
     /// Default 1 hour; `None` for protocols that watch their peers themselves. Passing it: close; in a
-    /// conversation, whoever reads the request's content sees an error.
+    /// conversation, whoever reads the request's content sees an error, up to an eighth of the time later.
     #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub upgraded_idle_timeout: Option<Duration>,
     /// How long a handler, or a stream that it made, may keep its thread at a time, between two

@@ -11,6 +11,10 @@ pub(crate) struct Rate {
     pub(crate) slack: Duration,
 }
 
+/// So often in a slack the server looks at the least whether something moved. Only a look tells, and silence
+/// counts from there: a peer may be silent for the slack and one part more.
+const LOOKS: u32 = 8;
+
 /// How much longer the peer may take, from the bytes that it moved while the server waited for it.
 ///
 /// A peer begins with the whole slack. Waiting takes from it, second by second, and each byte gives
@@ -32,9 +36,17 @@ impl Meter {
         Self { count, ..Self::default() }
     }
 
-    /// The server waits for the peer. Returns until when, if no byte moves; that time may have passed.
+    /// The server waits for the peer. Returns when to look again; that time has passed if the peer is late.
     /// `count` is the number of bytes moved so far, ever.
     pub(crate) fn wait(&mut self, now: Duration, count: u64, rate: Rate) -> Duration {
+        match self.until(now, count, rate) {
+            Duration::MAX => Duration::MAX,
+            until => until.min(now.saturating_add(rate.slack / LOOKS)),
+        }
+    }
+
+    /// Until when the peer may take if no byte moves.
+    fn until(&mut self, now: Duration, count: u64, rate: Rate) -> Duration {
         if let Some((_, until)) = self.waiting
             && count == self.count
         {
@@ -63,7 +75,7 @@ impl Meter {
 
     /// Is the slack used up?
     pub(crate) fn is_late(&mut self, now: Duration, count: u64, rate: Rate) -> bool {
-        self.wait(now, count, rate) <= now
+        self.until(now, count, rate) <= now
     }
 }
 
@@ -119,9 +131,9 @@ mod tests {
     #[test]
     fn the_time_stands_still_while_nothing_moves() {
         let mut meter = Meter::default();
-        let until = meter.wait(seconds(1), 0, RATE);
+        let until = meter.until(seconds(1), 0, RATE);
         for now in 2..100 {
-            assert_eq!(meter.wait(seconds(now), 0, RATE), until);
+            assert_eq!(meter.until(seconds(now), 0, RATE), until);
         }
     }
 
@@ -135,6 +147,32 @@ mod tests {
             meter.pause(now, 0, RATE);
             now += seconds(1000);
         }
-        assert_eq!(meter.wait(now, 0, RATE), now + seconds(10));
+        assert_eq!(meter.until(now, 0, RATE), now + seconds(10));
+    }
+
+    #[test]
+    fn silence_is_noticed_a_part_of_the_slack_late_at_the_most() {
+        for rate in [RATE, Rate { min: 0, ..RATE }] {
+            for last in 1..=90_u32 {
+                let last = Duration::from_millis(u64::from(last) * 333);
+                let mut meter = Meter::default();
+                let (mut now, mut looks) = (Duration::ZERO, 0);
+                // Nobody looks but when the meter asked for it.
+                while !meter.is_late(now, if now < last { 0 } else { 1_000_000 }, rate) {
+                    now = meter.wait(now, if now < last { 0 } else { 1_000_000 }, rate);
+                    looks += 1;
+                }
+                let silence = now - last;
+                assert!(silence >= rate.slack, "{silence:?} after {last:?}");
+                assert!(silence <= rate.slack + rate.slack / LOOKS, "{silence:?} after {last:?}");
+                assert!(looks <= 2 * (LOOKS + 1), "{looks} looks");
+            }
+        }
+    }
+
+    #[test]
+    fn who_may_be_silent_for_ever_is_not_looked_at() {
+        let rate = Rate { min: 0, slack: Duration::MAX };
+        assert_eq!(Meter::default().wait(seconds(7), 1, rate), Duration::MAX);
     }
 }

@@ -12,7 +12,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// What a worker knows of its connections. It stays on the worker's thread; its counts may be read from
@@ -35,6 +35,19 @@ pub struct Observed {
     traces: Option<Traces>,
     /// Is told how many connections are open, each time that it changes.
     told_open: OnceCell<Box<dyn Fn(usize)>>,
+    reserve: Option<Box<dyn Reserve>>,
+}
+
+/// Descriptors that are kept for a worker that is to be heard when the process has no others.
+///
+/// Who comes while some are missing has one request answered, and the descriptor comes back.
+pub trait Reserve {
+    /// Gives one of them back to the process. False: there is none.
+    fn spend(&self) -> bool;
+    /// Takes those that are missing, as far as the process has some.
+    fn refill(&self);
+    /// Are some missing?
+    fn is_short(&self) -> bool;
 }
 
 /// A worker's counts at one moment.
@@ -94,6 +107,25 @@ impl Observed {
     pub fn tracing(mut self, traces: Option<Traces>) -> Self {
         self.traces = traces;
         self
+    }
+
+    /// The same with descriptors of its own.
+    #[must_use]
+    pub fn reserving(mut self, reserve: impl Reserve + 'static) -> Self {
+        self.reserve = Some(Box::new(reserve));
+        self
+    }
+
+    /// Gives a descriptor back to the process, if one is kept.
+    pub(crate) fn spend_reserve(&self) -> bool {
+        self.reserve.as_ref().is_some_and(|reserve| reserve.spend())
+    }
+
+    /// Something was closed, or may have been.
+    pub(crate) fn refill_reserve(&self) {
+        if let Some(reserve) = &self.reserve {
+            reserve.refill();
+        }
     }
 
     pub(crate) fn take_log(&self) -> Option<Log> {
@@ -245,9 +277,12 @@ impl fmt::Debug for Observed {
 /// Places for connections: as many as there may be by the limits that they share.
 pub(crate) struct Rooms {
     observed: Rc<Observed>,
-    /// Connections, and places kept for those that are about to be accepted.
+    /// Connections, and places kept for those that others may give back.
     taken: Cell<usize>,
+    /// Those who wait for a place.
     waiting: RefCell<Vec<Waker>>,
+    /// Those who are to know when there is none any more.
+    accepting: RefCell<Vec<Waker>>,
 }
 
 impl Rooms {
@@ -256,15 +291,22 @@ impl Rooms {
             observed: Rc::clone(observed),
             taken: Cell::new(0),
             waiting: RefCell::default(),
+            accepting: RefCell::default(),
         })
     }
 
-    /// Waits until there may be one more connection, of at most `max`.
+    /// Waits for a place for one more connection, of at most `max`.
     pub(crate) async fn room(self: &Rc<Self>, max: usize) -> Room {
+        self.vacancy(max).await;
+        self.try_room(max).expect("there was one just now")
+    }
+
+    /// Waits until there may be one more connection, of at most `max`.
+    pub(crate) async fn vacancy(&self, max: usize) {
         let mut is_told = false;
         poll_fn(|context| {
-            if let Some(room) = self.try_room(max) {
-                return Poll::Ready(room);
+            if self.has_room(max) {
+                return Poll::Ready(());
             }
             if !std::mem::replace(&mut is_told, true) {
                 self.observed.limit("connections_max");
@@ -272,7 +314,20 @@ impl Rooms {
             self.waiting.borrow_mut().push(context.waker().clone());
             Poll::Pending
         })
-        .await
+        .await;
+    }
+
+    /// Ready when there may be no more connections than there are, of at most `max`.
+    pub(crate) fn poll_full(&self, max: usize, context: &Context<'_>) -> Poll<()> {
+        if !self.has_room(max) {
+            return Poll::Ready(());
+        }
+        let mut accepting = self.accepting.borrow_mut();
+        // As many accept as there are listeners: few.
+        if !accepting.iter().any(|waker| waker.will_wake(context.waker())) {
+            accepting.push(context.waker().clone());
+        }
+        Poll::Pending
     }
 
     /// May there be one more connection, of at most `max`?
@@ -280,9 +335,10 @@ impl Rooms {
         self.taken.get() < max
     }
 
-    /// Is there less room than for so many connections?
+    /// Is there less room than for so many connections, or are descriptors missing of those that are kept?
     pub(crate) fn is_nearly_full(&self, max: usize, spare: usize) -> bool {
         max.saturating_sub(self.taken.get()) < spare
+            || self.observed.reserve.as_ref().is_some_and(|reserve| reserve.is_short())
     }
 
     /// A place for a connection that is there already, whether or not there may be one more.
@@ -298,6 +354,9 @@ impl Rooms {
             return None;
         }
         self.taken.set(taken + 1);
+        if taken + 1 == max {
+            self.accepting.take().into_iter().for_each(Waker::wake);
+        }
         Some(Room(Rc::clone(self)))
     }
 }
@@ -359,6 +418,7 @@ impl Drop for Open {
             // Its task was dropped, by a panic or by the end of the worker.
             observed.counts.ended.note("lost");
         }
+        observed.refill_reserve();
         observed.wake_if_empty();
     }
 }

@@ -4,6 +4,7 @@ use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::exchange::{Exchange, InProgress};
 use crate::link::{For, Link, Turn};
+use crate::probes::Probes;
 use bytes::Bytes;
 use http::HeaderMap;
 use peregrine_driver::Driver;
@@ -22,6 +23,8 @@ pub(crate) struct Upgrade {
     outgoing: Outgoing,
     /// There is room for more of what the peer sends.
     is_reading: bool,
+    /// Looks whether the peer is there while there is none.
+    probes: Probes,
 }
 
 impl Upgrade {
@@ -31,7 +34,8 @@ impl Upgrade {
         let outgoing = Outgoing::default();
         let io = Upgraded::new(reader, outgoing.clone());
         exchange.begin_protocol(upgrade, io);
-        Self { exchange, incoming: Some(writer), outgoing, is_reading: false }
+        let probes = Probes::default();
+        Self { exchange, incoming: Some(writer), outgoing, is_reading: false, probes }
     }
 
     /// The request that asked for the protocol.
@@ -67,6 +71,7 @@ impl Upgrade {
         } else if !self.exchange.has_protocol() && link.io.writer.plain.is_empty() {
             return Turn::linger(Ended::Upgraded);
         }
+        self.watch_peer(link);
         if has_moved || link.io.deadlines.of(Wait::Traffic).is_none() {
             self.begin_idling(link);
         }
@@ -104,6 +109,17 @@ impl Upgrade {
             return false;
         }
         true
+    }
+
+    /// Where nothing is received, only the kernel knows that the peer broke the connection off. It is asked
+    /// now and then.
+    fn watch_peer<D: Driver>(&mut self, link: &mut Link<'_, D>) {
+        if !self.is_reading {
+            self.probes.begin(|| link.worker.driver.now(), &mut link.io.deadlines);
+        } else if link.io.deadlines.of(Wait::Probe).is_some() {
+            self.probes = Probes::default();
+            link.io.deadlines.clear(Wait::Probe);
+        }
     }
 
     /// The connection is over: neither way goes on.

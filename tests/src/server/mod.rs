@@ -103,6 +103,7 @@ macro_rules! server {
             timeouts::a_route_s_timeout_is_kept,
             timeouts::a_stalled_reader_is_cut_off_in_time,
             limits::one_connection_too_many_waits,
+            limits::listeners_share_the_last_place,
             limits::a_long_target_is_a_414,
             limits::a_large_head_is_a_431,
             limits::accepting_goes_on_after_errors,
@@ -145,6 +146,8 @@ macro_rules! server {
             endings::a_peer_that_does_not_go_on_is_left,
             buffers::a_stream_of_empty_pieces_starves_nobody,
             drain::requests_that_cross_the_order_are_answered,
+            drain::a_full_server_answers_everybody_who_waits,
+            drain::a_cut_ends_a_full_server,
             drain::a_lame_duck_accepts_and_answers,
             kept::a_body_that_is_read_no_more_is_thrown_away,
             kept::a_late_reader_hears_that_its_peer_left,
@@ -241,6 +244,8 @@ macro_rules! server {
             surprises::a_cut_stream_to_http_1_0_does_not_look_whole,
             surprises::a_late_stream_to_http_1_0_does_not_look_whole,
             surprises::a_reset_is_noticed_before_the_body_is_asked_for,
+            surprises::a_reset_is_noticed_behind_all_that_is_read_ahead,
+            upgrades::a_protocol_that_does_not_read_ends_with_its_peer,
         );
     };
     // What takes much, for few seeds, and on kernels.
@@ -340,6 +345,7 @@ macro_rules! server_simulated {
                 rates::a_steady_upload_may_take_hours,
                 rates::a_slow_reader_with_a_large_window_may_be_silent,
                 rates::an_upload_below_the_least_rate_is_a_408,
+                rates::who_becomes_silent_is_noticed_in_time,
                 rates::a_slow_but_steady_reader_gets_all_of_a_response,
                 promised::a_stalled_write_leaves_a_promised_handler_alone,
                 buffers::one_handshake_too_many_ends_the_oldest,

@@ -45,6 +45,7 @@ on_both_drivers! {
     a_segment_that_some_servers_take_for_dots_is_one,
     what_is_too_large_is_refused_before_anybody_is_asked,
     an_answer_before_the_content_was_sent_reaches_the_client_and_its_connection_is_given_back,
+    a_connection_that_waits_ends_in_time_though_nobody_asks,
     a_tunnel_that_one_side_has_ended_does_not_stay_for_ever,
     a_request_that_says_so_goes_no_further,
     trailers_say_nothing_of_who_asks_and_how_it_came,
@@ -955,6 +956,32 @@ fn an_answer_before_the_content_was_sent_reaches_the_client_and_its_connection_i
     }
     wait_for(|| left.load(Ordering::SeqCst) == came.load(Ordering::SeqCst));
     assert_eq!((upstreams.states()[0].busy, upstreams.states()[0].failures), (0, 0));
+}
+
+fn a_connection_that_waits_ends_in_time_though_nobody_asks(choice: DriverChoice) {
+    let left = Arc::new(AtomicUsize::new(0));
+    let noted = Arc::clone(&left);
+    let (url, _) = peer(move |_, mut stream| {
+        while !head_of(&mut stream).is_empty() {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+        noted.fetch_add(1, Ordering::SeqCst);
+    });
+    let upstreams = Upstreams::new([url]).expect("a URL");
+    let short = |proxy: Proxy| proxy.keep_connections(8, Duration::from_millis(300));
+    let Some(proxy) = proxy(choice, upstreams, short) else { return };
+    for round in 1..=2 {
+        let mut client = connect(&proxy);
+        client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
+        assert_eq!(status(&head_of(&mut client)), 200);
+        wait_for(|| left.load(Ordering::SeqCst) == round);
+    }
+    // One that waits does not hold the end up.
+    let mut client = connect(&proxy);
+    client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
+    assert_eq!(status(&head_of(&mut client)), 200);
+    drop(client);
+    proxy.shut_down().expect("it ends in order");
 }
 
 fn a_tunnel_that_one_side_has_ended_does_not_stay_for_ever(choice: DriverChoice) {

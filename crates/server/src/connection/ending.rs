@@ -58,6 +58,11 @@ impl<D: Driver> Connection<D> {
                 self.worker.observed.limit("handshake_timeout");
                 return Some(self.abandon(session, Ended::HandshakeLate));
             }
+            Phase::Upgraded(_) if wait == Wait::Probe => {
+                // The turn sets the time of the next one.
+                let has_left = self.stream.is_broken();
+                return has_left.then(|| self.abandon(session, Ended::PeerLeft));
+            }
             Phase::Upgraded(_) => {
                 self.worker.observed.limit("upgraded_idle_timeout");
                 Close { ended: Ended::Idle, lingers: false }

@@ -15,6 +15,7 @@ use crate::ended::Ended;
 use crate::exchange::{Exchange, InProgress, Panicked, RequestName};
 use crate::link::{For, Link, Turn};
 use crate::meter::Meter;
+use crate::probes::Probes;
 use crate::quiet::Quiet;
 use crate::respond;
 use crate::upload::Upload;
@@ -29,11 +30,6 @@ use peregrine_web::{Problem, Request, Response};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-
-/// The first pause between two probes of a peer that ended its sending side, doubled each time up
-/// to the last.
-const PROBE_PAUSE_MIN: Duration = Duration::from_millis(200);
-const PROBE_PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// What HTTP/1 needs to work on requests, in memory that is used again.
 pub(crate) struct Http1 {
@@ -52,7 +48,7 @@ pub(crate) struct Http1 {
     is_last: bool,
     /// May a peer that ended its sending side be probed?
     can_probe: bool,
-    probe_pause: Duration,
+    probes: Probes,
     /// What a large body that is here takes by itself, until its step is over.
     whole_bytes: usize,
     /// The last request whose response is written and may not be sent.
@@ -94,7 +90,7 @@ impl Default for Http1 {
             panicked: false,
             is_last: false,
             can_probe: false,
-            probe_pause: PROBE_PAUSE_MIN,
+            probes: Probes::default(),
             whole_bytes: 0,
             written: None,
             has_waited: false,
@@ -160,8 +156,8 @@ impl Http1 {
                 self.respond(Ok(late), link)
             }
             (Wait::Exchange, _) => Turn::close(Ended::ExchangeLate),
-            // While the body has no room, the server receives nothing, and so hears of no reset.
-            (Wait::Probe, _) if self.upload.is_read() && link.stream.is_broken() => {
+            // While what came has no room, the server receives nothing, and so hears of no reset.
+            (Wait::Probe, _) if link.stream.is_broken() => {
                 self.upload.fail(BodyError::Disconnected);
                 Turn::close(Ended::PeerLeft)
             }
@@ -329,7 +325,7 @@ impl Http1 {
         }
         self.step = Step::Handler;
         self.has_waited = true;
-        self.probe_pause = PROBE_PAUSE_MIN;
+        self.probes = Probes::default();
         link.io.hold.get_or_insert_with(|| worker.driver.hold());
         let now = worker.driver.now();
         if let Some(timeout) = self.exchange.timeout {
@@ -387,20 +383,22 @@ impl Http1 {
                 if self.can_probe && !is_probed && matches!(self.step, Step::Handler) {
                     self.probe(link);
                 }
+                self.watch_peer(false, link);
                 Turn::Wait(For::default())
             }
             Fed::Over => {
                 let bytes = link.reads_ahead();
+                self.watch_peer(bytes, link);
                 Turn::Wait(For { bytes, room: false })
             }
         }
     }
 
-    /// Where nothing is received, because whoever reads the body takes nothing, only the kernel knows
-    /// that the peer broke the connection off. It is asked now and then.
+    /// Where nothing is received, because whoever reads the body takes nothing, or as much as may be is
+    /// read ahead, only the kernel knows that the peer broke the connection off. It is asked now and then.
     fn watch_peer<D: Driver>(&mut self, is_receiving: bool, link: &mut Link<'_, D>) {
-        if !is_receiving && link.io.deadlines.of(Wait::Probe).is_none() {
-            self.set_probe(link);
+        if !is_receiving {
+            self.probes.begin(|| link.worker.driver.now(), &mut link.io.deadlines);
         }
     }
 
@@ -427,7 +425,7 @@ impl Http1 {
                 self.exchange.stop();
                 self.step = Step::ReadOn { consumed: None };
                 self.has_waited = true;
-                self.probe_pause = PROBE_PAUSE_MIN;
+                self.probes = Probes::default();
                 link.io.hold.get_or_insert_with(|| link.worker.driver.hold());
                 Turn::Again
             }
@@ -472,12 +470,6 @@ impl Http1 {
     /// has left, a reset comes back.
     fn probe<D: Driver>(&mut self, link: &mut Link<'_, D>) {
         link.protocol.send_interim(102, std::iter::empty(), &mut link.io.writer.plain);
-        self.set_probe(link);
-    }
-
-    fn set_probe<D: Driver>(&mut self, link: &mut Link<'_, D>) {
-        let next = link.worker.driver.now().saturating_add(self.probe_pause);
-        link.io.deadlines.set(Wait::Probe, next);
-        self.probe_pause = (self.probe_pause * 2).min(PROBE_PAUSE_MAX);
+        self.probes.set(link.worker.driver.now(), &mut link.io.deadlines);
     }
 }

@@ -5,6 +5,7 @@ use crate::server::bench::{Bench, Served};
 use crate::server::peer::Peer;
 use crate::server::promises::Promises;
 use crate::server::simulated::SimulatedBench;
+use peregrine::Limits;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
@@ -32,6 +33,52 @@ pub async fn requests_that_cross_the_order_are_answered<B: Bench>(bench: &B) {
     }
     let outcome = server.ended().await;
     assert_eq!((outcome.snapshot.requests, outcome.cut.len()), (96, 0));
+}
+
+/// Those who wait for a place are answered too: idle connections leave theirs to them.
+pub async fn a_full_server_answers_everybody_who_waits<B: Bench>(bench: &B) {
+    let limits = Limits { connections_max: 2, ..promises().limits() };
+    let (server, _) = begin_with(bench, limits);
+    let mut idle: Vec<_> = (0..2).map(|_| Peer::new(server.connect())).collect();
+    for peer in &mut idle {
+        peer.expect_alive().await;
+    }
+    let mut fresh: Vec<_> = (0..6).map(|_| Peer::new(server.connect())).collect();
+    fresh.iter_mut().for_each(|peer| peer.get("/hello"));
+    bench.sleep(Duration::from_millis(100)).await;
+    server.shut_down();
+    for peer in &mut idle {
+        peer.expect_end().await;
+    }
+    drop(idle);
+    for mut peer in fresh {
+        let reply = peer.reply().await;
+        assert_eq!((reply.text(), reply.closes()), ("hello", true));
+        peer.expect_end().await;
+    }
+    let outcome = server.ended().await;
+    assert_eq!((outcome.snapshot.requests, outcome.cut.len()), (8, 0));
+}
+
+/// A cut does not wait for a place.
+pub async fn a_cut_ends_a_full_server<B: Bench>(bench: &B) {
+    let limits = Limits {
+        connections_max: 1,
+        shutdown_timeout: Duration::from_secs(3600),
+        ..promises().limits()
+    };
+    let (server, shared) = begin_with(bench, limits);
+    let mut busy = Peer::new(server.connect());
+    busy.get("/wait");
+    bench.until("the handler waits", || shared.started.get() == 1).await;
+    let waiting = Peer::new(server.connect());
+    bench.sleep(Duration::from_millis(100)).await;
+    server.shut_down();
+    bench.sleep(Duration::from_millis(300)).await;
+    server.cut();
+    let outcome = server.ended().await;
+    assert_eq!((outcome.snapshot.accepted, outcome.cut.len()), (1, 1));
+    drop(waiting);
 }
 
 /// For as long as it was told, a server that drains goes on accepting, and says that it ends.

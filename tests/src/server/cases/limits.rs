@@ -1,8 +1,10 @@
 //! How much the server takes.
 
 use super::{begin, begin_with, limits};
+use crate::server::app::Shared;
 use crate::server::bench::{Bench, Served};
 use crate::server::peer::Peer;
+use crate::server::secure::{Secure, VERSIONS, client_config, server_tls};
 use peregrine::Limits;
 use std::fmt::Write;
 use std::time::Duration;
@@ -26,6 +28,39 @@ pub async fn one_connection_too_many_waits<B: Bench>(bench: &B) {
     let outcome = server.ended().await;
     assert_eq!(outcome.snapshot.accepted, 3);
     assert_eq!(outcome.endings(), []);
+}
+
+/// A listener to which nobody comes keeps no place from another one.
+pub async fn listeners_share_the_last_place<B: Bench>(bench: &B) {
+    bench.calm();
+    let one = Limits { connections_max: 1, ..limits() };
+    let server = bench.start(one, Some(server_tls()), Shared::default().app());
+    let config = client_config(VERSIONS[0]);
+    for _ in 0..3 {
+        let mut plain = Peer::new(server.connect());
+        plain.expect_alive().await;
+        let mut secure = Peer::new(Secure::new(server.connect_secure(), &config));
+        secure.get("/hello");
+        secure.expect_nothing(Duration::from_millis(100)).await;
+        let mut next = Peer::new(server.connect());
+        next.get("/hello");
+        next.expect_nothing(Duration::from_millis(100)).await;
+        drop(plain);
+        // Whoever comes first has it, and then the other one.
+        bench.sleep(Duration::from_millis(500)).await;
+        let is_next = next.is_answered().await;
+        if is_next {
+            assert_eq!(next.reply().await.text(), "hello");
+            drop(next);
+            assert_eq!(secure.reply().await.text(), "hello");
+        } else {
+            assert_eq!(secure.reply().await.text(), "hello");
+            drop(secure);
+            assert_eq!(next.reply().await.text(), "hello");
+        }
+    }
+    server.shut_down();
+    assert_eq!(server.ended().await.snapshot.accepted, 9);
 }
 
 /// Sends `head` and asserts the status that answers it.

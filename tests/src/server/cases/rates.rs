@@ -90,6 +90,39 @@ pub async fn an_upload_below_the_least_rate_is_a_408(bench: &SimulatedBench) {
     server.ended().await;
 }
 
+/// Who says nothing more is noticed an eighth of the time late at the most, however much came before.
+pub async fn who_becomes_silent_is_noticed_in_time(bench: &SimulatedBench) {
+    bench.calm_with_large_buffers();
+    let quiet = Duration::from_secs(20);
+    let promises = Promises { upgrade_idle: Some(quiet), ..promises() };
+    let (server, _) = begin_with(bench, promises.limits());
+    let uploads = [
+        (
+            "POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10000000\r\n\r\n",
+            promises.rate_window,
+        ),
+        (
+            "POST /echo-stream HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n",
+            quiet,
+        ),
+    ];
+    for (head, time) in uploads {
+        for seconds in [0, 1, 4, 17] {
+            let mut peer = Peer::new(server.connect());
+            peer.send(head);
+            bench.sleep(Duration::from_secs(seconds)).await;
+            peer.send(format!("4e20\r\n{}\r\n", "b".repeat(20_000)));
+            let start = bench.now();
+            peer.rest().await;
+            let passed = bench.now() - start;
+            let most = time + time / 8 + Duration::from_millis(500);
+            assert!(passed >= time && passed <= most, "{head}: {passed:?} after {seconds} s");
+        }
+    }
+    server.shut_down();
+    server.ended().await;
+}
+
 /// A reader that takes a response slowly, but faster than promised, gets all of it.
 pub async fn a_slow_but_steady_reader_gets_all_of_a_response(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();

@@ -151,6 +151,29 @@ pub async fn an_end_is_noticed_before_the_body_is_asked_for<B: Bench>(bench: &B)
     server.ended().await;
 }
 
+/// Who answers ends with its peer, also when so much is read ahead that nothing more is received.
+pub async fn a_reset_is_noticed_behind_all_that_is_read_ahead<B: Bench>(bench: &B) {
+    let (server, shared) = begin_with(bench, Limits { read_ahead_bytes_max: 100, ..limits() });
+    let requests = [
+        "GET /hold HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 5000\r\nExpect: 100-continue\r\n\r\n",
+        "GET /gated/5 HTTP/1.1\r\nHost: a\r\n\r\n",
+    ];
+    let mut peers: Vec<_> = requests.iter().map(|_| Peer::new(server.connect())).collect();
+    for (peer, request) in peers.iter_mut().zip(requests) {
+        peer.send(request);
+        (0..20).for_each(|_| peer.get("/hello"));
+    }
+    bench.until("all of them wait", || shared.started.get() == requests.len()).await;
+    bench.sleep(Duration::from_secs(1)).await;
+    peers.into_iter().for_each(Peer::reset);
+    bench.sleep(Duration::from_secs(4)).await;
+    assert_eq!(shared.dropped.get(), requests.len(), "a reset is noticed");
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.endings(), [("peer-left", 3)]);
+}
+
 /// A handler that has not asked for its body yet ends with its peer.
 pub async fn a_reset_is_noticed_before_the_body_is_asked_for<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);

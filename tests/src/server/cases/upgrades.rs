@@ -62,6 +62,24 @@ pub async fn an_upgrade_that_nobody_asked_for_is_a_500<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
+/// A protocol that reads nothing, behind a peer that has sent as much as may wait, ends with that too.
+pub async fn a_protocol_that_does_not_read_ends_with_its_peer<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, shared) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.send(request("/upgrade-deaf", "any"));
+    assert_eq!(peer.reply().await.status, 101);
+    peer.send(pattern(if bench.is_virtual() { 70_000 } else { 300_000 }));
+    bench.until("the protocol has begun", || shared.started.get() == 1).await;
+    bench.sleep(Duration::from_secs(1)).await;
+    assert_eq!(shared.dropped.get(), 0);
+    peer.reset();
+    bench.sleep(Duration::from_secs(4)).await;
+    assert_eq!(shared.dropped.get(), 1, "a reset is noticed");
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("peer-left", 1)]);
+}
+
 /// A peer that breaks off ends the other protocol; so does the deadline of a shutdown.
 pub async fn an_upgraded_connection_ends_with_its_peer<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
