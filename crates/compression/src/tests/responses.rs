@@ -192,7 +192,8 @@ fn fields_say_what_became_of_the_content() {
     assert_eq!(asked(&weak, "gzip").field("etag"), Some("W/\"x\""));
     // A 304 has the tag of the response that it stands for, and no length of another one.
     let not_modified = super::responses::client(Compression::new(), || {
-        let mut response = with_fields(Body::empty(), &[("etag", "\"x\""), ("content-length", "2000")]);
+        let mut response =
+            with_fields(Body::empty(), &[("etag", "\"x\""), ("content-length", "2000")]);
         response.status = StatusCode::NOT_MODIFIED;
         response
     });
