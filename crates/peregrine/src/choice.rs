@@ -79,7 +79,8 @@ impl DriverChoice {
 /// All workers on io_uring, or why that cannot be.
 #[cfg(all(target_os = "linux", feature = "uring"))]
 fn uring(workers: &[Options]) -> Result<Chosen, String> {
-    let (features, rings) = peregrine_driver_uring::prepare(workers).map_err(|refusal| refusal.to_string())?;
+    let (features, rings) =
+        peregrine_driver_uring::prepare(workers).map_err(|refusal| refusal.to_string())?;
     let seats = rings.into_iter().map(|ring| Seat::Uring(Box::new(ring))).collect();
     Ok(Chosen { seats, reason: format!("io_uring ({features})") })
 }
@@ -111,7 +112,8 @@ mod tests {
         let workers = [Options::default()];
         let chosen = DriverChoice::Auto.seat(&workers).expect("tokio is there");
         assert!(chosen.reason.contains("feature `uring`"), "{}", chosen.reason);
-        let error = DriverChoice::Uring.seat(&workers).err().expect("there is no io_uring").to_string();
+        let error =
+            DriverChoice::Uring.seat(&workers).err().expect("there is no io_uring").to_string();
         assert!(error.contains("feature `uring`"), "{error}");
     }
 
