@@ -1,7 +1,8 @@
 //! `cargo tidy`: the project's checks, the same here and in CI.
 //!
 //! Each check is a function from the tree to a list of complaints; a complaint names the file, what
-//! is wrong and how to mend it. `cargo tidy` runs them all, `cargo tidy layers` only that one.
+//! is wrong and how to mend it. `cargo tidy` runs them all, `cargo tidy layers` only that one, `cargo tidy -clippy -docs` all
+//! but these.
 #![forbid(unsafe_code)]
 
 mod batteries;
@@ -70,17 +71,21 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    if let Some(unknown) = wanted.iter().find(|name| CHECKS.iter().all(|(check, _)| check != name))
-    {
+    let is_known =
+        |word: &str| CHECKS.iter().any(|(check, _)| *check == word.trim_start_matches('-'));
+    if let Some(unknown) = wanted.iter().find(|word| !is_known(word)) {
         let names: Vec<_> = CHECKS.iter().map(|(name, _)| *name).collect();
         eprintln!("tidy: there is no check `{unknown}`; there are: {}", names.join(", "));
         return ExitCode::from(2);
     }
+    let (unwanted, wanted): (Vec<_>, Vec<_>) =
+        wanted.iter().partition(|word| word.starts_with('-'));
+    let is_meant = |name: &str| {
+        (wanted.is_empty() || wanted.iter().any(|word| *word == name))
+            && !unwanted.iter().any(|word| word[1..] == *name)
+    };
     let mut failed = 0;
-    for (name, check) in CHECKS {
-        if !wanted.is_empty() && !wanted.iter().any(|word| word == name) {
-            continue;
-        }
+    for (name, check) in CHECKS.iter().filter(|(name, _)| is_meant(name)) {
         let complaints = check(&root);
         println!("{name:<12} {}", if complaints.is_empty() { "ok" } else { "FAILED" });
         complaints.iter().for_each(|complaint| println!("    {complaint}"));
