@@ -418,7 +418,8 @@ fn a_collector_that_does_not_answer_holds_nobody_up() {
         // Two for each request, the last of which may end after its response has come.
         let [made, exported, full, failed, waiting] = loop {
             let all = serving.spans();
-            if all[0] == 3000 {
+            // What asks for the page may be traced as well.
+            if all[0] >= 3000 {
                 break all;
             }
             assert!(begin.elapsed() < PATIENCE * 10, "{all:?}");

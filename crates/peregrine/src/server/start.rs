@@ -141,10 +141,15 @@ impl Server {
             orders.handle.restart().tell_manager();
         }
         let settings = Settings { limits: self.limits.clone(), quiet: self.quiet };
+        // Whoever finds the server ready may ask for a reload.
+        let reload = readers.start().map_err(Error::Worker)?;
+        if let Some(reload) = &reload {
+            orders.handle.reload_by(reload);
+        }
         let mut running =
             Running::start(starts.collect(), makes, places, files, &settings, orders)?;
         running.administered_by(admin);
-        running.reloads_by(readers.start().and_then(with_thread_to_spare).map_err(Error::Worker)?);
+        running.reloads_by(with_thread_to_spare(reload).map_err(Error::Worker)?);
         running.logged_by(log);
         #[cfg(feature = "acme")]
         running.certified_by(suppliers)?;
