@@ -77,7 +77,9 @@ pub async fn a_protocol_that_does_not_read_ends_with_its_peer<B: Bench>(bench: &
     bench.sleep(Duration::from_secs(4)).await;
     assert_eq!(shared.dropped.get(), 1, "a reset is noticed");
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("peer-left", 1)]);
+    let endings = server.ended().await.endings();
+    // A network may have room for all that was sent, so that the reset is received behind it.
+    assert!(endings == [("peer-left", 1)] || endings == [("broken", 1)], "{endings:?}");
 }
 
 /// A peer that breaks off ends the other protocol; so does the deadline of a shutdown.
