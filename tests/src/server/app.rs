@@ -612,15 +612,23 @@ fn pieces_of(pieces: u32) -> Body {
     })
 }
 
-/// Bytes that differ at each place.
+/// Bytes that differ at each place, up to a length from which on they come again: some tests ask for gigabytes. It is a prime, so that
+/// no buffer's length is a multiple.
 #[must_use]
 pub fn pattern(count: usize) -> Vec<u8> {
+    const LENGTH: usize = 65_521;
     let mut state = 1_u32;
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         state.to_be_bytes()[0]
     };
-    (0..count).map(|_| next()).collect()
+    let mut bytes = Vec::with_capacity(count);
+    bytes.extend((0..count.min(LENGTH)).map(|_| next()));
+    while bytes.len() < count {
+        let more = bytes.len().min(count - bytes.len());
+        bytes.extend_from_within(..more);
+    }
+    bytes
 }
 
 /// A piece every 50 ms.

@@ -16,7 +16,7 @@ use crate::listener::Listener;
 use crate::log::Logging;
 use crate::make::Make;
 use crate::memory;
-use crate::orders::{Handle, Orders};
+use crate::orders::{Handle, Orders, Reload};
 use crate::readers::Readers;
 use crate::restart::Heir;
 use crate::running::{Running, Settings};
@@ -117,7 +117,7 @@ impl Server {
         let Entrances { plans, places, files, holdings } = all;
         let traces = self.traces.map(trace::recorded);
         let logging = self.log.map(|log| log.start(workers)).transpose()?;
-        let readers = readers.logging_at(logging.as_ref());
+        let reload = begin_reading(readers.logging_at(logging.as_ref()), &orders.handle)?;
         let (logs, log) = Logging::deal(logging, workers, &orders.handle, views.as_deref());
         let members = members(&plans);
         let given = plans.into_iter().zip(options).zip(seats).zip(logs).zip(members).enumerate();
@@ -141,11 +141,6 @@ impl Server {
             orders.handle.restart().tell_manager();
         }
         let settings = Settings { limits: self.limits.clone(), quiet: self.quiet };
-        // Whoever finds the server ready may ask for a reload.
-        let reload = readers.start().map_err(Error::Worker)?;
-        if let Some(reload) = &reload {
-            orders.handle.reload_by(reload);
-        }
         let mut running =
             Running::start(starts.collect(), makes, places, files, &settings, orders)?;
         running.administered_by(admin);
@@ -234,6 +229,15 @@ fn members(plans: &[Vec<Listen<Socket>>]) -> Vec<Option<Member<Passed>>> {
 /// The number of cores that this process may use.
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+/// Lets files be read again from now on: whoever finds the server ready may ask for it.
+fn begin_reading(readers: Readers, handle: &Handle) -> Result<Option<Arc<Reload>>, Error> {
+    let reload = readers.start().map_err(Error::Worker)?;
+    if let Some(reload) = &reload {
+        handle.reload_by(reload);
+    }
+    Ok(reload)
 }
 
 /// What has begun, if there is a thread left for what blocks: tokio panics where there is none, in the middle of whatever
