@@ -108,6 +108,7 @@ impl<D: Driver> WayIn<D> {
                 Some(Err(error)) if is_of_the_peer(&error) => {
                     tracing::debug!(target: "peregrine", %error, "a peer gave up");
                 }
+                // One that is kept for this is free from now on: once more.
                 Some(Err(error))
                     if has_no_descriptor(&error) && worker.observed.spend_reserve() => {}
                 Some(Err(error)) => {
