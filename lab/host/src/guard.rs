@@ -16,7 +16,7 @@ use crate::root::Root;
 use crate::snapshot::Snapshot;
 
 /// How much of each disturbance a run may hold.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Tolerances {
     /// CPU time of strangers on a side's CPUs, as a share of those CPUs. The default is 0.01.
     pub foreign_share_max: f64,

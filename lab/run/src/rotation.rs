@@ -41,6 +41,8 @@ pub struct Turns {
     pub seed: u64,
     /// Whether blocks that a guard would void count all the same, with a remark.
     pub is_noise_tolerated: bool,
+    /// What no guard trips over.
+    pub tolerances: Tolerances,
 }
 
 /// What a rotation measured.
@@ -82,7 +84,7 @@ pub fn paired(
     ups.iter_mut().for_each(Up::refresh);
     let expected =
         Expected { servers: ups.iter().map(Up::id).collect(), clients: vec![std::process::id()] };
-    let mut guard = Guard::new(stage.root.clone(), stage.sets.clone(), Tolerances::default());
+    let mut guard = Guard::new(stage.root.clone(), stage.sets.clone(), turns.tolerances);
     let mut measured = Measured::default();
     let mut spent = vec![Spent::default(); ups.len()];
     let before_all: Vec<Reading> = ups.iter().map(Up::read).collect();
@@ -165,7 +167,7 @@ pub fn separate(
                 }
                 let started = begin.elapsed();
                 let OneRun { mut block, mut trips, checks, used } =
-                    match one_run(stage, &mut start, arm, number, started) {
+                    match one_run(stage, turns.tolerances, &mut start, arm, number, started) {
                         Err(RunError::Interrupted) => {
                             measured.is_partial = true;
                             return Ok(measured);
@@ -219,6 +221,7 @@ struct OneRun {
 
 fn one_run(
     stage: &Stage,
+    tolerances: Tolerances,
     start: &mut dyn FnMut(usize) -> Result<(Up, Box<dyn Asker>), RunError>,
     arm: usize,
     number: u32,
@@ -227,7 +230,7 @@ fn one_run(
     let (mut up, mut asker) = start(arm)?;
     up.refresh();
     let expected = Expected { servers: vec![up.id()], clients: vec![std::process::id()] };
-    let mut guard = Guard::new(stage.root.clone(), stage.sets.clone(), Tolerances::default());
+    let mut guard = Guard::new(stage.root.clone(), stage.sets.clone(), tolerances);
     let before = up.read();
     let warm = OnceLock::new();
     let asked = asker.ask(0, &|| drop(warm.set(up.read())))?;

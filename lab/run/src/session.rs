@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use peregrine_lab_host::guard::Tolerances;
 use peregrine_lab_host::interrupt::is_interrupted;
 use peregrine_lab_host::journal::Journal;
 use peregrine_lab_load::calibration::calibrate;
@@ -27,7 +28,7 @@ use crate::judge::judge;
 use crate::kinds;
 use crate::progress::Progress;
 use crate::record;
-use crate::rotation::Measured;
+use crate::rotation::{Measured, Turns};
 use crate::stage::{Stage, Up};
 use crate::verify;
 use crate::wanted::{Settled, Wanted};
@@ -301,6 +302,21 @@ pub fn write_file(folder: &Path, file: &RunFile) -> Result<PathBuf, RunError> {
 impl Level<'_> {
     pub(crate) fn is_tls(&self) -> bool {
         self.wanted.scenario.load.tls.is_some()
+    }
+
+    /// The plan's blocks, each after `warmup` slices of every arm.
+    pub(crate) fn turns(&self, warmup: usize) -> Turns {
+        let mut tolerances = Tolerances::default();
+        if let Some(share) = self.wanted.scenario.load.sent_again_share_max {
+            tolerances.sent_again_share_max = share;
+        }
+        Turns {
+            blocks: self.settled.blocks,
+            warmup,
+            seed: self.wanted.seed,
+            is_noise_tolerated: self.wanted.is_noise_tolerated,
+            tolerances,
+        }
     }
 
     /// What this server is asked, and whether that is the scenario beside.

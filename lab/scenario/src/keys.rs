@@ -87,6 +87,7 @@ pub(crate) struct LoadKeys {
     pub(crate) pipeline: Option<usize>,
     pub(crate) requests_per_connection: Option<u64>,
     pub(crate) idle_connections: Option<usize>,
+    pub(crate) sent_again_share_max: Option<f64>,
     pub(crate) shares: Option<Vec<f64>>,
     pub(crate) factor: Option<f64>,
 }

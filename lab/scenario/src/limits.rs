@@ -180,6 +180,7 @@ fn check_load(key: KindKey, keys: LoadKeys) -> Result<Load, Wrong> {
         is_http2: false,
         requests_per_connection: keys.requests_per_connection,
         idle_connections: keys.idle_connections.unwrap_or(0),
+        sent_again_share_max: keys.sent_again_share_max,
     };
     if !(1..=LEVELS_MAX).contains(&load.connections.len()) {
         let cause = format!("there are {} levels", load.connections.len());
@@ -196,6 +197,10 @@ fn check_load(key: KindKey, keys: LoadKeys) -> Result<Load, Wrong> {
     between("pipeline", load.pipeline as u64, 1, DEPTH_MAX as u64)?;
     if let Some(requests) = load.requests_per_connection {
         between("requests_per_connection", requests, 1, REQUESTS_MAX)?;
+    }
+    if let Some(share) = load.sent_again_share_max.filter(|share| !(0.0..=1.0).contains(share)) {
+        let fix = "give a part of 1, as 0.01";
+        return Err(Wrong::new("sent_again_share_max", format!("{share} is no share"), fix));
     }
     match (key == KindKey::Idle, load.idle_connections) {
         (true, 0) => {

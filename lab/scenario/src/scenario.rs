@@ -113,6 +113,9 @@ pub struct Load {
     pub requests_per_connection: Option<u64>,
     /// How many further connections are held open without asking; the default is none.
     pub idle_connections: usize,
+    /// How many segments TCP may send again, per segment sent, before a guard voids a block; none:
+    /// the guard's own limit. Loopback sends some again where much flows, whoever serves.
+    pub sent_again_share_max: Option<f64>,
 }
 
 impl Default for Load {
@@ -124,6 +127,7 @@ impl Default for Load {
             is_http2: false,
             requests_per_connection: None,
             idle_connections: 0,
+            sent_again_share_max: None,
         }
     }
 }

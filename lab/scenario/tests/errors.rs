@@ -237,6 +237,13 @@ fn the_limits_of_the_generator_hold_in_files() {
             ("pipeline = 2", "pipeline = 1025", "load.pipeline", "out of range"),
             ("connection = 10", "connection = 0", "load.requests_per_connection", "from 1"),
             ("pipeline = 2", "idle_connections = 1", "load.idle_connections", "kind = \"idle\""),
+            (
+                "pipeline = 2",
+                "sent_again_share_max = 1.5",
+                "load.sent_again_share_max",
+                "a part of 1",
+            ),
+            ("pipeline = 2", "sent_again_share_max = nan", "load.sent_again_share_max", "no share"),
             ("pipeline = 2", "shares = [0.5]", "load.shares", "kind = \"latency\""),
             ("pipeline = 2", "factor = 2.0", "load.factor", "kind = \"overload\""),
             (

@@ -189,6 +189,14 @@ impl<W: Wire> Client<W> {
         }
     }
 
+    /// The same, up to where the server has answered or ended.
+    pub async fn part_unless_answered(&mut self, id: Id, content: &[u8]) {
+        match &mut self.speaks {
+            Speaks::Http1(pipeline) => pipeline.content(content),
+            Speaks::Http2(streams) => streams.upload_unless_answered(id.0, content).await,
+        }
+    }
+
     /// Sends the last content, as the server takes it.
     pub async fn upload(&mut self, id: Id, content: &[u8]) {
         self.part(id, content).await;

@@ -238,6 +238,20 @@ impl<W: Wire> Streams<W> {
         }
     }
 
+    /// The same from a peer that stops where the server has answered or ended, as it may at any time.
+    ///
+    /// # Panics
+    /// The windows stay shut, and nothing says why.
+    pub async fn upload_unless_answered(&mut self, stream: u32, mut data: &[u8]) {
+        while !data.is_empty() && self.last.is_none() && self.so_far(stream).status() == 0 {
+            let count = self.data_that_fits(stream, data, false);
+            if count == 0 && !self.fill(PATIENCE).await {
+                assert!(self.last.is_some(), "the windows stay shut");
+            }
+            data = &data[count..];
+        }
+    }
+
     /// Sends one frame of content, as much as the windows allow. How much that is.
     pub fn data_that_fits(&mut self, stream: u32, data: &[u8], is_last: bool) -> usize {
         let window = self.windows.get(&stream).copied().unwrap_or(65_535).min(self.window);

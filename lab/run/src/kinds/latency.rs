@@ -17,7 +17,7 @@ use crate::asker::{Asker, Generated};
 use crate::error::RunError;
 use crate::progress::Progress;
 use crate::record;
-use crate::rotation::{self, Turns};
+use crate::rotation;
 use crate::session::Level;
 use crate::stage::Up;
 
@@ -121,12 +121,7 @@ fn one_rate(
     file.plan.timeout_ns = plans.first().map(|plan| crate::session::nanoseconds(plan.timeout));
     let names = ups.iter().map(|up| up.name.clone()).collect();
     let mut asker = Generated::new(names, plans);
-    let turns = Turns {
-        blocks: level.settled.blocks,
-        warmup: 0,
-        seed: level.wanted.seed,
-        is_noise_tolerated: level.wanted.is_noise_tolerated,
-    };
+    let turns = level.turns(0);
     let measured = rotation::paired(level.stage, ups, &mut asker, turns, progress)?;
     file.plan.client = asker.client_name();
     Ok((measured, file))

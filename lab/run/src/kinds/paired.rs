@@ -14,7 +14,7 @@ use crate::error::RunError;
 use crate::progress::Progress;
 use crate::record;
 use crate::relayed;
-use crate::rotation::{self, Turns};
+use crate::rotation;
 use crate::session::{Level, note_ceiling};
 use crate::stage::Up;
 
@@ -48,12 +48,7 @@ pub(super) fn measure(
     let mut ups = started?;
     let looks = look(level, &mut file, &mut ups)?;
     let mut asker = asker(level, &ups, &looks)?;
-    let turns = Turns {
-        blocks: level.settled.blocks,
-        warmup: WARMUP_SLICES,
-        seed: level.wanted.seed,
-        is_noise_tolerated: level.wanted.is_noise_tolerated,
-    };
+    let turns = level.turns(WARMUP_SLICES);
     let measured = rotation::paired(level.stage, &mut ups, asker.as_mut(), turns, progress)?;
     file.plan.client = asker.client_name();
     // Servers that are not asked any more are ended before anything is computed.

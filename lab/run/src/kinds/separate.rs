@@ -13,7 +13,7 @@ use crate::asker::{Asker, Generated};
 use crate::error::RunError;
 use crate::progress::Progress;
 use crate::record;
-use crate::rotation::{self, Measured, Turns};
+use crate::rotation::{self, Measured};
 use crate::session::{Keep, Level, note_ceiling};
 use crate::stage::Up;
 
@@ -56,12 +56,7 @@ pub(super) fn turns(
     let began = Instant::now();
     gate_all(level)?;
     let names = level.lineup.names();
-    let turns = Turns {
-        blocks: level.settled.blocks,
-        warmup: 0,
-        seed: level.wanted.seed,
-        is_noise_tolerated: level.wanted.is_noise_tolerated,
-    };
+    let turns = level.turns(0);
     let done: Vec<(u32, String)> =
         level.finished.iter().map(|(block, _)| (block.number, block.contender.clone())).collect();
     let mut keep = std::mem::take(&mut level.keep);

@@ -554,7 +554,7 @@ pub async fn bodies_stop_at_the_ceiling<B: Bench>(bench: &B) {
         for _ in 0..4 {
             // Half of each body, which is ten times what there is room for.
             if client.last().is_none() && client.so_far(id).status() == 0 {
-                client.part(id, &[b'x'; 60_000]).await;
+                client.part_unless_answered(id, &[b'x'; 60_000]).await;
                 client.fill(Duration::ZERO).await;
             }
         }
