@@ -131,6 +131,7 @@ macro_rules! contract_kernel {
             $crate::contract!(
                 @tests kernel_unix, $crate::Kernel::<$driver>::unix();
                 kernel::a_peer_that_reads_no_more_breaks_the_connection,
+                kernel::who_waits_at_a_unix_socket_is_accepted_after_refusing_and_nobody_else,
                 passing::another_worker_adopts_a_connection,
                 sharing::workers_that_share_a_listener_take_a_crowd,
                 sharing::a_blocked_worker_keeps_no_connection_from_the_others,

@@ -15,7 +15,9 @@ use std::num::NonZeroUsize;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -33,6 +35,7 @@ macro_rules! on_both_drivers {
 on_both_drivers! {
     a_unix_listener_that_was_handed_over_is_shared_by_all_workers_and_its_file_stays,
     handlers_mounts_and_the_log_know_whose_process_the_peer_is,
+    a_unix_socket_to_which_clients_keep_coming_is_drained,
     a_router_is_served_on_listeners_of_every_kind,
     a_router_is_served_over_tls_and_nothing_else,
 }
@@ -109,6 +112,36 @@ fn a_unix_listener_that_was_handed_over_is_shared_by_all_workers_and_its_file_st
     }
     running.shut_down().expect("it ends");
     assert!(path.exists(), "it is somebody else's");
+}
+
+fn a_unix_socket_to_which_clients_keep_coming_is_drained(choice: DriverChoice) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("socket");
+    let server = Server::new().unix(&path).driver(choice).quiet();
+    let server = server.workers(NonZeroUsize::new(2).expect("two"));
+    let Some(running) = started(server.start(|| App::new().get("/", || "hello"))) else { return };
+    let answered = Arc::new(AtomicUsize::new(0));
+    let client = || {
+        let (answered, path) = (Arc::clone(&answered), path.clone());
+        thread::spawn(move || {
+            while let Ok(mut stream) = UnixStream::connect(&path) {
+                // Who is connected is answered.
+                assert_eq!(asks(&mut stream, "/"), "hello");
+                answered.fetch_add(1, Ordering::SeqCst);
+                thread::sleep(Duration::from_millis(10));
+            }
+        })
+    };
+    let clients = [client(), client(), client()];
+    while answered.load(Ordering::SeqCst) < 20 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let before = answered.load(Ordering::SeqCst);
+    running.shut_down().expect("it ends");
+    clients.into_iter().for_each(|client| client.join().expect("everybody was answered"));
+    let after = answered.load(Ordering::SeqCst) - before;
+    // Until its time to end is over, there would be thousands.
+    assert!(after < 500, "{after} came after it was told to end");
 }
 
 fn handlers_mounts_and_the_log_know_whose_process_the_peer_is(choice: DriverChoice) {

@@ -38,6 +38,7 @@ on_both_drivers! {
     few_long_connections_are_spread_evenly_over_tls,
     nobody_waits_for_a_worker_that_is_blocked,
     a_worker_that_is_full_gets_nothing,
+    nobody_waits_at_one_listener_for_a_worker_that_another_one_has_filled,
     a_shutdown_loses_nobody_who_was_passed,
     short_connections_in_a_flood_are_all_answered,
     the_page_tells_how_even_it_is,
@@ -312,6 +313,28 @@ fn a_worker_that_is_full_gets_nothing(choice: DriverChoice) {
         drop(all);
         running.shut_down().expect("it ends");
     }
+}
+
+/// Two come at the same time, to two listeners, and the kernel tells the same worker of both, which has one place.
+fn nobody_waits_at_one_listener_for_a_worker_that_another_one_has_filled(choice: DriverChoice) {
+    let limits = Limits { connections_max: 3, ..Limits::default() };
+    let server = server(choice, 2, true).limits(limits).listen("127.0.0.1:0").listen("127.0.0.1:0");
+    let Some(running) = start(server, &Workers::default()) else { return };
+    let places: Vec<_> = running.places().cloned().collect();
+    assert_eq!(places.len(), 2);
+    let mut all = Vec::new();
+    for round in 0..150 {
+        while all.len() > 2 + round % 3 {
+            drop(all.swap_remove(round % all.len()));
+        }
+        thread::sleep(Duration::from_millis(10));
+        let mut new: Vec<_> = places.iter().map(Long::connect).collect();
+        // Of six places two are free at least. Whoever waits for longer than a read takes fails.
+        new.iter_mut().for_each(|long| drop(long.ask()));
+        all.extend(new);
+    }
+    drop(all);
+    running.shut_down().expect("it ends");
 }
 
 fn a_shutdown_loses_nobody_who_was_passed(choice: DriverChoice) {

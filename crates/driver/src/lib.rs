@@ -183,8 +183,12 @@ pub trait Listener: 'static {
     /// in the backlog.
     fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>>;
 
-    /// From now on the kernel refuses new connections here, where it can be told to: TCP on Linux.
+    /// From now on the kernel refuses new connections here, where it can be told to: on Linux.
     /// Connections that have begun can still be accepted. The default changes nothing.
+    ///
+    /// Where it is known that none of them is left, as with Unix domain sockets on Linux,
+    /// [`accept`](Self::accept) says so from then on, by an error of the kind
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput).
     ///
     /// The *socket* is told, for good: no other worker or process that has it gets a new connection
     /// from it. Use it for sockets that close soon, and that were not and will not be handed over.

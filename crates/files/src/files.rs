@@ -306,19 +306,17 @@ impl Files {
         if let Some(found) = self.cache.borrow_mut().find(&key, now) {
             return Ok(Outcome::File(found));
         }
-        let mut is_first = true;
+        let mut closings = Some(self.cache.borrow().closings());
         let lookup = loop {
             let (folder, wanted) = (Arc::clone(&folder), target.clone());
             match Work::begin(move || folder.look(&wanted, accepted)).finish().await {
                 Ok(lookup) => break lookup,
                 // Files that are open for the sake of speed only give way to one that is asked for.
-                Err(error) if is_first && is_exhausted(&error) => {
-                    if !self.cache.borrow_mut().close_all() {
-                        return Err(error);
-                    }
-                    is_first = false;
-                }
-                Err(error) => return Err(error),
+                Err(error) => match closings.take().filter(|_| is_exhausted(&error)) {
+                    // They may have been closed for another request in the meantime.
+                    Some(before) if self.cache.borrow_mut().close_all() != before => {}
+                    _ => return Err(error),
+                },
             }
         };
         let outcome = Outcome::of(lookup);

@@ -108,6 +108,8 @@ impl LocalService {
             Ok(head) => head,
             Err(reject) => return self.application.render(reject.into(), &Head::take()),
         };
+        // What it finds is a route of this application, and none of the server whose connection this may be.
+        head.keep_route();
         let target = self.application.find(&mut head, &connection);
         let limit = target.body_limit(self.body_bytes_max);
         let timeout = target.options().timeout;

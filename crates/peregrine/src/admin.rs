@@ -31,9 +31,9 @@ use peregrine_server::{Limits, Listen, Observed, Order, OverloadLimits, Shared, 
 use peregrine_web::App;
 #[cfg(unix)]
 use std::cell::RefCell;
-#[cfg(unix)]
-use std::fs::File;
 use std::io;
+#[cfg(unix)]
+use std::os::unix::net::UnixDatagram;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -244,9 +244,9 @@ fn run(
 #[cfg(unix)]
 const KEPT_DESCRIPTORS: usize = 2;
 
-/// Descriptors that nobody else in the process has.
+/// Descriptors that nobody else in the process has: sockets to nowhere, for which no file has to be there.
 #[cfg(unix)]
-struct Kept(RefCell<Vec<File>>);
+struct Kept(RefCell<Vec<UnixDatagram>>);
 
 #[cfg(unix)]
 impl Reserve for Kept {
@@ -257,9 +257,9 @@ impl Reserve for Kept {
     fn refill(&self) {
         let mut all = self.0.borrow_mut();
         while all.len() < KEPT_DESCRIPTORS
-            && let Ok(file) = File::open("/dev/null")
+            && let Ok(socket) = UnixDatagram::unbound()
         {
-            all.push(file);
+            all.push(socket);
         }
     }
 

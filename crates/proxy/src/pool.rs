@@ -4,12 +4,16 @@ use crate::body::Sent;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1};
+use peregrine_web::panics::guarded;
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
+
+/// How often it is looked for connections whose time is over, at most.
+const SWEEP_TIME_MIN: Duration = Duration::from_millis(100);
 
 /// The way to requests on a connection.
 pub(crate) enum Sender {
@@ -200,8 +204,11 @@ impl Pool {
     fn sweep_later(self: &Rc<Self>) {
         let mut sweeper = self.sweeper.borrow_mut();
         let is_there = sweeper.as_ref().is_some_and(|sweeper| !sweeper.is_finished());
-        if !is_there && Handle::try_current().is_ok() {
-            *sweeper = Some(tokio::task::spawn_local(sweep(Rc::downgrade(self))));
+        let has_end = Instant::now().checked_add(self.idle_timeout).is_some();
+        if !is_there && has_end && Handle::try_current().is_ok() {
+            let sweep = sweep(Rc::downgrade(self));
+            // A runtime of somebody else's may have no room for what stays on its thread.
+            *sweeper = guarded("the start of a task", || tokio::task::spawn_local(sweep));
         }
     }
 
@@ -237,6 +244,8 @@ impl Shared {
 /// Ends connections of the stock when their time is over, until there are none.
 async fn sweep(pool: Weak<Pool>) {
     while let Some(next) = pool.upgrade().and_then(|pool| pool.sweep()) {
-        tokio::time::sleep_until(next.into()).await;
+        // Those that have users are looked at again and again, and the time may be none at all.
+        let wait = next.saturating_duration_since(Instant::now());
+        tokio::time::sleep(wait.max(SWEEP_TIME_MIN)).await;
     }
 }

@@ -50,9 +50,7 @@ pub(crate) async fn run<D: Driver>(
         listener.refuse_new();
         way.empty_queue(&listener).await;
     } else if !is_late && let Ok(Some(stream)) = listener.last().await {
-        // The kernel has accepted it already: whoever has no place would be reset.
-        let room = way.try_room().unwrap_or_else(|| way.entrance.door.rooms.last_room());
-        way.open(room, stream);
+        way.open(way.room_beyond(), stream);
     }
 }
 
@@ -97,8 +95,13 @@ impl<D: Driver> WayIn<D> {
                 before(self.accept(listener), worker.ordered(&alarm, Order::Drain)).await;
             let Some(accepted) = accepted else { return };
             match accepted {
-                // The last place is taken.
-                None => {}
+                // Another listener has given the last place away. Who came here at the same time would wait: no other worker
+                // was told of it.
+                None => {
+                    if let Ok(Some(stream)) = listener.last().await {
+                        self.open_or_pass(self.room_beyond(), stream);
+                    }
+                }
                 Some(Ok((room, stream))) => {
                     pause = PAUSE_MIN;
                     self.follow_settings();
@@ -274,6 +277,11 @@ impl<D: Driver> WayIn<D> {
         self.worker.driver.spawn(connection);
     }
 
+    /// A place, also if there is none: for a connection that nobody else will be told of.
+    fn room_beyond(&self) -> Room {
+        self.try_room().unwrap_or_else(|| self.entrance.door.rooms.last_room())
+    }
+
     /// Others are to pass nothing here for now.
     fn shut(&self) {
         if let Some(Spreading { member, listener }) = &self.spreading {
@@ -309,6 +317,8 @@ impl<D: Driver> WayIn<D> {
             match before(listener.accept(), over).await {
                 Some(Ok(stream)) => self.open(room, stream),
                 Some(Err(error)) if is_of_the_peer(&error) => {}
+                // Nobody is left.
+                Some(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => return,
                 Some(Err(error)) => {
                     let remedy = remedy(&error);
                     tracing::warn!(target: "peregrine", %error, ?pause,

@@ -99,7 +99,8 @@ pub struct Limits {
     pub lifetime_max: Option<Duration>,
     /// Connections open at a time, per worker. Default 16,384. When it is reached, further
     /// connections wait in the kernel's backlog. Listeners without limits of their own share them: whoever comes
-    /// first has a place, at whichever of them.
+    /// first has a place, at whichever of them. On io_uring, where several come at several listeners in the moment
+    /// in which the last place is taken, one of each may be open beside it.
     pub connections_max: usize,
     /// From the connection's start to the end of the TLS handshake. Default 10 s. Passing it: close.
     #[cfg_attr(feature = "config", serde(with = "Time"))]

@@ -103,8 +103,9 @@ struct Kept<D>(i64, D);
 
 fn sealed(keys: &CookieKeys, name: &str, record: &Record) -> session_store::Result<String> {
     let expiry = record.expiry_date;
-    // A session that has begun a second lives to its end: cut off, it would end before its time, or never live.
-    let ends_at = expiry.unix_timestamp() + i64::from(expiry.nanosecond() > 0);
+    // A session that has begun a second lives to its end: cut off, it would end before its time, or never live. There is no second
+    // after the last one that can be told.
+    let ends_at = expiry.saturating_add(Duration::nanoseconds(999_999_999)).unix_timestamp();
     let text = serde_json::to_string(&Kept(ends_at, &record.data))
         .map_err(|error| session_store::Error::Encode(error.to_string()))?;
     Ok(keys.seal(name, &text))
@@ -130,13 +131,17 @@ mod tests {
     fn a_cookie_does_not_end_before_its_session_does() {
         let keys = CookieKeys::new(&[1; 32]);
         let second = OffsetDateTime::UNIX_EPOCH + Duration::seconds(1_000_000_000);
-        for (nanoseconds, kept) in [(0, 0), (1, 1), (500_000_000, 1), (999_999_999, 1)] {
-            let expiry_date = second + Duration::nanoseconds(nanoseconds);
+        let back = |expiry_date: OffsetDateTime| {
             let record = Record { id: Id(0), data: Data::new(), expiry_date };
             let value = sealed(&keys, "id", &record).expect("it is plain data");
-            let back = keys.open("id", &value).and_then(|text| unsealed(&text));
-            let expected = second + Duration::seconds(kept);
-            assert_eq!(back.expect("it was sealed so").expiry_date, expected, "{nanoseconds}");
+            let text = keys.open("id", &value).expect("it was sealed so");
+            unsealed(&text).expect("it was written so").expiry_date
+        };
+        for (nanoseconds, kept) in [(0, 0), (1, 1), (500_000_000, 1), (999_999_999, 1)] {
+            let expiry = second + Duration::nanoseconds(nanoseconds);
+            assert_eq!(back(expiry), second + Duration::seconds(kept), "{nanoseconds}");
         }
+        let never = second.saturating_add(Duration::MAX);
+        assert_eq!(back(never).unix_timestamp(), never.unix_timestamp(), "without an end");
     }
 }

@@ -38,6 +38,8 @@ impl Settings {
     /// The field that sets it, for so long; `None`: it is no valid field.
     pub(crate) fn set(&self, value: &str, age: Duration, is_secure: bool) -> Option<HeaderValue> {
         let cookie = self.build(value, is_secure);
+        // It is told in whole seconds, and what is cut off would end before the session does.
+        let age = age.saturating_add(Duration::nanoseconds(999_999_999));
         let cookie = if self.ends_with_browser { cookie } else { cookie.max_age(age) };
         HeaderValue::try_from(cookie.build().to_string()).ok()
     }

@@ -382,7 +382,8 @@ impl Head {
     }
 
     /// From here on routes are those of an application that is used as a handler.
-    pub(crate) fn keep_route(&mut self) {
+    #[doc(hidden)]
+    pub fn keep_route(&mut self) {
         let block = self.block_mut();
         block.outer_route.get_or_insert(block.route);
     }

@@ -10,7 +10,7 @@ use peregrine_driver::{Socket, SocketOptions};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpListener;
 #[cfg(unix)]
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::task::coop::has_budget_remaining;
 
 use crate::connection::Connection;
@@ -21,6 +21,9 @@ use crate::worker::{Worker, increment};
 pub struct Listener {
     source: Source,
     earlier: Cell<Earlier>,
+    /// Nobody can come any more: a Unix socket that is shut down.
+    #[cfg(unix)]
+    refuses: Cell<bool>,
     worker: Rc<Worker>,
 }
 
@@ -68,7 +71,13 @@ impl Listener {
                 Source::Unix(UnixListener::from_std(listener)?)
             }
         };
-        Ok(Self { source, earlier: Cell::new(Earlier::Unknown), worker })
+        Ok(Self {
+            source,
+            earlier: Cell::new(Earlier::Unknown),
+            #[cfg(unix)]
+            refuses: Cell::new(false),
+            worker,
+        })
     }
 
     fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Connection>> {
@@ -76,6 +85,8 @@ impl Listener {
             Source::Tcp(listener) => {
                 listener.poll_accept(context).map_ok(|(socket, _)| Connection::Tcp(socket))
             }
+            #[cfg(unix)]
+            Source::Unix(listener) if self.refuses.get() => Poll::Ready(take_last(listener)),
             #[cfg(unix)]
             Source::Unix(listener) => {
                 listener.poll_accept(context).map_ok(|(socket, _)| Connection::Unix(socket))
@@ -109,13 +120,30 @@ impl peregrine_driver::Listener for Listener {
         Ok(Stream::new(connection, Rc::clone(&self.worker)))
     }
 
-    /// Where a filter cannot be had (Unix sockets, other systems than Linux), nothing changes.
+    /// Where a filter cannot be had (other systems than Linux), nothing changes.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     fn refuse_new(&self) {
-        if let Source::Tcp(listener) = &self.source {
-            let _ = SockRef::from(listener).attach_filter(&WITHOUT_SYN);
+        match &self.source {
+            Source::Tcp(listener) => {
+                let _ = SockRef::from(listener).attach_filter(&WITHOUT_SYN);
+            }
+            Source::Unix(listener) => {
+                let is_shut = SockRef::from(listener).shutdown(std::net::Shutdown::Read).is_ok();
+                self.refuses.set(is_shut);
+            }
         }
     }
+}
+
+/// Who still waits at a socket to which nobody can come.
+#[cfg(unix)]
+fn take_last(listener: &UnixListener) -> io::Result<Connection> {
+    let (socket, _name) = SockRef::from(listener).accept().map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => io::ErrorKind::InvalidInput.into(),
+        _ => error,
+    })?;
+    socket.set_nonblocking(true)?;
+    Ok(Connection::Unix(UnixStream::from_std(socket.into())?))
 }
 
 /// Sets the options of a TCP connection on its own or on its listening socket.

@@ -11,6 +11,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -64,6 +65,8 @@ pub(crate) struct Listening {
     /// Accepted connections that still get the listening socket's options one by one.
     earlier: u32,
     failed: Option<i32>,
+    /// Nobody can come any more.
+    refuses: bool,
     waiter: Waiter,
 }
 
@@ -96,12 +99,11 @@ impl Listening {
         }
         match self.socket().accept() {
             Ok((socket, _name)) => Ok(socket.into()),
-            Err(error) => {
-                if error.kind() == io::ErrorKind::WouldBlock {
-                    self.earlier = 0;
-                }
-                Err(error)
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.earlier = 0;
+                Err(if self.refuses { io::ErrorKind::InvalidInput.into() } else { error })
             }
+            Err(error) => Err(error),
         }
     }
 
@@ -155,6 +157,7 @@ impl UringListener {
             ready: None,
             earlier,
             failed: None,
+            refuses: false,
             waiter: Waiter::NONE,
         }) as u32;
         Ok(Self { shared: Rc::clone(shared), index })
@@ -211,14 +214,18 @@ impl Listener for UringListener {
         poll_fn(|context| self.poll_last(context)).await
     }
 
-    /// For TCP: the peer's kernel tries again for a while, in vain. A Unix socket cannot be told: its
-    /// peers are refused when the listener is dropped.
+    /// For TCP: the peer's kernel tries again for a while, in vain. A Unix socket's peers are refused at once.
     fn refuse_new(&self) {
-        let listeners = self.shared.listeners.borrow();
-        let listening = &listeners[self.index as usize];
-        if matches!(listening.socket, Socket::Tcp(_)) {
-            // Where the kernel has no filters, new connections are accepted as before.
-            let _ = listening.socket().attach_filter(&REFUSE_SYN);
+        let mut listeners = self.shared.listeners.borrow_mut();
+        let listening = &mut listeners[self.index as usize];
+        match listening.socket {
+            Socket::Tcp(_) => {
+                // Where the kernel has no filters, new connections are accepted as before.
+                let _ = listening.socket().attach_filter(&REFUSE_SYN);
+            }
+            Socket::Unix(_) => {
+                listening.refuses = listening.socket().shutdown(Shutdown::Read).is_ok()
+            }
         }
     }
 }

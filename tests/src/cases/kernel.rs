@@ -196,6 +196,41 @@ pub fn nobody_new_gets_in_after_refusing<D: Driver<Socket = Socket>>(kernel: &Ke
     });
 }
 
+/// After `refuse_new` nobody connects to a Unix socket, who waits there is accepted, and then it is known that nobody is left.
+///
+/// Only on Linux, the only system on which it does anything.
+#[cfg(unix)]
+pub fn who_waits_at_a_unix_socket_is_accepted_after_refusing_and_nobody_else<D>(kernel: &Kernel<D>)
+where
+    D: Driver<Socket = Socket>,
+{
+    if !cfg!(target_os = "linux") {
+        return;
+    }
+    kernel.check(async |driver: D| {
+        for queued in [0, 1, 5] {
+            let (listener, place) = kernel.listen(&driver);
+            // It has waited in vain before, or has not.
+            assert!(queued == 1 || polled_once(listener.accept()).await.is_none());
+            let queued: Vec<_> = (0..queued).map(|_| kernel.connect(&driver, &place)).collect();
+            listener.refuse_new();
+            let Place::Unix(path) = &place else { panic!("this case is about Unix sockets") };
+            let late = UnixStream::connect(path).expect_err("nobody new gets in");
+            assert_eq!(late.kind(), ErrorKind::ConnectionRefused);
+            for peer in queued {
+                let stream = accept(&listener).await;
+                driver.spawn(echo(stream));
+                peer.send(b"still".to_vec()).await.expect("the connection stands");
+                assert_eq!(peer.recv_exact(5).await.expect("the connection stands"), b"still");
+                peer.half_close().await.expect("the connection stands");
+                assert!(peer.recv_all().await.expect("an orderly end").is_empty());
+            }
+            let nobody = listener.accept().await.err().expect("nobody else is connected");
+            assert_eq!(nobody.kind(), ErrorKind::InvalidInput);
+        }
+    });
+}
+
 /// A stream that is to be reset leaves nothing in the kernel, and its peer hears of it, whatever is
 /// still to be written or on its way.
 pub fn a_reset_reaches_the_peer<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {

@@ -199,7 +199,8 @@ impl Entry {
         let mut renewal = self.lock_renewal();
         let now = *renewal;
         match now {
-            Renewal::First if may_wait => *renewal = Renewal::Beside,
+            // Whatever becomes of this one, which may leave or be late, others are sent what there is.
+            Renewal::First if may_wait => *renewal = again(),
             Renewal::NotBefore(time) if time <= Instant::now() => {
                 *renewal = Renewal::Beside;
                 return Renewal::Beside;
@@ -212,8 +213,12 @@ impl Entry {
 
     /// What was fetched, beside or for a client, could not be kept.
     pub(crate) fn not_renewed(&self, is_beside: bool) {
-        let again = Instant::now() + RENEW_AGAIN;
-        *self.lock_renewal() = if is_beside { Renewal::First } else { Renewal::NotBefore(again) };
+        *self.lock_renewal() = if is_beside { Renewal::First } else { again() };
+    }
+
+    /// What was fetched for a client is for nobody else, which says nothing of what others would be given.
+    pub(crate) fn not_renewed_by_one(&self) {
+        *self.lock_renewal() = Renewal::Beside;
     }
 
     fn lock_renewal(&self) -> MutexGuard<'_, Renewal> {
@@ -243,4 +248,8 @@ impl Entry {
         let varies = self.varies.iter().map(|(name, value)| 64 + name.len() + value.len());
         256 + self.content.len() + fields.sum::<usize>() + varies.sum::<usize>()
     }
+}
+
+fn again() -> Renewal {
+    Renewal::NotBefore(Instant::now() + RENEW_AGAIN)
 }

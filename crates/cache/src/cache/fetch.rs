@@ -68,9 +68,12 @@ impl<S: Service> Fetch<S> {
             return conditional(response, &asked);
         }
         let asker = Asker { head: &asked, is_known: watch.is_noted() };
+        let is_for_one = asker.is_known && !is_beside;
         let (response, is_kept) = settings.keep(response, lead, asker, since).await;
-        if let Some((entry, _)) = stale.filter(|_| !is_kept) {
-            entry.not_renewed(is_beside);
+        match stale.filter(|_| !is_kept) {
+            Some((entry, _)) if is_for_one => entry.not_renewed_by_one(),
+            Some((entry, _)) => entry.not_renewed(is_beside),
+            None => {}
         }
         conditional(response, &asked)
     }

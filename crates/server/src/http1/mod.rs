@@ -320,12 +320,12 @@ impl Http1 {
         let states = Rc::clone(worker.application.states());
         let request = Request::new(head, body, states, Rc::clone(link.info));
         self.exchange.begin(target, request);
+        self.probes = Probes::default();
         if let Poll::Ready(outcome) = self.poll_handler(link, context) {
             return self.respond(outcome, link);
         }
         self.step = Step::Handler;
         self.has_waited = true;
-        self.probes = Probes::default();
         link.io.hold.get_or_insert_with(|| worker.driver.hold());
         let now = worker.driver.now();
         if let Some(timeout) = self.exchange.timeout {

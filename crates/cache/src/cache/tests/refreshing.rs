@@ -63,6 +63,74 @@ fn what_cannot_be_refreshed_is_not_asked_for_at_every_hit() {
 }
 
 #[test]
+fn who_waits_for_a_refresh_and_leaves_is_the_only_one_that_waits() {
+    run(async {
+        let asked = Count::default();
+        let count = Rc::clone(&asked);
+        let page = move |session: Session| {
+            count.set(count.get() + 1);
+            drop(session);
+            let is_first = count.get() == 1;
+            async move {
+                if !is_first {
+                    sleep(1000 * SECOND).await;
+                }
+                ([("cache-control", CONTROL)], "page")
+            }
+        };
+        let client = App::new()
+            .with(Sessions::in_cookies(CookieKeys::new(&[7; 32])))
+            .with(Cache::new(CacheStore::new()))
+            .get("/", page)
+            .test();
+        let ask = async || {
+            let asked = tokio::time::timeout(SECOND / 10, client.get("/").send()).await;
+            asked.is_ok_and(|response| response.text() == "page")
+        };
+        assert!(ask().await);
+        sleep(20 * SECOND).await;
+        let mut late = 0;
+        for _ in 0..100 {
+            late += usize::from(!ask().await);
+            sleep(SECOND / 10).await;
+        }
+        // In ten seconds one of them, or one more, and not each second one.
+        assert!((1..=2).contains(&late), "{late} of 100 got nothing");
+        assert_eq!(
+            asked.get(),
+            1 + late as u32,
+            "the others do not come to the handler, which wants a session"
+        );
+    });
+}
+
+#[test]
+fn who_is_refused_keeps_nobody_from_what_is_new() {
+    run(async {
+        let made = Count::default();
+        let count = Rc::clone(&made);
+        let page = move |request: Request| {
+            if request.header("authorization").is_some() {
+                return StatusCode::UNAUTHORIZED.into_response();
+            }
+            count.set(count.get() + 1);
+            ([("cache-control", CONTROL)], format!("page {}", count.get())).into_response()
+        };
+        let client = App::new().with(Cache::new(CacheStore::new())).get("/", page).test();
+        assert_eq!(client.get("/").send().await.text(), "page 1");
+        sleep(20 * SECOND).await;
+        for status in [200, 401, 200, 401, 200, 401] {
+            let refused = client.get("/").header("authorization", "Bearer garbage").send().await;
+            assert_eq!(refused.status(), status, "what is stale, then what is made for it");
+            sleep(SECOND / 10).await;
+        }
+        assert_eq!(client.get("/").send().await.text(), "page 1");
+        sleep(SECOND / 10).await;
+        assert_eq!(client.get("/").send().await.text(), "page 2");
+    });
+}
+
+#[test]
 fn head_refreshes_nothing() {
     run(async {
         let made = Count::default();
