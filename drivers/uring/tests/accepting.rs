@@ -269,14 +269,21 @@ fn a_listener_that_refuses_new_connections_yields_those_that_began() {
 }
 
 #[test]
-fn a_unix_listener_goes_on_when_it_is_told_to_refuse() {
+fn a_unix_listener_that_refuses_accepts_who_waits() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("socket");
-    let socket = Socket::Unix(UnixListener::bind(&path).unwrap());
-    join(worker(Options::default(), move |driver| async move {
-        let listener = driver.listen(socket).unwrap();
-        listener.refuse_new();
-        let _client = UnixStream::connect(&path).unwrap();
-        listener.accept().await.unwrap();
-    }));
+    for is_blocking in [true, false] {
+        let path = folder.path().join(format!("blocking {is_blocking}"));
+        let socket = UnixListener::bind(&path).unwrap();
+        socket.set_nonblocking(!is_blocking).unwrap();
+        join(worker(Options::default(), move |driver| async move {
+            let listener = driver.listen(Socket::Unix(socket)).unwrap();
+            let _client = UnixStream::connect(&path).unwrap();
+            listener.refuse_new();
+            let late = UnixStream::connect(&path).unwrap_err();
+            assert_eq!(late.kind(), ErrorKind::ConnectionRefused);
+            listener.accept().await.unwrap();
+            let nobody = listener.accept().await.err().unwrap();
+            assert_eq!(nobody.kind(), ErrorKind::InvalidInput);
+        }));
+    }
 }

@@ -68,7 +68,7 @@ impl<S: Service> Fetch<S> {
             return conditional(response, &asked);
         }
         let asker = Asker { head: &asked, is_known: watch.is_noted() };
-        let is_for_one = asker.is_known && !is_beside;
+        let is_for_one = asker.is_personal() && !is_beside;
         let (response, is_kept) = settings.keep(response, lead, asker, since).await;
         match stale.filter(|_| !is_kept) {
             Some((entry, _)) if is_for_one => entry.not_renewed_by_one(),
