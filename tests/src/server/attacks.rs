@@ -17,6 +17,7 @@ macro_rules! attacks {
             attacks::a_loop_of_dependencies,
             attacks::a_window_update_flood,
             attacks::an_empty_data_flood,
+            attacks::a_flood_of_late_data,
             attacks::an_empty_headers_flood,
             attacks::a_padding_flood,
             attacks::a_flood_of_other_frames,

@@ -200,6 +200,7 @@ macro_rules! server {
             http2::prior_knowledge_can_be_switched_off,
             http2::one_stream_too_many_is_refused,
             http2::a_short_rest_of_a_request_is_read,
+            http2::content_under_way_is_not_held_against_the_client,
             http2::a_reset_ends_the_handler,
             http2::a_broken_connection_ends_all_handlers,
             http2::a_drain_finishes_streams,

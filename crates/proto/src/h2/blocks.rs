@@ -221,6 +221,7 @@ impl Connection {
         self.decode(limits, block, &mut NoSink)?;
         self.streams.refuse(id);
         self.budget.charge(Deed::Refused)?;
+        self.budget.ended_early(limits.stream_window, self.flow.target);
         if matches!(self.going, Going::Last(_)) {
             // RFC 9113 §6.8: streams above the last one are ignored.
             return Ok(None);

@@ -5,6 +5,7 @@
 //! earns more than it spends, however heavy it is; an attack spends what it is given and is told to
 //! calm down. RFC 9113 §10.5.
 
+use super::frame;
 use super::limits::Limits;
 use super::reject::Reject;
 
@@ -17,7 +18,7 @@ pub(super) enum Deed {
     Fault,
     /// A request was refused: too many streams, too long, or malformed.
     Refused,
-    /// A frame on a stream that is closed.
+    /// A frame on a stream that is closed, except for content that was under way when the server ended it.
     Late,
     /// A DATA frame without content that ends nothing.
     EmptyData,
@@ -73,6 +74,9 @@ const UPDATES: u32 = 2;
 /// How many bytes of content earn 1.
 const BYTES_PER_UNIT: u32 = 256;
 
+/// [`frame::HEADER_BYTES`], in the type of lengths.
+const HEADER_BYTES: u32 = frame::HEADER_BYTES as u32;
+
 /// The account. `left <= limits.budget_max`.
 #[derive(Debug)]
 pub(super) struct Budget {
@@ -82,6 +86,8 @@ pub(super) struct Budget {
     /// WINDOW_UPDATE frames that cost nothing, since they may answer DATA frames. They are counted
     /// apart: a burst of DATA frames finds the account full, and is answered when the burst is over.
     updates: u32,
+    /// Bytes that may still come on streams that the server has ended.
+    late: u32,
     /// Answers written since the peer was last seen to read.
     answers: u16,
     /// The time up to which credit was given.
@@ -90,7 +96,7 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) const fn new(limits: &Limits) -> Self {
-        Self { left: limits.budget_max, bytes: 0, updates: 0, answers: 0, since_ms: None }
+        Self { left: limits.budget_max, bytes: 0, updates: 0, late: 0, answers: 0, since_ms: None }
     }
 
     /// Charges a deed, or refuses it because too little is left.
@@ -106,6 +112,22 @@ impl Budget {
         match self.updates.checked_sub(1) {
             Some(updates) => self.updates = updates,
             None => self.charge(Deed::WindowUpdate)?,
+        }
+        Ok(())
+    }
+
+    /// Notes that the server has ended a stream on which the peer may send as much as the stream's
+    /// window before it knows. All that is under way fits the connection's window.
+    pub(super) fn ended_early(&mut self, stream_window: u32, connection_window: u32) {
+        self.late = self.late.saturating_add(stream_window).min(connection_window);
+    }
+
+    /// Charges a DATA frame on a closed stream, unless it may have been under way when the server ended
+    /// it. Each frame counts with its header, so that small ones come to an end too.
+    pub(super) fn late_data(&mut self, length: u32) -> Result<(), Reject> {
+        match self.late.checked_sub(length + HEADER_BYTES) {
+            Some(late) => self.late = late,
+            None => self.charge(Deed::Late)?,
         }
         Ok(())
     }

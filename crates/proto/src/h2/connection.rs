@@ -205,10 +205,12 @@ impl Connection {
 
     /// Resets a stream, for the server's own reasons.
     pub fn reset(&mut self, stream: StreamKey, code: Code, out: &mut Vec<u8>) {
-        if self.streams.get(stream).is_some() {
-            frame::write_reset(stream.id, code, out);
-            self.close_stream(stream, Move::Reset, out);
+        let Some(state) = self.streams.get(stream) else { return };
+        if state.receives() {
+            self.budget.ended_early(state.window, self.flow.target);
         }
+        frame::write_reset(stream.id, code, out);
+        self.close_stream(stream, Move::Reset, out);
     }
 
     /// Ends a stream because the client broke a rule.
@@ -290,9 +292,7 @@ impl Connection {
         for slot in 0..self.streams.places() {
             let stream = self.streams.at(slot);
             if stream.id != 0 && stream.leaving {
-                let key = StreamKey { id: stream.id, slot };
-                frame::write_reset(key.id, Code::NO_ERROR, out);
-                self.close_stream(key, Move::Reset, out);
+                self.reset(StreamKey { id: stream.id, slot }, Code::NO_ERROR, out);
             }
         }
     }

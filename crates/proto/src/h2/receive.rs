@@ -341,7 +341,7 @@ impl Connection {
             }
             // RFC 9113 §5.1: after sending RST_STREAM, frames that were under way are ignored.
             Found::Closed(Closed::ByUs) => {
-                self.budget.charge(Deed::Late)?;
+                self.budget.late_data(header.length)?;
                 None
             }
         };

@@ -376,6 +376,42 @@ fn large_uploads_and_small_messages_are_served() {
     assert_eq!(server.content, 5000 * (16_000 + 60));
 }
 
+/// What was under way when the server ended a stream early costs nothing: a client on a slow machine
+/// may have sent all that the windows let it.
+#[test]
+fn content_under_way_on_streams_that_the_server_ended_is_free_and_what_is_more_is_not() {
+    let mut server = Server::new(Limits::DEFAULT);
+    let budget = server.connection.budget_left();
+    let window = Limits::DEFAULT.stream_window as usize;
+    // Frames of the shortest kind that an honest client may have; with its header, each takes of what is
+    // free.
+    for bytes in [1_000, 16_384] {
+        for round in 0..200 {
+            let id = server.last.map_or(1, |stream| stream.id() + 2);
+            // It had begun to send when the response came.
+            server.feed(&wire::bytes([format!("headers {id} {POST}"), format!("data {id} a")].iter()));
+            let stream = server.last.expect("the request came");
+            server.respond(stream, 413);
+            // The turn ends: the server asks by PING whether the client has seen it.
+            server.feed(&[]);
+            server.feed(&wire::bytes(["ping-ack answered"].iter()));
+            let free = window / (bytes + 9);
+            server.feed(&wire::bytes([format!("data {id} {{x*{bytes}}} x{free}")].iter()));
+            assert_eq!(server.error, None, "round {round} of {bytes} bytes");
+            assert_eq!(server.connection.budget_left(), budget, "round {round} of {bytes} bytes");
+            server.out.clear();
+            server.connection.output_sent();
+        }
+    }
+    // Nobody may go on and on.
+    let id = server.last.expect("requests came").id();
+    let line = format!("data {id} +end");
+    let times = server.flood(u32::MAX, |_| vec![line.clone()]);
+    assert_eq!(server.error, Some(Reject::BudgetSpent));
+    let free = Limits::DEFAULT.connection_window / 9;
+    assert!(times < free + Limits::DEFAULT.budget_max + 1, "{times}");
+}
+
 #[test]
 fn a_large_download_with_a_window_update_for_each_piece_is_served() {
     let mut server = Server::new(Limits::DEFAULT);

@@ -292,6 +292,21 @@ pub async fn an_empty_data_flood<B: Bench>(bench: &B) {
     flood(bench, &first, |out, _| frame::write(Kind::Data, 0, 1, b"", out)).await;
 }
 
+/// DATA on a stream that the server has ended, beyond what can have been under way.
+pub async fn a_flood_of_late_data<B: Bench>(bench: &B) {
+    let mut site = Site::begin(bench, limits()).await;
+    let mut attacker = site.attacker();
+    let id = attacker.open("POST", "/ignore", &[("content-length", "10000000")], false);
+    attacker.data(id, b"a", false);
+    while attacker.so_far(id).reset.is_none() {
+        attacker.round_trip().await;
+    }
+    let late = |out: &mut Vec<u8>, _| frame::write(Kind::Data, flag::END_STREAM, id, b"", out);
+    site.flood(&mut attacker, late).await;
+    drop(attacker);
+    site.ends_in_calm().await;
+}
+
 /// HEADERS without a field, which are malformed requests; and trailers without a field, one after the
 /// other.
 pub async fn an_empty_headers_flood<B: Bench>(bench: &B) {

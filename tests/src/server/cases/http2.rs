@@ -132,6 +132,34 @@ pub async fn a_short_rest_of_a_request_is_read<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
+/// What a client had sent before it learnt that nobody wants it is not held against it, also where that
+/// is a whole window in small frames, again and again.
+pub async fn content_under_way_is_not_held_against_the_client<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin(bench);
+    let mut client = Streams::new(server.connect());
+    let mut frames = Vec::new();
+    for _ in 0..20 {
+        // More than the server reads on for.
+        let id = client.open("POST", "/ignore", &[("content-length", "10000000")], false);
+        client.data(id, b"a", false);
+        assert_eq!(client.answer(id).await.text(), "ignored");
+        while client.so_far(id).reset.is_none() {
+            client.round_trip().await;
+        }
+        assert_eq!(client.so_far(id).reset, Some(0));
+        frames.clear();
+        for _ in 0..300 {
+            frame::write(Kind::Data, 0, id, &[7; 200], &mut frames);
+        }
+        client.send(&frames);
+        client.round_trip().await;
+    }
+    let hello = client.get("/hello");
+    assert_eq!(client.answer(hello).await.text(), "hello");
+    close(server, client).await;
+}
+
 /// A reset drops the handler, unless that was promised to run to its end.
 pub async fn a_reset_ends_the_handler<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);

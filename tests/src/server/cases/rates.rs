@@ -2,7 +2,7 @@
 
 use super::begin_with;
 use crate::server::app::pattern;
-use crate::server::bench::{Bench, Served};
+use crate::server::bench::{Bench, PATIENCE, Served};
 use crate::server::peer::Peer;
 use crate::server::promises::Promises;
 use crate::server::simulated::{LARGE, SimulatedBench};
@@ -262,16 +262,21 @@ pub async fn who_took_its_answers_late_may_be_idle_as_long_as_others<B: Bench>(b
     let unsent = usize::try_from(unsent).expect("it is small");
     assert!((1..peers.len()).contains(&unsent), "{unsent} had more than the kernel takes");
     drop(peers);
-    // A busy machine may answer at other moments than before; it does not so each time.
+    // A server that is behind answers several requests by one write, of which the kernel takes up to
+    // twice as much: half of the peers, those with the most answers, have more than it takes anyway.
+    let unsent = unsent.div_ceil(2);
+    // A busy machine may be late with everything; it is not so each time.
+    let mut stayed = Vec::new();
     for _ in 0..4 {
-        if all_stay_that_had_more_than_the_kernel_takes(bench, unsent).await {
+        stayed.push(who_stays_of_those_with_the_most_answers(bench, unsent).await);
+        if stayed.last() == Some(&unsent) {
             return;
         }
     }
-    panic!("some were ended as idle, each time");
+    panic!("of {unsent} peers {stayed:?} stayed; the others were ended as idle");
 }
 
-async fn all_stay_that_had_more_than_the_kernel_takes<B: Bench>(bench: &B, unsent: usize) -> bool {
+async fn who_stays_of_those_with_the_most_answers<B: Bench>(bench: &B, count: usize) -> usize {
     let idle = Duration::from_secs(4);
     let limits = Limits { idle_timeout: idle, ..Limits::default() };
     let promises = Promises { limits, rate_window: 6 * idle, ..Promises::default() };
@@ -283,16 +288,17 @@ async fn all_stay_that_had_more_than_the_kernel_takes<B: Bench>(bench: &B, unsen
             assert_eq!(peer.reply().await.body.len(), 8_000, "of {count} answers");
         }
     }
-    bench.sleep(idle / 2).await;
+    bench.sleep(idle * 3 / 8).await;
+    let first = peers.len() - count;
+    let asked = &mut peers[first..];
+    asked.iter_mut().for_each(|(_, peer)| peer.get("/hello"));
     let mut stay = 0;
-    for (_, peer) in peers.iter_mut().rev().take(unsent) {
-        peer.get("/hello");
-        bench.sleep(Duration::from_millis(20)).await;
-        stay += usize::from(peer.is_answered().await);
+    for (_, peer) in asked {
+        stay += usize::from(matches!(peer.more(PATIENCE).await, Ok(Some(_))));
     }
     server.shut_down();
     server.ended().await;
-    stay == unsent
+    stay
 }
 
 /// How slowly a peer took its answers is not held against the next, who gets the same memory.
