@@ -416,8 +416,9 @@ pub struct Options {
     /// Default 8. A driver may then go on in fewer and larger pieces, at most one of them unread at a
     /// time.
     pub receive_ahead_max: usize,
-    /// Bytes of a receive on a connection that fills its buffers, in memory of its own. Default 64 KiB, between 4 KiB
-    /// and 1 MiB. Larger ones gain little and make the other connections wait.
+    /// Bytes of a receive on a connection that fills its buffers, in memory of its own. Default 128 KiB, between 4 KiB
+    /// and 1 MiB. Larger ones gain little and make the other connections wait; and a chunk that leaves more than half of its
+    /// memory empty is copied for whoever keeps it.
     pub receive_large_bytes: usize,
     /// Microseconds to look for completions before sleeping in the kernel. Spends idle CPU to lower
     /// latency. Default 0: sleep at once.
@@ -439,7 +440,7 @@ impl Default for Options {
             receive_buffers: 256,
             receive_buffer_bytes: 4096,
             receive_ahead_max: 8,
-            receive_large_bytes: 64 * 1024,
+            receive_large_bytes: 128 * 1024,
             spin_us: 0,
             cpu: None,
             sockets: SocketOptions::default(),

@@ -46,7 +46,9 @@ pub(crate) enum Receiving {
 /// | Stream | Single | it waited for buffers |
 /// | Single | Large | more bytes wait in the socket |
 /// | Single | Stream | none do |
-/// | Large | Single | none do |
+/// | Large | Poll | none do, after at least a buffer's bytes |
+/// | Large | Single | none do, after fewer |
+/// | Poll | Large | some do |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
     /// One operation for many chunks, each in a shared buffer.
@@ -57,6 +59,18 @@ pub(crate) enum Pace {
     /// reader waits for it. It takes what is in the socket and never waits for more, so that a
     /// connection whose peer pauses holds no such memory.
     Large,
+    /// One operation that waits until something is in the socket, for a large chunk then: an upload that is faster than its
+    /// peer would else come in two pieces each time, a small one that is copied and what has come meanwhile.
+    Poll,
+}
+
+/// How much a receive brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Received {
+    /// Less than a shared buffer holds.
+    Little,
+    /// At least so much.
+    Much,
 }
 
 impl UringStream {
@@ -66,7 +80,7 @@ impl UringStream {
         let connection = &mut streams[self.index as usize];
         let bytes = connection.next_bytes(shared);
         let wants_more = match connection.pace {
-            Pace::Large => bytes.is_none(),
+            Pace::Large | Pace::Poll => bytes.is_none(),
             Pace::Stream | Pace::Single => connection.unread_chunks() < shared.receive_ahead_max,
         };
         if connection.receiving == Receiving::Idle && wants_more {
@@ -123,13 +137,16 @@ impl Connection {
 }
 
 impl Pace {
-    /// The pace after the final completion of a receive.
-    fn after(self, more_waits: bool) -> Self {
+    /// The pace after the final completion of a receive that brought `received` of a shared buffer's bytes.
+    fn after(self, received: Received, more_waits: bool) -> Self {
         match (self, more_waits) {
             (Self::Stream, _) => Self::Stream,
-            (Self::Single | Self::Large, true) => Self::Large,
+            (Self::Single | Self::Large, true) | (Self::Poll, _) => Self::Large,
             (Self::Single, false) => Self::Stream,
-            (Self::Large, false) => Self::Single,
+            (Self::Large, false) => match received {
+                Received::Much => Self::Poll,
+                Received::Little => Self::Single,
+            },
         }
     }
 }
@@ -149,9 +166,11 @@ impl Shared {
                 let bytes = self.large_bytes;
                 return self.arm_own(index, connection, bytes, libc::MSG_DONTWAIT);
             }
+            Pace::Poll => opcode::PollAdd::new(connection.target(), libc::POLLIN as u32).build(),
         };
         // SAFETY: the kernel writes to memory of the registered buffers only, which `Shared` keeps
-        // until the ring is closed, and which it lends out only while the kernel does not own it.
+        // until the ring is closed, and which it lends out only while the kernel does not own it. A poll
+        // writes nothing.
         let submitted = unsafe { self.submit(entry, connection.token(Kind::Receive, index)) };
         connection.receive_submitted(submitted);
     }
@@ -188,12 +207,21 @@ impl Shared {
             let mut streams = self.streams.borrow_mut();
             let connection = current(&mut streams, token).filter(|found| !found.closing);
             if let Some(connection) = connection {
+                // What a poll says is what happened, and no length.
+                let length = match connection.pace {
+                    Pace::Poll => 0,
+                    _ => usize::try_from(result).unwrap_or(0),
+                };
                 let more_waits =
-                    self.keep_received(connection, buffer, result) || cqueue::sock_nonempty(flags);
+                    self.keep_received(connection, buffer, length) || cqueue::sock_nonempty(flags);
                 if !cqueue::more(flags) {
                     connection.in_flight -= 1;
                     if connection.receiving == Receiving::Armed {
-                        connection.pace = connection.pace.after(more_waits);
+                        let received = match length < self.buffers.bytes() {
+                            true => Received::Little,
+                            false => Received::Much,
+                        };
+                        connection.pace = connection.pace.after(received, more_waits);
                     }
                     let unread = connection.unread_chunks();
                     connection.receiving = match self.after_receive(token, unread, result) {
@@ -223,8 +251,13 @@ impl Shared {
 
     /// True when the bytes filled the memory there was for them, so that more may be there: not
     /// every kind of socket tells by itself.
-    fn keep_received(&self, connection: &mut Connection, buffer: Option<u16>, result: i32) -> bool {
-        match (buffer, usize::try_from(result).unwrap_or(0)) {
+    fn keep_received(
+        &self,
+        connection: &mut Connection,
+        buffer: Option<u16>,
+        length: usize,
+    ) -> bool {
+        match (buffer, length) {
             (Some(unused), 0) => {
                 self.buffers.give_back(unused);
                 false
@@ -283,8 +316,8 @@ impl Shared {
                 }
             }
             // A reader that asks later arms it then.
-            (Receiving::Idle, Pace::Large) if unread > 0 || connection.receive_waiter.is_none() => {
-            }
+            (Receiving::Idle, Pace::Large | Pace::Poll)
+                if unread > 0 || connection.receive_waiter.is_none() => {}
             // With nothing unread nobody else would arm it; the lack of buffers is found out.
             (Receiving::Idle, _)
                 if unread < self.receive_ahead_max
@@ -346,16 +379,26 @@ mod tests {
 
     #[test]
     fn the_pace_follows_what_waits_in_the_socket() {
+        use Received::{Little, Much};
         let moves = [
-            (Pace::Stream, true, Pace::Stream),
-            (Pace::Stream, false, Pace::Stream),
-            (Pace::Single, true, Pace::Large),
-            (Pace::Single, false, Pace::Stream),
-            (Pace::Large, true, Pace::Large),
-            (Pace::Large, false, Pace::Single),
+            (Pace::Stream, Much, true, Pace::Stream),
+            (Pace::Stream, Little, false, Pace::Stream),
+            (Pace::Single, Much, true, Pace::Large),
+            (Pace::Single, Little, false, Pace::Stream),
+            (Pace::Single, Much, false, Pace::Stream),
+            (Pace::Large, Much, true, Pace::Large),
+            (Pace::Large, Little, true, Pace::Large),
+            (Pace::Large, Much, false, Pace::Poll),
+            (Pace::Large, Little, false, Pace::Single),
+            (Pace::Poll, Little, false, Pace::Large),
+            (Pace::Poll, Little, true, Pace::Large),
         ];
-        for (from, more_waits, to) in moves {
-            assert_eq!(from.after(more_waits), to, "{from:?}, {more_waits}");
+        for (from, received, more_waits, to) in moves {
+            assert_eq!(
+                from.after(received, more_waits),
+                to,
+                "{from:?}, {received:?}, {more_waits}"
+            );
         }
     }
 }

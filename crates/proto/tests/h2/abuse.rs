@@ -389,7 +389,9 @@ fn content_under_way_on_streams_that_the_server_ended_is_free_and_what_is_more_i
         for round in 0..200 {
             let id = server.last.map_or(1, |stream| stream.id() + 2);
             // It had begun to send when the response came.
-            server.feed(&wire::bytes([format!("headers {id} {POST}"), format!("data {id} a")].iter()));
+            server.feed(&wire::bytes(
+                [format!("headers {id} {POST}"), format!("data {id} a")].iter(),
+            ));
             let stream = server.last.expect("the request came");
             server.respond(stream, 413);
             // The turn ends: the server asks by PING whether the client has seen it.
