@@ -39,7 +39,10 @@ const ROWS: [(&str, &str, Option<&str>); 21] = [
 ];
 
 /// What has no other to be compared with, and one row.
-const WHOLE: [(&str, &str); 1] = [("a file of a thousand bytes", "battery-file-c64")];
+const WHOLE: [(&str, &str); 2] = [
+    ("a file of a thousand bytes", "battery-file-c64"),
+    ("a form with a file of 20 MiB, received", "battery-form-c1"),
+];
 
 /// The page with the table, and what stands around it there.
 const PAGE: &str = "docs/performance.md";

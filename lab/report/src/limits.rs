@@ -3,12 +3,19 @@
 use peregrine_lab_model::RunFile;
 use peregrine_lab_model::plan::{Design, Schedule};
 
+use crate::standing;
 use crate::subject::{self, Subject};
 
 pub(crate) fn not_shown(files: &[RunFile]) -> Vec<String> {
+    let is_of_one = standing::machines(files).len() < 2;
     let mut sentences: Vec<&str> = vec![
-        "How these programs compare on another machine, kernel, or version: everything below was \
-         measured on the one described at the end.",
+        if is_of_one {
+            "How these programs compare on another machine, kernel, or version: everything below was \
+             measured on the one described at the end."
+        } else {
+            "How these programs compare on another machine, kernel, or version than the one that a \
+             run was measured on, which stands at the top where it is not that at the end."
+        },
         "How an application of yours would do: most of its time is usually spent in its own code \
          and in its data base, not in the server.",
     ];

@@ -47,6 +47,7 @@ pub(crate) fn standing(files: &[RunFile]) -> Standing {
             add(&mut reasons, Light::Amber, text);
         }
     }
+    judge_machines(files, &mut reasons);
     judge_degrees(files, &mut reasons);
     judge_checks(files, &mut reasons);
     judge_quiet(files, &mut reasons);
@@ -206,6 +207,31 @@ fn judge_machine(file: &RunFile, reasons: &mut Vec<Reason>) {
     if shared {
         add(reasons, Light::Red, format!("{run}: client and servers share a CPU"));
     }
+}
+
+/// Runs of several machines lie in one report where somebody put them together.
+fn judge_machines(files: &[RunFile], reasons: &mut Vec<Reason>) {
+    let machines = machines(files);
+    if machines.len() < 2 {
+        return;
+    }
+    let told: Vec<_> =
+        machines.iter().map(|(cpu, runs)| format!("{} on {cpu}", place(runs))).collect();
+    let text = format!("{}: figures of different machines are no comparison", told.join(", "));
+    add(reasons, Light::Amber, text);
+}
+
+/// The processors that servers ran on, each with its runs.
+pub(crate) fn machines(files: &[RunFile]) -> Vec<(&str, Vec<&RunFile>)> {
+    let mut machines: Vec<(&str, Vec<&RunFile>)> = Vec::new();
+    for file in files.iter().filter(|file| subject::of(file) != Subject::Page) {
+        let cpu = file.machine.cpu.as_str();
+        match machines.iter_mut().find(|(known, _)| *known == cpu) {
+            Some((_, runs)) => runs.push(file),
+            None => machines.push((cpu, vec![file])),
+        }
+    }
+    machines
 }
 
 /// The worst of all runs is one reason, whatever they are called.

@@ -340,6 +340,25 @@ fn wrong_answers_are_never_ranked_or_called_fast() {
 }
 
 #[test]
+fn runs_of_two_machines_in_one_report_are_told_apart() {
+    let first = synthetic::twenty();
+    let mut second = first.clone();
+    second[0].run = "elsewhere".to_owned();
+    second[0].machine.cpu = "Another processor".to_owned();
+    let markdown = Report::new(&[first.clone(), second].concat()).markdown();
+    let told = format!(
+        "amber: {} on {}, elsewhere on Another processor: figures of different machines are no \
+         comparison",
+        first[0].run, first[0].machine.cpu
+    );
+    assert!(markdown.contains(&told), "{markdown}");
+    assert!(!markdown.contains("on the one described at the end"));
+    let alone = Report::new(&first).markdown();
+    assert!(!alone.contains("different machines"));
+    assert!(alone.contains("on the one described at the end"));
+}
+
+#[test]
 fn a_failed_check_is_red_and_a_quiet_run_is_green() {
     let mut files = synthetic::twenty();
     files[0].machine.is_virtual = false;
