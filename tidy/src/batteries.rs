@@ -41,7 +41,7 @@ const ROWS: [(&str, &str, Option<&str>); 21] = [
 /// What has no other to be compared with, and one row.
 const WHOLE: [(&str, &str); 2] = [
     ("a file of a thousand bytes", "battery-file-c64"),
-    ("a form with a file of 20 MiB, received", "battery-form-c1"),
+    ("a form with a file of twenty MiB, received", "battery-form-c1"),
 ];
 
 /// The page with the table, and what stands around it there.
