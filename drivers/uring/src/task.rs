@@ -69,6 +69,8 @@ pub(crate) struct Tasks {
     ready: RefCell<VecDeque<u32>>,
     look: Look,
     polls: Cell<usize>,
+    /// The number of the turn, modulo 2^32.
+    turn: Cell<u32>,
     main_waker: Waker,
     /// The future that `run` was called with is to be polled.
     main_due: Cell<bool>,
@@ -87,6 +89,8 @@ struct Slot {
     /// Absent while it is being polled.
     task: Option<BoxedTask>,
     queued: bool,
+    /// The turn in which it was polled last.
+    turn: u32,
 }
 
 /// What other threads know of a worker.
@@ -139,6 +143,7 @@ impl Tasks {
             ready: RefCell::default(),
             look: Look::default(),
             polls: Cell::new(0),
+            turn: Cell::new(0),
             main_waker,
             main_due: Cell::new(true),
             thread: RefCell::default(),
@@ -171,7 +176,9 @@ impl Tasks {
             let mut slots = self.slots.borrow_mut();
             let index = u32::try_from(slots.next_number()).expect("fewer than 2^32 tasks");
             let waker = Header::waker(&self.remote, index);
-            slots.insert(Slot { task: Some(Box::pin(Task { waker, future: task })), queued: true });
+            let task: BoxedTask = Box::pin(Task { waker, future: task });
+            let turn = self.turn.get().wrapping_sub(1);
+            slots.insert(Slot { task: Some(task), queued: true, turn });
             index
         };
         self.ready.borrow_mut().push_back(index);
@@ -249,13 +256,16 @@ impl Tasks {
         }
     }
 
-    /// Polls what is ready, and what becomes ready by that, within limits.
+    /// Polls what is ready, and what becomes ready by that, within limits. The turn ends before a task would be polled
+    /// again: one that wakes itself, because it has much to do, lets the kernel and all others have theirs in between.
     pub(crate) fn run_ready(&self) {
         self.polls.set(0);
+        self.turn.set(self.turn.get().wrapping_add(1));
         for polls in 1..=POLLS_PER_TURN {
             let Some(index) = self.ready.borrow_mut().pop_front() else { return };
-            self.look.polling();
-            self.poll_task(index);
+            if !self.poll_task(index) {
+                return self.ready.borrow_mut().push_front(index);
+            }
             self.polls.set(polls);
         }
     }
@@ -275,12 +285,20 @@ impl Tasks {
         self.polls.get()
     }
 
-    fn poll_task(&self, index: u32) {
+    /// False when the task has had its turn.
+    fn poll_task(&self, index: u32) -> bool {
         let mut task = {
             let mut slots = self.slots.borrow_mut();
-            let Some(slot) = slots.get_mut(index as usize) else { return };
+            let turn = self.turn.get();
+            let slot = slots.get_mut(index as usize);
+            if slot.as_ref().is_some_and(|slot| slot.turn == turn) {
+                return false;
+            }
+            self.look.polling();
+            let Some(slot) = slot else { return true };
             slot.queued = false;
-            let Some(task) = slot.task.take() else { return };
+            slot.turn = turn;
+            let Some(task) = slot.task.take() else { return true };
             task
         };
         let polled = {
@@ -292,11 +310,12 @@ impl Tasks {
         };
         if matches!(polled, Ok(Poll::Pending)) && !self.closed.get() {
             self.slots.borrow_mut()[index as usize].task = Some(task);
-            return;
+            return true;
         }
         self.slots.borrow_mut().remove(index as usize);
         drop_quietly(task);
         drop_quietly(polled);
+        true
     }
 
     /// Drops all tasks. From now on, what is spawned is dropped at once.

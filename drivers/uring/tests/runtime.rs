@@ -261,6 +261,29 @@ fn a_busy_ring_leaves_turns_to_tokio() {
 }
 
 #[test]
+fn a_task_that_wakes_itself_has_one_poll_in_a_turn() {
+    join(worker(Options::default(), |driver: Uring| async move {
+        let (done, is_done) = tokio::sync::oneshot::channel();
+        let (turns, mut polls, mut done) = (Rc::new(Cell::new(0)), 0, Some(done));
+        let counted = Rc::clone(&turns);
+        assert!(driver.at_turn_end(move |_| counted.set(counted.get() + 1)));
+        let before = turns.get();
+        driver.spawn(poll_fn(move |context: &mut Context<'_>| {
+            polls += 1;
+            if polls <= 100 {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            done.take().unwrap().send(turns.get() - before).unwrap();
+            Poll::Ready(())
+        }));
+        // The kernel has its share after each.
+        let turns: usize = is_done.await.unwrap();
+        assert!((100..110).contains(&turns), "{turns}");
+    }));
+}
+
+#[test]
 fn handlers_do_not_share_one_budget_of_tokio() {
     join(worker(Options::default(), |driver: Uring| async move {
         let _hold = driver.hold();
