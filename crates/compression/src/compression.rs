@@ -2,7 +2,7 @@
 
 use crate::accept::{Accepted, accepted};
 use crate::coding::Coding;
-use crate::eligible::{essence, is_compressible, may_change};
+use crate::eligible::{essence, is_compressible, is_part, may_change};
 use crate::encode::Encoder;
 use crate::encoded::{Encoded, Untold};
 use http::header::{ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, ETAG};
@@ -51,7 +51,7 @@ pub(crate) const DIGESTS: [&str; 3] = ["content-digest", "repr-digest", "content
 /// | `Vary` | `Accept-Encoding`, on every response that could be compressed, whether it is or not |
 /// | HEAD | the fields are those of the GET, and nothing is compressed |
 /// | streams | whenever the producer pauses, its readers get all there is; so [server-sent events](peregrine_web::sse) arrive at once |
-/// | large content | 64 KiB at a time; then others have their turn |
+/// | large content | 16 KiB at a time; then others have their turn |
 /// | memory | about 320 KiB (gzip), 2.5 MiB (zstd, br) for each response in progress, charged to the worker's account; while memory is short, nothing is compressed |
 ///
 /// # Secrets
@@ -153,10 +153,18 @@ impl Compression {
             }
             return response;
         }
-        if is_marked || !may_change(&response) {
+        if is_marked {
             return response;
         }
         let is_type = essence(&response).is_some_and(|essence| (self.types)(&essence));
+        if is_type && is_part(&response) {
+            // RFC 9110 §15.3.7: a 206 has the Vary that a 200 to the same request would have.
+            self.varies(&mut response, false);
+            return response;
+        }
+        if !may_change(&response) {
+            return response;
+        }
         let length = response.body.length();
         let is_long = length.is_none_or(|length| length >= self.bytes_min);
         let is_empty = length == Some(0) && !is_head;
@@ -252,7 +260,9 @@ impl Middleware for Compression {
         }
         let accepted = accepted(head, &self.codings);
         if accepted.coding.is_none() && !accepted.identity {
-            return unacceptable(&self.codings).into_response();
+            let mut response = unacceptable(&self.codings).into_response();
+            self.varies(&mut response, false);
+            return response;
         }
         let is_head = request.method() == Method::HEAD;
         let (head, states) = (head.share(), Rc::clone(request.parts.states()));

@@ -3,6 +3,7 @@
 use crate::coding::Coding;
 use crate::compression::DIGESTS;
 use crate::decode::{Broken, Decoder};
+use crate::turn::others_first;
 use bytes::{Buf, Bytes};
 use http::header::ACCEPT_ENCODING;
 use http::{HeaderValue, StatusCode};
@@ -270,7 +271,7 @@ impl Decoded {
             }
             if self.unbroken >= TURN_BYTES {
                 self.unbroken = 0;
-                context.waker().wake_by_ref();
+                others_first(context);
                 return Poll::Pending;
             }
             let made = if self.input.has_remaining() {

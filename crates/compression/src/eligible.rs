@@ -22,6 +22,13 @@ pub(crate) fn may_change(response: &Response) -> bool {
         && !is_not_to_change(response)
 }
 
+/// Is this a part of what might be sent in another form as a whole?
+pub(crate) fn is_part(response: &Response) -> bool {
+    response.status == StatusCode::PARTIAL_CONTENT
+        && response.fields.get(&CONTENT_ENCODING).is_none()
+        && !is_not_to_change(response)
+}
+
 /// RFC 9111 §5.2.2.6: no-transform forbids to change the content.
 fn is_not_to_change(response: &Response) -> bool {
     let values = response.fields.iter().filter(|(name, _)| **name == CACHE_CONTROL);

@@ -1,6 +1,7 @@
 //! A body that is compressed while it is sent.
 
 use crate::encode::Encoder;
+use crate::turn::others_first;
 use bytes::{Buf, Bytes};
 use http_body::{Body as HttpBody, Frame};
 use peregrine_web::account::Charge;
@@ -9,10 +10,8 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// So much is compressed at a time.
-const SLICE_BYTES: usize = 16 * 1024;
-/// After so much, others have their turn: compressing is work, and the content may be here already.
-const TURN_BYTES: usize = 64 * 1024;
+/// So much is compressed at a time; then others have their turn: compressing is work, and the content may be here already.
+const TURN_BYTES: usize = 16 * 1024;
 /// A frame that has so much is sent.
 const FRAME_BYTES: usize = 8 * 1024;
 
@@ -57,7 +56,7 @@ impl Encoded {
     /// Compresses a slice of what is here.
     fn advance(&mut self) -> io::Result<()> {
         let Some(encoder) = &mut self.encoder else { return Ok(()) };
-        let length = self.input.len().min(SLICE_BYTES);
+        let length = self.input.len().min(TURN_BYTES);
         encoder.write(&self.input[..length], &mut self.out)?;
         self.input.advance(length);
         self.unbroken += length;
@@ -83,7 +82,7 @@ impl Encoded {
             }
             if self.unbroken >= TURN_BYTES {
                 self.unbroken = 0;
-                context.waker().wake_by_ref();
+                others_first(context);
                 return Poll::Pending;
             }
             if !self.input.is_empty() {
