@@ -346,6 +346,7 @@ macro_rules! server_simulated {
                 rates::a_steady_upload_may_take_hours,
                 rates::a_slow_reader_with_a_large_window_may_be_silent,
                 rates::an_upload_below_the_least_rate_is_a_408,
+                rates::a_silent_upload_is_late_whatever_is_left_of_its_window,
                 rates::who_becomes_silent_is_noticed_in_time,
                 rates::a_slow_but_steady_reader_gets_all_of_a_response,
                 promised::a_stalled_write_leaves_a_promised_handler_alone,

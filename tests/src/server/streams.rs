@@ -18,6 +18,8 @@ pub struct Streams<W> {
     /// What the server lets us send, of all streams and of each.
     window: i64,
     windows: BTreeMap<u32, i64>,
+    /// What it lets us send on a new stream.
+    first_window: i64,
     /// Are windows opened by what is received?
     opens_windows: bool,
     answers_pings: bool,
@@ -119,6 +121,7 @@ impl<W: Wire> Streams<W> {
             answers: BTreeMap::new(),
             next: 1,
             window: 65_535,
+            first_window: 65_535,
             windows: BTreeMap::new(),
             opens_windows: true,
             answers_pings: true,
@@ -254,12 +257,13 @@ impl<W: Wire> Streams<W> {
 
     /// Sends one frame of content, as much as the windows allow. How much that is.
     pub fn data_that_fits(&mut self, stream: u32, data: &[u8], is_last: bool) -> usize {
-        let window = self.windows.get(&stream).copied().unwrap_or(65_535).min(self.window);
+        let window =
+            self.windows.get(&stream).copied().unwrap_or(self.first_window).min(self.window);
         let count = data.len().min(16_384).min(usize::try_from(window).unwrap_or(0));
         if count > 0 {
             let taken = i64::try_from(count).expect("it is small");
             self.window -= taken;
-            *self.windows.entry(stream).or_insert(65_535) -= taken;
+            *self.windows.entry(stream).or_insert(self.first_window) -= taken;
             self.data(stream, &data[..count], is_last && count == data.len());
         }
         count
@@ -492,7 +496,8 @@ impl<W: Wire> Streams<W> {
                 for (id, value) in frame::settings(payload) {
                     match id {
                         setting::INITIAL_WINDOW_SIZE => {
-                            assert_eq!(value, 65_535, "the cases count on the default");
+                            assert!(self.windows.is_empty(), "it comes before anything else");
+                            self.first_window = i64::from(value);
                         }
                         setting::HEADER_TABLE_SIZE => self.encoder.set_size_allowed(value),
                         _ => {}
@@ -508,7 +513,8 @@ impl<W: Wire> Streams<W> {
             Kind::GoAway => self.go_away.push((number(0), number(4))),
             Kind::WindowUpdate if header.stream == 0 => self.window += i64::from(number(0)),
             Kind::WindowUpdate => {
-                *self.windows.entry(header.stream).or_insert(65_535) += i64::from(number(0));
+                *self.windows.entry(header.stream).or_insert(self.first_window) +=
+                    i64::from(number(0));
             }
             _ => {}
         }

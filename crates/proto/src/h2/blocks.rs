@@ -5,7 +5,7 @@ use super::connection::{Connection, Going};
 use super::event::{Event, Request};
 use super::frame::{Header, flag, without_padding};
 use super::hpack::Sink;
-use super::limits::{Limits, STREAMS_CEILING};
+use super::limits::{Limits, STREAMS_CEILING, WINDOW_DEFAULT};
 use super::priority::Priority;
 use super::receive::Buffers;
 use super::reject::Reject;
@@ -176,7 +176,7 @@ impl Connection {
         if self.streams.count() >= limits.streams_max.min(STREAMS_CEILING)
             || matches!(self.going, Going::Last(_))
         {
-            return self.turn_away(limits, id, block, buffers);
+            return self.turn_away(limits, id, ends, block, buffers);
         }
         let mut scratch = std::mem::take(&mut self.scratch);
         let mut sink = RequestSink::new(limits, buffers.bytes, buffers.head, &mut scratch);
@@ -215,13 +215,16 @@ impl Connection {
         &mut self,
         limits: &Limits,
         id: u32,
+        ends: bool,
         block: &[u8],
         buffers: &mut Buffers<'_>,
     ) -> Result<Option<Event>, Reject> {
         self.decode(limits, block, &mut NoSink)?;
         self.streams.refuse(id);
         self.budget.charge(Deed::Refused)?;
-        self.budget.ended_early(limits.stream_window, self.flow.target);
+        if !ends {
+            self.budget.ended_early(self.first_window(limits), self.flow.target);
+        }
         if matches!(self.going, Going::Last(_)) {
             // RFC 9113 §6.8: streams above the last one are ignored.
             return Ok(None);
@@ -233,17 +236,20 @@ impl Connection {
         Ok(Some(Event::Rejected { id, reject }))
     }
 
+    /// What a client may send at once on a stream that it opens.
+    // RFC 9113 §6.9.2: until it has seen our settings, it goes by the initial value.
+    const fn first_window(&self, limits: &Limits) -> u32 {
+        let window = limits.stream_window;
+        if self.settings_hold || window > WINDOW_DEFAULT { window } else { WINDOW_DEFAULT }
+    }
+
     #[inline]
     fn open(&mut self, limits: &Limits, id: u32, accepted: &Accepted, by_head: bool) -> StreamKey {
         let ends = accepted.body == BodyLength::None;
         let early = self.early.iter_mut().find(|(early, _)| *early == id);
         // RFC 9218 §7.1: a PRIORITY_UPDATE that came before the request overrides its field.
         let early = early.map(|early| std::mem::take(early).1);
-        let window = if self.settings_hold {
-            limits.stream_window
-        } else {
-            limits.stream_window.max(super::limits::WINDOW_DEFAULT)
-        };
+        let window = self.first_window(limits);
         self.streams.open(Stream {
             content_left: accepted
                 .content_length

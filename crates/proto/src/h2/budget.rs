@@ -5,7 +5,6 @@
 //! earns more than it spends, however heavy it is; an attack spends what it is given and is told to
 //! calm down. RFC 9113 §10.5.
 
-use super::frame;
 use super::limits::Limits;
 use super::reject::Reject;
 
@@ -74,9 +73,6 @@ const UPDATES: u32 = 2;
 /// How many bytes of content earn 1.
 const BYTES_PER_UNIT: u32 = 256;
 
-/// [`frame::HEADER_BYTES`], in the type of lengths.
-const HEADER_BYTES: u32 = frame::HEADER_BYTES as u32;
-
 /// The account. `left <= limits.budget_max`.
 #[derive(Debug)]
 pub(super) struct Budget {
@@ -123,9 +119,9 @@ impl Budget {
     }
 
     /// Charges a DATA frame on a closed stream, unless it may have been under way when the server ended
-    /// it. Each frame counts with its header, so that small ones come to an end too.
+    /// it. An empty one takes nothing of a window, so that as many could come as a peer likes.
     pub(super) fn late_data(&mut self, length: u32) -> Result<(), Reject> {
-        match self.late.checked_sub(length + HEADER_BYTES) {
+        match self.late.checked_sub(length).filter(|_| length > 0) {
             Some(late) => self.late = late,
             None => self.charge(Deed::Late)?,
         }

@@ -391,9 +391,12 @@ impl Connection {
     }
 
     /// Whether the client may send content on a stream: neither the stream's window nor that of the
-    /// connection is used up.
+    /// connection is used up, or content is missing of a frame that was announced.
     #[must_use]
     pub fn may_receive(&self, stream: StreamKey) -> bool {
+        if self.receive.owes(stream) {
+            return true;
+        }
         self.flow.left > 0 && self.streams.get(stream).is_some_and(|state| state.window > 0)
     }
 

@@ -89,6 +89,11 @@ impl Receive {
         }
     }
 
+    /// Whether a frame was announced whose content of this stream has not all arrived.
+    pub(super) fn owes(&self, stream: StreamKey) -> bool {
+        self.step == Step::Data && self.left > 0 && self.stream == Some(stream)
+    }
+
     pub(super) fn memory_bytes(&self) -> usize {
         self.block.as_ref().map_or(0, |block| block.memory_bytes())
     }
@@ -395,6 +400,10 @@ impl Connection {
         stream.allowance -= content;
         stream.held += length;
         self.flow.held += length;
+        if total > length && !ends {
+            // Nobody consumes the padding.
+            self.consumed(key, 0, out);
+        }
         self.budget.received(limits, length);
         if self.flow.received(limits, length) {
             frame::write(Kind::Ping, 0, 0, &MEASURE, out);

@@ -383,9 +383,8 @@ fn content_under_way_on_streams_that_the_server_ended_is_free_and_what_is_more_i
     let mut server = Server::new(Limits::DEFAULT);
     let budget = server.connection.budget_left();
     let window = Limits::DEFAULT.stream_window as usize;
-    // Frames of the shortest kind that an honest client may have; with its header, each takes of what is
-    // free.
-    for bytes in [1_000, 16_384] {
+    // Small messages count by their content, as they do against the window.
+    for bytes in [5, 20, 1_000, 16_384] {
         for round in 0..200 {
             let id = server.last.map_or(1, |stream| stream.id() + 2);
             // It had begun to send when the response came.
@@ -397,21 +396,69 @@ fn content_under_way_on_streams_that_the_server_ended_is_free_and_what_is_more_i
             // The turn ends: the server asks by PING whether the client has seen it.
             server.feed(&[]);
             server.feed(&wire::bytes(["ping-ack answered"].iter()));
-            let free = window / (bytes + 9);
-            server.feed(&wire::bytes([format!("data {id} {{x*{bytes}}} x{free}")].iter()));
+            let frames = (window - 1) / bytes;
+            server.feed(&wire::bytes([format!("data {id} \\{{x*{bytes}}} x{frames}")].iter()));
             assert_eq!(server.error, None, "round {round} of {bytes} bytes");
             assert_eq!(server.connection.budget_left(), budget, "round {round} of {bytes} bytes");
             server.out.clear();
             server.connection.output_sent();
         }
     }
-    // Nobody may go on and on.
+    // Nobody may go on and on: neither with nothing, nor with little.
     let id = server.last.expect("requests came").id();
-    let line = format!("data {id} +end");
-    let times = server.flood(u32::MAX, |_| vec![line.clone()]);
-    assert_eq!(server.error, Some(Reject::BudgetSpent));
-    let free = Limits::DEFAULT.connection_window / 9;
-    assert!(times < free + Limits::DEFAULT.budget_max + 1, "{times}");
+    for (line, free) in [
+        (format!("data {id} +end"), 0),
+        (format!("data {id} a"), Limits::DEFAULT.connection_window),
+    ] {
+        let mut server = Server::new(Limits::DEFAULT);
+        server.feed(&wire::bytes([format!("headers {id} {POST}"), format!("data {id} a")].iter()));
+        let stream = server.last.expect("the request came");
+        server.respond(stream, 413);
+        server.feed(&[]);
+        server.feed(&wire::bytes(["ping-ack answered"].iter()));
+        let times = server.flood(u32::MAX, |_| vec![line.clone()]);
+        assert_eq!(server.error, Some(Reject::BudgetSpent));
+        assert!(times < free + Limits::DEFAULT.budget_max + 1, "{times}");
+    }
+}
+
+/// Padding counts against the windows as content does, but nobody consumes it.
+#[test]
+fn padding_alone_closes_no_window() {
+    let limits = Limits { budget_max: u32::MAX, ..Limits::DEFAULT };
+    let mut server = Server::new(limits);
+    server.feed(&wire::bytes([format!("headers 1 {POST}")].iter()));
+    let stream = server.last.expect("the request came");
+    for round in 0..3 * limits.stream_window / 255 {
+        server.feed(&wire::bytes(["data 1 +pad=254"].iter()));
+        assert_eq!(server.error, None, "round {round}");
+        assert!(server.connection.may_receive(stream), "round {round}");
+    }
+    server.feed(&wire::bytes(["data 1 +end +pad=3 text"].iter()));
+    assert_eq!((server.requests, server.content), (1, 4));
+}
+
+/// A client that has announced content may be waited for, though that takes the whole window.
+#[test]
+fn content_that_was_announced_may_still_come() {
+    let window = 16_384;
+    let mut server = Server::new(Limits { stream_window: window, ..Limits::DEFAULT });
+    server.feed(&wire::bytes([format!("headers 1 {POST}")].iter()));
+    let stream = server.last.expect("the request came");
+    let frame = wire::bytes([format!("data 1 \\{{x*{window}}}")].iter());
+    let (head, content) = frame.split_at(9);
+    let (limits, mut bytes, mut head_index) = (server.limits, Vec::new(), HeadIndex::new());
+    let mut receive = |server: &mut Server, unread: &[u8]| {
+        let out = &mut server.out;
+        server.connection.receive(&limits, unread, &mut bytes, &mut head_index, out)
+    };
+    assert!(matches!(receive(&mut server, head), (9, Event::NeedInput)));
+    assert!(server.connection.may_receive(stream), "its content is missing");
+    let (used, event) = receive(&mut server, content);
+    assert!(used == content.len() && matches!(event, Event::Data { .. }));
+    assert!(!server.connection.may_receive(stream), "the handler has taken none of it");
+    server.connection.consumed(stream, used, &mut server.out);
+    assert!(server.connection.may_receive(stream));
 }
 
 #[test]

@@ -7,9 +7,9 @@ use crate::server::peer::Peer;
 use crate::server::promises::Promises;
 use crate::server::simulated::{LARGE, SimulatedBench};
 use crate::server::streams::Streams;
-use peregrine::Limits;
+use peregrine::{Http2Limits, Limits};
 use peregrine_driver_sim::Sockets;
-use peregrine_proto::h2::frame::{self, setting};
+use peregrine_proto::h2::frame::{self, Kind, flag, setting};
 use std::time::Duration;
 
 fn promises() -> Promises {
@@ -85,6 +85,40 @@ pub async fn an_upload_below_the_least_rate_is_a_408(bench: &SimulatedBench) {
         assert_eq!(peer.reply().await.status, 408, "after {head_start} bytes and {passed:?}");
         let window = promises.rate_window;
         assert!(passed >= window && passed <= 2 * window, "after {head_start}: {passed:?}");
+    }
+    server.shut_down();
+    server.ended().await;
+}
+
+/// The same over HTTP/2, whatever of the windows is used up: by padding, which nobody consumes, or by content that was
+/// announced and does not come.
+pub async fn a_silent_upload_is_late_whatever_is_left_of_its_window(bench: &SimulatedBench) {
+    bench.calm_with_large_buffers();
+    let promises = promises();
+    let window = 16_384;
+    let http2 = Http2Limits { stream_window: window, ..Http2Limits::default() };
+    let limits = Limits { http2, ..promises.limits() };
+    let (server, _) = begin_with(bench, limits);
+    let padding = [255; 256];
+    let frames = (window / 256) as usize;
+    let padded = (0..frames).fold(Vec::new(), |mut out, _| {
+        frame::write(Kind::Data, flag::PADDED, 1, &padding, &mut out);
+        out
+    });
+    let mut announced = Vec::new();
+    frame::write(Kind::Data, 0, 1, &vec![7; window as usize], &mut announced);
+    announced.truncate(9);
+    for (what, bytes) in [("nothing", Vec::new()), ("padding", padded), ("a header", announced)] {
+        let mut client = Streams::new(server.connect());
+        client.round_trip().await;
+        let id = client.open("POST", "/count", &[], false);
+        let start = bench.now();
+        client.send(&bytes);
+        let answer = client.answer(id).await;
+        let passed = bench.now() - start;
+        assert_eq!(answer.status(), 408, "after {what}");
+        let most = promises.rate_window * 9 / 8 + Duration::from_millis(500);
+        assert!(passed <= most, "after {what}: {passed:?}");
     }
     server.shut_down();
     server.ended().await;
