@@ -16,11 +16,10 @@ pub struct Limits {
     /// it: 431.
     pub fields_max: usize,
     /// The content of one request, in bytes. Default 2 MiB; `u64::MAX` for no limit. Passing it:
-    /// 413, at once if the head gives the length, else at the chunk that passes it. Chunk extensions
-    /// count as content.
+    /// 413, at once if the head gives the length, else at the chunk that passes it.
     pub body_bytes_max: u64,
     /// The extensions of one chunk, from the first byte after its size to its line end. Default 256.
-    /// Passing it: 400.
+    /// Passing it: 400, as where those of all chunks are more than 16 KiB longer than the content so far.
     pub chunk_extension_bytes_max: u16,
     /// A whole trailer section with its line ends. Default 8 KiB. At most 65,535; a larger value
     /// counts as that. Passing it: 431.

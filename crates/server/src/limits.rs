@@ -37,7 +37,8 @@ pub struct Limits {
     pub field_bytes_max: usize,
     /// Field lines in one head. Default 100. Passing it: 431 and close.
     pub fields_max: usize,
-    /// The extensions of one chunk of a chunked body. Default 256. Passing it: 400 and close.
+    /// The extensions of one chunk of a chunked body. Default 256. Passing it: 400 and close, as where those of all
+    /// chunks are more than 16 KiB longer than the content so far.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub chunk_extension_bytes_max: u16,
     /// The trailer section of a chunked body. Default 8 KiB. Passing it: 431 and close.
@@ -59,7 +60,7 @@ pub struct Limits {
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub head_timeout: Duration,
     /// The least rate, in bytes a second, at which a peer must send the content that the server waits
-    /// for, and take a response. Default 240; 0: any byte will do.
+    /// for, and take a response. Default 240; 0: any byte will do. Over HTTP/1.1, what is around chunks counts as they do.
     ///
     /// It is the rate at which this machine's kernel takes a response and gives a body, which is in lumps. Of a response
     /// it takes more when half of `SocketOptions::unsent_bytes_max` has left, or what the peer's kernel makes room for
@@ -160,7 +161,7 @@ pub struct Limits {
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub lame_duck: Duration,
     /// After `lame_duck`: how long connections without a request stay open, since one may be on its
-    /// way. Default 1 s.
+    /// way. Default 1 s. A handshake or a head that has begun has the time that it always has.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub drain_idle_timeout: Duration,
     /// From the order to shut down, `lame_duck` included, to the moment when what is still in progress is

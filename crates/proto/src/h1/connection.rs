@@ -100,6 +100,8 @@ pub struct Connection {
     trailers: Option<Box<Trailers>>,
     /// How many more bytes of content are thrown away after the response.
     drain_left: u32,
+    /// How many more bytes of chunks' extensions may come.
+    extensions_left: u32,
     /// The present request's method was HEAD.
     by_head: bool,
     /// The present request's version was HTTP/1.0.
@@ -140,6 +142,7 @@ impl Connection {
             send: Send::new(),
             trailers: None,
             drain_left: limits.drain_bytes_max,
+            extensions_left: 0,
             by_head: false,
             in_http10: false,
             asks_upgrade: false,
@@ -197,15 +200,17 @@ impl Connection {
         self.expecting = framing.expect_continue;
         self.rest = Rest::Open;
         self.drain_left = limits.drain_bytes_max;
+        self.extensions_left = receive::EXTENSION_BYTES_FREE;
         self.keep_alive = framing.keep_alive && !self.draining;
     }
 
     fn receive_body(&mut self, limits: &Limits, unread: &[u8]) -> (usize, Event) {
         let thrown_away = self.send.state() == send::State::Done && self.rest != Rest::Wanted;
         let chunk_max = if thrown_away { u64::from(self.drain_left) } else { u64::MAX };
+        let extensions = &mut self.extensions_left;
         let (used, event) = match self.receive.state() {
             receive::State::Exact => self.receive.exact(unread),
-            _ => self.receive.chunked(limits, unread, chunk_max, &mut self.trailers),
+            _ => self.receive.chunked(limits, unread, chunk_max, extensions, &mut self.trailers),
         };
         match &event {
             Event::Data(range) => {

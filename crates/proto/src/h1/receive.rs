@@ -207,13 +207,14 @@ impl Receive {
         (taken, Event::Data(0..taken))
     }
 
-    /// Reads content in chunks, and stops before a chunk of more than `chunk_max` bytes. Only in
-    /// `Chunked`.
+    /// Reads content in chunks, and stops before a chunk of more than `chunk_max` bytes. `extensions_left`: how many more
+    /// bytes of extensions may come. Only in `Chunked`.
     pub(super) fn chunked(
         &mut self,
         limits: &Limits,
         unread: &[u8],
         chunk_max: u64,
+        extensions_left: &mut u32,
         trailers: &mut Option<Box<Trailers>>,
     ) -> (usize, Event) {
         let mut at = 0;
@@ -234,7 +235,7 @@ impl Receive {
                 _ => {}
             }
             let Some(byte) = unread.get(at) else { return (at, Event::NeedInput) };
-            if let Err(reject) = self.chunk_byte(limits, *byte) {
+            if let Err(reject) = self.chunk_byte(limits, *byte, extensions_left) {
                 return (at, self.refuse(reject));
             }
             at += 1;
@@ -243,7 +244,12 @@ impl Receive {
 
     /// Takes one byte that belongs neither to content nor to the trailer section.
     #[inline]
-    fn chunk_byte(&mut self, limits: &Limits, byte: u8) -> Result<(), Reject> {
+    fn chunk_byte(
+        &mut self,
+        limits: &Limits,
+        byte: u8,
+        extensions_left: &mut u32,
+    ) -> Result<(), Reject> {
         let next = self.phase.after(byte)?;
         if next == Phase::SizeMore {
             self.left = chunked::size_with_digit(self.left, byte)?;
@@ -255,15 +261,17 @@ impl Receive {
         } else if next.is_extension() {
             self.count =
                 if self.phase == Phase::SizeMore { 1 } else { self.count.saturating_add(1) };
-            // Extensions count as content; otherwise many small chunks could carry them without end.
-            let rest = self.allowance.checked_sub(1);
-            self.allowance = rest.ok_or(Reject::ChunkExtensionsTooLong)?;
             if self.count > limits.chunk_extension_bytes_max {
-                // RFC 9112 §7.1.1: a server ought to limit the total length of chunk extensions.
                 return Err(Reject::ChunkExtensionsTooLong);
             }
+            // RFC 9112 §7.1.1: a server ought to limit the total length of chunk extensions. Otherwise many small chunks
+            // could carry them without end.
+            let rest = extensions_left.checked_sub(1);
+            *extensions_left = rest.ok_or(Reject::ChunkExtensionsTooLong)?;
         } else if next == Phase::Data {
             self.count = 0;
+            let more = u32::try_from(self.left).unwrap_or(u32::MAX);
+            *extensions_left = extensions_left.saturating_add(more);
             self.allowance = self.allowance.checked_sub(self.left).ok_or(Reject::BodyTooLarge)?;
             self.phase = if self.left == 0 { Phase::Trailer } else { Phase::Data };
             return Ok(());
@@ -355,6 +363,9 @@ impl Receive {
 
 /// The number of hexadecimal digits in the largest 64-bit number.
 const CHUNK_SIZE_DIGITS_MAX: u16 = 16;
+
+/// The extensions of all chunks may be so much longer than the content.
+pub(super) const EXTENSION_BYTES_FREE: u32 = 16 * 1024;
 
 /// The length of an empty line, CR and LF; at most one is skipped.
 const EMPTY_LINE_BYTES: u8 = 2;

@@ -7,7 +7,7 @@
 //! Every case ends with the peer's end, whose event may be left out if it is `closed`.
 
 use crate::play::{Answer, Server, play};
-use crate::script::{Case, parse};
+use crate::script::{Case, parse, unescape};
 use peregrine_proto::Limits;
 use std::path::Path;
 
@@ -71,6 +71,11 @@ pub(crate) fn server(case: &Case) -> Server {
 
 /// Whether what happened is what a line expects.
 fn agrees(expected: &str, happened: &str) -> bool {
+    if let (Some(expected), Some(happened)) =
+        (expected.strip_prefix("data "), happened.strip_prefix("data "))
+    {
+        return unescape(expected) == unescape(happened);
+    }
     if !expected.starts_with("head ") {
         return expected == happened;
     }
