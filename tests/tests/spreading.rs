@@ -14,7 +14,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroUsize;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -39,6 +39,7 @@ on_both_drivers! {
     nobody_waits_for_a_worker_that_is_blocked,
     a_worker_that_is_full_gets_nothing,
     nobody_waits_at_one_listener_for_a_worker_that_another_one_has_filled,
+    a_busy_listener_leaves_places_to_the_other,
     a_shutdown_loses_nobody_who_was_passed,
     short_connections_in_a_flood_are_all_answered,
     the_page_tells_how_even_it_is,
@@ -72,7 +73,11 @@ impl Workers {
             let credentials = request.parts.connection().peer.credentials();
             format!("{number} {:?}", credentials.map(|it| it.pid))
         };
-        App::new().get("/", who).get("/block", move || {
+        let moment = async || {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            "done"
+        };
+        App::new().get("/", who).get("/moment", moment).get("/block", move || {
             let blocked = block.lock().expect("no panic").take();
             if let Some((tell, wait)) = blocked {
                 tell.send(number).expect("the test waits for it");
@@ -335,6 +340,60 @@ fn nobody_waits_at_one_listener_for_a_worker_that_another_one_has_filled(choice:
     }
     drop(all);
     running.shut_down().expect("it ends");
+}
+
+/// One listener always has somebody for the place that becomes free.
+fn a_busy_listener_leaves_places_to_the_other(choice: DriverChoice) {
+    let limits = Limits { connections_max: 4, ..Limits::default() };
+    let server = server(choice, 1, true).limits(limits).listen("127.0.0.1:0").listen("127.0.0.1:0");
+    let Some(running) = start(server, &Workers::default()) else { return };
+    let places: Vec<_> = running.places().cloned().collect();
+    for (busy, other) in [(0, 1), (1, 0)] {
+        let (served, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        thread::scope(|scope| {
+            for _ in 0..32 {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        ask_once(&places[busy]);
+                        served.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            let reached = |count: usize| {
+                while served.load(Ordering::Relaxed) < count {
+                    thread::sleep(Duration::from_millis(5));
+                }
+            };
+            reached(64);
+            let (done, is_done) = mpsc::channel();
+            let other_place = &places[other];
+            scope.spawn(move || {
+                ask_once(other_place);
+                done.send(())
+            });
+            // It waits for one of four places, and then for its answer.
+            let before = served.load(Ordering::Relaxed);
+            let is_answered = loop {
+                if is_done.recv_timeout(Duration::from_millis(5)).is_ok() {
+                    break true;
+                }
+                if served.load(Ordering::Relaxed) > before + 1_000 {
+                    break false;
+                }
+            };
+            is_over.store(true, Ordering::Relaxed);
+            assert!(is_answered, "a thousand were served at {busy}, and nobody at {other}");
+        });
+    }
+    running.shut_down().expect("it ends");
+}
+
+/// The answer to one request, after which the connection ends.
+fn ask_once(place: &Place) {
+    let mut long = Long::connect(place);
+    let request = b"GET /moment HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    long.0.write_all(request).expect("the server reads");
+    assert_eq!(long.response(), "done");
 }
 
 fn a_shutdown_loses_nobody_who_was_passed(choice: DriverChoice) {

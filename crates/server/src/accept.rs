@@ -106,6 +106,11 @@ impl<D: Driver> WayIn<D> {
                     pause = PAUSE_MIN;
                     self.follow_settings();
                     self.open_or_pass(room, stream);
+                    if !self.has_room() {
+                        // Who waits for a place as well and was told of this one asks again before this listener does, and so
+                        // gets the next.
+                        others_first().await;
+                    }
                 }
                 // The peer was gone before it was accepted.
                 Some(Err(error)) if is_of_the_peer(&error) => {
@@ -355,6 +360,19 @@ fn changed<D: Driver>(
 fn renewed<D: Driver>(entrance: &Entrance<D>, live: &mut watch::Receiver<Live>) -> Rc<Entrance<D>> {
     let door = entrance.door.with(&live.borrow_and_update());
     Rc::new(Entrance { door, sessions: Rc::clone(&entrance.sessions) })
+}
+
+/// Ends when all tasks that are ready have been polled.
+async fn others_first() {
+    let mut is_asked = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut is_asked, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Ends when there are new settings.
