@@ -249,7 +249,7 @@ impl Connection {
         let early = self.early.iter_mut().find(|(early, _)| *early == id);
         // RFC 9218 §7.1: a PRIORITY_UPDATE that came before the request overrides its field.
         let early = early.map(|early| std::mem::take(early).1);
-        let window = self.first_window(limits);
+        let window = self.first_window(limits).cast_signed();
         self.streams.open(Stream {
             content_left: accepted
                 .content_length

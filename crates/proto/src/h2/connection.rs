@@ -178,7 +178,7 @@ impl Connection {
         if state.receives()
             && let Some(increment) = increment(target, state.window, state.held)
         {
-            state.window += increment;
+            state.window += increment.cast_signed();
             frame::write_window_update(stream.id, increment, out);
         }
         self.open_window(out);
@@ -207,7 +207,7 @@ impl Connection {
     pub fn reset(&mut self, stream: StreamKey, code: Code, out: &mut Vec<u8>) {
         let Some(state) = self.streams.get(stream) else { return };
         if state.receives() {
-            self.budget.ended_early(state.window, self.flow.target);
+            self.budget.ended_early(state.window.max(0).cast_unsigned(), self.flow.target);
         }
         frame::write_reset(stream.id, code, out);
         self.close_stream(stream, Move::Reset, out);

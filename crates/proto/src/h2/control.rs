@@ -36,7 +36,7 @@ impl Connection {
                 self.budget.charge(Deed::Unknown)?;
             } else {
                 self.settings_hold = true;
-                self.apply_own_settings(limits);
+                self.apply_own_settings(limits, out);
             }
             return Ok(None);
         }
@@ -55,14 +55,19 @@ impl Connection {
     }
 
     /// Applies the server's settings, which the client has acknowledged.
-    fn apply_own_settings(&mut self, limits: &Limits) {
+    fn apply_own_settings(&mut self, limits: &Limits, out: &mut Vec<u8>) {
         self.decoder.set_size_max(limits.decoder_table_bytes_max);
         // RFC 9113 §6.9.3: a client may have sent by the larger window before it knew of the smaller.
         let less = WINDOW_DEFAULT.saturating_sub(limits.stream_window);
-        if less > 0 {
-            for slot in 0..self.streams.places() {
-                let stream = self.streams.at_mut(slot);
-                stream.window = stream.window.saturating_sub(less);
+        if less == 0 {
+            return;
+        }
+        for key in self.streams.keys().collect::<Vec<_>>() {
+            let stream = self.streams.at_mut(key.slot);
+            stream.window -= less.cast_signed();
+            if !stream.discarding {
+                // What came by the larger window may be consumed already.
+                self.consumed(key, 0, out);
             }
         }
     }

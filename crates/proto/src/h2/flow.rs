@@ -3,13 +3,15 @@
 use super::limits::{Limits, WINDOW_DEFAULT};
 
 /// By how much to open a window: what was consumed of it, plus what it has grown, as soon as that is
-/// half of it. `left` is what the peer may still send, `held` what arrived and was not consumed.
+/// half of it. `left` is what the peer may still send, less than nothing where the window has shrunk, `held` what arrived and was not
+/// consumed.
 ///
 /// So an endpoint sends one WINDOW_UPDATE for each half window, whatever the pieces in which content
 /// arrives and is consumed.
 #[inline]
-pub(super) fn increment(target: u32, left: u32, held: u32) -> Option<u32> {
-    let missing = target.saturating_sub(left).saturating_sub(held);
+pub(super) fn increment(target: u32, left: i32, held: u32) -> Option<u32> {
+    let missing = i64::from(target) - i64::from(left) - i64::from(held);
+    let missing = u32::try_from(missing).ok()?;
     if missing > 0 && missing >= target / 2 { Some(missing) } else { None }
 }
 
@@ -51,7 +53,7 @@ impl ReceiveFlow {
     /// Opens the window, if that is due, and returns by how much.
     #[inline]
     pub(super) fn open(&mut self) -> Option<u32> {
-        let increment = increment(self.target, self.left, self.held)?;
+        let increment = increment(self.target, self.left.cast_signed(), self.held)?;
         self.left += increment;
         Some(increment)
     }

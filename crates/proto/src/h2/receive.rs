@@ -370,7 +370,7 @@ impl Connection {
         let reject = if !stream.receives() {
             // RFC 9113 §5.1: frames on a half-closed (remote) stream are a STREAM_CLOSED error.
             Some(Reject::StreamHalfClosed)
-        } else if total > stream.window {
+        } else if total.cast_signed() > stream.window {
             Some(Reject::StreamWindowExceeded)
         } else if content > stream.content_left
             || (ends && stream.content_left != u64::MAX && content != stream.content_left)
@@ -383,7 +383,7 @@ impl Connection {
         if let Some(reject) = reject {
             return self.fault(limits, key, reject, out);
         }
-        stream.window -= total;
+        stream.window -= total.cast_signed();
         stream.has_content |= total > 0;
         if stream.content_left != u64::MAX {
             stream.content_left -= content;

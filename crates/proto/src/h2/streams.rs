@@ -112,7 +112,7 @@ pub(super) struct Stream {
     /// How much the client lets the server send; below 0 if a setting has shrunk it.
     pub(super) send_window: i32,
     /// How much the client may send.
-    pub(super) window: u32,
+    pub(super) window: i32,
     /// Content that arrived and was not consumed.
     pub(super) held: u32,
     pub(super) previous: Slot,

@@ -2,6 +2,7 @@
 
 use crate::wire;
 use peregrine_proto::h1::ResponseLength;
+use peregrine_proto::h2::frame;
 use peregrine_proto::h2::{After, Code, Connection, Event, Limits, Next, Reject, StreamKey};
 use peregrine_proto::{Date, HeadIndex};
 
@@ -459,6 +460,51 @@ fn content_that_was_announced_may_still_come() {
     assert!(!server.connection.may_receive(stream), "the handler has taken none of it");
     server.connection.consumed(stream, used, &mut server.out);
     assert!(server.connection.may_receive(stream));
+}
+
+/// A client may send by the larger window before it has seen that the server's is smaller (RFC 9113 §6.9.3): its window is then less
+/// than nothing, and it goes on when as much was consumed.
+#[test]
+fn an_upload_that_began_by_the_larger_window_goes_on_by_the_smaller_one() {
+    let limits = Limits { stream_window: 16_384, ..Limits::DEFAULT };
+    let mut out = Vec::new();
+    let connection = Connection::new(&limits, &mut out);
+    let mut server = Server { connection, out, ..Server::new(limits) };
+    server.feed(&wire::bytes(["hello", &format!("headers 1 {POST}")].iter()));
+    let stream = server.last.expect("the request came");
+    let mut window = 65_535_i64;
+    let mut sent = 0;
+    let mut send = |server: &mut Server, window: &mut i64| {
+        while *window > 0 {
+            let piece = (*window).min(16_384);
+            server.feed(&wire::bytes([format!("data 1 \\{{x*{piece}}}")].iter()));
+            (sent, *window) = (sent + piece, *window - piece);
+            assert_eq!(server.error, None);
+        }
+        sent
+    };
+    send(&mut server, &mut window);
+    // Only now does it see the settings, and what came with them.
+    let settled = |server: &mut Server, window: &mut i64| {
+        let mut at = 0;
+        while let Some(header) = frame::Header::read(&server.out[at..]) {
+            let payload = &server.out[at + 9..][..header.length as usize];
+            if header.kind == frame::Kind::WindowUpdate && header.stream == 1 {
+                *window += i64::from(u32::from_be_bytes(payload.try_into().expect("four bytes")));
+            }
+            at += 9 + payload.len();
+        }
+        server.out.clear();
+        server.connection.output_sent();
+    };
+    window -= 65_535 - 16_384;
+    server.feed(&wire::bytes(["settings-ack"].iter()));
+    for _ in 0..20 {
+        settled(&mut server, &mut window);
+        assert!(window > 0 && server.connection.may_receive(stream), "it may go on: {window}");
+        send(&mut server, &mut window);
+    }
+    assert!(server.content > 200_000, "{}", server.content);
 }
 
 #[test]
