@@ -97,7 +97,7 @@ fn what_a_handler_tells_carries_the_request() {
         let requests =
             ["GET /tells/7 HTTP/1.1\r\nX-Request-Id: id-7\r\n", "GET /plain HTTP/1.1\r\n"];
         let (lines, _) = lines_of(driver, "subscriber", &requests);
-        for text in ["at once", "after a while", "from the body"] {
+        for text in ["logs: at once", "logs: after a while", "logs: from the body"] {
             let told = with(&lines, text);
             let [line] = told[..] else { panic!("{driver}: {text}: {lines:?}") };
             let span = "request{method=\"GET\" route=\"/tells/{id}\" request_id=\"id-7\"}:";

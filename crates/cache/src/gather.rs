@@ -3,12 +3,16 @@
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use peregrine_web::account::Charge;
+use peregrine_web::turn::others_first;
 use peregrine_web::{Body, BodyError};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
+
+/// So many frames of a body that is always ready are read before others have their turn.
+const FRAMES_PER_TURN: u32 = 32;
 
 /// What became of it.
 pub(crate) enum Gathered {
@@ -33,14 +37,21 @@ pub(crate) async fn gather(mut body: Body, bytes_max: u64, time_max: Option<Dura
     // Without a runtime, in tests, there is no clock to be had.
     let time_max = time_max.filter(|_| tokio::runtime::Handle::try_current().is_ok());
     let mut alarm = pin!(time_max.map(tokio::time::sleep));
-    let mut is_over = false;
+    let (mut is_over, mut unbroken) = (false, 0);
     let is_whole = loop {
         let next = poll_fn(|context| {
-            let polled = Pin::new(&mut body).poll_frame(context);
-            match alarm.as_mut().as_pin_mut() {
-                Some(alarm) if polled.is_pending() => alarm.poll(context).map(|()| None),
-                _ => polled.map(Some),
+            // Also where the body is always ready.
+            if alarm.as_mut().as_pin_mut().is_some_and(|alarm| alarm.poll(context).is_ready()) {
+                return Poll::Ready(None);
             }
+            if unbroken >= FRAMES_PER_TURN {
+                unbroken = 0;
+                others_first(context);
+                return Poll::Pending;
+            }
+            let polled = Pin::new(&mut body).poll_frame(context);
+            unbroken = if polled.is_pending() { 0 } else { unbroken + 1 };
+            polled.map(Some)
         });
         match next.await {
             None => break false,

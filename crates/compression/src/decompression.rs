@@ -3,13 +3,13 @@
 use crate::coding::Coding;
 use crate::compression::DIGESTS;
 use crate::decode::{Broken, Decoder};
-use crate::turn::others_first;
 use bytes::{Buf, Bytes};
 use http::header::ACCEPT_ENCODING;
 use http::{HeaderValue, StatusCode};
 use http_body::{Body as HttpBody, Frame};
 use peregrine_web::account::{Charge, Filling, filling};
 use peregrine_web::requirements::Requirements;
+use peregrine_web::turn::others_first;
 use peregrine_web::{
     Body, BodyError, Head, IntoResponse, Middleware, Problem, Request, Response, Service,
 };
@@ -28,6 +28,8 @@ const SLICE_BYTES: usize = 4 * 1024;
 const TURN_BYTES: usize = 256 * 1024;
 /// A byte that was sent is as much work as so many that come of it, even where nothing does, as of empty members of gzip.
 const WORK_OF_SENT: usize = 16;
+/// The same for a frame, however little it has.
+const WORK_OF_FRAME: usize = TURN_BYTES / 32;
 /// What a decompressor has beside its window.
 const DECODER_BYTES: usize = 64 * 1024;
 /// The largest window of any coding here, which grows with what is unpacked.
@@ -287,6 +289,7 @@ impl Decoded {
                     Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                         Ok(data) => {
                             self.input = data;
+                            self.unbroken += WORK_OF_FRAME;
                             continue;
                         }
                         Err(mut trailers) => {

@@ -1,10 +1,10 @@
 //! A body that is compressed while it is sent.
 
 use crate::encode::Encoder;
-use crate::turn::others_first;
 use bytes::{Buf, Bytes};
 use http_body::{Body as HttpBody, Frame};
 use peregrine_web::account::Charge;
+use peregrine_web::turn::others_first;
 use peregrine_web::{Body, BodyError};
 use std::io;
 use std::pin::Pin;
@@ -12,6 +12,8 @@ use std::task::{Context, Poll};
 
 /// So much is compressed at a time; then others have their turn: compressing is work, and the content may be here already.
 const TURN_BYTES: usize = 16 * 1024;
+/// A frame is as much work as so many bytes, if not for the encoder, then for who makes it.
+const WORK_OF_FRAME: usize = TURN_BYTES / 32;
 /// A frame that has so much is sent.
 const FRAME_BYTES: usize = 8 * 1024;
 
@@ -99,7 +101,10 @@ impl Encoded {
                     return Poll::Ready(Some(Err(error)));
                 }
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                    Ok(data) => self.input = data,
+                    Ok(data) => {
+                        self.input = data;
+                        self.unbroken += WORK_OF_FRAME;
+                    }
                     Err(trailers) => {
                         self.trailers = Some(trailers);
                         self.end().map_err(failed)?;

@@ -22,7 +22,6 @@ mod encode;
 mod encoded;
 #[cfg(all(test, feature = "br", feature = "deflate", feature = "gzip", feature = "zstd"))]
 mod tests;
-mod turn;
 
 pub use coding::Coding;
 pub use compression::{Compression, Level};

@@ -137,6 +137,13 @@ pub trait Driver: Clone + 'static {
         false
     }
 
+    /// Has the task of `context`, which has more to do, polled again when all others that are ready have been polled and the
+    /// driver has looked for what the kernel has. The default wakes the task, which is right where a task that is woken while it
+    /// is polled has its next poll after such a look.
+    fn others_first(&self, context: &mut Context<'_>) {
+        context.waker().wake_by_ref();
+    }
+
     /// Time since the Unix epoch, for dates on the wire. It may be cached for one turn of the loop.
     fn unix_time(&self) -> Duration;
 

@@ -12,6 +12,7 @@ use crate::response::{BoxError, told_to_tower};
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use peregrine_web::body::WholeBody;
+use peregrine_web::turn::others_first;
 use peregrine_web::{Body, BodyError};
 use std::fmt;
 use std::future::poll_fn;
@@ -457,7 +458,7 @@ pub(crate) fn poll_with<T>(
             return Poll::Pending;
         }
     }
-    context.waker().wake_by_ref();
+    others_first(context);
     Poll::Pending
 }
 

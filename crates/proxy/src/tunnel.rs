@@ -4,6 +4,7 @@ use crate::attempt::later;
 use bytes::{Buf, Bytes};
 use hyper::upgrade::Upgraded as Theirs;
 use hyper_util::rt::TokioIo;
+use peregrine_web::turn::others_first;
 use peregrine_web::upgrade::Upgraded as Ours;
 use std::future::poll_fn;
 use std::io;
@@ -65,7 +66,7 @@ impl Tunnel {
             }
             self.alarm = None;
         }
-        context.waker().wake_by_ref();
+        others_first(context);
         Poll::Pending
     }
 

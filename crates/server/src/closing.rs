@@ -5,7 +5,9 @@ use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::link::{Close, For, Link, Turn};
 use crate::stage::Stage;
+use crate::worker::Order;
 use peregrine_driver::{Driver, Stream};
+use std::time::Duration;
 
 /// A connection that is being closed.
 pub(crate) struct Closing {
@@ -19,8 +21,8 @@ enum Step {
     Flush { lingers: bool },
     /// The end of the TLS session is sent.
     Notify { lingers: bool },
-    /// The end of our side was sent. What the peer sends is thrown away.
-    Linger,
+    /// The end of our side was sent, at this time. What the peer sends is thrown away.
+    Linger(Duration),
 }
 
 impl Closing {
@@ -35,7 +37,7 @@ impl Closing {
 
     /// Does the peer still have to take something?
     pub(crate) fn is_sending(&self) -> bool {
-        self.step != Step::Linger
+        !matches!(self.step, Step::Linger(_))
     }
 
     /// The next step. `None`: the connection may be dropped.
@@ -55,17 +57,19 @@ impl Closing {
             Step::Notify { lingers: true } => {
                 link.stream.finish();
                 let limits = &link.door.limits;
-                let until = link.worker.driver.now().saturating_add(limits.linger_max);
+                let now = link.worker.driver.now();
                 link.io.deadlines.clear_all();
-                link.io.deadlines.set(Wait::Linger, until);
+                link.io.deadlines.set(Wait::Linger, now.saturating_add(limits.linger_max));
                 self.await_silence(link);
-                self.step = Step::Linger;
+                self.step = Step::Linger(now);
+                self.hasten(now, link);
                 Some(Turn::Wait(For { bytes: true, room: false }))
             }
-            Step::Linger => {
+            Step::Linger(since) => {
                 if link.is_ended() {
                     return None;
                 }
+                self.hasten(since, link);
                 if !link.io.reader.is_empty() {
                     let unread = link.io.reader.unread().len();
                     link.io.reader.consume(unread);
@@ -78,9 +82,24 @@ impl Closing {
 
     /// Goes on receiving until the peer pauses for `linger_timeout`.
     fn await_silence<D: Driver>(&self, link: &mut Link<'_, D>) {
-        let timeout = link.door.limits.linger_timeout;
+        let limits = &link.door.limits;
+        let timeout = match link.worker.order() >= Order::Drain {
+            true => limits.linger_timeout.min(limits.drain_idle_timeout),
+            false => limits.linger_timeout,
+        };
         let until = link.worker.driver.now().saturating_add(timeout);
         link.io.deadlines.set(Wait::Silence, until);
+    }
+
+    /// Nobody who goes on sending holds a drain up for long, and who is silent holds it up as who is idle does.
+    fn hasten<D: Driver>(&self, since: Duration, link: &mut Link<'_, D>) {
+        let (worker, limits) = (link.worker, &link.door.limits);
+        if worker.order() >= Order::Drain {
+            let from = worker.ordered_at().max(since);
+            link.io.deadlines.hasten(Wait::Linger, from.saturating_add(limits.linger_timeout));
+            let silence = worker.driver.now().saturating_add(limits.drain_idle_timeout);
+            link.io.deadlines.hasten(Wait::Silence, silence);
+        }
     }
 
     fn notify<D: Driver>(&self, link: &mut Link<'_, D>) {

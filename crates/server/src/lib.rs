@@ -3,7 +3,7 @@
 //! Generic over the [`Driver`](peregrine_driver::Driver), so that what runs on io_uring is what runs
 //! on tokio and in the simulator. Nothing here names a concrete driver or touches the kernel.
 //!
-//! Start with `connection/mod.rs`: the loop that drives one connection. `http1/` is what HTTP/1 does in
+//! Start with `connection/mod.rs` and `connection/work.rs`: the loop that drives one connection. `http1/` is what HTTP/1 does in
 //! a turn of it and `http2/` what HTTP/2 does, `exchange.rs` is one request and its response, and
 //! `worker.rs` is what all connections of a thread share. [`Limits`] is everything that may be tuned.
 #![forbid(unsafe_code)]

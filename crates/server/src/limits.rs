@@ -127,12 +127,12 @@ pub struct Limits {
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub read_ahead_bytes_max: usize,
     /// After an answer that ends the connection while the peer still sends, the server goes on reading,
-    /// so that the answer is not lost to a reset: until the peer has been silent for this long. Default
-    /// 5 s. Passing it: close.
+    /// so that the answer is not lost to a reset: until the peer has been silent for this long, whether or not it has more to
+    /// send. Default 5 s; while the server drains, `drain_idle_timeout`, if that is less. Passing it: close.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub linger_timeout: Duration,
-    /// How long the server goes on reading at the most, however fast the peer sends. Default 30 s.
-    /// Passing it: close.
+    /// How long the server goes on reading at the most, however fast the peer sends. Default 30 s; while the server drains,
+    /// `linger_timeout`. Passing it: close.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub linger_max: Duration,
     /// How long no byte may move on an upgraded connection, or of a conversation (see `rate_min`), either way.

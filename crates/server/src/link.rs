@@ -35,6 +35,8 @@ pub(crate) struct Io<D: Driver> {
     pub(crate) reader: Reader<<D::Stream as Stream>::Chunk>,
     pub(crate) writer: Writer,
     pub(crate) deadlines: Deadlines,
+    /// The connection has had a turn since the order to cut.
+    pub(crate) had_last_turn: bool,
     /// How fast the peer sends, while the server waits for content.
     pub(crate) receiving: Meter,
     /// How long neither side has said anything in a conversation.
@@ -54,6 +56,7 @@ impl<D: Driver> Io<D> {
             talking: Meter::default(),
             sending: Meter::default(),
             unsent_bytes: 0,
+            had_last_turn: false,
             hold: None,
         }
     }
@@ -84,6 +87,7 @@ impl<D: Driver> Io<D> {
         (self.receiving, self.talking) = (Meter::default(), Meter::default());
         self.sending = Meter::default();
         self.unsent_bytes = 0;
+        self.had_last_turn = false;
         self.hold = None;
     }
 }
@@ -110,8 +114,9 @@ pub(crate) struct Link<'t, D: Driver> {
 pub(crate) enum Turn {
     /// There is more to do at once.
     Again,
-    /// There is more to do, but others should have their turn first.
-    Yield,
+    /// There is more to do, but others should have their turn first. What has come meanwhile is read before the next turn, if it
+    /// is for that.
+    Yield(For),
     /// Nothing can be done until something happens.
     Wait(For),
     /// Everything is answered. When it is sent, the connection is idle.
@@ -215,7 +220,7 @@ impl<D: Driver> Link<'_, D> {
     /// The server waits for content from the peer, which is to come at the least rate.
     pub(crate) fn await_content(&mut self) {
         let (now, rate) = (self.worker.driver.now(), self.door.limits.rate());
-        let until = self.io.receiving.wait(now, self.io.reader.received(), rate);
+        let until = self.io.receiving.wait(now, self.io.reader.brought(), rate);
         self.io.deadlines.clear(Wait::Traffic);
         self.io.deadlines.set(Wait::Receive, until);
     }
@@ -242,7 +247,7 @@ impl<D: Driver> Link<'_, D> {
     /// The server does not wait for content any more, for now.
     pub(crate) fn pause_content(&mut self) {
         let (now, rate) = (self.worker.driver.now(), self.door.limits.rate());
-        self.io.receiving.pause(now, self.io.reader.received(), rate);
+        self.io.receiving.pause(now, self.io.reader.brought(), rate);
         self.io.talking = Meter::default();
         self.io.deadlines.clear(Wait::Receive);
         self.io.deadlines.clear(Wait::Traffic);

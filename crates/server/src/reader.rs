@@ -1,7 +1,7 @@
 //! What the peer sent and nobody has used yet.
 
 use crate::inbox::Inbox;
-use crate::stage::Stage;
+use crate::stage::{Encrypted, Stage};
 use bytes::Bytes;
 use peregrine_tls::Reject;
 use std::ops::Deref;
@@ -14,11 +14,16 @@ pub(crate) struct Reader<C> {
     is_ended: bool,
     /// Bytes that were received, before any decryption.
     received: u64,
+    /// Bytes of plaintext that came.
+    plain: u64,
+    /// The most that those were with what had come of a record that was not complete: what brings nothing, as padding and
+    /// empty records do, counts only once.
+    brought: u64,
 }
 
 impl<C: Deref<Target = [u8]>> Reader<C> {
     pub(crate) fn new() -> Self {
-        Self { inbox: Inbox::new(), is_ended: false, received: 0 }
+        Self { inbox: Inbox::new(), is_ended: false, received: 0, plain: 0, brought: 0 }
     }
 
     /// Takes what the driver received. What TLS has to say to that goes to `replies`.
@@ -34,11 +39,28 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
         self.received += chunk.len() as u64;
         match stage {
             Stage::Plain => {
+                self.brought += chunk.len() as u64;
                 self.inbox.push(chunk);
                 Ok(())
             }
-            Stage::Tls(tls) => self.inbox.extend_by(|plain| tls.receive(&chunk, plain, replies)),
+            Stage::Tls(tls) => self.open(tls, &chunk, replies),
         }
+    }
+
+    /// Takes what is encrypted.
+    fn open(
+        &mut self,
+        tls: &mut Encrypted,
+        sealed: &[u8],
+        replies: &mut Vec<u8>,
+    ) -> Result<(), Reject> {
+        let (taken, opened) = self.inbox.extend_by(|plain| {
+            let before = plain.len();
+            (tls.receive(sealed, plain, replies), plain.len() - before)
+        });
+        self.plain += opened as u64;
+        self.brought = self.brought.max(self.plain + tls.incomplete_bytes());
+        taken
     }
 
     /// What is unread came before the stage, and is given to it.
@@ -51,9 +73,11 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
         replies: &mut Vec<u8>,
     ) -> Result<(), Reject> {
         let Stage::Tls(tls) = stage else { return Ok(()) };
+        // What came before counts no more.
+        self.plain = self.brought;
         let sealed = self.inbox.unread().to_vec();
         self.inbox.consume(sealed.len());
-        self.inbox.extend_by(|plain| tls.receive(&sealed, plain, replies))
+        self.open(tls, &sealed, replies)
     }
 
     /// The stage goes on with what it was given before.
@@ -62,7 +86,7 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
     /// As for [`Reader::take`].
     pub(crate) fn go_on(&mut self, stage: &mut Stage, replies: &mut Vec<u8>) -> Result<(), Reject> {
         let Stage::Tls(tls) = stage else { return Ok(()) };
-        self.inbox.extend_by(|plain| tls.receive(&[], plain, replies))
+        self.open(tls, &[], replies)
     }
 
     /// The peer ended its sending side.
@@ -75,9 +99,14 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
         self.is_ended || stage.is_closed()
     }
 
-    /// Bytes received so far on this lease.
+    /// Bytes received so far on this lease, whatever they bring: signs of life.
     pub(crate) fn received(&self) -> u64 {
         self.received
+    }
+
+    /// The same of plaintext, and of the record that is not complete: what a rate is measured by.
+    pub(crate) fn brought(&self) -> u64 {
+        self.brought
     }
 
     pub(crate) fn unread(&self) -> &[u8] {
@@ -120,6 +149,6 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
 
     pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
         self.inbox.reset(keep_bytes_max);
-        (self.is_ended, self.received) = (false, 0);
+        (self.is_ended, self.received, self.plain, self.brought) = (false, 0, 0, 0);
     }
 }

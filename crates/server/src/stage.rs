@@ -59,6 +59,14 @@ impl Stage {
         tls.session.facts().is_some_and(|facts| facts.alpn == Some(b"h2"))
     }
 
+    /// Bytes that came of a record that is not complete, once there is content.
+    pub(crate) fn incomplete_bytes(&self) -> u64 {
+        match self {
+            Self::Plain => 0,
+            Self::Tls(tls) => tls.incomplete_bytes(),
+        }
+    }
+
     /// Did the peer say that it sends no more, on the TLS level?
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self, Self::Tls(tls) if tls.received == Received::Closed)
@@ -109,6 +117,14 @@ fn identity(client: Identity) -> ClientIdentity {
 }
 
 impl Encrypted {
+    /// Bytes that came of a record that is not complete, once there is content.
+    pub(crate) fn incomplete_bytes(&self) -> u64 {
+        match self.received {
+            Received::Handshaking => 0,
+            _ => self.session.unread_bytes() as u64,
+        }
+    }
+
     /// Takes what the peer sent; see [`Session::receive`].
     pub(crate) fn receive(
         &mut self,

@@ -58,6 +58,12 @@ impl Session {
         match *self {}
     }
 
+    /// Bytes that came of a record that is not complete.
+    #[must_use]
+    pub fn unread_bytes(&self) -> usize {
+        match *self {}
+    }
+
     /// Does the handshake wait for something?
     #[must_use]
     pub fn is_looking(&self) -> bool {

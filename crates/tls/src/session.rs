@@ -151,6 +151,13 @@ impl Session {
         self.sending = Sending::Closed;
     }
 
+    /// Bytes that came of a record that is not complete, or of several that are one message of a handshake.
+    #[inline]
+    #[must_use]
+    pub fn unread_bytes(&self) -> usize {
+        self.unread.len()
+    }
+
     /// What the handshake agreed on; `None` before it is complete and after a [`Reject`].
     pub fn facts(&self) -> Option<Facts<'_>> {
         let Stage::Live(Received::Open | Received::Closed, connection) = &self.stage else {

@@ -67,6 +67,7 @@ pub mod sse;
 pub mod state;
 pub mod test;
 pub mod trace;
+pub mod turn;
 mod unrouted;
 pub mod upgrade;
 pub mod urls;

@@ -6,6 +6,7 @@ use crate::problem::Problem;
 use crate::request::Request;
 use crate::respond::IntoResponse;
 use crate::response::Response;
+use crate::turn::others_first;
 use bytes::{Buf, Bytes, BytesMut};
 use futures_core::Stream;
 use http::header::CONTENT_TYPE;
@@ -27,6 +28,8 @@ pub const LINE_BYTES_MAX: usize = 64 * 1024;
 const LINES_PER_TURN: u32 = 256;
 /// A frame of a response that has so much is sent.
 const FRAME_BYTES: usize = 16 * 1024;
+/// Or so many items, however short they are: each may be much work.
+const FRAME_ITEMS: usize = 32;
 
 const NAME: &str = "application/x-ndjson";
 
@@ -97,7 +100,7 @@ impl<T: DeserializeOwned> NdJson<T> {
         loop {
             if self.unbroken >= LINES_PER_TURN {
                 self.unbroken = 0;
-                context.waker().wake_by_ref();
+                others_first(context);
                 return Poll::Pending;
             }
             if let Some(line) = self.line() {
@@ -194,7 +197,8 @@ impl NdJson<()> {
         T: Serialize,
         E: Into<Box<dyn Error + Send + Sync>>,
     {
-        let body = Body::new(Lines { items: Box::pin(items), is_over: false, error: None });
+        let body =
+            Body::new(Lines { items: Box::pin(items), is_over: false, unbroken: 0, error: None });
         let mut response = body.into_response();
         response.fields.append(CONTENT_TYPE, HeaderValue::from_static(NAME));
         response
@@ -234,6 +238,8 @@ impl<T> fmt::Debug for NdJson<T> {
 struct Lines<S> {
     items: Pin<Box<S>>,
     is_over: bool,
+    /// Items since others had their turn.
+    unbroken: u32,
     /// What is told when the lines before it are sent.
     error: Option<BodyError>,
 }
@@ -251,13 +257,23 @@ where
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let (mut frame, mut whole) = (Vec::new(), 0);
-        while !self.is_over && frame.len() < FRAME_BYTES {
+        if self.unbroken >= LINES_PER_TURN {
+            self.unbroken = 0;
+            others_first(context);
+            return Poll::Pending;
+        }
+        let (mut frame, mut whole, mut items) = (Vec::new(), 0, 0);
+        while !self.is_over && frame.len() < FRAME_BYTES && items < FRAME_ITEMS {
             let item = match self.items.as_mut().poll_next(context) {
-                Poll::Pending if frame.is_empty() => return Poll::Pending,
+                Poll::Pending if frame.is_empty() => {
+                    self.unbroken = 0;
+                    return Poll::Pending;
+                }
                 Poll::Pending => break,
                 Poll::Ready(item) => item,
             };
+            items += 1;
+            self.unbroken += 1;
             let written = match item {
                 None => {
                     self.is_over = true;

@@ -9,6 +9,7 @@ use crate::settings::Times;
 use crate::shared::{Found, Shared};
 use peregrine_proto::ws::CloseCode;
 use peregrine_web::clock::{self, Alarm};
+use peregrine_web::turn::others_first;
 use peregrine_web::upgrade::Upgraded;
 use std::any::Any;
 use std::future::poll_fn;
@@ -317,9 +318,12 @@ impl Conversation {
                 self.shared.with(|state| state.pause());
                 return Poll::Pending;
             }
+            if self.shared.with(|state| state.has_read_enough()) {
+                break;
+            }
         }
         self.shared.with(|state| state.pause());
-        context.waker().wake_by_ref();
+        others_first(context);
         Poll::Pending
     }
 }

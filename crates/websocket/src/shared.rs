@@ -20,6 +20,9 @@ const KEEP_ALIVE: &[u8] = b"keep-alive";
 /// What a message costs beyond its bytes while it waits.
 const MESSAGE_BYTES: usize = 64;
 
+/// After so much of messages, others of the worker have their turn.
+const TURN_BYTES: usize = 256 * 1024;
+
 /// One WebSocket, as its conversation and all handles see it.
 #[derive(Clone)]
 pub(crate) struct Shared(Rc<RefCell<State>>);
@@ -39,6 +42,8 @@ pub(crate) struct State {
     /// What came and was not taken yet.
     inbox: VecDeque<Result<Message, Error>>,
     inbox_bytes: usize,
+    /// What came since others had their turn.
+    unbroken_bytes: usize,
     reader: Option<Waker>,
     senders: usize,
     receivers: usize,
@@ -72,6 +77,7 @@ impl Shared {
             bounds,
             inbox: VecDeque::new(),
             inbox_bytes: 0,
+            unbroken_bytes: 0,
             is_ended: false,
             is_draining: false,
             is_told: false,
@@ -312,6 +318,7 @@ impl State {
             self.conversation.clone_from(context.waker());
         }
         self.is_running = true;
+        self.unbroken_bytes = 0;
     }
 
     pub(crate) fn pause(&mut self) {
@@ -349,6 +356,11 @@ impl State {
     /// Does so much wait for the handler that nothing more is read?
     pub(crate) fn is_full(&self) -> bool {
         self.inbox_bytes >= self.bounds.own.unread_bytes_max.max(1)
+    }
+
+    /// Has so much come that others are to have their turn? Little may become much when it is inflated.
+    pub(crate) const fn has_read_enough(&self) -> bool {
+        self.unbroken_bytes >= TURN_BYTES
     }
 
     pub(crate) fn tick(&mut self, now_ms: u64) {
@@ -398,6 +410,7 @@ impl State {
             return;
         }
         self.inbox_bytes += weight(&message);
+        self.unbroken_bytes += weight(&message);
         self.inbox.push_back(message);
         self.to_wake.extend(self.reader.take());
     }

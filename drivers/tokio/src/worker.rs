@@ -3,10 +3,11 @@
 use std::cell::Cell;
 use std::future::{Future, pending};
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Context;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use peregrine_driver::{
@@ -157,6 +158,12 @@ impl Driver for Tokio {
 
     fn turn_began(&self) -> Duration {
         self.worker.look.began()
+    }
+
+    // A task that only wakes itself is polled `EVENT_INTERVAL` times before tokio looks at its sockets.
+    fn others_first(&self, context: &mut Context<'_>) {
+        // Polled once, it has asked to be woken after that.
+        let _ = pin!(tokio::task::yield_now()).poll(context);
     }
 
     fn unix_time(&self) -> Duration {

@@ -147,6 +147,15 @@ impl<W: Wire> Secure<W> {
         bytes
     }
 
+    /// Sends a record without content: the next ones have another key.
+    ///
+    /// # Panics
+    /// The version is not 1.3.
+    pub fn renew_keys(&mut self) {
+        self.tls.refresh_traffic_keys().expect("TLS 1.3 can");
+        self.flush();
+    }
+
     /// Sends bytes below TLS.
     pub fn send_raw(&mut self, bytes: &[u8]) {
         self.wire.send(bytes);

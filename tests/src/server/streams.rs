@@ -133,6 +133,11 @@ impl<W: Wire> Streams<W> {
         }
     }
 
+    /// What the client speaks through.
+    pub fn wire(&mut self) -> &mut W {
+        &mut self.wire
+    }
+
     /// Opens the connection's window by 64 KiB.
     pub fn open_window(&mut self) {
         let mut bytes = Vec::new();

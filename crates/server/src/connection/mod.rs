@@ -10,6 +10,7 @@ mod ending;
 mod idle;
 mod receiving;
 mod session;
+mod work;
 
 pub(crate) use self::session::{Entrance, sessions};
 
@@ -25,7 +26,6 @@ use crate::observe::Open;
 use crate::overload::Connected;
 use crate::proxied::{Beginning, ProxyProtocol};
 use crate::stage::Stage;
-use crate::upgraded::Upgrade;
 use crate::wheel::Alarm;
 use crate::wicket::ByWicket;
 use crate::worker::{Order, Worker};
@@ -41,15 +41,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Things that may happen to a connection before others have their turn.
-const EVENTS_PER_POLL: usize = 64;
-
 /// What an idle connection takes beside its own size: its task, its stream with the driver, its facts.
 const TASK_BYTES: usize = 512;
-
-/// A part of large content counts as so many of them, so that others have their turn after four: a peer
-/// that takes everything at once never makes the connection wait.
-const EVENTS_PER_PART: usize = EVENTS_PER_POLL / 3;
 
 /// What came of waiting.
 enum Event {
@@ -228,80 +221,6 @@ impl<D: Driver> Connection<D> {
         session
     }
 
-    /// Works until there is nothing to do. Ready when the connection is idle or, with its reason, over.
-    fn work(&mut self, session: &mut Session<D>, context: &mut Context<'_>) -> Poll<Option<Ended>> {
-        let mut events = 0;
-        // What came goes to another protocol in its first turn, which is mostly the only one.
-        if matches!(&session.phase, Phase::Upgraded(upgrade) if upgrade.is_reading())
-            && let Poll::Ready(event) = self.poll_bytes(session, context)
-            && let Some(ended) = self.on_event(session, event)
-        {
-            return Poll::Ready(Some(ended));
-        }
-        loop {
-            let what = match self.turn(session, context) {
-                Some(Turn::Again) => continue,
-                Some(Turn::Yield) => {
-                    events = EVENTS_PER_POLL;
-                    For::default()
-                }
-                Some(Turn::Wait(what)) => what,
-                Some(Turn::Rest) => {
-                    let flushed = self.flush(session);
-                    match flushed {
-                        // A peer that takes a response slowly is not idle.
-                        Ok(_) if session.io.writer.is_empty() && self.stream.has_room() => {
-                            return Poll::Ready(None);
-                        }
-                        Ok(_) => For { bytes: true, room: true },
-                        Err(event) => match self.on_event(session, event) {
-                            Some(ended) => return Poll::Ready(Some(ended)),
-                            None => continue,
-                        },
-                    }
-                }
-                Some(Turn::Upgrade(upgrade)) => {
-                    session.io.deadlines.clear_all();
-                    session.io.hold = Some(self.worker.driver.hold());
-                    session.phase = Phase::Upgraded(Box::new(Upgrade::new(
-                        upgrade,
-                        session.http1.take_exchange(),
-                    )));
-                    continue;
-                }
-                // Nobody is owed a goodbye, unless an earlier answer is on its way.
-                Some(Turn::Close(Close { ended: ended @ Ended::PeerLeft, .. }))
-                    if session.io.writer.is_empty() && self.stream.is_sent() =>
-                {
-                    return Poll::Ready(Some(self.abandon(session, ended)));
-                }
-                Some(Turn::Close(Close { ended: ended @ Ended::HandshakeLate, .. })) => {
-                    return Poll::Ready(Some(self.abandon(session, ended)));
-                }
-                Some(Turn::Close(close)) => {
-                    self.end(session, close);
-                    continue;
-                }
-                None => return Poll::Ready(Some(self.over(session))),
-            };
-            events += if session.io.writer.is_sharing() { EVENTS_PER_PART } else { 1 };
-            let is_enough = events > EVENTS_PER_POLL;
-            let what = if is_enough { For::default() } else { what };
-            let mut waited = self.wait(session, what, context);
-            if is_enough && matches!(waited, Poll::Ready(Event::Woken)) {
-                // Others have their turn before more is written, and deadlines and orders are heard.
-                waited = self.await_deadline(session, context);
-            }
-            if is_enough && waited.is_pending() {
-                context.waker().wake_by_ref();
-            }
-            let Poll::Ready(event) = waited else { return Poll::Pending };
-            if let Some(ended) = self.on_event(session, event) {
-                return Poll::Ready(Some(ended));
-            }
-        }
-    }
-
     /// Lets the present phase do what can be done. `None`: the connection is over.
     fn turn(&mut self, session: &mut Session<D>, context: &mut Context<'_>) -> Option<Turn> {
         match session.phase {
@@ -424,7 +343,7 @@ impl<D: Driver> Connection<D> {
                     }
                 }
                 Some(Wait::Receive) => {
-                    let received = io.reader.received();
+                    let received = io.reader.brought();
                     if io.receiving.is_late(now, received, rate) {
                         return Poll::Ready(Event::Late(Wait::Receive));
                     }

@@ -437,7 +437,7 @@ impl Http1 {
                 self.finish_exchange(link);
                 self.step = Step::Unread;
                 self.has_waited = true;
-                link.io.receiving = Meter::new(link.io.reader.received());
+                link.io.receiving = Meter::new(link.io.reader.brought());
                 Turn::Again
             }
             Next::Close | Next::Respond | Next::Upgraded => Turn::linger(match () {

@@ -82,7 +82,7 @@ impl Http1 {
         }
         let is_promised = length.is_some();
         self.upload = Upload::Flowing { pipe: writer, is_awaited, is_promised };
-        link.io.receiving = Meter::new(link.io.reader.received());
+        link.io.receiving = Meter::new(link.io.reader.brought());
         Ok(Body::incoming(reader, limit))
     }
 

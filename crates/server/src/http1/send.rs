@@ -150,7 +150,7 @@ impl Http1 {
             let piece = rest.split_to(all.min(most));
             let is_enough = piece.len() >= YIELD_BYTES;
             self.exchange.tally.send(respond::content(link.protocol, piece, &mut link.io.writer));
-            return if is_enough { Turn::Yield } else { Turn::Again };
+            return if is_enough { Turn::Yield(For::default()) } else { Turn::Again };
         }
         link.protocol.finish(std::iter::empty(), &mut link.io.writer.plain);
         self.after(link)
@@ -208,10 +208,12 @@ impl Http1 {
             streaming.unbroken += taken;
             if streaming.unbroken >= YIELD_BYTES {
                 streaming.unbroken = 0;
-                return Turn::Yield;
+                break;
             }
         }
-        Turn::Yield
+        // A response that is always ready may wait for what its request brings.
+        let bytes = matches!(self.feed(link, context), Fed::Wait(true));
+        Turn::Yield(For { bytes, room: false })
     }
 
     pub(super) fn finish_stream<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {

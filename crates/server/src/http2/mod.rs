@@ -115,6 +115,8 @@ pub(crate) struct Http2 {
     /// for its turn is not late while others move.
     received: u64,
     sent: u64,
+    /// The most that `received` was with what had come of a record of TLS that was not complete.
+    arrived: u64,
     /// Bytes that had come when the peer was last heard of.
     heard: u64,
     /// The peer was asked whether it is there, and was not heard of since.
@@ -165,9 +167,12 @@ impl Http2 {
         if let Err(turn) = received {
             return turn;
         }
-        self.send_ready(link);
+        let is_enough = !self.send_ready(link);
         self.sweep(link);
-        self.end_turn(link, context)
+        match self.end_turn(link, context) {
+            Turn::Wait(what) if is_enough => Turn::Yield(what),
+            turn => turn,
+        }
     }
 
     fn begin_turn<D: Driver>(&mut self, link: &mut Link<'_, D>) {
@@ -240,7 +245,7 @@ impl Http2 {
             self.watch_peer(link);
             link.io.hold.get_or_insert_with(|| link.worker.driver.hold());
             if !self.streams.arm(context.waker()) {
-                return Turn::Yield;
+                return Turn::Yield(For { bytes: !is_flooded, room: false });
             }
         }
         let is_ready = protocol(&mut self.core).next_ready(&link.door.http2).is_some();
@@ -452,7 +457,7 @@ impl Http2 {
         woken.clear();
         promised.clear();
         (*core, *head, *written) = (None, None, None);
-        (self.has_progressed, self.received, self.sent) = (false, 0, 0);
+        (self.has_progressed, self.received, self.sent, self.arrived) = (false, 0, 0, 0);
         self.has_tunnelled = false;
         (self.heard, self.is_asked, self.taken) = (0, false, (0, false));
     }

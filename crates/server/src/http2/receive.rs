@@ -54,8 +54,10 @@ impl Http2 {
                 continue;
             }
             link.io.reader.consume(used);
-            // SETTINGS ask for nothing, as frames without an event do.
-            if !matches!(event, Event::NeedInput | Event::Settings) {
+            // These bring nothing forward, as frames without an event do.
+            let is_idle =
+                matches!(event, Event::Settings | Event::Rejected { .. } | Event::GoAway { .. });
+            if !is_idle && !matches!(event, Event::NeedInput) {
                 link.io.deadlines.clear(Wait::Head);
             }
             match event {
@@ -263,7 +265,8 @@ impl Http2 {
     /// only silence counts, of both sides.
     pub(super) fn watch_content<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let (now, limits) = (link.worker.driver.now(), &link.door.limits);
-        let (received, rate) = (self.received, limits.rate());
+        self.arrived = self.arrived.max(self.received + link.stage.incomplete_bytes());
+        let (received, rate) = (self.arrived, limits.rate());
         let Some(stream) = self.streams.get(number) else { return };
         if stream.is_tunnel {
             return self.watch_tunnel(number, link);

@@ -18,7 +18,7 @@ use std::mem::take;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How many frames without content are taken of a response's body in one turn.
+/// How many frames without content are taken of a response's body in one turn, and how many with content of all bodies.
 const FRAMES_PER_TURN: usize = 32;
 
 impl Http2 {
@@ -226,10 +226,15 @@ impl Http2 {
     }
 
     /// Writes content, the most urgent first, until the buffer is full.
-    pub(super) fn send_ready<D: Driver>(&mut self, link: &mut Link<'_, D>) {
+    /// False: others have their turn before there is more, since what is ready has little in many frames.
+    pub(super) fn send_ready<D: Driver>(&mut self, link: &mut Link<'_, D>) -> bool {
         let limits = &link.door.http2;
+        let mut frames = 0;
         while !link.is_full() {
-            let Some(ready) = protocol(&mut self.core).next_ready(limits) else { return };
+            if frames == FRAMES_PER_TURN {
+                return false;
+            }
+            let Some(ready) = protocol(&mut self.core).next_ready(limits) else { return true };
             let key = ready.stream;
             let Some(number) = self.streams.find(key) else {
                 debug_assert!(false, "only streams with an exchange offer content");
@@ -268,8 +273,10 @@ impl Http2 {
                 self.pump(number, link);
                 self.watch_window(number, link);
                 self.streams.weigh(number);
+                frames += 1;
             }
         }
+        true
     }
 
     /// Holds the peer to the least rate while content waits for its window. Where the producer pauses,

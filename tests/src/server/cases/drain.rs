@@ -167,3 +167,36 @@ pub async fn a_drain_fails_no_request(bench: &SimulatedBench) {
         assert_eq!(outcome.cut, []);
     }
 }
+
+/// Who goes on sending after the answer that ended the connection does not hold a drain up for long, whether that was before the
+/// order or came after it; and who is silent then holds it up as who is idle does.
+pub async fn who_does_not_leave_holds_no_drain_up(bench: &SimulatedBench) {
+    bench.calm_with_large_buffers();
+    let (linger, idle) = (Duration::from_secs(5), Duration::from_secs(1));
+    let long = Duration::from_secs(60);
+    for goes_on in [false, true] {
+        let promises = Promises { linger, linger_max: long, drain_idle: idle, ..promises() };
+        let (server, _) = begin_with(bench, promises.limits());
+        let mut early = Peer::new(server.connect());
+        let mut late = Peer::new(server.connect());
+        late.expect_alive().await;
+        early.send("\0\r\n\r\n");
+        assert_eq!(early.reply().await.status, 400);
+        let start = bench.now();
+        server.shut_down();
+        late.send("\0\r\n\r\n");
+        let on_and_on = async {
+            loop {
+                if goes_on {
+                    early.send([7; 100]);
+                    late.send([7; 100]);
+                }
+                bench.sleep(Duration::from_millis(500)).await;
+            }
+        };
+        let outcome = crate::first_of(server.ended(), on_and_on).await.expect("it ends");
+        let (passed, most) = (bench.now() - start, if goes_on { linger } else { idle });
+        assert!(passed <= most + Duration::from_millis(1_500), "{goes_on}: {passed:?}");
+        assert_eq!(outcome.cut, []);
+    }
+}

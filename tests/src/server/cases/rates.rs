@@ -1,15 +1,19 @@
 //! The promised least rate: who keeps to it is served for as long as it takes, in both directions.
 
 use super::begin_with;
-use crate::server::app::pattern;
-use crate::server::bench::{Bench, PATIENCE, Served};
+use crate::server::app::{Shared, pattern};
+use crate::server::bench::{Bench, Gate, PATIENCE, Served, Wire};
+use crate::server::callers::header;
 use crate::server::peer::Peer;
 use crate::server::promises::Promises;
+use crate::server::secure::{Secure, VERSIONS, client_config, server_tls};
 use crate::server::simulated::{LARGE, SimulatedBench};
 use crate::server::streams::Streams;
-use peregrine::{Http2Limits, Limits};
+use peregrine::{Http2Limits, Limits, ProxyProtocol};
 use peregrine_driver_sim::Sockets;
 use peregrine_proto::h2::frame::{self, Kind, flag, setting};
+use peregrine_tls::rustls::ClientConfig;
+use std::sync::Arc;
 use std::time::Duration;
 
 fn promises() -> Promises {
@@ -120,6 +124,72 @@ pub async fn a_silent_upload_is_late_whatever_is_left_of_its_window(bench: &Simu
         let most = promises.rate_window * 9 / 8 + Duration::from_millis(500);
         assert!(passed <= most, "after {what}: {passed:?}");
     }
+    server.shut_down();
+    server.ended().await;
+}
+
+/// What has come of a record of TLS counts before the record is complete, and records without content do not count.
+pub async fn an_upload_in_tls_is_measured_by_its_content(bench: &SimulatedBench) {
+    bench.calm_with_large_buffers();
+    let promises = promises();
+    let app = Shared::default().app();
+    let server = bench.start(promises.limits(), Some(server_tls()), app);
+    let mut config = ClientConfig::clone(&client_config(VERSIONS[0]));
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let mut wire = Secure::new(server.connect_secure(), &Arc::new(config));
+    wire.shake_hands(PATIENCE).await;
+    let mut client = Streams::new(wire);
+    let id = client.open("POST", "/count", &[], false);
+    let mut frame = Vec::new();
+    frame::write(Kind::Data, flag::END_STREAM, id, &[7; 16_000], &mut frame);
+    let record = client.wire().seal(&frame);
+    for piece in record.chunks(2_000) {
+        bench.sleep(Duration::from_secs(5)).await;
+        client.wire().send_raw(piece);
+    }
+    let answer = client.answer(id).await;
+    assert_eq!((answer.status(), answer.text()), (200, "16000"));
+    drop(client);
+
+    let wire = Secure::new(server.connect_secure(), &client_config(VERSIONS[0]));
+    let mut peer = Peer::new(wire);
+    peer.wire().shake_hands(PATIENCE).await;
+    peer.send("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
+    let start = bench.now();
+    while !peer.is_answered().await {
+        peer.send([7]);
+        // 27 bytes each.
+        (0..12).for_each(|_| peer.wire().renew_keys());
+        bench.sleep(Duration::from_secs(1)).await;
+        assert!(bench.now() - start < 2 * promises.rate_window, "it has sent next to nothing");
+    }
+    assert_eq!(peer.reply().await.status, 408);
+    drop(peer);
+    server.shut_down();
+    server.ended().await;
+}
+
+/// Nor is what a proxy tells before it held against an upload.
+pub async fn a_proxy_header_before_tls_is_no_content(bench: &SimulatedBench) {
+    bench.calm_with_large_buffers();
+    let promises = Promises { rate_window: Duration::from_secs(5), ..promises() };
+    let settings = ProxyProtocol::required().from(["0.0.0.0/0", "::/0", "unix:"]);
+    let gate = Gate { proxy_protocol: Some(settings), ..Gate::default() };
+    let app = Shared::default().app();
+    let server = bench.start_behind(gate, promises.limits(), Some(server_tls()), app);
+    let source = "192.0.2.1:1".parse().expect("an address");
+    let mut wire = server.connect_secure();
+    wire.send(&header::proxied(source, source, &header::value(0x04, &[0; 3_500])));
+    let mut peer = Peer::new(Secure::new(wire, &client_config(VERSIONS[0])));
+    peer.wire().shake_hands(PATIENCE).await;
+    peer.send("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 6000\r\n\r\n");
+    for _ in 0..20 {
+        bench.sleep(Duration::from_secs(1)).await;
+        peer.send([7; 300]);
+    }
+    let reply = peer.reply().await;
+    assert_eq!((reply.status, reply.text()), (200, "6000"));
+    drop(peer);
     server.shut_down();
     server.ended().await;
 }

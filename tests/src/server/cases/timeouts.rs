@@ -4,12 +4,15 @@
 //! only what cannot fail on a busy machine is asserted: nothing ends too early.
 
 use super::{begin_with, limits, promises};
-use crate::server::bench::{Bench, Served};
+use crate::server::bench::{Bench, Got, Served};
 use crate::server::peer::Peer;
 use crate::server::promises::Promises;
 use crate::server::reply::Reply;
 use crate::server::secure::server_tls;
+use crate::server::simulated::SimulatedBench;
+use crate::server::streams::Streams;
 use peregrine::Limits;
+use peregrine_proto::h2::frame::{self, Kind, flag};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -282,4 +285,42 @@ pub async fn a_conversation_that_died_ends<B: Bench>(bench: &B) {
     drop(peer);
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("response-failed", 1)]);
+}
+
+/// A head that is refused brings nothing forward: a connection on which another one has begun each time ends as one does on which
+/// the first goes on and on.
+pub async fn malformed_heads_in_pieces_are_not_waited_for(bench: &SimulatedBench) {
+    bench.calm_with_large_buffers();
+    let limits = Limits { head_timeout: 3 * SHORT, idle_timeout: 10 * SHORT, ..limits() };
+    let (server, _) = begin_with(bench, limits);
+    let mut client = Streams::new(server.connect());
+    client.round_trip().await;
+    let mut frames = Vec::new();
+    for id in (1..).step_by(2).take(40) {
+        // A literal field with an upper case name.
+        frame::write(
+            Kind::Headers,
+            flag::END_HEADERS | flag::END_STREAM,
+            id,
+            b"\0\x01A\x01b",
+            &mut frames,
+        );
+    }
+    let (start, length) = (bench.now(), frames.len() / 40);
+    client.send(&frames[..5]);
+    // Each time the rest of one, and the beginning of the next.
+    let pieces = frames[5..].chunks_exact(length);
+    for piece in pieces {
+        client.send(piece);
+        bench.sleep(SHORT / 2).await;
+        while client.fill(Duration::ZERO).await {}
+        if matches!(client.last(), Some(Got::End | Got::Broken)) {
+            break;
+        }
+    }
+    let passed = bench.now() - start;
+    assert!(passed >= 3 * SHORT && passed <= 5 * SHORT, "{passed:?}");
+    drop(client);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("head-late", 1)]);
 }

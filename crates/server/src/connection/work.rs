@@ -1,0 +1,141 @@
+//! What a connection does in one poll, among the others of its worker.
+
+use super::session::{Phase, Session};
+use super::{Connection, Event};
+use crate::ended::Ended;
+use crate::link::{Close, For, Turn};
+use crate::upgraded::Upgrade;
+use crate::worker::Order;
+use peregrine_driver::{Driver, Stream};
+use std::task::{Context, Poll, ready};
+
+/// Things that may happen to a connection before others have their turn.
+const EVENTS_PER_POLL: usize = 64;
+
+/// A part of large content counts as so many of them, so that others have their turn after four: a peer
+/// that takes everything at once never makes the connection wait.
+const EVENTS_PER_PART: usize = EVENTS_PER_POLL / 3;
+
+impl<D: Driver> Connection<D> {
+    /// Works until there is nothing to do. Ready when the connection is idle or, with its reason, over.
+    pub(super) fn work(
+        &mut self,
+        session: &mut Session<D>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Ended>> {
+        let mut events = 0;
+        // What came goes to another protocol in its first turn, which is mostly the only one.
+        if matches!(&session.phase, Phase::Upgraded(upgrade) if upgrade.is_reading())
+            && let Poll::Ready(event) = self.poll_bytes(session, context)
+            && let Some(ended) = self.on_event(session, event)
+        {
+            return Poll::Ready(Some(ended));
+        }
+        loop {
+            // A connection that is being closed makes nothing more.
+            if session.io.had_last_turn && !matches!(session.phase, Phase::Closing(_)) {
+                return self.last_words(session, context).map(Some);
+            }
+            let what = match self.turn(session, context) {
+                // Among others after each exchange: there may be thousands in what has come.
+                Some(Turn::Again) => {
+                    events += 1;
+                    if events < EVENTS_PER_POLL {
+                        continue;
+                    }
+                    For::default()
+                }
+                Some(Turn::Yield(what)) => {
+                    events = EVENTS_PER_POLL;
+                    what
+                }
+                Some(Turn::Wait(what)) => what,
+                Some(Turn::Rest) => {
+                    let flushed = self.flush(session);
+                    match flushed {
+                        // A peer that takes a response slowly is not idle.
+                        Ok(_) if session.io.writer.is_empty() && self.stream.has_room() => {
+                            return Poll::Ready(None);
+                        }
+                        Ok(_) => For { bytes: true, room: true },
+                        Err(event) => match self.on_event(session, event) {
+                            Some(ended) => return Poll::Ready(Some(ended)),
+                            None => continue,
+                        },
+                    }
+                }
+                Some(Turn::Upgrade(upgrade)) => {
+                    session.io.deadlines.clear_all();
+                    session.io.hold = Some(self.worker.driver.hold());
+                    session.phase = Phase::Upgraded(Box::new(Upgrade::new(
+                        upgrade,
+                        session.http1.take_exchange(),
+                    )));
+                    continue;
+                }
+                // Nobody is owed a goodbye, unless an earlier answer is on its way.
+                Some(Turn::Close(Close { ended: ended @ Ended::PeerLeft, .. }))
+                    if session.io.writer.is_empty() && self.stream.is_sent() =>
+                {
+                    return Poll::Ready(Some(self.abandon(session, ended)));
+                }
+                Some(Turn::Close(Close { ended: ended @ Ended::HandshakeLate, .. })) => {
+                    return Poll::Ready(Some(self.abandon(session, ended)));
+                }
+                Some(Turn::Close(close)) => {
+                    self.end(session, close);
+                    continue;
+                }
+                None => return Poll::Ready(Some(self.over(session))),
+            };
+            events += if session.io.writer.is_sharing() { EVENTS_PER_PART } else { 1 };
+            let is_enough = events > EVENTS_PER_POLL;
+            let event = ready!(self.wait_in_turn(session, what, is_enough, context));
+            if let Some(ended) = self.on_event(session, event) {
+                return Poll::Ready(Some(ended));
+            }
+        }
+    }
+
+    /// Waits until something happens, or until others have had their turn, if there were enough events.
+    fn wait_in_turn(
+        &mut self,
+        session: &mut Session<D>,
+        what: For,
+        is_enough: bool,
+        context: &mut Context<'_>,
+    ) -> Poll<Event> {
+        let mut waited = if is_enough {
+            // A peer is heard beside a response that always has more.
+            let came = if what.bytes { self.poll_bytes(session, context) } else { Poll::Pending };
+            match came {
+                Poll::Pending | Poll::Ready(Event::Woken) => {}
+                broken => return broken,
+            }
+            self.wait(session, For::default(), context)
+        } else {
+            self.wait(session, what, context)
+        };
+        if is_enough && matches!(waited, Poll::Ready(Event::Woken)) {
+            // Others have their turn before more is written, and deadlines and orders are heard.
+            waited = self.await_deadline(session, context);
+        }
+        if waited.is_pending() {
+            session.io.had_last_turn = self.worker.order() >= Order::Cut;
+            if is_enough {
+                self.worker.driver.others_first(context);
+            }
+        }
+        waited
+    }
+
+    /// After the last turn, nothing more is made: whoever always has more to send would never be cut.
+    fn last_words(&mut self, session: &mut Session<D>, context: &mut Context<'_>) -> Poll<Ended> {
+        loop {
+            let event = ready!(self.wait(session, For::default(), context));
+            if let Some(ended) = self.on_event(session, event) {
+                return Poll::Ready(ended);
+            }
+        }
+    }
+}

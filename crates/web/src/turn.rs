@@ -1,0 +1,15 @@
+//! Letting others have their turn.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::Context;
+
+/// Has the task polled again when its worker has looked for what its sockets and timers have, and everybody else has had
+/// their turn: for bodies and other futures that have more to do, and have done enough at a time. Return `Poll::Pending` after
+/// it. A task that only wakes itself may be polled hundreds of times before that.
+///
+/// In `async` code it is `tokio::task::yield_now().await`.
+pub fn others_first(context: &mut Context<'_>) {
+    // Polled once, it has asked for that. Without a runtime it wakes the task at once.
+    let _ = pin!(tokio::task::yield_now()).poll(context);
+}

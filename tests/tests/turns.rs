@@ -1,0 +1,375 @@
+//! Nobody who has much to do keeps a worker's other connections waiting: on both drivers, counted in what is done
+//! between two small answers.
+
+use flate2::write::DeflateEncoder;
+use futures_core::Stream;
+use http_body::{Body as HttpBody, Frame};
+use peregrine::bytes::Bytes;
+use peregrine::cache::{Cache, CacheStore};
+use peregrine::compression::Compression;
+use peregrine::prelude::*;
+use peregrine::web::ndjson::NdJson;
+use peregrine::web::{Body, BodyError};
+use peregrine::websocket::{Compress, WebSocketUpgrade};
+use peregrine::{DriverChoice, Running};
+use peregrine_proto::h2::frame::{self, Code, Header, Kind, flag, setting};
+use peregrine_tests::client::{PATIENCE, connect, send, started, wait_for};
+use peregrine_tests::on_both_drivers;
+use std::convert::Infallible;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::num::NonZeroUsize;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll};
+use std::thread;
+use std::time::{Duration, Instant};
+
+on_both_drivers! {
+    requests_that_came_together_let_others_have_their_turn,
+    bodies_that_are_always_ready_let_others_have_their_turn,
+    messages_that_become_large_let_others_have_their_turn,
+    a_client_of_http_2_is_heard_beside_a_body_that_is_always_ready,
+    a_request_is_read_beside_a_body_that_is_always_ready,
+    what_is_ready_at_the_cut_is_delivered_and_not_called_cut,
+}
+
+/// Each has a worker that never pauses.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// What was done for those who have much to do.
+type Done = Arc<AtomicU64>;
+
+/// Something is done, which takes a moment.
+fn work(done: &Done) {
+    let until = Instant::now() + Duration::from_micros(50);
+    while Instant::now() < until {
+        std::hint::spin_loop();
+    }
+    done.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Always has another piece of so many bytes.
+struct Ready(Done, usize);
+
+impl HttpBody for Ready {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        work(&self.0);
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from(vec![b'a'; self.1])))))
+    }
+}
+
+impl Stream for Ready {
+    type Item = Result<u8, Infallible>;
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        work(&self.0);
+        Poll::Ready(Some(Ok(1)))
+    }
+}
+
+/// Has another piece as long as the request's content has not ended.
+struct UntilEnd(Body, Done);
+
+impl HttpBody for UntilEnd {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        loop {
+            match Pin::new(&mut self.0).poll_frame(context) {
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Ready(Some(Ok(_))) => {}
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
+                Poll::Pending => break,
+            }
+        }
+        work(&self.1);
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"more")))))
+    }
+}
+
+fn application(done: &Done) -> App {
+    let of = |done: &Done| Arc::clone(done);
+    let ready = |done: &Done, bytes: usize| {
+        let done = Arc::clone(done);
+        move || {
+            let body = Body::new(Ready(Arc::clone(&done), bytes));
+            ([("content-type", "text/plain"), ("cache-control", "max-age=60")], body)
+        }
+    };
+    let (told, worked, items, messages) = (of(done), of(done), of(done), of(done));
+    let until_end = of(done);
+    let count = move |upgrade: WebSocketUpgrade| {
+        let messages = Arc::clone(&messages);
+        upgrade.compress(Compress::default()).on_upgrade(async move |mut socket| {
+            while let Some(Ok(_)) = socket.recv().await {
+                messages.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    };
+    App::new()
+        .get("/done", move || told.load(Ordering::Relaxed).to_string())
+        .get("/work", move || work(&worked))
+        .get("/lines", move || NdJson::response(Ready(Arc::clone(&items), 0)))
+        .get("/messages", count)
+        .post("/until-end", move |body: Body| Body::new(UntilEnd(body, Arc::clone(&until_end))))
+        .get("/plain", ready(done, 50))
+        .scope("/packed", |scope| {
+            scope
+                .with(Compression::new())
+                .get("/small", ready(done, 50))
+                .get("/empty", ready(done, 0))
+        })
+        .scope("/kept", |scope| {
+            scope.with(Cache::new(CacheStore::default())).get("/small", ready(done, 50))
+        })
+}
+
+fn start(choice: DriverChoice) -> Option<Running> {
+    let done = Done::default();
+    let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
+    started(server.start(move || application(&done)))
+}
+
+/// How much was done before the next answer of the same connection.
+fn done(peer: &mut TcpStream) -> u64 {
+    peer.write_all(b"GET /done HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
+    let mut answer = String::new();
+    loop {
+        let mut bytes = [0; 1024];
+        let count = peer.read(&mut bytes).expect("an answer in time");
+        assert!(count > 0, "it is kept alive");
+        answer.push_str(std::str::from_utf8(&bytes[..count]).expect("text"));
+        if let Some((_, content)) = answer.split_once("\r\n\r\n") {
+            return content.parse().expect("a number");
+        }
+    }
+}
+
+/// What is done between two answers, in the median: while one turn is 64 requests or 32 frames, some hundreds, since this client
+/// waits for its own turns too. Thousands without others' turns, or the answer does not come.
+fn is_fair(running: &Running, what: &str, most: u64) {
+    let mut peer = connect(running);
+    let mut last = done(&mut peer);
+    let mut all: Vec<_> = (0..15)
+        .map(|_| {
+            let now = done(&mut peer);
+            now - std::mem::replace(&mut last, now)
+        })
+        .collect();
+    assert!(all.iter().sum::<u64>() > 0, "{what}: nothing was done meanwhile");
+    all.sort_unstable();
+    let median = all[all.len() / 2];
+    assert!(median < most, "{what}: {all:?}");
+}
+
+fn requests_that_came_together_let_others_have_their_turn(choice: DriverChoice) {
+    let _one_at_a_time = ONE_AT_A_TIME.lock();
+    let Some(running) = start(choice) else { return };
+    let mut asks = connect(&running);
+    let mut reads = asks.try_clone().expect("a descriptor");
+    let asking = thread::spawn(move || {
+        let many = b"GET /work HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1_000);
+        while asks.write_all(&many).is_ok() {}
+    });
+    let reading = thread::spawn(move || {
+        let mut bytes = vec![0; 1 << 16];
+        while reads.read(&mut bytes).is_ok_and(|count| count > 0) {}
+    });
+    is_fair(&running, "/work", 2_000);
+    drop(running);
+    asking.join().expect("no panic");
+    reading.join().expect("no panic");
+}
+
+fn bodies_that_are_always_ready_let_others_have_their_turn(choice: DriverChoice) {
+    let _one_at_a_time = ONE_AT_A_TIME.lock();
+    for path in ["/plain", "/lines", "/packed/small", "/packed/empty", "/kept/small"] {
+        let Some(running) = start(choice) else { return };
+        let mut peer = connect(&running);
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n");
+        peer.write_all(request.as_bytes()).expect("connected");
+        let mut reads = peer.try_clone().expect("a descriptor");
+        let reading = thread::spawn(move || {
+            let mut bytes = vec![0; 1 << 16];
+            while reads.read(&mut bytes).is_ok_and(|count| count > 0) {}
+        });
+        is_fair(&running, path, 2_000);
+        running.handle().cut();
+        let stopped = running.wait().expect("it ends");
+        assert_eq!(stopped.cut.len(), 1, "{path}: {stopped}");
+        drop(peer);
+        reading.join().expect("no panic");
+    }
+}
+
+fn messages_that_become_large_let_others_have_their_turn(choice: DriverChoice) {
+    let _one_at_a_time = ONE_AT_A_TIME.lock();
+    let Some(running) = start(choice) else { return };
+    let mut peer = connect(&running);
+    let request = "GET /messages HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\
+        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+        Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n";
+    peer.write_all(request.as_bytes()).expect("connected");
+    let mut answer = [0; 1024];
+    let count = peer.read(&mut answer).expect("an answer");
+    let answer = String::from_utf8_lossy(&answer[..count]).to_lowercase();
+    assert!(
+        answer.starts_with("http/1.1 101") && answer.contains("permessage-deflate"),
+        "{answer}"
+    );
+    // RFC 7692 §7.2.1: without the end of an empty block. A million bytes in a thousand.
+    let mut packed = DeflateEncoder::new(Vec::new(), flate2::Compression::best());
+    packed.write_all(&vec![0; 1_000_000]).expect("a vector takes everything");
+    packed.flush().expect("a vector takes everything");
+    let mut packed = packed.get_ref().clone();
+    packed.truncate(packed.len() - 4);
+    // Final, compressed, binary, and masked with zeros.
+    let mut frame = vec![0xc2, 0xfe];
+    frame.extend_from_slice(&u16::try_from(packed.len()).expect("it is small").to_be_bytes());
+    frame.extend_from_slice(&[0; 4]);
+    frame.extend_from_slice(&packed);
+    let flood = thread::spawn(move || while peer.write_all(&frame).is_ok() {});
+    // A message is a turn here.
+    is_fair(&running, "/messages", 100);
+    drop(running);
+    flood.join().expect("no panic");
+}
+
+/// A request over HTTP/2: method, scheme, path and host, none of which a table keeps.
+fn get_over_http_2(path: &str) -> Vec<u8> {
+    let length = u8::try_from(path.len()).expect("it is short");
+    let block = [&[0x82, 0x86, 0x04, length], path.as_bytes(), &[0x01, 1, b'a']].concat();
+    let mut out = frame::PREFACE.to_vec();
+    // As much as the client can say that it takes.
+    frame::write_settings([(setting::INITIAL_WINDOW_SIZE, i32::MAX.cast_unsigned())], &mut out);
+    frame::write_window_update(0, i32::MAX.cast_unsigned() - 65_535, &mut out);
+    frame::write(Kind::Headers, flag::END_HEADERS | flag::END_STREAM, 1, &block, &mut out);
+    out
+}
+
+fn a_client_of_http_2_is_heard_beside_a_body_that_is_always_ready(choice: DriverChoice) {
+    let _one_at_a_time = ONE_AT_A_TIME.lock();
+    let Some(running) = start(choice) else { return };
+    let mut peer = connect(&running);
+    peer.write_all(&get_over_http_2("/plain")).expect("connected");
+    let mut reads = peer.try_clone().expect("a descriptor");
+    let (tell, told) = mpsc::channel();
+    let reading = thread::spawn(move || {
+        let (mut all, mut bytes) = (Vec::new(), vec![0; 1 << 16]);
+        while let Ok(count @ 1..) = reads.read(&mut bytes) {
+            all.extend_from_slice(&bytes[..count]);
+            let mut at = 0;
+            while let Some(header) = Header::read(&all[at..])
+                && all.len() - at >= 9 + header.length as usize
+            {
+                at += 9 + header.length as usize;
+                let _ = tell.send((header.kind, header.has(flag::ACK)));
+            }
+            all.drain(..at);
+        }
+    });
+    let comes = |what: (Kind, bool)| {
+        while told.recv_timeout(PATIENCE).expect("it comes") != what {}
+    };
+    comes((Kind::Data, false));
+    let mut ping = Vec::new();
+    frame::write(Kind::Ping, 0, 0, b"is heard", &mut ping);
+    peer.write_all(&ping).expect("connected");
+    comes((Kind::Ping, true));
+    // Its body is dropped, so that nothing more is done.
+    let mut reset = Vec::new();
+    frame::write_reset(1, Code(8), &mut reset);
+    peer.write_all(&reset).expect("connected");
+    let mut other = connect(&running);
+    wait_for(|| {
+        let before = done(&mut other);
+        thread::sleep(Duration::from_millis(50));
+        done(&mut other) == before
+    });
+    drop((running, peer));
+    reading.join().expect("no panic");
+}
+
+fn a_request_is_read_beside_a_body_that_is_always_ready(choice: DriverChoice) {
+    let _one_at_a_time = ONE_AT_A_TIME.lock();
+    let Some(running) = start(choice) else { return };
+    let mut peer = connect(&running);
+    let head =
+        "POST /until-end HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 10\r\n\r\n";
+    peer.write_all(format!("{head}first").as_bytes()).expect("connected");
+    let mut some = [0; 1000];
+    peer.read_exact(&mut some).expect("it begins before the request has ended");
+    peer.write_all(b"other").expect("connected");
+    let mut rest = Vec::new();
+    peer.read_to_end(&mut rest).expect("it ends");
+    assert!(rest.ends_with(b"\r\n0\r\n\r\n"));
+    running.shut_down().expect("it ends");
+}
+
+/// A handler that is ready when the order comes is answered, and a client that has everything was not cut.
+fn what_is_ready_at_the_cut_is_delivered_and_not_called_cut(choice: DriverChoice) {
+    let _one_at_a_time = ONE_AT_A_TIME.lock();
+    let requests = [
+        get_over_http_2("/wait"),
+        b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+        b"GET /wait HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".to_vec(),
+    ];
+    for (request, cut_first) in requests.iter().flat_map(|it| [(it, false), (it, true)]) {
+        let (begun, ready) = (Arc::new(AtomicU64::new(0)), Arc::new(tokio::sync::Notify::new()));
+        let (release, blocks) = mpsc::channel::<()>();
+        let blocks = Arc::new(Mutex::new(blocks));
+        let (counts, waits) = (Arc::clone(&begun), Arc::clone(&ready));
+        let app = move || {
+            let (counted, waits) = (Arc::clone(&counts), Arc::clone(&waits));
+            let (counts, blocks) = (Arc::clone(&counts), Arc::clone(&blocks));
+            let wait = move || {
+                counted.fetch_add(1, Ordering::SeqCst);
+                let waits = Arc::clone(&waits);
+                async move {
+                    waits.notified().await;
+                    "waited"
+                }
+            };
+            App::new().get("/wait", wait).get("/block", move || {
+                counts.fetch_add(1, Ordering::SeqCst);
+                let _ = blocks.lock().expect("no panic").recv();
+            })
+        };
+        let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
+        let Some(running) = started(server.start(app)) else { return };
+        let mut peer = connect(&running);
+        peer.write_all(request).expect("connected");
+        wait_for(|| begun.load(Ordering::SeqCst) == 1);
+        // While the worker stands still, both happen.
+        let block = b"GET /block HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        let mut blocked = send(&running, block);
+        wait_for(|| begun.load(Ordering::SeqCst) == 2);
+        let handle = running.handle();
+        if cut_first {
+            handle.cut();
+        }
+        ready.notify_one();
+        if !cut_first {
+            handle.cut();
+        }
+        drop(release);
+        let mut answer = Vec::new();
+        peer.read_to_end(&mut answer).expect("an orderly end");
+        assert!(answer.windows(6).any(|six| six == b"waited"), "{cut_first}");
+        let _ = blocked.read_to_end(&mut Vec::new());
+        let stopped = running.wait().expect("it ends");
+        assert!(stopped.cut.is_empty(), "{cut_first}: {stopped}");
+    }
+}
