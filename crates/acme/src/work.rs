@@ -245,6 +245,7 @@ impl Work {
                 "a certificate was taken that another instance has stored");
             self.serve(name, &read);
             self.book.has(name, read.present, now, throw());
+            self.tell();
             lock(&self.shared.status).taken += 1;
         }
         is_better
@@ -360,6 +361,8 @@ impl Work {
             tracing::warn!(target: "peregrine", name,
                 "a certificate was due as soon as it was issued; the next one waits; is the clock right?");
         }
+        // Whoever sees the count sees what came of it.
+        self.tell();
         lock(&self.shared.status).issued += 1;
     }
 
@@ -391,6 +394,7 @@ impl Work {
             }
         }
         self.book.failed(name, error, now, pause);
+        self.tell();
         let mut status = lock(&self.shared.status);
         status.failed += 1;
         *status.failed_by.entry(reason).or_default() += 1;

@@ -137,9 +137,12 @@ pub trait Driver: Clone + 'static {
         false
     }
 
+    /// Whether a task that is woken while it is polled has its next poll after all others and after a look for what the
+    /// kernel has.
+    const IS_FAIR_TO_OTHERS: bool = true;
+
     /// Has the task of `context`, which has more to do, polled again when all others that are ready have been polled and the
-    /// driver has looked for what the kernel has. The default wakes the task, which is right where a task that is woken while it
-    /// is polled has its next poll after such a look.
+    /// driver has looked for what the kernel has. The default wakes the task, which is right where [`Self::IS_FAIR_TO_OTHERS`].
     fn others_first(&self, context: &mut Context<'_>) {
         context.waker().wake_by_ref();
     }

@@ -229,6 +229,9 @@ impl Default for Limits {
     }
 }
 
+/// RFC 9113 §6.9.1: no window is larger.
+const WINDOW_MAX: u32 = i32::MAX.cast_unsigned();
+
 impl Limits {
     /// When a connection has lived for as long as it may.
     ///
@@ -270,10 +273,10 @@ impl Limits {
         h2::Limits {
             request: self.protocol(),
             streams_max: of.streams_max,
-            stream_window: of.stream_window,
-            stream_window_max: of.stream_window_max,
-            connection_window: of.connection_window,
-            connection_window_max: of.connection_window_max,
+            stream_window: of.stream_window.min(WINDOW_MAX),
+            stream_window_max: of.stream_window_max.min(WINDOW_MAX),
+            connection_window: of.connection_window.min(WINDOW_MAX),
+            connection_window_max: of.connection_window_max.min(WINDOW_MAX),
             decoder_table_bytes_max: of.decoder_table_bytes_max,
             encoder_table_bytes_max: of.encoder_table_bytes_max,
             block_bytes_max: of.block_bytes_max,

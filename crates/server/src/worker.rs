@@ -156,6 +156,7 @@ impl<D: Driver> Worker<D> {
         observed: Rc<Observed>,
         present: Order,
     ) -> Self {
+        peregrine_web::turn::set_fair(D::IS_FAIR_TO_OTHERS);
         let pulse = Arc::clone(observed.pulse());
         pulse.name_routes(&application);
         observed.counts().prepare(&application);

@@ -1,5 +1,6 @@
 //! Letting others have their turn.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::task::Context;
@@ -10,6 +11,20 @@ use std::task::Context;
 ///
 /// In `async` code it is `tokio::task::yield_now().await`.
 pub fn others_first(context: &mut Context<'_>) {
+    if IS_FAIR.get() {
+        return context.waker().wake_by_ref();
+    }
     // Polled once, it has asked for that. Without a runtime it wakes the task at once.
     let _ = pin!(tokio::task::yield_now()).poll(context);
+}
+
+thread_local! {
+    /// A task of this thread that wakes itself is polled after all others.
+    static IS_FAIR: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Notes whether a task of this thread that wakes itself is polled after all others, and after a look for what the kernel has.
+#[doc(hidden)]
+pub fn set_fair(is_fair: bool) {
+    IS_FAIR.set(is_fair);
 }

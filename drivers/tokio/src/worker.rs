@@ -161,6 +161,8 @@ impl Driver for Tokio {
     }
 
     // A task that only wakes itself is polled `EVENT_INTERVAL` times before tokio looks at its sockets.
+    const IS_FAIR_TO_OTHERS: bool = false;
+
     fn others_first(&self, context: &mut Context<'_>) {
         // Polled once, it has asked to be woken after that.
         let _ = pin!(tokio::task::yield_now()).poll(context);

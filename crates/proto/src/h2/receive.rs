@@ -370,7 +370,8 @@ impl Connection {
         let reject = if !stream.receives() {
             // RFC 9113 §5.1: frames on a half-closed (remote) stream are a STREAM_CLOSED error.
             Some(Reject::StreamHalfClosed)
-        } else if total.cast_signed() > stream.window {
+        } else if total > 0 && total.cast_signed() > stream.window {
+            // RFC 9113 §6.9.1: frames of no length need no window.
             Some(Reject::StreamWindowExceeded)
         } else if content > stream.content_left
             || (ends && stream.content_left != u64::MAX && content != stream.content_left)

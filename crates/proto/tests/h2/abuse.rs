@@ -505,6 +505,29 @@ fn an_upload_that_began_by_the_larger_window_goes_on_by_the_smaller_one() {
         send(&mut server, &mut window);
     }
     assert!(server.content > 200_000, "{}", server.content);
+
+    // An end without content needs no window, though that is less than nothing: what came is not consumed.
+    let mut server = Server::new(limits);
+    server.connection = Connection::new(&limits, &mut server.out);
+    let begun =
+        ["hello".to_owned(), format!("headers 1 {POST}"), "data 1 \\{x*16000} x4".to_owned()];
+    let end = ["settings-ack".to_owned(), "data 1 +end".to_owned()];
+    let (mut bytes, mut head, mut ends) = (Vec::new(), HeadIndex::new(), 0);
+    let unread = wire::bytes(begun.iter().chain(&end));
+    let mut at = 0;
+    loop {
+        let out = &mut server.out;
+        let (used, event) =
+            server.connection.receive(&limits, &unread[at..], &mut bytes, &mut head, out);
+        at += used;
+        match event {
+            Event::NeedInput => break,
+            Event::End { .. } => ends += 1,
+            Event::Reset { cause, .. } => panic!("{cause:?}"),
+            _ => {}
+        }
+    }
+    assert_eq!((ends, at), (1, unread.len()));
 }
 
 #[test]

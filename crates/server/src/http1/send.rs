@@ -212,8 +212,11 @@ impl Http1 {
             }
         }
         // A response that is always ready may wait for what its request brings.
-        let bytes = matches!(self.feed(link, context), Fed::Wait(true));
-        Turn::Yield(For { bytes, room: false })
+        match self.feed(link, context) {
+            Fed::Left => Turn::close(Ended::PeerLeft),
+            Fed::Wait(bytes) => Turn::Yield(For { bytes, room: false }),
+            Fed::Over => Turn::Yield(For::default()),
+        }
     }
 
     pub(super) fn finish_stream<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
