@@ -247,7 +247,7 @@ fn messages_that_become_large_let_others_have_their_turn(choice: DriverChoice) {
     flood.join().expect("no panic");
 }
 
-/// A request over HTTP/2: method, scheme, path and host, none of which a table keeps.
+/// What begins a connection of HTTP/2 with the largest windows, and a request on it.
 fn get_over_http_2(path: &str) -> Vec<u8> {
     let length = u8::try_from(path.len()).expect("it is short");
     let block = [&[0x82, 0x86, 0x04, length], path.as_bytes(), &[0x01, 1, b'a']].concat();
