@@ -459,8 +459,12 @@ mod on_linux {
     }
 
     fn a_closed_pipe_holds_nobody_up(choice: DriverChoice) {
-        let Some(mut child) = Child::start(choice, Stdio::piped(), None) else { return };
-        drop(child.process.stdout.take());
+        let (reader, writer) = io::pipe().expect("there are descriptors");
+        let stdout = Stdio::from(writer.try_clone().expect("there are descriptors"));
+        let Some(child) = Child::start(choice, stdout, None) else { return };
+        drop(reader);
+        // What another test starts has the reader too, until it is a program of its own.
+        until("nobody reads", || (&writer).write(b"\n").is_err());
         ask(child.address, 0..100);
         // A writer that waits for its turn may leave no room for some.
         until("all is lost", || child.metric(FAILED) + child.metric(FULL) == 100.0);
