@@ -95,6 +95,7 @@ fn who_lies_at_the_gate_is_never_timed_and_who_ignores_close_is_told() {
             && check.outcome == Outcome::Warned
     };
     assert!(file.checks.iter().any(is_told));
+    assert_eq!(file.contender("open").unwrap().skipped, None);
     assert!(file.blocks_of("open").count() > 0);
     assert_ne!(verdict(&file, "other", Measure::ServerCpu).decision, Decision::Void);
     ended.expect(4);
