@@ -10,7 +10,7 @@ pub use memory::MemoryStore;
 pub use store::{Begun, Fingerprint, IdempotencyStore, KeptResponse, Outcome, StoreError};
 
 use crate::gather::{Gathered, gather};
-use crate::lasting::{Lasting, answer_or_panic};
+use crate::lasting::{Lasting, or_panic};
 use bytes::Bytes;
 use http::header::{RETRY_AFTER, SET_COOKIE};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
@@ -69,7 +69,7 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// | the same key while the first request is worked on | 409, with `Retry-After` |
 /// | the same key with another method, host, target, `Content-Type`, `Content-Encoding` or content | 422 |
 /// | the same request again | the response that the first one got, with `Idempotent-Replayed: true` |
-/// | which outcomes | all, errors and the 500 of a handler that panicked too, since nobody knows what it had done by then; 401, 408, 425, 429, and 503 with `Retry-After`, say that nothing was done, so the key is free again; [`Idempotency::forget_if`] |
+/// | which outcomes | all, errors and the 500 of a handler, or of its stream, that panicked too, since nobody knows what it had done by then; 401, 408, 425, 429, and 503 with `Retry-After`, say that nothing was done, so the key is free again; [`Idempotency::forget_if`] |
 /// | a client that leaves, and a route's `timeout` | the client is answered 503, if it is there; the handler goes on in a task of the worker, **up to the lease**, and the outcome is kept. Meanwhile it counts as in progress for its route, its client and its worker |
 /// | codings | the handler does not see `Accept-Encoding`, as who sends the request again may accept something else: `Compression` goes outside of `Idempotency` (is added before it) |
 /// | the request's content | is read before the handler runs, up to its limit |
@@ -249,12 +249,15 @@ impl<S: IdempotencyStore> Settings<S> {
         if let Some(limit) = limit {
             body = body.limited(limit);
         }
-        let answered = answer_or_panic(Request::from_parts(parts, body), next).await;
-        match answered {
+        let request = Request::from_parts(parts, body);
+        // The content may be a stream, which panics as handlers do.
+        let kept = or_panic(async {
             // The application's form of a problem is what will be sent.
-            Ok(response) => {
-                self.keep(&name, claim, states.render(response, &head), crowd.as_ref()).await
-            }
+            let response = states.render(next.call(request).await, &head);
+            self.keep(&name, claim, response, crowd.as_ref()).await
+        });
+        match kept.await {
+            Ok(response) => response,
             Err(panic) => {
                 let response = Problem::handler_panicked().into_response();
                 drop(self.keep(&name, claim, states.render(response, &head), None).await);

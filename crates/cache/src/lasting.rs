@@ -89,8 +89,13 @@ pub(crate) async fn answer_or_panic<S: Service>(
     next: &S,
 ) -> Result<Response, Panic> {
     // The call is inside the future, so that a panic in it is caught as well.
-    let mut answer = pin!(async { next.call(request).await });
-    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(context))) {
+    or_panic(async { next.call(request).await }).await
+}
+
+/// What comes of `work`, or what it panicked with.
+pub(crate) async fn or_panic<T>(work: impl Future<Output = T>) -> Result<T, Panic> {
+    let mut work = pin!(work);
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
         Ok(polled) => polled.map(Ok),
         Err(panic) => Poll::Ready(Err(panic)),
     })

@@ -65,7 +65,8 @@ pub struct Limits {
     /// It is the rate at which this machine's kernel takes a response and gives a body, which is in lumps. Of a response
     /// it takes more when half of `SocketOptions::unsent_bytes_max` has left, or what the peer's kernel makes room for
     /// at a time, if that is more. So a reader may be cut off that reads, but takes less than such a lump in
-    /// `rate_slack`: below some 1.1 kB/s with the defaults, and 2 kB/s on loopback. Time in which the server waits
+    /// `rate_slack`: below some 1.1 kB/s with the defaults, and more where its kernel has a large buffer (a sixteenth of it
+    /// is a lump; on loopback, readers of 4 to 6 kB/s were cut off). Time in which the server waits
     /// for something else, such as a handler that does not read, does not count.
     ///
     /// A *conversation* has no such rate: a request whose content promises no length, once its response has

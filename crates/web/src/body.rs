@@ -152,7 +152,8 @@ impl Body {
         Self::of(Kind::Stream(Box::pin(body)))
     }
 
-    /// Pieces from a stream, sent as they arrive. Without a known length, HTTP/1.1 sends them chunked.
+    /// Pieces from a stream, sent as they arrive. Without a known length, HTTP/1.1 sends them chunked. A [`BodyError`] from it
+    /// is kept as it is.
     pub fn stream<S, T, E>(stream: S) -> Self
     where
         S: Stream<Item = Result<T, E>> + 'static,
@@ -482,7 +483,7 @@ where
         let next = ready!(self.0.as_mut().poll_next(context));
         Poll::Ready(next.map(|piece| match piece {
             Ok(bytes) => Ok(Frame::data(bytes.into())),
-            Err(error) => Err(BodyError::Failed(error.into())),
+            Err(error) => Err(BodyError::of(error.into())),
         }))
     }
 }

@@ -9,7 +9,7 @@
 use futures_core::Stream;
 use peregrine_web::extract::{Accept, Cbor, FastJson, Json, MessagePack, Protobuf};
 use peregrine_web::test::{TestClient, TestResponse, block_on};
-use peregrine_web::{App, Body, HandlerExt};
+use peregrine_web::{App, Body, HandlerExt, Next, Request, Response};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -225,6 +225,19 @@ fn a_body_is_a_stream_of_what_a_stream_was_made_a_body() {
     };
     assert_eq!(next(&mut body).as_deref(), Some(&b"hello"[..]));
     assert_eq!(next(&mut body), None);
+}
+
+#[test]
+fn what_is_wrong_with_a_body_is_told_through_a_stream_as_well() {
+    async fn through(request: Request, next: Next<'_>) -> Response {
+        let (parts, body) = request.into_parts();
+        next.run(Request::from_parts(parts, Body::stream(body))).await
+    }
+    let app = App::new().with(through).post("/", (async |text: String| text).body_limit(3));
+    let client = app.test();
+    for (sent, status) in [("abc", 200), ("abcd", 413)] {
+        assert_eq!(client.post("/").pieces([sent]).send_now().status(), status, "{sent}");
+    }
 }
 
 #[test]

@@ -1,8 +1,12 @@
 use super::*;
+use http_body::Frame;
 use peregrine_web::test::{TestClient, TestResponse};
 use peregrine_web::{App, HandlerExt};
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::panic::AssertUnwindSafe as Safe;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::sleep;
 
@@ -13,6 +17,21 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build().expect("a runtime");
     LocalSet::new().block_on(&runtime, future)
+}
+
+/// Content that panics while it is made.
+struct Panics;
+
+impl http_body::Body for Panics {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        panic!("as asked")
+    }
 }
 
 /// How often the handler began, and how often it ended.
@@ -27,6 +46,7 @@ fn app(idempotency: Idempotency<MemoryStore>) -> (TestClient, Counts) {
         match body.as_str() {
             "slow" => sleep(SECOND).await,
             "panic" => panic!("as asked"),
+            "stream" => return Body::new(Panics).into_response(),
             "busy" => return StatusCode::TOO_MANY_REQUESTS.into_response(),
             "fail" => return StatusCode::BAD_GATEWAY.into_response(),
             "long" => return "x".repeat(1000).into_response(),
@@ -154,12 +174,15 @@ fn what_a_client_that_left_has_begun_comes_to_its_end() {
 
 #[test]
 fn a_handler_that_panicked_is_not_called_again() {
-    let (client, counts) = client();
-    let panicked = std::panic::catch_unwind(Safe(|| post(&client, "\"a\"", "panic")));
-    assert!(panicked.is_err(), "the server knows what to do about it");
-    let again = post(&client, "\"a\"", "panic");
-    assert_eq!((again.status().as_u16(), again.text().as_str()), (500, "form: internal-error"));
-    assert_eq!(counts.get().0, 1);
+    for body in ["panic", "stream"] {
+        let (client, counts) = client();
+        let panicked = std::panic::catch_unwind(Safe(|| post(&client, "\"a\"", body)));
+        assert!(panicked.is_err(), "the server knows what to do about it");
+        let again = post(&client, "\"a\"", body);
+        let (status, text) = (again.status().as_u16(), again.text());
+        assert_eq!((status, text.as_str()), (500, "form: internal-error"), "{body}");
+        assert_eq!(counts.get().0, 1);
+    }
 }
 
 #[test]

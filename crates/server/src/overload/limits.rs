@@ -70,7 +70,8 @@ pub struct OverloadLimits {
     /// reader, responses that wait to be sent, TLS, tables of HTTP/2. Default `auto`: all workers together half of
     /// the memory that the process may use, by its cgroups or the machine; `off` for no bound. What handlers allocate
     /// is not counted, nor is content of responses that is static or that others hold as well, nor the kernel's memory,
-    /// nor what is kept for reuse: less than 8 MiB.
+    /// nor what is kept for reuse: less than 8 MiB. But what up to 128 connections that are over leave to the next ones counts
+    /// (20 MB were seen after a flood of HTTP/2), and goes when memory is short.
     ///
     /// From three quarters of it on requests with a body are answered 503, and so is everybody who connects then, one
     /// request each; from seven eighths on, all requests are. The last sixteenth is for those who ask for what is never
