@@ -61,13 +61,13 @@ impl Meter {
     /// The server does not wait for the peer any more.
     pub(crate) fn pause(&mut self, now: Duration, count: u64, rate: Rate) {
         if let Some((since, _)) = self.waiting.take() {
-            self.used = self.used.saturating_add(now.saturating_sub(since)).min(rate.slack);
+            self.used = self.used.saturating_add(now.saturating_sub(since));
         }
         let moved = count.saturating_sub(self.count);
         self.count = count;
         let earned = match (moved, rate.min) {
             (0, _) => Duration::ZERO,
-            (_, 0) => rate.slack,
+            (_, 0) => Duration::MAX,
             (moved, min) => Duration::from_secs_f64(moved as f64 / min as f64),
         };
         self.used = self.used.saturating_sub(earned);
@@ -119,6 +119,21 @@ mod tests {
         // With the next bytes they would have been behind by 30 s.
         assert_eq!(late_at(50, 1, RATE), Some(59));
         assert_eq!(late_at(90, 1, RATE), Some(291));
+    }
+
+    #[test]
+    fn bytes_that_came_since_the_last_look_do_not_excuse_who_is_late_already() {
+        let mut meter = Meter::default();
+        let (mut now, mut count) = (Duration::ZERO, 0);
+        while now < seconds(100) {
+            // Looks when it is told to, a tick late, and then another byte has come.
+            let until = meter.wait(now, count, RATE);
+            if until <= now {
+                break;
+            }
+            (now, count) = (until + Duration::from_millis(100), count + 1);
+        }
+        assert!(now < seconds(32), "{now:?}");
     }
 
     #[test]
