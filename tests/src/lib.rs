@@ -118,6 +118,8 @@ macro_rules! contract_kernel {
                 kernel::blocking_functions_without_an_end_hold_no_worker,
                 kernel::nobody_new_gets_in_after_refusing,
                 kernel::a_reset_reaches_the_peer,
+                kernel::what_was_not_looked_for_is_received_in_order,
+                kernel::a_worker_with_long_turns_accepts_many,
                 kernel::progress_follows_a_peer_that_reads_little,
                 kernel::a_peer_that_does_not_read_costs_little,
                 kernel::a_shared_listener_stays_as_it_was,

@@ -128,6 +128,13 @@ pub trait Driver: Clone + 'static {
         self.now()
     }
 
+    /// When what was passed to [`Stream::send`] at `time`, by the clock of [`now`](Self::now), left at the earliest.
+    /// Drivers that pass it to the kernel at the end of a turn tell of turns that took long; the default, of those that
+    /// pass it on at once, is `time`.
+    fn left_at(&self, time: Duration) -> Duration {
+        time
+    }
+
     /// Has `end` called at the end of each turn of the loop from now on, with the clock read at that moment, before
     /// anything that was sent in the turn leaves. False if the driver knows no such moment: then it is never called.
     ///
@@ -318,6 +325,13 @@ pub trait Stream: 'static {
 
     /// Ends our sending side (`FIN`) behind everything sent before. Receiving goes on.
     fn finish(&self);
+
+    /// Receives what is here at this moment and [`poll_recv`](Self::poll_recv), which was pending just before, may not
+    /// know of yet, since the worker has not looked for a long time. For callers that are about to give up. `None`:
+    /// nothing is here, which is also the default, of drivers that know all of it.
+    fn recv_now(&self) -> Option<Self::Chunk> {
+        None
+    }
 
     /// Did the peer break the connection off, as far as the kernel can tell without receiving? For
     /// callers that do not receive for a long time. It may cost a system call, and once it is true, the

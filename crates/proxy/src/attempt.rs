@@ -188,10 +188,12 @@ async fn within<F: Future>(
     let mut since = Instant::now();
     let mut alarm = pin!(sleep_until(later(since, limit)));
     poll_fn(|context| {
-        if let Poll::Ready(answer) = answer.as_mut().poll(context) {
+        let answered = answer.as_mut().poll(context);
+        // They may have come together with the answer.
+        interims.pass(context);
+        if let Poll::Ready(answer) = answered {
             return Poll::Ready(Some(answer));
         }
-        interims.pass(context);
         loop {
             if alarm.as_mut().poll(context).is_pending() {
                 return Poll::Pending;

@@ -60,6 +60,8 @@ impl Closing {
                 let now = link.worker.driver.now();
                 link.io.deadlines.clear_all();
                 link.io.deadlines.set(Wait::Linger, now.saturating_add(limits.linger_max));
+                // What came before is no sign that the peer goes on.
+                throw_away(link);
                 self.await_silence(link);
                 self.step = Step::Linger(now);
                 self.hasten(now, link);
@@ -70,9 +72,7 @@ impl Closing {
                     return None;
                 }
                 self.hasten(since, link);
-                if !link.io.reader.is_empty() {
-                    let unread = link.io.reader.unread().len();
-                    link.io.reader.consume(unread);
+                if throw_away(link) {
                     self.await_silence(link);
                 }
                 Some(Turn::Wait(For { bytes: true, room: false }))
@@ -113,4 +113,12 @@ impl Closing {
             tls.session.close(&mut link.io.writer.records);
         }
     }
+}
+
+/// Throws away what the peer has sent. False if that was nothing.
+fn throw_away<D: Driver>(link: &mut Link<'_, D>) -> bool {
+    let reader = &mut link.io.reader;
+    let unread = reader.unread().len();
+    reader.consume(unread);
+    unread > 0
 }

@@ -132,11 +132,12 @@ impl Encrypted {
         plain: &mut Vec<u8>,
         out: &mut Vec<u8>,
     ) -> Result<(), Reject> {
-        let was_handshaking = self.received == Received::Handshaking;
         self.received = self.session.receive(input, plain, out)?;
-        if was_handshaking && self.received != Received::Handshaking {
-            self.charge.set(SESSION_BYTES);
-        }
+        let session = match self.received {
+            Received::Handshaking => HANDSHAKE_BYTES,
+            _ => SESSION_BYTES,
+        };
+        self.charge.set(session + self.session.unread_bytes());
         Ok(())
     }
 }

@@ -5,6 +5,7 @@ use crate::fallbacks::Fallbacks;
 use crate::handler::{OnDisconnect, RouteOptions};
 use crate::head::Head;
 use crate::method_override::MethodOverride;
+use crate::panicked::Panicked;
 use crate::plan::Entry;
 use crate::problem::Problem;
 use crate::request::Request;
@@ -35,6 +36,7 @@ pub struct Application {
     shared: Rc<Shared>,
     first: Option<Box<First>>,
     method_override: Option<Rc<MethodOverride>>,
+    panicked: Panicked,
 }
 
 /// What answers before all routes.
@@ -224,6 +226,7 @@ impl Application {
             shared,
             first: None,
             method_override: None,
+            panicked: Panicked::new(),
         }
     }
 
@@ -249,6 +252,7 @@ impl Application {
             shared: Rc::clone(&self.shared),
             first: self.first.take(),
             method_override: self.method_override.clone(),
+            panicked: self.panicked.clone(),
         };
         let endpoint = Rc::new(service(rest));
         self.first = Some(Box::new(First { claims: Box::new(claims), endpoint }));
@@ -256,7 +260,8 @@ impl Application {
     }
 
     /// Finds the target for the request that `head` begins on `connection`, and notes the route and its parameters
-    /// in `head`. Allocates nothing, unless a [`guard`](crate::guard) does.
+    /// in `head`. Allocates nothing, unless a [`guard`](crate::guard) does. If a guard panics, the target does when it
+    /// is called.
     #[inline]
     #[must_use]
     pub fn find<'a>(&'a self, head: &mut Head, connection: &ConnectionInfo) -> Target<'a> {
@@ -275,7 +280,8 @@ impl Application {
             rule.apply(head);
         }
         if head.index().method == Method::Options
-            && let Some(target) = self.find_preflight(head, connection)
+            && let Some(target) =
+                self.unless_panics(|| self.find_preflight(head, connection)).unwrap_or_else(Some)
         {
             return target;
         }
@@ -286,13 +292,24 @@ impl Application {
             other => (None, other),
         });
         let Match::Found { route } = found else {
-            return self.find_unrouted(head, connection, found);
+            let found = self.unless_panics(|| self.find_unrouted(head, connection, found));
+            return found.unwrap_or_else(|panicked| panicked);
         };
         let route = &self.routes[route as usize];
         if route.is_guarded {
-            return self.find_guarded(head, connection);
+            let found = self.unless_panics(|| self.find_guarded(head, connection));
+            return found.unwrap_or_else(|panicked| panicked);
         }
         route.target()
+    }
+
+    /// Runs `find`, which may ask guards. If one panics, the target that panics.
+    fn unless_panics<'a, T>(&'a self, find: impl FnOnce() -> T) -> Result<T, Target<'a>> {
+        self.panicked.unless(find).map_err(|endpoint| Target {
+            endpoint,
+            options: &UNROUTED_OPTIONS,
+            pattern: None,
+        })
     }
 
     /// What answers a preflight of CORS: whoever answers OPTIONS by name, or else the scope of the route that would

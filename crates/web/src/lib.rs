@@ -41,6 +41,7 @@ pub mod method_override;
 pub mod middleware;
 pub mod ndjson;
 pub mod origin;
+mod panicked;
 #[doc(hidden)]
 pub mod panics;
 mod pattern;

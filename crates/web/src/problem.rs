@@ -20,6 +20,9 @@ const OWN_MEMBERS: [&str; 4] = ["type", "title", "status", "detail"];
 /// The kind of the problem of a server that has too much to do.
 const OVERLOADED: &str = "overloaded";
 
+/// The kind of a refusal for a body that is larger than is read.
+const TOO_LARGE: &str = "body-too-large";
+
 /// A request that could not be answered as asked: the one type of all rejections.
 ///
 /// By default it becomes `application/problem+json`; the application may set one function that turns
@@ -199,12 +202,16 @@ impl IntoResponse for Problem {
     }
 }
 
-/// The answer to a request that broke a rule of the protocol: kind `invalid-request`.
+/// The answer to a request that broke a rule of the protocol: kind `invalid-request`; of one whose content is larger
+/// than is read: kind `body-too-large`.
 impl From<Reject> for Problem {
     fn from(reject: Reject) -> Self {
         let status = StatusCode::from_u16(reject.status()).unwrap_or(StatusCode::BAD_REQUEST);
-        Self::new(status, "invalid-request", format!("{}.", reject.cause()))
-            .with("rule", reject.section())
+        let kind = match reject {
+            Reject::BodyTooLarge => TOO_LARGE,
+            _ => "invalid-request",
+        };
+        Self::new(status, kind, format!("{}.", reject.cause())).with("rule", reject.section())
     }
 }
 
@@ -218,7 +225,7 @@ impl From<BodyError> for Problem {
             ),
             BodyError::TooLarge { limit } => Self::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
-                "body-too-large",
+                TOO_LARGE,
                 format!("the body is larger than the limit of {limit} bytes; send less at a time"),
             )
             .with("limit", limit),
@@ -311,7 +318,7 @@ mod tests {
             (BodyError::Undecodable { coding: "gzip" }, 400, "body-undecodable", "valid gzip"),
             (BodyError::Rejected(Reject::ChunkSizeInvalid), 400, "invalid-request", "chunk size"),
             (BodyError::Rejected(Reject::TrailersTooLong), 431, "invalid-request", "trailer"),
-            (BodyError::Rejected(Reject::BodyTooLarge), 413, "invalid-request", "larger"),
+            (BodyError::Rejected(Reject::BodyTooLarge), 413, "body-too-large", "larger"),
             (BodyError::Failed("secret".into()), 500, "body-failed", "could not be read"),
         ] {
             let problem = Problem::from(error);

@@ -4,11 +4,18 @@ use flate2::{Compress as Deflater, Compression as Level, Decompress as Inflater}
 use flate2::{FlushCompress, FlushDecompress, Status};
 use peregrine_proto::ws::deflate::{Agreed, Wishes};
 use peregrine_proto::ws::{Compression, Malformed};
+use peregrine_web::account::Charge;
 use std::cell::RefCell;
 use std::fmt;
 
 /// How many unused compressors and decompressors a thread keeps.
 const STOCK_MAX: usize = 4;
+
+/// What a compressor holds: its window, the places of what was seen in it, and what it is about to write.
+const DEFLATER_BYTES: usize = 320 * 1024;
+
+/// What a decompressor holds: its window, and the codes of a block.
+const INFLATER_BYTES: usize = 44 * 1024;
 
 thread_local! {
     static DEFLATERS: RefCell<Vec<Deflater>> = const { RefCell::new(Vec::new()) };
@@ -56,13 +63,27 @@ pub(crate) struct Deflate {
     inflater: Option<Inflater>,
     forgets: bool,
     peer_forgets: bool,
+    charge: Charge,
 }
 
 impl Deflate {
     pub(crate) fn new(agreed: Agreed) -> Self {
         let Agreed { server_forgets, client_forgets, .. } = agreed;
         let (deflater, inflater) = (None, None);
-        Self { deflater, inflater, forgets: server_forgets, peer_forgets: client_forgets }
+        Self {
+            deflater,
+            inflater,
+            forgets: server_forgets,
+            peer_forgets: client_forgets,
+            charge: Charge::new(),
+        }
+    }
+
+    /// Takes stock of what is held.
+    fn weigh(&mut self) {
+        let deflater = if self.deflater.is_some() { DEFLATER_BYTES } else { 0 };
+        let inflater = if self.inflater.is_some() { INFLATER_BYTES } else { 0 };
+        self.charge.set(deflater + inflater);
     }
 }
 
@@ -103,6 +124,7 @@ impl Compression for Deflate {
             }
         };
         out.truncate(start + made);
+        self.weigh();
         status.map(|_| used).map_err(|_| Malformed)
     }
 
@@ -112,6 +134,7 @@ impl Compression for Deflate {
         {
             inflater.reset(false);
             INFLATERS.with(|stock| give(stock, inflater));
+            self.weigh();
         }
     }
 
@@ -126,9 +149,10 @@ impl Compression for Deflate {
             status.expect("compression does not fail");
             used += (deflater.total_in() - before) as usize;
             if used == input.len() && out.len() < out.capacity() {
-                return;
+                break;
             }
         }
+        self.weigh();
     }
 
     fn end_deflate(&mut self) {
@@ -137,6 +161,7 @@ impl Compression for Deflate {
         {
             deflater.reset();
             DEFLATERS.with(|stock| give(stock, deflater));
+            self.weigh();
         }
     }
 }
@@ -144,5 +169,40 @@ impl Compression for Deflate {
 impl fmt::Debug for Deflate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Deflate")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peregrine_web::account::held;
+
+    #[test]
+    fn windows_count_as_long_as_they_are_held() {
+        let before = held();
+        let of = |server_forgets, client_forgets| {
+            let (server_window_bits, client_window_bits) = (15, 15);
+            Deflate::new(Agreed {
+                server_forgets,
+                client_forgets,
+                server_window_bits,
+                client_window_bits,
+            })
+        };
+        let (mut forgets, mut keeps, mut out) = (of(true, true), of(false, false), Vec::new());
+        for deflate in [&mut forgets, &mut keeps] {
+            deflate.deflate(b"hello", &mut out);
+            deflate.inflate(&out, 100, &mut Vec::new()).expect("it was just written");
+            out.clear();
+        }
+        let both = DEFLATER_BYTES + INFLATER_BYTES;
+        assert_eq!(held() - before, 2 * both);
+        for deflate in [&mut forgets, &mut keeps] {
+            deflate.end_deflate();
+            deflate.end_inflate();
+        }
+        assert_eq!(held() - before, both);
+        drop((forgets, keeps));
+        assert_eq!(held(), before);
     }
 }

@@ -305,6 +305,8 @@ impl Conversation {
             self.look_at_clock(handler, context);
             self.shared.with(|state| state.take_change());
             self.run_handler(handler, context);
+            let unread = self.unread.capacity();
+            self.shared.with(|state| state.weigh(unread));
             self.go_on(handler);
             self.send(context);
             if self.phase == Phase::Ended {

@@ -15,6 +15,9 @@ pub enum Error {
     Lost,
     /// The peer gave no sign of life, although it was asked for one.
     Silent,
+    /// The worker holds as much as it may (`overload.memory_max`), and this peer made it hold more. It was told
+    /// so with [`CloseCode::TRY_LATER`](crate::CloseCode::TRY_LATER).
+    Overloaded,
 }
 
 impl fmt::Display for Error {
@@ -23,6 +26,9 @@ impl fmt::Display for Error {
             Self::Broken(reject) => reject.fmt(f),
             Self::Lost => f.write_str("the connection ended without a Close frame"),
             Self::Silent => f.write_str("the peer answered no ping in time"),
+            Self::Overloaded => f.write_str(
+                "the worker holds as much as it may, and there is no room for the peer's message",
+            ),
         }
     }
 }

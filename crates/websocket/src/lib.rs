@@ -39,6 +39,7 @@ mod compress;
 mod conversation;
 mod error;
 mod handle;
+mod inbox;
 mod json;
 mod message;
 mod origin;

@@ -2,23 +2,21 @@
 
 use crate::Codec;
 use crate::error::{Error, SendError, TrySendError};
+use crate::inbox::Inbox;
 use crate::message::{CloseFrame, Message};
 use crate::settings::{Bounds, Limits};
 use crate::waiters::Waiters;
 use bytes::Bytes;
 use peregrine_proto::ws::{self, Close, CloseCode, Connection, Content, Event, Role};
+use peregrine_web::account::{Charge, Filling, filling};
 use peregrine_web::upgrade::Backlog;
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::mem::take;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 /// The payload of our own pings, whose answers are of no interest to the handler.
 const KEEP_ALIVE: &[u8] = b"keep-alive";
-
-/// What a message costs beyond its bytes while it waits.
-const MESSAGE_BYTES: usize = 64;
 
 /// After so much of messages, others of the worker have their turn.
 const TURN_BYTES: usize = 256 * 1024;
@@ -40,8 +38,9 @@ pub(crate) struct State {
     /// What more waits for the peer.
     backlog: Backlog,
     /// What came and was not taken yet.
-    inbox: VecDeque<Result<Message, Error>>,
-    inbox_bytes: usize,
+    inbox: Inbox,
+    /// What the peer makes this worker hold: in parts, in the inbox, and unread.
+    incoming: Charge,
     /// What came since others had their turn.
     unbroken_bytes: usize,
     reader: Option<Waker>,
@@ -75,8 +74,8 @@ impl Shared {
         Self(Rc::new(RefCell::new(State {
             protocol: Connection::new(&bounds.protocol, Role::Server, compression),
             bounds,
-            inbox: VecDeque::new(),
-            inbox_bytes: 0,
+            inbox: Inbox::default(),
+            incoming: Charge::new(),
             unbroken_bytes: 0,
             is_ended: false,
             is_draining: false,
@@ -136,14 +135,9 @@ impl State {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Message, Error>>> {
         let was_full = self.is_full();
-        if let Some(next) = self.inbox.pop_front() {
-            self.inbox_bytes -= weight(&next);
+        if let Some(next) = self.inbox.pop() {
             if was_full && !self.is_full() {
                 self.change();
-            }
-            if self.inbox.is_empty() {
-                // A WebSocket is silent most of the time, and what was freed last is nearest to the processor.
-                self.inbox = VecDeque::new();
             }
             return Poll::Ready(Some(next));
         }
@@ -294,7 +288,6 @@ impl State {
     pub(crate) fn drop_receiver(&mut self) {
         self.receivers -= 1;
         self.inbox.clear();
-        self.inbox_bytes = 0;
         self.change();
     }
 
@@ -355,7 +348,7 @@ impl State {
 
     /// Does so much wait for the handler that nothing more is read?
     pub(crate) fn is_full(&self) -> bool {
-        self.inbox_bytes >= self.bounds.own.unread_bytes_max.max(1)
+        self.inbox.bytes() >= self.bounds.own.unread_bytes_max.max(1)
     }
 
     /// Has so much come that others are to have their turn? Little may become much when it is inflated.
@@ -409,9 +402,7 @@ impl State {
         if self.receivers == 0 || self.is_ended || self.is_told {
             return;
         }
-        self.inbox_bytes += weight(&message);
-        self.unbroken_bytes += weight(&message);
-        self.inbox.push_back(message);
+        self.unbroken_bytes += self.inbox.push(message);
         self.to_wake.extend(self.reader.take());
     }
 
@@ -435,12 +426,28 @@ impl State {
         self.wake_waiting();
     }
 
+    /// Takes stock of what the peer makes this worker hold, beside `unread` bytes. If that has become more, and the
+    /// worker holds as much as it may, the peer is told to come again later.
+    pub(crate) fn weigh(&mut self, unread: usize) {
+        let incoming = unread + self.protocol.memory_bytes() + self.inbox.bytes();
+        let has_grown = incoming > self.incoming.bytes();
+        self.incoming.set(incoming);
+        if has_grown && filling() >= Filling::Full && !self.is_over() {
+            self.close(CloseCode::TRY_LATER, "the server holds as much as it may");
+            self.fail(Error::Overloaded);
+            // Nobody waits for the rest of what is too much already.
+            self.close_receive();
+            self.incoming.set(unread + self.inbox.bytes());
+        }
+    }
+
     /// The connection is gone, with whatever was under way.
     pub(crate) fn lose(&mut self) {
         if !self.is_ended {
             self.fail(Error::Lost);
         }
-        let _ = self.protocol.close(None, &mut Vec::new());
+        let _ = self.protocol.close_receive();
+        self.weigh(0);
         self.is_running = true;
     }
 
@@ -479,10 +486,6 @@ impl State {
         self.to_wake.extend(self.waiting.take());
         self.to_wake.extend(self.closers.take());
     }
-}
-
-fn weight(message: &Result<Message, Error>) -> usize {
-    MESSAGE_BYTES + message.as_ref().map_or(0, |message| message.as_bytes().len())
 }
 
 fn register(place: &mut Option<Waker>, context: &Context<'_>) {

@@ -67,6 +67,11 @@ impl peregrine_driver::Stream for Stream {
         self.shared.poll_recv(context)
     }
 
+    fn recv_now(&self) -> Option<Chunk> {
+        let is_open = !self.shared.ended.get() && self.shared.broken.get().is_none();
+        is_open.then(|| self.shared.receive_now().ok()).flatten()
+    }
+
     fn keep(chunk: Chunk) -> Result<Vec<u8>, Chunk> {
         chunk.keep()
     }
@@ -225,14 +230,19 @@ impl Shared {
     /// may not know of these bytes yet. The kernel tells an error only once, and an orderly end
     /// after it, which must not pass for one.
     fn receive_rest(&self, kind: io::ErrorKind) -> io::Result<Chunk> {
+        self.receive_now().map_err(|_| kind.into())
+    }
+
+    /// Receives what the kernel has, of which the runtime may not know yet: some bytes, or an error.
+    fn receive_now(&self) -> io::Result<Chunk> {
         let mut bytes = vec![0; self.worker.pool.buffer_bytes];
-        match self.connection.borrow().read_now(&mut bytes) {
-            Ok(0) | Err(_) => Err(kind.into()),
-            Ok(filled) => {
-                bytes.truncate(filled);
-                Ok(Chunk::own(bytes))
-            }
+        let filled = self.connection.borrow().read_now(&mut bytes)?;
+        if filled == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        self.worker.figures.call();
+        bytes.truncate(filled);
+        Ok(Chunk::own(bytes))
     }
 
     /// Remembers how the connection broke, and tells everybody who waits for it.

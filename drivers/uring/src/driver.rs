@@ -104,6 +104,10 @@ impl Driver for Uring {
         self.shared.tasks.looked()
     }
 
+    fn left_at(&self, time: Duration) -> Duration {
+        self.shared.long_turns.borrow().left_at(time)
+    }
+
     fn at_turn_end(&self, end: impl Fn(Duration) + 'static) -> bool {
         self.shared.turn_end.set(Box::new(end)).is_ok()
     }

@@ -33,6 +33,9 @@ const EARLIER_MAX: u32 = 65_536;
 /// Tasks polled in a turn for each connection that is taken in the next one: see [`Shared::share`].
 const POLLS_PER_CONNECTION: usize = 8;
 
+/// Connections that are taken after a turn that took long, at the least.
+const AFTER_LONG_TURN: usize = 32;
+
 /// Lets TCP segments pass unless they begin a connection: SYN without ACK. A listening socket's
 /// filter sees each segment from its TCP header on; the flags are in byte 13.
 const REFUSE_SYN: [SockFilter; 5] = [
@@ -361,10 +364,11 @@ impl Shared {
     }
 
     /// How many connections to take before waiting behind the other workers again: one, and more
-    /// where turns are long, since it would take many of them to empty the backlog. Whoever is idle
-    /// has taken what it wants by then.
+    /// where turns have many polls or take long, since it would take many of them to empty the backlog.
+    /// Whoever is idle has taken what it wants by then.
     fn share(&self) -> usize {
-        1 + self.tasks.polls() / POLLS_PER_CONNECTION
+        let share = 1 + self.tasks.polls() / POLLS_PER_CONNECTION;
+        if self.long_turns.borrow().is_last_long() { share.max(AFTER_LONG_TURN) } else { share }
     }
 
     pub(crate) fn on_accept_cancelled(&self, token: Token) {

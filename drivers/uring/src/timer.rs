@@ -4,7 +4,7 @@
 //! in a structure of its own and sleeps until the next one.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -106,6 +106,57 @@ impl Clock {
         let time = read();
         cell.set(Some(time));
         time
+    }
+}
+
+/// A turn is long that takes so much.
+const LONG: Duration = Duration::from_millis(10);
+
+/// A turn that takes so much is remembered. Shorter ones matter to nobody who waits for a peer.
+const REMEMBERED: Duration = Duration::from_millis(100);
+
+/// How many turns are remembered.
+const REMEMBERED_MAX: usize = 64;
+
+/// The last turns that took long, since handlers blocked or many had something to do: what was sent in them left at
+/// their end.
+#[derive(Default)]
+pub(crate) struct LongTurns {
+    /// When each began and ended.
+    turns: VecDeque<(Duration, Duration)>,
+    is_last_long: bool,
+}
+
+impl LongTurns {
+    /// A turn has ended.
+    #[inline]
+    pub(crate) fn end(&mut self, began: Duration, ended: Duration) {
+        let took = ended.saturating_sub(began);
+        self.is_last_long = took >= LONG;
+        if took >= REMEMBERED {
+            self.remember(began, ended);
+        }
+    }
+
+    #[cold]
+    fn remember(&mut self, began: Duration, ended: Duration) {
+        if self.turns.len() == REMEMBERED_MAX {
+            self.turns.pop_front();
+        }
+        self.turns.push_back((began, ended));
+    }
+
+    /// Was the last turn a long one?
+    pub(crate) fn is_last_long(&self) -> bool {
+        self.is_last_long
+    }
+
+    /// When what was sent at `time` left, which may be told to the millisecond.
+    pub(crate) fn left_at(&self, time: Duration) -> Duration {
+        let is_in = |(began, ended): &&(Duration, Duration)| {
+            began.as_millis() <= time.as_millis() && time < *ended
+        };
+        self.turns.iter().rev().find(is_in).map_or(time, |(_, ended)| *ended)
     }
 }
 
@@ -252,5 +303,26 @@ mod tests {
         assert_eq!(told(10), (2, Some(20)));
         assert_eq!(told(29), (1, Some(30)));
         assert_eq!(told(1_000), (1, None));
+    }
+
+    #[test]
+    fn what_was_sent_in_a_turn_that_took_long_left_at_its_end() {
+        let ms = Duration::from_millis;
+        let mut turns = LongTurns::default();
+        turns.end(ms(10), ms(2_000));
+        assert!(turns.is_last_long());
+        turns.end(ms(2_000), ms(2_001));
+        assert!(!turns.is_last_long());
+        let began = Duration::from_micros(5_000_900);
+        turns.end(began, ms(6_000));
+        for (time, left) in
+            [(5, 5), (10, 2_000), (1_999, 2_000), (2_000, 2_000), (5_000, 6_000), (6_000, 6_000)]
+        {
+            assert_eq!(turns.left_at(ms(time)), ms(left), "{time}");
+        }
+        for number in 0..2 * REMEMBERED_MAX as u64 {
+            turns.end(ms(10_000 + 100 * number), ms(10_100 + 100 * number));
+        }
+        assert_eq!((turns.turns.len(), turns.left_at(ms(10))), (REMEMBERED_MAX, ms(10)));
     }
 }

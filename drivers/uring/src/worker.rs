@@ -20,7 +20,7 @@ use crate::prepare::Prepared;
 use crate::ring::{Ring, Wait};
 use crate::stream::Connection;
 use crate::task::Tasks;
-use crate::timer::{Clock, Timers};
+use crate::timer::{Clock, LongTurns, Timers};
 
 /// How long an ending worker waits for the kernel to let go of its memory. Everything is
 /// cancelled by then, so that this is only reached when the kernel is stuck.
@@ -53,6 +53,8 @@ pub(crate) struct Shared {
     pub(crate) functions: Functions,
     /// Where counts are shown to other threads, and when the present turn began.
     figures: Option<(Arc<Figures>, Cell<Option<Duration>>)>,
+    /// The last turns that took long.
+    pub(crate) long_turns: RefCell<LongTurns>,
     /// Called at the end of each turn.
     pub(crate) turn_end: OnceCell<Box<dyn Fn(Duration)>>,
     in_flight: Cell<u64>,
@@ -95,6 +97,7 @@ impl Shared {
             ending: Cell::new(false),
             functions,
             figures: options.figures.clone().map(|figures| (figures, Cell::new(None))),
+            long_turns: RefCell::default(),
             turn_end: OnceCell::new(),
             in_flight: Cell::new(0),
             wake_armed: Cell::new(false),
@@ -128,10 +131,8 @@ impl Shared {
 
     /// The turn is over, and other threads may see what came of it.
     pub(crate) fn end_turn(&self) {
-        if self.figures.is_none() && self.turn_end.get().is_none() {
-            return;
-        }
         let now = self.clock.read(self.tasks.polls());
+        self.long_turns.borrow_mut().end(self.tasks.looked(), now);
         if let Some(end) = self.turn_end.get() {
             end(now);
         }

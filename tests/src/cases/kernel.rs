@@ -1,5 +1,6 @@
 //! What needs a real kernel, or threads.
 
+use std::cell::Cell;
 use std::future::pending;
 use std::io::{ErrorKind, Read, Write};
 #[cfg(unix)]
@@ -228,6 +229,78 @@ where
             let nobody = listener.accept().await.err().expect("nobody else is connected");
             assert_eq!(nobody.kind(), ErrorKind::InvalidInput);
         }
+    });
+}
+
+/// What came while the worker had no time to look is received by who asks for what is here, in order and once.
+pub fn what_was_not_looked_for_is_received_in_order<D: Driver<Socket = Socket>>(
+    kernel: &Kernel<D>,
+) {
+    kernel.check(async |driver: D| {
+        let (listener, place) = kernel.listen(&driver);
+        let Place::Tcp(address) = place else { panic!("this case is about TCP") };
+        let mut peer = TcpStream::connect(address).expect("the server listens");
+        let stream = accept(&listener).await;
+        for _ in 0..3 {
+            assert!(polled_once(stream.recv()).await.is_none());
+            assert!(stream.recv_now().is_none(), "nothing was sent");
+            peer.write_all(b"first ").expect("the connection stands");
+            let mut all = stream.recv_now().map_or_else(Vec::new, |chunk| chunk.to_vec());
+            peer.write_all(b"second").expect("the connection stands");
+            while all.len() < 12 {
+                let chunk = stream.recv().await.expect("the connection stands");
+                assert!(!chunk.is_empty(), "the connection stands");
+                all.extend_from_slice(&chunk);
+            }
+            assert_eq!(all, b"first second");
+        }
+        drop(peer);
+        assert!(stream.recv_now().is_none(), "an end is told by all who receive");
+        assert!(stream.recv().await.expect("an orderly end").is_empty());
+        assert!(stream.recv_now().is_none());
+    });
+}
+
+/// Where each turn takes long, new connections are not taken one in a turn.
+pub fn a_worker_with_long_turns_accepts_many<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
+    const CONNECTIONS: usize = 60;
+    kernel.check(async |driver: D| {
+        let (socket, place) = kernel.bind(&driver);
+        let (Socket::Tcp(inner), Place::Tcp(address)) = (&socket, place) else {
+            panic!("this case is about TCP")
+        };
+        inner.set_nonblocking(true).expect("any socket can be told so");
+        let listener = driver.listen(socket).expect("it is bound");
+        let accepted = Rc::new(Cell::new(0));
+        let count = Rc::clone(&accepted);
+        driver.spawn(async move {
+            let mut streams = Vec::new();
+            while count.get() < CONNECTIONS {
+                streams.push(accept(&listener).await);
+                count.set(streams.len());
+            }
+        });
+        pause(&driver, A_WHILE / 20).await;
+        let connect = || TcpStream::connect(address).expect("the server listens");
+        let _peers: Vec<_> = (0..CONNECTIONS).map(|_| connect()).collect();
+        let (turns, counted, worker) =
+            (Rc::new(Cell::new(0)), Rc::clone(&accepted), driver.clone());
+        let blocked = Rc::clone(&turns);
+        // Handlers that block.
+        driver.spawn(std::future::poll_fn(move |context| {
+            if counted.get() == CONNECTIONS {
+                return Poll::Ready(());
+            }
+            thread::sleep(Duration::from_millis(15));
+            blocked.set(blocked.get() + 1);
+            worker.others_first(context);
+            Poll::Pending
+        }));
+        while accepted.get() < CONNECTIONS {
+            pause(&driver, A_WHILE / 20).await;
+        }
+        let turns = turns.get();
+        assert!(turns <= CONNECTIONS / 3, "{turns} turns for {CONNECTIONS} connections");
     });
 }
 

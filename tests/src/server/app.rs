@@ -8,6 +8,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use peregrine::middleware::BodyLimit;
 use peregrine::web::connection::ConnectionInfo;
 use peregrine::web::extract::{ClientIdentity, Interim, Path, State, TlsInfo};
+use peregrine::web::guard::Asked;
 use peregrine::web::upgrade::OnUpgrade;
 use peregrine::web::{Body, BodyError, HandlerExt, Problem, Response};
 use peregrine::{App, Shutdown};
@@ -157,6 +158,7 @@ fn app(shared: &Shared) -> App {
         })
         .get("/panic", || -> &'static str { panic!("on purpose") })
         .get("/panic-late", panic_late)
+        .any("/panic-guard", (|| "unseen").when(|_: &Asked<'_>| -> bool { panic!("on purpose") }))
         .get("/connection", connection)
         .get("/tls", async |tls: TlsInfo| format!("{} {}", tls.version, tls.resumed))
         .get("/client", async |client: Option<ClientIdentity>| {
@@ -589,6 +591,10 @@ fn downloads(app: App) -> App {
         .get("/gated/{pieces}", gated)
         .post("/read-later", read_later)
         .get("/endless", endless)
+        .get("/endless-nothing", endless_nothing)
+        .get("/endless-large/{bytes}", async |Path(bytes): Path<usize>| {
+            stream(move |_| Poll::Ready(Some(Ok(pattern(bytes).into()))))
+        })
         .get("/trailers", || with_trailers("hello"))
         .get("/trailers-only", || with_trailers(""))
         .get("/more-after-trailers", || Body::new(Careless(0)))
@@ -671,6 +677,15 @@ fn gated(State(shared): State<Shared>, Path(pieces): Path<u32>) -> Body {
         }
         permit = None;
         Poll::Ready(numbers.next().map(|number| Ok(format!("piece {number}\n").into())))
+    })
+}
+
+/// A stream that is always ready, and gives nothing.
+async fn endless_nothing(State(shared): State<Shared>) -> Body {
+    let watch = shared.begin();
+    stream(move |_| {
+        let _ = &watch;
+        Poll::Ready(Some(Ok(Bytes::new())))
     })
 }
 

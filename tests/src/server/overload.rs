@@ -36,6 +36,7 @@ macro_rules! overload {
             overload::bodies_stop_at_the_ceiling,
             overload::heads_and_windows_stop_at_the_ceiling,
             overload::unread_responses_stop_at_the_ceiling,
+            overload::messages_in_parts_stop_at_the_ceiling,
         );
     };
     (@virtual $name:ident, $benches:expr) => {

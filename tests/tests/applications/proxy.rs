@@ -12,6 +12,7 @@ use peregrine_tests::on_both_drivers;
 use peregrine_tests::server::streams::Streams;
 use peregrine_tests::server::{SocketWire, secure};
 use std::io::{ErrorKind, Read, Write};
+use std::mem::take;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::num::NonZeroUsize;
 use std::pin::Pin;
@@ -1156,17 +1157,21 @@ fn a_websocket_of_http2_passes_to_an_upstream_of_http1(choice: DriverChoice) {
 
 fn interim_responses_pass_and_a_flood_of_them_does_not(choice: DriverChoice) {
     let early = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\nConnection: x-hop\r\nX-Hop: 1\r\n\r\n";
-    for count in [1, 3, 1000] {
+    // Before the response, and together with it.
+    for (count, is_slow) in [(1, true), (3, true), (1, false), (3, false), (1000, false)] {
         let (url, _) = peer(move |_, mut stream| {
             drop(head_of(&mut stream));
             let _ = stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n");
+            let mut unsent = String::new();
             for _ in 0..count {
-                let _ = stream.write_all(early.as_bytes());
-                if count < 5 {
+                unsent.push_str(early);
+                if is_slow {
+                    let _ = stream.write_all(take(&mut unsent).as_bytes());
                     thread::sleep(Duration::from_millis(20));
                 }
             }
-            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            unsent.push_str("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            let _ = stream.write_all(unsent.as_bytes());
         });
         let upstreams = Upstreams::new([url]).expect("a URL");
         let Some(proxy) = proxy(choice, upstreams, |proxy| proxy) else { return };

@@ -16,8 +16,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// RFC 9111 §3.1: what is about one connection, and what is told anew each time.
-const NOT_KEPT: [HeaderName; 8] = [
+/// RFC 9111 §3.1: what is about one connection, and what is told anew each time. What a client has left of a limit is
+/// not for the next one.
+const NOT_KEPT: [HeaderName; 10] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -26,6 +27,8 @@ const NOT_KEPT: [HeaderName; 8] = [
     TRANSFER_ENCODING,
     UPGRADE,
     AGE,
+    HeaderName::from_static("ratelimit"),
+    HeaderName::from_static("ratelimit-policy"),
 ];
 
 /// RFC 9111 §3.2: what a 304 does not change. Its tag is that of the entry, in another form at most.

@@ -43,6 +43,12 @@ fn app(cache: Cache) -> (TestClient, Count) {
             "vary" => set("vary", "Accept-Language, x-a"),
             "cookie" => set("set-cookie", "a=b"),
             "tagged" => set("etag", "\"t\""),
+            "limited" => {
+                set("etag", "\"t\"");
+                set("ratelimit", "\"default\";r=9");
+                set("ratelimit-policy", "\"default\";q=10;w=1");
+                set("x-own", "kept");
+            }
             "panic" => {
                 sleep(SECOND).await;
                 panic!("as asked");
@@ -89,6 +95,17 @@ fn get(client: &TestClient, target: &str) -> String {
 
 fn with(client: &TestClient, target: &str, name: &str, value: &str) -> TestResponse {
     client.get(target).header(name, value).send_now()
+}
+
+#[test]
+fn what_one_client_has_left_of_a_limit_is_not_told_to_others() {
+    let (client, ..) = client();
+    let told = |answer: &TestResponse| {
+        ["ratelimit", "ratelimit-policy", "x-own"].map(|name| answer.header(name).is_some())
+    };
+    assert_eq!(told(&client.get("/limited?max-age=60").send_now()), [true, true, true]);
+    let kept = client.get("/limited?max-age=60").send_now();
+    assert_eq!((told(&kept), kept.header("age")), ([false, false, true], Some("0")));
 }
 
 #[test]

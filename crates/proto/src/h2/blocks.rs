@@ -203,6 +203,9 @@ impl Connection {
             Err(Refusal::Reset(reject)) => {
                 // RFC 9113 §8.1.1: a malformed request is a stream error of type PROTOCOL_ERROR.
                 self.streams.refuse(id);
+                if !ends {
+                    self.budget.ended_early(self.first_window(limits), self.flow.target);
+                }
                 self.answer_reset(limits, id, reject, buffers.out)?;
                 Ok(Some(Event::Rejected { id, reject }))
             }

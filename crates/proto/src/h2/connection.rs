@@ -205,10 +205,10 @@ impl Connection {
 
     /// Resets a stream, for the server's own reasons.
     pub fn reset(&mut self, stream: StreamKey, code: Code, out: &mut Vec<u8>) {
-        let Some(state) = self.streams.get(stream) else { return };
-        if state.receives() {
-            self.budget.ended_early(state.window.max(0).cast_unsigned(), self.flow.target);
+        if self.streams.get(stream).is_none() {
+            return;
         }
+        self.excuse_what_is_under_way(stream);
         frame::write_reset(stream.id, code, out);
         self.close_stream(stream, Move::Reset, out);
     }
@@ -222,9 +222,18 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Reject> {
         self.answer_reset(limits, stream.id, reject, out)?;
+        self.excuse_what_is_under_way(stream);
         let is_known = !self.streams.at(stream.slot).leaving;
         self.close_stream(stream, Move::Reset, out);
         Ok(is_known.then_some(Event::Reset { stream, cause: Cause::Fault(reject) }))
+    }
+
+    /// Notes that an open stream is about to be reset: what its window allows may be on its way.
+    fn excuse_what_is_under_way(&mut self, stream: StreamKey) {
+        let state = self.streams.at(stream.slot);
+        if state.receives() {
+            self.budget.ended_early(state.window.max(0).cast_unsigned(), self.flow.target);
+        }
     }
 
     /// Writes a reset that the client has caused, and charges for it.

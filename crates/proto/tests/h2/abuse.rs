@@ -423,6 +423,31 @@ fn content_under_way_on_streams_that_the_server_ended_is_free_and_what_is_more_i
     }
 }
 
+/// A stream that is reset for a malformed head or malformed trailers has content under way as well.
+#[test]
+fn content_under_way_on_malformed_streams_is_free() {
+    let window = Limits::DEFAULT.stream_window as usize;
+    let small = |id: u32| format!("data {id} \\{{x*20}} x{}", (window - 1) / 20);
+    let malformed: [&[&str]; 2] = [&["headers # UPPER=a"], &["headers #", "headers # x=a"]];
+    for lines in malformed {
+        let mut server = Server::new(Limits::DEFAULT);
+        for round in 0..20 {
+            let id = 2 * round + 1;
+            for line in lines {
+                let line = line.replace('#', &id.to_string());
+                let line =
+                    line.replacen(&format!("headers {id}"), &format!("headers {id} {POST}"), 1);
+                server.feed(&wire::bytes([line].iter()));
+            }
+            server.feed(&wire::bytes([small(id)].iter()));
+            assert_eq!(server.error, None, "{lines:?}, round {round}");
+            server.feed(&[]);
+            server.out.clear();
+            server.connection.output_sent();
+        }
+    }
+}
+
 /// Padding counts against the windows as content does, but nobody consumes it.
 #[test]
 fn padding_alone_closes_no_window() {

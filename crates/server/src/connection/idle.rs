@@ -1,6 +1,6 @@
 //! A connection that waits for a request, and holds no buffers.
 
-use super::{Connection, FirstBytes};
+use super::{Connection, FirstBytes, milliseconds};
 use crate::ended::Ended;
 use crate::worker::Order;
 use peregrine_driver::{Driver, Stream};
@@ -71,6 +71,17 @@ impl<D: Driver> Connection<D> {
             self.alarm.set(until.min(gives_back));
             if !is_drained && self.alarm.poll(context).is_pending() {
                 return Poll::Pending;
+            }
+            // The worker may have had no time to look for long, nor to send.
+            if worker.order() < Order::Cut
+                && let Some(chunk) = self.stream.recv_now()
+            {
+                return Poll::Ready(Ok(Some(chunk)));
+            }
+            let left_at = worker.driver.left_at(since);
+            if left_at > since {
+                self.since = milliseconds(left_at).max(self.since + 1);
+                return self.poll_idle(context);
             }
             match core.filter(|_| gives_back < until) {
                 Some(core) => core.give_back(),

@@ -44,6 +44,9 @@ use std::time::Duration;
 /// What an idle connection takes beside its own size: its task, its stream with the driver, its facts.
 const TASK_BYTES: usize = 512;
 
+/// Where so much was received and not understood yet, no more of it makes a peer less late.
+const UNREAD_BYTES_MAX: usize = 64 * 1024;
+
 /// What came of waiting.
 enum Event {
     /// Bytes came, or the peer's end, or there is room, or it is time to look again.
@@ -145,16 +148,21 @@ impl<D: Driver> Future for Connection<D> {
         if this.by_wicket.is_some() && this.gives_way().is_ready() {
             return Poll::Ready(());
         }
+        let mut events = 0;
         loop {
             let mut session = match this.session.take() {
                 Some(session) => session,
                 None if this.beginning == Beginning::Refused => this.begin(Err(Ended::NoProxy)),
                 None => match this.poll_idle(context) {
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready(first) => this.begin(first),
+                    Poll::Ready(first) => {
+                        let session = this.begin(first);
+                        events += 1 + work::events_of(session.io.reader.received());
+                        session
+                    }
                 },
             };
-            match this.work(&mut session, context) {
+            match this.work(&mut session, &mut events, context) {
                 Poll::Pending => {
                     // The driver's buffers are for those who have something to do.
                     session.io.reader.settle();
@@ -345,14 +353,28 @@ impl<D: Driver> Connection<D> {
                 Some(Wait::Receive) => {
                     let received = io.reader.brought();
                     if io.receiving.is_late(now, received, rate) {
-                        return Poll::Ready(Event::Late(Wait::Receive));
+                        return Poll::Ready(self.late_unless_here(session, Wait::Receive));
                     }
                     io.deadlines.set(Wait::Receive, io.receiving.wait(now, received, rate));
+                }
+                Some(wait @ (Wait::Handshake | Wait::Head)) => {
+                    return Poll::Ready(self.late_unless_here(session, wait));
                 }
                 Some(wait) => return Poll::Ready(Event::Late(wait)),
                 None => return Poll::Ready(Event::Woken),
             }
         }
+    }
+
+    /// The peer is late, unless what it has sent is here, and the worker has had no time to look for long.
+    fn late_unless_here(&mut self, session: &mut Session<D>, wait: Wait) -> Event {
+        if session.io.reader.unread().len() >= UNREAD_BYTES_MAX {
+            return Event::Late(wait);
+        }
+        let Some(chunk) = self.stream.recv_now() else { return Event::Late(wait) };
+        // If that is not all there is to come, it is late nevertheless.
+        session.io.deadlines.set(wait, self.worker.driver.now());
+        self.take(session, chunk).map_or_else(Event::NoTls, |()| Event::Woken)
     }
 
     /// Gives what is written to the driver, if it can take it.

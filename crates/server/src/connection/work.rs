@@ -12,18 +12,28 @@ use std::task::{Context, Poll, ready};
 /// Things that may happen to a connection before others have their turn.
 const EVENTS_PER_POLL: usize = 64;
 
+/// So many bytes that come count as one more of them: 256 KiB are enough for one turn, since who sends small parts as
+/// fast as they are read makes a lot of work of them.
+const BYTES_PER_EVENT: u64 = 4 * 1024;
+
 /// A part of large content counts as so many of them, so that others have their turn after four: a peer
 /// that takes everything at once never makes the connection wait.
 const EVENTS_PER_PART: usize = EVENTS_PER_POLL / 3;
 
+/// As how many events bytes count that came.
+pub(super) fn events_of(bytes: u64) -> usize {
+    usize::try_from(bytes / BYTES_PER_EVENT).unwrap_or(usize::MAX)
+}
+
 impl<D: Driver> Connection<D> {
-    /// Works until there is nothing to do. Ready when the connection is idle or, with its reason, over.
+    /// Works until there is nothing to do. Ready when the connection is idle or, with its reason, over. `events` are
+    /// those of this poll.
     pub(super) fn work(
         &mut self,
         session: &mut Session<D>,
+        events: &mut usize,
         context: &mut Context<'_>,
     ) -> Poll<Option<Ended>> {
-        let mut events = 0;
         // What came goes to another protocol in its first turn, which is mostly the only one.
         if matches!(&session.phase, Phase::Upgraded(upgrade) if upgrade.is_reading())
             && let Poll::Ready(event) = self.poll_bytes(session, context)
@@ -39,14 +49,14 @@ impl<D: Driver> Connection<D> {
             let what = match self.turn(session, context) {
                 // Among others after each exchange: there may be thousands in what has come.
                 Some(Turn::Again) => {
-                    events += 1;
-                    if events < EVENTS_PER_POLL {
+                    *events += 1;
+                    if *events < EVENTS_PER_POLL {
                         continue;
                     }
                     For::default()
                 }
                 Some(Turn::Yield(what)) => {
-                    events = EVENTS_PER_POLL;
+                    *events = (*events).max(EVENTS_PER_POLL);
                     what
                 }
                 Some(Turn::Wait(what)) => what,
@@ -88,9 +98,12 @@ impl<D: Driver> Connection<D> {
                 }
                 None => return Poll::Ready(Some(self.over(session))),
             };
-            events += if session.io.writer.is_sharing() { EVENTS_PER_PART } else { 1 };
-            let is_enough = events > EVENTS_PER_POLL;
+            *events += if session.io.writer.is_sharing() { EVENTS_PER_PART } else { 1 };
+            let is_enough = *events > EVENTS_PER_POLL;
+            let before = session.io.reader.received();
             let event = ready!(self.wait_in_turn(session, what, is_enough, context));
+            let came = session.io.reader.received().wrapping_sub(before);
+            *events = events.saturating_add(events_of(came));
             if let Some(ended) = self.on_event(session, event) {
                 return Poll::Ready(Some(ended));
             }

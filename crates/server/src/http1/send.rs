@@ -211,11 +211,10 @@ impl Http1 {
                 break;
             }
         }
-        // A response that is always ready may wait for what its request brings.
-        match self.feed(link, context) {
-            Fed::Left => Turn::close(Ended::PeerLeft),
-            Fed::Wait(bytes) => Turn::Yield(For { bytes, room: false }),
-            Fed::Over => Turn::Yield(For::default()),
+        // A response that is always ready may wait for what its request brings, and may bring nothing itself.
+        match self.attend(link, context) {
+            Turn::Wait(what) => Turn::Yield(what),
+            turn => turn,
         }
     }
 

@@ -126,6 +126,7 @@ impl Http2 {
         stream.step = Step::Frames(Frames { left, ..Frames::default() });
         self.limit_sending(number, link);
         self.pump(number, link);
+        self.streams.weigh(number);
     }
 
     fn write_head<D: Driver>(

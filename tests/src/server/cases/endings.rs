@@ -5,6 +5,7 @@ use crate::server::app::pattern;
 use crate::server::bench::{Bench, Got, Served};
 use crate::server::peer::Peer;
 use crate::server::promises::Promises;
+use peregrine::Limits;
 use std::time::Duration;
 
 /// Where the rest of a body is too much to be passed over, the answer says `Connection: close`.
@@ -156,20 +157,27 @@ pub async fn an_answer_waits_for_a_peer_that_sends_slowly<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// A peer that does not go on is waited for no longer than promised.
+/// A peer that does not go on is waited for no longer than promised, whatever it had sent before.
 pub async fn a_peer_that_does_not_go_on_is_left<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { linger: Duration::from_secs(1), ..promises() };
-    let (server, _) = begin_with(bench, promises.limits());
-    let mut peer = Peer::new(server.connect());
-    peer.send("POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nbegin");
-    assert_eq!(peer.reply().await.status, 404);
-    peer.expect_end().await;
-    let start = bench.now();
-    server.shut_down();
-    server.ended().await;
-    let passed = bench.now() - start;
-    let most = promises.linger + Duration::from_millis(200);
-    assert!(!bench.is_virtual() || passed <= most, "{passed:?}");
-    drop(peer);
+    let limits = Limits { head_timeout: Duration::from_secs(1), ..promises.limits() };
+    for (begin, status) in [
+        ("POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nbegin", 404),
+        ("GET /hello HTTP/1.1\r\nHost: a\r\n", 408),
+        ("GET /hello HTTP/1.1\r\nHost: a\r\nX", 408),
+    ] {
+        let (server, _) = begin_with(bench, limits.clone());
+        let mut peer = Peer::new(server.connect());
+        peer.send(begin);
+        assert_eq!(peer.reply().await.status, status);
+        peer.expect_end().await;
+        let start = bench.now();
+        server.shut_down();
+        server.ended().await;
+        let passed = bench.now() - start;
+        let most = promises.linger + Duration::from_millis(200);
+        assert!(!bench.is_virtual() || passed <= most, "{begin:?}: {passed:?}");
+        drop(peer);
+    }
 }

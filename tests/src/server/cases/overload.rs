@@ -5,15 +5,18 @@ use crate::server::app::Shared;
 use crate::server::bench::{Bench, Gate, Outcome, Served};
 use crate::server::callers::header;
 use crate::server::client::{Length, Way};
+use crate::server::events;
 use crate::server::held;
 use crate::server::peer::Peer;
 use crate::server::secure::server_tls;
 use crate::server::streams::{Answer, Streams};
+use crate::server::websockets::{Said, Socket};
 use peregrine::bytes::Bytes;
 use peregrine::prelude::*;
 use peregrine::web::account::Charge;
 use peregrine::{Limits, MemoryMax, OverloadLimits, ProxyProtocol, TrustedProxies};
 use peregrine_proto::h2::frame::setting;
+use peregrine_proto::ws::frame::{Opcode, flag};
 use std::time::Duration;
 
 const SHORT: Duration = Duration::from_millis(100);
@@ -630,20 +633,60 @@ pub async fn unread_responses_stop_at_the_ceiling<B: Bench>(bench: &B) {
     measured.check("unread responses");
     drop(peers);
     let wide = [(setting::INITIAL_WINDOW_SIZE, 0)];
-    let mut attackers = Vec::new();
-    for _ in 0..20 {
-        let mut attacker = Streams::with_settings(server.connect(), &wide);
-        for _ in 0..60 {
-            attacker.get("/large/100000");
+    // Whole bodies, and such as are made while they are sent.
+    for path in ["/large/100000", "/endless-large/100000"] {
+        let mut attackers = Vec::new();
+        for _ in 0..20 {
+            let mut attacker = Streams::with_settings(server.connect(), &wide);
+            for _ in 0..60 {
+                attacker.get(path);
+            }
+            attacker.fill(Duration::from_millis(1)).await;
+            attackers.push(attacker);
+            measured.check("shut windows");
         }
-        attacker.fill(Duration::from_millis(1)).await;
-        attackers.push(attacker);
+        bench.sleep(SHORT).await;
         measured.check("shut windows");
+        drop(attackers);
+        recovers(bench, &server).await;
     }
-    bench.sleep(SHORT).await;
-    measured.check("shut windows");
-    drop(attackers);
-    recovers(bench, &server).await;
     server.cut();
+    server.ended().await;
+}
+
+/// Messages of WebSockets that do not end stop at the ceiling, with 1013. Who asks for no more stays.
+pub async fn messages_in_parts_stop_at_the_ceiling<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = super::begin_with(bench, little_memory());
+    let measured = Measured::begin();
+    let mut sockets = Vec::new();
+    for number in 0..16 {
+        sockets.push(Socket::open::<B>(&server, events::WAYS[number % 2], "/ws/echo").await);
+    }
+    let mut last = sockets.pop().expect("there are some");
+    for round in 0..4 {
+        for socket in &mut sockets {
+            // All in all three times of what there is room for.
+            let opcode = if round == 0 { Opcode::Binary } else { Opcode::Continuation };
+            socket.frame(opcode, 0, &[b'x'; 100_000]).await;
+        }
+        bench.sleep(SHORT).await;
+        measured.check("parts of messages");
+    }
+    let mut ends = Vec::new();
+    for socket in &mut sockets {
+        socket.frame(Opcode::Continuation, flag::FIN, b"").await;
+        ends.push(socket.next().await);
+    }
+    let told = ends.iter().filter(|end| **end == Said::Close(1_013)).count();
+    let whole = ends.iter().filter(|end| matches!(end, Said::Binary(all) if all.len() == 400_000));
+    let whole = whole.count();
+    assert!(told > 0 && told + whole <= sockets.len(), "{told} were told, {whole} are whole");
+    drop(sockets);
+    recovers(bench, &server).await;
+    last.text("still here").await;
+    last.expect_text("still here").await;
+    drop(last);
+    server.shut_down();
     server.ended().await;
 }

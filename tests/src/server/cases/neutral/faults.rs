@@ -10,10 +10,13 @@ pub async fn a_panic_is_a_500<B: Bench>(bench: &B, way: Way) {
     let mut bystander = site.client().await;
     let waits = bystander.get("/wait");
     bystander.until(bench, "it waits", || site.shared.started.get() == 1).await;
-    for path in ["/panic", "/panic-late", "/panic-eager"] {
+    for path in ["/panic", "/panic-late", "/panic-eager", "/panic-guard", "POST /panic-guard"] {
         let mut client = site.client().await;
         let hello = client.get("/hello");
-        let id = client.get(path);
+        let id = match path.strip_prefix("POST ") {
+            Some(path) => client.post(path, b"content").await,
+            None => client.get(path),
+        };
         assert_eq!(client.answer(hello).await.text(), "hello");
         let answer = client.answer(id).await;
         assert_eq!((answer.status(), answer.field("content-type")), (500, PROBLEM));
@@ -28,7 +31,7 @@ pub async fn a_panic_is_a_500<B: Bench>(bench: &B, way: Way) {
     assert_eq!(bystander.answer(waits).await.text(), "waited");
     bystander.expect_alive().await;
     bystander.close().await;
-    assert_eq!(site.end().await.ended("handler-panicked"), way.differs(3, 0));
+    assert_eq!(site.end().await.ended("handler-panicked"), way.differs(5, 0));
 }
 
 /// A response that fails or panics on its way is cut off, so that it cannot pass for a whole one: the
