@@ -94,7 +94,7 @@ impl Upgrade {
         if !unread.is_empty() {
             *has_moved = true;
             // A protocol that does not read any more loses what comes.
-            incoming.push_before_poll(Bytes::copy_from_slice(unread), context);
+            let _ = incoming.push_before_poll(Bytes::copy_from_slice(unread), context);
             let all = unread.len();
             link.io.reader.consume(all);
             // This asks for a wake-up when there is room again.

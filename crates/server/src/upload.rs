@@ -92,6 +92,14 @@ impl Upload {
         }
     }
 
+    /// As [`Upload::push`], by a task that polls the reader next, if that is who waits: then nobody is woken. True if so.
+    pub(crate) fn push_before_poll(&mut self, bytes: Bytes, context: &Context<'_>) -> bool {
+        match self {
+            Self::Flowing { pipe, .. } => pipe.push_before_poll(bytes, context),
+            Self::Done | Self::Unwanted => false,
+        }
+    }
+
     /// The body is complete.
     pub(crate) fn finish(&mut self, trailers: impl FnOnce() -> HeaderMap) {
         if let Self::Flowing { pipe, .. } = std::mem::take(self) {

@@ -128,25 +128,28 @@ impl Writer {
         self.add(piece, None);
     }
 
-    /// As [`Writer::push`], by a task that polls the reader next: where that is who waits, nobody is woken.
-    pub fn push_before_poll(&self, piece: Bytes, context: &Context<'_>) {
-        self.add(piece, Some(context));
+    /// As [`Writer::push`], by a task that polls the reader next: where that is who waits, nobody is woken. True if so.
+    pub fn push_before_poll(&self, piece: Bytes, context: &Context<'_>) -> bool {
+        self.add(piece, Some(context))
     }
 
-    fn add(&self, piece: Bytes, polled: Option<&Context<'_>>) {
+    fn add(&self, piece: Bytes, polled: Option<&Context<'_>>) -> bool {
         let mut state = self.0.borrow_mut();
         if state.reader_gone || piece.is_empty() {
             // As below, the piece is dropped when nothing is borrowed.
-            return drop(state);
+            drop(state);
+            return false;
         }
         state.unread += weight(&piece);
         state.pieces.push_back(piece);
         let unread = state.unread;
         state.charge.set(unread);
         let is_polled = |waker: &Waker| polled.is_some_and(|by| waker.will_wake(by.waker()));
-        if !state.reader.as_ref().is_some_and(is_polled) {
+        let is_own = state.reader.as_ref().is_some_and(is_polled);
+        if !is_own {
             wake(&mut state.reader);
         }
+        is_own
     }
 
     /// The body is complete. Empty `trailers` are not shown to the reader.

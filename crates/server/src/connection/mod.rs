@@ -7,6 +7,7 @@
 
 mod beginning;
 mod ending;
+mod gate;
 mod idle;
 mod receiving;
 mod session;
@@ -15,6 +16,7 @@ mod work;
 pub(crate) use self::session::{Entrance, sessions};
 
 use self::beginning::{shake_hands, tell_protocol};
+use self::gate::Gate;
 use self::session::{Phase, Session};
 use crate::counts::Place;
 use crate::deadlines::Wait;
@@ -38,6 +40,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -69,6 +72,8 @@ pub(crate) struct Connection<D: Driver> {
     session: Option<Box<Session<D>>>,
     /// It came when there was little room.
     by_wicket: Option<Box<ByWicket>>,
+    /// `None`: others never had to go first.
+    gate: Option<Arc<Gate>>,
     beginning: Beginning,
     entrance: Rc<Entrance<D>>,
     worker: Rc<Worker<D>>,
@@ -134,6 +139,7 @@ impl<D: Driver> Connection<D> {
             session: None,
             client,
             by_wicket,
+            gate: None,
             _charge: Charge::of(size_of::<Self>() + TASK_BYTES),
         }
     }
@@ -144,6 +150,9 @@ impl<D: Driver> Future for Connection<D> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
+        if this.gate.as_ref().is_some_and(|gate| gate.is_shut()) {
+            return Poll::Pending;
+        }
         let held = account::held();
         if this.by_wicket.is_some() && this.gives_way().is_ready() {
             return Poll::Ready(());

@@ -136,10 +136,20 @@ impl<D: Driver> Connection<D> {
         if waited.is_pending() {
             session.io.had_last_turn = self.worker.order() >= Order::Cut;
             if is_enough {
-                self.worker.driver.others_first(context);
+                self.others_first(context);
             }
         }
         waited
+    }
+
+    /// Has the connection polled again when others have had their turn, and not before.
+    fn others_first(&mut self, context: &mut Context<'_>) {
+        let driver = &self.worker.driver;
+        if D::IS_FAIR_TO_OTHERS {
+            return driver.others_first(context);
+        }
+        let opens = self.gate.get_or_insert_default().shut(context);
+        driver.others_first(&mut Context::from_waker(&opens));
     }
 
     /// After the last turn, nothing more is made: whoever always has more to send would never be cut.

@@ -40,6 +40,8 @@ pub(crate) struct Http1 {
     spare: HeadIndex,
     exchange: Exchange,
     upload: Upload,
+    /// Something came for whoever in this task waits for more of the body, and was not woken.
+    has_fed: bool,
     /// The rule that the present body broke.
     rejected: Option<Reject>,
     /// The present handler panicked.
@@ -86,6 +88,7 @@ impl Default for Http1 {
             spare: HeadIndex::default(),
             exchange: Exchange::default(),
             upload: Upload::Done,
+            has_fed: false,
             rejected: None,
             panicked: false,
             is_last: false,
@@ -370,12 +373,16 @@ impl Http1 {
     /// While the handler, or a stream that it made, is not ready: receive the request's body, and
     /// notice when the peer leaves.
     fn attend<D: Driver>(&mut self, link: &mut Link<'_, D>, context: &mut Context<'_>) -> Turn {
-        match self.feed(link, context) {
+        let fed = self.feed(link, context);
+        let has_fed = std::mem::take(&mut self.has_fed);
+        match fed {
+            Fed::Left => Turn::close(Ended::PeerLeft),
+            // Who reads it is asked at once. A task that wakes itself has its next turn before others.
+            _ if has_fed => Turn::Again,
             Fed::Wait(bytes) => {
                 self.watch_peer(bytes, link);
                 Turn::Wait(For { bytes, room: false })
             }
-            Fed::Left => Turn::close(Ended::PeerLeft),
             Fed::Over if link.is_ended() => {
                 // A probe would stand in the middle of a response that has begun: what is written
                 // next finds out.

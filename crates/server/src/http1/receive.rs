@@ -114,7 +114,7 @@ impl Http1 {
                 }
                 Room::Free => {}
             }
-            match self.feed_some(link) {
+            match self.feed_some(link, context) {
                 Some(Received::NeedInput) if link.is_ended() => {
                     self.upload.fail(BodyError::Disconnected);
                     return Fed::Left;
@@ -173,7 +173,11 @@ impl Http1 {
     }
 
     /// Moves data. `None`: there was some, and there may be no room for more.
-    pub(super) fn feed_some<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Option<Received> {
+    pub(super) fn feed_some<D: Driver>(
+        &mut self,
+        link: &mut Link<'_, D>,
+        context: &Context<'_>,
+    ) -> Option<Received> {
         // Small chunks go together: each piece costs more memory than a chunk of one byte.
         let mut piece = Vec::new();
         let mut any = false;
@@ -184,7 +188,7 @@ impl Http1 {
                     let reader = &mut link.io.reader;
                     let is_all = piece.is_empty() && data == (0..reader.unread().len());
                     if is_all && let Some(kept) = reader.take_kept(D::Stream::keep) {
-                        self.upload.push(kept);
+                        self.has_fed |= self.upload.push_before_poll(kept, context);
                         continue;
                     }
                     piece.extend_from_slice(&reader.unread()[data]);
@@ -194,7 +198,7 @@ impl Http1 {
             }
         };
         if !piece.is_empty() {
-            self.upload.push(Bytes::from(piece));
+            self.has_fed |= self.upload.push_before_poll(Bytes::from(piece), context);
         }
         (!any || !matches!(last, Received::NeedInput)).then_some(last)
     }

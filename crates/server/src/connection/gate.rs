@@ -1,0 +1,68 @@
+//! Letting others have their turn, on a driver where a task that wakes itself comes before what the kernel has.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Wake, Waker};
+
+/// Shut from when a task lets others go first until the driver has looked for what the kernel has. A task that was
+/// woken for something else meanwhile, mostly by itself, waits for that as well.
+#[derive(Default)]
+pub(super) struct Gate {
+    is_shut: AtomicBool,
+    task: Mutex<Option<Waker>>,
+}
+
+impl Gate {
+    /// Shuts the gate, and gives who opens it. The task is woken then, and looks at everything.
+    pub(super) fn shut(self: &Arc<Self>, context: &Context<'_>) -> Waker {
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *task {
+            Some(waker) => waker.clone_from(context.waker()),
+            none => *none = Some(context.waker().clone()),
+        }
+        drop(task);
+        self.is_shut.store(true, Ordering::Release);
+        Waker::from(Arc::clone(self))
+    }
+
+    pub(super) fn is_shut(&self) -> bool {
+        self.is_shut.load(Ordering::Acquire)
+    }
+}
+
+impl Wake for Gate {
+    fn wake(self: Arc<Self>) {
+        self.is_shut.store(false, Ordering::Release);
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        task.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_gate_is_shut_until_it_is_opened_and_then_the_task_is_woken() {
+        let wakes = Arc::new(Wakes::default());
+        let task = Waker::from(Arc::clone(&wakes));
+        let gate = Arc::new(Gate::default());
+        assert!(!gate.is_shut());
+        for round in 1..3 {
+            let opens = gate.shut(&Context::from_waker(&task));
+            assert!(gate.is_shut());
+            opens.wake();
+            assert_eq!((gate.is_shut(), wakes.0.load(Ordering::Relaxed)), (false, round));
+        }
+    }
+}
