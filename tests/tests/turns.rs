@@ -30,6 +30,8 @@ on_both_drivers! {
     requests_that_came_together_let_others_have_their_turn,
     bodies_that_are_always_ready_let_others_have_their_turn,
     messages_that_become_large_let_others_have_their_turn,
+    messages_that_are_compressed_let_others_have_their_turn,
+    uploads_in_small_chunks_let_others_have_their_turn,
     a_client_of_http_2_is_heard_beside_a_body_that_is_always_ready,
     a_request_is_read_beside_a_body_that_is_always_ready,
     what_is_ready_at_the_cut_is_delivered_and_not_called_cut,
@@ -109,7 +111,12 @@ fn application(done: &Done) -> App {
         }
     };
     let (told, worked, items, messages) = (of(done), of(done), of(done), of(done));
-    let until_end = of(done);
+    let (until_end, parts) = (of(done), of(done));
+    let upload = async move |mut body: Body| {
+        while let Some(Ok(part)) = body.next().await {
+            parts.fetch_add(part.len() as u64, Ordering::Relaxed);
+        }
+    };
     let count = move |upgrade: WebSocketUpgrade| {
         let messages = Arc::clone(&messages);
         upgrade.compress(Compress::default()).on_upgrade(async move |mut socket| {
@@ -118,11 +125,32 @@ fn application(done: &Done) -> App {
             }
         })
     };
+    let (by_task, sent) = (of(done), of(done));
+    let upload_by_task = async move |mut body: Body| {
+        let parts = Arc::clone(&by_task);
+        let reading = tokio::task::spawn_local(async move {
+            while let Some(Ok(part)) = body.next().await {
+                parts.fetch_add(part.len() as u64, Ordering::Relaxed);
+            }
+        });
+        let _ = reading.await;
+    };
+    let send = move |upgrade: WebSocketUpgrade| {
+        let sent = Arc::clone(&sent);
+        upgrade.compress(Compress::default()).on_upgrade(async move |socket| {
+            while socket.send("a small message, and many of them. ".repeat(6)).await.is_ok() {
+                sent.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    };
     App::new()
+        .get("/sends", send)
+        .post("/parts/by-task", upload_by_task.body_limit(u64::MAX))
         .get("/done", move || told.load(Ordering::Relaxed).to_string())
         .get("/work", move || work(&worked))
         .get("/lines", move || NdJson::response(Ready(Arc::clone(&items), 0)))
         .get("/messages", count)
+        .post("/parts", upload.body_limit(u64::MAX))
         .post("/until-end", move |body: Body| Body::new(UntilEnd(body, Arc::clone(&until_end))))
         .get("/plain", ready(done, 50))
         .scope("/packed", |scope| {
@@ -214,13 +242,14 @@ fn bodies_that_are_always_ready_let_others_have_their_turn(choice: DriverChoice)
     }
 }
 
-fn messages_that_become_large_let_others_have_their_turn(choice: DriverChoice) {
-    let _one_at_a_time = ONE_AT_A_TIME.lock();
-    let Some(running) = start(choice) else { return };
-    let mut peer = connect(&running);
-    let request = "GET /messages HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\
-        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
-        Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n";
+/// A WebSocket whose messages are compressed.
+fn packed_socket(running: &Running, path: &str) -> TcpStream {
+    let mut peer = connect(running);
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+         Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n"
+    );
     peer.write_all(request.as_bytes()).expect("connected");
     let mut answer = [0; 1024];
     let count = peer.read(&mut answer).expect("an answer");
@@ -229,6 +258,28 @@ fn messages_that_become_large_let_others_have_their_turn(choice: DriverChoice) {
         answer.starts_with("http/1.1 101") && answer.contains("permessage-deflate"),
         "{answer}"
     );
+    peer
+}
+
+fn messages_that_are_compressed_let_others_have_their_turn(choice: DriverChoice) {
+    let _one_at_a_time = ONE_AT_A_TIME.lock();
+    let Some(running) = start(choice) else { return };
+    let mut peer = packed_socket(&running, "/sends");
+    let reading = thread::spawn(move || {
+        let mut bytes = vec![0; 1 << 16];
+        while peer.read(&mut bytes).is_ok_and(|count| count > 0) {}
+    });
+    // A turn is some ten of them, where what waits for the peer would be thousands.
+    is_fair(&running, "/sends", 500);
+    running.handle().cut();
+    drop(running);
+    reading.join().expect("no panic");
+}
+
+fn messages_that_become_large_let_others_have_their_turn(choice: DriverChoice) {
+    let _one_at_a_time = ONE_AT_A_TIME.lock();
+    let Some(running) = start(choice) else { return };
+    let mut peer = packed_socket(&running, "/messages");
     // RFC 7692 §7.2.1: without the end of an empty block. A million bytes in a thousand.
     let mut packed = DeflateEncoder::new(Vec::new(), flate2::Compression::best());
     packed.write_all(&vec![0; 1_000_000]).expect("a vector takes everything");
@@ -245,6 +296,40 @@ fn messages_that_become_large_let_others_have_their_turn(choice: DriverChoice) {
     is_fair(&running, "/messages", 100);
     drop(running);
     flood.join().expect("no panic");
+}
+
+fn uploads_in_small_chunks_let_others_have_their_turn(choice: DriverChoice) {
+    let _one_at_a_time = ONE_AT_A_TIME.lock();
+    let chunks = b"4\r\nabcd\r\n".repeat(10_000);
+    // One without an end, and many together; and where a task of its own reads.
+    for (is_one, path) in
+        [(true, "/parts"), (false, "/parts"), (true, "/parts/by-task"), (false, "/parts/by-task")]
+    {
+        let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+        let head = head.into_bytes();
+        let Some(running) = start(choice) else { return };
+        let mut peer = connect(&running);
+        let mut reads = peer.try_clone().expect("a descriptor");
+        let mut again = if is_one { Vec::new() } else { head.clone() };
+        again.extend_from_slice(&chunks);
+        again.extend_from_slice(if is_one { b"" } else { b"0\r\n\r\n" });
+        let flood = thread::spawn(move || {
+            if is_one {
+                peer.write_all(&head).expect("connected");
+            }
+            while peer.write_all(&again).is_ok() {}
+        });
+        let reading = thread::spawn(move || {
+            let mut bytes = vec![0; 1 << 16];
+            while reads.read(&mut bytes).is_ok_and(|count| count > 0) {}
+        });
+        // Some turns of 256 KiB, of which nearly half is content.
+        is_fair(&running, path, 1 << 20);
+        running.handle().cut();
+        drop(running);
+        flood.join().expect("no panic");
+        reading.join().expect("no panic");
+    }
 }
 
 /// What begins a connection of HTTP/2 with the largest windows, and a request on it.

@@ -32,14 +32,19 @@ pub fn guarded<T>(what: &'static str, code: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(code)) {
         Ok(value) => Some(value),
         Err(payload) => {
-            let text = message(&*payload);
-            tracing::error!(target: "peregrine", panic = text, "{what} panicked");
-            tell(text);
-            // Even a payload may panic when it is dropped.
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(payload)));
+            note(what, payload);
             None
         }
     }
+}
+
+/// Tells the log, and who listens, of a panic that was caught.
+pub fn note(what: &'static str, payload: Box<dyn Any + Send>) {
+    let text = message(&*payload);
+    tracing::error!(target: "peregrine", panic = text, "{what} panicked");
+    tell(text);
+    // Even a payload may panic when it is dropped.
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(payload)));
 }
 
 fn message(payload: &(dyn Any + Send)) -> &str {

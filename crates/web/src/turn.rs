@@ -11,6 +11,7 @@ use std::task::Context;
 ///
 /// In `async` code it is `tokio::task::yield_now().await`.
 pub fn others_first(context: &mut Context<'_>) {
+    ASKED.set(true);
     if IS_FAIR.get() {
         return context.waker().wake_by_ref();
     }
@@ -21,6 +22,14 @@ pub fn others_first(context: &mut Context<'_>) {
 thread_local! {
     /// A task of this thread that wakes itself is polled after all others.
     static IS_FAIR: Cell<bool> = const { Cell::new(false) };
+    /// Somebody has asked for others' turn.
+    static ASKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Has somebody asked for others' turn since the last call? For who polls more than that one in a task.
+#[doc(hidden)]
+pub fn take_asked() -> bool {
+    ASKED.replace(false)
 }
 
 /// Notes whether a task of this thread that wakes itself is polled after all others, and after a look for what the kernel has.

@@ -9,6 +9,7 @@ use crate::settings::Times;
 use crate::shared::{Found, Shared};
 use peregrine_proto::ws::CloseCode;
 use peregrine_web::clock::{self, Alarm};
+use peregrine_web::panics;
 use peregrine_web::turn::others_first;
 use peregrine_web::upgrade::Upgraded;
 use std::any::Any;
@@ -320,7 +321,7 @@ impl Conversation {
                 self.shared.with(|state| state.pause());
                 return Poll::Pending;
             }
-            if self.shared.with(|state| state.has_read_enough()) {
+            if self.shared.with(|state| state.has_done_enough()) {
                 break;
             }
         }
@@ -334,5 +335,9 @@ impl Conversation {
 impl Drop for Conversation {
     fn drop(&mut self) {
         self.shared.with(|state| state.lose());
+        // The connection broke before the end, at which the server would have heard of it.
+        if let Some(panic) = self.panic.take() {
+            panics::note("the handler of a WebSocket", panic);
+        }
     }
 }

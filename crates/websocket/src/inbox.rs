@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::message::Message;
+use peregrine_web::account::Charge;
 use std::collections::VecDeque;
 
 /// What a message costs beyond its bytes while it waits.
@@ -11,21 +12,21 @@ const MESSAGE_BYTES: usize = 64;
 #[derive(Default)]
 pub(crate) struct Inbox {
     messages: VecDeque<Result<Message, Error>>,
-    bytes: usize,
+    charge: Charge,
 }
 
 impl Inbox {
     /// Adds a message. Returns what it costs.
     pub(crate) fn push(&mut self, message: Result<Message, Error>) -> usize {
         let cost = cost(&message);
-        self.bytes += cost;
+        self.charge.set(self.charge.bytes() + cost);
         self.messages.push_back(message);
         cost
     }
 
     pub(crate) fn pop(&mut self) -> Option<Result<Message, Error>> {
         let next = self.messages.pop_front()?;
-        self.bytes -= cost(&next);
+        self.charge.set(self.charge.bytes() - cost(&next));
         if self.messages.is_empty() {
             // A WebSocket is silent most of the time, and what was freed last is nearest to the processor.
             self.messages = VecDeque::new();
@@ -39,10 +40,33 @@ impl Inbox {
 
     /// What all messages cost.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.charge.bytes()
     }
 }
 
 fn cost(message: &Result<Message, Error>) -> usize {
     MESSAGE_BYTES + message.as_ref().map_or(0, |message| message.as_bytes().len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peregrine_web::account::held;
+
+    #[test]
+    fn what_waits_counts_until_it_is_taken_or_thrown_away() {
+        let before = held();
+        let mut inbox = Inbox::default();
+        for text in ["first", "second", "third"] {
+            assert_eq!(inbox.push(Ok(text.into())), MESSAGE_BYTES + text.len());
+        }
+        assert_eq!((held() - before, inbox.bytes()), (3 * MESSAGE_BYTES + 16, held() - before));
+        assert_eq!(inbox.pop(), Some(Ok("first".into())));
+        assert_eq!(held() - before, 2 * MESSAGE_BYTES + 11);
+        inbox.clear();
+        assert_eq!((held(), inbox.pop()), (before, None));
+        inbox.push(Err(Error::Lost));
+        drop(inbox);
+        assert_eq!(held(), before);
+    }
 }

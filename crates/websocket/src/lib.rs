@@ -44,6 +44,7 @@ mod json;
 mod message;
 mod origin;
 mod settings;
+mod share;
 mod shared;
 mod upgrade;
 mod waiters;

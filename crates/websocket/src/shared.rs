@@ -5,7 +5,8 @@ use crate::error::{Error, SendError, TrySendError};
 use crate::inbox::Inbox;
 use crate::message::{CloseFrame, Message};
 use crate::settings::{Bounds, Limits};
-use crate::waiters::Waiters;
+use crate::share::Share;
+use crate::waiters::{Waiters, register};
 use bytes::Bytes;
 use peregrine_proto::ws::{self, Close, CloseCode, Connection, Content, Event, Role};
 use peregrine_web::account::{Charge, Filling, filling};
@@ -17,9 +18,6 @@ use std::task::{Context, Poll, Waker};
 
 /// The payload of our own pings, whose answers are of no interest to the handler.
 const KEEP_ALIVE: &[u8] = b"keep-alive";
-
-/// After so much of messages, others of the worker have their turn.
-const TURN_BYTES: usize = 256 * 1024;
 
 /// One WebSocket, as its conversation and all handles see it.
 #[derive(Clone)]
@@ -39,10 +37,11 @@ pub(crate) struct State {
     backlog: Backlog,
     /// What came and was not taken yet.
     inbox: Inbox,
-    /// What the peer makes this worker hold: in parts, in the inbox, and unread.
-    incoming: Charge,
-    /// What came since others had their turn.
-    unbroken_bytes: usize,
+    /// What the peer makes this worker hold beside that: in parts, and unread.
+    parts: Charge,
+    /// Both together, when somebody looked last.
+    weighed: usize,
+    share: Share,
     reader: Option<Waker>,
     senders: usize,
     receivers: usize,
@@ -71,12 +70,15 @@ pub(crate) struct State {
 impl Shared {
     pub(crate) fn new(limits: Limits, compression: Option<Codec>, backlog: Backlog) -> Self {
         let bounds = Bounds::of(limits);
+        let packs_from = compression.as_ref().map_or(usize::MAX, |_| limits.compress_bytes_min);
+        let share = Share::new(packs_from);
         Self(Rc::new(RefCell::new(State {
             protocol: Connection::new(&bounds.protocol, Role::Server, compression),
             bounds,
             inbox: Inbox::default(),
-            incoming: Charge::new(),
-            unbroken_bytes: 0,
+            parts: Charge::new(),
+            weighed: 0,
+            share,
             is_ended: false,
             is_draining: false,
             is_told: false,
@@ -156,6 +158,12 @@ impl State {
         context: &Context<'_>,
     ) -> Poll<Result<(), SendError>> {
         let Some(given) = message.take() else { return Poll::Ready(Ok(())) };
+        let is_end = matches!(given, Message::Close(_));
+        if self.has_done_enough() && self.can_send() && !is_end {
+            *message = Some(given);
+            self.wait_for_room(number, context);
+            return Poll::Pending;
+        }
         match self.try_send(given) {
             Ok(()) => Poll::Ready(Ok(())),
             Err(TrySendError::Unsent(error)) => Poll::Ready(Err(error)),
@@ -176,7 +184,7 @@ impl State {
         if !self.can_send() {
             return Poll::Ready(Err(SendError::Closed));
         }
-        if self.has_room() {
+        if self.has_room() && !self.has_done_enough() {
             return Poll::Ready(Ok(()));
         }
         self.wait_for_room(number, context);
@@ -217,6 +225,7 @@ impl State {
     }
 
     fn write(&mut self, message: Message) -> Result<(), ws::Unsent> {
+        self.share.send(&message);
         let Self { protocol, bounds, out, .. } = self;
         let limits = &bounds.protocol;
         match message {
@@ -311,7 +320,7 @@ impl State {
             self.conversation.clone_from(context.waker());
         }
         self.is_running = true;
-        self.unbroken_bytes = 0;
+        self.share.begin();
     }
 
     pub(crate) fn pause(&mut self) {
@@ -352,8 +361,8 @@ impl State {
     }
 
     /// Has so much come that others are to have their turn? Little may become much when it is inflated.
-    pub(crate) const fn has_read_enough(&self) -> bool {
-        self.unbroken_bytes >= TURN_BYTES
+    pub(crate) fn has_done_enough(&self) -> bool {
+        self.share.is_used_up()
     }
 
     pub(crate) fn tick(&mut self, now_ms: u64) {
@@ -402,7 +411,7 @@ impl State {
         if self.receivers == 0 || self.is_ended || self.is_told {
             return;
         }
-        self.unbroken_bytes += self.inbox.push(message);
+        self.share.receive(self.inbox.push(message));
         self.to_wake.extend(self.reader.take());
     }
 
@@ -429,15 +438,15 @@ impl State {
     /// Takes stock of what the peer makes this worker hold, beside `unread` bytes. If that has become more, and the
     /// worker holds as much as it may, the peer is told to come again later.
     pub(crate) fn weigh(&mut self, unread: usize) {
-        let incoming = unread + self.protocol.memory_bytes() + self.inbox.bytes();
-        let has_grown = incoming > self.incoming.bytes();
-        self.incoming.set(incoming);
+        self.parts.set(unread + self.protocol.memory_bytes());
+        let now = self.parts.bytes() + self.inbox.bytes();
+        let has_grown = now > std::mem::replace(&mut self.weighed, now);
         if has_grown && filling() >= Filling::Full && !self.is_over() {
             self.close(CloseCode::TRY_LATER, "the server holds as much as it may");
             self.fail(Error::Overloaded);
             // Nobody waits for the rest of what is too much already.
             self.close_receive();
-            self.incoming.set(unread + self.inbox.bytes());
+            self.parts.set(unread);
         }
     }
 
@@ -485,12 +494,5 @@ impl State {
     fn wake_waiting(&mut self) {
         self.to_wake.extend(self.waiting.take());
         self.to_wake.extend(self.closers.take());
-    }
-}
-
-fn register(place: &mut Option<Waker>, context: &Context<'_>) {
-    match place {
-        Some(waker) if waker.will_wake(context.waker()) => {}
-        _ => *place = Some(context.waker().clone()),
     }
 }

@@ -35,3 +35,11 @@ impl Waiters {
         std::mem::take(&mut self.0).into_iter().map(|(_, waker)| waker)
     }
 }
+
+/// Leaves the caller's waker in `place`.
+pub(crate) fn register(place: &mut Option<Waker>, context: &Context<'_>) {
+    match place {
+        Some(waker) if waker.will_wake(context.waker()) => {}
+        _ => *place = Some(context.waker().clone()),
+    }
+}

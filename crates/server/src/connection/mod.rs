@@ -36,6 +36,7 @@ use peregrine_proto::h1;
 use peregrine_tls::{Reject as TlsReject, Tls};
 use peregrine_web::account::{self, Charge};
 use peregrine_web::connection::ConnectionInfo;
+use peregrine_web::turn;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -74,6 +75,8 @@ pub(crate) struct Connection<D: Driver> {
     by_wicket: Option<Box<ByWicket>>,
     /// `None`: others never had to go first.
     gate: Option<Arc<Gate>>,
+    /// What has happened since others had their turn.
+    events: usize,
     beginning: Beginning,
     entrance: Rc<Entrance<D>>,
     worker: Rc<Worker<D>>,
@@ -140,6 +143,7 @@ impl<D: Driver> Connection<D> {
             client,
             by_wicket,
             gate: None,
+            events: 0,
             _charge: Charge::of(size_of::<Self>() + TASK_BYTES),
         }
     }
@@ -157,7 +161,11 @@ impl<D: Driver> Future for Connection<D> {
         if this.by_wicket.is_some() && this.gives_way().is_ready() {
             return Poll::Ready(());
         }
-        let mut events = 0;
+        let _ = turn::take_asked();
+        if D::IS_FAIR_TO_OTHERS {
+            // It is polled once in a turn. Elsewhere, what wakes itself may be polled many times in one.
+            this.events = 0;
+        }
         loop {
             let mut session = match this.session.take() {
                 Some(session) => session,
@@ -166,12 +174,12 @@ impl<D: Driver> Future for Connection<D> {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(first) => {
                         let session = this.begin(first);
-                        events += 1 + work::events_of(session.io.reader.received());
+                        this.events += 1 + work::events_of(session.io.reader.received());
                         session
                     }
                 },
             };
-            match this.work(&mut session, &mut events, context) {
+            match this.work(&mut session, context) {
                 Poll::Pending => {
                     // The driver's buffers are for those who have something to do.
                     session.io.reader.settle();

@@ -7,6 +7,7 @@ use crate::link::{Close, For, Turn};
 use crate::upgraded::Upgrade;
 use crate::worker::Order;
 use peregrine_driver::{Driver, Stream};
+use peregrine_web::turn;
 use std::task::{Context, Poll, ready};
 
 /// Things that may happen to a connection before others have their turn.
@@ -26,12 +27,10 @@ pub(super) fn events_of(bytes: u64) -> usize {
 }
 
 impl<D: Driver> Connection<D> {
-    /// Works until there is nothing to do. Ready when the connection is idle or, with its reason, over. `events` are
-    /// those of this poll.
+    /// Works until there is nothing to do. Ready when the connection is idle or, with its reason, over.
     pub(super) fn work(
         &mut self,
         session: &mut Session<D>,
-        events: &mut usize,
         context: &mut Context<'_>,
     ) -> Poll<Option<Ended>> {
         // What came goes to another protocol in its first turn, which is mostly the only one.
@@ -49,14 +48,14 @@ impl<D: Driver> Connection<D> {
             let what = match self.turn(session, context) {
                 // Among others after each exchange: there may be thousands in what has come.
                 Some(Turn::Again) => {
-                    *events += 1;
-                    if *events < EVENTS_PER_POLL {
+                    self.events += 1;
+                    if self.events < EVENTS_PER_POLL {
                         continue;
                     }
                     For::default()
                 }
                 Some(Turn::Yield(what)) => {
-                    *events = (*events).max(EVENTS_PER_POLL);
+                    self.events = self.events.max(EVENTS_PER_POLL);
                     what
                 }
                 Some(Turn::Wait(what)) => what,
@@ -98,12 +97,15 @@ impl<D: Driver> Connection<D> {
                 }
                 None => return Poll::Ready(Some(self.over(session))),
             };
-            *events += if session.io.writer.is_sharing() { EVENTS_PER_PART } else { 1 };
-            let is_enough = *events > EVENTS_PER_POLL;
+            self.events += if session.io.writer.is_sharing() { EVENTS_PER_PART } else { 1 };
+            if turn::take_asked() {
+                self.events = self.events.max(EVENTS_PER_POLL + 1);
+            }
+            let is_enough = self.events > EVENTS_PER_POLL;
             let before = session.io.reader.received();
             let event = ready!(self.wait_in_turn(session, what, is_enough, context));
             let came = session.io.reader.received().wrapping_sub(before);
-            *events = events.saturating_add(events_of(came));
+            self.events = self.events.saturating_add(events_of(came));
             if let Some(ended) = self.on_event(session, event) {
                 return Poll::Ready(Some(ended));
             }
@@ -144,6 +146,7 @@ impl<D: Driver> Connection<D> {
 
     /// Has the connection polled again when others have had their turn, and not before.
     fn others_first(&mut self, context: &mut Context<'_>) {
+        self.events = 0;
         let driver = &self.worker.driver;
         if D::IS_FAIR_TO_OTHERS {
             return driver.others_first(context);

@@ -323,7 +323,7 @@ impl Http1 {
         let states = Rc::clone(worker.application.states());
         let request = Request::new(head, body, states, Rc::clone(link.info));
         self.exchange.begin(target, request);
-        self.probes = Probes::default();
+        (self.probes, self.has_fed) = (Probes::default(), false);
         if let Poll::Ready(outcome) = self.poll_handler(link, context) {
             return self.respond(outcome, link);
         }

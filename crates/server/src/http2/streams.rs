@@ -165,9 +165,10 @@ impl Stream {
         (is_answering || is_called) && self.upload.is_open_ended()
     }
 
-    /// Keeps the head of a request for the access log whose handler will not be called.
+    /// Keeps the head of a request whose handler will not be called, for who counts it and for the access log.
     pub(super) fn keep_head(&mut self) {
         if let Step::Gather { head, .. } = &self.step {
+            self.exchange.tally.route(head.route());
             self.exchange.tally.keep(head);
         }
     }
