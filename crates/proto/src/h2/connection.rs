@@ -205,10 +205,7 @@ impl Connection {
 
     /// Resets a stream, for the server's own reasons.
     pub fn reset(&mut self, stream: StreamKey, code: Code, out: &mut Vec<u8>) {
-        if self.streams.get(stream).is_none() {
-            return;
-        }
-        self.excuse_what_is_under_way(stream);
+        let Some(_) = self.streams.get(stream) else { return };
         frame::write_reset(stream.id, code, out);
         self.close_stream(stream, Move::Reset, out);
     }
@@ -222,18 +219,9 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Reject> {
         self.answer_reset(limits, stream.id, reject, out)?;
-        self.excuse_what_is_under_way(stream);
         let is_known = !self.streams.at(stream.slot).leaving;
         self.close_stream(stream, Move::Reset, out);
         Ok(is_known.then_some(Event::Reset { stream, cause: Cause::Fault(reject) }))
-    }
-
-    /// Notes that an open stream is about to be reset: what its window allows may be on its way.
-    fn excuse_what_is_under_way(&mut self, stream: StreamKey) {
-        let state = self.streams.at(stream.slot);
-        if state.receives() {
-            self.budget.ended_early(state.window.max(0).cast_unsigned(), self.flow.target);
-        }
     }
 
     /// Writes a reset that the client has caused, and charges for it.
@@ -251,13 +239,16 @@ impl Connection {
         Ok(())
     }
 
-    /// Closes an open stream. Content that was held for it counts as consumed.
+    /// Closes an open stream. Content that was held for it counts as consumed; at a reset, more may be on its way.
     #[inline]
     pub(super) fn close_stream(&mut self, key: StreamKey, step: Move, out: &mut Vec<u8>) {
         self.queues.remove(&mut self.streams, key.slot);
         let stream = self.streams.at_mut(key.slot);
         self.flow.held -= stream.held;
         self.unfinished -= u16::from(stream.is_unfinished());
+        if step == Move::Reset && stream.receives() {
+            self.budget.ended_early(stream.window.max(0).cast_unsigned(), self.flow.target);
+        }
         stream.go(step);
         let closed = match step {
             Move::ReceiveEnd | Move::SendEnd => Closed::Ended,
