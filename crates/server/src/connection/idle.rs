@@ -15,24 +15,24 @@ impl<D: Driver> Connection<D> {
         if !self.stream.has_room() {
             return Poll::Ready(Ok(None));
         }
-        match self.stream.poll_recv(context) {
-            Poll::Ready(Ok(chunk)) if chunk.is_empty() => {
-                return Poll::Ready(Err(Ended::PeerClosed));
-            }
-            Poll::Ready(Ok(chunk)) => return Poll::Ready(Ok(Some(chunk))),
-            Poll::Ready(Err(error)) => return Poll::Ready(Err(Ended::Broken(error.kind()))),
-            Poll::Pending => {}
+        if let Poll::Ready(received) = self.stream.poll_recv(context) {
+            return Poll::Ready(match received {
+                Ok(chunk) if chunk.is_empty() => Err(Ended::PeerClosed),
+                Ok(chunk) => Ok(Some(chunk)),
+                Err(error) => Err(Ended::Broken(error.kind())),
+            });
         }
+        self.poll_end(context)
+    }
+
+    /// Waits for as long as there is patience with a connection on which nothing comes.
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<FirstBytes<D>> {
         let (worker, limits) = (&*self.worker, &self.entrance.door.limits);
         let is_new = match &self.http2 {
             None => self.protocol.waiting() == Waiting::FirstByte,
             Some(core) => core.is_new(),
         };
-        let patience = match (self.is_to_shake_hands(), is_new) {
-            (true, _) => limits.handshake_timeout,
-            (false, true) => limits.first_byte_timeout,
-            (false, false) => limits.idle_timeout,
-        };
+        let patience = self.patience(is_new);
         let since = Duration::from_millis(self.since);
         let end_of_life = limits.end_of_life(self.born());
         let drained = match worker.order() {
@@ -81,7 +81,7 @@ impl<D: Driver> Connection<D> {
             let left_at = worker.driver.left_at(since);
             if left_at > since {
                 self.since = milliseconds(left_at).max(self.since + 1);
-                return self.poll_idle(context);
+                return self.poll_end(context);
             }
             match core.filter(|_| gives_back < until) {
                 Some(core) => core.give_back(),
@@ -96,5 +96,15 @@ impl<D: Driver> Connection<D> {
             () if is_new => Ended::FirstByteLate,
             () => Ended::Idle,
         }))
+    }
+
+    /// For how long it may wait.
+    fn patience(&self, is_new: bool) -> Duration {
+        let limits = &self.entrance.door.limits;
+        match (self.is_to_shake_hands(), is_new) {
+            (true, _) => limits.handshake_timeout,
+            (false, true) => limits.first_byte_timeout,
+            (false, false) => limits.idle_timeout,
+        }
     }
 }

@@ -97,11 +97,7 @@ impl<D: Driver> Connection<D> {
                 }
                 None => return Poll::Ready(Some(self.over(session))),
             };
-            self.events += if session.io.writer.is_sharing() { EVENTS_PER_PART } else { 1 };
-            if turn::take_asked() {
-                self.events = self.events.max(EVENTS_PER_POLL + 1);
-            }
-            let is_enough = self.events > EVENTS_PER_POLL;
+            let is_enough = self.has_done_enough(session);
             let before = session.io.reader.received();
             let event = ready!(self.wait_in_turn(session, what, is_enough, context));
             let came = session.io.reader.received().wrapping_sub(before);
@@ -110,6 +106,15 @@ impl<D: Driver> Connection<D> {
                 return Poll::Ready(Some(ended));
             }
         }
+    }
+
+    /// Counts a turn of the protocol. Is it others' turn?
+    fn has_done_enough(&mut self, session: &Session<D>) -> bool {
+        self.events += if session.io.writer.is_sharing() { EVENTS_PER_PART } else { 1 };
+        if turn::take_asked() {
+            self.events = self.events.max(EVENTS_PER_POLL + 1);
+        }
+        self.events > EVENTS_PER_POLL
     }
 
     /// Waits until something happens, or until others have had their turn, if there were enough events.
