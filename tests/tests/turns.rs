@@ -135,16 +135,23 @@ fn application(done: &Done) -> App {
         });
         let _ = reading.await;
     };
-    let send = move |upgrade: WebSocketUpgrade| {
+    let send = move |upgrade: WebSocketUpgrade, Path((who, times)): Path<(String, usize)>| {
         let sent = Arc::clone(&sent);
         upgrade.compress(Compress::default()).on_upgrade(async move |socket| {
-            while socket.send("a small message, and many of them. ".repeat(6)).await.is_ok() {
-                sent.fetch_add(1, Ordering::Relaxed);
+            let sending = async move {
+                let text = "a small message, and many of them. ".repeat(times);
+                while socket.send(text.clone()).await.is_ok() {
+                    sent.fetch_add(1, Ordering::Relaxed);
+                }
+            };
+            match &*who {
+                "task" => drop(tokio::task::spawn_local(sending).await),
+                _ => sending.await,
             }
         })
     };
     App::new()
-        .get("/sends", send)
+        .get("/sends/{who}/{times}", send)
         .post("/parts/by-task", upload_by_task.body_limit(u64::MAX))
         .get("/done", move || told.load(Ordering::Relaxed).to_string())
         .get("/work", move || work(&worked))
@@ -263,17 +270,25 @@ fn packed_socket(running: &Running, path: &str) -> TcpStream {
 
 fn messages_that_are_compressed_let_others_have_their_turn(choice: DriverChoice) {
     let _one_at_a_time = ONE_AT_A_TIME.lock();
-    let Some(running) = start(choice) else { return };
-    let mut peer = packed_socket(&running, "/sends");
-    let reading = thread::spawn(move || {
-        let mut bytes = vec![0; 1 << 16];
-        while peer.read(&mut bytes).is_ok_and(|count| count > 0) {}
-    });
-    // A turn is some ten of them, where what waits for the peer would be thousands.
-    is_fair(&running, "/sends", 500);
-    running.handle().cut();
-    drop(running);
-    reading.join().expect("no panic");
+    // A turn is ten small ones, or a large one. What waits for the peer would be thousands, and what the connection
+    // does in a turn 64.
+    for (path, most) in [
+        ("/sends/handler/6", 500),
+        ("/sends/task/6", 500),
+        ("/sends/handler/20000", 40),
+        ("/sends/task/20000", 40),
+    ] {
+        let Some(running) = start(choice) else { return };
+        let mut peer = packed_socket(&running, path);
+        let reading = thread::spawn(move || {
+            let mut bytes = vec![0; 1 << 16];
+            while peer.read(&mut bytes).is_ok_and(|count| count > 0) {}
+        });
+        is_fair(&running, path, most);
+        running.handle().cut();
+        drop(running);
+        reading.join().expect("no panic");
+    }
 }
 
 fn messages_that_become_large_let_others_have_their_turn(choice: DriverChoice) {

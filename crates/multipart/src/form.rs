@@ -2,10 +2,14 @@
 
 use crate::multipart::Multipart;
 use crate::read::{self, Value};
+use peregrine_web::account::{Charge, Filling, filling};
 use peregrine_web::extract::{FromRequest, field_problem};
-use peregrine_web::{Problem, Request};
+use peregrine_web::{BodyError, Problem, Request};
 use serde::de::DeserializeOwned;
 use std::ops::{Deref, DerefMut};
+
+/// What a field takes beside its name and its content, while the rest of the form is read.
+const FIELD_BYTES: usize = size_of::<(String, Value)>();
 
 /// A form with files as a `T`, read whole: the last argument of a handler.
 ///
@@ -63,7 +67,7 @@ impl Multipart {
     /// # Errors
     /// As for [`MultipartForm`].
     pub async fn form<T: DeserializeOwned>(mut self) -> Result<T, Problem> {
-        let mut fields = Vec::new();
+        let (mut fields, mut charge) = (Vec::new(), Charge::new());
         while let Some(field) = self.next_field().await? {
             let name = field.name().to_owned();
             let value = if field.head().is_file() {
@@ -71,7 +75,15 @@ impl Multipart {
             } else {
                 Value::Text(field.text().await?)
             };
+            let bytes = match &value {
+                Value::Text(text) => text.capacity(),
+                Value::File(file) => file.as_slice().map_or(0, <[u8]>::len),
+            };
+            charge.set(charge.bytes() + FIELD_BYTES + name.capacity() + bytes);
             fields.push((name, value));
+            if filling() >= Filling::Full {
+                return Err(BodyError::Overloaded.into());
+            }
         }
         read::read(fields).map_err(|fault| {
             let path = fault.field.as_deref().unwrap_or(".");

@@ -314,8 +314,10 @@ impl Field<'_> {
     /// As [`Multipart::next_field`]; or the worker holds as much as it may.
     pub async fn bytes(mut self) -> Result<Bytes, Problem> {
         let Some(first) = self.chunk().await? else { return Ok(Bytes::new()) };
+        let mut charge = Charge::of(first.len());
         let Some(second) = self.chunk().await? else { return Ok(first) };
-        let (mut all, mut charge) = ([first, second].concat(), Charge::new());
+        let mut all = [first, second].concat();
+        charge.set(all.capacity());
         while let Some(piece) = self.chunk().await? {
             all.extend_from_slice(&piece);
             charge.set(all.capacity());

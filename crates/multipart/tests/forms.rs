@@ -333,3 +333,36 @@ fn a_large_file_is_kept_on_disk_and_is_the_same_whoever_reads_it() {
     let request = client.post("/").header("content-type", TYPE).pieces(pieces);
     assert_eq!(runtime.block_on(request.send()).status(), 200);
 }
+
+/// Each field is small, and all of them together are what is held.
+#[test]
+fn a_form_that_is_more_than_the_worker_may_hold_is_refused() {
+    use peregrine_web::account::{held, limit};
+
+    #[derive(Deserialize)]
+    struct Texts {
+        #[serde(rename = "text")]
+        texts: Vec<String>,
+        #[serde(default, rename = "file")]
+        files: Vec<Upload>,
+    }
+    let count = async |MultipartForm(form): MultipartForm<Texts>| {
+        format!("{} and {}", form.texts.len(), form.files.len())
+    };
+    let client = App::new().post("/", count).test();
+    let content = "x".repeat(9_000);
+    let texts = vec![("name=\"text\"", &*content); 20];
+    let mut files = vec![("name=\"file\"; filename=\"a\"", &*content); 20];
+    files.push(("name=\"text\"", "a"));
+    let before = held();
+    for (fields, told) in [(texts, "20 and 0"), (files, "1 and 20")] {
+        for pieces in [100, 5_000, 1_000_000] {
+            assert_eq!(in_pieces(&client, &form(&fields), pieces).text(), told);
+            limit(Some(before + 100_000));
+            let refused = in_pieces(&client, &form(&fields), pieces);
+            limit(None);
+            assert_eq!(refused.status(), 503, "{told} in pieces of {pieces}");
+            assert_eq!(held(), before);
+        }
+    }
+}

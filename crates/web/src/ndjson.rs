@@ -1,5 +1,6 @@
 //! JSON documents line by line, both ways.
 
+use crate::account::{Charge, Filling, filling};
 use crate::body::{Body, BodyError};
 use crate::extract::{FromRequest, json_of_line, media};
 use crate::problem::Problem;
@@ -62,6 +63,7 @@ pub struct NdJson<T> {
     line_bytes_max: usize,
     /// What came and is not read.
     bytes: BytesMut,
+    charge: Charge,
     /// How much of that was searched for the end of a line.
     searched: usize,
     number: u64,
@@ -76,6 +78,7 @@ impl<T: DeserializeOwned> NdJson<T> {
             body,
             line_bytes_max: LINE_BYTES_MAX,
             bytes: BytesMut::new(),
+            charge: Charge::new(),
             searched: 0,
             number: 0,
             unbroken: 0,
@@ -97,6 +100,7 @@ impl<T: DeserializeOwned> NdJson<T> {
     }
 
     fn poll_line(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T, Problem>>> {
+        let mut has_grown = false;
         loop {
             if self.unbroken >= LINES_PER_TURN {
                 self.unbroken = 0;
@@ -114,6 +118,10 @@ impl<T: DeserializeOwned> NdJson<T> {
             if self.is_over {
                 return Poll::Ready(None);
             }
+            if has_grown && filling() >= Filling::Full {
+                self.end();
+                return Poll::Ready(Some(Err(BodyError::Overloaded.into())));
+            }
             let polled = Pin::new(&mut self.body).poll_frame(context);
             if polled.is_pending() {
                 // Others have their turn.
@@ -123,6 +131,8 @@ impl<T: DeserializeOwned> NdJson<T> {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         self.bytes.extend_from_slice(&data);
+                        self.charge.set(self.bytes.capacity());
+                        has_grown = true;
                     }
                 }
                 Some(Err(error)) => {
@@ -154,6 +164,11 @@ impl<T: DeserializeOwned> NdJson<T> {
         if end.is_some() {
             self.bytes.advance(1);
         }
+        if self.bytes.is_empty() {
+            // A line may be long in coming, and takes its memory with it.
+            self.bytes = BytesMut::new();
+        }
+        self.charge.set(self.bytes.capacity());
         self.searched = 0;
         self.number += 1;
         Some(Ok(line))
@@ -168,6 +183,7 @@ impl<T: DeserializeOwned> NdJson<T> {
         self.is_over = true;
         self.body = Body::empty();
         self.bytes = BytesMut::new();
+        self.charge.set(0);
         self.searched = 0;
     }
 }
@@ -327,6 +343,19 @@ mod tests {
         }
         assert_eq!(read(&[], 5), []);
         assert_eq!(read(&["\n\n"], 5), []);
+    }
+
+    #[test]
+    fn a_line_that_is_more_than_the_worker_may_hold_is_refused() {
+        use crate::account::{held, limit};
+        let before = held();
+        limit(Some(before + 3_000));
+        let part = "9".repeat(1_000).leak();
+        let read = read(&[part, part, part, part, part, "\n1\n"], 10_000);
+        limit(None);
+        assert_eq!(read.len(), 1, "{read:?}");
+        assert!(matches!(&read[0], Err((503, _))), "{read:?}");
+        assert_eq!(held(), before);
     }
 
     #[test]

@@ -298,7 +298,7 @@ impl Conversation {
     }
 
     fn poll(&mut self, handler: &mut dyn Handler, context: &mut Context<'_>) -> Poll<()> {
-        self.shared.with(|state| state.begin(context));
+        let was_used_up = self.shared.with(|state| state.begin(context));
         for _ in 0..ROUNDS_MAX {
             self.shared.with(|state| state.look_at_unsent());
             // What is here was said in time.
@@ -316,13 +316,14 @@ impl Conversation {
                 }
                 return Poll::Ready(());
             }
+            // Also where nothing is left to do: who sends may go on as soon as the server takes what it has sent.
+            if was_used_up || self.shared.with(|state| state.has_done_enough()) {
+                break;
+            }
             let is_changed = self.shared.with(|state| state.take_change());
             if !is_changed && !may_have_more && !self.is_set {
                 self.shared.with(|state| state.pause());
                 return Poll::Pending;
-            }
-            if self.shared.with(|state| state.has_done_enough()) {
-                break;
             }
         }
         self.shared.with(|state| state.pause());

@@ -24,9 +24,11 @@ impl Share {
         Self { done: 0, packs_from }
     }
 
-    /// Others have had their turn.
-    pub(crate) fn begin(&mut self) {
+    /// Begins a new one. True if the one before was used up.
+    pub(crate) fn begin(&mut self) -> bool {
+        let was_used_up = self.is_used_up();
         self.done = 0;
+        was_used_up
     }
 
     /// A message came that costs so much.

@@ -315,12 +315,13 @@ impl State {
 
 /// What the conversation does.
 impl State {
-    pub(crate) fn begin(&mut self, context: &Context<'_>) {
+    /// A poll begins. True if a share was used up elsewhere since the last one.
+    pub(crate) fn begin(&mut self, context: &Context<'_>) -> bool {
         if !self.conversation.will_wake(context.waker()) {
             self.conversation.clone_from(context.waker());
         }
         self.is_running = true;
-        self.share.begin();
+        self.share.begin()
     }
 
     pub(crate) fn pause(&mut self) {
