@@ -2,10 +2,9 @@
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use peregrine_web::account::Charge;
+use peregrine_web::account::{Charge, Filling, filling};
 use peregrine_web::turn::others_first;
 use peregrine_web::{Body, BodyError};
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
@@ -18,7 +17,8 @@ const FRAMES_PER_TURN: u32 = 32;
 pub(crate) enum Gathered {
     /// All of the content.
     Whole(Bytes),
-    /// It was too much, took too long, had trailers, broke off, or ended before the length that it promised: the body, as it was.
+    /// It was too much, took too long, had trailers, broke off, ended before the length that it promised, or came when the worker
+    /// holds as much as it may: the body, as it was.
     Other(Body),
 }
 
@@ -33,7 +33,7 @@ pub(crate) async fn gather(mut body: Body, bytes_max: u64, time_max: Option<Dura
         Err(body) => body,
     };
     let promised = body.length();
-    let (mut frames, mut read, mut charge) = (VecDeque::new(), 0, Charge::new());
+    let (mut held, mut last, mut charge) = (Held::default(), None, Charge::new());
     // Without a runtime, in tests, there is no clock to be had.
     let time_max = time_max.filter(|_| tokio::runtime::Handle::try_current().is_ok());
     let mut alarm = pin!(time_max.map(tokio::time::sleep));
@@ -58,36 +58,72 @@ pub(crate) async fn gather(mut body: Body, bytes_max: u64, time_max: Option<Dura
             Some(None) => {
                 is_over = true;
                 // The answer to HEAD may have the length of what a GET would bring, and nothing else.
-                break promised.is_none_or(|length| length == read);
+                break promised.is_none_or(|length| length == held.length());
             }
-            Some(Some(frame)) => {
-                let data = frame.as_ref().ok().and_then(Frame::data_ref);
-                let is_data = data.is_some();
-                read += data.map_or(0, |data| data.len() as u64);
-                frames.push_back(frame);
-                charge.set(usize::try_from(read).unwrap_or(usize::MAX));
-                if !is_data || read > bytes_max {
+            Some(Some(frame)) => match frame.map(Frame::into_data) {
+                Ok(Ok(data)) => {
+                    held.add(data);
+                    charge.set(held.memory_bytes());
+                    if held.length() > bytes_max || filling() >= Filling::Full {
+                        break false;
+                    }
+                }
+                Ok(Err(trailers)) => {
+                    last = Some(Ok(trailers));
                     break false;
                 }
-            }
+                Err(error) => {
+                    last = Some(Err(error));
+                    break false;
+                }
+            },
         }
     };
-    if !is_whole {
-        return Gathered::Other(Body::new(Replayed { frames, rest: body, is_over, charge }));
+    let read = held.into_bytes();
+    if is_whole {
+        return Gathered::Whole(read);
     }
-    let mut pieces = frames.into_iter().filter_map(|frame| frame.ok()?.into_data().ok());
-    let first = pieces.next().unwrap_or_default();
-    let Some(second) = pieces.next() else { return Gathered::Whole(first) };
-    let mut all = Vec::with_capacity(usize::try_from(read).unwrap_or_default());
-    all.extend_from_slice(&first);
-    all.extend_from_slice(&second);
-    pieces.for_each(|piece| all.extend_from_slice(&piece));
-    Gathered::Whole(all.into())
+    Gathered::Other(Body::new(Replayed { read, last, rest: body, is_over, charge }))
+}
+
+/// Content that was read. Pieces are put together as they come: each by itself would cost more than a byte that it has.
+#[derive(Default)]
+struct Held {
+    /// The only piece so far, which is not copied.
+    first: Bytes,
+    all: Vec<u8>,
+}
+
+impl Held {
+    fn add(&mut self, piece: Bytes) {
+        if self.length() == 0 {
+            self.first = piece;
+            return;
+        }
+        let first = std::mem::take(&mut self.first);
+        self.all.reserve(first.len() + piece.len());
+        self.all.extend_from_slice(&first);
+        self.all.extend_from_slice(&piece);
+    }
+
+    fn length(&self) -> u64 {
+        (self.first.len() + self.all.len()) as u64
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.first.len() + self.all.capacity()
+    }
+
+    fn into_bytes(self) -> Bytes {
+        if self.all.is_empty() { self.first } else { self.all.into() }
+    }
 }
 
 /// What was read already, and then the rest.
 struct Replayed {
-    frames: VecDeque<Result<Frame<Bytes>, BodyError>>,
+    read: Bytes,
+    /// What came after that, if it was no data.
+    last: Option<Result<Frame<Bytes>, BodyError>>,
     rest: Body,
     /// Has the rest ended already?
     is_over: bool,
@@ -102,24 +138,80 @@ impl HttpBody for Replayed {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match self.frames.pop_front() {
-            Some(frame) => Poll::Ready(Some(frame)),
-            None => {
-                self.charge.set(0);
-                if self.is_over {
-                    return Poll::Ready(None);
-                }
-                Pin::new(&mut self.rest).poll_frame(context)
-            }
+        let read = std::mem::take(&mut self.read);
+        if !read.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(read))));
         }
+        self.charge.set(0);
+        if let Some(last) = self.last.take() {
+            return Poll::Ready(Some(last));
+        }
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        Pin::new(&mut self.rest).poll_frame(context)
     }
 
     fn size_hint(&self) -> SizeHint {
-        let read = self.frames.iter().filter_map(|frame| frame.as_ref().ok()?.data_ref());
-        let read: u64 = read.map(|data| data.len() as u64).sum();
         match self.rest.size_hint().exact() {
-            Some(rest) => SizeHint::with_exact(read + rest),
+            Some(rest) => SizeHint::with_exact(self.read.len() as u64 + rest),
             None => SizeHint::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peregrine_web::account::{held, limit};
+    use peregrine_web::test::block_on;
+
+    /// A body of so many pieces, without a length.
+    fn body(pieces: usize, piece: &'static [u8]) -> Body {
+        struct Pieces(usize, &'static [u8]);
+        impl HttpBody for Pieces {
+            type Data = Bytes;
+            type Error = BodyError;
+
+            fn poll_frame(
+                mut self: Pin<&mut Self>,
+                _: &mut Context<'_>,
+            ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+                let Some(left) = self.0.checked_sub(1) else { return Poll::Ready(None) };
+                self.0 = left;
+                Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(self.1)))))
+            }
+        }
+        Body::new(Pieces(pieces, piece))
+    }
+
+    #[test]
+    fn small_pieces_take_no_more_than_their_bytes_and_are_all_there() {
+        let before = held();
+        for (pieces, piece) in [(10_000, &b"x"[..]), (10_000, b""), (1, b"only"), (0, b"")] {
+            let all = piece.repeat(pieces);
+            let whole = block_on(gather(body(pieces, piece), 10_000, None));
+            assert!(matches!(&whole, Gathered::Whole(read) if *read == all), "{pieces}");
+            // Too much is sent as it came.
+            let most = all.len().saturating_sub(1) as u64;
+            let Gathered::Other(other) = block_on(gather(body(pieces, piece), most, None)) else {
+                assert_eq!(most, all.len() as u64, "nothing is not too much");
+                continue;
+            };
+            assert!(held() - before <= 2 * all.len(), "{} bytes are held", held() - before);
+            let other = block_on(other.into_bytes(u64::MAX)).expect("nothing is wrong with it");
+            assert_eq!(other, all);
+        }
+        assert_eq!(held(), before);
+    }
+
+    #[test]
+    fn where_the_worker_holds_as_much_as_it_may_nothing_is_gathered() {
+        limit(Some(held() + 5_000));
+        let gathered = block_on(gather(body(10_000, b"x"), 100_000, None));
+        limit(None);
+        let Gathered::Other(other) = gathered else { panic!("there is no room for it") };
+        let other = block_on(other.into_bytes(u64::MAX)).expect("nothing is wrong with it");
+        assert_eq!(other.len(), 10_000);
     }
 }

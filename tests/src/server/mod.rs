@@ -407,6 +407,7 @@ macro_rules! server_on_kernel {
                 kernel::handlers_may_use_blocking_threads,
                 kernel::a_handler_that_blocks_its_thread_is_noticed,
                 kernel::no_peer_is_late_because_its_worker_stood_still,
+                kernel::the_silent_are_closed_beside_handlers_that_block,
                 kernel::blocking_functions_that_outlive_their_request_are_waited_for,
                 kernel::idle_blocking_threads_do_not_hold_the_end_up,
                 kernel::a_blocking_function_without_an_end_does_not_hold_the_end_up,

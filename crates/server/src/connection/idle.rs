@@ -78,9 +78,8 @@ impl<D: Driver> Connection<D> {
             {
                 return Poll::Ready(Ok(Some(chunk)));
             }
-            let left_at = worker.driver.left_at(since);
-            if left_at > since {
-                self.since = milliseconds(left_at).max(self.since + 1);
+            if std::mem::take(&mut self.is_leaving) {
+                self.since = milliseconds(worker.driver.left_at(since));
                 return self.poll_end(context);
             }
             match core.filter(|_| gives_back < until) {

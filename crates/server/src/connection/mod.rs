@@ -86,6 +86,8 @@ pub(crate) struct Connection<D: Driver> {
     alarm: Alarm,
     /// When the handshake or the last exchange ended.
     since: u64,
+    /// It is not known yet when the last answer left.
+    is_leaving: bool,
     /// What takes the place of `protocol` on a connection of HTTP/2, while it is idle.
     http2: Option<Box<Core>>,
     protocol: h1::Connection,
@@ -139,6 +141,7 @@ impl<D: Driver> Connection<D> {
             open,
             born: now,
             since: now,
+            is_leaving: false,
             session: None,
             client,
             by_wicket,
@@ -206,6 +209,7 @@ impl<D: Driver> Future for Connection<D> {
                     this.open.moves(if is_http2 { Place::Http2Idle } else { Place::Http1Idle });
                     if has_progressed {
                         this.since = milliseconds(this.worker.driver.now());
+                        this.is_leaving = true;
                     }
                 }
                 Poll::Ready(Some(ended)) => return this.ends(session, &ended),

@@ -81,6 +81,36 @@ pub async fn no_peer_is_late_because_its_worker_stood_still<B: Bench>(bench: &B)
     server.ended().await;
 }
 
+/// Who says nothing is closed in time, also where handlers block their worker turn after turn.
+pub async fn the_silent_are_closed_beside_handlers_that_block<B: Bench>(bench: &B) {
+    let time = Duration::from_millis(700);
+    let limits = Limits { first_byte_timeout: time, idle_timeout: time, ..limits() };
+    let server = bench.start(limits, None, Shared::default().app());
+    let (new, mut kept) = (Peer::new(server.connect()), Peer::new(server.connect()));
+    kept.expect_alive().await;
+    let (mut silent, mut busy, mut answers) = (vec![new, kept], Peer::new(server.connect()), 0);
+    while !silent.is_empty() {
+        busy.get("/block/120");
+        assert_eq!(busy.reply().await.text(), "blocked");
+        answers += 1;
+        assert!(answers < 60, "{} are there still", silent.len());
+        let mut left = Vec::new();
+        for mut peer in silent {
+            match peer.more(Duration::ZERO).await {
+                Ok(came) => {
+                    assert_eq!(came, None);
+                    left.push(peer);
+                }
+                Err(is_in_order) => assert!(is_in_order),
+            }
+        }
+        silent = left;
+    }
+    drop(busy);
+    server.shut_down();
+    server.ended().await;
+}
+
 /// Functions that outlive their request go on, and the server's end waits for theirs.
 pub async fn blocking_functions_that_outlive_their_request_are_waited_for<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
