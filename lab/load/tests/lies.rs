@@ -123,7 +123,8 @@ fn plan(address: SocketAddr, engine: EngineKind) -> Plan {
     Plan {
         connections: 3,
         requests_max: 30,
-        timeout: Duration::from_millis(300),
+        // So long no thread of this test is without a turn, on a machine with much else to do.
+        timeout: Duration::from_secs(2),
         engine: Some(engine),
         ..Plan::new(address, question)
     }
@@ -244,9 +245,9 @@ fn an_open_loop_counts_the_wait_for_a_connection() {
 fn timeouts_stay_in_the_histogram_as_long_as_the_timeout() {
     for engine in engines() {
         let outcome = outcome(&Plan { requests_max: 3, ..plan(liar(Lie::Silence), engine) });
-        assert_eq!(outcome.faults.count(Fault::Timeout), 3);
+        assert_eq!(outcome.faults.count(Fault::Timeout), 3, "{}", outcome.faults);
         assert_eq!((outcome.latency.count(), outcome.latency.censored()), (3, 3));
-        assert!(outcome.latency.percentile(50.0).nanoseconds.unwrap() >= 299_000_000);
+        assert!(outcome.latency.percentile(50.0).nanoseconds.unwrap() >= 1_999_000_000);
     }
 }
 

@@ -418,12 +418,15 @@ impl<'a> Worker<'a> {
         let mut now_ns = self.now_ns();
         let drain_ns = DRAIN_NS.min(nanoseconds(self.plan.timeout) + LOOK_NS_MAX);
         let end_ns = now_ns + if is_stopped { 0 } else { drain_ns };
-        while self.lanes.judge.under_way > 0 && now_ns < end_ns {
+        // The last look is after the end: this thread may have been without a turn until then.
+        loop {
             let next_ns = now_ns + self.look(now_ns);
+            if self.lanes.judge.under_way == 0 || now_ns >= end_ns {
+                return Ok(());
+            }
             self.turn(next_ns.min(end_ns))?;
             now_ns = self.now_ns();
         }
-        Ok(())
     }
 }
 
