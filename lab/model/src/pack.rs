@@ -4,8 +4,8 @@
 //! that `xz -dc runs.json.xz` shows it. Every counter of every block is in it, and so is every
 //! verdict and check. Of latencies each block keeps a few quantiles, and each contender one
 //! histogram over all of its blocks, thinned to the classes that a report needs. Times that no
-//! verdict rests on are rounded: starts to a millisecond, waits and user time to a microsecond. A
-//! report on the packed runs is the report on the runs.
+//! verdict rests on are rounded: starts to a millisecond, waits and parts of the server's time to a
+//! microsecond. A report on the packed runs is the report on the runs.
 //!
 //! The blocks of a run stand as columns, one array for each field: that is smaller, and a table of
 //! it is one call in most tools.
@@ -47,16 +47,12 @@ impl RunFile {
         names.dedup();
         for name in names {
             let latency = self.latency_of(&name).thinned();
-            let own = self.blocks.iter_mut().filter(|block| block.contender == name);
-            let mut users: Vec<&mut u64> =
-                own.filter_map(|block| block.server_user_ns.as_mut()).collect();
-            if let Some((last_ns, others)) = users.split_last_mut() {
-                for user_ns in others {
-                    // The sum is what counts: the last block gets what the others lose.
-                    **last_ns += **user_ns % MICROSECOND_NS;
-                    **user_ns = rounded(**user_ns, MICROSECOND_NS);
-                }
-            }
+            round_all_but_one(self.blocks.iter_mut().filter_map(|block| {
+                block.server_user_ns.as_mut().filter(|_| block.contender == name)
+            }));
+            round_all_but_one(self.blocks.iter_mut().filter_map(|block| {
+                block.server_busiest_ns.as_mut().filter(|_| block.contender == name)
+            }));
             if latency.count() > 0 {
                 self.latencies.insert(name, latency);
             }
@@ -67,9 +63,6 @@ impl RunFile {
             }
             block.started_ns = rounded(block.started_ns, MILLISECOND_NS);
             block.server_wait_ns = rounded(block.server_wait_ns, MICROSECOND_NS);
-            if let Some(busiest_ns) = &mut block.server_busiest_ns {
-                *busiest_ns = rounded(*busiest_ns, MICROSECOND_NS);
-            }
         }
         self.schema = SCHEMA;
         self
@@ -166,6 +159,16 @@ fn blocks(columns: BTreeMap<String, Vec<Value>>) -> serde_json::Result<Vec<Block
         }
     }
     blocks.into_iter().map(|fields| Block::deserialize(Value::Object(fields))).collect()
+}
+
+/// Rounds times of which a report shows the sum: the last one gets what the others lose.
+fn round_all_but_one<'a>(times_ns: impl Iterator<Item = &'a mut u64>) {
+    let mut times_ns: Vec<&mut u64> = times_ns.collect();
+    let Some((last_ns, others)) = times_ns.split_last_mut() else { return };
+    for time_ns in others {
+        **last_ns += **time_ns % MICROSECOND_NS;
+        **time_ns = rounded(**time_ns, MICROSECOND_NS);
+    }
 }
 
 fn rounded(nanoseconds: u64, unit: u64) -> u64 {

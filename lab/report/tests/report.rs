@@ -434,3 +434,14 @@ fn packed_runs_are_reported_as_the_runs_are() {
         assert_eq!(before.forest_svg(), after.forest_svg());
     }
 }
+
+#[test]
+fn short_and_uneven_runs_are_reported_packed_as_they_are() {
+    for seed in 0..200 {
+        let files = [synthetic::uneven(seed)];
+        let packed = [files[0].clone().packed()];
+        let (before, after) = (Report::new(&files), Report::new(&packed));
+        assert_eq!(before.markdown(), after.markdown(), "seed {seed}");
+        assert_eq!(before.html(), after.html(), "seed {seed}");
+    }
+}

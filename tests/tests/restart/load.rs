@@ -89,8 +89,8 @@ impl Load {
         // What was asked again was not begun the first time.
         let begun = fs::read_to_string(program.folder().join("begun")).expect("it was written");
         let again = told.again.lock().expect("no panic");
-        let twice = begun.lines().filter_map(|line| line.parse().ok());
-        let twice: Vec<u64> = twice.filter(|number| again.contains(number)).collect();
+        let begun = begun.lines().map(|line| line.parse().expect("a number on each line"));
+        let twice: Vec<u64> = begun.filter(|number| again.contains(number)).collect();
         assert!(twice.is_empty(), "begun, and not answered: {twice:?}");
         let (answered, connected) = (&told.answered, &told.connected);
         say(&format!("{answered:?} answered on {connected:?} connections, {} again", again.len()));

@@ -20,6 +20,11 @@ const KINDS: [&str; 6] = ["connect", "malformed", "reset", "timeout", "wrong bod
 struct Noise(u64);
 
 impl Noise {
+    /// Below the bound.
+    fn below(&mut self, bound: u64) -> u64 {
+        ((self.next() + 1.0) / 2.0 * bound as f64) as u64
+    }
+
     /// Around zero, within one.
     fn next(&mut self) -> f64 {
         let mut sum = 0.0;
@@ -305,6 +310,36 @@ pub(crate) fn one() -> Vec<RunFile> {
     file.blocks.retain(|block| block.contender == "peregrine");
     file.again = None;
     vec![file]
+}
+
+/// A few short blocks whose times end in no round digits, as on a busy machine.
+pub(crate) fn uneven(seed: u64) -> RunFile {
+    let servers = [Server("hyper", 6.18, 1.17), Server("peregrine", 4.63, 0.1)];
+    let shape = Shape {
+        name: "uneven",
+        scenario: "get-json",
+        connections: 4,
+        rate: None,
+        servers: &servers,
+        blocks: 6,
+    };
+    let mut file = run(&shape);
+    let mut noise = Noise(seed);
+    for block in &mut file.blocks {
+        block.started_ns += noise.below(1_000_000);
+        block.server_wait_ns = noise.below(10_000);
+        block.requests = 1 + noise.below(40);
+        block.server_cpu_ns = 20_000 + noise.below(200_000);
+        block.server_user_ns = Some(noise.below(block.server_cpu_ns));
+        block.server_busiest_ns = Some(noise.below(block.server_cpu_ns));
+        block.latency = (noise.below(3) > 0).then(|| {
+            let values = (0..noise.below(30)).map(|_| (noise.below(3_000_000), noise.below(9)));
+            let mut latency = Histogram::new(values.collect::<Vec<_>>());
+            latency.censored = noise.below(2);
+            latency
+        });
+    }
+    file
 }
 
 /// Five contenders, several scenarios, and everything that a report can hold.
