@@ -40,9 +40,12 @@ pub(super) fn pack(wanted: &options::Pack) -> Result<Exit, Failure> {
     let packed = pack::read(&bytes)
         .map_err(|error| Failure::usage(format!("{}: {error}", wanted.runs.display())))?;
     let [before, after] = [&files, &packed].map(|files| Report::new(files).markdown());
+    let mut lines = before.lines().zip(after.lines());
     if before != after {
+        let (before, after) = lines.find(|(before, after)| before != after).unwrap_or_default();
         return Err(Failure::usage(format!(
-            "{}: the report on the packed runs would be another one; nothing was written",
+            "{}: the report on the packed runs would be another one; nothing was written. This is a \
+             fault of the lab, please report it: \"{before}\" would be \"{after}\"",
             wanted.runs.display()
         )));
     }
