@@ -1,6 +1,6 @@
 //! Where sessions are kept.
 
-use crate::clock::now;
+use crate::clock::{now, seconds};
 use crate::session::BEGUN;
 use peregrine_web::cookies::CookieKeys;
 use serde::{Deserialize, Serialize};
@@ -26,8 +26,10 @@ pub(crate) enum Backend {
 pub(crate) struct Loaded {
     /// Of a session that is there.
     pub(crate) id: Option<Id>,
-    /// Where there is one: when it ends unless it is used.
+    /// Where there is one: when it ends unless it is used again.
     pub(crate) expiry: Option<OffsetDateTime>,
+    /// Its use was written down when it was loaded, so that it ends later than its cookie says.
+    pub(crate) is_prolonged: bool,
     /// The request had a cookie, whatever it was worth.
     pub(crate) has_cookie: bool,
 }
@@ -54,38 +56,35 @@ impl Backend {
         }))
     }
 
-    /// Keeps a session that has no id yet, under one that nobody knows. The value of its cookie.
-    pub(crate) async fn create(
-        &self,
-        name: &str,
-        mut record: Record,
-    ) -> session_store::Result<String> {
+    /// Keeps a session that has no id yet, under one that nobody knows.
+    pub(crate) async fn create(&self, record: &mut Record) -> session_store::Result<()> {
         match self {
-            Self::Store(store) => {
-                store.create(&mut record).await?;
-                Ok(record.id.to_string())
-            }
-            Self::Cookie(keys) => sealed(keys, name, &record),
+            Self::Store(store) => store.create(record).await,
+            Self::Cookie(_) => Ok(()),
         }
     }
 
-    /// Keeps a session that was there already. The value of its cookie; none if the session has ended meanwhile.
-    pub(crate) async fn save(
-        &self,
-        name: &str,
-        record: Record,
-    ) -> session_store::Result<Option<String>> {
+    /// Keeps a session that is there. Stores keep whatever they are given: [`is_there`](Self::is_there) tells whether it has ended meanwhile.
+    pub(crate) async fn save(&self, record: &Record) -> session_store::Result<()> {
         match self {
-            Self::Store(store) => {
-                // Stores keep whatever they are given. A request may take long, as slowly as its client sends the body:
-                // a session from which the visitor has logged out meanwhile must not come back.
-                if store.load(&record.id).await?.is_none() {
-                    return Ok(None);
-                }
-                store.save(&record).await?;
-                Ok(Some(record.id.to_string()))
-            }
-            Self::Cookie(keys) => sealed(keys, name, &record).map(Some),
+            Self::Store(store) => store.save(record).await,
+            Self::Cookie(_) => Ok(()),
+        }
+    }
+
+    /// Is the session still there? A cookie is, wherever it has gone.
+    pub(crate) async fn is_there(&self, id: Id) -> session_store::Result<bool> {
+        match self {
+            Self::Store(store) => Ok(store.load(&id).await?.is_some()),
+            Self::Cookie(_) => Ok(true),
+        }
+    }
+
+    /// What the cookie of a session has in it.
+    pub(crate) fn value(&self, name: &str, record: &Record) -> session_store::Result<String> {
+        match self {
+            Self::Store(_) => Ok(record.id.to_string()),
+            Self::Cookie(keys) => sealed(keys, name, record),
         }
     }
 
@@ -102,10 +101,7 @@ impl Backend {
 struct Kept<D>(i64, D);
 
 fn sealed(keys: &CookieKeys, name: &str, record: &Record) -> session_store::Result<String> {
-    let expiry = record.expiry_date;
-    // A session that has begun a second lives to its end: cut off, it would end before its time, or never live. There is no second
-    // after the last one that can be told.
-    let ends_at = expiry.saturating_add(Duration::nanoseconds(999_999_999)).unix_timestamp();
+    let ends_at = seconds(record.expiry_date);
     let text = serde_json::to_string(&Kept(ends_at, &record.data))
         .map_err(|error| session_store::Error::Encode(error.to_string()))?;
     Ok(keys.seal(name, &text))

@@ -14,3 +14,9 @@ pub(crate) fn now() -> OffsetDateTime {
     let now = now.saturating_add(LATER.get());
     now
 }
+
+/// Whole seconds since 1970, rounded up: a session that has begun a second lives to its end. Cut off, it would end before its time, or
+/// never live. There is no second after the last one that can be told.
+pub(crate) fn seconds(time: OffsetDateTime) -> i64 {
+    time.saturating_add(time::Duration::nanoseconds(999_999_999)).unix_timestamp()
+}

@@ -28,16 +28,19 @@ const FLASHES_MAX: usize = 16;
 /// `Option<Session>` is `None`. It is loaded when a handler first asks for it, and saved before the response leaves; after that, changes are lost. A
 /// visitor of whom nothing is remembered has no cookie, and nothing in the store.
 ///
-/// Of two requests of a visitor at the same time, the one that is answered last says what is kept.
+/// Of two requests of a visitor at the same time that change it, the one that is answered last says what is kept.
 #[derive(Clone)]
 pub struct Session(pub(crate) Rc<RefCell<State>>);
 
+#[derive(Clone)]
 pub(crate) struct State {
     pub(crate) loaded: Loaded,
     pub(crate) data: HashMap<String, Value>,
     pub(crate) change: Change,
     /// Gets another id, whatever else becomes of it.
     pub(crate) is_renewed: bool,
+    /// Nothing is left in it of the session that was loaded.
+    pub(crate) is_new: bool,
 }
 
 /// What becomes of the session when the request is over.
@@ -123,6 +126,7 @@ impl Session {
         let mut state = self.0.borrow_mut();
         state.data.clear();
         state.is_renewed = true;
+        state.is_new = true;
         state.change = Change::Destroyed;
     }
 
@@ -192,7 +196,8 @@ async fn current(parts: &mut Parts) -> Result<Option<Session>, Problem> {
         return Ok(Some(session));
     }
     let (loaded, data) = settings.load(&parts.head).await?;
-    let state = State { loaded, data, change: Change::None, is_renewed: false };
+    let is_new = loaded.id.is_none();
+    let state = State { loaded, data, change: Change::None, is_renewed: false, is_new };
     let session = Session(Rc::new(RefCell::new(state)));
     // Somebody else may have loaded it meanwhile: there is one for a request.
     Ok(with_held(|held| held.session.get_or_insert(session).clone()))

@@ -1,9 +1,9 @@
 //! The middleware.
 
 use crate::backend::{Backend, Data, Loaded, begun};
-use crate::clock::now;
+use crate::clock::{now, seconds};
 use crate::cookie::{self, Secure};
-use crate::session::{BEGUN, Change, HELD, Held, Session};
+use crate::session::{BEGUN, Change, HELD, Held, Session, State};
 use http::header::{CACHE_CONTROL, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
 use peregrine_web::cookies::{CookieKeys, SameSite};
@@ -51,9 +51,10 @@ const BYTES_MAX: usize = 64 * 1024;
 /// | [`absolute`](Self::absolute): ends in any case | 30 days |
 /// | [`bytes_max`](Self::bytes_max): what one may remember | 64 KiB of JSON; in cookies what fits into one, somewhat less than 3 KiB |
 ///
-/// Using a session keeps it from ending for want of use; that is written down when a tenth of the time is over, not with every request.
+/// Using a session keeps it from ending for want of use; that is written down when it is loaded and a tenth of the time is over, not with every request.
 /// A session is saved before the response leaves. If that fails, the response is a problem of status 500 in its place, so that nobody
-/// believes what was not kept. What a request does to a session that another one ends meanwhile is lost. An id that a browser brings counts only if the store has it; new sessions always have new ones. Responses of handlers
+/// believes what was not kept; so it is where a request takes longer than the session lives, and changed it. What a request does to a session that another one ends meanwhile is lost,
+/// [`Session::regenerate`] too; stores cannot look and write in one step, so that this does not cover the moment between the two. An id that a browser brings counts only if the store has it; new sessions always have new ones. Responses of handlers
 /// that asked for a session have `Cache-Control: private`, unless they say something else, and `Vary: Cookie`.
 #[derive(Clone, Debug)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
@@ -92,6 +93,11 @@ impl Sessions {
         };
         let (idle, absolute) = (Duration::DAY, Duration::days(30));
         Self(Rc::new(Settings { backend, cookie, idle, absolute, bytes_max: BYTES_MAX }))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.0
     }
 
     fn set(mut self, set: impl FnOnce(&mut Settings)) -> Self {
@@ -152,12 +158,16 @@ impl Settings {
         let record = self.backend.load(&self.cookie.name, value, self.absolute).await;
         let record = record.map_err(|error| failed("a session could not be loaded", &error))?;
         let loaded = Loaded { has_cookie: true, ..Loaded::default() };
-        Ok(match record {
-            Some(Record { id, data, expiry_date }) => {
-                (Loaded { id: Some(id), expiry: Some(expiry_date), ..loaded }, data)
-            }
-            None => (loaded, Data::default()),
-        })
+        let Some(mut record) = record else { return Ok((loaded, Data::default())) };
+        let expiry = self.stamp(&mut record.data);
+        // Now, not when the request is over: that may take long, and another one may have changed it or ended it by then.
+        let is_prolonged = expiry - record.expiry_date >= self.idle / 10;
+        if is_prolonged {
+            record.expiry_date = expiry;
+            self.backend.save(&record).await.map_err(unsaved)?;
+        }
+        let Record { id, data, expiry_date } = record;
+        Ok((Loaded { id: Some(id), expiry: Some(expiry_date), is_prolonged, ..loaded }, data))
     }
 
     /// Keeps what became of the session. The field that tells the browser, if there is something to tell.
@@ -166,44 +176,47 @@ impl Settings {
         session: &Session,
         is_secure: bool,
     ) -> Result<Option<HeaderValue>, Problem> {
-        if self.is_kept_as_it_is(session) {
+        let State { loaded, mut data, change, is_renewed, is_new } = session.0.borrow().clone();
+        if change == Change::None && !loaded.is_prolonged {
             return Ok(None);
         }
-        let (loaded, data, change, is_renewed) = {
-            let state = session.0.borrow();
-            (state.loaded.clone(), state.data.clone(), state.change, state.is_renewed)
-        };
-        let is_empty = session.is_empty();
-        let failed = |error| failed("a session could not be saved", &error);
-        if change == Change::Destroyed || (is_empty && change == Change::Changed) {
+        if change == Change::Destroyed || (session.is_empty() && change == Change::Changed) {
             if let Some(id) = loaded.id {
-                self.backend.delete(id).await.map_err(failed)?;
+                self.backend.delete(id).await.map_err(unsaved)?;
             }
             return Ok(self.cookie.remove(is_secure).filter(|_| loaded.has_cookie));
         }
-        let (begun, expiry) = self.times(&data);
-        let mut data = data;
-        data.insert(BEGUN.to_owned(), begun.unix_timestamp().into());
+        // A request may take long, as slowly as its client sends the body: a session from which the visitor has logged out meanwhile
+        // must not come back, nor under another id.
+        if let Some(id) = loaded.id.filter(|_| !is_new)
+            && !self.backend.is_there(id).await.map_err(unsaved)?
+        {
+            let is_late = loaded.expiry.is_some_and(|expiry| expiry <= now());
+            // The browser may have another one by now, so nothing is said to it.
+            return if is_late && change == Change::Changed { Err(late()) } else { Ok(None) };
+        }
+        let mut expiry = self.stamp(&mut data);
         self.check_length(&data)?;
-        let name = &self.cookie.name;
-        let record = |id| Record { id, data, expiry_date: expiry };
-        let value = match loaded.id {
+        if change == Change::None {
+            expiry = loaded.expiry.unwrap_or(expiry);
+        }
+        let mut record = Record { id: Id::default(), data, expiry_date: expiry };
+        match loaded.id {
             Some(id) if !is_renewed => {
-                let value = self.backend.save(name, record(id)).await.map_err(failed)?;
-                // The browser may have another one by now, so nothing is said to it.
-                let Some(value) = value else { return Ok(None) };
-                value
+                record.id = id;
+                if change == Change::Changed {
+                    self.backend.save(&record).await.map_err(unsaved)?;
+                }
             }
             // The new one is there before the old one is not.
             old => {
-                let value =
-                    self.backend.create(name, record(Id::default())).await.map_err(failed)?;
+                self.backend.create(&mut record).await.map_err(unsaved)?;
                 if let Some(old) = old {
-                    self.backend.delete(old).await.map_err(failed)?;
+                    self.backend.delete(old).await.map_err(unsaved)?;
                 }
-                value
             }
-        };
+        }
+        let value = self.backend.value(&self.cookie.name, &record).map_err(unsaved)?;
         let field = self.cookie.set(&value, expiry - now(), is_secure);
         let field = field.filter(|field| field.len() <= COOKIE_BYTES_MAX);
         field.map(Some).ok_or_else(|| {
@@ -211,21 +224,11 @@ impl Settings {
         })
     }
 
-    /// Has nobody changed it, and is its use written down already? So it is with most requests.
-    fn is_kept_as_it_is(&self, session: &Session) -> bool {
-        let state = session.0.borrow();
-        state.change == Change::None && !self.is_due(&state.loaded, self.times(&state.data).1)
-    }
-
-    /// When the session began, and when it ends unless it is used.
-    fn times(&self, data: &Data) -> (OffsetDateTime, OffsetDateTime) {
+    /// Writes down in the session when it began. When it ends unless it is used.
+    pub(crate) fn stamp(&self, data: &mut Data) -> OffsetDateTime {
         let begun = begun(data).unwrap_or_else(now);
-        (begun, now().saturating_add(self.idle).min(begun.saturating_add(self.absolute)))
-    }
-
-    /// Is it time to write down that the session was used?
-    fn is_due(&self, loaded: &Loaded, expiry: OffsetDateTime) -> bool {
-        loaded.expiry.is_some_and(|before| expiry - before >= self.idle / 10)
+        data.insert(BEGUN.to_owned(), seconds(begun).into());
+        now().saturating_add(self.idle).min(begun.saturating_add(self.absolute))
     }
 
     fn check_length(&self, data: &Data) -> Result<(), Problem> {
@@ -244,6 +247,21 @@ fn failed(what: &str, error: &session_store::Error) -> Problem {
     tracing::error!(target: "peregrine", %error, "{what}");
     let detail = "The server could not reach what it remembers of its visitors. Try again later.";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "session-store", detail)
+}
+
+fn unsaved(error: session_store::Error) -> Problem {
+    failed("a session could not be saved", &error)
+}
+
+/// The session has ended for want of use, while a request used it.
+fn late() -> Problem {
+    tracing::error!(
+        target: "peregrine",
+        "a session ended while a request that changed it was served, so that nothing of the change is kept: \
+         Sessions::idle and Sessions::absolute must be longer than requests take"
+    );
+    let detail = "What the server remembers of its visitor ended while it served the request.";
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "session-ended", detail)
 }
 
 fn too_large(why: &str) -> Problem {

@@ -60,13 +60,17 @@ fn a_closed_loop_is_called_so_in_words_and_in_the_run_file() {
 #[test]
 fn an_open_loop_sends_what_its_schedule_says() {
     let server = null_server();
-    let output = load(&server, "--rate 500 --duration 1s --no-calibration --json -");
-    let file: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let run = &file["run"];
-    let (sent, dropped) = (run["sent"].as_u64().unwrap(), run["dropped"].as_u64().unwrap());
-    assert_eq!(sent + dropped, 500);
-    assert_eq!(run["is_closed_loop"], false);
-    assert_eq!(run["summary"]["schedule"], "open loop, constant 500/s");
+    // Also one that has no turn when the last requests are due.
+    for burn in ["0ms", "7ms"] {
+        let arguments = format!("--rate 500 --duration 1s --no-calibration --json - --burn {burn}");
+        let output = load(&server, &arguments);
+        let file: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let run = &file["run"];
+        let (sent, dropped) = (run["sent"].as_u64().unwrap(), run["dropped"].as_u64().unwrap());
+        assert_eq!(sent + dropped, 500, "{sent} sent");
+        assert_eq!(run["is_closed_loop"], false);
+        assert_eq!(run["summary"]["schedule"], "open loop, constant 500/s");
+    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Waiting until nobody writes to a file any more.
 //!
-//! Half of a file may be sound, an empty one most of all, so that a reload in the middle would take settings away.
-//! Who renames a new file into place is not waited for longer than one look; who writes in place, until the file is
-//! left alone.
+//! Half of a file may be sound, so that a reload in the middle would take settings away. Who renames a new file into place is not
+//! waited for longer than one look; who writes in place, until the file is left alone. One that stays empty is what a writer leaves
+//! behind that has failed, and a pipe would keep whoever opens it waiting.
 
 use std::fs::Metadata;
 use std::io;
@@ -42,10 +42,20 @@ impl Stamp {
 /// Waits until the file at `path` is left alone. What cannot be looked at is for who reads it.
 ///
 /// # Errors
-/// It changes all the time.
+/// It changes all the time, is empty, or no ordinary file.
 pub(super) fn settle(path: &Path) -> io::Result<()> {
     let look = || std::fs::metadata(path).ok().as_ref().map(Stamp::of);
-    until_same(look, || thread::sleep(QUIET))
+    until_same(look, || thread::sleep(QUIET))?;
+    let invalid = |cause| Err(io::Error::new(io::ErrorKind::InvalidInput, cause));
+    match std::fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => {
+            invalid("it is no ordinary file, and cannot be read again")
+        }
+        Ok(metadata) if metadata.len() == 0 => {
+            invalid("it is empty; a comment in it says that all settings shall have their defaults")
+        }
+        _ => Ok(()),
+    }
 }
 
 fn until_same<T: PartialEq>(
@@ -103,5 +113,24 @@ mod tests {
             assert_ne!(stamp(), second);
         }
         assert!(settle(&path).is_ok() && settle(&folder.path().join("none")).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_file_or_has_nothing_in_it_is_not_read_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a");
+        let refused = |path: &Path| settle(path).expect_err("refused").to_string();
+        std::fs::write(&path, "").expect("a new file");
+        assert!(refused(&path).contains("it is empty"));
+        std::fs::write(&path, "# all defaults").expect("it is there");
+        assert!(settle(&path).is_ok());
+        assert!(refused(folder.path()).contains("no ordinary file"));
+        #[cfg(target_os = "linux")]
+        {
+            let pipe = folder.path().join("pipe");
+            let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+            assert!(made.expect("it is installed").success());
+            assert!(refused(&pipe).contains("no ordinary file"), "nobody waits for a writer");
+        }
     }
 }

@@ -159,6 +159,11 @@ impl<'a> Worker<'a> {
             let outcome = &self.lanes.outcome;
             watch.add(outcome.sent - outcome.carried, outcome.replies, &outcome.faults, &mut seen);
         }
+        if !is_stopped && !self.plan.schedule.is_closed() {
+            // Requests that were due before the end, of which a thread without a turn hears only now, are as late as others are.
+            self.start_due(now_ns);
+            self.dispatch()?;
+        }
         self.lanes.judge.is_asking = false;
         let asked_ns = now_ns - asked_start_ns;
         self.drain(is_stopped)?;

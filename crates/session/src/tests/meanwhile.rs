@@ -1,0 +1,114 @@
+//! What happens to a session while a request that uses it is served.
+
+use super::{Browser, HOUR, Store, later};
+use crate::backend::{Data, begun};
+use crate::clock::{LATER, now};
+use crate::{Session, Sessions};
+use peregrine_web::App;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A browser with a session, and `/long`, during which `meanwhile` happens.
+fn long(
+    sessions: Sessions,
+    meanwhile: impl Fn() + Clone + 'static,
+    then: impl Fn(&Session) + Clone + 'static,
+) -> Browser {
+    let long = move |session: Session| {
+        meanwhile();
+        then(&session);
+    };
+    let client = App::new()
+        .with(sessions)
+        .get("/visit", |session: Session| session.insert("visits", 1))
+        .get("/look", |session: Session| session.get::<u32>("visits").unwrap_or(0).to_string())
+        .get("/long", long)
+        .test();
+    LATER.set(time::Duration::ZERO);
+    let mut browser = Browser(client, None);
+    browser.get("/visit");
+    browser
+}
+
+fn changes(session: &Session) {
+    session.insert("visits", 2).expect("it is JSON");
+}
+
+#[test]
+fn a_session_that_ends_during_a_request_stays_ended() {
+    let renews = |session: &Session| session.regenerate();
+    let both = |session: &Session| {
+        session.regenerate();
+        changes(session);
+    };
+    let begins = |session: &Session| {
+        session.destroy();
+        changes(session);
+    };
+    let cases: [(&str, fn(&Session), bool); 4] = [
+        ("a change", changes, false),
+        ("another id", renews, false),
+        ("another id and a change", both, false),
+        ("a new one", begins, true),
+    ];
+    for (what, then, is_new) in cases {
+        let store = Store::default();
+        let elsewhere = store.clone();
+        // A logout, by another request of the same browser.
+        let ends = move || elsewhere.0.records.lock().expect("whole").clear();
+        let mut browser = long(Sessions::new(store.clone()), ends, then);
+        assert_eq!(store.ids().len(), 1);
+        let response = browser.get("/long");
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.header("set-cookie").is_some(), is_new, "{what}");
+        assert_eq!(store.ids().len(), usize::from(is_new), "{what}: it has come back");
+    }
+}
+
+#[test]
+fn who_only_looks_undoes_nothing_that_another_request_does() {
+    let store = Store::default();
+    let elsewhere = store.clone();
+    let sets = move || {
+        for record in elsewhere.0.records.lock().expect("whole").values_mut() {
+            record.data.insert("visits".to_owned(), 7.into());
+        }
+    };
+    let mut browser = long(Sessions::new(store).idle(10 * HOUR), sets, |_| {});
+    later(2 * HOUR);
+    let response = browser.get("/long");
+    assert!(response.header("set-cookie").is_some(), "the use was written down");
+    assert_eq!(browser.text("/look"), "7");
+    LATER.set(time::Duration::ZERO);
+}
+
+#[test]
+fn a_request_that_takes_long_uses_its_session_from_its_beginning() {
+    let store = Store::default();
+    store.0.forgets.store(true, Relaxed);
+    let sessions = Sessions::new(store).idle(10 * HOUR);
+    let mut browser = long(sessions.clone(), || later(2 * HOUR), |_| {});
+    later(9 * HOUR);
+    assert_eq!(browser.get("/long").status(), 200);
+    assert_eq!(browser.text("/look"), "1", "it was used in time");
+    // Longer than a session lives: nobody believes that the change is kept.
+    let mut browser = long(sessions.clone(), || later(11 * HOUR), changes);
+    let response = browser.get("/long");
+    assert_eq!((response.status().as_u16(), response.header("set-cookie")), (500, None));
+    assert!(response.text().contains("/problems/session-ended"), "{}", response.text());
+    let mut browser = long(sessions, || later(11 * HOUR), |_| {});
+    assert_eq!(browser.get("/long").status(), 200, "nothing is lost");
+    assert_eq!(browser.text("/look"), "0");
+    LATER.set(time::Duration::ZERO);
+}
+
+#[test]
+fn a_session_begins_no_second_too_early() {
+    LATER.set(time::Duration::ZERO);
+    let (before, mut data) = (now(), Data::new());
+    Sessions::new(Store::default()).settings().stamp(&mut data);
+    let told = begun(&data).expect("it is written down");
+    assert!(told >= before && told - before < time::Duration::seconds(2), "{told} {before}");
+    let kept = data.clone();
+    Sessions::new(Store::default()).settings().stamp(&mut data);
+    assert_eq!(data, kept, "it begins once");
+}
