@@ -13,6 +13,7 @@ use instant_acme::{Account, CertificateIdentifier, Error};
 use peregrine_tls::{Certificate, Tls, TlsError};
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::time::{sleep, timeout};
@@ -86,8 +87,9 @@ impl Work {
     pub(crate) async fn run(&mut self) {
         loop {
             let Err(panic) = Caught::new(self.work()).await;
-            let pause = self.panicked(&panic);
-            sleep(pause).await;
+            // To tell of it may panic as well, where the log can be written nowhere.
+            let pause = catch_unwind(AssertUnwindSafe(|| self.panicked(&panic)));
+            sleep(pause.unwrap_or(self.shared.settings.pauses.1)).await;
         }
     }
 

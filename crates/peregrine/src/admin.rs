@@ -29,6 +29,7 @@ use peregrine_driver_tokio::Tokio;
 use peregrine_server::Reserve;
 use peregrine_server::{Limits, Listen, Observed, Order, OverloadLimits, Shared, WorkerLimits};
 use peregrine_web::App;
+use peregrine_web::panics::contained;
 #[cfg(unix)]
 use std::cell::RefCell;
 use std::io;
@@ -339,7 +340,9 @@ impl Administering {
     pub(crate) fn end(self) {
         self.orders.send_modify(|order| *order = Order::Drain.max(*order));
         if let Err(mpsc::RecvTimeoutError::Timeout) = self.told.recv_timeout(END_MAX) {
-            tracing::debug!(target: "peregrine", "the admin listener did not end in time");
+            contained(
+                || tracing::debug!(target: "peregrine", "the admin listener did not end in time"),
+            );
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::orders::{Reload, Reloading};
 #[cfg(feature = "tls-watch")]
 use crate::watched::Files;
 use peregrine_tls::Tls;
+use peregrine_web::panics::contained;
 use std::collections::HashMap;
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -112,13 +113,13 @@ impl Keeper {
             let pause = next_look.saturating_duration_since(Instant::now());
             match wakes.recv_timeout(pause.min(self.pause())) {
                 // It is over when it is dropped.
-                Ok(Wake::Reload(_one)) => self.reload(),
+                Ok(Wake::Reload(_one)) => contained(|| self.reload()),
                 #[cfg(feature = "tls-watch")]
                 Ok(Wake::Touched) => {
                     let asked = await_quiet(wakes);
-                    self.look_at_files();
+                    contained(|| self.look_at_files());
                     match asked {
-                        Some(asked) if !asked.is_empty() => self.reload(),
+                        Some(asked) if !asked.is_empty() => contained(|| self.reload()),
                         Some(_) => {}
                         None => return,
                     }
@@ -126,11 +127,11 @@ impl Keeper {
                 Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {
                     #[cfg(feature = "tls-watch")]
-                    self.look_at_files();
+                    contained(|| self.look_at_files());
                     let now = Instant::now();
                     if now >= next_look {
                         next_look = now + LOOK_PAUSE;
-                        self.look(now);
+                        contained(|| self.look(now));
                     }
                 }
             }
@@ -185,7 +186,7 @@ impl Keeper {
         self.told.retain(|_, told| now.saturating_duration_since(*told) < WARNING_PAUSE);
         for warning in self.all.iter().flat_map(|tls| tls.status().warnings) {
             self.told.entry(warning.to_string()).or_insert_with_key(|warning| {
-                tracing::warn!(target: "peregrine", "{warning}");
+                contained(|| tracing::warn!(target: "peregrine", "{warning}"));
                 now
             });
         }

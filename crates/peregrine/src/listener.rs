@@ -9,6 +9,7 @@ use peregrine_server::{Limits, Listen, Live, ProxyProtocol, Shared};
 use peregrine_tls::TicketKeys;
 use peregrine_tls::Tls;
 use peregrine_web::TrustedProxies;
+use peregrine_web::panics::contained;
 use std::net::{SocketAddr, TcpListener};
 use tokio::sync::watch;
 
@@ -219,7 +220,9 @@ impl Settings {
         if let (Some(keys), false) = (self.tickets(), secrets.is_empty())
             && let Err(error) = keys.inherit(secrets.iter().copied())
         {
-            tracing::warn!(target: "peregrine", %error, "the ticket keys of the predecessor");
+            contained(
+                || tracing::warn!(target: "peregrine", %error, "the ticket keys of the predecessor"),
+            );
         }
         #[cfg(not(feature = "tls"))]
         let _ = secrets;

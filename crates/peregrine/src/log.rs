@@ -26,6 +26,7 @@ use crate::error::Error;
 use crate::orders::Handle;
 use crate::threads;
 use peregrine_server::Log as WorkerLog;
+use peregrine_web::panics::contained;
 use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -276,8 +277,10 @@ impl Ending {
         self.bell.end();
         if let Err(mpsc::RecvTimeoutError::Timeout) = self.ended.recv_timeout(self.end_timeout) {
             let (timeout, lines) = (self.end_timeout, self.figures.unwritten());
-            tracing::warn!(target: "peregrine", ?timeout, lines,
-                "the end of the access log was not written in time, and is lost");
+            contained(|| {
+                tracing::warn!(target: "peregrine", ?timeout, lines,
+                "the end of the access log was not written in time, and is lost")
+            });
         }
     }
 }

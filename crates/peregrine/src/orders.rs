@@ -6,6 +6,7 @@ pub(crate) use crate::restart::Reloading;
 use crate::restart::Restart;
 use crate::signals::{Hears, Signals, Wish};
 use peregrine_server::{Order, Report};
+use peregrine_web::panics::contained;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 use tokio::sync::watch as watched;
@@ -75,13 +76,15 @@ impl Handle {
 
     pub(crate) fn read_again(&self) {
         if self.restart.reload_asked(self) {
-            tracing::warn!(target: "peregrine",
-                "another process serves in place of this one: ask that one to reload");
+            contained(|| {
+                tracing::warn!(target: "peregrine",
+                "another process serves in place of this one: ask that one to reload")
+            });
             return;
         }
         match self.reload.get().and_then(Weak::upgrade) {
             Some(reload) => reload(Restart::reloading(&self.restart)),
-            None => tracing::warn!(target: "peregrine", "there is nothing to reload"),
+            None => contained(|| tracing::warn!(target: "peregrine", "there is nothing to reload")),
         }
     }
 
@@ -95,7 +98,9 @@ impl Handle {
     pub fn reopen_logs(&self) {
         match self.logs.get() {
             Some(place) => place.reopen(),
-            None => tracing::warn!(target: "peregrine", "there is no file of a log to open again"),
+            None => contained(
+                || tracing::warn!(target: "peregrine", "there is no file of a log to open again"),
+            ),
         }
     }
 

@@ -24,6 +24,7 @@ use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use peregrine_server::{Recorder, Traces};
+use peregrine_web::panics::contained;
 use peregrine_web::trace::{TraceContext, is_unsampled};
 use std::collections::HashMap;
 use std::fmt;
@@ -278,13 +279,17 @@ pub(crate) fn flush() {
     match ended.recv_timeout(timeout) {
         Ok(outcomes) => {
             for error in outcomes.into_iter().filter_map(Result::err) {
-                tracing::warn!(target: "peregrine", %error, "the last spans could not be sent");
+                contained(
+                    || tracing::warn!(target: "peregrine", %error, "the last spans could not be sent"),
+                );
             }
         }
         Err(_) => {
             let spans = flow::waiting();
-            tracing::warn!(target: "peregrine", ?timeout, spans,
-                "the last spans were not sent in time");
+            contained(|| {
+                tracing::warn!(target: "peregrine", ?timeout, spans,
+                "the last spans were not sent in time")
+            });
         }
     }
 }

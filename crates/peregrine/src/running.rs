@@ -18,6 +18,7 @@ use crate::threads;
 use crate::watch;
 use crate::worker::Worker;
 use peregrine_server::{Limits, Order, Pulse, Snapshot};
+use peregrine_web::panics::contained;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
@@ -290,8 +291,10 @@ impl Running {
                 self.stopped.cut.extend(report.cut);
             }
             Err(error) => {
-                tracing::error!(target: "peregrine", worker = number, %error,
-                    "a worker failed; the server shuts down");
+                contained(|| {
+                    tracing::error!(target: "peregrine", worker = number, %error,
+                    "a worker failed; the server shuts down")
+                });
                 self.handle.shut_down();
                 self.failed.get_or_insert(error);
             }

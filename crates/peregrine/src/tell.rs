@@ -4,13 +4,14 @@ use crate::error::Error;
 use crate::listen::Place;
 use crate::running::Running;
 use crate::stopped::Stopped;
+use peregrine_web::panics::contained;
 use std::io::{self, Write as _};
 
 /// Tells people something, once: through the `tracing` subscriber that listens, else on the terminal
 /// unless the server is quiet.
 pub(crate) fn tell(text: &str, quiet: bool) {
     if tracing::enabled!(target: "peregrine", tracing::Level::INFO) {
-        tracing::info!(target: "peregrine", "{text}");
+        contained(|| tracing::info!(target: "peregrine", "{text}"));
     } else if !quiet {
         print_line(text);
     }
@@ -26,7 +27,7 @@ fn print_line(text: &str) {
 #[cfg(any(all(target_os = "linux", feature = "restart"), feature = "config"))]
 pub(crate) fn complain(text: &str, quiet: bool) {
     if tracing::enabled!(target: "peregrine", tracing::Level::ERROR) {
-        tracing::error!(target: "peregrine", "{text}");
+        contained(|| tracing::error!(target: "peregrine", "{text}"));
     } else if !quiet {
         print_line(text);
     }

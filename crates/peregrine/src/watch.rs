@@ -2,6 +2,7 @@
 
 use crate::threads;
 use peregrine_server::{Pulse, Watch};
+use peregrine_web::panics::contained;
 use std::io;
 use std::sync::Weak;
 use std::thread;
@@ -19,10 +20,12 @@ pub(crate) fn start(pulses: Vec<Weak<Pulse>>, budget: Duration) -> io::Result<()
         while let Some(blocked) = watch.look(start.elapsed()) {
             for found in blocked {
                 let (worker, route, time) = (found.worker, found.route, found.time);
-                tracing::warn!(target: "peregrine", route, worker, ?time, ?budget,
+                contained(|| {
+                    tracing::warn!(target: "peregrine", route, worker, ?time, ?budget,
                     "a handler blocks its thread, and all connections of the worker with it; use \
                      peregrine::offload or tokio::task::spawn_blocking for what blocks or computes \
-                     for long");
+                     for long")
+                });
             }
             match watch.pause() {
                 Some(pause) => thread::park_timeout(pause.max(PAUSE_MIN)),

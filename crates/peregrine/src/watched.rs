@@ -6,6 +6,7 @@
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use peregrine_web::panics::contained;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
@@ -42,9 +43,11 @@ impl Files {
         };
         let watcher = notify::recommended_watcher(notice)
             .inspect_err(|error| {
-                tracing::warn!(target: "peregrine", %error,
+                contained(|| {
+                    tracing::warn!(target: "peregrine", %error,
                     "changes of certificates are noticed within a minute only, because the system \
-                     does not tell of them");
+                     does not tell of them")
+                });
             })
             .ok();
         Self { watcher, folders: BTreeSet::new(), stamps: BTreeMap::new() }
@@ -67,9 +70,11 @@ impl Files {
             match watcher.watch(&folder, RecursiveMode::NonRecursive) {
                 Ok(()) => drop(watched.insert(folder)),
                 Err(error) => {
-                    tracing::warn!(target: "peregrine", folder = %folder.display(), %error,
+                    contained(|| {
+                        tracing::warn!(target: "peregrine", folder = %folder.display(), %error,
                         "changes of certificates are noticed within a minute only, because their \
-                         folder cannot be watched");
+                         folder cannot be watched")
+                    });
                 }
             }
         }

@@ -196,7 +196,7 @@ impl Upstreams {
         self.set(|set| set.failures_max = failures.max(1))
     }
 
-    /// How long it is left out. After that one request tries it. The default is 10 s.
+    /// How long it is left out. After that one request tries it; until that has an answer, it is left out by the others for as long again. The default is 10 s.
     ///
     /// # Panics
     /// There is a clone already.
@@ -248,12 +248,28 @@ impl Set {
         if left.iter().any(|number| self.all[*number].is_up(now)) {
             left.retain(|number| self.all[*number].is_up(now));
         }
-        match self.balance {
+        let chosen = match self.balance {
             Balance::RoundRobin => left.first().copied(),
             Balance::LeastConnections => {
                 left.into_iter().min_by_key(|number| self.all[*number].busy.load(Ordering::Relaxed))
             }
+        };
+        // One that was down is tried by this request alone, which may wait for long: to the others it is down until that has an
+        // answer, or for as long again.
+        let until = &self.all[chosen?].down_until;
+        let before = until.load(Ordering::Relaxed);
+        let is_trial = before != 0 && before <= now;
+        let order = Ordering::Relaxed;
+        if is_trial && until.compare_exchange(before, self.down_until(now), order, order).is_err() {
+            // Another worker's request has begun to.
+            return self.choose(tried);
         }
+        chosen
+    }
+
+    /// Until when one that fails now is left out.
+    fn down_until(&self, now: u64) -> u64 {
+        now.saturating_add(millis(self.down_for)).max(1)
     }
 
     /// An upstream answered.
@@ -272,7 +288,7 @@ impl Set {
         if failures < self.failures_max {
             return;
         }
-        let until = now().saturating_add(millis(self.down_for)).max(1);
+        let until = self.down_until(now());
         if upstream.down_until.swap(until, Ordering::Relaxed) == 0 {
             tracing::warn!(target: "peregrine", upstream = %upstream, why = %why, failures, "an upstream is down");
         }
@@ -496,6 +512,23 @@ mod tests {
         assert_eq!(set.choose(&[0, 1, 2]), None);
         set.well(1);
         assert!(turns(&[]).contains(&1));
+    }
+
+    #[test]
+    fn one_request_tries_who_was_down() {
+        for balance in [Balance::RoundRobin, Balance::LeastConnections] {
+            let upstreams = three(balance);
+            let set = upstreams.shared();
+            set.ill(1, &"refused");
+            set.ill(1, &"refused");
+            // Its time is over.
+            set.all[1].down_until.store(1, Ordering::Relaxed);
+            let turns = |count| (0..count).map(|_| set.choose(&[]).expect("one"));
+            assert_eq!(turns(6).filter(|number| *number == 1).count(), 1, "{balance:?}");
+            assert!(!upstreams.states()[1].is_up, "that one has no answer yet");
+            set.well(1);
+            assert!(turns(6).any(|number| number == 1), "{balance:?}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::spread::{Given, MOMENT, Member};
 use crate::worker::{Order, Worker};
 use peregrine_driver::{Driver, Listener, Stream};
 use peregrine_web::account::{self, Filling};
+use peregrine_web::panics::contained;
 use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -114,7 +115,7 @@ impl<D: Driver> WayIn<D> {
                 }
                 // The peer was gone before it was accepted.
                 Some(Err(error)) if is_of_the_peer(&error) => {
-                    tracing::debug!(target: "peregrine", %error, "a peer gave up");
+                    contained(|| tracing::debug!(target: "peregrine", %error, "a peer gave up"));
                 }
                 // One that is kept for this is free from now on: once more.
                 Some(Err(error))
@@ -123,7 +124,9 @@ impl<D: Driver> WayIn<D> {
                     // The connection waits in the backlog until something is freed. Trying again at
                     // once would spin; never trying again would be the end of the server.
                     let remedy = remedy(&error);
-                    tracing::warn!(target: "peregrine", %error, ?pause, "cannot accept{remedy}");
+                    contained(
+                        || tracing::warn!(target: "peregrine", %error, ?pause, "cannot accept{remedy}"),
+                    );
                     worker.observed.refused();
                     let over = worker.driver.sleep_until(worker.driver.now() + pause);
                     first_of(over, worker.ordered(&alarm, Order::Drain)).await;
@@ -232,7 +235,9 @@ impl<D: Driver> WayIn<D> {
             Ok(Ok(given)) => self.look_after(given, room),
             Ok(Err(passed)) => self.adopt(room, passed),
             Err(error) => {
-                tracing::debug!(target: "peregrine", %error, "a connection broke while it was passed");
+                contained(
+                    || tracing::debug!(target: "peregrine", %error, "a connection broke while it was passed"),
+                );
             }
         }
     }
@@ -263,7 +268,9 @@ impl<D: Driver> WayIn<D> {
             Ok(stream) => self.open(room, stream),
             Err(error) => {
                 let remedy = remedy(&error);
-                tracing::warn!(target: "peregrine", %error, "cannot take a connection over{remedy}");
+                contained(
+                    || tracing::warn!(target: "peregrine", %error, "cannot take a connection over{remedy}"),
+                );
                 self.worker.observed.refused();
             }
         }
@@ -326,8 +333,10 @@ impl<D: Driver> WayIn<D> {
                 Some(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => return,
                 Some(Err(error)) => {
                     let remedy = remedy(&error);
-                    tracing::warn!(target: "peregrine", %error, ?pause,
-                        "cannot accept who waits at the end{remedy}");
+                    contained(|| {
+                        tracing::warn!(target: "peregrine", %error, ?pause,
+                        "cannot accept who waits at the end{remedy}")
+                    });
                     worker.observed.refused();
                     drop(room);
                     // Whether somebody waits is not known, and each connection that ends frees something.

@@ -23,6 +23,7 @@ use peregrine_web::body::{BodyError, Part};
 use peregrine_web::handler::OnDisconnect;
 use peregrine_web::head::Head;
 use peregrine_web::panics;
+use peregrine_web::panics::contained;
 use peregrine_web::problem::WasOverloaded;
 use peregrine_web::response::Rest;
 use peregrine_web::route::readable;
@@ -219,7 +220,7 @@ impl Exchange {
 
     /// Tells of the request in its span.
     pub(crate) fn tell(&self, tell: impl FnOnce()) {
-        self.traced.run(tell);
+        contained(|| self.traced.run(tell));
     }
 
     /// Tells of a panic of `who`, with the request that it belongs to.
@@ -440,7 +441,9 @@ impl Drop for Exchange {
 pub(crate) fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
     let result = catch_unwind(AssertUnwindSafe(run));
     let tell = |panic: Box<dyn std::any::Any + Send>| {
-        tracing::error!(target: "peregrine", panic = message_of(&*panic), "{what} panicked");
+        contained(
+            || tracing::error!(target: "peregrine", panic = message_of(&*panic), "{what} panicked"),
+        );
     };
     result.map_err(tell).ok()
 }
@@ -450,8 +453,10 @@ pub(crate) fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
 fn name_blocking(pattern: Option<&str>, head: &Head) {
     let route = pattern.map(readable).unwrap_or_default();
     let (method, path) = (head.method_name(), head.path());
-    tracing::warn!(target: "peregrine", %route, method, path,
-        "this is the request whose handler, inside a mounted service, blocked its thread");
+    contained(|| {
+        tracing::warn!(target: "peregrine", %route, method, path,
+        "this is the request whose handler, inside a mounted service, blocked its thread")
+    });
 }
 
 fn message_of(panic: &(dyn std::any::Any + Send)) -> String {

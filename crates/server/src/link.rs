@@ -14,6 +14,7 @@ use peregrine_proto::{Reject, h1};
 use peregrine_web::application::Target;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::head::Head;
+use peregrine_web::panics::contained;
 use peregrine_web::upgrade::OnUpgrade;
 use std::rc::Rc;
 use std::sync::Once;
@@ -281,10 +282,10 @@ async fn watch_refusing<D: Driver>(worker: Rc<Worker<D>>) {
 fn tell_misdirected(reject: Reject) -> Reject {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
-        tracing::warn!(target: "peregrine",
+        contained(|| tracing::warn!(target: "peregrine",
             "a request for https came over a plain connection and was answered 421: if a gateway before \
              this server speaks TLS with the clients, name it in Server::trusted_proxies, or set \
-             Limits::behind_gateway");
+             Limits::behind_gateway"));
     });
     reject
 }

@@ -12,6 +12,7 @@ use crate::spread::Member;
 use crate::worker::{Order, Report, Worker, WorkerLimits};
 use peregrine_driver::Driver;
 use peregrine_web::application::Application;
+use peregrine_web::panics::contained;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Duration;
@@ -105,7 +106,9 @@ fn tell_refusals(observed: &Observed) -> bool {
     }
     let reasons: Vec<_> = refusals.iter().map(|(name, count)| format!("{count} {name}")).collect();
     let reasons = reasons.join(", ");
-    tracing::info!(target: "peregrine", reasons,
-        "requests or handshakes were refused; the level DEBUG shows each");
+    contained(|| {
+        tracing::info!(target: "peregrine", reasons,
+        "requests or handshakes were refused; the level DEBUG shows each")
+    });
     true
 }

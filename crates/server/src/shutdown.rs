@@ -10,6 +10,7 @@ use crate::limits::Limits;
 use crate::observe::Observed;
 use crate::worker::{Order, Report, Worker};
 use peregrine_driver::Driver;
+use peregrine_web::panics::contained;
 use std::cell::RefCell;
 use std::fmt;
 use std::future::{Future, pending, poll_fn};
@@ -193,10 +194,12 @@ impl<D: Driver> Left<D> {
             if !is_told && now >= began + SILENCE {
                 is_told = true;
                 let left = until.saturating_sub(now);
-                tracing::warn!(target: "peregrine", tasks, ?left,
+                contained(|| {
+                    tracing::warn!(target: "peregrine", tasks, ?left,
                     "waiting for tasks that outlive their requests; \
                      let tasks without an end await `Shutdown::ordered`, or lower \
-                     `Limits::background_timeout`");
+                     `Limits::background_timeout`")
+                });
             }
             let over = self.driver.sleep_until((now + pause).min(until));
             let mut orders = self.orders.clone();

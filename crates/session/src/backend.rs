@@ -72,11 +72,11 @@ impl Backend {
         }
     }
 
-    /// Is the session still there? A cookie is, wherever it has gone.
-    pub(crate) async fn is_there(&self, id: Id) -> session_store::Result<bool> {
+    /// Is the session still there? One in a cookie is, wherever that has gone, until it ends.
+    pub(crate) async fn is_there(&self, id: Id, is_over: bool) -> session_store::Result<bool> {
         match self {
             Self::Store(store) => Ok(store.load(&id).await?.is_some()),
-            Self::Cookie(_) => Ok(true),
+            Self::Cookie(_) => Ok(!is_over),
         }
     }
 

@@ -161,7 +161,8 @@ impl Settings {
         let Some(mut record) = record else { return Ok((loaded, Data::default())) };
         let expiry = self.stamp(&mut record.data);
         // Now, not when the request is over: that may take long, and another one may have changed it or ended it by then.
-        let is_prolonged = expiry - record.expiry_date >= self.idle / 10;
+        // It may also be sooner, where another program kept it, or this one gave sessions more time before.
+        let is_prolonged = (expiry - record.expiry_date).abs() >= self.idle / 10;
         if is_prolonged {
             record.expiry_date = expiry;
             self.backend.save(&record).await.map_err(unsaved)?;
@@ -188,16 +189,17 @@ impl Settings {
         }
         // A request may take long, as slowly as its client sends the body: a session from which the visitor has logged out meanwhile
         // must not come back, nor under another id.
+        let is_over = loaded.expiry.is_some_and(|expiry| expiry <= now());
         if let Some(id) = loaded.id.filter(|_| !is_new)
-            && !self.backend.is_there(id).await.map_err(unsaved)?
+            && !self.backend.is_there(id, is_over).await.map_err(unsaved)?
         {
-            let is_late = loaded.expiry.is_some_and(|expiry| expiry <= now());
             // The browser may have another one by now, so nothing is said to it.
-            return if is_late && change == Change::Changed { Err(late()) } else { Ok(None) };
+            return if is_over && change == Change::Changed { Err(late()) } else { Ok(None) };
         }
         let mut expiry = self.stamp(&mut data);
-        self.check_length(&data)?;
-        if change == Change::None {
+        if change == Change::Changed {
+            self.check_length(&data)?;
+        } else {
             expiry = loaded.expiry.unwrap_or(expiry);
         }
         let mut record = Record { id: Id::default(), data, expiry_date: expiry };
@@ -217,7 +219,9 @@ impl Settings {
             }
         }
         let value = self.backend.value(&self.cookie.name, &record).map_err(unsaved)?;
-        let field = self.cookie.set(&value, expiry - now(), is_secure);
+        // An answer that told the browser of the use of a session may have been lost, and the next one that does comes a tenth later.
+        let lasts = expiry - now() + self.idle / 5;
+        let field = self.cookie.set(&value, lasts, is_secure);
         let field = field.filter(|field| field.len() <= COOKIE_BYTES_MAX);
         field.map(Some).ok_or_else(|| {
             too_large(&format!("its cookie would be longer than {COOKIE_BYTES_MAX} bytes"))

@@ -357,8 +357,8 @@ fn the_cookie_has_what_protects_it() {
     let tls = || ConnectionInfo { tls: Some(Arc::default()), ..ConnectionInfo::default() };
     let new = || Sessions::new(MemoryStore::default());
     let (base, secure) = (
-        "HttpOnly; SameSite=Lax; Path=/; Max-Age=86",
-        "HttpOnly; SameSite=Lax; Secure; Path=/; Max-Age=86",
+        "HttpOnly; SameSite=Lax; Path=/; Max-Age=103",
+        "HttpOnly; SameSite=Lax; Secure; Path=/; Max-Age=103",
     );
     assert!(
         line(new(), plain(), "https", false).starts_with(base),

@@ -134,7 +134,8 @@ impl Certificate {
 
 fn read_staple(source: &Source) -> Result<Vec<u8>, StapleFault> {
     let bytes = source.path().and_then(|path| {
-        let is_small = fs::metadata(path).is_ok_and(|found| found.len() <= STAPLE_BYTES_MAX);
+        let is_small = fs::metadata(path)
+            .is_ok_and(|found| found.is_file() && found.len() <= STAPLE_BYTES_MAX);
         if is_small { fs::read(path).ok() } else { None }
     });
     bytes.filter(|bytes| !bytes.is_empty()).ok_or(StapleFault::Unreadable)

@@ -328,16 +328,18 @@ impl Tls {
     /// A [`TlsError`] names the file, the cause and the remedy.
     pub fn reload(&self) -> Result<Reloaded, TlsError> {
         let mut plan = self.plan();
-        let result = plan.reread().and_then(|(next, mut reloaded, tickets)| {
-            if reloaded.is_changed() {
-                self.install(&mut plan, next)?;
-            }
-            reloaded.tickets = tickets.is_some_and(|read| match &plan.base {
-                Base::Own(own) => own.tickets.apply(read),
-                Base::Foreign(_) => false,
-            });
-            Ok(reloaded)
-        });
+        let result = plan.are_files().and_then(|()| plan.reread()).and_then(
+            |(next, mut reloaded, tickets)| {
+                if reloaded.is_changed() {
+                    self.install(&mut plan, next)?;
+                }
+                reloaded.tickets = tickets.is_some_and(|read| match &plan.base {
+                    Base::Own(own) => own.tickets.apply(read),
+                    Base::Foreign(_) => false,
+                });
+                Ok(reloaded)
+            },
+        );
         self.known().note(&result);
         result
     }

@@ -13,10 +13,10 @@ use rustls::crypto::CryptoProvider;
 use rustls::server::{NoServerSessionStorage, UnbufferedServerConnection};
 use rustls::{KeyLog, ServerConfig};
 use rustls_pki_types::UnixTime;
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, fs, io};
 
 /// Everything that was asked for, with what was read of it. A change makes a new one, which counts
 /// when a configuration could be made of it.
@@ -126,6 +126,19 @@ impl Plan {
         match &mut self.base {
             Base::Own(own) => Ok(own),
             Base::Foreign(_) => Err(TlsError::ForeignConfig),
+        }
+    }
+
+    /// Opening a pipe would wait for somebody to write to it, for ever perhaps, and with it all later reloads.
+    pub(crate) fn are_files(&self) -> Result<(), TlsError> {
+        let is_another = |path: &PathBuf| fs::metadata(path).is_ok_and(|found| !found.is_file());
+        match self.files().into_iter().find(is_another) {
+            None => Ok(()),
+            Some(path) => {
+                let cause = "it is no ordinary file, and cannot be read again";
+                let error = io::Error::new(io::ErrorKind::InvalidInput, cause);
+                Err(TlsError::Unreadable { path, error })
+            }
         }
     }
 

@@ -89,20 +89,23 @@ impl Known {
     pub(crate) fn note(&mut self, result: &Result<Reloaded, TlsError>) {
         let counts = &mut self.counts;
         match result {
-            Ok(reloaded) => {
-                tracing::info!(target: "peregrine", %reloaded, "TLS was reloaded");
+            Ok(_) => {
                 counts.reloads += 1;
                 counts.reloaded_at = Some(SystemTime::now());
                 counts.last_error = None;
             }
             Err(error) => {
-                tracing::error!(target: "peregrine", %error,
-                    "TLS was not reloaded; what was in use before stays in use");
                 counts.failures += 1;
                 *counts.failures_by.entry(error.label()).or_default() += 1;
                 counts.failed_at = Some(SystemTime::now());
                 counts.last_error = Some(error.to_string());
             }
+        }
+        // Last: a subscriber may panic.
+        match result {
+            Ok(reloaded) => tracing::info!(target: "peregrine", %reloaded, "TLS was reloaded"),
+            Err(error) => tracing::error!(target: "peregrine", %error,
+                "TLS was not reloaded; what was in use before stays in use"),
         }
     }
 

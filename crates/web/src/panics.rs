@@ -38,10 +38,16 @@ pub fn guarded<T>(what: &'static str, code: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
+/// Logs something where a panic would end what serves others. A subscriber may panic: the one of `tracing-subscriber` does when it can
+/// write nowhere, as to a pipe that nobody reads any more.
+pub fn contained(log: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(log));
+}
+
 /// Tells the log, and who listens, of a panic that was caught.
 pub fn note(what: &'static str, payload: Box<dyn Any + Send>) {
     let text = message(&*payload);
-    tracing::error!(target: "peregrine", panic = text, "{what} panicked");
+    contained(|| tracing::error!(target: "peregrine", panic = text, "{what} panicked"));
     tell(text);
     // Even a payload may panic when it is dropped.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(payload)));

@@ -16,6 +16,9 @@ const QUIET: Duration = Duration::from_millis(100);
 /// How often it may have changed meanwhile.
 const LOOKS_MAX: usize = 50;
 
+/// A longer file is taken to have something in it.
+const BLANK_BYTES_MAX: u64 = 4096;
+
 /// What tells that a file has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stamp {
@@ -51,11 +54,17 @@ pub(super) fn settle(path: &Path) -> io::Result<()> {
         Ok(metadata) if !metadata.is_file() => {
             invalid("it is no ordinary file, and cannot be read again")
         }
-        Ok(metadata) if metadata.len() == 0 => {
-            invalid("it is empty; a comment in it says that all settings shall have their defaults")
-        }
+        Ok(metadata) if metadata.len() < BLANK_BYTES_MAX && is_blank(path) => invalid(
+            "there is nothing in it; a comment says that all settings shall have their defaults",
+        ),
         _ => Ok(()),
     }
+}
+
+/// Has the file nothing but white space in it? What cannot be read is for who reads it.
+fn is_blank(path: &Path) -> bool {
+    let text = std::fs::read(path).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    text.is_some_and(|text| text.trim_start_matches('\u{feff}').trim().is_empty())
 }
 
 fn until_same<T: PartialEq>(
@@ -120,8 +129,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a");
         let refused = |path: &Path| settle(path).expect_err("refused").to_string();
-        std::fs::write(&path, "").expect("a new file");
-        assert!(refused(&path).contains("it is empty"));
+        for text in ["", "\n", " \n\n\t\n", "\u{feff}", "\u{feff}\r\n"] {
+            std::fs::write(&path, text).expect("a file");
+            assert!(refused(&path).contains("there is nothing in it"), "{text:?}");
+        }
         std::fs::write(&path, "# all defaults").expect("it is there");
         assert!(settle(&path).is_ok());
         assert!(refused(folder.path()).contains("no ordinary file"));

@@ -3,6 +3,7 @@
 use super::figures::Figures;
 use super::queue::{Bell, KEPT_BYTES_MAX, Life, Queue};
 use super::sink::Sink;
+use peregrine_web::panics::contained;
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -74,7 +75,9 @@ impl Writer {
         if let Some(next) = self.bell.takes_next() {
             // Whether this one can be written is not known yet.
             (self.sink, *fails) = (next, false);
-            tracing::info!(target: "peregrine", log = %self.sink, "the access log goes elsewhere");
+            contained(
+                || tracing::info!(target: "peregrine", log = %self.sink, "the access log goes elsewhere"),
+            );
         }
     }
 
@@ -104,16 +107,22 @@ impl Writer {
         }
         match self.sink.reopen() {
             Ok(false) => {
-                tracing::warn!(target: "peregrine", log = %self.sink,
-                    "there is no file of a log to open again");
+                contained(|| {
+                    tracing::warn!(target: "peregrine", log = %self.sink,
+                    "there is no file of a log to open again")
+                });
             }
             Ok(true) => {
                 self.figures.reopened.add(1);
-                tracing::info!(target: "peregrine", log = %self.sink, "the access log was opened again");
+                contained(
+                    || tracing::info!(target: "peregrine", log = %self.sink, "the access log was opened again"),
+                );
             }
             Err(error) => {
-                tracing::error!(target: "peregrine", log = %self.sink, %error,
-                    "the access log cannot be opened again; the old file goes on");
+                contained(|| {
+                    tracing::error!(target: "peregrine", log = %self.sink, %error,
+                    "the access log cannot be opened again; the old file goes on")
+                });
             }
         }
     }
@@ -123,11 +132,15 @@ impl Writer {
 fn tell(sink: &Sink, outcome: io::Result<()>, lost: u64, fails: &mut bool) {
     match outcome {
         Ok(()) if std::mem::replace(fails, false) => {
-            tracing::info!(target: "peregrine", log = %sink, "the access log is written again");
+            contained(
+                || tracing::info!(target: "peregrine", log = %sink, "the access log is written again"),
+            );
         }
         Err(error) if !std::mem::replace(fails, true) => {
-            tracing::error!(target: "peregrine", log = %sink, %error, lost,
-                "the access log cannot be written; what is lost is counted");
+            contained(|| {
+                tracing::error!(target: "peregrine", log = %sink, %error, lost,
+                "the access log cannot be written; what is lost is counted")
+            });
         }
         Ok(()) | Err(_) => {}
     }

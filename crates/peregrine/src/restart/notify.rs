@@ -1,5 +1,6 @@
 //! What a service manager is told of a server (sd_notify).
 
+use peregrine_web::panics::contained;
 use rustix::time::{ClockId, clock_gettime};
 use std::env;
 use std::ffi::OsStr;
@@ -29,8 +30,10 @@ impl Manager {
         match Self::at(&name) {
             Ok(manager) => Some(manager),
             Err(error) => {
-                tracing::warn!(target: "peregrine", %error, ?name,
-                    "{VARIABLE} names no socket that can be told anything");
+                contained(|| {
+                    tracing::warn!(target: "peregrine", %error, ?name,
+                    "{VARIABLE} names no socket that can be told anything")
+                });
                 None
             }
         }
@@ -83,7 +86,9 @@ impl Manager {
     /// A manager that is gone, or does not read, changes nothing for those who are served.
     fn send(&self, text: &str) {
         if let Err(error) = self.socket.send_to_addr(text.as_bytes(), &self.address) {
-            tracing::warn!(target: "peregrine", %error, text, "the service manager was not told");
+            contained(
+                || tracing::warn!(target: "peregrine", %error, text, "the service manager was not told"),
+            );
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::worker::Cut;
 use peregrine_driver::{Driver, Stream};
 use peregrine_tls::Reject as TlsReject;
 use peregrine_web::account::{self, Filling};
+use peregrine_web::panics::contained;
 use std::io;
 use std::task::Poll;
 
@@ -30,9 +31,11 @@ impl<D: Driver> Connection<D> {
             }
             Event::Cut => Some(self.cut(session)),
             Event::Broken(io::ErrorKind::UnexpectedEof) => {
-                tracing::error!(target: "peregrine", peer = %self.info.peer,
+                contained(|| {
+                    tracing::error!(target: "peregrine", peer = %self.info.peer,
                     "a file became shorter while it was sent, or could not be read, so the response was cut: \
-                     put new files beside old ones and rename them");
+                     put new files beside old ones and rename them")
+                });
                 Some(self.abandon(session, Ended::ResponseFailed))
             }
             Event::Broken(kind) => Some(match &session.phase {
@@ -102,7 +105,7 @@ impl<D: Driver> Connection<D> {
         self.give_back(session);
         self.open.ended(ended);
         let peer = &self.info.peer;
-        tracing::debug!(target: "peregrine", %peer, %ended, "connection ended");
+        contained(|| tracing::debug!(target: "peregrine", %peer, %ended, "connection ended"));
         Poll::Ready(())
     }
 

@@ -1,6 +1,6 @@
 //! What happens to a session while a request that uses it is served.
 
-use super::{Browser, HOUR, Store, later};
+use super::{Browser, HOUR, Store, keys, later};
 use crate::backend::{Data, begun};
 use crate::clock::{LATER, now};
 use crate::{Session, Sessions};
@@ -85,7 +85,12 @@ fn who_only_looks_undoes_nothing_that_another_request_does() {
 fn a_request_that_takes_long_uses_its_session_from_its_beginning() {
     let store = Store::default();
     store.0.forgets.store(true, Relaxed);
-    let sessions = Sessions::new(store).idle(10 * HOUR);
+    for sessions in [Sessions::new(store), Sessions::in_cookies(keys())] {
+        is_used_from_its_beginning(&sessions.idle(10 * HOUR));
+    }
+}
+
+fn is_used_from_its_beginning(sessions: &Sessions) {
     let mut browser = long(sessions.clone(), || later(2 * HOUR), |_| {});
     later(9 * HOUR);
     assert_eq!(browser.get("/long").status(), 200);
@@ -95,7 +100,7 @@ fn a_request_that_takes_long_uses_its_session_from_its_beginning() {
     let response = browser.get("/long");
     assert_eq!((response.status().as_u16(), response.header("set-cookie")), (500, None));
     assert!(response.text().contains("/problems/session-ended"), "{}", response.text());
-    let mut browser = long(sessions, || later(11 * HOUR), |_| {});
+    let mut browser = long(sessions.clone(), || later(11 * HOUR), |_| {});
     assert_eq!(browser.get("/long").status(), 200, "nothing is lost");
     assert_eq!(browser.text("/look"), "0");
     LATER.set(time::Duration::ZERO);
@@ -111,4 +116,31 @@ fn a_session_begins_no_second_too_early() {
     let kept = data.clone();
     Sessions::new(Store::default()).settings().stamp(&mut data);
     assert_eq!(data, kept, "it begins once");
+}
+
+#[test]
+fn less_time_counts_for_sessions_that_were_there_before() {
+    let store = Store::default();
+    let mut browser = long(Sessions::new(store.clone()).idle(1000 * HOUR), || {}, |_| {});
+    let cookie = browser.1.take();
+    let mut browser = long(Sessions::new(store.clone()).idle(10 * HOUR), || {}, |_| {});
+    browser.1 = cookie;
+    later(HOUR);
+    assert_eq!(browser.text("/look"), "1");
+    later(11 * HOUR);
+    assert_eq!(browser.text("/look"), "0");
+    LATER.set(time::Duration::ZERO);
+}
+
+#[test]
+fn one_that_is_larger_than_it_may_be_by_now_can_be_read() {
+    let store = Store::default();
+    let cookie = long(Sessions::new(store.clone()).idle(10 * HOUR), || {}, |_| {}).1;
+    let small = Sessions::new(store).idle(10 * HOUR).bytes_max(10);
+    let look = |session: Session| session.get::<u32>("visits").unwrap_or(0).to_string();
+    let client = App::new().with(small).get("/look", look).test();
+    later(5 * HOUR);
+    let response = Browser(client, cookie).get("/look");
+    assert_eq!((response.status().as_u16(), response.text().as_str()), (200, "1"));
+    LATER.set(time::Duration::ZERO);
 }

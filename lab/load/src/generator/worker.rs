@@ -159,7 +159,7 @@ impl<'a> Worker<'a> {
             let outcome = &self.lanes.outcome;
             watch.add(outcome.sent - outcome.carried, outcome.replies, &outcome.faults, &mut seen);
         }
-        if !is_stopped && !self.plan.schedule.is_closed() {
+        if now_ns >= end_ns && !is_stopped && !self.plan.schedule.is_closed() {
             // Requests that were due before the end, of which a thread without a turn hears only now, are as late as others are.
             self.start_due(now_ns);
             self.dispatch()?;
@@ -169,8 +169,10 @@ impl<'a> Worker<'a> {
         self.drain(is_stopped)?;
         let now_ns = self.now_ns();
         let mut outcome = self.lanes.finish(now_ns);
-        // Requests that still wait for a connection were never sent.
-        outcome.dropped += self.waiting.len() as u64;
+        if self.sent_all < self.requests_max {
+            // Requests that still wait for a connection were never sent.
+            outcome.dropped += self.waiting.len() as u64;
+        }
         outcome.asked = Duration::from_nanos(asked_ns);
         outcome.wall = Duration::from_nanos(now_ns - asked_start_ns);
         outcome.client_cpu = thread_cpu().saturating_sub(cpu_start);
