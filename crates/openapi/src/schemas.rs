@@ -6,7 +6,7 @@
 use http::StatusCode;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema, json_schema};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -295,6 +295,27 @@ pub(crate) struct Property {
     pub(crate) name: String,
     pub(crate) schema: Value,
     pub(crate) is_required: bool,
+    /// It is of one part of several, of which a value fits one, such as of a variant of an enum.
+    is_choice: bool,
+}
+
+/// The schema of what fits one of two.
+fn either(one: &Value, other: &Value) -> Value {
+    let words = |schema: &Value| match (schema.get("const"), schema.get("enum")) {
+        (Some(word), _) => Some(vec![word.clone()]),
+        (None, Some(Value::Array(words))) => Some(words.clone()),
+        (None, _) => None,
+    };
+    let kind = one.get("type").filter(|kind| other.get("type") == Some(kind));
+    match (words(one), words(other), kind) {
+        _ if one == other => one.clone(),
+        (Some(words), Some(more), Some(kind)) => {
+            let mut all = words;
+            all.extend(more);
+            json!({ "type": kind, "enum": all })
+        }
+        _ => json!({ "anyOf": [one, other] }),
+    }
 }
 
 impl Schemas {
@@ -315,11 +336,15 @@ impl Schemas {
         for (name, property) in
             schema.get("properties").and_then(Value::as_object).into_iter().flatten()
         {
-            if found.iter().any(|known| known.name == *name) {
+            if let Some(known) = found.iter_mut().find(|known| known.name == *name) {
+                if known.is_choice && !must {
+                    known.schema = either(&known.schema, property);
+                }
                 continue;
             }
             let is_required = must && required.iter().any(|one| *one == name);
-            found.push(Property { name: name.clone(), schema: property.clone(), is_required });
+            let (name, schema) = (name.clone(), property.clone());
+            found.push(Property { name, schema, is_required, is_choice: !must });
         }
         for (key, must) in [("allOf", must), ("anyOf", false), ("oneOf", false)] {
             for part in schema.get(key).and_then(Value::as_array).into_iter().flatten() {

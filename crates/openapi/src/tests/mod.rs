@@ -213,6 +213,31 @@ fn forms_are_queries_with_get_and_bodies_else() {
 }
 
 #[test]
+fn queries_of_several_forms_take_what_each_takes() {
+    #[derive(Deserialize, JsonSchema)]
+    #[serde(tag = "kind")]
+    #[expect(dead_code, reason = "only its shape is looked at")]
+    enum Search {
+        Name { text: String, exact: bool },
+        Tag { text: String, exact: Option<u32> },
+        All,
+    }
+    async fn search(_: Query<Search>) {}
+    let search = operation(App::new().get("/x", search.described()), "/x");
+    let parameters = search["parameters"].as_array().expect("parameters");
+    let schema = |name: &str| {
+        let all: Vec<_> = parameters.iter().filter(|one| one["name"] == name).collect();
+        assert_eq!(all.len(), 1, "{name}");
+        all[0]["schema"].clone()
+    };
+    assert_eq!(schema("kind"), json!({ "type": "string", "enum": ["Name", "Tag", "All"] }));
+    assert_eq!(schema("text"), json!({ "type": "string" }));
+    let kinds: Vec<_> = schema("exact")["anyOf"].as_array().expect("two").clone();
+    assert_eq!(kinds.len(), 2);
+    assert_eq!(kinds[0]["type"], "boolean");
+}
+
+#[test]
 fn patterns_become_templates_whatever_they_contain() {
     #[derive(Deserialize, JsonSchema)]
     #[expect(dead_code, reason = "only its shape is looked at")]
