@@ -21,6 +21,8 @@ use tracing::{Event, Level, Metadata, Subscriber};
 on_both_drivers! {
     connections_are_accepted_when_there_are_descriptors_again,
     a_panic_of_a_handler_is_a_500,
+    a_panic_below_the_access_log_is_a_500,
+    spans_that_panic_keep_nobody_from_an_answer,
     refusals_are_told_and_nothing_ends,
     certificates_are_read_again,
 }
@@ -31,14 +33,23 @@ const DESCRIPTORS_MAX: u64 = 300;
 /// What was told since the case began, each with a panic.
 static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// What panics of spans as well.
+static OF_SPANS: Mutex<&str> = Mutex::new("");
+
+fn panics_of_spans(what: &str) {
+    let of_spans = *OF_SPANS.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(of_spans != what, "nobody reads the log");
+}
+
 struct Broken;
 
 impl Subscriber for Broken {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && metadata.target() == "peregrine" && *metadata.level() <= Level::INFO
+        metadata.target().starts_with("peregrine") && *metadata.level() <= Level::INFO
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
+        panics_of_spans("new");
         Id::from_u64(1)
     }
 
@@ -51,9 +62,18 @@ impl Subscriber for Broken {
         panic!("nobody reads the log");
     }
 
-    fn enter(&self, _: &Id) {}
+    fn enter(&self, _: &Id) {
+        panics_of_spans("enter");
+    }
 
-    fn exit(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {
+        panics_of_spans("exit");
+    }
+
+    fn try_close(&self, _: Id) -> bool {
+        panics_of_spans("close");
+        true
+    }
 }
 
 struct Tell;
@@ -73,6 +93,7 @@ fn begin() -> MutexGuard<'static, ()> {
     let guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     INSTALLED.call_once(|| tracing::subscriber::set_global_default(Broken).expect("the first"));
     TOLD.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    *OF_SPANS.lock().unwrap_or_else(PoisonError::into_inner) = "";
     guard
 }
 
@@ -84,7 +105,10 @@ fn was_told(text: &str) -> bool {
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
 fn app() -> App {
-    App::new().get("/", || "hello").get("/panics", || -> &str { panic!("a fault of its own") })
+    let panics = || -> &str { panic!("a fault of its own") };
+    App::new().get("/", || "hello").get("/panics", panics).scope("/logged", |scope| {
+        scope.with(AccessLog::new()).get("/fine", || "hello").get("/panics", panics)
+    })
 }
 
 fn start(driver: DriverChoice, change: impl FnOnce(Server) -> Server) -> Option<Running> {
@@ -139,6 +163,34 @@ fn a_panic_of_a_handler_is_a_500(driver: DriverChoice) {
     assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
     assert!(was_told("a handler panicked"));
     ends_well(running);
+}
+
+fn a_panic_below_the_access_log_is_a_500(driver: DriverChoice) {
+    let _one = begin();
+    let Some(running) = start(driver, |server| server) else { return };
+    let get = |path: &str| {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        receive(send(&running, head))
+    };
+    let answer = get("/logged/panics");
+    assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
+    let answer = get("/logged/fine");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert!(was_told("panicked") && was_told("answered"));
+    ends_well(running);
+}
+
+fn spans_that_panic_keep_nobody_from_an_answer(driver: DriverChoice) {
+    let _one = begin();
+    for what in ["new", "enter", "exit", "close"] {
+        let Some(running) = start(driver, |server| server) else { return };
+        *OF_SPANS.lock().unwrap_or_else(PoisonError::into_inner) = what;
+        let answers = receive(send(&running, "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(2) + GET));
+        assert_eq!(answers.matches("HTTP/1.1 200 ").count(), 3, "{what}: {answers}");
+        let answer = receive(send(&running, "GET /panics HTTP/1.1\r\nHost: a\r\n\r\n"));
+        assert!(answer.starts_with("HTTP/1.1 500 "), "{what}: {answer}");
+        ends_well(running);
+    }
 }
 
 fn refusals_are_told_and_nothing_ends(driver: DriverChoice) {

@@ -3,6 +3,7 @@
 use crate::challenge::unauthorized;
 use http::{HeaderValue, StatusCode};
 use peregrine_web::extract::FromRequestParts;
+use peregrine_web::panics::contained;
 use peregrine_web::{Parts, Problem};
 use std::any::type_name;
 
@@ -27,7 +28,9 @@ impl<T: Clone + Send + Sync + 'static> FromRequestParts for User<T> {
             return Err(unauthorized("missing-credentials", detail, challenges.iter().cloned()));
         }
         let name = type_name::<T>();
-        tracing::error!(target: "peregrine", "the handler needs a User<{name}>; add an `Authenticate` that makes one around it");
+        contained(
+            || tracing::error!(target: "peregrine", "the handler needs a User<{name}>; add an `Authenticate` that makes one around it"),
+        );
         let detail = "the server lacks something that it needs for this request; its log says what";
         Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-user", detail))
     }

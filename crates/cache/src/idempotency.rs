@@ -10,13 +10,14 @@ pub use memory::MemoryStore;
 pub use store::{Begun, Fingerprint, IdempotencyStore, KeptResponse, Outcome, StoreError};
 
 use crate::gather::{Gathered, gather};
-use crate::lasting::{Lasting, or_panic};
+use crate::lasting::Lasting;
 use bytes::Bytes;
 use http::header::{RETRY_AFTER, SET_COOKIE};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use key::{fingerprint_of, key_of, stored_name};
 use peregrine_web::extract::FromRequest;
 use peregrine_web::in_progress::Counted;
+use peregrine_web::panics::or_panic;
 use peregrine_web::personal::{Personal, PersonalWatch};
 use peregrine_web::{
     Body, Head, IntoResponse, Middleware, Parts, Problem, Request, Response, Service,

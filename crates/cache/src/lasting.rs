@@ -2,11 +2,10 @@
 
 use peregrine_web::in_progress::{Counted, Place};
 use peregrine_web::panics::guarded;
+use peregrine_web::panics::or_panic;
 use peregrine_web::{Request, Response, Service};
 use std::any::Any;
-use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -90,14 +89,4 @@ pub(crate) async fn answer_or_panic<S: Service>(
 ) -> Result<Response, Panic> {
     // The call is inside the future, so that a panic in it is caught as well.
     or_panic(async { next.call(request).await }).await
-}
-
-/// What comes of `work`, or what it panicked with.
-pub(crate) async fn or_panic<T>(work: impl Future<Output = T>) -> Result<T, Panic> {
-    let mut work = pin!(work);
-    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
-        Ok(polled) => polled.map(Ok),
-        Err(panic) => Poll::Ready(Err(panic)),
-    })
-    .await
 }

@@ -8,6 +8,7 @@ use crate::encoded::{Encoded, Untold};
 use http::header::{ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, ETAG};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use peregrine_web::account::{Filling, filling};
+use peregrine_web::panics::contained;
 use peregrine_web::requirements::Requirements;
 use peregrine_web::respond::Uncompressed;
 use peregrine_web::{
@@ -191,7 +192,9 @@ impl Compression {
             }
             Err(error) => {
                 // The content is sent as it is, if the encoder has not taken it.
-                tracing::error!(target: "peregrine", %coding, %error, "a response could not be compressed");
+                contained(
+                    || tracing::error!(target: "peregrine", %coding, %error, "a response could not be compressed"),
+                );
                 self.varies(&mut response, false);
                 return response;
             }

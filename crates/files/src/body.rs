@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use peregrine_web::account::Charge;
 use peregrine_web::body::{BodyError, FileBody, Part};
+use peregrine_web::panics::contained;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
@@ -92,7 +93,9 @@ impl OpenBody {
 
     /// The length was promised: what cannot be read breaks the response off.
     fn fail<T>(&mut self, error: io::Error) -> Poll<Option<Result<T, BodyError>>> {
-        tracing::error!(target: "peregrine", %error, "a file could not be read to its end");
+        contained(
+            || tracing::error!(target: "peregrine", %error, "a file could not be read to its end"),
+        );
         self.pieces.clear();
         self.state = State::Nothing;
         Poll::Ready(Some(Err(BodyError::Failed(error.into()))))

@@ -13,6 +13,7 @@ use crate::target::Target;
 use crate::work::Work;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, LOCATION, RETRY_AFTER};
 use http::{HeaderValue, Method, StatusCode};
+use peregrine_web::panics::contained;
 use peregrine_web::respond::{Html, IntoResponse};
 use peregrine_web::{Head, Parts, Problem, Request, Response, Service};
 use std::cell::RefCell;
@@ -92,10 +93,12 @@ impl Files {
     pub fn folder(root: impl Into<PathBuf>) -> Self {
         let root = root.into();
         if !root.is_dir() {
-            tracing::error!(
-                target: "peregrine", root = %root.display(),
-                "there is no folder to serve files from: make it, or give another path",
-            );
+            contained(|| {
+                tracing::error!(
+                    target: "peregrine", root = %root.display(),
+                    "there is no folder to serve files from: make it, or give another path",
+                )
+            });
         }
         Self::of(Tree::Folder(Arc::new(Folder {
             root,
@@ -379,7 +382,7 @@ fn absent() -> Response {
 }
 
 fn failed(path: &str, error: &io::Error) -> Response {
-    tracing::error!(target: "peregrine", path, %error, "a file could not be read");
+    contained(|| tracing::error!(target: "peregrine", path, %error, "a file could not be read"));
     if is_exhausted(error) {
         let detail = "the server has no room for another file at present; try again later";
         let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "file-not-read", detail);

@@ -8,6 +8,7 @@ use crate::facts::{Content, Facts, Found, media_type};
 use crate::listing::{Entry, LISTING_MAX};
 use crate::target::Target;
 use beneath::Root;
+use peregrine_web::panics::contained;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
@@ -44,7 +45,9 @@ impl Folder {
             Ok(lookup) => Ok(lookup),
             Err(error) if is_absence(&error) => Ok(Lookup::Nothing),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                tracing::warn!(target: "peregrine", path = target.path, "a file may not be read");
+                contained(
+                    || tracing::warn!(target: "peregrine", path = target.path, "a file may not be read"),
+                );
                 Ok(Lookup::Nothing)
             }
             Err(error) => Err(error),

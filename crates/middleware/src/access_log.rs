@@ -4,6 +4,7 @@ use crate::request_id::{self, RequestIdValue};
 use crate::seen::Seen;
 use http::StatusCode;
 use peregrine_web::connection::ConnectionInfo;
+use peregrine_web::panics::contained;
 use peregrine_web::{Middleware, Problem, Request, Response, Service};
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -128,7 +129,7 @@ impl Drop for Entry {
         // The level is part of an event's place in the code, so there is one place for each.
         macro_rules! write {
             ($level:expr, $text:literal) => {
-                tracing::event!(
+                contained(|| tracing::event!(
                     target: ACCESS_LOG_TARGET,
                     $level,
                     method = self.seen.head.method_name(),
@@ -142,7 +143,7 @@ impl Drop for Entry {
                     client = self.client.map(tracing::field::display),
                     request_id = self.request_id.as_ref().map(RequestIdValue::as_str),
                     $text
-                )
+                ))
             };
         }
         match status {

@@ -2,6 +2,7 @@
 
 use crate::seen::Seen;
 use http::StatusCode;
+use peregrine_web::panics::contained;
 use peregrine_web::{Head, IntoResponse, Middleware, Problem, Request, Response, Service};
 use std::any::Any;
 use std::fmt;
@@ -70,12 +71,14 @@ impl CatchPanic {
     }
 
     fn answer(&self, panicked: &Panicked<'_>) -> Response {
-        tracing::error!(
-            panic = panicked.message,
-            method = panicked.head.method_name(),
-            route = panicked.route,
-            "a handler panicked"
-        );
+        contained(|| {
+            tracing::error!(
+                panic = panicked.message,
+                method = panicked.head.method_name(),
+                route = panicked.route,
+                "a handler panicked"
+            )
+        });
         match &self.hook {
             Some(hook) => hook(panicked),
             None => {

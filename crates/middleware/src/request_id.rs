@@ -2,6 +2,7 @@
 
 use http::{HeaderName, HeaderValue, StatusCode};
 use peregrine_web::extract::FromRequestParts;
+use peregrine_web::panics::contained;
 use peregrine_web::{Middleware, Parts, Problem, Request, Response, Service};
 use std::cell::Cell;
 use std::fmt;
@@ -177,8 +178,10 @@ fn write_hex(number: u64, into: &mut [u8]) {
 impl FromRequestParts for RequestIdValue {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         of(parts).ok_or_else(|| {
-            tracing::error!(target: "peregrine",
-                "the handler needs the request's id; add `.with(RequestId::new())` around it");
+            contained(|| {
+                tracing::error!(target: "peregrine",
+                "the handler needs the request's id; add `.with(RequestId::new())` around it")
+            });
             let detail =
                 "the server lacks something that it needs for this request; its log says what";
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-request-id", detail)

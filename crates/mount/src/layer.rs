@@ -12,6 +12,7 @@ use crate::rest;
 use http::StatusCode;
 use http_body::Body as HttpBody;
 use peregrine_web::connection::ConnectionInfo;
+use peregrine_web::panics::contained;
 use peregrine_web::service::Erased;
 use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Service};
 use std::convert::Infallible;
@@ -255,7 +256,7 @@ where
 
 #[cold]
 fn failed(error: &BoxError, status: StatusCode) -> Response {
-    tracing::error!(target: "peregrine", %error, "a tower layer failed");
+    contained(|| tracing::error!(target: "peregrine", %error, "a tower layer failed"));
     let detail = "The server could not answer this request.";
     Problem::new(status, "layer-failed", detail).into_response()
 }

@@ -10,6 +10,7 @@ use peregrine_web::application::Application;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::BODY_BYTES_MAX;
 use peregrine_web::head::Head;
+use peregrine_web::panics::contained;
 use peregrine_web::panics::guarded;
 use peregrine_web::{App, Body, BuildError, IntoResponse, Problem, Request, Response};
 use std::convert::Infallible;
@@ -172,8 +173,10 @@ fn without_body(response: &mut Response) {
 }
 
 fn upgrade_missing() -> Response {
-    tracing::error!(target: "peregrine",
-        "a handler answered with an upgrade, but the server around it offers none");
+    contained(|| {
+        tracing::error!(target: "peregrine",
+        "a handler answered with an upgrade, but the server around it offers none")
+    });
     let detail = "The server cannot change the protocol here.";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "no-upgrade", detail).into_response()
 }

@@ -6,6 +6,7 @@ use crate::passage::{Begins, Home, Pass, Passage};
 use crate::request::to_head;
 use http::StatusCode;
 use peregrine_proto::Reject;
+use peregrine_web::panics::contained;
 use peregrine_web::service::Erased;
 use peregrine_web::upgrade::OnUpgrade;
 use peregrine_web::{Body, Head, Parts, Problem, Request, Response};
@@ -94,7 +95,7 @@ pub(crate) fn restore(
 }
 
 fn failed(cause: &str) -> Problem {
-    tracing::error!(target: "peregrine", cause, "a tower layer spoiled a request");
+    contained(|| tracing::error!(target: "peregrine", cause, "a tower layer spoiled a request"));
     let detail = "The server could not answer this request.";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "layer-failed", detail)
 }

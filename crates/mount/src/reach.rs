@@ -5,6 +5,7 @@ use crate::facts::Caller;
 use crate::response::BoxError;
 use http_body::Body as HttpBody;
 use peregrine_web::connection::ConnectionInfo;
+use peregrine_web::panics::contained;
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -189,7 +190,9 @@ impl Drop for Token {
 fn let_go(services: Services) {
     for (_, service) in services {
         if catch_unwind(AssertUnwindSafe(|| drop(service))).is_err() {
-            tracing::error!(target: "peregrine", "the service of a connection panicked in its drop");
+            contained(
+                || tracing::error!(target: "peregrine", "the service of a connection panicked in its drop"),
+            );
         }
     }
 }

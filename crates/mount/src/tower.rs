@@ -14,6 +14,7 @@ use http_body::{Body as HttpBody, Frame};
 use hyper::upgrade::OnUpgrade;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::handler::{OnDisconnect, RouteOptions, Signature};
+use peregrine_web::panics::contained;
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{App, Body, Handler, IntoResponse, Parts, Problem, Request, Response, Scope};
 use std::convert::Infallible;
@@ -331,7 +332,9 @@ impl<R: Reach> Tower<R> {
         if let Some(on_error) = &self.on_error {
             return on_error(error);
         }
-        tracing::error!(target: "peregrine", %error, kind, "a mounted service failed");
+        contained(
+            || tracing::error!(target: "peregrine", %error, kind, "a mounted service failed"),
+        );
         Problem::new(status, kind, detail).into_response()
     }
 }

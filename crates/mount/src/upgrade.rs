@@ -14,6 +14,7 @@ use http_body::{Body as HttpBody, Frame};
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use hyper::server::conn::http1;
 use peregrine_web::BodyError;
+use peregrine_web::panics::contained;
 use peregrine_web::pipe::{Writer, pipe};
 use peregrine_web::upgrade::{OnUpgrade, Outgoing, UPGRADED_BYTES_MAX, Upgraded};
 use std::cell::Cell;
@@ -77,7 +78,9 @@ impl Ticket {
         OnUpgrade::new(async move |upgraded| {
             let Self { connection, agree, carrier } = *self;
             if agree.send(()).is_err() || connection.await.is_err() {
-                tracing::error!(target: "peregrine", "hyper did not hand over an upgrade");
+                contained(
+                    || tracing::error!(target: "peregrine", "hyper did not hand over an upgrade"),
+                );
                 return;
             }
             carrier.carry(upgraded).await;

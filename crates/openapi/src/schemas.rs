@@ -299,6 +299,24 @@ pub(crate) struct Property {
     is_choice: bool,
 }
 
+/// Collects the properties that an object's schema names itself.
+fn collect_own(schema: &Value, must: bool, found: &mut Vec<Property>) {
+    let required: Vec<_> =
+        schema.get("required").and_then(Value::as_array).into_iter().flatten().collect();
+    let properties = schema.get("properties").and_then(Value::as_object);
+    for (name, property) in properties.into_iter().flatten() {
+        if let Some(known) = found.iter_mut().find(|known| known.name == *name) {
+            if known.is_choice && !must {
+                known.schema = either(&known.schema, property);
+            }
+            continue;
+        }
+        let is_required = must && required.iter().any(|one| *one == name);
+        let (name, schema) = (name.clone(), property.clone());
+        found.push(Property { name, schema, is_required, is_choice: !must });
+    }
+}
+
 /// The schema of what fits one of two.
 fn either(one: &Value, other: &Value) -> Value {
     let words = |schema: &Value| match (schema.get("const"), schema.get("enum")) {
@@ -307,15 +325,17 @@ fn either(one: &Value, other: &Value) -> Value {
         (None, _) => None,
     };
     let kind = one.get("type").filter(|kind| other.get("type") == Some(kind));
-    match (words(one), words(other), kind) {
-        _ if one == other => one.clone(),
-        (Some(words), Some(more), Some(kind)) => {
-            let mut all = words;
-            all.extend(more);
-            json!({ "type": kind, "enum": all })
-        }
-        _ => json!({ "anyOf": [one, other] }),
+    if let (Some(mut all), Some(more), Some(kind)) = (words(one), words(other), kind) {
+        all.extend(more.into_iter().filter(|word| !all.contains(word)).collect::<Vec<_>>());
+        return json!({ "type": kind, "enum": all });
     }
+    let parts = |schema: &Value| match schema.get("anyOf") {
+        Some(Value::Array(parts)) => parts.clone(),
+        _ => vec![schema.clone()],
+    };
+    let mut all = parts(one);
+    all.extend(parts(other).into_iter().filter(|part| !all.contains(part)).collect::<Vec<_>>());
+    if all.len() == 1 { one.clone() } else { json!({ "anyOf": all }) }
 }
 
 impl Schemas {
@@ -330,22 +350,13 @@ impl Schemas {
         if depth > 8 {
             return;
         }
-        let schema = self.resolved(schema);
-        let required: Vec<_> =
-            schema.get("required").and_then(Value::as_array).into_iter().flatten().collect();
-        for (name, property) in
-            schema.get("properties").and_then(Value::as_object).into_iter().flatten()
-        {
-            if let Some(known) = found.iter_mut().find(|known| known.name == *name) {
-                if known.is_choice && !must {
-                    known.schema = either(&known.schema, property);
-                }
-                continue;
-            }
-            let is_required = must && required.iter().any(|one| *one == name);
-            let (name, schema) = (name.clone(), property.clone());
-            found.push(Property { name, schema, is_required, is_choice: !must });
+        let resolved = self.resolved(schema);
+        // A reference may have properties beside it, as the tag of a variant is.
+        if *schema != resolved {
+            collect_own(schema, must, found);
         }
+        let schema = resolved;
+        collect_own(&schema, must, found);
         for (key, must) in [("allOf", must), ("anyOf", false), ("oneOf", false)] {
             for part in schema.get(key).and_then(Value::as_array).into_iter().flatten() {
                 self.collect(part, must, depth + 1, found);

@@ -11,6 +11,7 @@ use crate::upstreams::{Upstream, Upstreams};
 use http::header::{ALLOW, CONTENT_LENGTH, HOST, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use peregrine_web::extract::{FromRequestParts, Interim};
+use peregrine_web::panics::contained;
 use peregrine_web::upgrade::OnUpgrade;
 use peregrine_web::{
     Body, BodyError, Head, IntoResponse, Parts, Problem, Request, Response, Service,
@@ -272,6 +273,10 @@ impl Proxy {
             && let Some(number) = set.choose(&tried)
         {
             tried.push(number);
+            if set.is_down(number) {
+                // What this tries is the upstream, not a connection from before.
+                self.pools[number].clear();
+            }
             let body = whole.clone().map(Body::from).or_else(|| rest.take());
             let Some(body) = body else { break };
             let upstream = &set.all[number];
@@ -388,7 +393,9 @@ impl Proxy {
         };
         if let Some(wrong) = wrong {
             let upstream = &self.upstreams.shared().all[number];
-            tracing::warn!(target: "peregrine", upstream = %upstream, "an upstream answered {wrong}");
+            contained(
+                || tracing::warn!(target: "peregrine", upstream = %upstream, "an upstream answered {wrong}"),
+            );
             let detail = format!("the server behind this one answered {wrong}");
             return Err(Problem::new(StatusCode::BAD_GATEWAY, "upstream-failed", detail));
         }
@@ -406,7 +413,7 @@ impl Proxy {
                 match theirs.await {
                     Ok(theirs) => tunnel(client, theirs, idle_timeout).await,
                     Err(error) => {
-                        tracing::warn!(target: "peregrine", %error, "an upstream did not go on after its 101");
+                        contained(|| tracing::warn!(target: "peregrine", %error, "an upstream did not go on after its 101"));
                     }
                 }
             })));
@@ -452,8 +459,10 @@ impl Proxy {
             return Problem::new(StatusCode::BAD_REQUEST, "invalid-target", detail);
         }
         let upstream = &self.upstreams.shared().all[number];
-        tracing::warn!(target: "peregrine", upstream = %upstream, why = %why.failure, path = parts.head.path(),
-            "a request could not be passed on");
+        contained(|| {
+            tracing::warn!(target: "peregrine", upstream = %upstream, why = %why.failure, path = parts.head.path(),
+            "a request could not be passed on")
+        });
         match why.failure {
             Failure::Late | Failure::ConnectLate => {
                 let detail = "the server behind this one did not answer in time; try again later";

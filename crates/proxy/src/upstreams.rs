@@ -4,6 +4,7 @@
 use crate::tls::{Tls, of_system};
 use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Uri};
+use peregrine_web::panics::contained;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -267,6 +268,11 @@ impl Set {
         chosen
     }
 
+    /// Did it fail so often that it is left out, unless it is tried?
+    pub(crate) fn is_down(&self, number: usize) -> bool {
+        self.all[number].down_until.load(Ordering::Relaxed) != 0
+    }
+
     /// Until when one that fails now is left out.
     fn down_until(&self, now: u64) -> u64 {
         now.saturating_add(millis(self.down_for)).max(1)
@@ -277,7 +283,9 @@ impl Set {
         let upstream = &self.all[number];
         upstream.failures.store(0, Ordering::Relaxed);
         if upstream.down_until.swap(0, Ordering::Relaxed) != 0 {
-            tracing::info!(target: "peregrine", upstream = %upstream, "an upstream is up again");
+            contained(
+                || tracing::info!(target: "peregrine", upstream = %upstream, "an upstream is up again"),
+            );
         }
     }
 
@@ -290,7 +298,9 @@ impl Set {
         }
         let until = self.down_until(now());
         if upstream.down_until.swap(until, Ordering::Relaxed) == 0 {
-            tracing::warn!(target: "peregrine", upstream = %upstream, why = %why, failures, "an upstream is down");
+            contained(
+                || tracing::warn!(target: "peregrine", upstream = %upstream, why = %why, failures, "an upstream is down"),
+            );
         }
     }
 
@@ -313,7 +323,9 @@ impl Set {
             Ok(()) => {
                 upstream.failed_checks.store(0, Ordering::Relaxed);
                 if upstream.is_failing.swap(false, Ordering::Relaxed) {
-                    tracing::info!(target: "peregrine", upstream = %upstream, "an upstream passes its check again");
+                    contained(
+                        || tracing::info!(target: "peregrine", upstream = %upstream, "an upstream passes its check again"),
+                    );
                 }
                 self.well(number);
             }
@@ -322,7 +334,9 @@ impl Set {
                     upstream.failed_checks.fetch_add(1, Ordering::Relaxed).saturating_add(1);
                 if failed >= self.failures_max && !upstream.is_failing.swap(true, Ordering::Relaxed)
                 {
-                    tracing::warn!(target: "peregrine", upstream = %upstream, why, failed, "an upstream fails its check");
+                    contained(
+                        || tracing::warn!(target: "peregrine", upstream = %upstream, why, failed, "an upstream fails its check"),
+                    );
                 }
             }
         }

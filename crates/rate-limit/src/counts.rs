@@ -1,5 +1,6 @@
 //! What limits have done, counted.
 
+use peregrine_web::panics::contained;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What the limits of a [`RateLimit`](crate::RateLimit) have done since it was made, on all workers.
@@ -34,11 +35,13 @@ impl Counts {
         if std::iter::successors(Some(1_u64), |power| power.checked_mul(10))
             .any(|power| power == before + 1)
         {
-            tracing::warn!(
-                target: "peregrine", limit = name, times = before + 1,
-                "the table of a rate limit has no place for a new key, which takes over what another one owes: \
-                 a flood of keys, or `keys_max` is too small"
-            );
+            contained(|| {
+                tracing::warn!(
+                    target: "peregrine", limit = name, times = before + 1,
+                    "the table of a rate limit has no place for a new key, which takes over what another one owes: \
+                     a flood of keys, or `keys_max` is too small"
+                )
+            });
         }
     }
 

@@ -10,6 +10,7 @@ use crate::redis::RedisStore;
 use crate::rule::Rule;
 use crate::table::Table;
 use http::{HeaderValue, StatusCode};
+use peregrine_web::panics::contained;
 use peregrine_web::{Parts, Problem};
 use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -277,7 +278,9 @@ impl RateLimit {
         });
         ready.as_ref().ok_or_else(|| {
             let faults = self.faults().join("; ");
-            tracing::error!(target: "peregrine", "a rate limit cannot be kept: {faults}");
+            contained(
+                || tracing::error!(target: "peregrine", "a rate limit cannot be kept: {faults}"),
+            );
             let detail = "The server has a limit that it cannot keep; its log says more.";
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "rate-limit-invalid", detail)
         })

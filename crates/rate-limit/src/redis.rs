@@ -9,6 +9,7 @@ use ::redis::{Client, RedisError, Script};
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
 use peregrine_web::Problem;
+use peregrine_web::panics::contained;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
@@ -186,7 +187,9 @@ impl RedisStore {
         CONNECTIONS.with_borrow_mut(|all| all.remove(&self.shared.number));
         self.shared.rests_until.store(now.saturating_add(REST), Relaxed);
         let when_down = self.when_down;
-        tracing::warn!(target: "peregrine", error, ?when_down, "the Redis of a rate limit does not count");
+        contained(
+            || tracing::warn!(target: "peregrine", error, ?when_down, "the Redis of a rate limit does not count"),
+        );
     }
 
     async fn ask(&self, ready: &Ready, subjects: &Subjects<'_>) -> Result<Verdict, RedisError> {

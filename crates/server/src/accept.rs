@@ -9,7 +9,7 @@ use crate::spread::{Given, MOMENT, Member};
 use crate::worker::{Order, Worker};
 use peregrine_driver::{Driver, Listener, Stream};
 use peregrine_web::account::{self, Filling};
-use peregrine_web::panics::contained;
+use peregrine_web::panics::{contained, discard, or_panic};
 use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -44,7 +44,13 @@ pub(crate) async fn run<D: Driver>(
     let is_late = worker.order() >= Order::Drain;
     let mut way = WayIn { worker, entrance, live, spreading };
     if !is_late {
-        way.serve(&listener).await;
+        // What drivers and libraries log may panic as well, where nobody can write the log. Never trying again would be the end of
+        // the server.
+        while let Err(panic) = or_panic(way.serve(&listener)).await {
+            discard(panic);
+            let worker = &way.worker;
+            worker.driver.sleep_until(worker.driver.now() + PAUSE_MIN).await;
+        }
     }
     way.take_last_passed();
     if !shared.is_so() {

@@ -23,13 +23,14 @@ use peregrine_web::body::{BodyError, Part};
 use peregrine_web::handler::OnDisconnect;
 use peregrine_web::head::Head;
 use peregrine_web::panics;
-use peregrine_web::panics::contained;
+use peregrine_web::panics::{contained, discard};
 use peregrine_web::problem::WasOverloaded;
 use peregrine_web::response::Rest;
 use peregrine_web::route::readable;
 use peregrine_web::scope::REST;
 use peregrine_web::upgrade::{OnUpgrade, Upgraded};
 use peregrine_web::{Body, Request, Response};
+use std::any::Any;
 use std::borrow::Cow;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -289,7 +290,7 @@ impl Exchange {
                 }
                 Ok(response)
             }
-            Err(panic) => Err(Panicked(message_of(&*panic))),
+            Err(panic) => Err(Panicked(message_of(panic))),
         };
         Poll::Ready(outcome)
     }
@@ -356,7 +357,7 @@ impl Exchange {
             return Ok(());
         }
         self.drop_protocol();
-        polled.map(drop).map_err(|panic| Panicked(message_of(&*panic)))
+        polled.map(drop).map_err(|panic| Panicked(message_of(panic)))
     }
 
     /// Does another protocol run?
@@ -400,7 +401,7 @@ impl Exchange {
         let run = AssertUnwindSafe(|| poll(body));
         let polled = self.traced.run(|| catch_unwind(run));
         polled.unwrap_or_else(|panic| {
-            let error = format!("the stream panicked: {}", message_of(&*panic)).into();
+            let error = format!("the stream panicked: {}", message_of(panic)).into();
             Poll::Ready(Some(Err(BodyError::Failed(error))))
         })
     }
@@ -440,10 +441,9 @@ impl Drop for Exchange {
 /// Runs code of the application that may panic, where a panic must not stop what the server does.
 pub(crate) fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
     let result = catch_unwind(AssertUnwindSafe(run));
-    let tell = |panic: Box<dyn std::any::Any + Send>| {
-        contained(
-            || tracing::error!(target: "peregrine", panic = message_of(&*panic), "{what} panicked"),
-        );
+    let tell = |panic| {
+        let panic = message_of(panic);
+        contained(|| tracing::error!(target: "peregrine", panic, "{what} panicked"));
     };
     result.map_err(tell).ok()
 }
@@ -459,12 +459,14 @@ fn name_blocking(pattern: Option<&str>, head: &Head) {
     });
 }
 
-fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
+/// What it panicked with, in words, told to those who listen.
+fn message_of(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    let text = text.unwrap_or("(no message)");
-    panics::tell(text);
-    text.to_owned()
+    let text = text.unwrap_or("(no message)").to_owned();
+    panics::tell(&text);
+    discard(panic);
+    text
 }
 
 impl fmt::Debug for Exchange {

@@ -3,6 +3,7 @@
 use crate::counts::{Fault, Key};
 use peregrine_proto::Version;
 use peregrine_web::Request;
+use peregrine_web::panics::contained;
 use peregrine_web::route::readable;
 use tracing::field::{self, Empty};
 use tracing::{Span, error_span};
@@ -14,13 +15,22 @@ const TARGET: &str = "peregrine::request";
 /// The span of a server that has no traces: what names a request in logs. Middleware that gives ids to requests
 /// fills in what is empty.
 pub(crate) fn slim(request: &Request, pattern: Option<&str>) -> Span {
-    error_span!(
-        target: TARGET,
-        "request",
-        method = request.parts.head.method_name(),
-        route = pattern.map(readable).as_deref(),
-        request_id = Empty,
-    )
+    made(|| {
+        error_span!(
+            target: TARGET,
+            "request",
+            method = request.parts.head.method_name(),
+            route = pattern.map(readable).as_deref(),
+            request_id = Empty,
+        )
+    })
+}
+
+/// A span; none where a subscriber panics.
+fn made(make: impl FnOnce() -> Span) -> Span {
+    let mut span = Span::none();
+    contained(|| span = make());
+    span
 }
 
 /// The span of a request that is traced, by OpenTelemetry's conventions for HTTP servers. What is empty is known
@@ -38,40 +48,46 @@ pub(crate) fn whole(request: &Request, pattern: Option<&str>) -> Span {
     let (address, port) = split_port(&host);
     let peer = connection.peer.tcp();
     let unix = || matches!(connection.peer, peregrine_web::connection::Peer::Unix { .. });
-    error_span!(
-        target: TARGET,
-        "request",
-        otel.name = name(),
-        otel.kind = "server",
-        otel.status_code = Empty,
-        http.request.method = method.unwrap_or("_OTHER"),
-        http.request.method_original = method.is_none().then(|| head.method_name()),
-        http.route = pattern.as_deref(),
-        http.response.status_code = Empty,
-        http.request.body.size = Empty,
-        http.response.body.size = Empty,
-        "error.type" = Empty,
-        url.path = head.path(),
-        url.scheme = client.scheme(),
-        server.address = Some(address).filter(|address| !address.is_empty()),
-        server.port = port,
-        client.address = client.ip().map(field::display),
-        network.peer.address = peer.map(|peer| field::display(peer.ip().to_canonical())),
-        network.peer.port = peer.map(|peer| peer.port()),
-        network.transport = if unix() { "unix" } else { "tcp" },
-        network.protocol.name = "http",
-        network.protocol.version = match head.index().version {
-            Version::Http10 => "1.0",
-            Version::Http11 => "1.1",
-            Version::Http2 => "2",
-        },
-        user_agent.original = head.field_text("user-agent"),
-        request_id = Empty,
-    )
+    made(|| {
+        error_span!(
+            target: TARGET,
+            "request",
+            otel.name = name(),
+            otel.kind = "server",
+            otel.status_code = Empty,
+            http.request.method = method.unwrap_or("_OTHER"),
+            http.request.method_original = method.is_none().then(|| head.method_name()),
+            http.route = pattern.as_deref(),
+            http.response.status_code = Empty,
+            http.request.body.size = Empty,
+            http.response.body.size = Empty,
+            "error.type" = Empty,
+            url.path = head.path(),
+            url.scheme = client.scheme(),
+            server.address = Some(address).filter(|address| !address.is_empty()),
+            server.port = port,
+            client.address = client.ip().map(field::display),
+            network.peer.address = peer.map(|peer| field::display(peer.ip().to_canonical())),
+            network.peer.port = peer.map(|peer| peer.port()),
+            network.transport = if unix() { "unix" } else { "tcp" },
+            network.protocol.name = "http",
+            network.protocol.version = match head.index().version {
+                Version::Http10 => "1.0",
+                Version::Http11 => "1.1",
+                Version::Http2 => "2",
+            },
+            user_agent.original = head.field_text("user-agent"),
+            request_id = Empty,
+        )
+    })
 }
 
 /// Tells a span how its request ended.
-pub(crate) fn end(span: &Span, (key, received, sent): (&Key, u64, u64)) {
+pub(crate) fn end(span: &Span, known: (&Key, u64, u64)) {
+    contained(|| record(span, known));
+}
+
+fn record(span: &Span, (key, received, sent): (&Key, u64, u64)) {
     if key.status != 0 {
         span.record("http.response.status_code", key.status);
     }

@@ -3,12 +3,14 @@
 use crate::log::patterns;
 use crate::span;
 use peregrine_web::application::Application;
+use peregrine_web::panics::contained;
 use peregrine_web::trace::{Place, Seed, TraceContext, enter};
 use peregrine_web::{Head, Request};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -178,16 +180,30 @@ impl Traced {
     /// The request is over.
     #[inline]
     pub(crate) fn clear(&mut self) {
-        (self.span, self.place) = (None, None);
+        if let Some(span) = self.span.take() {
+            contained(|| drop(span));
+        }
+        self.place = None;
     }
 
     /// Runs code of the application.
     #[inline]
     pub(crate) fn run<T>(&self, run: impl FnOnce() -> T) -> T {
         let _present = self.place.as_ref().map(enter);
-        let _entered = self.span.as_ref().map(Span::enter);
-        run()
+        match &self.span {
+            None => run(),
+            Some(span) => inside(span, run),
+        }
     }
+}
+
+/// Runs something in a span. A subscriber may panic when one is entered or left, also while a panic of the application goes by.
+fn inside<T>(span: &Span, run: impl FnOnce() -> T) -> T {
+    let mut entered = None;
+    contained(|| entered = Some(span.enter()));
+    let outcome = catch_unwind(AssertUnwindSafe(run));
+    contained(|| drop(entered));
+    outcome.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 impl Tracing {

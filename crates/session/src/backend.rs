@@ -72,12 +72,13 @@ impl Backend {
         }
     }
 
-    /// Is the session still there? One in a cookie is, wherever that has gone, until it ends.
-    pub(crate) async fn is_there(&self, id: Id, is_over: bool) -> session_store::Result<bool> {
-        match self {
-            Self::Store(store) => Ok(store.load(&id).await?.is_some()),
-            Self::Cookie(_) => Ok(!is_over),
-        }
+    /// Is the session that was loaded still there? One in a cookie is, wherever that has gone, until it ends.
+    pub(crate) async fn is_there(&self, id: Id, loaded: &Loaded) -> session_store::Result<bool> {
+        let expiry = match self {
+            Self::Store(store) => store.load(&id).await?.map(|record| record.expiry_date),
+            Self::Cookie(_) => loaded.expiry,
+        };
+        Ok(expiry.is_some_and(|expiry| expiry > now()))
     }
 
     /// What the cookie of a session has in it.

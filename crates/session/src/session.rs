@@ -4,6 +4,7 @@ use crate::backend::Loaded;
 use crate::sessions::Settings;
 use http::StatusCode;
 use peregrine_web::extract::FromRequestParts;
+use peregrine_web::panics::contained;
 use peregrine_web::personal::Personal;
 use peregrine_web::{Parts, Problem};
 use serde::de::DeserializeOwned;
@@ -41,6 +42,8 @@ pub(crate) struct State {
     pub(crate) is_renewed: bool,
     /// Nothing is left in it of the session that was loaded.
     pub(crate) is_new: bool,
+    /// There is something that whoever hears of success believes to be kept.
+    pub(crate) has_added: bool,
 }
 
 /// What becomes of the session when the request is over.
@@ -70,7 +73,9 @@ impl Session {
         match T::deserialize(value) {
             Ok(value) => Some(value),
             Err(error) => {
-                tracing::warn!(target: "peregrine", name, %error, "a value of a session is not what it is read as");
+                contained(
+                    || tracing::warn!(target: "peregrine", name, %error, "a value of a session is not what it is read as"),
+                );
                 None
             }
         }
@@ -92,7 +97,7 @@ impl Session {
         let mut state = self.0.borrow_mut();
         if state.data.get(&name) != Some(&value) {
             state.data.insert(name, value);
-            state.touch();
+            state.add();
         }
         Ok(())
     }
@@ -118,7 +123,7 @@ impl Session {
     pub fn regenerate(&self) {
         let mut state = self.0.borrow_mut();
         state.is_renewed = true;
-        state.touch();
+        state.add();
     }
 
     /// Ends the session: forgets everything, here, in the store, and in the browser. What is inserted later in the same request begins a new one.
@@ -139,7 +144,7 @@ impl Session {
         all.drain(..excess);
         // Texts are always JSON.
         state.data.insert(FLASHES.to_owned(), serde_json::to_value(all).unwrap_or_default());
-        state.touch();
+        state.add();
     }
 
     /// The messages that were kept, each shown once.
@@ -159,13 +164,20 @@ impl State {
         self.change = Change::Changed;
     }
 
+    fn add(&mut self) {
+        self.touch();
+        self.has_added = true;
+    }
+
     fn flashes(&self) -> Vec<Flash> {
         self.data.get(FLASHES).and_then(|value| Vec::deserialize(value).ok()).unwrap_or_default()
     }
 }
 
 fn unwritable(name: &str, error: &dyn fmt::Display) -> Problem {
-    tracing::error!(target: "peregrine", name, %error, "a value cannot be kept in a session");
+    contained(
+        || tracing::error!(target: "peregrine", name, %error, "a value cannot be kept in a session"),
+    );
     let detail = "the server could not keep something in the session; its log says why";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "session-value", detail)
 }
@@ -197,7 +209,8 @@ async fn current(parts: &mut Parts) -> Result<Option<Session>, Problem> {
     }
     let (loaded, data) = settings.load(&parts.head).await?;
     let is_new = loaded.id.is_none();
-    let state = State { loaded, data, change: Change::None, is_renewed: false, is_new };
+    let state =
+        State { loaded, data, change: Change::None, is_renewed: false, is_new, has_added: false };
     let session = Session(Rc::new(RefCell::new(state)));
     // Somebody else may have loaded it meanwhile: there is one for a request.
     Ok(with_held(|held| held.session.get_or_insert(session).clone()))
@@ -206,7 +219,7 @@ async fn current(parts: &mut Parts) -> Result<Option<Session>, Problem> {
 impl FromRequestParts for Session {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         current(parts).await?.ok_or_else(|| {
-            tracing::error!(target: "peregrine", "the handler needs a session; add `.with(Sessions::new(store))` around it");
+            contained(|| tracing::error!(target: "peregrine", "the handler needs a session; add `.with(Sessions::new(store))` around it"));
             let detail = "the server lacks something that it needs for this request; its log says what";
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-sessions", detail)
         })

@@ -8,6 +8,7 @@ use http::header::{CACHE_CONTROL, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
 use peregrine_web::cookies::{CookieKeys, SameSite};
 use peregrine_web::held::holding;
+use peregrine_web::panics::contained;
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{Head, IntoResponse, Middleware, Problem, Request, Response, Service};
 use std::fmt;
@@ -53,8 +54,8 @@ const BYTES_MAX: usize = 64 * 1024;
 ///
 /// Using a session keeps it from ending for want of use; that is written down when it is loaded and a tenth of the time is over, not with every request.
 /// A session is saved before the response leaves. If that fails, the response is a problem of status 500 in its place, so that nobody
-/// believes what was not kept; so it is where a request takes longer than the session lives, and changed it. What a request does to a session that another one ends meanwhile is lost,
-/// [`Session::regenerate`] too; stores cannot look and write in one step, so that this does not cover the moment between the two. An id that a browser brings counts only if the store has it; new sessions always have new ones. Responses of handlers
+/// believes what was not kept. What a request does to a session that has ended meanwhile, by another request or for want of use, is lost,
+/// [`Session::regenerate`] too: where something was to be kept, the response is a problem of status 409. Stores cannot look and write in one step, so that this does not cover the moment between the two. An id that a browser brings counts only if the store has it; new sessions always have new ones. Responses of handlers
 /// that asked for a session have `Cache-Control: private`, unless they say something else, and `Vary: Cookie`.
 #[derive(Clone, Debug)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
@@ -177,24 +178,23 @@ impl Settings {
         session: &Session,
         is_secure: bool,
     ) -> Result<Option<HeaderValue>, Problem> {
-        let State { loaded, mut data, change, is_renewed, is_new } = session.0.borrow().clone();
+        let State { loaded, mut data, change, is_renewed, is_new, has_added } =
+            session.0.borrow().clone();
         if change == Change::None && !loaded.is_prolonged {
             return Ok(None);
+        }
+        // A request may take long, as slowly as its client sends the body: a session from which the visitor has logged out meanwhile
+        // must not come back, nor under another id. The browser may have another one by now, so nothing is said to it.
+        if let Some(id) = loaded.id.filter(|_| !is_new)
+            && !self.backend.is_there(id, &loaded).await.map_err(unsaved)?
+        {
+            return if has_added { Err(ended()) } else { Ok(None) };
         }
         if change == Change::Destroyed || (session.is_empty() && change == Change::Changed) {
             if let Some(id) = loaded.id {
                 self.backend.delete(id).await.map_err(unsaved)?;
             }
             return Ok(self.cookie.remove(is_secure).filter(|_| loaded.has_cookie));
-        }
-        // A request may take long, as slowly as its client sends the body: a session from which the visitor has logged out meanwhile
-        // must not come back, nor under another id.
-        let is_over = loaded.expiry.is_some_and(|expiry| expiry <= now());
-        if let Some(id) = loaded.id.filter(|_| !is_new)
-            && !self.backend.is_there(id, is_over).await.map_err(unsaved)?
-        {
-            // The browser may have another one by now, so nothing is said to it.
-            return if is_over && change == Change::Changed { Err(late()) } else { Ok(None) };
         }
         let mut expiry = self.stamp(&mut data);
         if change == Change::Changed {
@@ -248,7 +248,7 @@ impl Settings {
 }
 
 fn failed(what: &str, error: &session_store::Error) -> Problem {
-    tracing::error!(target: "peregrine", %error, "{what}");
+    contained(|| tracing::error!(target: "peregrine", %error, "{what}"));
     let detail = "The server could not reach what it remembers of its visitors. Try again later.";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "session-store", detail)
 }
@@ -257,19 +257,22 @@ fn unsaved(error: session_store::Error) -> Problem {
     failed("a session could not be saved", &error)
 }
 
-/// The session has ended for want of use, while a request used it.
-fn late() -> Problem {
-    tracing::error!(
-        target: "peregrine",
-        "a session ended while a request that changed it was served, so that nothing of the change is kept: \
-         Sessions::idle and Sessions::absolute must be longer than requests take"
-    );
-    let detail = "What the server remembers of its visitor ended while it served the request.";
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "session-ended", detail)
+/// The session has ended while a request added something to it.
+fn ended() -> Problem {
+    contained(|| {
+        tracing::warn!(
+            target: "peregrine",
+            "a session ended while a request that changed it was served, so that nothing of the change is kept: another request \
+             ended it, or Sessions::idle or Sessions::absolute is shorter than the request took"
+        );
+    });
+    let detail =
+        "What the server remembers of its visitor ended while it served the request. Try again.";
+    Problem::new(StatusCode::CONFLICT, "session-ended", detail)
 }
 
 fn too_large(why: &str) -> Problem {
-    tracing::error!(target: "peregrine", "a session is too large to be kept: {why}");
+    contained(|| tracing::error!(target: "peregrine", "a session is too large to be kept: {why}"));
     let detail = "The server remembers too much of this visitor; its log says more.";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "session-too-large", detail)
 }

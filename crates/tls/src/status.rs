@@ -5,6 +5,7 @@ use crate::client::LoadedClients;
 use crate::error::{TlsError, Warning};
 use crate::plan::{Built, Plan, Reloaded, now};
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -101,12 +102,12 @@ impl Known {
                 counts.last_error = Some(error.to_string());
             }
         }
-        // Last: a subscriber may panic.
-        match result {
+        // A subscriber may panic, as the usual one does when nobody reads standard error any more.
+        let _ = catch_unwind(AssertUnwindSafe(|| match result {
             Ok(reloaded) => tracing::info!(target: "peregrine", %reloaded, "TLS was reloaded"),
             Err(error) => tracing::error!(target: "peregrine", %error,
                 "TLS was not reloaded; what was in use before stays in use"),
-        }
+        }));
     }
 
     pub(crate) fn status(&self) -> TlsStatus {

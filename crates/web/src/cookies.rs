@@ -4,6 +4,7 @@
 mod sealed;
 
 use crate::extract::FromRequestParts;
+use crate::panics::contained;
 use crate::problem::Problem;
 use crate::request::Parts;
 use crate::respond::{IntoResponse, IntoResponseParts};
@@ -111,7 +112,12 @@ impl IntoResponseParts for Cookies {
         for cookie in self.jar.delta() {
             let value = set_cookie(cookie).ok_or_else(|| {
                 let name = cookie.name();
-                tracing::error!(cookie = name, "the name or an attribute of a cookie is invalid");
+                contained(|| {
+                    tracing::error!(
+                        cookie = name,
+                        "the name or an attribute of a cookie is invalid"
+                    )
+                });
                 Problem::new(
                     StatusCode::INTERNAL_SERVER_ERROR,
                     "invalid-cookie",

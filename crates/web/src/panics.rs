@@ -2,8 +2,12 @@
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::future::poll_fn;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 /// Who hears of panics.
 pub type Listener = Rc<dyn Fn(&str)>;
@@ -41,7 +45,29 @@ pub fn guarded<T>(what: &'static str, code: impl FnOnce() -> T) -> Option<T> {
 /// Logs something where a panic would end what serves others. A subscriber may panic: the one of `tracing-subscriber` does when it can
 /// write nowhere, as to a pipe that nobody reads any more.
 pub fn contained(log: impl FnOnce()) {
-    let _ = catch_unwind(AssertUnwindSafe(log));
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(log)) {
+        discard(payload);
+    }
+}
+
+/// Drops what somebody panicked with. That may panic as well, and so may what it panics with, which is left where it is.
+pub fn discard(payload: Box<dyn Any + Send>) {
+    if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        mem::forget(another);
+    }
+}
+
+/// What comes of `work`, or what it panicked with.
+///
+/// # Errors
+/// It panicked.
+pub async fn or_panic<T>(work: impl Future<Output = T>) -> Result<T, Box<dyn Any + Send>> {
+    let mut work = pin!(work);
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
 }
 
 /// Tells the log, and who listens, of a panic that was caught.
@@ -49,8 +75,7 @@ pub fn note(what: &'static str, payload: Box<dyn Any + Send>) {
     let text = message(&*payload);
     contained(|| tracing::error!(target: "peregrine", panic = text, "{what} panicked"));
     tell(text);
-    // Even a payload may panic when it is dropped.
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(payload)));
+    discard(payload);
 }
 
 fn message(payload: &(dyn Any + Send)) -> &str {

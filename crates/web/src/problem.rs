@@ -1,6 +1,7 @@
 //! What went wrong with a request, as an RFC 9457 problem.
 
 use crate::body::BodyError;
+use crate::panics::contained;
 use crate::pool;
 use crate::respond::IntoResponse;
 use crate::response::Response;
@@ -253,7 +254,7 @@ impl From<BodyError> for Problem {
             BodyError::Rejected(reject) => reject.into(),
             BodyError::Failed(error) => {
                 // The text may mention things inside the server, so it goes to the log only.
-                tracing::error!(%error, "the source of a request's body failed");
+                contained(|| tracing::error!(%error, "the source of a request's body failed"));
                 Self::new(
                     StatusCode::INTERNAL_SERVER_ERROR,
                     "body-failed",

@@ -13,6 +13,7 @@ pub(crate) use fields::only;
 pub use redirect::Redirect;
 pub use uncompressed::Uncompressed;
 
+use crate::panics::contained;
 use crate::problem::Problem;
 use crate::response::Response;
 
@@ -68,7 +69,7 @@ pub(crate) struct Failed;
 
 /// The response in place of one that could not be made. `error` goes to the log.
 pub(crate) fn failed(kind: &'static str, error: &dyn std::fmt::Display) -> Response {
-    tracing::error!(kind, %error, "a response could not be made");
+    contained(|| tracing::error!(kind, %error, "a response could not be made"));
     failed_by(Problem::new(
         http::StatusCode::INTERNAL_SERVER_ERROR,
         kind,

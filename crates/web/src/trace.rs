@@ -7,6 +7,7 @@ mod state;
 
 use crate::extract::FromRequestParts;
 use crate::head::Head;
+use crate::panics::contained;
 use crate::{Parts, Problem};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use peregrine_proto::Known;
@@ -326,8 +327,10 @@ pub fn is_unsampled() -> bool {
 impl FromRequestParts for TraceContext {
     async fn from_request_parts(_: &mut Parts) -> Result<Self, Problem> {
         Self::current().ok_or_else(|| {
-            tracing::error!(target: "peregrine",
-                "the handler needs the request's trace; add `.traces(Traces::new())` to the server");
+            contained(|| {
+                tracing::error!(target: "peregrine",
+                "the handler needs the request's trace; add `.traces(Traces::new())` to the server")
+            });
             let detail =
                 "the server lacks something that it needs for this request; its log says what";
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-trace", detail)

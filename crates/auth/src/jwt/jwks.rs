@@ -3,6 +3,7 @@
 use super::keys::KeySet;
 use bytes::Bytes;
 use peregrine_web::clock;
+use peregrine_web::panics::contained;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -264,7 +265,9 @@ impl Inner {
                 kept.fetched_at = Some(now);
             }
             Err(error) => {
-                tracing::error!(target: "peregrine", error, "the keys of an issuer of tokens could not be fetched");
+                contained(
+                    || tracing::error!(target: "peregrine", error, "the keys of an issuer of tokens could not be fetched"),
+                );
             }
         }
     }

@@ -11,6 +11,7 @@ use jsonwebtoken::crypto::aws_lc;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, Header, Validation, decode, decode_header};
 use peregrine_web::extract::FromRequestParts;
+use peregrine_web::panics::contained;
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{Parts, Problem};
 use serde::de::DeserializeOwned;
@@ -250,7 +251,7 @@ impl<T: DeserializeOwned> FromRequestParts for Jwt<T> {
 
 fn verifier(parts: &Parts) -> Result<JwtVerifier, Problem> {
     parts.states().get::<JwtVerifier>().cloned().ok_or_else(|| {
-        tracing::error!(target: "peregrine", "the handler needs a `JwtVerifier` among the application's states");
+        contained(|| tracing::error!(target: "peregrine", "the handler needs a `JwtVerifier` among the application's states"));
         let detail = "the server lacks something that it needs for this request; its log says what";
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-state", detail)
     })

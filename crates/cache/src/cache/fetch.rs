@@ -7,6 +7,7 @@ use super::store::Lead;
 use super::{Settings, conditional};
 use crate::lasting::{Panic, answer_or_panic};
 use http::StatusCode;
+use peregrine_web::panics::contained;
 use peregrine_web::panics::guarded;
 use peregrine_web::personal::Personal;
 use peregrine_web::{Body, Head, Parts, Request, Response, Service};
@@ -54,7 +55,9 @@ impl<S: Service> Fetch<S> {
         let usable =
             stale.clone().filter(|(_, freshness)| is_failure && *freshness < Freshness::Over);
         if let Some((entry, _)) = usable {
-            tracing::warn!(target: "peregrine", path = asked.path(), "a stale response is sent in place of an error");
+            contained(
+                || tracing::warn!(target: "peregrine", path = asked.path(), "a stale response is sent in place of an error"),
+            );
             if let Err(panic) = answered {
                 let _ = guarded("a handler", || resume_unwind(panic));
             }

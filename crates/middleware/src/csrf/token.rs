@@ -4,6 +4,7 @@ use crate::random::{Hex, random};
 use hmac::{Hmac, Mac};
 use http::{HeaderValue, StatusCode};
 use peregrine_web::extract::FromRequestParts;
+use peregrine_web::panics::contained;
 use peregrine_web::personal::Personal;
 use peregrine_web::{Head, Parts, Problem};
 use sha2::Sha256;
@@ -167,8 +168,10 @@ impl FromRequestParts for CsrfToken {
         // A page that has it is one visitor's.
         Personal::note(parts);
         current(&parts.head).ok_or_else(|| {
-            tracing::error!(target: "peregrine",
-                "the handler needs a CSRF token; add `.with(Csrf::new().tokens(key))` around it");
+            contained(|| {
+                tracing::error!(target: "peregrine",
+                "the handler needs a CSRF token; add `.with(Csrf::new().tokens(key))` around it")
+            });
             let detail =
                 "the server lacks something that it needs for this request; its log says what";
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-csrf-token", detail)

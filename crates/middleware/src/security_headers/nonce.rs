@@ -3,6 +3,7 @@
 use crate::random::{Hex, random};
 use http::StatusCode;
 use peregrine_web::extract::FromRequestParts;
+use peregrine_web::panics::contained;
 use peregrine_web::personal::Personal;
 use peregrine_web::{Parts, Problem};
 use std::cell::Cell;
@@ -43,8 +44,8 @@ impl FromRequestParts for CspNonce {
         // A page that has it is for one request.
         Personal::note(parts);
         current().ok_or_else(|| {
-            tracing::error!(target: "peregrine",
-                "the handler needs a nonce; add `.with(SecurityHeaders::new().csp(..))` around it, with NONCE in the policy");
+            contained(|| tracing::error!(target: "peregrine",
+                "the handler needs a nonce; add `.with(SecurityHeaders::new().csp(..))` around it, with NONCE in the policy"));
             let detail = "the server lacks something that it needs for this request; its log says what";
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-csp-nonce", detail)
         })

@@ -220,7 +220,14 @@ fn queries_of_several_forms_take_what_each_takes() {
     enum Search {
         Name { text: String, exact: bool },
         Tag { text: String, exact: Option<u32> },
+        Words(Words),
+        Again { exact: bool },
         All,
+    }
+    #[derive(Deserialize, JsonSchema)]
+    #[expect(dead_code, reason = "only its shape is looked at")]
+    struct Words {
+        text: String,
     }
     async fn search(_: Query<Search>) {}
     let search = operation(App::new().get("/x", search.described()), "/x");
@@ -230,7 +237,10 @@ fn queries_of_several_forms_take_what_each_takes() {
         assert_eq!(all.len(), 1, "{name}");
         all[0]["schema"].clone()
     };
-    assert_eq!(schema("kind"), json!({ "type": "string", "enum": ["Name", "Tag", "All"] }));
+    assert_eq!(
+        schema("kind"),
+        json!({ "type": "string", "enum": ["Name", "Tag", "Words", "Again", "All"] })
+    );
     assert_eq!(schema("text"), json!({ "type": "string" }));
     let kinds: Vec<_> = schema("exact")["anyOf"].as_array().expect("two").clone();
     assert_eq!(kinds.len(), 2);

@@ -18,6 +18,7 @@ use crate::worker::Patterns;
 use peregrine_driver::SocketOptions;
 use peregrine_server::{Live, MemoryMax, OverloadLimits};
 use peregrine_web::TrustedProxies;
+use peregrine_web::panics::{contained, discard};
 use std::fmt::Write as _;
 use std::io;
 use std::num::NonZeroUsize;
@@ -240,9 +241,12 @@ impl Configured {
             while let Ok(mut reloading) = wakes.recv() {
                 // One look is enough for all who asked until now.
                 wakes.try_iter().for_each(|other| reloading.join(other));
-                if let Err(error) = self.reload() {
-                    reloading.fails(format!("serves; the configuration stays as it is: {error}"));
-                }
+                contained(|| {
+                    if let Err(error) = self.reload() {
+                        let why = format!("serves; the configuration stays as it is: {error}");
+                        reloading.fails(why);
+                    }
+                });
                 // It is over when nobody has it any more.
                 if let Some(reload) = &certificates {
                     reload(reloading);
@@ -294,7 +298,8 @@ impl Configured {
         self.show();
         if let (Some(follower), false) = (&self.follower, changed.is_empty()) {
             let follow = AssertUnwindSafe(|| follower(&self.config));
-            if catch_unwind(follow).is_err() {
+            if let Err(panic) = catch_unwind(follow) {
+                discard(panic);
                 complain(
                     "peregrine: the function that follows the configuration panicked",
                     self.quiet,

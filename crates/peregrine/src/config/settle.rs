@@ -16,8 +16,8 @@ const QUIET: Duration = Duration::from_millis(100);
 /// How often it may have changed meanwhile.
 const LOOKS_MAX: usize = 50;
 
-/// A longer file is taken to have something in it.
-const BLANK_BYTES_MAX: u64 = 4096;
+/// A longer file is refused when it is read.
+const BLANK_BYTES_MAX: u64 = 1 << 20;
 
 /// What tells that a file has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(super) fn settle(path: &Path) -> io::Result<()> {
         Ok(metadata) if !metadata.is_file() => {
             invalid("it is no ordinary file, and cannot be read again")
         }
-        Ok(metadata) if metadata.len() < BLANK_BYTES_MAX && is_blank(path) => invalid(
+        Ok(metadata) if metadata.len() <= BLANK_BYTES_MAX && is_blank(path) => invalid(
             "there is nothing in it; a comment says that all settings shall have their defaults",
         ),
         _ => Ok(()),
@@ -129,7 +129,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a");
         let refused = |path: &Path| settle(path).expect_err("refused").to_string();
-        for text in ["", "\n", " \n\n\t\n", "\u{feff}", "\u{feff}\r\n"] {
+        for text in ["", "\n", " \n\n\t\n", "\u{feff}", "\u{feff}\r\n", &"\n".repeat(5000)] {
             std::fs::write(&path, text).expect("a file");
             assert!(refused(&path).contains("there is nothing in it"), "{text:?}");
         }

@@ -14,6 +14,7 @@ use http::HeaderMap;
 use peregrine_driver::{Driver, FilePart, Stream};
 use peregrine_proto::h1::{BodyMode, ResponseLength};
 use peregrine_web::body::{BodyError, Part};
+use peregrine_web::panics::contained;
 use peregrine_web::{Problem, Response};
 use std::task::{Context, Poll};
 
@@ -81,9 +82,11 @@ impl Http1 {
                 self.exchange.finish();
                 return Turn::Upgrade(upgrade);
             }
-            tracing::error!(target: "peregrine",
+            contained(|| {
+                tracing::error!(target: "peregrine",
                 "a handler answered with an upgrade to a request that did not ask for one, or whose \
-                 body was not read; the peer got a 500");
+                 body was not read; the peer got a 500")
+            });
             let unused =
                 std::mem::replace(&mut *response, self.render(Problem::handler_panicked(), link));
             guarded("the destructor of an upgrade", || drop((upgrade, unused)));

@@ -17,6 +17,7 @@ use peregrine_proto::h2::{Code, Event, Request, StreamKey};
 use peregrine_proto::{BodyLength, Reject, Version};
 use peregrine_web::body::BodyError;
 use peregrine_web::head::Head;
+use peregrine_web::panics::contained;
 use peregrine_web::pipe::pipe;
 use peregrine_web::{Body, pool};
 use std::mem::take;
@@ -66,20 +67,26 @@ impl Http2 {
                 Event::End { stream } => self.end(stream, link),
                 Event::Refuse { stream, reject } => self.refuse(stream, reject, link),
                 Event::Reset { stream, cause } => {
-                    tracing::debug!(target: "peregrine", peer = %link.info.peer, id = stream.id(),
-                        ?cause, "a stream was reset");
+                    contained(|| {
+                        tracing::debug!(target: "peregrine", peer = %link.info.peer, id = stream.id(),
+                        ?cause, "a stream was reset")
+                    });
                     if let Some(number) = self.streams.find(stream) {
                         self.fail(number);
                     }
                 }
                 Event::Rejected { id, reject } => {
                     link.worker.observed.counts().refuse(Rule::Http2(reject));
-                    tracing::debug!(target: "peregrine", peer = %link.info.peer, id, %reject,
-                        "a stream was refused");
+                    contained(|| {
+                        tracing::debug!(target: "peregrine", peer = %link.info.peer, id, %reject,
+                        "a stream was refused")
+                    });
                 }
                 Event::GoAway { code } => {
-                    tracing::debug!(target: "peregrine", peer = %link.info.peer, ?code,
-                        "the peer wants no other streams");
+                    contained(|| {
+                        tracing::debug!(target: "peregrine", peer = %link.info.peer, ?code,
+                        "the peer wants no other streams")
+                    });
                 }
                 Event::Settings | Event::Data { .. } => {}
                 Event::Error(reject) => return Err(Turn::linger(Ended::Http2(reject))),

@@ -13,6 +13,7 @@ use peregrine_driver::Driver;
 use peregrine_proto::h1::{BodyMode, ResponseLength};
 use peregrine_proto::h2::{After, Code, StreamKey};
 use peregrine_web::body::BodyError;
+use peregrine_web::panics::contained;
 use peregrine_web::{Problem, Response};
 use std::mem::take;
 use std::task::{Context, Poll};
@@ -56,9 +57,11 @@ impl Http2 {
                 None => return,
             }
         } else if let Some(upgrade) = response.take_upgrade() {
-            tracing::error!(target: "peregrine",
+            contained(|| {
+                tracing::error!(target: "peregrine",
                 "a handler answered with an upgrade to a request that did not ask for one; the peer got \
-                 a 500");
+                 a 500")
+            });
             let answer = self.render(number, Problem::handler_panicked(), link);
             let unused = std::mem::replace(&mut response, answer);
             guarded("the destructor of an upgrade", || drop((upgrade, unused)));

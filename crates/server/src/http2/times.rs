@@ -10,6 +10,7 @@ use peregrine_driver::{Driver, Stream as _};
 use peregrine_proto::h2::Code;
 use peregrine_web::Problem;
 use peregrine_web::body::BodyError;
+use peregrine_web::panics::contained;
 use std::time::Duration;
 
 impl Http2 {
@@ -151,7 +152,9 @@ impl Http2 {
         let request = self.streams.at(number).exchange.request_name();
         let request = request.map(ToString::to_string).unwrap_or_default();
         let peer = &link.info.peer;
-        tracing::debug!(target: "peregrine", request, %peer, "a stream was reset: {why}");
+        contained(
+            || tracing::debug!(target: "peregrine", request, %peer, "a stream was reset: {why}"),
+        );
         self.reset_stream(number, Code::CANCEL, link);
     }
 }

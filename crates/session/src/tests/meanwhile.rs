@@ -58,10 +58,21 @@ fn a_session_that_ends_during_a_request_stays_ended() {
         let mut browser = long(Sessions::new(store.clone()), ends, then);
         assert_eq!(store.ids().len(), 1);
         let response = browser.get("/long");
-        assert_eq!(response.status(), 200);
+        assert_eq!(response.status(), if is_new { 200 } else { 409 }, "{what}");
         assert_eq!(response.header("set-cookie").is_some(), is_new, "{what}");
         assert_eq!(store.ids().len(), usize::from(is_new), "{what}: it has come back");
     }
+}
+
+#[test]
+fn who_empties_a_session_says_nothing_to_a_browser_that_has_another() {
+    let store = Store::default();
+    let elsewhere = store.clone();
+    let ends = move || elsewhere.0.records.lock().expect("whole").clear();
+    let empties = |session: &Session| assert!(session.remove("visits"));
+    let mut browser = long(Sessions::new(store), ends, empties);
+    let response = browser.get("/long");
+    assert_eq!((response.status().as_u16(), response.header("set-cookie")), (200, None));
 }
 
 #[test]
@@ -98,7 +109,7 @@ fn is_used_from_its_beginning(sessions: &Sessions) {
     // Longer than a session lives: nobody believes that the change is kept.
     let mut browser = long(sessions.clone(), || later(11 * HOUR), changes);
     let response = browser.get("/long");
-    assert_eq!((response.status().as_u16(), response.header("set-cookie")), (500, None));
+    assert_eq!((response.status().as_u16(), response.header("set-cookie")), (409, None));
     assert!(response.text().contains("/problems/session-ended"), "{}", response.text());
     let mut browser = long(sessions.clone(), || later(11 * HOUR), |_| {});
     assert_eq!(browser.get("/long").status(), 200, "nothing is lost");

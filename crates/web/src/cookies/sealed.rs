@@ -2,6 +2,7 @@
 
 use super::{Cookie, Cookies};
 use crate::extract::FromRequestParts;
+use crate::panics::contained;
 use crate::problem::Problem;
 use crate::request::Parts;
 use crate::requirements::Requirements;
@@ -72,9 +73,11 @@ impl CookieKeys {
 
     fn of(parts: &Parts) -> Result<Self, Problem> {
         parts.states().get::<Self>().cloned().ok_or_else(|| {
-            tracing::error!(
-                "a handler needs CookieKeys; add .state(CookieKeys::new(..)) to the App"
-            );
+            contained(|| {
+                tracing::error!(
+                    "a handler needs CookieKeys; add .state(CookieKeys::new(..)) to the App"
+                )
+            });
             let detail =
                 "the server lacks something that it needs for this request; its log says what";
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-state", detail)

@@ -60,6 +60,7 @@ pub use crate::cookies::PrivateCookies;
 pub use crate::cookies::SignedCookies;
 pub use crate::respond::{Form, Json};
 
+use crate::panics::contained;
 use crate::problem::Problem;
 use crate::request::{Parts, Request};
 use crate::requirements::Requirements;
@@ -185,7 +186,7 @@ fn shortened(text: &str) -> Cow<'_, str> {
 /// internals.
 #[cold]
 pub(crate) fn unfit(kind: &'static str, cause: &str) -> Problem {
-    tracing::error!(target: "peregrine", kind, "{cause}");
+    contained(|| tracing::error!(target: "peregrine", kind, "{cause}"));
     let detail = "the server lacks something that it needs for this request; its log says what";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, kind, detail)
 }

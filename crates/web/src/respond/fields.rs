@@ -1,6 +1,7 @@
 //! Header fields as parts of a response.
 
 use super::{IntoResponse, IntoResponseParts, failed_by};
+use crate::panics::contained;
 use crate::problem::Problem;
 use crate::response::{Fields, Response};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -36,7 +37,7 @@ where
     V: TryInto<HeaderValue, Error: Display>,
 {
     let invalid = |what: &str, error: &dyn Display| {
-        tracing::error!(what, %error, "a handler made an invalid header field");
+        contained(|| tracing::error!(what, %error, "a handler made an invalid header field"));
         Problem::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "invalid-response-header",
