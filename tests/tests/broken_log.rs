@@ -13,6 +13,7 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::net::TcpStream;
 use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -36,6 +37,10 @@ static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// What panics of spans as well.
 static OF_SPANS: Mutex<&str> = Mutex::new("");
 
+/// How many spans were to be made, and how many are entered, in the case.
+static MADE: AtomicI64 = AtomicI64::new(0);
+static ENTERED: AtomicI64 = AtomicI64::new(0);
+
 fn panics_of_spans(what: &str) {
     let of_spans = *OF_SPANS.lock().unwrap_or_else(PoisonError::into_inner);
     assert!(of_spans != what, "nobody reads the log");
@@ -49,6 +54,7 @@ impl Subscriber for Broken {
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
+        MADE.fetch_add(1, Ordering::Relaxed);
         panics_of_spans("new");
         Id::from_u64(1)
     }
@@ -63,10 +69,12 @@ impl Subscriber for Broken {
     }
 
     fn enter(&self, _: &Id) {
+        ENTERED.fetch_add(1, Ordering::Relaxed);
         panics_of_spans("enter");
     }
 
     fn exit(&self, _: &Id) {
+        ENTERED.fetch_sub(1, Ordering::Relaxed);
         panics_of_spans("exit");
     }
 
@@ -183,6 +191,7 @@ fn a_panic_below_the_access_log_is_a_500(driver: DriverChoice) {
 fn spans_that_panic_keep_nobody_from_an_answer(driver: DriverChoice) {
     let _one = begin();
     for what in ["new", "enter", "exit", "close"] {
+        MADE.store(0, Ordering::Relaxed);
         let Some(running) = start(driver, |server| server) else { return };
         *OF_SPANS.lock().unwrap_or_else(PoisonError::into_inner) = what;
         let answers = receive(send(&running, "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(2) + GET));
@@ -190,6 +199,10 @@ fn spans_that_panic_keep_nobody_from_an_answer(driver: DriverChoice) {
         let answer = receive(send(&running, "GET /panics HTTP/1.1\r\nHost: a\r\n\r\n"));
         assert!(answer.starts_with("HTTP/1.1 500 "), "{what}: {answer}");
         ends_well(running);
+        assert_eq!(ENTERED.load(Ordering::Relaxed), 0, "{what}: all were left");
+        // What a subscriber has of a span that it panicked at, it may have for ever: there are no more for a while.
+        let of_all = if matches!(what, "new" | "close") { 1 } else { 5 };
+        assert_eq!(MADE.load(Ordering::Relaxed), of_all, "{what}");
     }
 }
 

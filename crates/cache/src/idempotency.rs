@@ -17,7 +17,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use key::{fingerprint_of, key_of, stored_name};
 use peregrine_web::extract::FromRequest;
 use peregrine_web::in_progress::Counted;
-use peregrine_web::panics::or_panic;
+use peregrine_web::panics::{contained, or_panic};
 use peregrine_web::personal::{Personal, PersonalWatch};
 use peregrine_web::{
     Body, Head, IntoResponse, Middleware, Parts, Problem, Request, Response, Service,
@@ -281,12 +281,16 @@ impl<S: IdempotencyStore> Settings<S> {
         };
         if is_nothing || response.status == StatusCode::SWITCHING_PROTOCOLS {
             if let Err(error) = self.store.release(name, claim).await {
-                tracing::error!(target: "peregrine", %error, "an idempotency key could not be freed");
+                contained(
+                    || tracing::error!(target: "peregrine", %error, "an idempotency key could not be freed"),
+                );
             }
             return response;
         }
         let outcome = if crowd.is_some_and(|crowd| crowd.is_kept_from(&response)) {
-            tracing::error!(target: "peregrine", "an answer to an idempotency key is about a client that neither Authorization nor X-Api-Key tells from others, so it is not kept: say whose keys they are by Idempotency::scope");
+            contained(
+                || tracing::error!(target: "peregrine", "an answer to an idempotency key is about a client that neither Authorization nor X-Api-Key tells from others, so it is not kept: say whose keys they are by Idempotency::scope"),
+            );
             Outcome::Lost
         } else {
             let body = std::mem::take(&mut response.body);
@@ -304,7 +308,9 @@ impl<S: IdempotencyStore> Settings<S> {
         };
         if let Err(error) = self.store.finish(name, claim, outcome, self.keep_for).await {
             // The key stays claimed for as long as its lease: nothing is done twice before.
-            tracing::error!(target: "peregrine", %error, "the outcome of a request with an idempotency key could not be kept");
+            contained(
+                || tracing::error!(target: "peregrine", %error, "the outcome of a request with an idempotency key could not be kept"),
+            );
         }
         response
     }
@@ -388,7 +394,9 @@ fn lost() -> Problem {
 }
 
 fn out_of_reach(error: &StoreError) -> Problem {
-    tracing::error!(target: "peregrine", %error, "an idempotency key could not be looked up");
+    contained(
+        || tracing::error!(target: "peregrine", %error, "an idempotency key could not be looked up"),
+    );
     let detail = "the server cannot tell now whether the request was carried out before; send it again later";
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "idempotency-store", detail)
         .with_header(RETRY_AFTER, HeaderValue::from_static("1"))

@@ -2,7 +2,7 @@
 
 use crate::seen::Seen;
 use http::StatusCode;
-use peregrine_web::panics::contained;
+use peregrine_web::panics::{contained, discard};
 use peregrine_web::{Head, IntoResponse, Middleware, Problem, Request, Response, Service};
 use std::any::Any;
 use std::fmt;
@@ -103,11 +103,12 @@ impl Middleware for CatchPanic {
         });
         match result.await {
             Ok(response) => response,
-            Err(payload) => self.answer(&Panicked {
-                message: message(&*payload),
-                route: seen.route(),
-                head: &seen.head,
-            }),
+            Err(payload) => {
+                let (route, message) = (seen.route(), message(&*payload));
+                let response = self.answer(&Panicked { message, route, head: &seen.head });
+                discard(payload);
+                response
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use peregrine_proto::Version;
 use peregrine_web::Request;
 use peregrine_web::panics::contained;
 use peregrine_web::route::readable;
+use std::cell::Cell;
 use tracing::field::{self, Empty};
 use tracing::{Span, error_span};
 
@@ -26,11 +27,42 @@ pub(crate) fn slim(request: &Request, pattern: Option<&str>) -> Span {
     })
 }
 
+/// After a panic of the subscriber at a span, so many requests have none: what a subscriber keeps of a span that it panicked at, it
+/// may keep for ever.
+const WITHOUT: u32 = 1000;
+
+thread_local! {
+    /// How many more requests have no span.
+    static LEFT_OUT: Cell<u32> = const { Cell::new(0) };
+}
+
 /// A span; none where a subscriber panics.
 fn made(make: impl FnOnce() -> Span) -> Span {
+    let left_out = LEFT_OUT.get();
+    if left_out > 0 {
+        LEFT_OUT.set(left_out - 1);
+        return Span::none();
+    }
     let mut span = Span::none();
-    contained(|| span = make());
+    watched(|| span = make());
     span
+}
+
+/// The request is over.
+pub(crate) fn close(span: Span) {
+    watched(|| drop(span));
+}
+
+/// Does something with a span, at which a subscriber may panic.
+fn watched(touch: impl FnOnce()) {
+    let mut is_done = false;
+    contained(|| {
+        touch();
+        is_done = true;
+    });
+    if !is_done {
+        LEFT_OUT.set(WITHOUT);
+    }
 }
 
 /// The span of a request that is traced, by OpenTelemetry's conventions for HTTP servers. What is empty is known

@@ -181,7 +181,7 @@ impl Traced {
     #[inline]
     pub(crate) fn clear(&mut self) {
         if let Some(span) = self.span.take() {
-            contained(|| drop(span));
+            span::close(span);
         }
         self.place = None;
     }
@@ -201,6 +201,10 @@ impl Traced {
 fn inside<T>(span: &Span, run: impl FnOnce() -> T) -> T {
     let mut entered = None;
     contained(|| entered = Some(span.enter()));
+    if entered.is_none() {
+        // A part of it may have been entered.
+        contained(|| drop(span.with_subscriber(|(id, subscriber)| subscriber.exit(id))));
+    }
     let outcome = catch_unwind(AssertUnwindSafe(run));
     contained(|| drop(entered));
     outcome.unwrap_or_else(|panic| resume_unwind(panic))
