@@ -203,7 +203,9 @@ fn inside<T>(span: &Span, run: impl FnOnce() -> T) -> T {
     contained(|| entered = Some(span.enter()));
     if entered.is_none() {
         // A part of it may have been entered.
-        contained(|| drop(span.with_subscriber(|(id, subscriber)| subscriber.exit(id))));
+        contained(|| {
+            span.with_subscriber(|(id, subscriber)| subscriber.exit(id));
+        });
     }
     let outcome = catch_unwind(AssertUnwindSafe(run));
     contained(|| drop(entered));

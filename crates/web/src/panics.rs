@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::future::poll_fn;
-use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::rc::Rc;
@@ -53,7 +52,7 @@ pub fn contained(log: impl FnOnce()) {
 /// Drops what somebody panicked with. That may panic as well, and so may what it panics with, which is left where it is.
 pub fn discard(payload: Box<dyn Any + Send>) {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        mem::forget(another);
+        let _: &mut (dyn Any + Send) = Box::leak(another);
     }
 }
 

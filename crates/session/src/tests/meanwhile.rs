@@ -33,6 +33,9 @@ fn changes(session: &Session) {
     session.insert("visits", 2).expect("it is JSON");
 }
 
+/// What a request does, in words and in code, and whether another session begins with it.
+type Case = (&'static str, fn(&Session), bool);
+
 #[test]
 fn a_session_that_ends_during_a_request_stays_ended() {
     let renews = |session: &Session| session.regenerate();
@@ -44,7 +47,7 @@ fn a_session_that_ends_during_a_request_stays_ended() {
         session.destroy();
         changes(session);
     };
-    let cases: [(&str, fn(&Session), bool); 4] = [
+    let cases: [Case; 4] = [
         ("a change", changes, false),
         ("another id", renews, false),
         ("another id and a change", both, false),
