@@ -59,17 +59,18 @@ impl Conduit {
     /// # Errors
     /// Something of it cannot be used.
     pub async fn open(settings: &Settings) -> Result<Self, StartError> {
-        let Settings { database, uploads, .. } = settings;
+        let Settings { database, uploads, wait_max, .. } = settings;
         let secret = settings.secret.expose().as_bytes();
         let tokens = Tokens::new(secret, settings.token_lifetime).map_err(StartError::Secret)?;
-        let passwords = Passwords::new().map_err(StartError::Passwords)?;
+        let passwords = Passwords::new(*wait_max).map_err(StartError::Passwords)?;
         let failed = |error| StartError::Uploads(uploads.clone(), error);
         let uploads = Uploads::open(uploads, settings.upload_bytes_max).map_err(failed)?;
         let failed = |error| match error {
             OpenError::Failed(error) => StartError::Database(database.clone(), error),
             OpenError::Newer(steps) => StartError::DatabaseNewer(database.clone(), steps),
         };
-        let pool = db::open(database, settings.database_connections).await.map_err(failed)?;
+        let connections_max = settings.database_connections;
+        let pool = db::open(database, connections_max, *wait_max).await.map_err(failed)?;
         let logins = Logins(RateLimit::per_minute(settings.logins_per_minute).named("logins"));
         Ok(Self { pool, passwords, tokens, live: Live::default(), uploads, logins })
     }

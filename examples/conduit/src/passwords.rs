@@ -10,23 +10,22 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// How long a request waits for its turn.
-const WAIT: Duration = Duration::from_secs(3);
-
 /// Makes and checks hashes. All workers share it.
 #[derive(Clone)]
 pub(crate) struct Passwords {
     turns: Arc<Semaphore>,
+    /// How long a request waits for its turn.
+    wait_max: Duration,
     /// What passwords of users are compared with that nobody is, so that the time of an answer does not tell who is one.
     nobody: Arc<str>,
 }
 
 impl Passwords {
     /// Each hash takes 19 MiB and a core for some 20 ms: half of the cores are for something else.
-    pub(crate) fn new() -> Result<Self, HashError> {
+    pub(crate) fn new(wait_max: Duration) -> Result<Self, HashError> {
         let turns = available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
         let nobody = hashed("nobody has this one")?.into();
-        Ok(Self { turns: Arc::new(Semaphore::new(turns)), nobody })
+        Ok(Self { turns: Arc::new(Semaphore::new(turns)), wait_max, nobody })
     }
 
     pub(crate) async fn hash(&self, password: String) -> Result<String, Error> {
@@ -56,7 +55,7 @@ impl Passwords {
         &self,
         work: impl FnOnce() -> R + Send + 'static,
     ) -> Result<R, Problem> {
-        let turn = timeout(WAIT, Arc::clone(&self.turns).acquire_owned()).await;
+        let turn = timeout(self.wait_max, Arc::clone(&self.turns).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else { return Err(Problem::overloaded(1)) };
         let result = peregrine::offload(move || {
             // The turn is over when the work is, also when nobody waits for it any more.

@@ -18,6 +18,10 @@ pub struct Settings {
     pub database: PathBuf,
     /// How many connections to it there are at most. One writes at a time; the others read.
     pub database_connections: u32,
+    /// How long a request waits for its turn: for a connection, for another one that writes, or for its password to be
+    /// hashed. It is told to come again then.
+    #[serde(with = "Time")]
+    pub wait_max: Duration,
     /// The folder of uploaded pictures.
     pub uploads: PathBuf,
     /// How large such a picture may be.
@@ -37,6 +41,7 @@ impl Default for Settings {
         Self {
             database: "conduit.db".into(),
             database_connections: 8,
+            wait_max: Duration::from_secs(3),
             uploads: "uploads".into(),
             upload_bytes_max: 2 << 20,
             secret: Secret::new(""),

@@ -5,6 +5,7 @@ use peregrine::web::test::{TestClient, TestRequest, TestResponse};
 use peregrine_conduit::{Conduit, Settings};
 use serde_json::{Value, json};
 use std::path::Path;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// An application in process. Its files vanish with it.
@@ -19,6 +20,8 @@ pub(crate) fn settings(folder: &Path) -> Settings {
         database: folder.join("conduit.db"),
         uploads: folder.join("uploads"),
         upload_bytes_max: 1000,
+        // A busy machine is no reason to fail.
+        wait_max: Duration::from_secs(60),
         secret: Secret::new("a secret of 32 bytes, for tests!"),
         ..Settings::default()
     }
