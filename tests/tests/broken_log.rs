@@ -3,6 +3,7 @@
 //! process's, and so is the limit of descriptors.
 #![cfg(unix)]
 
+use peregrine::cache::{Begun, Fingerprint, Idempotency, IdempotencyStore, Outcome, StoreError};
 use peregrine::prelude::*;
 use peregrine::{DriverChoice, Running};
 use peregrine_tests::client::{PATIENCE, receive, send, started, wait_for};
@@ -15,6 +16,7 @@ use std::net::TcpStream;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::time::Duration;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -25,6 +27,7 @@ on_both_drivers! {
     a_panic_below_the_access_log_is_a_500,
     spans_that_panic_keep_nobody_from_an_answer,
     refusals_are_told_and_nothing_ends,
+    requests_whose_keys_cannot_be_kept_are_answered,
     certificates_are_read_again,
 }
 
@@ -114,9 +117,22 @@ const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
 fn app() -> App {
     let panics = || -> &str { panic!("a fault of its own") };
-    App::new().get("/", || "hello").get("/panics", panics).scope("/logged", |scope| {
-        scope.with(AccessLog::new()).get("/fine", || "hello").get("/panics", panics)
-    })
+    let keys = |can_be_asked| {
+        move |scope: Scope| {
+            scope
+                .with(Idempotency::new(Forgets { can_be_asked }))
+                .post("/forgotten", || StatusCode::CREATED)
+                .post("/undone", || Problem::overloaded(1))
+        }
+    };
+    App::new()
+        .get("/", || "hello")
+        .get("/panics", panics)
+        .scope("/logged", |scope| {
+            scope.with(AccessLog::new()).get("/fine", || "hello").get("/panics", panics)
+        })
+        .scope("/keys", keys(true))
+        .scope("/no-keys", keys(false))
 }
 
 fn start(driver: DriverChoice, change: impl FnOnce(Server) -> Server) -> Option<Running> {
@@ -220,6 +236,43 @@ fn refusals_are_told_and_nothing_ends(driver: DriverChoice) {
         assert!(answer.starts_with("HTTP/1.1 421 "), "{answer}");
     }
     wait_for(|| was_told("were refused"));
+    ends_well(running);
+}
+
+/// A store of idempotency keys that can be asked, or not, and never keeps anything.
+struct Forgets {
+    can_be_asked: bool,
+}
+
+impl IdempotencyStore for Forgets {
+    async fn begin(&self, _: &str, _: &Fingerprint, _: Duration) -> Result<Begun, StoreError> {
+        if self.can_be_asked { Ok(Begun::Claimed(1)) } else { Err(StoreError::Full) }
+    }
+
+    async fn finish(&self, _: &str, _: u64, _: Outcome, _: Duration) -> Result<(), StoreError> {
+        Err(StoreError::Full)
+    }
+
+    async fn release(&self, _: &str, _: u64) -> Result<(), StoreError> {
+        Err(StoreError::Full)
+    }
+}
+
+fn requests_whose_keys_cannot_be_kept_are_answered(driver: DriverChoice) {
+    let _one = begin();
+    let Some(running) = start(driver, |server| server) else { return };
+    for (path, status, told) in [
+        ("/keys/forgotten", 201, "could not be kept"),
+        ("/keys/undone", 503, "could not be freed"),
+        ("/no-keys/forgotten", 503, "could not be looked up"),
+    ] {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nIdempotency-Key: \"1\"\r\nContent-Length: 0\r\n\r\n"
+        );
+        let answer = receive(send(&running, head));
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
+        assert!(was_told(told), "{path}");
+    }
     ends_well(running);
 }
 

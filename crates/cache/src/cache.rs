@@ -265,7 +265,6 @@ impl<S: Service + 'static> Cached<S> {
                     }
                     // It was for others only, so that this one is the first of its kind; or nobody is left that works on it.
                     Some(Landed::Kept(_) | Landed::Abandoned) => {}
-                    Some(Landed::Panicked) => return Problem::handler_panicked().into_response(),
                     Some(Landed::Passed) | None => return self.service.call(request).await,
                 },
             }

@@ -271,6 +271,11 @@ pub(crate) fn without_null(mut schema: Value) -> Value {
     }
     if let Some(Value::Array(all)) = schema.get_mut("anyOf") {
         all.retain(|one| one.get("type").is_none_or(|kind| kind != "null"));
+        for part in std::mem::take(all).into_iter().map(without_null) {
+            if !all.contains(&part) {
+                all.push(part);
+            }
+        }
         if let [one] = &mut all[..] {
             let (one, Value::Object(mut around)) = (one.take(), schema.take()) else {
                 return Value::Bool(true);

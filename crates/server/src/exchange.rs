@@ -415,10 +415,12 @@ impl Exchange {
         self.drop_handler();
         self.drop_protocol();
         if let Some(rest) = self.rest.take() {
-            guarded("the destructor of a request's body", || drop(rest));
+            let end = || guarded("the destructor of a request's body", || drop(rest));
+            self.traced.run(end);
         }
         if let Some(body) = self.body.take() {
-            guarded("the destructor of a response's body", || drop(body));
+            let end = || guarded("the destructor of a response's body", || drop(body));
+            self.traced.run(end);
         }
         self.admitted = None;
         self.charge.set(0);

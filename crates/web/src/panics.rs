@@ -83,3 +83,29 @@ fn message(payload: &(dyn Any + Send)) -> &str {
         None => payload.downcast_ref::<String>().map_or("", String::as_str),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::panic_any;
+
+    /// Panics when it is dropped, with another one, so many times.
+    struct Evil(u32);
+
+    impl Drop for Evil {
+        fn drop(&mut self) {
+            if self.0 > 0 {
+                panic_any(Self(self.0 - 1));
+            }
+        }
+    }
+
+    #[test]
+    fn what_panics_when_it_is_dropped_goes_no_further() {
+        for times in 0..4 {
+            discard(Box::new(Evil(times)));
+            contained(|| panic_any(Evil(times)));
+            assert!(guarded("a handler", || panic_any(Evil(times))).is_none());
+        }
+    }
+}

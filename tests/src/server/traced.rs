@@ -5,14 +5,18 @@ use crate::server::bench::{Bench, Gate, Served};
 use crate::server::client::{Length, Way};
 use crate::server::secure::server_tls;
 use bytes::Bytes;
+use futures_core::Stream;
 use peregrine::Limits;
 use peregrine::prelude::*;
 use peregrine::trace::{TRACEPARENT, TRACESTATE, TraceContext, Traces};
 use peregrine::web::HandlerExt;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -101,7 +105,37 @@ async fn tells() -> String {
     format!("{} {}", text(TRACEPARENT), text(TRACESTATE))
 }
 
-fn app(waiting: &Arc<AtomicUsize>) -> App {
+/// Some pieces, and when it is dropped it tells what it would send.
+struct TellsAtEnd {
+    pieces: usize,
+    told: Arc<Mutex<String>>,
+}
+
+impl Stream for TellsAtEnd {
+    type Item = Result<Bytes, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let piece = self.pieces.checked_sub(1).map(|left| {
+            self.pieces = left;
+            Ok(Bytes::from_static(b"piece"))
+        });
+        Poll::Ready(piece)
+    }
+}
+
+impl Drop for TellsAtEnd {
+    fn drop(&mut self) {
+        let fields = peregrine::trace::headers();
+        let told = fields.get(TRACEPARENT).map_or("nothing", |value| value.to_str().expect("text"));
+        told.clone_into(&mut self.told.lock().expect("nobody panicked with it"));
+    }
+}
+
+fn app(waiting: &Arc<AtomicUsize>, at_end: &Arc<Mutex<String>>) -> App {
+    let told = Arc::clone(at_end);
+    let streams = move |Path(_): Path<String>| {
+        Body::stream(TellsAtEnd { pieces: 2, told: Arc::clone(&told) })
+    };
     let late = async |Path(_): Path<String>| std::future::pending::<&str>().await;
     let waiting = Arc::clone(waiting);
     App::new()
@@ -111,6 +145,7 @@ fn app(waiting: &Arc<AtomicUsize>) -> App {
         .get("/takes/{run}", async |Path(_): Path<String>, trace: TraceContext| trace.traceparent())
         .get("/panic/{run}", |Path(_): Path<String>| -> &'static str { panic!("on purpose") })
         .get("/late/{run}", late.timeout(Duration::from_millis(200)))
+        .get("/streams/{run}", streams)
         .get("/never/{run}", move |Path(_): Path<String>| {
             waiting.fetch_add(1, Ordering::SeqCst);
             std::future::pending::<&str>()
@@ -121,6 +156,8 @@ fn app(waiting: &Arc<AtomicUsize>) -> App {
 struct Site<B: Bench> {
     server: B::Server,
     waiting: Arc<AtomicUsize>,
+    /// What the last stream told when it was dropped.
+    at_end: Arc<Mutex<String>>,
     /// What makes the paths of this run its own.
     run: usize,
 }
@@ -131,11 +168,12 @@ fn begin<B: Bench>(bench: &B, way: Way, traces: Traces) -> Site<B> {
     LISTENER.call_once(|| {
         tracing::subscriber::set_global_default(Listener).expect("no test sets another one");
     });
-    let waiting = Arc::<AtomicUsize>::default();
-    let (shared, tls) = (Arc::clone(&waiting), way.is_secure().then(server_tls));
+    let (waiting, at_end) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<String>>::default());
+    let (shared, told) = (Arc::clone(&waiting), Arc::clone(&at_end));
+    let tls = way.is_secure().then(server_tls);
     let gate = Gate { traces: Some(traces), ..Gate::default() };
-    let server = bench.start_behind(gate, limits(), tls, move || app(&shared));
-    Site { server, waiting, run: RUN.fetch_add(1, Ordering::SeqCst) }
+    let server = bench.start_behind(gate, limits(), tls, move || app(&shared, &told));
+    Site { server, waiting, at_end, run: RUN.fetch_add(1, Ordering::SeqCst) }
 }
 
 impl<B: Bench> Site<B> {
@@ -279,6 +317,11 @@ pub async fn a_trace_goes_through<B: Bench>(bench: &B, way: Way) {
     }
     let id = client.ask("GET", &takes, &[parent]);
     assert!(client.answer(id).await.text().contains(trace));
+    let id = client.ask("GET", &format!("/streams/{}", site.run), &[parent]);
+    assert_eq!(client.answer(id).await.text(), "piecepiece");
+    let told = || site.at_end.lock().expect("nobody panicked with it").clone();
+    bench.until("the stream is dropped", || !told().is_empty()).await;
+    assert!(told().contains(trace), "{way:?}: {}", told());
     client.close().await;
     site.end().await;
 }

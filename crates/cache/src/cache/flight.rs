@@ -11,12 +11,10 @@ use std::task::{Poll, Waker};
 pub(crate) enum Landed {
     /// The response, which may be theirs too.
     Kept(Arc<Entry>),
-    /// A response that is not for others: each asks on its own.
+    /// A response that is not for others, or a panic, which their requests may not bring about: each asks on its own.
     Passed,
     /// Nobody works on it any more: somebody else must.
     Abandoned,
-    /// The handler panicked, as it would for them.
-    Panicked,
 }
 
 /// The request that is worked on, as all see it: workers share it.

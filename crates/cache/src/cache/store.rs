@@ -270,7 +270,7 @@ impl Drop for Lead {
         }
         drop(part);
         let is_panic = std::thread::panicking();
-        self.flight.land(if is_panic { Landed::Panicked } else { Landed::Abandoned });
+        self.flight.land(if is_panic { Landed::Passed } else { Landed::Abandoned });
     }
 }
 

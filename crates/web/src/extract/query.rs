@@ -12,6 +12,9 @@ use serde::de::DeserializeOwned;
 /// A query that is not a `T` is a problem with status 400 that names the field.
 /// `Option<Query<T>>` is `None` for a target without `?`.
 ///
+/// In a struct with `#[serde(flatten)]`, and in an enum with `#[serde(tag = "..")]`, serde does not ask for numbers and truth values, and a query has
+/// only texts: fields there are texts, or have a `deserialize_with` that reads one.
+///
 /// ```
 /// use peregrine::web::extract::Query;
 ///
