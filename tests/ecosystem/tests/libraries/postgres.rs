@@ -115,7 +115,10 @@ impl Postgres {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let schema = format!("part_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let options = self.options().options([("search_path", &schema)]);
-        let pool = PgPoolOptions::new().max_connections(connections).connect_with(options);
+        let pool = PgPoolOptions::new()
+            .max_connections(connections)
+            .acquire_timeout(Duration::from_secs(120))
+            .connect_with(options);
         let pool = pool.await.expect("the database answers");
         let statement = format!("CREATE SCHEMA {schema}");
         pool.execute(statement.as_str()).await.expect("its name is new");

@@ -1,12 +1,14 @@
 //! SQLite through sqlx, in a file that vanishes.
 
 use peregrine::DriverChoice;
+use peregrine::http::StatusCode;
 use peregrine::web::App;
 use peregrine::web::prelude::*;
 use peregrine_ecosystem_tests::{base_url, client, end, in_runtime, on_both_drivers, start};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{Row, SqlitePool};
 use std::path::{Path as FilePath, PathBuf};
+use std::time::Duration;
 use tempfile::TempDir;
 
 use sqlx::Sqlite as Database;
@@ -25,6 +27,8 @@ on_both_drivers! {
     a_pool_of_each_worker_is_made_with_its_application,
 }
 
+const WAIT_MAX: Duration = Duration::from_secs(120);
+
 async fn pool(file: &FilePath, connections: u32) -> SqlitePool {
     let (pool, options) = options(file, connections);
     pool.connect_with(options).await.expect("the folder can be written to")
@@ -32,8 +36,10 @@ async fn pool(file: &FilePath, connections: u32) -> SqlitePool {
 
 fn options(file: &FilePath, connections: u32) -> (SqlitePoolOptions, SqliteConnectOptions) {
     let options = SqliteConnectOptions::new().filename(file).create_if_missing(true);
-    let options = options.journal_mode(SqliteJournalMode::Wal);
-    (SqlitePoolOptions::new().max_connections(connections), options)
+    // Neither a connection nor one that writes is waited for in vain where the disk is slow.
+    let options = options.journal_mode(SqliteJournalMode::Wal).busy_timeout(WAIT_MAX);
+    let pool = SqlitePoolOptions::new().max_connections(connections).acquire_timeout(WAIT_MAX);
+    (pool, options)
 }
 
 fn file() -> (TempDir, PathBuf) {
@@ -77,11 +83,14 @@ fn a_pool_of_each_worker_is_made_with_its_application(choice: DriverChoice) {
         sqlx::query("CREATE TABLE hits (n INTEGER)").execute(&first).await.expect("it is new");
         first.close().await;
     });
-    async fn hit(State(pool): State<SqlitePool>) -> Result<String, String> {
+    fn failed(error: sqlx::Error) -> (StatusCode, String) {
+        (StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+    }
+    async fn hit(State(pool): State<SqlitePool>) -> Result<String, (StatusCode, String)> {
         let insert = sqlx::query("INSERT INTO hits VALUES (1)").execute(&pool).await;
-        insert.map_err(|error| error.to_string())?;
+        insert.map_err(failed)?;
         let row = sqlx::query("SELECT COUNT(*) FROM hits").fetch_one(&pool).await;
-        row.map(|row| row.get::<i64, _>(0).to_string()).map_err(|error| error.to_string())
+        row.map(|row| row.get::<i64, _>(0).to_string()).map_err(failed)
     }
     let path = file.clone();
     let make = move || {
