@@ -9,6 +9,7 @@ use peregrine_server::{Limits, Listen, Live, ProxyProtocol, Shared};
 use peregrine_tls::TicketKeys;
 use peregrine_tls::Tls;
 use peregrine_web::TrustedProxies;
+#[cfg(feature = "tls")]
 use peregrine_web::panics::contained;
 use std::net::{SocketAddr, TcpListener};
 use tokio::sync::watch;
