@@ -13,7 +13,7 @@ mod tests;
 pub use store::{CacheCounts, CacheStore};
 
 use crate::gather::{Gathered, gather};
-use crate::lasting::{Lasting, spawn};
+use crate::lasting::{Lasting, Told, spawn};
 use asker::Asker;
 use entry::{Entry, Freshness, Renewal};
 use fetch::{Fetch, Stale};
@@ -281,7 +281,7 @@ impl<S: Service + 'static> Cached<S> {
         }
         let (again, _) = fetch::like(parts, parts.head.share()).into_parts();
         let answer = self.fetch(lead, Some(stale), true).answer(again);
-        spawn(async move { drop(answer.await) }, place, FETCH_TIME);
+        spawn(async move { drop(answer.await) }, Told::alone(), place, FETCH_TIME);
     }
 
     fn fetch(&self, lead: Lead, stale: Option<Stale>, is_beside: bool) -> Fetch<S> {

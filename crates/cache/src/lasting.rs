@@ -1,13 +1,15 @@
 //! Work that goes on when whoever waits for it has left.
 
 use peregrine_web::in_progress::{Counted, Place};
-use peregrine_web::panics::guarded;
-use peregrine_web::panics::or_panic;
+use peregrine_web::panics::{contained, guarded, inside, note, or_panic};
+use peregrine_web::trace;
 use peregrine_web::{Request, Response, Service};
 use std::any::Any;
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tracing::Span;
 
 /// The answer to a request. Once it was begun it is worked out to its end: if this is dropped before, by a task of the worker,
 /// for which a shutdown waits. It counts as in progress until then.
@@ -61,19 +63,56 @@ impl Drop for Lasting {
         if let Some(work) = self.work.take().filter(|_| self.is_begun && (self.is_wanted)()) {
             // Before the exchange gives up its place, so that nobody else gets in between.
             let place = self.counted.go_on();
-            spawn(async move { drop(work.await) }, place, self.limit);
+            spawn(async move { drop(work.await) }, Told::here(), place, self.limit);
         }
+    }
+}
+
+/// With what whatever is told is told.
+pub(crate) struct Told {
+    span: Span,
+    trace: Option<trace::Place>,
+}
+
+impl Told {
+    /// With the request that runs here.
+    fn here() -> Self {
+        let (mut span, trace) = (Span::none(), trace::present());
+        contained(|| span = Span::current());
+        Self { span, trace }
+    }
+
+    /// With nothing: what is done has no end that its request knows.
+    pub(crate) const fn alone() -> Self {
+        Self { span: Span::none(), trace: None }
+    }
+
+    async fn run(self, work: impl Future<Output = ()>) {
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            let _present = self.trace.as_ref().map(trace::enter);
+            inside(&self.span, || work.as_mut().poll(context))
+        })
+        .await;
     }
 }
 
 /// Lets a task of this worker do it, for so long at most, and has the place until then. Where there is no worker, in a test without a
 /// runtime, nobody does.
-pub(crate) fn spawn(work: impl Future<Output = ()> + 'static, place: Place, limit: Duration) {
+pub(crate) fn spawn(
+    work: impl Future<Output = ()> + 'static,
+    told: Told,
+    place: Place,
+    limit: Duration,
+) {
     if tokio::runtime::Handle::try_current().is_ok() {
-        let work = async move {
+        let work = told.run(async move {
             let _place = place;
-            drop(tokio::time::timeout(limit, work).await);
-        };
+            // Nobody else hears of its panic.
+            if let Ok(Err(panic)) = tokio::time::timeout(limit, or_panic(work)).await {
+                note("a handler", panic);
+            }
+        });
         // A runtime of somebody else's may have no room for what stays on its thread.
         guarded("the start of a task", || drop(tokio::task::spawn_local(work)));
     }

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::thread;
 use std::time::Instant;
 use tracing::Level;
+use tracing::level_filters::LevelFilter;
 
 /// The target of the events, for filters.
 pub const ACCESS_LOG_TARGET: &str = "peregrine::access";
@@ -36,8 +37,8 @@ pub const ACCESS_LOG_TARGET: &str = "peregrine::access";
 /// otherwise.
 ///
 /// The level is `INFO`; `WARN` for a status from 400 up and for requests that were cancelled because
-/// the peer left; `ERROR` from 500 up. The target is [`ACCESS_LOG_TARGET`]. If no subscriber listens
-/// to it, a request costs one comparison.
+/// the peer left; `ERROR` from 500 up. The target is [`ACCESS_LOG_TARGET`]. Where there is
+/// no subscriber, a request costs one comparison.
 ///
 /// ```
 /// use peregrine::middleware::{AccessLog, RequestId};
@@ -60,7 +61,8 @@ impl AccessLog {
 
 impl Middleware for AccessLog {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
-        if !tracing::enabled!(target: ACCESS_LOG_TARGET, Level::ERROR) {
+        // Not `enabled!`: see `RequestId`.
+        if LevelFilter::current() < LevelFilter::ERROR {
             return next.call(request).await;
         }
         let mut entry = Entry::new(&request);
@@ -133,7 +135,7 @@ impl Drop for Entry {
                     target: ACCESS_LOG_TARGET,
                     $level,
                     method = self.seen.head.method_name(),
-                    route = self.seen.route(),
+                    route = self.seen.route().as_deref(),
                     path = self.seen.head.path(),
                     status,
                     duration_us,

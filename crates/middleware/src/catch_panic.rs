@@ -37,7 +37,7 @@ type Hook = Box<dyn Fn(&Panicked<'_>) -> Response>;
 pub struct Panicked<'p> {
     /// The panic's message; empty if it was not text. It may contain secrets.
     pub message: &'p str,
-    /// The pattern of the route, such as `/birds/{id}`.
+    /// The pattern of the route, such as `/birds/{id}`, or `/api/*` for what a mount answers.
     pub route: Option<&'p str>,
     /// The head of the request.
     pub head: &'p Head,
@@ -105,6 +105,7 @@ impl Middleware for CatchPanic {
             Ok(response) => response,
             Err(payload) => {
                 let (route, message) = (seen.route(), message(&*payload));
+                let route = route.as_deref();
                 let response = self.answer(&Panicked { message, route, head: &seen.head });
                 discard(payload);
                 response

@@ -7,7 +7,8 @@ use peregrine_web::{Middleware, Parts, Problem, Request, Response, Service};
 use std::cell::Cell;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use tracing::{Level, Span};
+use tracing::Span;
+use tracing::level_filters::LevelFilter;
 
 /// The maximum length in bytes of an id from outside; a longer one is replaced.
 pub const REQUEST_ID_BYTES_MAX: usize = 128;
@@ -90,8 +91,9 @@ impl Middleware for RequestId {
     async fn run<S: Service>(&self, mut request: Request, next: &S) -> Response {
         let id = self.id(&request.parts);
         request.parts.extensions_mut().insert(id);
-        // If nobody listens, this is one comparison.
-        if tracing::enabled!(Level::ERROR) {
+        // If nobody listens, this is one comparison. `enabled!` asks the filters of a subscriber's layers, and what it finds would
+        // go for the next event too: layers of `tracing-subscriber` would lose that.
+        if LevelFilter::current() >= LevelFilter::ERROR {
             Span::current().record("request_id", id.as_str());
         }
         let mut response = next.call(request).await;

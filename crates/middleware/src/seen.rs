@@ -1,7 +1,9 @@
 //! The facts about a request that are needed after it was passed on.
 
+use peregrine_web::route::readable;
 use peregrine_web::state::States;
 use peregrine_web::{Head, Parts, Response};
+use std::borrow::Cow;
 use std::rc::Rc;
 
 /// A request's head and route, kept without a copy.
@@ -20,8 +22,8 @@ impl Seen {
         self.states.render(response, &self.head)
     }
 
-    /// The pattern of the request's route.
-    pub(crate) fn route(&self) -> Option<&str> {
-        self.states.router()?.pattern(self.head.route()?)
+    /// The pattern of the request's route, as people read it.
+    pub(crate) fn route(&self) -> Option<Cow<'_, str>> {
+        self.states.router()?.pattern(self.head.route()?).map(readable)
     }
 }

@@ -3,14 +3,13 @@
 use crate::log::patterns;
 use crate::span;
 use peregrine_web::application::Application;
-use peregrine_web::panics::contained;
+use peregrine_web::panics::inside;
 use peregrine_web::trace::{Place, Seed, TraceContext, enter};
 use peregrine_web::{Head, Request};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -195,21 +194,6 @@ impl Traced {
             Some(span) => inside(span, run),
         }
     }
-}
-
-/// Runs something in a span. A subscriber may panic when one is entered or left, also while a panic of the application goes by.
-fn inside<T>(span: &Span, run: impl FnOnce() -> T) -> T {
-    let mut entered = None;
-    contained(|| entered = Some(span.enter()));
-    if entered.is_none() {
-        // A part of it may have been entered.
-        contained(|| {
-            span.with_subscriber(|(id, subscriber)| subscriber.exit(id));
-        });
-    }
-    let outcome = catch_unwind(AssertUnwindSafe(run));
-    contained(|| drop(entered));
-    outcome.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 impl Tracing {

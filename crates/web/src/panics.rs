@@ -3,10 +3,11 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
+use tracing::Span;
 
 /// Who hears of panics.
 pub type Listener = Rc<dyn Fn(&str)>;
@@ -54,6 +55,21 @@ pub fn discard(payload: Box<dyn Any + Send>) {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         let _: &mut (dyn Any + Send) = Box::leak(another);
     }
+}
+
+/// Runs something in a span. A subscriber may panic when one is entered or left, also while a panic of the application goes by.
+pub fn inside<T>(span: &Span, run: impl FnOnce() -> T) -> T {
+    let mut entered = None;
+    contained(|| entered = Some(span.enter()));
+    if entered.is_none() {
+        // A part of it may have been entered.
+        contained(|| {
+            span.with_subscriber(|(id, subscriber)| subscriber.exit(id));
+        });
+    }
+    let outcome = catch_unwind(AssertUnwindSafe(run));
+    contained(|| drop(entered));
+    outcome.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// What comes of `work`, or what it panicked with.

@@ -307,6 +307,13 @@ pub fn enter(place: &Place) -> Entered {
     Entered(CURRENT.replace(Some(place.clone())))
 }
 
+/// The present place of this thread.
+#[doc(hidden)]
+#[must_use]
+pub fn present() -> Option<Place> {
+    CURRENT.with_borrow(Clone::clone)
+}
+
 impl Drop for Entered {
     #[inline]
     fn drop(&mut self) {
