@@ -5,6 +5,8 @@ use sqlx::{Connection, SqliteConnection, SqlitePool};
 use std::path::Path;
 use std::time::Duration;
 
+/// How long a start waits for another process that writes, such as one that applies the steps.
+const START_MAX: Duration = Duration::from_secs(60);
 /// What begins a transaction that writes. One that began by reading could find, when it wants to write, that somebody else
 /// did, and would have to begin anew.
 pub(crate) const WRITE: &str = "BEGIN IMMEDIATE";
@@ -51,7 +53,8 @@ pub(crate) async fn open(
         .synchronous(SqliteSynchronous::Normal)
         .busy_timeout(wait_max);
     // Not by the pool, which would give up where a slow disk takes longer than a request may wait.
-    let mut connection = SqliteConnection::connect_with(&options).await?;
+    let patient = options.clone().busy_timeout(START_MAX);
+    let mut connection = SqliteConnection::connect_with(&patient).await?;
     migrate(&mut connection).await?;
     let pool = SqlitePoolOptions::new().max_connections(connections_max).acquire_timeout(wait_max);
     let pool = pool.connect_lazy_with(options);

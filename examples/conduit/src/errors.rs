@@ -69,11 +69,18 @@ impl From<Problem> for Error {
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
         match error {
-            // All connections are busy for longer than a request should wait.
+            // All connections are busy for longer than a request should wait, or somebody else writes for so long.
             sqlx::Error::PoolTimedOut => Self(Problem::overloaded(1)),
+            sqlx::Error::Database(error) if is_busy(&*error) => Self(Problem::overloaded(1)),
             error => internal("the data base did not do what it should", &error),
         }
     }
+}
+
+/// SQLITE_BUSY, of whatever kind: <https://sqlite.org/rescode.html#busy>.
+fn is_busy(error: &dyn sqlx::error::DatabaseError) -> bool {
+    let code = error.code().and_then(|code| code.parse::<u32>().ok());
+    code.is_some_and(|code| code & 0xff == 5)
 }
 
 impl From<StoreError> for Error {

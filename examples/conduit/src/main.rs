@@ -27,7 +27,7 @@ Variables:
   CONDUIT_SECRET                what tokens are signed with: 32 random bytes or more
   CONDUIT_DATABASE              the file of the data base (conduit.db)
   CONDUIT_DATABASE_CONNECTIONS  how many connections to it (8)
-  CONDUIT_WAIT_MAX              how long a request waits for a connection, or to have its password hashed (3s)
+  CONDUIT_WAIT_MAX              how long a request waits for a connection, a writer, or the hash of its password (3s)
   CONDUIT_UPLOADS               the folder of pictures (uploads)
   CONDUIT_UPLOAD_BYTES_MAX      how large a picture may be (2 MiB)
   CONDUIT_TOKEN_LIFETIME        how long a token counts (1d)

@@ -18,8 +18,8 @@ pub struct Settings {
     pub database: PathBuf,
     /// How many connections to it there are at most. One writes at a time; the others read.
     pub database_connections: u32,
-    /// How long a request waits for its turn: for a connection, for another one that writes, or for its password to be
-    /// hashed. It is told to come again then.
+    /// How long a request waits each time for its turn: for a connection, for another one that writes, or for its password
+    /// to be hashed. It is told to come again then.
     #[serde(with = "Time")]
     pub wait_max: Duration,
     /// The folder of uploaded pictures.

@@ -1,6 +1,10 @@
 use crate::harness::{refused, settings, world};
 use peregrine_conduit::Conduit;
 use serde_json::{Value, json};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{Connection, SqliteConnection};
+use std::cell::Cell;
+use std::time::Duration;
 
 #[tokio::test]
 async fn whoever_registers_can_log_in_and_is_known() {
@@ -89,6 +93,44 @@ async fn only_the_right_password_logs_in_and_nobody_tries_for_long() {
     let late = login("ADA@mail", "password").await;
     assert!(late.assert_status(429).header("retry-after").is_some());
     login("nobody@mail", "password").await.assert_status(401);
+}
+
+#[tokio::test]
+async fn while_somebody_else_writes_a_start_waits_and_a_request_is_told_to_come_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let wait_max = Duration::from_millis(500);
+    let settings = peregrine_conduit::Settings { wait_max, ..settings(folder.path()) };
+    Conduit::open(&settings).await.expect("it opens").close().await;
+    let options = SqliteConnectOptions::new().filename(&settings.database);
+    let mut other = SqliteConnection::connect_with(&options).await.expect("it opens");
+    let writing = other.begin_with("BEGIN IMMEDIATE").await.expect("nobody writes");
+    let is_over = Cell::new(false);
+    let write = async {
+        tokio::time::sleep(3 * wait_max).await;
+        is_over.set(true);
+        writing.rollback().await.expect("it is there");
+    };
+    let open = async {
+        let conduit = Conduit::open(&settings).await.expect("it opens");
+        assert!(is_over.get(), "it waits");
+        conduit
+    };
+    let (conduit, ()) = tokio::join!(open, write);
+    let client = conduit.app().test();
+    let writing = other.begin_with("BEGIN IMMEDIATE").await.expect("nobody writes");
+    let user =
+        json!({ "user": { "username": "ada", "email": "ada@mail", "password": "password" } });
+    let register = async || client.post("/api/users").json(&user).send().await;
+    let refused = register().await;
+    assert!(refused.assert_status(503).header("retry-after").is_some());
+    writing.rollback().await.expect("it is there");
+    // On a busy machine one may have to come again more than once.
+    loop {
+        match register().await.status().as_u16() {
+            201 => break,
+            status => assert_eq!(status, 503),
+        }
+    }
 }
 
 #[tokio::test]
