@@ -21,6 +21,20 @@ macro_rules! on_both_drivers {
             $(#[test] fn $case() { super::$case(::peregrine::DriverChoice::Uring); })*
         }
     };
+    // Each test in a process of its own.
+    (@isolated $($case:ident,)*) => {
+        mod on_tokio {
+            $(#[test] fn $case() {
+                $crate::isolated(|| super::$case(::peregrine::DriverChoice::Tokio));
+            })*
+        }
+        #[cfg(target_os = "linux")]
+        mod on_uring {
+            $(#[test] fn $case() {
+                $crate::isolated(|| super::$case(::peregrine::DriverChoice::Uring));
+            })*
+        }
+    };
 }
 
 /// The server that was started; none where the machine does not have what its driver needs, so that the case is left out.

@@ -3,7 +3,7 @@
 //! [`contract!`] makes one module with a test per rule of `peregrine-driver`, for the driver that a
 //! [`Harness`] stands for: [`Kernel`] for drivers that use the machine's sockets, [`Simulated`] for
 //! the network in memory, where each test repeats under many seeds. A new driver is one line in
-//! `tests/driver_contract.rs`; a new rule is one function in `cases/` and its name in the list below.
+//! `tests/it/driver_contract.rs`; a new rule is one function in `cases/` and its name in the list below.
 //!
 //! Start with `harness.rs`, then any file of `cases/`.
 #![forbid(unsafe_code)]
@@ -11,12 +11,14 @@
 pub mod cases;
 pub mod client;
 mod harness;
+mod isolated;
 mod kernel;
 mod poll;
 pub mod server;
 mod simulated;
 
 pub use harness::{Harness, Peer};
+pub use isolated::{isolated, isolated_case};
 pub use kernel::{Kernel, ThreadPeer};
 pub use poll::{both, first_of, polled_once};
 pub use simulated::Simulated;

@@ -22,12 +22,21 @@ const A_WHILE: Duration = Duration::from_millis(20);
 
 /// Bytes that differ at each place and for each `salt`.
 fn pattern(salt: u32, count: usize) -> Vec<u8> {
+    // A prime, so that no power of two of lost bytes goes unnoticed.
+    const PERIOD: usize = 65_521;
     let mut state = salt.wrapping_mul(2_654_435_761).wrapping_add(1);
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         state.to_be_bytes()[0]
     };
-    (0..count).map(|_| next()).collect()
+    let mut bytes = Vec::with_capacity(count);
+    bytes.extend((0..count.min(PERIOD)).map(|_| next()));
+    while bytes.len() < count {
+        // Whole periods, but for the end.
+        let more = (bytes.len() / PERIOD * PERIOD).min(count - bytes.len());
+        bytes.extend_from_within(..more);
+    }
+    bytes
 }
 
 /// Waits for `duration` on the driver's clock.

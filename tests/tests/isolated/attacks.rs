@@ -1,0 +1,49 @@
+//! Attacks by HTTP/2 on real servers, on every driver. What the servers hold is counted.
+
+use peregrine::DriverChoice;
+use peregrine_tests::server::{KernelBench, KernelBenches, SimulatedBench, SimulatedBenches, held};
+use peregrine_tests::{attacks, isolated_case, overload};
+
+/// One server in a process, because the bytes of all its servers are counted together.
+struct Measured(KernelBenches);
+
+impl Measured {
+    fn check(&self, case: impl AsyncFn(&KernelBench)) {
+        isolated_case(&case, || self.check_here(&case));
+    }
+
+    fn check_here(&self, case: impl AsyncFn(&KernelBench)) {
+        held::begin();
+        self.0.check(case);
+    }
+}
+
+/// The same with little memory: less than some of the attacks take where there is enough.
+struct Tight(Measured);
+
+impl Tight {
+    fn check(&self, case: impl AsyncFn(&KernelBench)) {
+        isolated_case(&case, || {
+            held::limit(Some(512 << 10));
+            self.0.check_here(&case);
+        });
+    }
+}
+
+/// Client and server share a thread there, so nothing is counted.
+struct Uncounted(SimulatedBenches);
+
+impl Uncounted {
+    fn check(&self, case: impl AsyncFn(&SimulatedBench)) {
+        held::this_is_a_client();
+        self.0.check(case);
+    }
+}
+
+attacks!(sim, Uncounted(SimulatedBenches::seeds(0..4)));
+attacks!(tokio, Measured(KernelBenches::tcp(DriverChoice::Tokio)));
+attacks!(uring, Measured(KernelBenches::tcp(DriverChoice::Uring)));
+attacks!(tokio_tight, Tight(Measured(KernelBenches::tcp(DriverChoice::Tokio))));
+attacks!(uring_tight, Tight(Measured(KernelBenches::tcp(DriverChoice::Uring))));
+overload!(@memory tokio_memory, Measured(KernelBenches::tcp(DriverChoice::Tokio)));
+overload!(@memory uring_memory, Measured(KernelBenches::tcp(DriverChoice::Uring)));

@@ -1,0 +1,134 @@
+//! A subscriber of several layers with a filter each, as programs have one for people and one for a collector. In a file of
+//! its own, because the subscriber is the process's.
+
+use peregrine::cache::{Idempotency, MemoryStore};
+use peregrine::middleware::Timeout;
+use peregrine::prelude::*;
+use peregrine::{DriverChoice, Running};
+use peregrine_tests::client::{receive, send, started, wait_for};
+use peregrine_tests::on_both_drivers;
+use std::io;
+use std::num::NonZeroUsize;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::time::Duration;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::{EnvFilter, Registry, fmt};
+
+on_both_drivers! { @isolated
+    each_layer_has_what_its_filter_lets_through,
+    what_goes_on_without_its_client_is_told_of_its_request,
+}
+
+/// The lines of two layers: all, and those of the application and its requests.
+static ALL: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+static OURS: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+struct Writer(&'static Mutex<Vec<u8>>);
+
+impl io::Write for Writer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        locked(self.0).extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn locked<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn lines(of: &'static Mutex<Vec<u8>>, text: &str) -> Vec<String> {
+    let all = String::from_utf8(locked(of).clone()).expect("text");
+    all.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
+}
+
+/// One case at a time, under the subscriber.
+fn begin() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    static INSTALLED: Once = Once::new();
+    let guard = locked(&ONE_AT_A_TIME);
+    INSTALLED.call_once(|| {
+        let layer = |of, filter: &str| {
+            let layer = fmt::layer().with_ansi(false).with_writer(move || Writer(of));
+            layer.with_filter(EnvFilter::new(filter)).boxed()
+        };
+        let layers = vec![layer(&ALL, "info"), layer(&OURS, "ours=info,peregrine::request=error")];
+        let subscriber = Registry::default().with(layers);
+        tracing::subscriber::set_global_default(subscriber).expect("the first");
+    });
+    locked(&ALL).clear();
+    locked(&OURS).clear();
+    guard
+}
+
+fn app() -> App {
+    let tells = || {
+        tracing::info!(target: "ours", "told");
+        "hello"
+    };
+    let goes_on = |then: fn()| {
+        async move || {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            then();
+        }
+    };
+    App::new()
+        .with(RequestId::new())
+        .with(AccessLog::new())
+        .get("/tells", tells)
+        .get("/says-nothing", || "hello")
+        .scope("/keys", |scope| {
+            scope
+                .with(Timeout::new(Duration::from_millis(20)))
+                .with(Idempotency::new(MemoryStore::new()))
+                .post("/pays", goes_on(|| tracing::info!(target: "ours", "paid")))
+                .post("/panics", goes_on(|| panic!("after its client")))
+        })
+}
+
+fn start(driver: DriverChoice) -> Option<Running> {
+    let server = Server::bind("127.0.0.1:0").driver(driver).workers(NonZeroUsize::MIN);
+    started(server.quiet().start(app))
+}
+
+fn each_layer_has_what_its_filter_lets_through(driver: DriverChoice) {
+    const REQUESTS: usize = 20;
+    let _one = begin();
+    let Some(running) = start(driver) else { return };
+    let get = |path: &str, last: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n{last}\r\n");
+    let both = get("/tells", "") + &get("/says-nothing", "");
+    let answers =
+        receive(send(&running, both.repeat(REQUESTS) + &get("/tells", "Connection: close\r\n")));
+    assert_eq!(answers.matches("HTTP/1.1 200 ").count(), 2 * REQUESTS + 1);
+    running.shut_down().expect("it ends in order");
+    for (layer, name) in [(&ALL, "all"), (&OURS, "ours")] {
+        let told = lines(layer, "ours: told");
+        assert_eq!(told.len(), REQUESTS + 1, "{name}: {told:#?}");
+        let is_named = |line: &String| line.contains("request_id=") && line.contains("/tells");
+        assert!(told.iter().all(is_named), "{name}: {told:#?}");
+    }
+    assert_eq!(lines(&ALL, "answered").len(), 2 * REQUESTS + 1);
+    assert_eq!(lines(&OURS, "").len(), REQUESTS + 1);
+}
+
+fn what_goes_on_without_its_client_is_told_of_its_request(driver: DriverChoice) {
+    let _one = begin();
+    let Some(running) = start(driver) else { return };
+    for (path, told) in [("/keys/pays", "paid"), ("/keys/panics", "a handler panicked")] {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nIdempotency-Key: \"{path}\"\r\nContent-Length: 0\r\n\r\n"
+        );
+        let answer = receive(send(&running, head));
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+        wait_for(|| !lines(&ALL, told).is_empty());
+        let all = lines(&ALL, told);
+        assert!(
+            all.len() == 1 && all[0].contains(path) && all[0].contains("request_id="),
+            "{all:?}"
+        );
+    }
+    running.shut_down().expect("it ends in order");
+}

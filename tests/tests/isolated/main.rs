@@ -1,0 +1,37 @@
+//! Tests that change or measure something that belongs to the whole process.
+//!
+//! Each of them runs in a child process of its own (see `peregrine_tests::isolated`), so that they can
+//! run side by side. The allocator of this program counts what servers hold.
+
+mod attacks;
+mod broken_log;
+mod descriptors;
+mod idle_memory;
+mod layered_log;
+mod listening;
+mod locked_memory;
+mod traces;
+
+use peregrine_tests::server::held;
+use std::alloc::{GlobalAlloc, Layout, System};
+
+struct CountingAllocator;
+
+#[expect(unsafe_code, reason = "only a global allocator can count allocated bytes")]
+// SAFETY: every call is forwarded unchanged to the system allocator, which upholds the contract.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        held::took(layout.size());
+        // SAFETY: the caller upholds the contract of `alloc`, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        held::gave(layout.size());
+        // SAFETY: `pointer` was allocated above by the system allocator with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;

@@ -1,0 +1,517 @@
+//! The access log: one line for each request on every driver, and no worker that waits, whatever becomes of what
+//! is written.
+
+use peregrine::log::{Form, Log};
+use peregrine::prelude::*;
+use peregrine::{DriverChoice, Error, Limits, OverloadLimits, Place, Running};
+use peregrine_tests::logged;
+use peregrine_tests::server::client::Way;
+use peregrine_tests::server::{KernelBenches, SimulatedBenches, SocketWire};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::num::NonZeroUsize;
+use std::path::Path as FilePath;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+logged!(sim, SimulatedBenches::seeds(0..20));
+logged!(tokio, KernelBenches::tcp(DriverChoice::Tokio));
+logged!(uring, KernelBenches::tcp(DriverChoice::Uring));
+#[cfg(unix)]
+logged!(tokio_unix, KernelBenches::unix(DriverChoice::Tokio));
+
+macro_rules! on_both_drivers {
+    ($($case:ident,)*) => {
+        mod on_tokio {
+            $(#[test] fn $case() { super::$case(super::DriverChoice::Tokio); })*
+        }
+        #[cfg(target_os = "linux")]
+        mod on_uring {
+            $(#[test] fn $case() { super::$case(super::DriverChoice::Uring); })*
+        }
+    };
+}
+
+on_both_drivers! {
+    a_file_that_is_moved_away_under_load_loses_no_line,
+    a_log_that_cannot_be_opened_again_goes_on,
+    a_writer_that_never_takes_anything_holds_nobody_up,
+    the_end_waits_for_what_is_not_written,
+    all_workers_write_whole_lines,
+    who_is_refused_for_too_much_to_do_has_a_line_with_what_was_asked_for,
+}
+
+/// Only a hang takes so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn app() -> App {
+    App::new().get("/{number}", |Path(number): Path<u64>| number.to_string())
+}
+
+/// A server with this log, an admin listener, and two workers; none where the kernel refuses the driver.
+fn start(choice: DriverChoice, log: Log) -> Option<Running> {
+    let workers = NonZeroUsize::new(2).expect("it is not zero");
+    let server = Server::bind("127.0.0.1:0").driver(choice).workers(workers).quiet();
+    match server.access_log(log).admin("127.0.0.1:0").start(app) {
+        Err(error @ Error::Driver { .. }) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        running => Some(running.expect("the server starts")),
+    }
+}
+
+fn address(running: &Running) -> SocketAddr {
+    running.http_address().expect("it speaks HTTP")
+}
+
+/// Requests one after the other on one connection, with these numbers.
+fn ask(address: SocketAddr, numbers: impl IntoIterator<Item = u64>) {
+    let mut peer = TcpStream::connect(address).expect("it listens");
+    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+    for number in numbers {
+        // In one piece: the second of two would wait until the first is acknowledged.
+        let request = format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n");
+        peer.write_all(request.as_bytes()).expect("connected");
+        let (mut answer, mut bytes) = (Vec::new(), [0; 4096]);
+        let end = format!("\r\n\r\n{number}");
+        while !answer.ends_with(end.as_bytes()) {
+            let count = peer.read(&mut bytes).expect("an answer comes in time");
+            assert!(count > 0, "{:?}", String::from_utf8_lossy(&answer));
+            answer.extend_from_slice(&bytes[..count]);
+        }
+    }
+}
+
+/// The value of a metric without labels, or with these.
+fn metric(running: &Running, name: &str) -> f64 {
+    let Some(peregrine::Place::Tcp(admin)) = running.admin_place() else { panic!("no address") };
+    let mut peer = TcpStream::connect(admin).expect("it listens");
+    write!(peer, "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        .expect("connected");
+    let mut page = String::new();
+    peer.read_to_string(&mut page).expect("text");
+    let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name}: {page}")).parse().expect("a number")
+}
+
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < PATIENCE, "still waiting until {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The numbers of the requests in a file, whose lines are all whole.
+fn numbers(path: &FilePath) -> Vec<u64> {
+    let text = fs::read_to_string(path).expect("it is there");
+    assert!(text.is_empty() || text.ends_with('\n'), "the last line has no end");
+    text.lines().map(number).collect()
+}
+
+fn number(line: &str) -> u64 {
+    let (_, rest) = line.split_once("\"GET /").unwrap_or_else(|| panic!("no line: {line}"));
+    let (number, rest) = rest.split_once(' ').expect("a version follows");
+    assert!(rest.starts_with("HTTP/1.1\" 200 "), "{line}");
+    number.parse().expect("a number")
+}
+
+const LINES: &str = "peregrine_access_log_lines_total";
+const FULL: &str = "peregrine_access_log_dropped_lines_total{reason=\"queue_full\"}";
+const FAILED: &str = "peregrine_access_log_dropped_lines_total{reason=\"write_failed\"}";
+
+fn a_file_that_is_moved_away_under_load_loses_no_line(choice: DriverChoice) {
+    let folder = tempfile::tempdir().expect("there is a place for files");
+    let path = folder.path().join("access.log");
+    let Some(running) = start(choice, Log::file(&path)) else { return };
+    let (address, handle) = (address(&running), running.handle());
+    let is_over = AtomicBool::new(false);
+    let moved = thread::scope(|scope| {
+        let clients: Vec<_> = (0..4)
+            .map(|client| scope.spawn(move || ask(address, client * 1000..client * 1000 + 500)))
+            .collect();
+        let mover = scope.spawn(|| {
+            let mut moved = 0;
+            while !is_over.load(Ordering::SeqCst) {
+                fs::rename(&path, folder.path().join(format!("access.log.{moved}")))
+                    .expect("it is there");
+                moved += 1;
+                handle.reopen_logs();
+                until("the file is there again", || path.exists());
+            }
+            moved
+        });
+        let joined: Vec<_> = clients.into_iter().map(thread::ScopedJoinHandle::join).collect();
+        is_over.store(true, Ordering::SeqCst);
+        joined.into_iter().for_each(|joined| joined.expect("no client fails"));
+        mover.join().expect("no panic")
+    });
+    running.shut_down().expect("it ends in order");
+    assert!(moved > 0);
+    let mut found = numbers(&path);
+    for number in 0..moved {
+        found.extend(numbers(&folder.path().join(format!("access.log.{number}"))));
+    }
+    found.sort_unstable();
+    let expected: Vec<_> = (0..4).flat_map(|client| client * 1000..client * 1000 + 500).collect();
+    assert!(found == expected, "{} of {} lines", found.len(), expected.len());
+}
+
+fn a_log_that_cannot_be_opened_again_goes_on(choice: DriverChoice) {
+    let folder = tempfile::tempdir().expect("there is a place for files");
+    let (place, elsewhere) = (folder.path().join("logs"), folder.path().join("old"));
+    fs::create_dir(&place).expect("it is new");
+    let path = place.join("access.log");
+    let Some(running) = start(choice, Log::file(&path)) else { return };
+    ask(address(&running), 0..10);
+    fs::rename(&place, &elsewhere).expect("it is there");
+    running.handle().reopen_logs();
+    ask(address(&running), 10..20);
+    running.shut_down().expect("it ends in order");
+    let mut found = numbers(&elsewhere.join("access.log"));
+    // Two workers may have written them.
+    found.sort_unstable();
+    assert_eq!(found, (0..20).collect::<Vec<_>>());
+    assert!(!path.exists());
+}
+
+/// Takes nothing until it is told to.
+#[derive(Clone, Default)]
+struct Valve {
+    open: Arc<(Mutex<bool>, Condvar)>,
+    lines: Arc<Mutex<Vec<u8>>>,
+    waits: Arc<AtomicUsize>,
+}
+
+impl Valve {
+    fn open(&self) {
+        *self.open.0.lock().expect("no panic") = true;
+        self.open.1.notify_all();
+    }
+
+    fn numbers(&self) -> Vec<u64> {
+        let text = String::from_utf8(self.lines.lock().expect("no panic").clone()).expect("text");
+        text.lines().map(number).collect()
+    }
+}
+
+impl Write for Valve {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.waits.fetch_add(1, Ordering::SeqCst);
+        let mut open = self.open.0.lock().expect("no panic");
+        while !*open {
+            open = self.open.1.wait(open).expect("no panic");
+        }
+        self.lines.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn a_writer_that_never_takes_anything_holds_nobody_up(choice: DriverChoice) {
+    let valve = Valve::default();
+    let log = Log::to(valve.clone()).form(Form::Common).queue_bytes_max(2000);
+    let Some(running) = start(choice, log.end_timeout(Duration::from_millis(50))) else { return };
+    ask(address(&running), 0..1);
+    until("it writes", || valve.waits.load(Ordering::SeqCst) == 1);
+    // Far more than there is room for, and every one is answered.
+    ask(address(&running), 1..500);
+    let dropped = metric(&running, FULL);
+    assert!(dropped >= 400.0, "{dropped}");
+    let waiting = metric(&running, "peregrine_access_log_waiting_lines");
+    assert_eq!(dropped + waiting, 500.0);
+    running.shut_down().expect("it ends in order, and in time");
+    valve.open();
+}
+
+fn the_end_waits_for_what_is_not_written(choice: DriverChoice) {
+    let valve = Valve::default();
+    let Some(running) = start(choice, Log::to(valve.clone()).end_timeout(PATIENCE)) else { return };
+    ask(address(&running), 0..300);
+    assert_eq!(metric(&running, LINES), 0.0);
+    let opener = valve.clone();
+    let opens = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(100));
+        opener.open();
+    });
+    running.shut_down().expect("it ends in order");
+    opens.join().expect("no panic");
+    assert_eq!(valve.numbers(), (0..300).collect::<Vec<_>>());
+}
+
+fn all_workers_write_whole_lines(choice: DriverChoice) {
+    let folder = tempfile::tempdir().expect("there is a place for files");
+    let path = folder.path().join("access.log");
+    let Some(running) = start(choice, Log::file(&path)) else { return };
+    let address = address(&running);
+    thread::scope(|scope| {
+        for client in 0..8 {
+            scope.spawn(move || ask(address, client * 1000..client * 1000 + 200));
+        }
+    });
+    until("all is written", || metric(&running, LINES) == 1600.0);
+    assert_eq!((metric(&running, FULL), metric(&running, FAILED)), (0.0, 0.0));
+    // A line is there soon after its response, without the end.
+    assert_eq!(numbers(&path).len(), 1600);
+    running.shut_down().expect("it ends in order");
+    let mut found = numbers(&path);
+    found.sort_unstable();
+    let expected: Vec<_> = (0..8).flat_map(|client| client * 1000..client * 1000 + 200).collect();
+    assert_eq!(found, expected);
+}
+
+/// Runs a future that blocks instead of waiting.
+fn block_on<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+fn who_is_refused_for_too_much_to_do_has_a_line_with_what_was_asked_for(choice: DriverChoice) {
+    let folder = tempfile::tempdir().expect("there is a place for files");
+    let path = folder.path().join("access.log");
+    let overload = OverloadLimits { requests_max: Some(1), ..OverloadLimits::default() };
+    let time = Duration::from_millis(200);
+    let limits = Limits { overload, shutdown_timeout: time, ..Limits::default() };
+    let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
+    let make = || app().get("/hangs", async || std::future::pending::<()>().await);
+    let running = match server.limits(limits).access_log(Log::file(&path)).start(make) {
+        Err(error @ Error::Driver { .. }) => return eprintln!("skipped: {error}"),
+        running => running.expect("the server starts"),
+    };
+    let place = Place::Tcp(address(&running));
+    let speak = |way: Way| block_on(way.speak(SocketWire::connect(&place)));
+    let mut busy = speak(Way::HTTP1);
+    busy.get("/hangs");
+    for (number, way) in [(7, Way::HTTP1), (8, Way::HTTP2)] {
+        let (begin, mut status) = (Instant::now(), 200);
+        // The one that hangs may not have begun yet.
+        while status == 200 {
+            assert!(begin.elapsed() < PATIENCE, "nobody is refused");
+            let mut client = speak(way);
+            let id = client.get(&format!("/{number}"));
+            status = block_on(client.answer(id)).status();
+        }
+        assert_eq!(status, 503);
+    }
+    running.shut_down().expect("it ends in order");
+    let log = fs::read_to_string(&path).expect("it is there");
+    for number in [7, 8] {
+        let target = format!("/{number} HTTP/");
+        let refused = log.lines().filter(|line| line.contains(&target) && line.contains("\" 503 "));
+        assert_eq!(refused.count(), 1, "{log}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod on_linux {
+    use super::*;
+    use std::os::unix::process::CommandExt as _;
+    use std::process::{Command, Stdio};
+
+    on_both_drivers! {
+        a_full_disk_loses_lines_and_counts_them,
+        a_disk_that_is_full_for_a_while_has_whole_lines_only,
+        a_pipe_that_nobody_reads_holds_nobody_up,
+        a_closed_pipe_holds_nobody_up,
+        a_signal_opens_the_file_again,
+    }
+
+    fn a_full_disk_loses_lines_and_counts_them(choice: DriverChoice) {
+        let Some(running) = start(choice, Log::file("/dev/full")) else { return };
+        ask(address(&running), 0..100);
+        until("all is lost", || metric(&running, FAILED) == 100.0);
+        assert_eq!((metric(&running, LINES), metric(&running, FULL)), (0.0, 0.0));
+        running.shut_down().expect("it ends in order");
+    }
+
+    /// A file system with room for little, for as long as this exists.
+    struct Small(tempfile::TempDir);
+
+    impl Small {
+        fn mount() -> Option<Self> {
+            let folder = tempfile::tempdir().expect("there is a place for files");
+            let mut mount = Command::new("mount");
+            mount.args(["-t", "tmpfs", "-o", "size=16k", "tmpfs"]).arg(folder.path());
+            let is_mounted =
+                mount.stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+            if !is_mounted {
+                eprintln!("skipped: this user may not mount a tmpfs");
+            }
+            is_mounted.then_some(Self(folder))
+        }
+    }
+
+    impl Drop for Small {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+        }
+    }
+
+    fn a_disk_that_is_full_for_a_while_has_whole_lines_only(choice: DriverChoice) {
+        let Some(small) = Small::mount() else { return };
+        let (path, ballast) = (small.0.path().join("access.log"), small.0.path().join("ballast"));
+        fs::write(&ballast, [0; 8192]).expect("there is room for that");
+        let Some(running) = start(choice, Log::file(&path)) else { return };
+        ask(address(&running), 0..500);
+        until("the disk is full", || metric(&running, FAILED) > 0.0);
+        until("all is written or lost", || {
+            metric(&running, LINES) + metric(&running, FAILED) == 500.0
+        });
+        let written = metric(&running, LINES);
+        assert_eq!(numbers(&path).len() as f64, written, "what is there is whole");
+        fs::remove_file(&ballast).expect("it is there");
+        ask(address(&running), 500..510);
+        until("it is written again", || metric(&running, LINES) >= written + 10.0);
+        running.shut_down().expect("it ends in order");
+        assert_eq!(numbers(&path)[written as usize..], (500..510).collect::<Vec<_>>());
+    }
+
+    /// Set in the environment of a child that serves with a log on its standard output: the driver's name.
+    const CHILD: &str = "PEREGRINE_ACCESS_LOG_CHILD";
+
+    /// And this, if its log is to be a file.
+    const FILE: &str = "PEREGRINE_ACCESS_LOG_FILE";
+
+    /// A server in a process of its own, with `stdout` as the place of its log.
+    struct Child {
+        process: std::process::Child,
+        address: SocketAddr,
+        admin: SocketAddr,
+    }
+
+    impl Child {
+        fn start(choice: DriverChoice, stdout: Stdio, log: Option<&FilePath>) -> Option<Self> {
+            let driver = if choice == DriverChoice::Tokio { "tokio" } else { "uring" };
+            let mut command = Command::new(std::env::current_exe().expect("this test is running"));
+            command.args([
+                "--exact",
+                "access_log::on_linux::the_child_serves_until_it_is_told_to_end",
+                "--nocapture",
+            ]);
+            command.env(CHILD, driver).env("PEREGRINE_DRIVER", driver).process_group(0);
+            if let Some(log) = log {
+                command.env(FILE, log);
+            }
+            let mut process = command
+                .stdout(stdout)
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("a process can be started");
+            let mut errors = io::BufReader::new(process.stderr.take().expect("it is piped"));
+            let mut first = String::new();
+            io::BufRead::read_line(&mut errors, &mut first).expect("it says that it runs");
+            thread::spawn(move || io::copy(&mut errors, &mut io::stderr()));
+            let at = |name: &str| {
+                let (_, rest) = first.split_once(name)?;
+                rest.split([';', ' ', '\n']).next()?.parse().ok()
+            };
+            let (Some(address), Some(admin)) = (at(": http://"), at("admin http://")) else {
+                assert!(first.contains("driver cannot run here"), "it does not serve: {first}");
+                eprintln!("skipped: {first}");
+                let _ = process.wait();
+                return None;
+            };
+            Some(Self { process, address, admin })
+        }
+
+        fn metric(&self, name: &str) -> f64 {
+            let mut peer = TcpStream::connect(self.admin).expect("it listens");
+            write!(peer, "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+                .expect("connected");
+            let mut page = String::new();
+            peer.read_to_string(&mut page).expect("text");
+            let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.unwrap_or_else(|| panic!("no {name}: {page}")).parse().expect("a number")
+        }
+
+        fn end(mut self) {
+            let id = rustix::process::Pid::from_child(&self.process);
+            rustix::process::kill_process(id, rustix::process::Signal::TERM)
+                .expect("it is running");
+            assert!(self.process.wait().expect("it ends").success());
+        }
+    }
+
+    fn a_pipe_that_nobody_reads_holds_nobody_up(choice: DriverChoice) {
+        let Some(mut child) = Child::start(choice, Stdio::piped(), None) else { return };
+        let unread = child.process.stdout.take();
+        // A pipe holds 64 KiB, and the queues here 4 KiB.
+        ask(child.address, 0..3000);
+        assert!(child.metric(FULL) > 1000.0);
+        let id = rustix::process::Pid::from_child(&child.process);
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("it is running");
+        // Its end is waited for, but not for long: the admin listener is the last to end.
+        until("the server has ended", || TcpStream::connect(child.admin).is_err());
+        // What the process itself prints at its end needs a reader, or none.
+        drop(unread);
+        child.process.wait().expect("it ends");
+    }
+
+    fn a_closed_pipe_holds_nobody_up(choice: DriverChoice) {
+        let (reader, writer) = io::pipe().expect("there are descriptors");
+        let stdout = Stdio::from(writer.try_clone().expect("there are descriptors"));
+        let Some(child) = Child::start(choice, stdout, None) else { return };
+        drop(reader);
+        // What another test starts has the reader too, until it is a program of its own.
+        until("nobody reads", || (&writer).write(b"\n").is_err());
+        ask(child.address, 0..100);
+        // A writer that waits for its turn may leave no room for some.
+        until("all is lost", || child.metric(FAILED) + child.metric(FULL) == 100.0);
+        assert!(child.metric(FAILED) > 0.0);
+        child.end();
+    }
+
+    fn a_signal_opens_the_file_again(choice: DriverChoice) {
+        let folder = tempfile::tempdir().expect("there is a place for files");
+        let (path, old) = (folder.path().join("access.log"), folder.path().join("old.log"));
+        let Some(child) = Child::start(choice, Stdio::null(), Some(&path)) else { return };
+        ask(child.address, 0..5);
+        until("it is written", || numbers(&path).len() == 5);
+        fs::rename(&path, &old).expect("it is there");
+        let id = rustix::process::Pid::from_child(&child.process);
+        rustix::process::kill_process(id, rustix::process::Signal::USR1).expect("it is running");
+        until("the signal is obeyed", || path.exists());
+        ask(child.address, 5..9);
+        child.end();
+        assert_eq!((numbers(&old), numbers(&path)), ((0..5).collect(), (5..9).collect()));
+    }
+
+    /// The other half of tests here; it does nothing unless one of them started it.
+    #[test]
+    fn the_child_serves_until_it_is_told_to_end() {
+        if std::env::var(CHILD).is_err() {
+            return;
+        }
+        let log = std::env::var_os(FILE).map_or_else(Log::stdout, Log::file);
+        let log = log.queue_bytes_max(4096).end_timeout(Duration::from_millis(200));
+        let server = Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).admin("127.0.0.1:0");
+        if let Err(error) = server.access_log(log).serve(app) {
+            eprintln!("{error}");
+        }
+        // The test's own output may have nobody who reads it.
+        std::process::exit(0);
+    }
+}
+
+#[test]
+fn a_log_that_cannot_be_opened_is_an_error_that_names_it_and_the_remedy() {
+    let server = || Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).quiet();
+    let folder = tempfile::tempdir().expect("there is a place for files");
+    let missing = folder.path().join("missing").join("access.log");
+    for (path, remedy) in [(&*missing, "make it"), (folder.path(), "name a file in it")] {
+        let error = server().access_log(Log::file(path)).start(app).expect_err("it cannot be");
+        let error = error.to_string();
+        assert!(error.contains(&path.display().to_string()) && error.contains(remedy), "{error}");
+    }
+}

@@ -1,0 +1,607 @@
+//! Servers made of a file: what counts, what changes while they run, and who may see it; on both drivers that use
+//! the kernel.
+#![cfg(target_os = "linux")]
+
+use peregrine::config::{Layers, ServerConfig};
+use peregrine::prelude::*;
+use peregrine::{DriverChoice, Error, Limits, Listener, Place, Running, SocketOptions};
+use peregrine_tests::isolated;
+use rustix::process::{Signal, getpid, kill_process};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::num::NonZeroUsize;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+macro_rules! on_both_drivers {
+    ($($case:ident,)*) => {
+        mod on_tokio {
+            $(#[test] fn $case() { super::$case(super::DriverChoice::Tokio); })*
+        }
+        mod on_uring {
+            $(#[test] fn $case() { super::$case(super::DriverChoice::Uring); })*
+        }
+    };
+}
+
+on_both_drivers! {
+    limits_that_are_read_again_count_for_new_connections,
+    connections_that_wait_get_in_when_more_are_allowed,
+    listeners_that_the_program_adds_follow_what_it_has_not_set,
+    a_lifetime_that_is_read_again_counts_for_busy_connections,
+    proxies_that_are_read_again_are_trusted_by_new_connections,
+    what_workers_take_on_is_read_again,
+    what_auto_came_to_is_shown,
+    the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload,
+    a_log_that_nobody_reads_goes_elsewhere_after_a_reload,
+    a_file_that_is_broken_leaves_everything_as_it_was,
+    the_admin_listener_shows_what_counts_and_no_secret,
+    workers_with_one_queue_share_its_connections,
+}
+
+/// Only a hang takes so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A file of settings in a folder that vanishes.
+struct Settings {
+    _folder: TempDir,
+    path: PathBuf,
+}
+
+impl Settings {
+    fn new(text: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("app.toml");
+        let settings = Self { _folder: folder, path };
+        settings.write(text);
+        settings
+    }
+
+    /// Two listeners on any port, and an admin listener, before what `text` says.
+    fn write(&self, text: &str) {
+        let listeners = "workers = 1\nquiet = true\n[listeners.a]\naddress = '127.0.0.1:0'\n\
+                         [listeners.b]\naddress = '127.0.0.1:0'\nlimits.fields_max = 50\n\
+                         [admin]\naddress = '127.0.0.1:0'\n";
+        put(&self.path, &format!("{listeners}{text}"));
+    }
+
+    fn read(&self) -> ServerConfig {
+        let layers = Layers::new("PEREGRINE_").file(&self.path);
+        ServerConfig::read(ServerConfig::default(), layers).expect("it is sound")
+    }
+
+    fn start(&self, choice: DriverChoice) -> Option<Running> {
+        let server = Server::from_config(self.read()).expect("it is sound");
+        started(server.driver(choice).start(app))
+    }
+}
+
+/// Puts a file in place as a whole: half of one may be sound as well.
+fn put(path: &Path, text: &str) {
+    let new = path.with_extension("new");
+    fs::write(&new, text).expect("the folder is there");
+    fs::rename(&new, path).expect("both are in one folder");
+}
+
+fn started(result: Result<Running, Error>) -> Option<Running> {
+    match result {
+        Err(error @ Error::Driver { .. }) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        running => Some(running.expect("the server starts")),
+    }
+}
+
+fn app() -> App {
+    App::new()
+        .post("/", |body: String| async move { body.len().to_string() })
+        .get("/who", |ClientAddress(client): ClientAddress| async move { format!("{client:?}") })
+}
+
+fn address(place: Option<&Place>) -> SocketAddr {
+    match place {
+        Some(Place::Tcp(address)) => *address,
+        other => panic!("no address: {other:?}"),
+    }
+}
+
+/// A connection that is kept.
+struct Peer(TcpStream);
+
+impl Peer {
+    fn to(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+        Self(stream)
+    }
+
+    fn post(&mut self, body: &str) -> u16 {
+        let length = body.len();
+        let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{body}");
+        self.0.write_all(head.as_bytes()).expect("connected");
+        status_of(&self.answer())
+    }
+
+    fn get(&mut self, target: &str, fields: &str) -> String {
+        let head = format!("GET {target} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        self.0.write_all(head.as_bytes()).expect("connected");
+        self.answer()
+    }
+
+    /// One response with a length.
+    fn answer(&mut self) -> String {
+        let mut text = Vec::new();
+        loop {
+            let so_far = String::from_utf8_lossy(&text).into_owned();
+            if let Some((head, body)) = so_far.split_once("\r\n\r\n") {
+                let length = head.to_ascii_lowercase();
+                let length = length.split("content-length: ").nth(1).expect("it has a length");
+                let length = length.lines().next().expect("a line").trim().parse::<usize>();
+                if body.len() >= length.expect("a number") {
+                    return so_far;
+                }
+            }
+            let mut piece = [0; 4096];
+            let count = self.0.read(&mut piece).expect("an answer comes");
+            assert!(count > 0, "the connection is kept: {so_far}");
+            text.extend_from_slice(&piece[..count]);
+        }
+    }
+}
+
+fn status_of(answer: &str) -> u16 {
+    answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status")
+}
+
+/// Waits until the admin listener shows this.
+fn until_shown(admin: SocketAddr, text: &str) -> String {
+    let begin = Instant::now();
+    loop {
+        let shown = Peer::to(admin).get("/config", "");
+        if shown.contains(text) {
+            return shown;
+        }
+        assert!(begin.elapsed() < PATIENCE, "waited in vain for {text:?}: {shown}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn limits_that_are_read_again_count_for_new_connections(choice: DriverChoice) {
+    let settings = Settings::new("[limits]\nbody_bytes_max = '10 B'\n");
+    let Some(running) = settings.start(choice) else { return };
+    let places: Vec<_> = running.places().map(|place| address(Some(place))).collect();
+    let admin = address(running.admin_place());
+    let mut old: Vec<_> = places.iter().map(|place| Peer::to(*place)).collect();
+    for peer in &mut old {
+        assert_eq!(peer.post("0123456789"), 200);
+    }
+    settings.write("[limits]\nbody_bytes_max = '4 B'\nlame_duck = '1s'\n");
+    running.handle().reload();
+    until_shown(admin, "body_bytes_max = \"4 B\"");
+    for place in &places {
+        assert_eq!(Peer::to(*place).post("0123456789"), 413, "a section of its own inherits");
+        assert_eq!(Peer::to(*place).post("0123"), 200);
+    }
+    for peer in &mut old {
+        assert_eq!(peer.post("0123456789"), 200, "a connection goes on with what it began with");
+    }
+    // What needs a restart does not count yet, and is not shown.
+    let shown = until_shown(admin, "[limits]");
+    assert!(shown.contains("lame_duck = \"0s\""), "{shown}");
+    drop(old);
+    running.shut_down().expect("it ends");
+}
+
+fn connections_that_wait_get_in_when_more_are_allowed(choice: DriverChoice) {
+    let settings = Settings::new("[limits]\nconnections_max = 1\n");
+    let Some(running) = settings.start(choice) else { return };
+    let place = running.http_address().expect("it listens");
+    let mut first = Peer::to(place);
+    assert_eq!(first.post("x"), 200);
+    // There is no room for it, and the first one does not leave.
+    let second = thread::spawn(move || Peer::to(place).post("x"));
+    settings.write("[limits]\nconnections_max = 2\n");
+    running.handle().reload();
+    assert_eq!(second.join().expect("an answer comes"), 200);
+    assert_eq!(first.post("x"), 200);
+    drop(first);
+    running.shut_down().expect("it ends");
+}
+
+/// What holds for workers as a whole holds for the next request, on connections that are there as well.
+fn what_workers_take_on_is_read_again(choice: DriverChoice) {
+    let settings = Settings::new("");
+    let Some(running) = settings.start(choice) else { return };
+    let place = running.http_address().expect("it listens");
+    let admin = address(running.admin_place());
+    let mut old = Peer::to(place);
+    assert_eq!(old.post("x"), 200);
+    // A request in progress, whose body is still to come.
+    let mut first = Peer::to(place);
+    first
+        .0
+        .write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n")
+        .expect("connected");
+    let metric = |name: &str| {
+        let page = Peer::to(admin).get("/metrics", "");
+        let line =
+            page.lines().find(|line| line.starts_with(&format!("{name}{{"))).map(str::to_owned);
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).expect("a number")
+    };
+    until("it is in progress", || metric("peregrine_worker_requests") == 1.0);
+    settings.write(
+        "[limits.overload]\nrequests_max = 1\nmemory_max = '3 MiB'\nretry_after = '70s'\nclient_prefix_v6 = 56\n",
+    );
+    running.handle().reload();
+    until("the worker has heard of it", || {
+        metric("peregrine_worker_memory_max_bytes") == f64::from(3 << 20)
+    });
+    let refused = old.get("/who", "");
+    assert_eq!(status_of(&refused), 503, "{refused}");
+    let time = refused.to_ascii_lowercase();
+    let time = time.split("retry-after: ").nth(1).and_then(|rest| rest.lines().next());
+    let time: u64 = time.and_then(|text| text.parse().ok()).expect("a time");
+    assert!((70..=105).contains(&time), "{refused}");
+    // What is under way keeps what it has.
+    first.0.write_all(b"x").expect("connected");
+    assert_eq!(status_of(&first.answer()), 200);
+    until("it is over", || metric("peregrine_worker_requests") == 0.0);
+    assert_eq!(old.post("x"), 200);
+    settings.write("[limits.overload]\nmemory_max = 'off'\n");
+    running.handle().reload();
+    until("the worker has heard of it", || metric("peregrine_worker_memory_max_bytes") == 0.0);
+    drop((old, first));
+    running.shut_down().expect("it ends");
+}
+
+/// What `auto` came to, on the page of the settings and as a metric.
+fn what_auto_came_to_is_shown(choice: DriverChoice) {
+    let settings = Settings::new("");
+    let Some(running) = settings.start(choice) else { return };
+    let admin = address(running.admin_place());
+    let shown = until_shown(admin, "memory_max = \"auto\"");
+    let (_, told) = shown.split_once("# `limits.overload.memory_max` is ").expect("it is told");
+    let mib = told.split_once(" MiB for each of 1 workers.").expect("in MiB").0;
+    let mib: u64 = mib.parse().expect("a number");
+    let page = Peer::to(admin).get("/metrics", "");
+    let sample = format!("peregrine_worker_memory_max_bytes{{worker=\"0\"}} {}", mib << 20);
+    assert!(mib >= 16 && page.contains(&sample), "{mib}: {page}");
+    running.shut_down().expect("it ends");
+}
+
+fn listeners_that_the_program_adds_follow_what_it_has_not_set(choice: DriverChoice) {
+    let settings = Settings::new("[limits]\nbody_bytes_max = '10 B'\n");
+    let own = Listener::at("127.0.0.1:0").limits(Limits::default());
+    let server = Server::from_config(settings.read()).expect("it is sound").driver(choice);
+    let server = server.listen("127.0.0.1:0").listen(own);
+    let Some(running) = started(server.start(app)) else { return };
+    let places: Vec<_> = running.places().map(|place| address(Some(place))).collect();
+    let [.., follows, stays] = places[..] else { panic!("{places:?}") };
+    let accepted = |place| Peer::to(place).post("0123456789");
+    assert_eq!((accepted(follows), accepted(stays)), (200, 200));
+    settings.write("[limits]\nbody_bytes_max = '4 B'\n");
+    running.handle().reload();
+    until_shown(address(running.admin_place()), "body_bytes_max = \"4 B\"");
+    assert_eq!((accepted(follows), accepted(stays)), (413, 200));
+    running.shut_down().expect("it ends");
+}
+
+fn a_lifetime_that_is_read_again_counts_for_busy_connections(choice: DriverChoice) {
+    let settings = Settings::new("");
+    let Some(running) = settings.start(choice) else { return };
+    let place = running.http_address().expect("it listens");
+    settings.write("[limits]\nlifetime_max = '20ms'\n");
+    running.handle().reload();
+    until_shown(address(running.admin_place()), "lifetime_max = \"20ms\"");
+    // A machine that is busy may let a connection grow old before its request comes.
+    until("a connection is told to close after its request", || {
+        let Peer(mut stream) = Peer::to(place);
+        let mut answer = String::new();
+        let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n";
+        let asked = stream.write_all(head.as_bytes());
+        thread::sleep(Duration::from_millis(40));
+        let asked = asked.and_then(|()| stream.write_all(b"x"));
+        let _ = asked.and_then(|()| stream.read_to_string(&mut answer));
+        let answer = answer.to_ascii_lowercase();
+        answer.starts_with("http/1.1 200") && answer.contains("connection: close")
+    });
+    running.shut_down().expect("it ends");
+}
+
+fn proxies_that_are_read_again_are_trusted_by_new_connections(choice: DriverChoice) {
+    let settings = Settings::new("");
+    let Some(running) = settings.start(choice) else { return };
+    let place = running.http_address().expect("it listens");
+    let admin = address(running.admin_place());
+    let forwarded = "X-Forwarded-For: 203.0.113.7\r\n";
+    let is_trusted = || Peer::to(place).get("/who", forwarded).contains("203.0.113.7");
+    assert!(!is_trusted());
+    for (text, shown, expected) in [
+        ("[trusted_proxies]\nfrom = ['127.0.0.0/8']\n", "from = [\"127.0.0.0/8\"]", true),
+        ("[trusted_proxies]\nfrom = ['10.0.0.0/8']\n", "from = [\"10.0.0.0/8\"]", false),
+        ("[trusted_proxies]\nfrom = ['127.0.0.1']\n", "from = [\"127.0.0.1\"]", true),
+        ("", "from = []\nhops = \"off\"", false),
+    ] {
+        settings.write(text);
+        running.handle().reload();
+        until_shown(admin, shown);
+        assert_eq!(is_trusted(), expected, "{text}");
+    }
+    running.shut_down().expect("it ends");
+}
+
+fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: DriverChoice) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [first, second, missing] =
+        ["a.log", "b.log", "none/c.log"].map(|name| folder.path().join(name));
+    let log = |path: &Path, rest: &str| {
+        format!("[traces]\nenabled = true\n[access_log]\ntarget = '{}'\n{rest}", path.display())
+    };
+    let settings = Settings::new(&log(&first, "form = 'common'\n"));
+    let Some(running) = settings.start(choice) else { return };
+    let (place, admin) =
+        (running.http_address().expect("it listens"), address(running.admin_place()));
+    let lines = |path: &Path, count: usize| {
+        let read = || fs::read_to_string(path).unwrap_or_default();
+        until("its lines are there", || read().lines().count() == count);
+        read()
+    };
+    let gauge = |name: &str| {
+        let page = Peer::to(admin).get("/metrics", "");
+        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name}: {page}")).parse::<f64>().expect("a number")
+    };
+    let is_good = || gauge("peregrine_config_last_reload_successful");
+    let good_at = || gauge("peregrine_config_last_reload_success_timestamp_seconds");
+    assert_eq!(is_good(), 1.0);
+    let began = good_at();
+    // One connection that stays: what changes counts for its next request.
+    let mut peer = Peer::to(place);
+    peer.get("/who?secret", "");
+    let text = lines(&first, 1);
+    assert!(text.contains("\"GET /who?secret HTTP/1.1\" 200"), "{text}");
+
+    settings.write(&log(&second, "form = 'json'\nqueries = false\nroutes_left_out = ['/']\n"));
+    running.handle().reload();
+    until_shown(admin, "form = \"json\"");
+    peer.post("x");
+    peer.get("/who?secret", "");
+    let text = lines(&second, 1);
+    assert!(text.starts_with('{') && text.contains("/who") && !text.contains("secret"), "{text}");
+    assert_eq!(lines(&first, 1).lines().count(), 1);
+    assert_eq!(is_good(), 1.0);
+    let then = good_at();
+    assert!(then > began, "{then} {began}");
+
+    for broken in [
+        log(&missing, "form = 'json'\n"),
+        log(&second, "routes_left_out = ['/nowhere']\n"),
+        log(&second, "").replace("enabled = true", "enabled = true\nroutes.'/nowhere' = 0.5"),
+    ] {
+        let then = good_at();
+        settings.write(&broken);
+        running.handle().reload();
+        until("it fails", || is_good() == 0.0);
+        assert_eq!(good_at(), then);
+        let shown = Peer::to(admin).get("/config", "");
+        assert!(shown.contains("form = \"json\"") && !shown.contains("nowhere"), "{shown}");
+        settings.write(&log(&second, "form = 'json'\nqueries = false\n"));
+        running.handle().reload();
+        until("it counts again", || is_good() == 1.0);
+    }
+    peer.post("x");
+    let text = lines(&second, 2);
+    assert!(text.lines().all(|line| line.starts_with('{')), "{text}");
+    // Whether there is a log is for a restart, and said so; the log goes on.
+    settings.write("[access_log]\ntarget = 'off'\nform = 'common'\n");
+    running.handle().reload();
+    until_shown(admin, "form = \"common\"");
+    peer.get("/who", "");
+    let text = lines(&second, 3);
+    assert!(text.lines().last().is_some_and(|line| line.contains("\" 200 ")), "{text}");
+    running.shut_down().expect("it ends");
+}
+
+fn a_log_that_nobody_reads_goes_elsewhere_after_a_reload(choice: DriverChoice) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [pipe, file] = ["pipe", "b.log"].map(|name| folder.path().join(name));
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    if !made.is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: there is no mkfifo");
+    }
+    // A reader that reads nothing. Opened so, it does not wait for a writer.
+    let _reader = fs::File::options().read(true).write(true).open(&pipe).expect("a pipe");
+    let log =
+        |path: &Path| format!("[access_log]\ntarget = '{}'\nend_timeout = '10m'\n", path.display());
+    let settings = Settings::new(&log(&pipe));
+    let Some(running) = settings.start(choice) else { return };
+    let (place, admin) =
+        (running.http_address().expect("it listens"), address(running.admin_place()));
+    let of = |name: &str| {
+        let page = Peer::to(admin).get("/metrics", "");
+        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name}: {page}")).parse::<f64>().expect("a number")
+    };
+    let waiting = || of("peregrine_access_log_waiting_lines");
+    // More than a pipe holds, and a little after that: the thread has something in hand, and more waits for it.
+    let long = format!("/who?{}", "x".repeat(4000));
+    let mut peer = Peer::to(place);
+    for _ in 0..60 {
+        peer.get(&long, "");
+    }
+    thread::sleep(Duration::from_millis(100));
+    peer.get("/who?late", "");
+    assert!(waiting() > 1.0);
+    settings.write(&log(&file));
+    running.handle().reload();
+    until_shown(admin, "b.log");
+    peer.get("/who?last", "");
+    until("what waited is there, and what comes", || {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        text.contains("/who?late") && text.contains("/who?last")
+    });
+    until("nothing waits any more", || waiting() == 0.0);
+    assert_eq!(of("peregrine_access_log_dropped_lines_total{reason=\"write_failed\"}"), 0.0);
+    assert_eq!(of("peregrine_access_log_dropped_lines_total{reason=\"queue_full\"}"), 0.0);
+    running.shut_down().expect("it ends");
+}
+
+fn a_file_that_is_broken_leaves_everything_as_it_was(choice: DriverChoice) {
+    let settings = Settings::new("[limits]\nbody_bytes_max = '10 B'\n");
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let hears = Arc::clone(&heard);
+    let server = Server::from_config(settings.read()).expect("it is sound");
+    let server = server.driver(choice).on_reload(move |config| {
+        hears.lock().expect("no panic").push(config.logs.level.clone());
+    });
+    let Some(running) = started(server.start(app)) else { return };
+    let (place, admin) = (running.http_address(), address(running.admin_place()));
+    let place = place.expect("it listens");
+    for broken in [
+        "[limits]\nbody_bytes_max = '4 B'\nbody_bytes = 1\n",
+        "[limits]\nbody_bytes_max = '4 B'\n[",
+        "[limits]\nbody_bytes_max = '4 B'\n[trusted_proxies]\nfrom = ['nobody']\n",
+    ] {
+        settings.write(broken);
+        running.handle().reload();
+    }
+    fs::remove_file(&settings.path).expect("it was there");
+    running.handle().reload();
+    // Orders to read are obeyed one after the other, so this one comes last.
+    settings.write("[limits]\nbody_bytes_max = '10 B'\n[logs]\nlevel = 'debug'\n");
+    running.handle().reload();
+    until_shown(admin, "level = \"debug\"");
+    assert_eq!(Peer::to(place).post("0123456789"), 200);
+    assert_eq!(*heard.lock().expect("no panic"), ["debug"], "only what changed is told");
+    running.shut_down().expect("it ends");
+}
+
+fn the_admin_listener_shows_what_counts_and_no_secret(choice: DriverChoice) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a name");
+    let (chain, secret) = (key.cert.pem(), key.signing_key.serialize_pem());
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).expect("the folder is there");
+        path.display().to_string()
+    };
+    let (chain, key) = (write("a.pem", &chain), write("a.key", &secret));
+    let settings = Settings::new(&format!(
+        "[listeners.c]\naddress = '127.0.0.1:0'\nhttps = true\n\
+         [tls.certificates.main]\ncertificate = '{chain}'\nkey = '{key}'\n"
+    ));
+    let Some(running) = settings.start(choice) else { return };
+    assert!(running.https_address().is_some());
+    let shown = until_shown(address(running.admin_place()), "[tls.certificates.main]");
+    assert!(shown.contains("content-type: application/toml"), "{shown}");
+    let (_, text) = shown.split_once("\r\n\r\n").expect("a head and a body");
+    let mut printed = settings.read();
+    printed.driver.kind = choice.into();
+    let expected = format!("# `driver.kind` is set by the program, which is stronger.\n{printed}");
+    // Beside it stands what `auto` came to on this machine.
+    let is_size = |line: &&str| !line.starts_with("# `limits.overload.memory_max` is ");
+    let text: String = text.split_inclusive('\n').filter(is_size).collect();
+    assert_eq!(text, expected, "it is what --print-config prints, and what the program sets");
+    for line in secret.lines().filter(|line| line.len() > 20) {
+        assert!(!shown.contains(line), "the key's content is nobody's business");
+    }
+    running.shut_down().expect("it ends");
+
+    let bare = Server::bind("127.0.0.1:0").admin("127.0.0.1:0").driver(choice).quiet();
+    let Some(running) = started(bare.start(app)) else { return };
+    let answer = Peer::to(address(running.admin_place())).get("/config", "");
+    assert_eq!(status_of(&answer), 404, "{answer}");
+    running.shut_down().expect("it ends");
+}
+
+/// What other systems than Linux do always. On a busy machine a worker may not come to take what it is passed, and who
+/// passed it serves it: so there are several tries.
+fn workers_with_one_queue_share_its_connections(choice: DriverChoice) {
+    const TRIES: usize = 20;
+    let mut seen = Vec::new();
+    for _ in 0..TRIES {
+        let Some((counts, is_even)) = accepted_from_one_queue(choice) else { return };
+        if is_even {
+            return;
+        }
+        seen.push(counts);
+    }
+    panic!("connections were not shared evenly in any try: {seen:?}");
+}
+
+/// How many connections each worker had, and whether that is about even.
+fn accepted_from_one_queue(choice: DriverChoice) -> Option<(Vec<u64>, bool)> {
+    const WORKERS: usize = 3;
+    const CONNECTIONS: usize = 30;
+    let sockets = SocketOptions { one_queue: true, ..SocketOptions::default() };
+    let workers = NonZeroUsize::new(WORKERS).expect("not zero");
+    let server = Server::bind("127.0.0.1:0").workers(workers).sockets(sockets);
+    let running = started(server.driver(choice).quiet().start(app))?;
+    let place = running.http_address().expect("it listens");
+    let mut peers = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut peer = Peer::to(place);
+        assert_eq!(peer.post("x"), 200);
+        peers.push(peer);
+    }
+    let stopped = running.shut_down().expect("it ends");
+    let counts: Vec<_> = stopped.workers.iter().flatten().map(|worker| worker.accepted).collect();
+    let even = (CONNECTIONS / WORKERS) as u64;
+    assert_eq!(counts.iter().sum::<u64>(), CONNECTIONS as u64, "{counts:?}");
+    let is_even = counts.iter().all(|count| (even / 3..=even * 2).contains(count));
+    Some((counts, is_even))
+}
+
+/// Asks on a Unix domain socket; empty if nobody is there.
+fn ask(socket: &Path, target: &str) -> String {
+    let Ok(mut stream) = UnixStream::connect(socket) else { return String::new() };
+    stream.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+    let head = format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    let mut answer = String::new();
+    let asked = stream.write_all(head.as_bytes());
+    let _ = asked.and_then(|()| stream.read_to_string(&mut answer));
+    answer
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "waited in vain until {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn sighup_reads_the_file_again_without_any_tls() {
+    // Every server of a process receives its signals.
+    isolated(|| ["tokio", "auto"].into_iter().for_each(sighup_reads_the_file_again));
+}
+
+fn sighup_reads_the_file_again(kind: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, place) = (folder.path().join("app.toml"), folder.path().join("s"));
+    let admin = folder.path().join("admin");
+    let write = |text: &str| {
+        let (place, admin) = (place.display(), admin.display());
+        let all = format!(
+            "quiet = true\nworkers = 2\ndriver.kind = '{kind}'\n\
+                 [listeners.a]\naddress = 'unix:{place}'\n[admin]\naddress = 'unix:{admin}'\n{text}"
+        );
+        put(&path, &all);
+    };
+    write("");
+    let config = ServerConfig::load(&path).expect("it is sound");
+    let serving = thread::spawn(move || Server::from_config(config)?.serve(app));
+    until("it serves", || ask(&admin, "/readyz").starts_with("HTTP/1.1 200"));
+    write("[limits]\nidle_timeout = '5s'\n");
+    kill_process(getpid(), Signal::HUP).expect("it is this process");
+    until("it counts", || ask(&admin, "/config").contains("idle_timeout = \"5s\""));
+    kill_process(getpid(), Signal::TERM).expect("it is this process");
+    serving.join().expect("no panic").expect("it ends in order");
+}

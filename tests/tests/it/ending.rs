@@ -1,0 +1,276 @@
+//! How a server comes to its end beside what its connections do: signals at any time, workers that
+//! fail, and a runtime around it. And how little it does until then.
+#![cfg(target_os = "linux")]
+
+use peregrine::prelude::*;
+use peregrine::test::TestServer;
+use peregrine::{Error, Limits, Server};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::num::NonZeroUsize;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Only a hang takes so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What is to be interrupted takes longer.
+const LONG: Duration = Duration::from_secs(60);
+
+fn two() -> NonZeroUsize {
+    NonZeroUsize::new(2).expect("it is not zero")
+}
+
+/// A child of this test, which is this program again.
+struct Program {
+    process: Child,
+    errors: BufReader<std::process::ChildStderr>,
+}
+
+impl Program {
+    fn start(case: &str) -> Self {
+        let mut process = Command::new(std::env::current_exe().expect("this test is running"))
+            .args(["--exact", "ending::the_child_does_what_its_case_says", "--nocapture"])
+            .env(CASE, case)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("a process can be started");
+        let errors = BufReader::new(process.stderr.take().expect("it is piped"));
+        Self { process, errors }
+    }
+
+    /// Reads lines up to one that contains `text`, and gives that.
+    fn says(&mut self, text: &str) -> String {
+        let mut all = String::new();
+        loop {
+            let start = all.len();
+            let length = self.errors.read_line(&mut all).expect("text");
+            assert!(length > 0, "never said: {text}, but:\n{all}");
+            if all[start..].contains(text) {
+                return all.split_off(start);
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).expect("it is running");
+    }
+
+    /// Its status, and what it said last.
+    fn ends(mut self) -> (ExitStatus, String) {
+        let end = Instant::now() + PATIENCE;
+        while self.process.try_wait().expect("it is a child").is_none() {
+            assert!(Instant::now() < end, "it does not end");
+            thread::sleep(Duration::from_millis(10));
+        }
+        let mut rest = String::new();
+        self.errors.read_to_string(&mut rest).expect("text");
+        (self.process.wait().expect("it has ended"), rest)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+const CASE: &str = "PEREGRINE_ENDING_CASE";
+
+/// The other half of tests here; it does nothing unless one of them started it.
+#[test]
+fn the_child_does_what_its_case_says() {
+    let server = || Server::bind("127.0.0.1:0").workers(two());
+    match std::env::var(CASE).as_deref() {
+        Ok("slow-start") => {
+            let made = Arc::new(AtomicUsize::new(0));
+            let served = server().serve(move || {
+                if made.fetch_add(1, Ordering::SeqCst) > 0 {
+                    eprintln!("one begins");
+                    thread::sleep(LONG);
+                }
+                App::new()
+            });
+            eprintln!("served: {served:?}");
+            std::process::exit(i32::from(served.is_err()));
+        }
+        Ok("goes-on") => {
+            server().serve(App::new).expect("it ends in order");
+            eprintln!("it goes on");
+            thread::sleep(LONG);
+        }
+        Ok("has-a-handler-of-its-own") => in_runtime(async {
+            let kind = tokio::signal::unix::SignalKind::terminate();
+            let mut own = tokio::signal::unix::signal(kind).expect("signals are told");
+            server().serve(App::new).expect("it ends in order");
+            own.recv().await;
+            eprintln!("it goes on");
+            own.recv().await;
+            eprintln!("it was told again");
+        }),
+        Ok("idle") => server().serve(|| App::new().get("/", || "hello")).expect("it ends"),
+        _ => {}
+    }
+}
+
+fn in_runtime<F: Future>(future: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime starts").block_on(future)
+}
+
+#[test]
+fn a_signal_during_the_start_ends_the_program_in_order() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut program = Program::start("slow-start");
+        program.says("one begins");
+        program.signal(signal);
+        let (status, rest) = program.ends();
+        assert!(status.success(), "{status}: {rest}");
+        assert!(rest.contains("served: Ok"), "{rest}");
+    }
+}
+
+#[test]
+fn a_signal_ends_a_program_whose_server_has_ended() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut program = Program::start("goes-on");
+        program.says("peregrine ");
+        program.signal(Signal::TERM);
+        program.says("it goes on");
+        program.signal(signal);
+        assert_eq!(program.ends().0.signal(), Some(signal.as_raw()));
+    }
+}
+
+#[test]
+fn handlers_that_the_program_had_before_go_on_when_its_server_has_ended() {
+    let mut program = Program::start("has-a-handler-of-its-own");
+    program.says("peregrine ");
+    program.signal(Signal::TERM);
+    program.says("it goes on");
+    program.signal(Signal::TERM);
+    program.says("it was told again");
+    let (status, rest) = program.ends();
+    assert!(status.success(), "{status}: {rest}");
+}
+
+/// How often each thread of a process has gone to sleep, by name, the drivers' own left out.
+fn sleeps(process: &Child) -> BTreeMap<String, u64> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", process.id())).expect("it is running");
+    let mut sleeps = BTreeMap::new();
+    for task in tasks {
+        let path = task.expect("it is running").path();
+        let name = std::fs::read_to_string(path.join("comm")).expect("it is running");
+        let status = std::fs::read_to_string(path.join("status")).expect("it is running");
+        let count = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"));
+        let count = count.expect("Linux tells it").trim().parse().expect("a number");
+        let is_worker =
+            name.trim().strip_prefix("peregrine-").is_some_and(|n| n.parse::<u8>().is_ok());
+        if !is_worker {
+            sleeps.insert(name.trim().to_owned(), count);
+        }
+    }
+    sleeps
+}
+
+#[test]
+fn nobody_beside_the_workers_is_woken_while_nothing_happens() {
+    let mut program = Program::start("idle");
+    let line = program.says("peregrine ");
+    let address = line.split("http://").nth(1).and_then(|rest| rest.split(';').next());
+    let mut peer = TcpStream::connect(address.expect("it is told").trim()).expect("it listens");
+    for _ in 0..2 {
+        peer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("it lives");
+        assert!(peer.read(&mut [0; 1024]).expect("an answer") > 0);
+        // What is done in hindsight is done by then, at some looks a second.
+        thread::sleep(Duration::from_secs(1));
+        let before = sleeps(&program.process);
+        assert!(before.keys().any(|name| name == "peregrine-watch"), "{before:?}");
+        thread::sleep(Duration::from_secs(3));
+        assert_eq!(sleeps(&program.process), before);
+    }
+    drop(peer);
+    program.signal(Signal::TERM);
+    assert!(program.ends().0.success());
+}
+
+#[test]
+fn inside_a_runtime_what_keeps_a_server_from_starting_is_an_error() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+    let address = taken.local_addr().expect("it is bound").to_string();
+    in_runtime(async {
+        let error = peregrine::serve(address.clone(), App::new).expect_err("the port is taken");
+        assert!(matches!(error, Error::Bind { .. }), "{error}");
+        let router = axum::Router::new();
+        let error = peregrine::tower::serve(address, router).await.expect_err("the port is taken");
+        assert!(matches!(error, Error::Bind { .. }), "{error}");
+    });
+}
+
+#[test]
+fn inside_a_runtime_a_server_may_wait_for_signals() {
+    in_runtime(async {
+        let server = TestServer::start(App::new).expect("it starts");
+        let handle = server.running().handle();
+        let orders = thread::spawn(move || handle.shut_down());
+        server.into_running().wait_for_signal().expect("it ends in order");
+        orders.join().expect("it does not panic");
+    });
+}
+
+/// Panics when it is dropped, on one worker.
+struct Fragile(bool);
+
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        assert!(!self.0, "a state on purpose");
+    }
+}
+
+#[test]
+fn a_worker_that_panics_is_named_with_what_it_said_and_the_others_end_in_order() {
+    let (made, answered) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let ended = Arc::clone(&answered);
+    let make = move || {
+        let state = Rc::new(Fragile(made.fetch_add(1, Ordering::SeqCst) == 0));
+        let ended = Arc::clone(&ended);
+        App::new().get("/", move || {
+            let (state, ended) = (Rc::clone(&state), Arc::clone(&ended));
+            async move {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                ended.fetch_add(1, Ordering::SeqCst);
+                drop(state);
+            }
+        })
+    };
+    let limits = Limits { shutdown_timeout: LONG, ..Limits::default() };
+    let server = TestServer::start_with(|server| server.workers(two()).limits(limits), make);
+    let server = server.expect("it starts");
+    let mut peers: Vec<_> =
+        (0..20).map(|_| TcpStream::connect(server.address()).expect("it listens")).collect();
+    for peer in &mut peers {
+        peer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("it lives");
+    }
+    thread::sleep(Duration::from_millis(100));
+    let error = server.into_running().shut_down().expect_err("a worker panicked");
+    let text = error.to_string();
+    assert!(text.contains("ended by a panic: a state on purpose"), "{text}");
+    assert!(text.contains("worker 0") || text.contains("worker 1"), "{text}");
+    assert_eq!(answered.load(Ordering::SeqCst), peers.len(), "all were answered before");
+}
+
+#[test]
+fn an_application_that_panics_while_it_is_made_is_told_with_what_it_said() {
+    let make = || -> App { panic!("no configuration on purpose") };
+    let error = TestServer::start_with(|server| server.workers(two()), make).map(drop);
+    let text = error.expect_err("nothing can be served").to_string();
+    assert!(text.contains("no configuration on purpose"), "{text}");
+}

@@ -1,0 +1,771 @@
+//! What a server costs while it is abused: memory, descriptors and CPU time of a child process, and
+//! how it ends.
+//!
+//! The child is this test binary with another environment, so that the figures are the server's
+//! alone. The bounds are those of a build for tests with the system's allocator; they tell a bounded
+//! cost from one that grows with what a peer sends, not how small it is.
+#![cfg(target_os = "linux")]
+
+use peregrine::bytes::Bytes;
+use peregrine::prelude::*;
+use peregrine::{DriverChoice, Limits};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::num::NonZeroUsize;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::pin::Pin;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::task::{Context, Poll};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A module for each claim, so that the drivers take turns and two tests can run at a time.
+macro_rules! on_both_drivers {
+    ($($claim:ident,)*) => {
+        $(
+            mod $claim {
+                #[test]
+                fn on_tokio() {
+                    super::$claim("tokio");
+                }
+
+                #[test]
+                fn on_uring() {
+                    super::$claim("uring");
+                }
+            }
+        )*
+    };
+}
+
+on_both_drivers! {
+    a_start_touches_little_memory,
+    a_further_worker_touches_little_memory,
+    idle_connections_cost_little_memory_and_no_time,
+    readers_that_do_not_read_cost_bounded_memory,
+    writers_that_nobody_reads_cost_bounded_memory,
+    many_small_chunks_cost_no_more_than_their_bytes,
+    descriptors_come_back_however_connections_end,
+    a_server_without_descriptors_neither_spins_nor_dies,
+    a_drain_without_descriptors_answers_everybody_who_waits,
+    who_runs_a_server_without_descriptors_is_answered,
+    an_endless_stream_that_is_not_to_be_sent_holds_nobody_up,
+    too_few_threads_are_told_before_the_first_line,
+    too_few_descriptors_are_told_before_the_first_line,
+    a_signal_under_load_ends_the_process_in_order,
+    a_signal_right_after_the_first_line_is_not_lost,
+    a_second_signal_ends_what_the_first_waits_for,
+}
+
+#[test]
+fn too_few_descriptors_are_told_where_the_driver_is_chosen() {
+    too_few_descriptors_are_told_before_the_first_line("auto");
+}
+
+/// How long anything may take that must happen.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A handful of connections, enough for an average.
+const PEERS: usize = 40;
+/// What one busy connection may cost, in KiB: a few buffers of 64 KiB.
+const BUSY_KIB_MAX: usize = 512;
+/// What one idle connection may cost, in bytes.
+const IDLE_BYTES_MAX: usize = 4096;
+/// What a worker with `MANY_ROUTES` may cost before anybody has asked it much, in KiB.
+const WORKER_KIB_MAX: usize = 2048;
+/// What the process may cost beside its workers, and beside what it would cost without a server.
+const PROCESS_KIB_MAX: usize = 1024;
+/// Routes of a large application.
+const MANY_ROUTES: &str = "400";
+
+fn a_start_touches_little_memory(driver: &str) {
+    let mut empty = spawn("none", &[]);
+    let mut line = String::new();
+    let mut errors = BufReader::new(empty.stderr.take().expect("it is piped"));
+    errors.read_line(&mut line).expect("it says that it is there");
+    let without = anonymous_kib(&empty);
+    empty.kill().expect("it is running");
+    empty.wait().expect("it has ended");
+    let Some(server) = Server::start(driver, &[("ROUTES", MANY_ROUTES)]) else { return };
+    let start = server.memory_kib() - without;
+    println!("{driver}: {start} KiB for one worker, beside {without} KiB of an empty program");
+    assert!(start <= PROCESS_KIB_MAX + WORKER_KIB_MAX, "{start} KiB for one worker");
+    server.ends_well();
+}
+
+fn a_further_worker_touches_little_memory(driver: &str) {
+    const FURTHER: usize = 7;
+    let [one, all] = [1, 1 + FURTHER].map(|workers| {
+        let settings = [("ROUTES", MANY_ROUTES), ("WORKERS", &workers.to_string())];
+        let server = Server::start(driver, &settings)?;
+        let memory = server.memory_kib();
+        server.ends_well();
+        Some(memory)
+    });
+    let (Some(one), Some(all)) = (one, all) else { return };
+    let each = all.saturating_sub(one) / FURTHER;
+    println!("{driver}: {each} KiB for each of {FURTHER} further workers");
+    assert!(each <= WORKER_KIB_MAX, "{each} KiB for each of {FURTHER} further workers");
+}
+
+fn idle_connections_cost_little_memory_and_no_time(driver: &str) {
+    // Both drivers' tests may run at a time.
+    let count = (descriptors_max() as usize / 2).saturating_sub(500).clamp(200, 10_000);
+    let Some(server) = Server::start(driver, &[]) else { return };
+    // The worker's pools fill, and stay.
+    drop(server.connect_many(200));
+    server.until("the first peers are gone", |server| server.descriptors() == server.base);
+    let before = server.memory_kib();
+    let start = Instant::now();
+    let peers = server.connect_many(count);
+    let opening = start.elapsed();
+    let each = server.memory_kib().saturating_sub(before) * 1024 / count;
+    println!("{driver}: {each} bytes of user memory for each of {count} idle connections");
+    assert!(each <= IDLE_BYTES_MAX, "{each} bytes for each of {count} idle connections");
+    let share = server.busy_share(Duration::from_secs(1));
+    assert!(share < 0.1, "idle connections keep the server busy: {share}");
+    // Idle connections are closed by the signal and the moment that they have, at a price in
+    // proportion to their number.
+    let start = Instant::now();
+    let (status, report) = server.end(Signal::TERM);
+    let closing = start.elapsed().saturating_sub(Limits::default().drain_idle_timeout);
+    println!("{driver}: opened in {opening:?}, closed in {closing:?}");
+    assert!(closing < opening * 2, "opened in {opening:?}, closed in {closing:?}");
+    assert!(status.success(), "{status}\n{report}");
+    assert!(report.contains("none was cut"), "{report}");
+    for mut peer in peers {
+        assert_eq!(peer.read(&mut [0; 16]).expect("an orderly end"), 0);
+    }
+}
+
+fn readers_that_do_not_read_cost_bounded_memory(driver: &str) {
+    let Some(server) = Server::start(driver, &[]) else { return };
+    let before = server.memory_kib();
+    let mut peers = Vec::new();
+    for number in 0..PEERS {
+        let target = if number % 2 == 0 { "/endless" } else { "/large" };
+        let mut peer = server.connect();
+        peer.set_nonblocking(true).expect("a socket may be told so");
+        let requests = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").repeat(1_000);
+        // As much as the kernel takes.
+        let _ = peer.write(requests.as_bytes());
+        peers.push(peer);
+    }
+    server.stands_still(before);
+    server.answers();
+    drop(peers);
+    server.until("all are gone", |server| server.descriptors() == server.base);
+    server.ends_well();
+}
+
+fn writers_that_nobody_reads_cost_bounded_memory(driver: &str) {
+    let Some(server) = Server::start(driver, &[]) else { return };
+    let before = server.memory_kib();
+    let head = "POST /never HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n";
+    let piece = vec![b'x'; 64 * 1024];
+    let peers: Vec<_> = (0..PEERS).map(|_| server.write_until_held(head, &piece)).collect();
+    server.stands_still(before);
+    server.answers();
+    drop(peers);
+}
+
+fn many_small_chunks_cost_no_more_than_their_bytes(driver: &str) {
+    let Some(server) = Server::start(driver, &[]) else { return };
+    let before = server.memory_kib();
+    let head = "POST /never HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let piece = "1\r\nx\r\n".repeat(8 * 1024).into_bytes();
+    let peers: Vec<_> = (0..PEERS).map(|_| server.write_until_held(head, &piece)).collect();
+    server.stands_still(before);
+    server.answers();
+    drop(peers);
+}
+
+fn descriptors_come_back_however_connections_end(driver: &str) {
+    let Some(server) = Server::start(driver, &[]) else { return };
+    let threads = server.threads();
+    let requests: [&[u8]; 8] = [
+        b"",
+        b"GET",
+        b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+        b"GET /large HTTP/1.1\r\nHost: a\r\n\r\nGET /large HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc",
+        b"POST /count HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+    ];
+    for round in 0..50 {
+        for request in requests {
+            let mut peer = server.connect();
+            peer.write_all(request).expect("the kernel takes a little");
+            match round % 3 {
+                // A reset in place of an orderly end.
+                0 => socket2::SockRef::from(&peer)
+                    .set_linger(Some(Duration::ZERO))
+                    .expect("a socket may be told so"),
+                1 => {
+                    let _ = peer.shutdown(Shutdown::Write);
+                    let _ = peer.read(&mut [0; 64]);
+                }
+                _ => {}
+            }
+        }
+    }
+    server.until("all are gone", |server| server.descriptors() == server.base);
+    assert_eq!(server.threads(), threads);
+    server.answers();
+    server.ends_well();
+}
+
+fn a_server_without_descriptors_neither_spins_nor_dies(driver: &str) {
+    let Some(server) = Server::start(driver, &[("DESCRIPTORS", "64")]) else { return };
+    // What is beyond the limit waits in the backlog.
+    let mut peers: Vec<_> = (0..150).map(|_| server.connect()).collect();
+    // Descriptors that were open before the limit was lowered may be beyond it.
+    server.until("all descriptors are used", |server| server.descriptors() >= 64);
+    let share = server.busy_share(Duration::from_secs(1));
+    assert!(share < 0.2, "without descriptors the server is busy: {share}");
+    peers[0].write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("it was accepted");
+    assert!(peers[0].read(&mut [0; 64]).expect("it was accepted") > 0);
+    drop(peers);
+    server.answers();
+    server.until("all are gone", |server| server.descriptors() == server.base);
+    server.ends_well();
+}
+
+fn a_drain_without_descriptors_answers_everybody_who_waits(driver: &str) {
+    let settings = [("DESCRIPTORS", "64"), ("SHUTDOWN_SECONDS", "25")];
+    let Some(server) = Server::start(driver, &settings) else { return };
+    let peers: Vec<_> = (0..150)
+        .map(|_| {
+            let mut peer = server.connect();
+            peer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("the kernel takes it");
+            peer
+        })
+        .collect();
+    server.until("all descriptors are used", |server| server.descriptors() >= 64);
+    // Those who were answered are idle, and leave their descriptors to those who wait.
+    let (status, report) = server.end(Signal::TERM);
+    assert!(status.success() && report.contains("none was cut"), "{status}\n{report}");
+    for (number, mut peer) in peers.into_iter().enumerate() {
+        let mut answer = [0; 512];
+        let count = peer.read(&mut answer).unwrap_or_else(|error| panic!("{number}: {error}"));
+        assert!(answer[..count].starts_with(b"HTTP/1.1 200 "), "{number} was not answered");
+    }
+}
+
+fn who_runs_a_server_without_descriptors_is_answered(driver: &str) {
+    let settings = [("DESCRIPTORS", "64"), ("ADMIN", "127.0.0.1:0")];
+    let Some(server) = Server::start(driver, &settings) else { return };
+    let peers: Vec<_> = (0..150).map(|_| server.connect()).collect();
+    server.until("all descriptors are used", |server| server.descriptors() >= 64);
+    let admin = server.admin.clone().expect("it has an admin listener");
+    let connect = || {
+        let peer = TcpStream::connect(&admin).expect("it listens");
+        peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+        peer
+    };
+    for round in 0..10 {
+        // One who says nothing keeps nobody else out.
+        let silent = connect();
+        let mut peer = connect();
+        peer.write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").expect("the kernel takes it");
+        let mut answer = String::new();
+        let read = peer.read_to_string(&mut answer);
+        assert!(read.is_ok() && answer.starts_with("HTTP/1.1 200 "), "{round}: {read:?} {answer}");
+        drop(silent);
+    }
+    drop(peers);
+    server.until("all are gone", |server| server.descriptors() <= server.base);
+    server.ends_well();
+}
+
+fn too_few_descriptors_are_told_before_the_first_line(driver: &str) {
+    const ENOUGH: u32 = 32;
+    // Whoever starts a server may hand descriptors of its own to it.
+    for inherited in [0, 1, 4] {
+        let mut refused = 0;
+        for free in 0..ENOUGH {
+            let settings =
+                [("INHERITED", inherited.to_string()), ("FREE_DESCRIPTORS", free.to_string())];
+            let settings = settings.each_ref().map(|(name, value)| (*name, value.as_str()));
+            let mut process = spawn(driver, &settings);
+            let mut errors = BufReader::new(process.stderr.take().expect("it is piped"));
+            let mut line = String::new();
+            errors.read_line(&mut line).expect("it says something");
+            let is_running = line.starts_with("peregrine ");
+            if is_running {
+                kill_process(Pid::from_child(&process), Signal::TERM).expect("it is running");
+            }
+            let mut rest = String::new();
+            errors.read_to_string(&mut rest).expect("text");
+            let status = process.wait().expect("it ends");
+            let told = format!("{inherited} inherited, {free} free: {status}: {line}{rest}");
+            if !is_running {
+                refused += 1;
+                assert!(line.contains("ulimit -n") && status.code() == Some(1), "{told}");
+            }
+            assert_eq!(status.success(), is_running, "{told}");
+        }
+        assert!((1..ENOUGH).contains(&refused), "{refused} refusals: the range shows nothing");
+    }
+}
+
+fn too_few_threads_are_told_before_the_first_line(driver: &str) {
+    const ENOUGH: u64 = 16;
+    if !rustix::process::geteuid().is_root() {
+        // Threads are counted by user, and root may have any number.
+        return println!(
+            "not tested: only root may run something as a user that runs nothing else"
+        );
+    }
+    let user = 1_000_000 + 2 * std::process::id() + u32::from(driver == "uring");
+    let mut refused = 0;
+    for most in 3..ENOUGH {
+        let settings = [("PROCESSES", &*most.to_string()), ("WORKERS", "2")];
+        let mut command = command(driver, &settings);
+        let Ok(mut process) = command.uid(user).current_dir("/").spawn() else {
+            return println!("not tested: another user may not run this test");
+        };
+        let mut errors = BufReader::new(process.stderr.take().expect("it is piped"));
+        let mut line = String::new();
+        errors.read_line(&mut line).expect("it says something");
+        if line.contains("Trying io_uring failed") {
+            refused += 1;
+            process.wait().expect("it ends");
+            continue;
+        }
+        let is_running = line.starts_with("peregrine ");
+        if is_running {
+            kill_process(Pid::from_child(&process), Signal::TERM).expect("it is running");
+        }
+        let mut rest = String::new();
+        errors.read_to_string(&mut rest).expect("text");
+        let status = process.wait().expect("it ends");
+        let told = format!("{most} threads: {status}: {line}{rest}");
+        if !is_running {
+            refused += 1;
+            assert!(line.contains("TasksMax=") && status.code() == Some(1), "{told}");
+        }
+        assert_eq!(status.success(), is_running, "{told}");
+    }
+    assert!((1..ENOUGH - 3).contains(&refused), "{refused} refusals: the range shows nothing");
+}
+
+fn an_endless_stream_that_is_not_to_be_sent_holds_nobody_up(driver: &str) {
+    let Some(server) = Server::start(driver, &[]) else { return };
+    for request in ["HEAD /endless", "GET /endless-204", "GET /longer-than-promised"] {
+        let mut peer = server.connect();
+        write!(peer, "{request} HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            .expect("the kernel takes a little");
+        peer.shutdown(Shutdown::Write).expect("connected");
+        let mut answers = String::new();
+        peer.read_to_string(&mut answers).expect("both are answered");
+        assert_eq!(answers.matches("HTTP/1.1 2").count(), 2, "{request}: {answers}");
+    }
+    let share = server.busy_share(Duration::from_millis(500));
+    assert!(share < 0.2, "something goes on: {share}");
+    server.ends_well();
+}
+
+fn a_signal_under_load_ends_the_process_in_order(driver: &str) {
+    let Some(server) = Server::start(driver, &[]) else { return };
+    // Busy for ever, each in its own way.
+    let stuck: Vec<_> = ["GET /endless", "GET /never", "POST /never", "GET /unfinished-head"]
+        .map(|request| {
+            let mut peer = server.connect();
+            let end = if request.contains("unfinished") { "" } else { "\r\n" };
+            write!(peer, "{request} HTTP/1.1\r\nHost: a\r\n{end}").expect("connected");
+            peer
+        })
+        .into();
+    let address = server.address.clone();
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let address = address.clone();
+            thread::spawn(move || {
+                let mut answers = 0;
+                while let Ok(mut peer) = TcpStream::connect(&address) {
+                    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+                    for _ in 0..10 {
+                        let asked = peer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+                        match peer.read(&mut [0; 1024]) {
+                            Ok(1..) if asked.is_ok() => answers += 1,
+                            _ => break,
+                        }
+                    }
+                }
+                answers
+            })
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(300));
+    let (status, report) = server.end(Signal::TERM);
+    assert!(status.success(), "{status}\n{report}");
+    for request in ["GET /endless", "GET /never", "POST /never", "(no whole request)"] {
+        assert!(report.contains(request), "{request} was not reported:\n{report}");
+    }
+    assert!(report.contains("; 4 cut at the deadline:"), "{report}");
+    for client in clients {
+        assert!(client.join().expect("a client does not panic") > 0);
+    }
+    drop(stuck);
+}
+
+fn a_signal_right_after_the_first_line_is_not_lost(driver: &str) {
+    for _ in 0..5 {
+        let Some(server) = Server::start(driver, &[]) else { return };
+        server.ends_well();
+    }
+}
+
+fn a_second_signal_ends_what_the_first_waits_for(driver: &str) {
+    let Some(server) = Server::start(driver, &[("SHUTDOWN_SECONDS", "3600")]) else { return };
+    let mut peer = server.connect();
+    peer.write_all(b"GET /never HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
+    server.answers();
+    server.signal(Signal::TERM);
+    server.until("it does not listen any more", |server| {
+        TcpStream::connect(&server.address).is_err()
+    });
+    let (status, report) = server.end(Signal::INT);
+    assert!(status.success(), "{status}\n{report}");
+    assert!(report.contains("1 cut"), "{report}");
+}
+
+/// A server in a process of its own.
+struct Server {
+    process: Child,
+    address: String,
+    /// Where its admin listener is, if it has one.
+    admin: Option<String>,
+    /// What it says after its first line.
+    report: mpsc::Receiver<String>,
+    /// Descriptors that it has open without any connection.
+    base: usize,
+    /// One server of a driver at a time: they are measured.
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Server {
+    /// `None` if the driver cannot run here.
+    fn start(driver: &str, settings: &[(&str, &str)]) -> Option<Self> {
+        static TURNS: [Mutex<()>; 2] = [const { Mutex::new(()) }; 2];
+        let turn = TURNS[usize::from(driver == "uring")].lock();
+        let turn = turn.unwrap_or_else(PoisonError::into_inner);
+        let mut process = spawn(driver, settings);
+        let mut errors = BufReader::new(process.stderr.take().expect("it is piped"));
+        let mut line = String::new();
+        errors.read_line(&mut line).expect("the server says what runs");
+        if line.contains("driver cannot run here") {
+            println!("not tested: {line}");
+            process.wait().expect("it has ended");
+            return None;
+        }
+        let (_, rest) = line.split_once("http://").unwrap_or_else(|| panic!("no address: {line}"));
+        let address = rest.split([',', ';']).next().expect("one piece at least").to_owned();
+        let admin = line.split_once("admin http://").map(|(_, admin)| admin.trim().to_owned());
+        let (sender, report) = mpsc::channel();
+        thread::spawn(move || {
+            let mut text = String::new();
+            let _ = errors.read_to_string(&mut text);
+            let _ = sender.send(text);
+        });
+        let mut server = Self { process, address, admin, report, base: 0, _turn: turn };
+        // What is opened at the first connection only is open then.
+        server.answers();
+        thread::sleep(Duration::from_millis(50));
+        server.base = server.descriptors();
+        Some(server)
+    }
+
+    fn connect(&self) -> TcpStream {
+        let peer = TcpStream::connect(&self.address).expect("the server listens");
+        peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+        peer
+    }
+
+    /// So many connections that had an answer each.
+    fn connect_many(&self, count: usize) -> Vec<TcpStream> {
+        let mut peers = Vec::with_capacity(count);
+        for _ in 0..count {
+            let mut peer = self.connect();
+            peer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
+            let mut answer = [0; 512];
+            let length = peer.read(&mut answer).expect("an answer");
+            assert!(answer[..length].starts_with(b"HTTP/1.1 200 "));
+            peers.push(peer);
+        }
+        peers
+    }
+
+    /// Writes until nothing is taken any more.
+    fn write_until_held(&self, head: &str, piece: &[u8]) -> TcpStream {
+        let mut peer = self.connect();
+        peer.write_all(head.as_bytes()).expect("the kernel takes a little");
+        peer.set_write_timeout(Some(Duration::from_millis(20))).expect("more than zero");
+        for _ in 0..1_000 {
+            match peer.write(piece) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return peer,
+                Err(error) => panic!("the server does not take a body: {error}"),
+            }
+        }
+        panic!("the server takes a body without an end that nobody reads");
+    }
+
+    /// It still serves others.
+    fn answers(&self) {
+        drop(self.connect_many(1));
+    }
+
+    /// Memory stays within a bound for the busy connections, and nothing goes on.
+    fn stands_still(&self, before_kib: usize) {
+        let mut most = 0;
+        let end = Instant::now() + Duration::from_millis(700);
+        while Instant::now() < end {
+            most = most.max(self.memory_kib().saturating_sub(before_kib));
+            thread::sleep(Duration::from_millis(20));
+        }
+        println!("{most} KiB for {PEERS} busy connections");
+        assert!(most <= PEERS * BUSY_KIB_MAX, "{most} KiB for {PEERS} connections");
+        let share = self.busy_share(Duration::from_millis(500));
+        assert!(share < 0.3, "the server works for peers that hold it back: {share}");
+    }
+
+    fn until(&self, what: &str, done: impl Fn(&Self) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !done(self) {
+            assert!(Instant::now() < end, "never: {what}; {} descriptors", self.descriptors());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).expect("it is running");
+    }
+
+    fn ends_well(self) {
+        let (status, report) = self.end(Signal::TERM);
+        assert!(status.success(), "{status}\n{report}");
+    }
+
+    /// Its status, and what it said.
+    fn end(mut self, signal: Signal) -> (ExitStatus, String) {
+        self.signal(signal);
+        let report = self.report.recv_timeout(PATIENCE).expect("it ends, and closes its output");
+        (self.process.wait().expect("it has ended"), report)
+    }
+
+    /// Memory of its own, in KiB.
+    fn memory_kib(&self) -> usize {
+        anonymous_kib(&self.process)
+    }
+
+    /// The share of one core that it uses for some time.
+    fn busy_share(&self, time: Duration) -> f64 {
+        let (start, before) = (Instant::now(), self.time_used());
+        thread::sleep(time);
+        (self.time_used() - before).as_secs_f64() / start.elapsed().as_secs_f64()
+    }
+
+    fn time_used(&self) -> Duration {
+        let stat = self.read("stat");
+        // The name of the program may contain spaces and brackets.
+        let (_, rest) = stat.rsplit_once(')').expect("the name is in brackets");
+        let fields: Vec<_> = rest.split_whitespace().collect();
+        let ticks: u64 =
+            fields[11..13].iter().map(|field| field.parse::<u64>().expect("a number")).sum();
+        // Linux counts in hundredths towards user space.
+        Duration::from_millis(ticks * 10)
+    }
+
+    fn descriptors(&self) -> usize {
+        self.entries("fd").count()
+    }
+
+    /// Its threads, but for those that the kernel makes and ends as it likes.
+    fn threads(&self) -> usize {
+        let names = self.entries("task").filter_map(|task| {
+            // A thread may end in between.
+            std::fs::read_to_string(task.ok()?.path().join("comm")).ok()
+        });
+        names.filter(|name| !name.starts_with("iou-")).count()
+    }
+
+    fn entries(&self, folder: &str) -> std::fs::ReadDir {
+        let path = format!("/proc/{}/{folder}", self.process.id());
+        std::fs::read_dir(path).expect("it is running")
+    }
+
+    fn read(&self, file: &str) -> String {
+        let path = format!("/proc/{}/{file}", self.process.id());
+        std::fs::read_to_string(path).expect("it is running")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Memory of a process's own that it has written to, in KiB.
+fn anonymous_kib(process: &Child) -> usize {
+    let path = format!("/proc/{}/status", process.id());
+    let status = std::fs::read_to_string(path).expect("it is running");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let number = line.expect("Linux tells it").trim().strip_suffix(" kB");
+    number.expect("in kB").parse().expect("a number")
+}
+
+/// Starts this test's other half.
+fn spawn(driver: &str, settings: &[(&str, &str)]) -> Child {
+    command(driver, settings).spawn().expect("a process can be started")
+}
+
+fn command(driver: &str, settings: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this test is running"));
+    command
+        .args(["--exact", "resources::the_child_serves_until_it_is_told_to_end", "--nocapture"])
+        .env(CHILD, driver)
+        .envs(settings.iter().copied())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Lets this process have as many descriptors as it may. How many are these?
+fn descriptors_max() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let current = limit.maximum.map_or(1 << 16, |maximum| maximum.min(1 << 16));
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
+    if raised.is_ok() { current } else { limit.current.unwrap_or(current) }
+}
+
+/// Set in the child's environment, to the name of the driver.
+const CHILD: &str = "PEREGRINE_RESOURCES_CHILD";
+
+/// The other half of all tests here; it does nothing unless one of them started it.
+#[test]
+fn the_child_serves_until_it_is_told_to_end() {
+    let Ok(driver) = std::env::var(CHILD) else { return };
+    if driver == "none" {
+        eprintln!("a process without a server");
+        loop {
+            thread::park();
+        }
+    }
+    let choice = match driver.as_str() {
+        "uring" => DriverChoice::Uring,
+        "tokio" => DriverChoice::Tokio,
+        _ => DriverChoice::Auto,
+    };
+    if let Some(most) = number("DESCRIPTORS") {
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        setrlimit(Resource::Nofile, limit).expect("a process may lower its own limit");
+    } else {
+        descriptors_max();
+    }
+    if let Some(most) = number("PROCESSES") {
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        setrlimit(Resource::Nproc, limit).expect("a process may lower its own limit");
+    }
+    let any_file = || File::open("/").expect("there are descriptors");
+    let _inherited: Vec<_> = (0..number("INHERITED").unwrap_or(0)).map(|_| any_file()).collect();
+    if let Some(free) = number("FREE_DESCRIPTORS") {
+        let all: Vec<_> = (0..=free).map(|_| any_file()).collect();
+        let next = all.iter().map(AsRawFd::as_raw_fd).max().expect("one at least") as u64;
+        drop(all);
+        let limit = Rlimit { current: Some(next), maximum: Some(next) };
+        setrlimit(Resource::Nofile, limit).expect("a process may lower its own limit");
+    }
+    let limits = Limits {
+        shutdown_timeout: Duration::from_secs(number("SHUTDOWN_SECONDS").unwrap_or(1)),
+        ..Limits::default()
+    };
+    let mut server = peregrine::Server::bind("127.0.0.1:0");
+    if let Ok(address) = std::env::var("ADMIN") {
+        server = server.admin(address);
+    }
+    let served = server
+        .driver(choice)
+        .workers(number("WORKERS").map_or(NonZeroUsize::MIN, |count| {
+            NonZeroUsize::new(count as usize).expect("at least one")
+        }))
+        .limits(limits)
+        .serve(app);
+    if let Err(error) = served {
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    Some(std::env::var(variable).ok()?.parse().expect("a number"))
+}
+
+/// Pieces without an end, always ready.
+struct Endless;
+
+impl futures_core::Stream for Endless {
+    type Item = Result<Bytes, std::convert::Infallible>;
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Poll::Ready(Some(Ok(Bytes::from_static(&[b'x'; 16 * 1024]))))
+    }
+}
+
+/// The same, though it promises ten bytes.
+struct LongerThanPromised;
+
+impl http_body::Body for LongerThanPromised {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        Poll::Ready(Some(Ok(http_body::Frame::data(Bytes::from_static(b"abc")))))
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        http_body::SizeHint::with_exact(10)
+    }
+}
+
+async fn never(_body: Body) -> &'static str {
+    std::future::pending().await
+}
+
+async fn count(mut body: Body) -> Result<String, Problem> {
+    let mut bytes = 0;
+    while let Some(piece) = body.next().await {
+        bytes += piece?.len();
+    }
+    Ok(bytes.to_string())
+}
+
+fn app() -> App {
+    let more = (0..number("ROUTES").unwrap_or(0)).fold(App::new(), |app, number| {
+        app.get(&format!("/more/{number}/{{id}}"), move |Path(id): Path<String>| async move {
+            format!("{number} {id}")
+        })
+    });
+    App::new()
+        .merge(more)
+        .get("/", || async { "here" })
+        .get("/large", || async { "x".repeat(60_000) })
+        .get("/endless", || async { Body::stream(Endless) })
+        .get("/endless-204", || async {
+            Response::new(StatusCode::NO_CONTENT).with_body(Body::stream(Endless))
+        })
+        .get("/longer-than-promised", || async { Body::new(LongerThanPromised) })
+        .get("/never", never)
+        .post("/never", never)
+        .post("/count", count)
+}

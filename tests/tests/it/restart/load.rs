@@ -1,0 +1,228 @@
+//! Clients that ask all the time, as a correct client does: what fails on a connection that was used
+//! before, without a byte of an answer, is asked again. Everything else that fails is lost.
+
+use crate::restart::PATIENCE;
+use crate::restart::program::{Program, say, take_descriptors};
+use peregrine_tls::rustls::crypto::aws_lc_rs;
+use peregrine_tls::rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName};
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsConnector;
+
+/// How many connections there are at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    /// With requests one after the other.
+    pub(crate) kept: usize,
+    /// With one request each, again and again.
+    pub(crate) new: usize,
+    /// As the first, over TLS.
+    pub(crate) tls: usize,
+}
+
+/// The number of the next request, which no other request of this process has.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// Clients at work.
+pub(crate) struct Load {
+    told: Arc<Told>,
+    size: Size,
+    thread: thread::JoinHandle<()>,
+}
+
+/// What clients tell.
+#[derive(Default)]
+struct Told {
+    is_over: AtomicBool,
+    answered: AtomicU64,
+    connected: AtomicU64,
+    /// Requests that were asked again under another number.
+    again: Mutex<HashSet<u64>>,
+    lost: Mutex<Vec<String>>,
+}
+
+impl Load {
+    pub(crate) fn start(program: &Program, size: Size) -> Self {
+        take_descriptors();
+        let told = Arc::<Told>::default();
+        let tls = (size.tls > 0).then(|| (program.tls_address(), connector(program)));
+        let (address, shared) = (program.address(), Arc::clone(&told));
+        let work = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let clients = tokio::task::LocalSet::new();
+            let all = clients.run_until(run(address, tls, size, shared));
+            runtime.expect("a runtime").block_on(all);
+        };
+        let load = Self { told, size, thread: thread::spawn(work) };
+        load.goes_on();
+        load
+    }
+
+    /// Waits until there were some answers more than there are connections.
+    pub(crate) fn goes_on(&self) {
+        let Size { kept, new, tls } = self.size;
+        let enough = self.told.answered.load(Ordering::Relaxed) + 2 * (kept + new + tls) as u64;
+        let end = Instant::now() + PATIENCE;
+        while self.told.answered.load(Ordering::Relaxed) < enough {
+            assert!(Instant::now() < end, "nobody is answered any more: {}", self.told.lost());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Ends the clients, of which none has lost anything.
+    pub(crate) fn ends(self, program: &Program) {
+        self.told.is_over.store(true, Ordering::Relaxed);
+        self.thread.join().expect("clients do not panic");
+        let told = &self.told;
+        assert!(told.lost.lock().expect("no panic").is_empty(), "lost: {}", told.lost());
+        // What was asked again was not begun the first time.
+        let begun = fs::read_to_string(program.folder().join("begun")).expect("it was written");
+        let again = told.again.lock().expect("no panic");
+        let begun = begun.lines().map(|line| line.parse().expect("a number on each line"));
+        let twice: Vec<u64> = begun.filter(|number| again.contains(number)).collect();
+        assert!(twice.is_empty(), "begun, and not answered: {twice:?}");
+        let (answered, connected) = (&told.answered, &told.connected);
+        say(&format!("{answered:?} answered on {connected:?} connections, {} again", again.len()));
+    }
+}
+
+impl Told {
+    fn lost(&self) -> String {
+        let lost = self.lost.lock().expect("no panic");
+        format!("{} {:?}", lost.len(), lost.iter().take(20).collect::<Vec<_>>())
+    }
+}
+
+fn connector(program: &Program) -> TlsConnector {
+    TlsConnector::from(Arc::new(client_config(program)))
+}
+
+/// A client that trusts the program's certificate.
+pub(crate) fn client_config(program: &Program) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    let pem = fs::read(program.folder().join("certificate.pem")).expect("it was written");
+    roots.add(CertificateDer::from_pem_slice(&pem).expect("it was made")).expect("it was made");
+    ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("they are known")
+        .with_root_certificates(roots)
+        .with_no_client_auth()
+}
+
+async fn run(
+    address: SocketAddr,
+    tls: Option<(SocketAddr, TlsConnector)>,
+    size: Size,
+    told: Arc<Told>,
+) {
+    let all = size.kept + size.new + size.tls;
+    // Many of them ask now and then, and few of them all the time.
+    let pause = Duration::from_micros(500 * all as u64);
+    let mut clients = tokio::task::JoinSet::new();
+    for number in 0..size.kept + size.new {
+        let (told, is_kept) = (Arc::clone(&told), number < size.kept);
+        clients.spawn_local(async move {
+            client(is_kept, pause, &told, async || TcpStream::connect(address).await).await;
+        });
+    }
+    for _ in 0..size.tls {
+        let (told, (address, connector)) = (Arc::clone(&told), tls.clone().expect("it is asked"));
+        clients.spawn_local(async move {
+            let connect = async || {
+                let name = ServerName::try_from("localhost").expect("a name");
+                connector.connect(name, TcpStream::connect(address).await?).await
+            };
+            client(true, pause, &told, connect).await;
+        });
+    }
+    while clients.join_next().await.is_some() {}
+}
+
+/// One client, until all is over.
+async fn client<S, C>(is_kept: bool, pause: Duration, told: &Told, connect: C)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    C: AsyncFn() -> io::Result<S>,
+{
+    let mut connection: Option<S> = None;
+    let lost = |text: String| told.lost.lock().expect("no panic").push(text);
+    while !told.is_over.load(Ordering::Relaxed) {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let is_used = connection.is_some();
+        let mut stream = match connection.take() {
+            Some(stream) => stream,
+            None => match timeout(PATIENCE, connect()).await {
+                Ok(Ok(stream)) => {
+                    told.connected.fetch_add(1, Ordering::Relaxed);
+                    stream
+                }
+                Ok(Err(error)) => return lost(format!("{number} did not connect: {error}")),
+                Err(_) => return lost(format!("{number} did not connect in time")),
+            },
+        };
+        match timeout(PATIENCE, exchange(&mut stream, number, !is_kept)).await {
+            Ok(Ok(goes_on)) => {
+                told.answered.fetch_add(1, Ordering::Relaxed);
+                connection = goes_on.then_some(stream);
+                sleep(pause).await;
+            }
+            Ok(Err(Failed::Unanswered(_))) if is_used => {
+                told.again.lock().expect("no panic").insert(number);
+            }
+            Ok(Err(failed)) => return lost(format!("{number} (used: {is_used}): {failed:?}")),
+            Err(_) => return lost(format!("{number} was not answered in time")),
+        }
+    }
+}
+
+#[derive(Debug)]
+#[expect(dead_code, reason = "what went wrong is printed")]
+enum Failed {
+    /// Not a byte of an answer came.
+    Unanswered(io::Error),
+    /// The answer is not whole, or no answer.
+    Broken(String),
+}
+
+/// Asks, and reads the answer. May the connection be used again?
+async fn exchange(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    number: u64,
+    closes: bool,
+) -> Result<bool, Failed> {
+    let close = if closes { "Connection: close\r\n" } else { "" };
+    let head = format!("GET /count/{number} HTTP/1.1\r\nHost: a\r\n{close}\r\n");
+    // An answer may come all the same, such as one that was sent before.
+    let sent = stream.write_all(head.as_bytes()).await;
+    let mut answer = Vec::new();
+    loop {
+        let broken = |answer: &[u8]| Failed::Broken(String::from_utf8_lossy(answer).into_owned());
+        match stream.read_buf(&mut answer).await {
+            Ok(0) | Err(_) if !answer.is_empty() => return Err(broken(&answer)),
+            Ok(0) => {
+                let ended = sent.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
+                return Err(Failed::Unanswered(ended));
+            }
+            Err(error) => return Err(Failed::Unanswered(error)),
+            Ok(_) => {}
+        }
+        if answer.ends_with(b"\r\n\r\ncounted") {
+            let text = String::from_utf8_lossy(&answer);
+            if !text.starts_with("HTTP/1.1 200 ") {
+                return Err(broken(&answer));
+            }
+            return Ok(!closes && !text.to_ascii_lowercase().contains("\r\nconnection: close\r\n"));
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What befalls a process from outside: it stands still for a while, its clock jumps, nobody reads what it says, and
+//! those who run it ask too much.
+
+use crate::restart::on_both_drivers;
+use crate::restart::program::{Program, answer, ask, say};
+use crate::restart::{PATIENCE, load};
+use rustix::process::Signal;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+on_both_drivers! {
+    a_process_that_stood_still_answers_everybody_who_waited,
+    a_wall_clock_that_jumps_ends_no_connection_and_loses_no_request,
+    a_program_to_which_nobody_listens_ends_in_order,
+    probes_are_answered_and_clients_too_while_the_admin_listener_is_flooded,
+}
+
+/// Longer than any time that the plan `hurry` gives peers.
+const STILL: Duration = Duration::from_secs(4);
+
+/// The head and the content of a response that has `content`, on a connection that stays.
+fn reads(stream: &mut TcpStream, content: &str) -> io::Result<String> {
+    let (mut text, mut bytes) = (String::new(), [0; 4096]);
+    while !text.ends_with(content) {
+        let count = stream.read(&mut bytes)?;
+        if count == 0 {
+            return Err(io::Error::other(format!("it ends after {text:?}")));
+        }
+        text.push_str(&String::from_utf8_lossy(&bytes[..count]));
+    }
+    Ok(text)
+}
+
+const KEPT: &[u8] = b"GET /ready HTTP/1.1\r\nHost: a\r\n\r\n";
+
+fn a_process_that_stood_still_answers_everybody_who_waited(driver: &str) {
+    let mut program = Program::start(driver, "app tcp unix admin hurry workers=2");
+    // Who was answered before and asks again, who is being answered, and who is half-way through an upload.
+    let mut kept = program.connects();
+    kept.write_all(KEPT).expect("it is read");
+    reads(&mut kept, "yes").expect("an answer");
+    let mut slow = program.connects();
+    ask(&mut slow, "/slow");
+    let mut upload = program.connects();
+    let head =
+        "POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\nConnection: close\r\n\r\n12345";
+    upload.write_all(head.as_bytes()).expect("it is read");
+    // They have begun.
+    thread::sleep(Duration::from_millis(300));
+    program.signal(Signal::STOP);
+    kept.write_all(KEPT).expect("the kernel takes it");
+    upload.write_all(b"67890").expect("the kernel takes it");
+    // And who comes while nobody is there.
+    let mut late = program.connects();
+    ask(&mut late, "/process");
+    let mut probe = TcpStream::connect(program.admin_address()).expect("the kernel listens");
+    probe.set_read_timeout(Some(PATIENCE)).expect("it can be told");
+    ask(&mut probe, "/livez");
+    thread::sleep(STILL);
+    program.signal(Signal::CONT);
+    assert_eq!(answer(late), program.process.to_string());
+    assert_eq!(answer(slow), program.process.to_string());
+    assert_eq!(answer(upload), "10");
+    assert_eq!(answer(probe), "alive\n");
+    reads(&mut kept, "yes").expect("the request was there in time");
+    program.signal(Signal::TERM);
+    assert!(program.first_ends().success());
+}
+
+/// A library that moves the wall clock, if there is a C compiler.
+fn moved_clock(folder: &std::path::Path) -> Option<PathBuf> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/restart/clock.c");
+    let library = folder.join("clock.so");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).args([source, "-ldl"]);
+    let is_made = compiler.status().is_ok_and(|status| status.success());
+    if !is_made {
+        say("skipped: there is no C compiler");
+    }
+    is_made.then_some(library)
+}
+
+/// The year of a response's `Date`.
+fn year(response: &str) -> u32 {
+    let date =
+        response.lines().find_map(|line| line.strip_prefix("date: ")).expect("RFC 9110 §6.6.1");
+    date.split(' ').nth(3).and_then(|year| year.parse().ok()).expect("a date")
+}
+
+fn a_wall_clock_that_jumps_ends_no_connection_and_loses_no_request(driver: &str) {
+    let mut has_clock = false;
+    let mut program =
+        Program::start_with(driver, "app tcp tls workers=2", Vec::new(), |command, folder| {
+            let Some(library) = moved_clock(folder) else { return };
+            has_clock = true;
+            command.env("LD_PRELOAD", library).env("CLOCK_FILE", folder.join("clock"));
+        });
+    if !has_clock {
+        return;
+    }
+    let mut kept = program.connects();
+    let mut ask_again = || {
+        kept.write_all(KEPT).expect("it is open");
+        reads(&mut kept, "yes").expect("an answer")
+    };
+    let now = year(&ask_again());
+    let mut slow = program.connects();
+    ask(&mut slow, "/slow");
+    let clients = load::Load::start(&program, load::Size { kept: 4, new: 2, tls: 2 });
+    const YEARS: i64 = 10 * 366 * 24 * 3600;
+    // Years ahead, and years back.
+    for (seconds, is_there) in [
+        (YEARS, &(|year| year >= now + 9) as &dyn Fn(u32) -> bool),
+        (-YEARS, &|year| year <= now - 9),
+        (0, &|year| year <= now + 1 && year >= now),
+    ] {
+        let new = program.folder().join("new-clock");
+        fs::write(&new, seconds.to_string()).expect("a file");
+        fs::rename(new, program.folder().join("clock")).expect("the same folder");
+        crate::restart::program::until("the clock has jumped", || is_there(year(&ask_a(&program))));
+        assert!(is_there(year(&ask_again())), "the connection has the new date");
+        clients.goes_on();
+    }
+    clients.ends(&program);
+    assert_eq!(answer(slow), program.process.to_string());
+    ask_again();
+    program.signal(Signal::TERM);
+    assert!(program.first_ends().success());
+}
+
+/// A whole response.
+fn ask_a(program: &Program) -> String {
+    let mut stream = program.connects();
+    ask(&mut stream, "/ready");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("the server answers");
+    text
+}
+
+fn a_program_to_which_nobody_listens_ends_in_order(driver: &str) {
+    let program = Program::start(driver, "app tcp");
+    program.get("/process");
+    assert!(program.ends_unheard().success());
+}
+
+/// The status line of an answer of the admin listener.
+fn probed(address: SocketAddr, target: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    ask(&mut stream, target);
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+fn probes_are_answered_and_clients_too_while_the_admin_listener_is_flooded(driver: &str) {
+    let mut program = Program::start(driver, "app tcp admin workers=2");
+    let clients = load::Load::start(&program, load::Size { kept: 64, new: 8, tls: 0 });
+    let address = program.admin_address();
+    let (is_over, pages) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for _ in 0..32 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let line = probed(address, "/metrics").expect("it answers");
+                    assert!(line.starts_with("HTTP/1.1 200 "), "{line}");
+                    pages.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for _ in 0..20 {
+            let before = pages.load(Ordering::Relaxed);
+            crate::restart::program::until("the flood goes on", || {
+                pages.load(Ordering::Relaxed) > before + 32
+            });
+            for target in ["/livez", "/readyz"] {
+                let line = probed(address, target).expect("it answers");
+                assert!(line.starts_with("HTTP/1.1 200 "), "{target}: {line}");
+            }
+        }
+        clients.goes_on();
+        is_over.store(true, Ordering::Relaxed);
+    });
+    clients.ends(&program);
+    program.signal(Signal::TERM);
+    assert!(program.first_ends().success());
+}
