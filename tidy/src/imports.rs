@@ -74,7 +74,10 @@ impl Module {
         let mut at = 0;
         while at < tokens.len() {
             at += match &tokens[at] {
-                TokenTree::Ident(word) if word == "use" => self.import(&tokens, at),
+                // `use<'a>` lists the lifetimes of a type.
+                TokenTree::Ident(word) if word == "use" && !is_punct(tokens.get(at + 1), '<') => {
+                    self.import(&tokens, at)
+                }
                 TokenTree::Ident(word) if word == "mod" => 2,
                 TokenTree::Ident(_) => self.path(&tokens, at),
                 TokenTree::Punct(punct) if punct.as_char() == '#' => self.attribute(&tokens[at..]),
@@ -93,8 +96,10 @@ impl Module {
     /// Adds what a part of the file names. In a module within the file, `super` is the file.
     fn extend(&mut self, mut part: Self, is_module: bool) {
         let imports = part.imports.iter_mut().map(|import| &mut import.path);
-        for path in imports.chain(&mut part.paths).filter(|path| is_module && path[0] == "super") {
-            path.remove(0);
+        for path in imports.chain(&mut part.paths).filter(|_| is_module) {
+            if path.first().is_some_and(|first| first == "super") {
+                path.remove(0);
+            }
         }
         self.imports.append(&mut part.imports);
         self.paths.append(&mut part.paths);
@@ -163,7 +168,8 @@ impl Module {
         }
         let is_behind = |back: usize, letter| at >= back && is_punct(tokens.get(at - back), letter);
         // The name of a field or a method, and one behind `<T>::`, are not names of this module.
-        if !is_behind(1, '.') && !(is_behind(1, ':') && is_behind(2, ':')) {
+        let is_elsewhere = is_behind(1, '.') || (is_behind(1, ':') && is_behind(2, ':'));
+        if !is_elsewhere {
             self.names.insert(path[0].clone());
             self.paths.extend(Some(path).filter(|path| path.len() > 1));
         }
@@ -246,7 +252,7 @@ mod tests {
 
     #[test]
     fn paths_lead_to_the_module_of_the_item() {
-        let cases: [(&str, &[&str]); 14] = [
+        let cases: [(&str, &[&str]); 16] = [
             ("use crate::b::Old;", &["b"]),
             ("use super::b::{self, c::{Deep, Star as S}};", &["b", "b::c"]),
             ("fn f() { crate::b::d::f(); }", &["b::d"]),
@@ -260,6 +266,8 @@ mod tests {
             ("mod e; pub use e::{E, e};", &[]),
             ("mod e; pub use e::E; struct A(E);", &["a::e"]),
             ("use crate::b; fn f() { b::d::f() }", &["b", "b::d"]),
+            ("mod inner { mod most { use super::*; use super::super::e::E; } }", &["a::e"]),
+            ("fn f() -> impl Sized + use<'a> { crate::b::d::f(); }", &["b::d"]),
             ("mod inner { use super::A; use super::super::b::Old; } struct A;", &["b"]),
         ];
         for (text, expected) in cases {
