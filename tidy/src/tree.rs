@@ -4,7 +4,7 @@ use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// The project.
 pub(crate) struct Tree {
@@ -101,6 +101,7 @@ fn packages(root: &Path) -> Vec<Package> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--no-deps"])
         .current_dir(root)
+        .stderr(Stdio::inherit())
         .output()
         .expect("cargo runs");
     let metadata = serde_json::from_slice(&output.stdout);
