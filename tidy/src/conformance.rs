@@ -1,82 +1,67 @@
-//! The page that lists which rules of which standards the code obeys, made from its comments.
-//!
-//! A comment of the form `// RFC 9112 §6.3: the rule` next to the code that obeys it becomes a line
-//! of `docs/conformance.md`.
+//! `docs/conformance.md` lists the rules of standards that the code obeys. It is generated from
+//! comments of the form `// RFC 9112 §6.3: the rule` next to that code.
 
-use crate::source::{place, rust_files};
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use crate::tree::Tree;
 use std::fs;
-use std::path::Path;
-
-/// A rule and the file that obeys it.
-type Citation = (String, String);
 
 const PAGE: &str = "docs/conformance.md";
 
-/// Is the page what the comments say?
-pub(crate) fn check(root: &Path) -> Vec<String> {
-    let present = fs::read_to_string(root.join(PAGE)).unwrap_or_default();
-    if present == page(root) {
-        return Vec::new();
-    }
-    vec![format!("{PAGE} is not what the comments say: run `cargo tidy write-conformance`")]
+/// The page is what the comments say.
+pub(crate) fn check(tree: &Tree) -> Vec<String> {
+    let present = fs::read_to_string(tree.root.join(PAGE)).unwrap_or_default();
+    let is_current = present == page(tree);
+    let complaint =
+        || format!("{PAGE} differs from the comments: run `cargo tidy conformance --bless`");
+    if is_current { Vec::new() } else { vec![complaint()] }
 }
 
 /// Writes the page.
-pub(crate) fn write(root: &Path) {
-    fs::write(root.join(PAGE), page(root)).expect("docs/ can be written to");
+pub(crate) fn bless(tree: &Tree) {
+    fs::write(tree.root.join(PAGE), page(tree)).expect("docs/ is writable");
 }
 
-fn page(root: &Path) -> String {
-    let mut rules: BTreeMap<(u32, Vec<u32>), Vec<Citation>> = BTreeMap::new();
-    for path in rust_files(root) {
-        let place = place(root, &path);
-        // A test explains rules; it is what it tests that obeys them.
-        let is_test = place.starts_with("tests/") || place.contains("/tests/");
-        if is_test || place.starts_with("tidy/") || place.starts_with("lab/") {
-            continue;
-        }
-        let text = fs::read_to_string(&path).expect("the file exists");
-        for (rfc, section, rule) in citations(&text) {
-            rules.entry((rfc, section)).or_default().push((rule, place.clone()));
-        }
-    }
+fn page(tree: &Tree) -> String {
+    // A test explains rules; the code it tests obeys them.
+    let is_shipped = |place: &str| {
+        !["tests/", "tidy/", "lab/"].iter().any(|start| place.starts_with(start))
+            && !place.contains("/tests/")
+    };
+    let files = tree.files.iter().filter(|(place, _)| is_shipped(place));
+    let mut rules: Vec<_> = files
+        .flat_map(|(place, text)| citations(text).into_iter().map(move |rule| (rule, place)))
+        .collect();
+    rules.sort_by(|(a, _), (b, _)| (a.0, &a.1).cmp(&(b.0, &b.1)));
     let mut page = String::from(
-        "# Conformance\n\nRules of the standards that the code cites where it obeys them. This page is made \
-         from those\ncomments by `cargo tidy write-conformance`.\n",
+        "# Conformance\n\nRules of the standards that the code cites where it obeys them. This \
+         page is generated from those\ncomments by `cargo tidy conformance --bless`.\n",
     );
     let mut last = 0;
-    for ((rfc, section), lines) in rules {
+    for ((rfc, section, rule), place) in rules {
         if rfc != last {
-            let _ = write!(page, "\n## RFC {rfc}\n\n");
+            page += &format!("\n## RFC {rfc}\n\n");
             last = rfc;
         }
         let section: Vec<_> = section.iter().map(u32::to_string).collect();
-        for (rule, place) in lines {
-            let _ = writeln!(page, "- §{}: {rule} (`{place}`)", section.join("."));
-        }
+        page += &format!("- §{}: {rule} (`{place}`)\n", section.join("."));
     }
     page
 }
 
-/// RFC, section and rule of each citation, joined over the lines of its comment.
+/// RFC, section and rule of each citation. A rule ends with its sentence or its comment.
 fn citations(text: &str) -> Vec<(u32, Vec<u32>, String)> {
-    let mut found = Vec::new();
-    let mut lines = text.lines().map(str::trim).peekable();
-    while let Some(line) = lines.next() {
-        let Some((rfc, section, first)) = citation(line) else { continue };
-        let mut rule = first.to_owned();
-        while let Some(next) = lines.peek() {
-            let Some(more) = next.strip_prefix("// ") else { break };
-            if citation(next).is_some() || rule.ends_with('.') {
-                break;
-            }
-            rule.push(' ');
-            rule.push_str(more);
-            lines.next();
+    let mut found: Vec<(u32, Vec<u32>, String)> = Vec::new();
+    let mut is_open = false;
+    for line in text.lines().map(str::trim) {
+        if let Some((rfc, section, rule)) = citation(line) {
+            found.push((rfc, section, rule.to_owned()));
+            is_open = true;
+        } else if let Some(more) = line.strip_prefix("// ").filter(|_| is_open) {
+            let (.., rule) = found.last_mut().expect("an open rule was pushed");
+            *rule = format!("{rule} {more}");
+        } else {
+            is_open = false;
         }
-        found.push((rfc, section, rule));
+        is_open &= found.last().is_some_and(|(.., rule)| !rule.ends_with('.'));
     }
     found
 }
@@ -102,5 +87,12 @@ mod tests {
             (9110, vec![5], "short.".to_owned()),
         ];
         assert_eq!(citations(text), expected);
+    }
+
+    #[test]
+    fn a_page_that_is_not_current_is_a_complaint() {
+        let tree = Tree::of(&[("a.rs", "// RFC 9110 §5: b."), ("tests/c.rs", "// RFC 1 §1: d.")]);
+        assert!(page(&tree).ends_with("## RFC 9110\n\n- §5: b. (`a.rs`)\n"));
+        assert_eq!(check(&tree).len(), 1);
     }
 }

@@ -1,104 +1,37 @@
-//! Who may depend on whom, and why what is outside is inside.
+//! Which crate may depend on which, and why each outside dependency is there.
 
-use serde::Deserialize;
-use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::tree::{Package, Rules, Tree};
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
-use std::process::Command;
-
-/// `tidy/layers.toml`.
-#[derive(Deserialize)]
-pub(crate) struct Layers {
-    pub(crate) crates: BTreeMap<String, Vec<String>>,
-    pub(crate) rules: Rules,
-}
-
-#[derive(Deserialize)]
-pub(crate) struct Rules {
-    pub(crate) without_dependencies: Vec<String>,
-    pub(crate) unsafe_allowed: Vec<String>,
-    pub(crate) shown_to_users: Vec<String>,
-    pub(crate) file_names_refused: Vec<String>,
-    pub(crate) file_lines_max: usize,
-}
-
-impl Layers {
-    pub(crate) fn read(root: &Path) -> Self {
-        let path = root.join("tidy/layers.toml");
-        let text = fs::read_to_string(&path).expect("tidy/layers.toml is part of the repository");
-        toml::from_str(&text).expect("tidy/layers.toml has the form that layers.rs reads")
-    }
-}
-
-/// A package of the workspace as cargo describes it.
-pub(crate) struct Package {
-    pub(crate) name: String,
-    pub(crate) folder: String,
-    dependencies: Vec<Dependency>,
-}
-
-struct Dependency {
-    name: String,
-    is_inside: bool,
-    is_development: bool,
-}
-
-pub(crate) fn packages(root: &Path) -> Vec<Package> {
-    let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--no-deps"])
-        .current_dir(root)
-        .output()
-        .expect("cargo runs");
-    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo prints JSON");
-    let packages = metadata["packages"].as_array().expect("a workspace has packages");
-    packages.iter().map(package).collect()
-}
-
-fn package(value: &Value) -> Package {
-    let manifest = Path::new(value["manifest_path"].as_str().expect("a package has a manifest"));
-    let folder = manifest.parent().expect("a manifest lies in a folder");
-    let dependencies = value["dependencies"].as_array().into_iter().flatten();
-    Package {
-        name: value["name"].as_str().expect("a package has a name").to_owned(),
-        folder: folder.to_string_lossy().into_owned(),
-        dependencies: dependencies
-            .map(|dependency| Dependency {
-                name: dependency["name"].as_str().expect("a dependency has a name").to_owned(),
-                is_inside: !dependency["path"].is_null(),
-                is_development: dependency["kind"] == "dev",
-            })
-            .collect(),
-    }
-}
 
 /// Compares the table of layers with what cargo says.
-pub(crate) fn check(root: &Path) -> Vec<String> {
-    compare(&Layers::read(root), &packages(root))
+pub(crate) fn check(tree: &Tree) -> Vec<String> {
+    compare(&tree.rules, &tree.packages)
 }
 
-fn compare(layers: &Layers, packages: &[Package]) -> Vec<String> {
+fn compare(rules: &Rules, packages: &[Package]) -> Vec<String> {
     let mut complaints = Vec::new();
     let present: BTreeSet<_> = packages.iter().map(|package| package.name.as_str()).collect();
-    for name in layers.crates.keys().filter(|name| !present.contains(name.as_str())) {
+    for name in rules.crates.keys().filter(|name| !present.contains(name.as_str())) {
         complaints.push(format!("tidy/layers.toml names {name}, which is not in the workspace"));
     }
     for package in packages {
-        let Some(allowed) = layers.crates.get(&package.name) else {
+        let Some(allowed) = rules.crates.get(&package.name) else {
             complaints.push(format!("{}: add it to tidy/layers.toml", package.name));
             continue;
         };
         let is_lab = package.name.starts_with("peregrine-lab");
-        let is_bare = layers.rules.without_dependencies.contains(&package.name);
+        let is_bare = rules.without_dependencies.contains(&package.name);
         for dependency in &package.dependencies {
             let (from, to) = (&package.name, &dependency.name);
-            let is_free = dependency.is_development && !is_lab;
+            let is_inside = dependency.path.is_some();
+            let is_development = dependency.kind.as_deref() == Some("dev");
+            let is_free = is_development && !is_lab;
             let is_allowed = allowed.iter().any(|name| name == to || name == "*");
-            if dependency.is_inside && !is_allowed && !is_free {
-                complaints
-                    .push(format!("{from} -> {to} is an arrow that tidy/layers.toml forbids"));
+            if is_inside && !is_allowed && !is_free {
+                complaints.push(format!("{from} -> {to}: tidy/layers.toml does not allow it"));
             }
-            if !dependency.is_inside && is_bare && !dependency.is_development {
+            if !is_inside && is_bare && !is_development {
                 complaints.push(format!("{from} -> {to}: {from} has no dependencies by design"));
             }
         }
@@ -106,28 +39,18 @@ fn compare(layers: &Layers, packages: &[Package]) -> Vec<String> {
     complaints
 }
 
-/// Every dependency from outside has its reason on its line of the root manifest, and members take
-/// theirs from there. A development dependency that leads in a circle is a path without a version, for
-/// that is left out of what is published.
-pub(crate) fn check_reasons(root: &Path) -> Vec<String> {
-    let text = fs::read_to_string(root.join("Cargo.toml")).expect("the workspace has a manifest");
-    let mut complaints = without_reason(&text);
-    for package in packages(root) {
-        let path = Path::new(&package.folder).join("Cargo.toml");
-        let text = fs::read_to_string(&path).expect("cargo found this manifest");
-        let manifest: toml::Table = toml::from_str(&text).expect("cargo read this manifest");
-        for table in ["dependencies", "dev-dependencies", "build-dependencies"] {
-            let dependencies = manifest.get(table).and_then(toml::Value::as_table);
-            for (name, value) in dependencies.into_iter().flatten() {
-                let is_left_out = table == "dev-dependencies"
-                    && value.get("path").is_some()
-                    && value.get("version").is_none();
-                if value.get("workspace").is_none() && !is_left_out {
-                    let place = path.display();
-                    complaints.push(format!("{place}: take `{name}` from the workspace"));
-                }
-            }
-        }
+/// Every outside dependency has its reason on its line of the root manifest, and members inherit it
+/// from there. A development dependency that closes a cycle between crates is a path without a
+/// version, because cargo leaves those out of published packages.
+pub(crate) fn check_reasons(tree: &Tree) -> Vec<String> {
+    let read = |place: &str| {
+        fs::read_to_string(tree.root.join(place)).expect("cargo has read this manifest")
+    };
+    let mut complaints = without_reason(&read("Cargo.toml"));
+    for package in &tree.packages {
+        let place = format!("{}/Cargo.toml", package.folder);
+        let own = not_inherited(&read(&place)).into_iter();
+        complaints.extend(own.map(|name| format!("{place}: inherit `{name}` from the workspace")));
     }
     complaints
 }
@@ -142,57 +65,66 @@ fn without_reason(manifest: &str) -> Vec<String> {
         .collect()
 }
 
+fn not_inherited(manifest: &str) -> Vec<String> {
+    let manifest: toml::Table = toml::from_str(manifest).expect("cargo has read this manifest");
+    let mut found = Vec::new();
+    for table in ["dependencies", "dev-dependencies", "build-dependencies"] {
+        let dependencies = manifest.get(table).and_then(toml::Value::as_table);
+        for (name, value) in dependencies.into_iter().flatten() {
+            let closes_a_cycle = table == "dev-dependencies"
+                && value.get("path").is_some()
+                && value.get("version").is_none();
+            if value.get("workspace").is_none() && !closes_a_cycle {
+                found.push(name.clone());
+            }
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn layers() -> Layers {
-        let text = "[crates]\na = []\nb = ['a']\nperegrine-lab-x = []\n[rules]\n\
-            without_dependencies = ['a']\nunsafe_allowed = []\nshown_to_users = []\nfile_names_refused = []\n\
-            file_lines_max = 1";
-        toml::from_str(text).expect("the table is valid")
-    }
-
-    fn package(name: &str, to: &str, is_inside: bool, is_development: bool) -> Package {
-        let dependency = Dependency { name: to.to_owned(), is_inside, is_development };
-        Package { name: name.to_owned(), folder: String::new(), dependencies: vec![dependency] }
-    }
+    use crate::tree::Dependency;
 
     #[test]
-    fn an_arrow_that_is_not_in_the_table_is_a_complaint() {
+    fn a_dependency_that_the_table_does_not_allow_is_a_complaint() {
+        let mut rules = Tree::of(&[]).rules;
+        rules.crates = toml::from_str("a = []\nb = ['a']\nperegrine-lab-x = []").expect("TOML");
+        rules.without_dependencies = vec!["a".to_owned()];
         let cases = [
-            (package("b", "a", true, false), 0),
-            (package("a", "b", true, false), 1),
-            (package("a", "b", true, true), 0),
-            (package("a", "serde", false, false), 1),
-            (package("a", "serde", false, true), 0),
-            (package("b", "serde", false, false), 0),
-            (package("peregrine-lab-x", "a", true, true), 1),
-            (package("unknown", "a", true, false), 1),
+            ("b", "a", true, false, 0),
+            ("a", "b", true, false, 1),
+            ("a", "b", true, true, 0),
+            ("a", "serde", false, false, 1),
+            ("a", "serde", false, true, 0),
+            ("b", "serde", false, false, 0),
+            ("peregrine-lab-x", "a", true, true, 1),
+            ("unknown", "a", true, false, 1),
         ];
-        for (package, expected) in cases {
-            let mut all = vec![package];
-            for name in ["a", "b", "peregrine-lab-x"] {
-                if all[0].name != name {
-                    let none = Vec::new();
-                    all.push(Package {
-                        name: name.to_owned(),
-                        folder: String::new(),
-                        dependencies: none,
-                    });
-                }
-            }
-            let complaints = compare(&layers(), &all);
-            assert_eq!(complaints.len(), expected, "{}: {complaints:?}", all[0].name);
+        for (from, to, is_inside, is_development, expected) in cases {
+            let path = is_inside.then(|| "crates".to_owned());
+            let kind = is_development.then(|| "dev".to_owned());
+            let dependency = Dependency { name: to.to_owned(), path, kind };
+            let mut all = vec![Package::of(from, "", vec![dependency])];
+            let others = ["a", "b", "peregrine-lab-x"].into_iter().filter(|name| *name != from);
+            all.extend(others.map(|name| Package::of(name, "", Vec::new())));
+            let complaints = compare(&rules, &all);
+            assert_eq!(complaints.len(), expected, "{from} -> {to}: {complaints:?}");
         }
+        let complaints = compare(&rules, &["a", "b"].map(|name| Package::of(name, "", Vec::new())));
+        assert!(complaints.len() == 1 && complaints[0].contains("not in the workspace"));
     }
 
     #[test]
-    fn a_dependency_without_a_reason_is_a_complaint() {
+    fn a_dependency_needs_a_reason_and_a_member_inherits_it() {
         let manifest = "[workspace.dependencies]\nours = { path = \"x\" }\nserde = \"1\" # why\n\
             other = \"2\"\n[profile.release]\nlto = true";
         let complaints = without_reason(manifest);
         assert_eq!(complaints.len(), 1, "{complaints:?}");
         assert!(complaints[0].contains("other"));
+        let member = "[dependencies]\nserde.workspace = true\nown = \"1\"\n\
+            [dev-dependencies]\ncloses = { path = 'x' }";
+        assert_eq!(not_inherited(member), ["own"]);
     }
 }

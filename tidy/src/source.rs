@@ -1,23 +1,17 @@
-//! What source files look like: where `unsafe` lives, how long they are, what they are called.
+//! What source files look like: where `unsafe` is allowed, their length, and their names.
 
-use crate::layers::{Layers, packages};
-use std::fs;
-use std::path::{Path, PathBuf};
+use crate::tree::Tree;
+use std::path::Path;
 
-/// Crates without permission forbid `unsafe` in the compiler's own words.
-pub(crate) fn check_unsafe(root: &Path) -> Vec<String> {
-    let layers = Layers::read(root);
+/// Crates without permission forbid `unsafe` by the compiler's own lint.
+pub(crate) fn check_unsafe(tree: &Tree) -> Vec<String> {
     let mut complaints = Vec::new();
-    for package in packages(root) {
-        if layers.rules.unsafe_allowed.contains(&package.name) {
-            continue;
-        }
-        let source = Path::new(&package.folder).join("src");
-        let entries = ["lib.rs", "main.rs"].map(|name| source.join(name));
-        for entry in entries.iter().filter(|path| path.exists()) {
-            let text = fs::read_to_string(entry).expect("the file exists");
-            if !text.contains("#![forbid(unsafe_code)]") {
-                let place = place(root, entry);
+    let allowed = &tree.rules.unsafe_allowed;
+    for package in tree.packages.iter().filter(|package| !allowed.contains(&package.name)) {
+        for root in ["src/lib.rs", "src/main.rs"] {
+            let place = format!("{}/{root}", package.folder);
+            let text = tree.files.get(&place);
+            if text.is_some_and(|text| !text.contains("#![forbid(unsafe_code)]")) {
                 complaints.push(format!("{place}: write #![forbid(unsafe_code)] at its top"));
             }
         }
@@ -25,55 +19,45 @@ pub(crate) fn check_unsafe(root: &Path) -> Vec<String> {
     complaints
 }
 
-/// No file, its tests aside, is longer than the limit.
-pub(crate) fn check_sizes(root: &Path) -> Vec<String> {
-    let most = Layers::read(root).rules.file_lines_max;
-    let mut complaints = Vec::new();
-    for path in rust_files(root) {
-        if path.components().any(|part| part.as_os_str() == "tests") {
-            continue;
-        }
-        let text = fs::read_to_string(&path).expect("the file exists");
-        let lines = lines_without_tests(&text);
-        if lines > most {
-            let place = place(root, &path);
-            complaints.push(format!("{place}: {lines} lines without tests; at most {most}"));
-        }
-    }
-    complaints
+/// No file is longer than the limit, not counting its tests.
+pub(crate) fn check_sizes(tree: &Tree) -> Vec<String> {
+    let most = tree.rules.file_lines_max;
+    let files =
+        tree.files.iter().filter(|(place, _)| !place.split('/').any(|part| part == "tests"));
+    let lengths = files.map(|(place, text)| (place, lines_without_tests(text)));
+    let too_long = lengths.filter(|(_, lines)| *lines > most);
+    too_long
+        .map(|(place, lines)| format!("{place}: {lines} lines without tests; at most {most}"))
+        .collect()
 }
 
 fn lines_without_tests(text: &str) -> usize {
     text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")).count()
 }
 
-/// Files have names that say what is in them.
-pub(crate) fn check_names(root: &Path) -> Vec<String> {
-    let refused = Layers::read(root).rules.file_names_refused;
-    let mut complaints = Vec::new();
-    for path in rust_files(root) {
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        if refused.contains(&stem) {
-            complaints.push(format!("{}: its name tells nothing", place(root, &path)));
-        }
-    }
-    complaints
+/// The name of a file says what is in it.
+pub(crate) fn check_names(tree: &Tree) -> Vec<String> {
+    let refused = &tree.rules.file_names_refused;
+    let is_refused = |place: &&String| {
+        let stem = Path::new(place).file_stem();
+        refused.iter().any(|name| stem == Some(name.as_ref()))
+    };
+    let places = tree.files.keys().filter(is_refused);
+    places.map(|place| format!("{place}: name it after what is in it")).collect()
 }
 
-/// What users read speaks of the one crate that they depend on: an example that is copied from the
-/// documentation compiles.
-pub(crate) fn check_examples(root: &Path) -> Vec<String> {
-    let shown = Layers::read(root).rules.shown_to_users;
+/// Examples in the documentation that users read name only the crate that users depend on, so that
+/// a copied example compiles.
+pub(crate) fn check_examples(tree: &Tree) -> Vec<String> {
     let mut complaints = Vec::new();
-    for package in packages(root).iter().filter(|package| shown.contains(&package.name)) {
-        let mut files = Vec::new();
-        walk(&Path::new(&package.folder).join("src"), &mut files);
-        files.sort();
-        for path in files {
-            let text = fs::read_to_string(&path).expect("the file exists");
-            let place = place(root, &path);
-            complaints.extend(inner_names(&text).map(|number| {
-                format!("{place}:{number}: an example names a crate that users do not have; say `peregrine::`")
+    let shown = &tree.rules.shown_to_users;
+    for package in tree.packages.iter().filter(|package| shown.contains(&package.name)) {
+        let folder = format!("{}/src", package.folder);
+        for (place, text) in tree.below(&folder) {
+            complaints.extend(inner_names(text).map(|number| {
+                format!(
+                    "{folder}/{place}:{number}: say `peregrine::`; users do not have this crate"
+                )
             }));
         }
     }
@@ -96,47 +80,44 @@ fn inner_names(text: &str) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Every Rust file of the project, in order.
-pub(crate) fn rust_files(root: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for folder in ["crates", "drivers", "tests", "fuzz", "examples", "lab", "tidy"] {
-        walk(&root.join(folder), &mut files);
-    }
-    files.sort();
-    files
-}
-
-fn walk(folder: &Path, files: &mut Vec<PathBuf>) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
-    for path in entries.flatten().map(|entry| entry.path()) {
-        let name = path.file_name().unwrap_or_default();
-        if path.is_dir() && name != "target" {
-            walk(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-}
-
-pub(crate) fn place(root: &Path, path: &Path) -> String {
-    path.strip_prefix(root).unwrap_or(path).display().to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn names_of_inner_crates_count_in_examples_only() {
+    fn a_crate_without_permission_must_forbid_unsafe() {
+        let mut tree = Tree::of(&[("crates/a/src/lib.rs", "//! A.")]);
+        assert_eq!(check_unsafe(&tree).len(), 1);
+        tree.rules.unsafe_allowed.push("a".to_owned());
+        assert_eq!(check_unsafe(&tree), [""; 0]);
+        let tree = Tree::of(&[("crates/a/src/lib.rs", "#![forbid(unsafe_code)]")]);
+        assert_eq!(check_unsafe(&tree), [""; 0]);
+    }
+
+    #[test]
+    fn tests_do_not_count_as_length() {
+        let place = |name: &str| format!("crates/a/{name}.rs");
+        let (long, short, test) = (place("long"), place("short"), place("tests/it"));
+        let tree = Tree::of(&[
+            (&long, "a\n    #[cfg(test)]\nb\n"),
+            (&short, "a\nb\n#[cfg(test)]\nmod tests {}\n"),
+            (&test, "a\nb\nc\n"),
+        ]);
+        assert_eq!(check_sizes(&tree), [format!("{long}: 3 lines without tests; at most 2")]);
+    }
+
+    #[test]
+    fn a_file_name_that_says_nothing_is_refused() {
+        let tree = Tree::of(&[("a/util.rs", ""), ("a/utility.rs", "")]);
+        assert_eq!(check_names(&tree), ["a/util.rs: name it after what is in it"]);
+    }
+
+    #[test]
+    fn only_examples_must_not_name_inner_crates() {
         let text = "//! From `peregrine_web`.\n//! ```\n//! use peregrine::App;\n\
                     //! # use peregrine_web::Scope;\n//! ```\nuse peregrine_web::App;\n\
                     //! See [`peregrine_web`].\n    /// ```\n    /// use peregrine_tls::Tls;\n    /// ```\n";
         assert_eq!(inner_names(text).collect::<Vec<_>>(), [4, 9]);
-    }
-
-    #[test]
-    fn tests_at_the_end_of_a_file_do_not_count() {
-        assert_eq!(lines_without_tests("a\nb\n#[cfg(test)]\nmod tests {}\n"), 2);
-        assert_eq!(lines_without_tests("a\n    #[cfg(test)]\nb\n"), 3);
+        assert_eq!(check_examples(&Tree::of(&[("crates/a/src/lib.rs", text)])).len(), 2);
     }
 }

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # What each battery costs: three frameworks with and without it, in paired slices. Some 12 minutes, with the programs built. The
-# table is made of what comes out:
+# table in docs/performance.md has the medians of what comes out:
 #
 #   lab/scenarios/batteries/run.sh runs/batteries
 #   lab pack runs/batteries --out docs/results/batteries
-#   cargo tidy batteries && cargo tidy figures
 #
 # LAB is the lab's command, and further arguments are its own, for each run. BLOCKS=4 with `--tolerate-noise` is a look.
 set -euo pipefail
