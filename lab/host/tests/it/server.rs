@@ -1,8 +1,5 @@
 //! Servers as processes: whatever happens, none of them is left behind.
 
-#![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on may say so by its line")]
-
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
@@ -103,7 +100,7 @@ fn a_dropped_server_leaves_nothing_behind() {
 fn a_killed_lab_leaves_nothing_behind() {
     // This test program itself plays the lab: a second copy of it starts a server and is killed.
     let mut lab = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "the_lab_that_is_killed", "--ignored", "--nocapture"])
+        .args(["--exact", "server::the_lab_that_is_killed", "--ignored", "--nocapture"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -130,7 +127,7 @@ fn the_lab_that_is_killed() {
 #[test]
 fn a_second_signal_ends_servers_and_lab_at_once() {
     let mut lab = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "the_lab_that_is_interrupted", "--ignored", "--nocapture"])
+        .args(["--exact", "server::the_lab_that_is_interrupted", "--ignored", "--nocapture"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()

@@ -1,8 +1,5 @@
 //! What stands in the way of a contender is found and said, whatever it is.
 
-#![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on may say so by its line")]
-
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;

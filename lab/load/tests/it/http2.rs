@@ -1,8 +1,5 @@
 //! HTTP/2 as the client speaks it: frames without I/O, and servers of the test's own.
 
-#![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "the helpers of tests may stop a test as well")]
-
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;

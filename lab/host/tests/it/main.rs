@@ -1,4 +1,4 @@
-//! What is found on machines that are not this one: folders that look like them.
+//! The host: machines that are folders, and servers that are processes.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on may say so by its line")]
 
@@ -6,4 +6,6 @@ mod cpu_sets;
 mod doctor;
 mod guard;
 mod machine;
+#[cfg(target_os = "linux")]
+mod server;
 mod tune;

@@ -1,8 +1,5 @@
 //! Files that are wrong: each is refused with its key, the cause and the fix.
 
-#![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "the helpers of tests may stop a test as well")]
-
 use std::fs;
 use std::path::Path;
 

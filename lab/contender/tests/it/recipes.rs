@@ -1,7 +1,5 @@
 //! Recipes are read whole, and a bad one says where it is bad and how to mend it.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on may say so by its line")]
-
 use std::fs;
 use std::path::Path;
 

@@ -1,8 +1,5 @@
 //! WebSockets as the client speaks them: servers of the test's own, honest ones and ones that lie.
 
-#![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "the helpers of tests may stop a test as well")]
-
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};

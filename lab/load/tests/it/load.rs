@@ -1,8 +1,5 @@
 //! The program `load` from the outside, with null servers for targets.
 
-#![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "the helpers of tests may stop a test as well")]
-
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;

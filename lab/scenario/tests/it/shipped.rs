@@ -1,8 +1,5 @@
 //! The scenarios that the lab ships.
 
-#![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "the helpers of tests may stop a test as well")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;

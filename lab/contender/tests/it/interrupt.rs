@@ -1,16 +1,36 @@
-//! Ctrl-C ends a build with all it started. It has a program of its own, since a signal reaches
-//! every test of one.
+//! Ctrl-C ends a build with all it started. The test runs in a child process, since a signal
+//! reaches every test of a process.
 
-#![cfg(target_os = "linux")]
-
+use std::env;
 use std::fs;
 use std::process::Command;
 
 use peregrine_lab_contender::{BuildError, Recipe, State};
 use peregrine_lab_host::interrupt;
 
+/// Set in the environment of the child process.
+const IS_CHILD: &str = "PEREGRINE_TEST_INTERRUPT";
+
 #[test]
 fn an_interrupted_build_ends_with_its_children_and_is_no_failure_of_the_contender() {
+    if env::var_os(IS_CHILD).is_some() {
+        interrupt_a_build();
+        return;
+    }
+    let name = "interrupt::\
+                an_interrupted_build_ends_with_its_children_and_is_no_failure_of_the_contender";
+    let child = Command::new(env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture"])
+        .env(IS_CHILD, "1")
+        .output()
+        .unwrap();
+    let [output, errors] =
+        [child.stdout, child.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(child.status.success(), "{output}{errors}");
+    assert!(output.contains("1 passed"), "the child ran another test: {output}");
+}
+
+fn interrupt_a_build() {
     interrupt::watch().unwrap();
     let root = tempfile::tempdir().unwrap();
     let home = root.path().join("mine");

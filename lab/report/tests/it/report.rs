@@ -1,9 +1,6 @@
 //! Reports on invented runs, compared with committed files and looked at for what must hold.
 //! The variable REWRITE_GOLDEN, set to anything, writes the files anew.
 
-mod svg;
-mod synthetic;
-
 use std::fs;
 use std::path::Path;
 
@@ -11,6 +8,8 @@ use peregrine_lab_model::check::Outcome;
 use peregrine_lab_model::verdict::Ratio;
 use peregrine_lab_model::{RunFile, pack};
 use peregrine_lab_report::Report;
+
+use crate::{svg, synthetic};
 
 fn compare(name: &str, files: &[RunFile]) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -207,7 +206,7 @@ fn the_page_stands_alone() {
     for outside in [" src=", "@import", "url(", "<link", "<iframe", "fetch(", "XMLHttpRequest"] {
         assert!(!page.contains(outside), "the page has {outside}");
     }
-    assert!(include_str!("../src/script.js").lines().count() <= 150);
+    assert!(include_str!("../../src/script.js").lines().count() <= 150);
 }
 
 const NASTY: &str = "<script>alert('x')</script>\"&|`*";
