@@ -17,7 +17,10 @@ use crate::server::{ENTRY, Nature};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a look takes in tests.
-const LOOK: [&str; 2] = ["--look", "250ms"];
+const LOOK: [&str; 2] = ["--look", "50ms"];
+
+/// How long a slice takes in tests that do not set it.
+const SLICE: [&str; 2] = ["--duration", "20ms"];
 
 /// What all processes of a bench find in their environment, so that they can be found.
 const MARK: &str = "TRIAL_BENCH";
@@ -91,7 +94,7 @@ const SCENARIOS: [(&str, &str, &str, &str); 9] = [
     ("churn", "load", JSON, "connections = [2]\nrequests_per_connection = 5"),
     ("shutdown", "shutdown", SLEEP, "connections = [8]"),
     ("overload", "overload", SLEEP, "connections = [4]\nfactor = 2.0"),
-    ("idle", "idle", JSON, "connections = [2]\nidle_connections = 300"),
+    ("idle", "idle", JSON, "connections = [2]\nidle_connections = 100"),
     ("latency", "latency", JSON, "connections = [4]\nshares = [0.2, 0.4, 0.6]"),
     ("relay", "load", RELAY, "connections = [4]"),
     ("messages", "load", MESSAGES, "connections = [4]"),
@@ -157,14 +160,17 @@ impl Bench {
     }
 
     /// The program with these arguments, separated by blanks, ready to be started in the folder. Looks
-    /// are short: no test depends on whether Date moves.
+    /// are short: no test depends on whether Date moves. So are slices, unless a budget decides.
     pub(crate) fn command(&self, line: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));
         let has_looks = ["run ", "compare ", "reproduce "].iter().any(|one| line.starts_with(one))
             && !line.contains("--look");
+        let has_slices = ["run ", "compare "].iter().any(|one| line.starts_with(one))
+            && !["--duration", "--budget"].iter().any(|one| line.contains(one));
         command
             .args(line.split_whitespace())
             .args(has_looks.then_some(LOOK).into_iter().flatten())
+            .args(has_slices.then_some(SLICE).into_iter().flatten())
             .current_dir(self.folder.path())
             .env(MARK, self.folder.path())
             .env("CARGO_TARGET_DIR", self.path("target"))
@@ -226,6 +232,17 @@ impl Bench {
             }
         }
         found
+    }
+
+    /// How many contenders have a connection, beside their listening socket.
+    pub(crate) fn connected_servers(&self) -> usize {
+        let sockets = |id: u32| {
+            let links = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
+            let targets = links.filter_map(|link| fs::read_link(link.path()).ok());
+            targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+        };
+        let processes = self.processes();
+        processes.iter().filter(|(id, line)| line.contains(ENTRY) && sockets(*id) > 1).count()
     }
 
     /// How many contenders run.

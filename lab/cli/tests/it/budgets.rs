@@ -23,7 +23,7 @@ fn a_budget_that_is_too_short_is_refused_with_what_is_needed() {
 #[test]
 fn a_budget_decides_the_blocks_and_the_plan_says_which_effect_they_can_see() {
     let bench = bench();
-    let ended = bench.lab(&format!("run json --budget 15s {BOTH}")).expect(0);
+    let ended = bench.lab(&format!("run json --budget 6s {BOTH}")).expect(0);
     let planned = ended
         .complaints
         .lines()
@@ -32,7 +32,7 @@ fn a_budget_decides_the_blocks_and_the_plan_says_which_effect_they_can_see() {
     assert!(planned.contains("blocks at 1 level, about 0:"), "{planned}");
     assert!(planned.contains("differences of") && planned.contains("will probably show"));
     let file = bench.file("runs/json-c4.json");
-    assert_eq!(file.plan.budget_s, Some(15.0));
+    assert_eq!(file.plan.budget_s, Some(6.0));
     assert!(planned.contains(&format!("{} blocks", file.plan.blocks)), "{planned}");
     // What is planned is measured, and is more than the least.
     assert_eq!(file.blocks_of("other").count(), file.plan.blocks as usize);

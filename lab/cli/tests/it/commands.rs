@@ -142,7 +142,7 @@ fn a_command_line_is_a_contender_as_well() {
 fn a_slow_client_is_called_client_bound() {
     let bench = bench();
     let server = serve(Nature::default());
-    let line = format!("load http://{server}/json --closed 2 --duration 1500ms --burn 20ms");
+    let line = format!("load http://{server}/json --closed 2 --duration 600ms --burn 20ms");
     bench.lab(&line).expect(5).says(&["CLIENT-BOUND"]);
 }
 

@@ -14,7 +14,7 @@ const BOTH: &str = "--contenders one,other --tolerate-noise --out runs";
 /// Far more than is waited for.
 const LONG: &str = "run json --blocks 20000";
 
-const FRESH: &str = "run json --repeats 6 --duration 150ms --warmup 50ms";
+const FRESH: &str = "run json --repeats 6 --duration 60ms --warmup 20ms";
 
 fn bench() -> Bench {
     let nature = Nature { end: "graceful".to_owned(), ..Nature::default() };
@@ -30,9 +30,10 @@ fn finished(bench: &Bench) -> usize {
 fn ctrl_c_within_a_paired_run_leaves_a_partial_file_a_report_and_no_process() {
     let bench = bench();
     let lab = bench.start(&format!("{LONG} {BOTH}"));
-    await_that("all servers are up", || bench.servers() == 3);
-    // There are looks at each of them before the first block.
-    std::thread::sleep(Duration::from_secs(9));
+    // Looks ask one server after the other; only slices hold connections to all of them.
+    await_that("slices have begun", || bench.connected_servers() == 3);
+    // Three unmeasured slices of each and a first block, 20 ms each, take a quarter of a second.
+    std::thread::sleep(Duration::from_secs(2));
     signal(lab.id(), "INT");
     Ended::of(lab).expect(130);
     assert_eq!(bench.processes(), []);
@@ -148,7 +149,7 @@ fn what_failed_before_a_run_was_broken_off_still_voids_it_afterwards() {
 #[test]
 fn a_killed_paired_run_leaves_no_server_and_keeps_its_finished_levels() {
     let bench = bench();
-    let line = format!("run json --blocks 8 --concurrency 2,3 {BOTH}");
+    let line = format!("run json --blocks 8 --duration 40ms --concurrency 2,3 {BOTH}");
     let mut lab = bench.start(&line);
     await_that("the first level is finished", || finished(&bench) >= 1);
     await_that("servers are up again", || bench.servers() > 1);

@@ -131,7 +131,7 @@ fn over_http2_a_wrong_answer_voids_and_an_open_loop_has_its_latency() {
     let file = bench.file("runs/json-h2-c4.json");
     let reason = file.contenders.iter().find(|one| one.name == "liar").unwrap();
     assert!(reason.skipped.as_deref().unwrap().contains("wrong body"), "{reason:?}");
-    let line = "run json --http2 --streams 5 --open --contenders one --blocks 2 --duration 150ms";
+    let line = "run json --http2 --streams 5 --open --contenders one --blocks 2 --duration 60ms --look 250ms";
     bench.lab(&format!("{line} {OPTIONS}")).expect(0);
     let files = bench.files("runs");
     let open: Vec<_> = files.iter().filter(|file| file.plan.scenario == "json-h2-open").collect();

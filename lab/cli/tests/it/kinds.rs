@@ -40,7 +40,7 @@ fn a_graceful_shutdown_passes_and_an_abrupt_one_is_told_with_its_lost_requests()
 fn overload_has_a_row_for_the_goodput_of_each() {
     let bench = Bench::new().contender("one", &graceful()).contender("other", &graceful());
     bench
-        .lab(&format!("run overload --contenders one,other --repeats 2 --duration 400ms {OPTIONS}"))
+        .lab(&format!("run overload --contenders one,other --repeats 2 --duration 250ms {OPTIONS}"))
         .expect(0);
     let file = bench.file("runs/overload-c4.json");
     for name in ["one", "other"] {
@@ -62,7 +62,7 @@ fn idle_connections_are_counted_and_their_memory_is_read() {
     let run = || {
         let bench = Bench::new().contender("one", &graceful()).contender("other", &graceful());
         bench
-            .lab(&format!("run idle --contenders one,other --repeats 2 --duration 300ms {OPTIONS}"))
+            .lab(&format!("run idle --contenders one,other --repeats 2 --duration 100ms {OPTIONS}"))
             .expect(0);
         bench.file("runs/idle-c2.json")
     };
@@ -80,7 +80,7 @@ fn idle_connections_are_counted_and_their_memory_is_read() {
     for name in ["one", "other"] {
         let open = check(&file, name, "idle connections stay open");
         assert_eq!(open.outcome, Outcome::Passed, "{}", open.detail);
-        assert!(open.detail.contains("300 of 300"), "{}", open.detail);
+        assert!(open.detail.contains("100 of 100"), "{}", open.detail);
         let readings: Vec<_> =
             file.memory.iter().filter(|reading| reading.contender == name).collect();
         assert_eq!(readings.len(), 4, "two for each process");
@@ -89,7 +89,7 @@ fn idle_connections_are_counted_and_their_memory_is_read() {
             own.map(|reading| reading.bytes).sum()
         };
         // A thread for each connection costs at least a page of its stack.
-        assert!(sum(300) > sum(0) + 300 * 4096, "{readings:?}");
+        assert!(sum(100) > sum(0) + 100 * 4096, "{readings:?}");
     }
 }
 
@@ -100,7 +100,9 @@ fn latency_is_measured_at_equal_rates_and_each_rate_is_a_file() {
     std::fs::create_dir(bench.path("runs")).unwrap();
     std::fs::write(bench.path("runs/latency-c4-r7.json"), "an earlier run").unwrap();
     bench
-        .lab(&format!("run latency --contenders one,other --blocks 3 --duration 200ms {OPTIONS}"))
+        .lab(&format!(
+            "run latency --contenders one,other --blocks 2 --duration 60ms --look 250ms {OPTIONS}"
+        ))
         .expect(0);
     let files = bench.files("runs");
     assert_eq!(files.len(), 3);
@@ -110,7 +112,7 @@ fn latency_is_measured_at_equal_rates_and_each_rate_is_a_file() {
         rates.push(rate_per_s);
         assert!(file.run.ends_with(&format!("-r{rate_per_s:.0}")), "{}", file.run);
         for name in ["one", "other"] {
-            assert_eq!(file.blocks_of(name).count(), 3);
+            assert_eq!(file.blocks_of(name).count(), 2);
             assert!(file.blocks_of(name).all(|block| block.latency.is_some()));
         }
         verdict(file, "other", Measure::LatencyMedian);
@@ -125,7 +127,7 @@ fn latency_is_measured_at_equal_rates_and_each_rate_is_a_file() {
 fn a_closed_loop_is_opened_at_each_level_for_its_latency() {
     let bench = Bench::new().contender("one", &graceful()).contender("other", &graceful());
     let line = "run relay --open --contenders one,other --concurrency 2,4 --blocks 2";
-    bench.lab(&format!("{line} --duration 150ms {OPTIONS}")).expect(0).says(&[
+    bench.lab(&format!("{line} --duration 60ms --look 250ms {OPTIONS}")).expect(0).says(&[
         "relay-open, 2 connections, ",
         "relay-open, 4 connections, ",
         " requests/s offered, against one:",
@@ -155,7 +157,7 @@ fn a_closed_loop_is_opened_at_each_level_for_its_latency() {
 #[test]
 fn rates_that_are_given_are_offered_and_none_beyond_what_all_can_answer() {
     let bench = Bench::new().contender("one", &graceful()).contender("other", &graceful());
-    let line = "run json --contenders one,other --concurrency 2 --blocks 2 --duration 400ms";
+    let line = "run json --contenders one,other --concurrency 2 --blocks 2 --duration 250ms";
     // Few enough for a machine with much else to do.
     bench.lab(&format!("{line} --rates 8,0.02k {OPTIONS}")).expect(0).says(&[
         "json-open, 2 connections, 8 requests/s offered",
@@ -239,7 +241,7 @@ fn fresh_processes_are_measured_with_their_memory_and_without_the_order_matterin
     let bench = Bench::new().contender("one", &graceful()).contender("other", &graceful());
     bench
         .lab(&format!(
-            "run json --contenders one,other --repeats 3 --duration 150ms --warmup 50ms {OPTIONS}"
+            "run json --contenders one,other --repeats 3 --duration 60ms --warmup 20ms {OPTIONS}"
         ))
         .expect(0);
     let file = bench.file("runs/json-c4.json");
@@ -258,14 +260,14 @@ fn the_cost_of_a_request_holds_nothing_of_the_warm_up() {
     let busy = Nature { burn: 200_000, ..graceful() };
     let bench = Bench::new().contender("one", &busy);
     let cost = |warmup: &str, out: &str| {
-        let line = "run json --contenders one --repeats 2 --duration 200ms --tolerate-noise";
+        let line = "run json --contenders one --repeats 2 --duration 50ms --tolerate-noise";
         bench.lab(&format!("{line} --warmup {warmup} --out {out}")).expect(0);
         let file = bench.file(&format!("{out}/json-c4.json"));
         let costs = file.blocks_of("one").filter_map(|block| block.server_ns_per_request());
         costs.fold(f64::INFINITY, f64::min)
     };
     // With the warm-up in it, the cost would be ten times as high.
-    let (short, long) = (cost("20ms", "short"), cost("2s", "long"));
+    let (short, long) = (cost("5ms", "short"), cost("500ms", "long"));
     assert!(long < 4.0 * short, "{long:.0} ns instead of {short:.0} ns");
 }
 
@@ -273,7 +275,7 @@ fn the_cost_of_a_request_holds_nothing_of_the_warm_up() {
 fn a_ladder_finds_a_rate_and_confirms_it() {
     let bench = Bench::new().contender("one", &graceful());
     let ended =
-        bench.lab("ladder one --scenario json --slo p50<500ms --concurrency 4 --duration 300ms");
+        bench.lab("ladder one --scenario json --slo p50<500ms --concurrency 4 --duration 200ms");
     assert!(matches!(ended.code, Some(0 | 5)), "{ended:?}");
     ended.says(&["a closed loop reaches", "rate/s", "holds up to"]);
     let held = ended.out.lines().filter(|line| line.ends_with("yes")).count();

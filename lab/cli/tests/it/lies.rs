@@ -34,7 +34,7 @@ fn a_lie_that_begins_while_it_is_timed_voids_the_liar_alone_and_is_named() {
     }
     let names = LIES.map(|(lie, _)| lie).join(",");
     let line = format!(
-        "run json --contenders honest,other,{names} --blocks 10 --duration 20ms \
+        "run json --contenders honest,other,{names} --blocks 6 \
          --tolerate-noise --out runs"
     );
     let ended = bench.lab(&line);
@@ -46,7 +46,7 @@ fn a_lie_that_begins_while_it_is_timed_voids_the_liar_alone_and_is_named() {
     }
     let other = verdict(&file, "other", Measure::ServerCpu);
     assert_ne!(other.decision, Decision::Void, "{other:?}");
-    assert_eq!(other.blocks, 10);
+    assert_eq!(other.blocks, 6);
     assert!(bench.text("runs/report.md").contains("wrong status"));
     ended.expect(4);
 }
@@ -59,7 +59,7 @@ fn a_lie_under_load_is_turned_away_before_it_is_timed_and_the_rest_is_measured()
         .contender("body", &liar("wrong-body", "load"))
         .contender("early", &liar("closed", "load"));
     let ended = bench.lab(
-        "run json --contenders honest,other,body,early --blocks 10 --tolerate-noise --out runs",
+        "run json --contenders honest,other,body,early --blocks 6 --tolerate-noise --out runs",
     );
     let file = bench.file("runs/json-c4.json");
     for (name, kind) in [("body", "wrong body"), ("early", "closed")] {
@@ -81,7 +81,7 @@ fn who_lies_at_the_gate_is_never_timed_and_who_ignores_close_is_told() {
         .contender("status", &liar("wrong-status", "gate"))
         .contender("open", &keeps_open);
     let ended = bench.lab(
-        "run json --contenders honest,status,open,other --blocks 10 --tolerate-noise --out runs",
+        "run json --contenders honest,status,open,other --blocks 6 --tolerate-noise --out runs",
     );
     let file = bench.file("runs/json-c4.json");
     let reason = file.contender("status").unwrap().skipped.clone().unwrap();
@@ -122,7 +122,7 @@ fn a_reference_that_lies_ends_the_run_with_its_lie() {
     let bench =
         Bench::new().contender("liar", &liar("wrong-body", "gate")).contender("honest", &honest());
     let ended = bench
-        .lab("run json --contenders liar,honest --blocks 10 --tolerate-noise --out runs")
+        .lab("run json --contenders liar,honest --blocks 6 --tolerate-noise --out runs")
         .expect(4);
     ended.complains(&["reference cannot be timed", "liar", "wrong body"]);
 }
@@ -134,7 +134,7 @@ fn replies_in_the_wrong_order_are_called_reordered() {
         .contender("other", &honest())
         .contender("liar", &liar("reordered", "load"));
     bench
-        .lab("run echo --contenders honest,other,liar --blocks 10 --tolerate-noise --out runs")
+        .lab("run echo --contenders honest,other,liar --blocks 6 --tolerate-noise --out runs")
         .expect(4);
     let file = bench.file("runs/echo-c2.json");
     let reason = file.contender("liar").unwrap().skipped.clone().unwrap();
@@ -151,7 +151,7 @@ fn replies_without_a_call_of_a_handler_void_a_verdict() {
         .contender("cheat", &cheat)
         .contender("undated", &no_date);
     bench
-        .lab("run json --contenders honest,cheat,undated --blocks 10 --tolerate-noise --out runs")
+        .lab("run json --contenders honest,cheat,undated --blocks 6 --tolerate-noise --out runs")
         .expect(4);
     let file = bench.file("runs/json-c4.json");
     assert_eq!(check(&file, "honest", "handler's call").outcome, Outcome::Passed);
@@ -171,7 +171,7 @@ fn replies_that_did_not_pass_the_echo_server_void_a_verdict() {
         .contender("other", &honest())
         .contender("liar", &liar);
     bench
-        .lab("run relay --contenders honest,other,liar --blocks 10 --tolerate-noise --out runs")
+        .lab("run relay --contenders honest,other,liar --blocks 6 --tolerate-noise --out runs")
         .expect(4);
     let file = bench.file("runs/relay-c4.json");
     assert_eq!(check(&file, "honest", "over the echo server").outcome, Outcome::Passed);
@@ -189,12 +189,12 @@ fn a_contender_that_dies_while_it_is_timed_is_void_and_the_rest_of_the_run_stand
         .contender("other", &honest())
         .contender("mortal", &liar("dies", "slices"));
     let ended = bench
-        .lab("run json --contenders honest,other,mortal --blocks 10 --tolerate-noise --out runs");
+        .lab("run json --contenders honest,other,mortal --blocks 6 --tolerate-noise --out runs");
     let file = bench.file("runs/json-c4.json");
     why_void(&file, "mortal");
     let other = verdict(&file, "other", Measure::ServerCpu);
     assert_ne!(other.decision, Decision::Void);
-    assert_eq!(other.blocks, 10);
+    assert_eq!(other.blocks, 6);
     ended.expect(4);
 }
 
@@ -213,7 +213,7 @@ fn a_contender_that_does_not_start_again_is_void_and_the_rest_of_the_run_stands(
         .contender("other", &honest())
         .recipe("tired", &recipe);
     let ended = bench.lab(
-        "run json --contenders honest,other,tired --repeats 3 --duration 150ms --warmup 50ms \
+        "run json --contenders honest,other,tired --repeats 3 --duration 60ms --warmup 20ms \
          --tolerate-noise --out runs",
     );
     let file = bench.file("runs/json-c4.json");

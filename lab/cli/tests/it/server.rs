@@ -18,7 +18,7 @@ use signal_hook::consts::SIGTERM;
 /// The test that is the server.
 pub(crate) const ENTRY: &str = "server::this_program_serves_when_the_lab_starts_it";
 
-/// How long a server that was asked to end still answers.
+/// How long a server that was asked to end keeps a connection open without a request.
 const GRACE: Duration = Duration::from_millis(400);
 
 /// How late a reply comes from a server that is late: well after the client waits no longer, which is two seconds
@@ -168,24 +168,20 @@ fn converse(mut stream: TcpStream, server: &Server) -> io::Result<()> {
         stream.set_read_timeout(Some(LOOK))?;
     }
     let (mut pending, mut room) = (Vec::new(), [0; 4096]);
-    let begin_of_end = |since: &mut Option<Instant>| {
-        let is_ending = server.is_ending.load(Ordering::Relaxed);
-        *since = since.or(is_ending.then(Instant::now));
-        since.is_some_and(|since| since.elapsed() > GRACE)
-    };
-    let mut ending_since = None;
+    let mut last_read = Instant::now();
     loop {
         match stream.read(&mut room) {
             Ok(0) => return Ok(()),
             Ok(count) => pending.extend_from_slice(&room[..count]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if begin_of_end(&mut ending_since) {
+                if server.is_over() && last_read.elapsed() > GRACE {
                     return Ok(());
                 }
                 continue;
             }
             Err(error) => return Err(error),
         }
+        last_read = Instant::now();
         if pending.starts_with(b"PRI * HTTP/2.0") {
             return crate::http2::converse(stream, pending, server);
         }

@@ -44,7 +44,7 @@ fn the_same_program_is_equivalent_or_cannot_be_told_apart_after_40_blocks() {
 #[test]
 fn four_times_the_work_is_slower_and_fails_only_who_asked_for_that() {
     let bench = bench();
-    let line = "compare heavy usual --scenario json --concurrency 4 --blocks 20 --tolerate-noise";
+    let line = "compare heavy usual --scenario json --concurrency 4 --blocks 10 --tolerate-noise";
     bench.lab(&format!("{line} --fail-if slower --out runs")).expect(1).says(&["slower"]);
     let file = bench.file("runs/json-c4.json");
     let found = verdict(&file, "heavy", Measure::ServerCpu);
@@ -75,7 +75,7 @@ fn half_as_much_work_again_is_slower_unless_the_noise_is_as_much() {
 #[test]
 fn less_work_is_faster_and_no_failure_where_slower_would_be_one() {
     let bench = bench();
-    let line = "compare usual heavy --scenario json --concurrency 4 --blocks 20 --tolerate-noise";
+    let line = "compare usual heavy --scenario json --concurrency 4 --blocks 10 --tolerate-noise";
     bench.lab(&format!("{line} --fail-if slower")).expect(0).says(&["faster"]);
 }
 

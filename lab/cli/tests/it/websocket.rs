@@ -129,7 +129,7 @@ fn messages_and_requests_are_asked_in_the_same_blocks() {
 #[test]
 fn messages_have_their_latency_in_an_open_loop_and_no_form_over_http2() {
     let bench = Bench::new().contender("one", &graceful());
-    let line = "run messages --open --contenders one --blocks 2 --duration 150ms";
+    let line = "run messages --open --contenders one --blocks 2 --duration 60ms --look 250ms";
     bench.lab(&format!("{line} {OPTIONS}")).expect(0);
     let files = bench.files("runs");
     assert_eq!(files.len(), 2);
