@@ -193,6 +193,9 @@ pub(crate) struct Compare {
     /// How many paired blocks.
     #[arg(long, default_value_t = 60)]
     pub(crate) blocks: usize,
+    /// How long each contender is measured in a block.
+    #[arg(long, value_parser = time, value_name = "TIME")]
+    pub(crate) duration: Option<Duration>,
     /// Where the run file and the report go (nowhere).
     #[arg(long)]
     pub(crate) out: Option<PathBuf>,

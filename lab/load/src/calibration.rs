@@ -13,8 +13,11 @@ use crate::workload::body_of;
 /// How long a calibration asks, unless the run itself is shorter.
 const CALIBRATION_TIME: Duration = Duration::from_millis(1000);
 
-/// How long it asks before that.
+/// How long it asks before that, unless the run itself is shorter.
 const CALIBRATION_WARMUP: Duration = Duration::from_millis(200);
+
+/// How often a calibration without any reply is repeated, four times as long each time.
+const RETRIES_MAX: u32 = 3;
 
 /// What a client's frame of a WebSocket has and a server's has not.
 const MASK_BYTES: usize = 4;
@@ -57,16 +60,24 @@ pub fn calibrate(plan: &Plan, server_cpus: &[usize], watch: &Watch) -> io::Resul
         Script { end: RequestEnd::Bytes(usual.len()), reply, last: closing, tls }
     };
     let server = NullServer::start(script, server_cpus.to_vec())?;
-    let calibration = Plan {
+    let mut calibration = Plan {
         address: server.address(),
         question,
         schedule: Schedule::Closed,
         duration: CALIBRATION_TIME.min(plan.duration),
-        warmup: CALIBRATION_WARMUP,
+        warmup: CALIBRATION_WARMUP.min(plan.duration),
         requests_max: crate::generator::REQUESTS_MAX,
         ..plan.clone()
     };
-    let outcome = run(&calibration, watch)?;
+    let mut outcome = run(&calibration, watch)?;
+    // On a busy machine a short calibration may end before its first reply.
+    for _ in 0..RETRIES_MAX {
+        if !outcome.is_silent() || outcome.is_partial {
+            break;
+        }
+        calibration.duration *= 4;
+        outcome = run(&calibration, watch)?;
+    }
     if outcome.is_partial {
         return Ok(None);
     }

@@ -15,6 +15,9 @@ use crate::progress::Progress;
 use crate::stage::Stage;
 use crate::verify;
 
+/// How long a rate is offered before it counts, unless a step is shorter.
+const WARMUP: Duration = Duration::from_millis(300);
+
 /// How many rates are tried between the ends of the search.
 const STEPS: u32 = 7;
 
@@ -133,7 +136,7 @@ pub fn climb(
     let capacity = closed.rate();
     let mut climb = Climb { rate: None, rungs: Vec::new(), capacity, is_client_bound: false };
     let mut try_rate = |rate: f64, climb: &mut Climb| -> Result<bool, RunError> {
-        let warmup = Duration::from_millis(300);
+        let warmup = WARMUP.min(duration);
         let plan = Plan { schedule: Schedule::Poisson { rate }, warmup, ..plan.clone() };
         let warm = OnceLock::new();
         let before = up.read();

@@ -46,6 +46,7 @@ pub(super) fn compare(options: &Compare, places: &Places) -> Result<Exit, Failur
         connections: vec![options.concurrency],
         design: Design::Paired,
         blocks: Some(options.blocks),
+        slice: options.duration,
         seed: options.bench.seed,
         look: options.bench.look,
         is_noise_tolerated: options.bench.tolerate_noise,

@@ -21,7 +21,8 @@ use crate::rotation;
 use crate::session::Level;
 use crate::stage::Up;
 
-/// How long a slice asks before it counts, so that its connections are made.
+/// How long a slice asks before it counts, so that its connections are made; never longer than the
+/// slice itself.
 const WARMUP: Duration = Duration::from_millis(200);
 
 /// The fewest samples beyond the 99.9 % of each block for these to be compared.
@@ -114,7 +115,8 @@ fn one_rate(
         .iter()
         .map(|up| {
             let plan = level.plan(up)?;
-            Ok(Plan { schedule: Schedule::Poisson { rate }, warmup: WARMUP, ..plan })
+            let warmup = WARMUP.min(plan.duration);
+            Ok(Plan { schedule: Schedule::Poisson { rate }, warmup, ..plan })
         })
         .collect();
     let plans = plans?;

@@ -18,7 +18,7 @@ use crate::error::RunError;
 use crate::progress::Progress;
 use crate::session::Level;
 
-/// How long a capacity is measured.
+/// How long a capacity is measured, unless a block is shorter.
 const CAPACITY_TIME: Duration = Duration::from_millis(1500);
 
 /// Below this share of its capacity a server's goodput has collapsed.
@@ -34,7 +34,7 @@ pub(super) fn measure(
     let measures = [Measure::ServerCpu, Measure::Throughput, Measure::LatencyP99];
     let (mut file, ceiling) = separate::turns(level, file, &measures, progress, |level, up| {
         let usual = level.plan(up)?;
-        let short = Plan { duration: CAPACITY_TIME, ..usual.clone() };
+        let short = Plan { duration: CAPACITY_TIME.min(usual.duration), ..usual.clone() };
         let outcome =
             run(&short, &Watch::default()).map_err(RunError::io(format!("asking {}", up.name)))?;
         let capacity = outcome.rate();

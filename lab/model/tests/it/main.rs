@@ -1,0 +1,3 @@
+//! Run files from outside.
+
+mod form;

@@ -1,0 +1,5 @@
+//! Reports from outside.
+
+mod report;
+mod svg;
+mod synthetic;
