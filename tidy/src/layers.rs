@@ -108,7 +108,8 @@ fn compare(layers: &Layers, packages: &[Package]) -> Vec<String> {
 
 /// Every dependency from outside has its reason on its line of the root manifest, and members take
 /// theirs from there. A development dependency that leads in a circle is a path without a version, for
-/// that is left out of what is published.
+/// that is left out of what is published. A crate that is not published may name a member by its path
+/// as well: only so can it turn off the default features of `peregrine`.
 pub(crate) fn check_reasons(root: &Path) -> Vec<String> {
     let text = fs::read_to_string(root.join("Cargo.toml")).expect("the workspace has a manifest");
     let mut complaints = without_reason(&text);
@@ -116,10 +117,12 @@ pub(crate) fn check_reasons(root: &Path) -> Vec<String> {
         let path = Path::new(&package.folder).join("Cargo.toml");
         let text = fs::read_to_string(&path).expect("cargo found this manifest");
         let manifest: toml::Table = toml::from_str(&text).expect("cargo read this manifest");
+        let publish = manifest.get("package").and_then(|package| package.get("publish"));
+        let is_unpublished = publish.and_then(toml::Value::as_bool) == Some(false);
         for table in ["dependencies", "dev-dependencies", "build-dependencies"] {
             let dependencies = manifest.get(table).and_then(toml::Value::as_table);
             for (name, value) in dependencies.into_iter().flatten() {
-                let is_left_out = table == "dev-dependencies"
+                let is_left_out = (is_unpublished || table == "dev-dependencies")
                     && value.get("path").is_some()
                     && value.get("version").is_none();
                 if value.get("workspace").is_none() && !is_left_out {
