@@ -41,7 +41,8 @@ fn compare(rules: &Rules, packages: &[Package]) -> Vec<String> {
 
 /// Every outside dependency has its reason on its line of the root manifest, and members inherit it
 /// from there. A development dependency that closes a cycle between crates is a path without a
-/// version, because cargo leaves those out of published packages.
+/// version, because cargo leaves those out of published packages. A crate that is not published may
+/// name a member by its path as well: only so can it turn off that crate's default features.
 pub(crate) fn check_reasons(tree: &Tree) -> Vec<String> {
     let read = |place: &str| {
         fs::read_to_string(tree.root.join(place)).expect("cargo has read this manifest")
@@ -67,14 +68,16 @@ fn without_reason(manifest: &str) -> Vec<String> {
 
 fn not_inherited(manifest: &str) -> Vec<String> {
     let manifest: toml::Table = toml::from_str(manifest).expect("cargo has read this manifest");
+    let publish = manifest.get("package").and_then(|package| package.get("publish"));
+    let is_unpublished = publish.and_then(toml::Value::as_bool) == Some(false);
     let mut found = Vec::new();
     for table in ["dependencies", "dev-dependencies", "build-dependencies"] {
         let dependencies = manifest.get(table).and_then(toml::Value::as_table);
         for (name, value) in dependencies.into_iter().flatten() {
-            let closes_a_cycle = table == "dev-dependencies"
+            let may_be_a_path = (is_unpublished || table == "dev-dependencies")
                 && value.get("path").is_some()
                 && value.get("version").is_none();
-            if value.get("workspace").is_none() && !closes_a_cycle {
+            if value.get("workspace").is_none() && !may_be_a_path {
                 found.push(name.clone());
             }
         }
