@@ -1,9 +1,9 @@
 //! Starts under a limit of locked memory, which the kernel holds ordinary users to: it counts the
 //! memory of rings, for all processes of a user together.
 //!
-//! The server is a child process, without the privilege that lifts the limit. Whether a test can show
-//! anything is known only at run time: the kernel may not count, or may not allow io_uring. Then the
-//! test says so and passes.
+//! The server is a child process, without the privilege that lifts the limit. Whether a test can
+//! show anything is known only at run time: the kernel may not count, or may not allow io_uring.
+//! Then the test says so and passes.
 #![cfg(target_os = "linux")]
 
 use peregrine::prelude::*;

@@ -7,8 +7,8 @@
 //! (RFC 9110 calls 413 "Content Too Large", the `http` crate "Payload Too Large") and the places
 //! where a body is cut into chunks.
 //!
-//! `cargo test -p peregrine-ecosystem-tests --test it -- --ignored axum_behaviour` writes the table in
-//! `docs/results/axum-behaviour`.
+//! `cargo test -p peregrine-ecosystem-tests --test it -- --ignored axum_behaviour` writes the table
+//! in `docs/results/axum-behaviour`.
 #![cfg(unix)]
 
 mod bodies;
