@@ -1,7 +1,4 @@
 //! Connections: bytes get through, whole and in order, whatever happens to futures and peers.
-#![cfg(target_os = "linux")]
-
-mod common;
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -12,7 +9,9 @@ use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
 
-use common::{echo, echo_all, finish, join, pattern, pause, read, send, tcp, until, worker};
+use crate::harness::{
+    echo, echo_all, finish, join, pattern, pause, read, send, tcp, until, worker,
+};
 use peregrine_driver::{Address, Driver, Listener, Options, Socket, Stream};
 use peregrine_driver_uring::{Uring, UringStream};
 

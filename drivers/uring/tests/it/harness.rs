@@ -1,6 +1,4 @@
 //! What the tests of this driver share.
-#![allow(dead_code, reason = "each test file uses a part of this")]
-#![allow(clippy::unwrap_used, reason = "these are parts of tests")]
 
 use std::cell::Cell;
 use std::future::Future;

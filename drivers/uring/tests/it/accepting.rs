@@ -1,8 +1,4 @@
 //! Listening sockets: who takes a connection, how many, and what stays as it was.
-#![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, reason = "these are tests")]
-
-mod common;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,7 +7,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use common::{PATIENCE, echo, join, pause, tcp, worker};
+use crate::harness::{PATIENCE, echo, join, pause, tcp, worker};
 use peregrine_driver::{Driver, Listener, Options, Socket, Stream};
 use socket2::SockRef;
 

@@ -1,7 +1,4 @@
 //! Buffers run out, peers do not read, peers send too much: nothing is lost and nothing grows.
-#![cfg(target_os = "linux")]
-
-mod common;
 
 use std::cell::Cell;
 use std::io::{ErrorKind, Read, Write};
@@ -12,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{echo_all, join, pattern, pause, read, send, tcp, until, worker};
+use crate::harness::{PATIENCE, echo_all, join, pattern, pause, read, send, tcp, until, worker};
 use peregrine_driver::{Driver, Listener, Options, Socket, Stream};
 
 #[test]
@@ -199,10 +196,10 @@ fn what_a_dropped_stream_was_doing_ends() {
     let mut clients = Vec::new();
     for _ in 0..20 {
         let client = TcpStream::connect(address).unwrap();
-        client.set_read_timeout(Some(common::PATIENCE)).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
         clients.push(client);
     }
-    hears.recv_timeout(common::PATIENCE).unwrap();
+    hears.recv_timeout(PATIENCE).unwrap();
     for mut client in clients {
         // The server's end is closed, so that this ends.
         let mut buffer = vec![0; 1 << 20];

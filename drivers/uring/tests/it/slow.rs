@@ -1,8 +1,4 @@
 //! Peers that read slowly or not at all: what the kernel holds for them, and how it lets go of it.
-#![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, reason = "these are tests")]
-
-mod common;
 
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
@@ -10,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::sync::mpsc;
 use std::thread;
 
-use common::{PATIENCE, join, pause, send, tcp, until, worker};
+use crate::harness::{PATIENCE, join, pause, send, tcp, until, worker};
 use peregrine_driver::{Driver, Listener, Options, Stream};
 use peregrine_driver_uring::{Uring, UringStream};
 

@@ -1,11 +1,8 @@
-//! Which CPU a worker is bound to. A process asks once which it may use, so that this is a process
-//! with one test.
-#![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, reason = "this is a test")]
+//! Which CPU a worker is bound to. The driver reads the CPUs that a process may use only once, so
+//! the test needs a process of its own.
 
-mod common;
-
-use common::{join, worker};
+use crate::harness::{join, worker};
+use crate::own_process;
 use peregrine_driver::Options;
 
 /// The CPUs of the calling thread.
@@ -25,6 +22,9 @@ fn contains(set: &libc::cpu_set_t, cpu: usize) -> bool {
 
 #[test]
 fn a_worker_is_bound_to_a_cpu_that_the_process_may_use() {
+    if own_process::delegate("affinity::a_worker_is_bound_to_a_cpu_that_the_process_may_use") {
+        return;
+    }
     let all = usable();
     let last = (0..8 * size_of::<libc::cpu_set_t>()).rfind(|&cpu| contains(&all, cpu)).unwrap();
     // SAFETY: a set of CPUs is an array of bits; all zero is the empty set.

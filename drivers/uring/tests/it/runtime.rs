@@ -1,7 +1,4 @@
 //! Tasks, time, and tokio on the ring's thread.
-#![cfg(target_os = "linux")]
-
-mod common;
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -12,7 +9,7 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
-use common::{PATIENCE, echo, join, pause, send, tcp, until, worker};
+use crate::harness::{PATIENCE, echo, join, pause, send, tcp, until, worker};
 use peregrine_driver::{Driver, Listener, Options, Stream};
 use peregrine_driver_uring::Uring;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,16 +1,10 @@
-//! Descriptors are counted for the whole process, so that these tests have one of their own and
-//! take turns in it.
-#![cfg(target_os = "linux")]
-
-mod common;
+//! Descriptors are counted for the whole process, so each test has a process of its own.
 
 use std::net::TcpStream;
-use std::sync::{Mutex, PoisonError};
 
-use common::{join, pause, read, send, tcp, until, worker};
+use crate::harness::{join, pause, read, send, tcp, until, worker};
+use crate::own_process;
 use peregrine_driver::{Driver, Listener, Options, Stream};
-
-static TURN: Mutex<()> = Mutex::new(());
 
 fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("a process has a list").count()
@@ -18,7 +12,9 @@ fn open_descriptors() -> usize {
 
 #[test]
 fn every_descriptor_is_closed() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    if own_process::delegate("descriptors::every_descriptor_is_closed") {
+        return;
+    }
     // The first runtime of a process opens what all of them share, such as tokio's pipe for signals.
     join(worker(Options::default(), |_| async {}));
     let base = open_descriptors();
@@ -63,7 +59,9 @@ fn every_descriptor_is_closed() {
 
 #[test]
 fn accepting_survives_the_lack_of_descriptors() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    if own_process::delegate("descriptors::accepting_survives_the_lack_of_descriptors") {
+        return;
+    }
     let (socket, address) = tcp();
     join(worker(Options::default(), move |driver| async move {
         let listener = driver.listen(socket).unwrap();
