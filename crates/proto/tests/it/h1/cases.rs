@@ -6,7 +6,7 @@
 //! complete, and `answer: unwanted` wants no content besides. `connection: plain` is one without TLS.
 //! Every case ends with the peer's end, whose event may be left out if it is `closed`.
 
-use crate::play::{Answer, Server, play};
+use super::play::{Answer, Server, play};
 use crate::script::{Case, parse, unescape};
 use peregrine_proto::Limits;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! One property for all: any cut of the same bytes gives the same events.
 
-use crate::cases::{limits, requests, server};
-use crate::play::{Answer, Server, play};
+use super::cases::{limits, requests, server};
+use super::play::{Answer, Server, play};
 use peregrine_proto::Limits;
 use proptest::prelude::*;
 

@@ -1,7 +1,5 @@
 //! HTTP/1 through the public types: table cases, cuts, an oracle, and responses that are read back.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod built;
 mod cases;
 mod cut;
@@ -10,4 +8,3 @@ mod play;
 mod reader;
 mod reread;
 mod responses;
-mod script;

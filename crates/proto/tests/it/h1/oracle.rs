@@ -1,6 +1,6 @@
 //! What we accept, another parser accepts, with the same method, target, version, and fields.
 
-use crate::cases::requests;
+use super::cases::requests;
 use peregrine_proto::h1::{Connection, Event};
 use peregrine_proto::{HeadIndex, Limits, Version};
 use proptest::prelude::*;

@@ -1,6 +1,6 @@
 //! Responses that were written are read back by a plain reader that shares no code with the writer.
 
-use crate::reader::{Field, read};
+use super::reader::{Field, read};
 use peregrine_proto::h1::{BodyMode, Connection, Event, ResponseLength};
 use peregrine_proto::{Date, HeadIndex, Limits};
 use proptest::prelude::*;

@@ -1,6 +1,6 @@
 //! Attacks that end or are bounded, and heavy honest use that is served.
 
-use crate::wire;
+use super::wire;
 use peregrine_proto::h1::ResponseLength;
 use peregrine_proto::h2::frame;
 use peregrine_proto::h2::{After, Code, Connection, Event, Limits, Next, Reject, StreamKey};

@@ -5,9 +5,9 @@
 //! with the peer's end, whose event may be left out if it is `closed`. Notes about what every connection
 //! begins with, `settings` and its acknowledgement after `hello`, are left out.
 
-use crate::play::{Answer, play};
+use super::play::{Answer, play};
+use super::wire;
 use crate::script::{Case, parse};
-use crate::wire;
 use peregrine_proto::h2::{Limits, Reject};
 use proptest::prelude::*;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! A server in miniature: feeds a connection, answers requests, and notes what happened.
 
+use super::wire::Reader;
 use crate::script::escape;
-use crate::wire::Reader;
 use peregrine_proto::h1::{BodyMode, ResponseLength};
 use peregrine_proto::h2::{After, Cause, Connection, Event, Limits, Next, Request, StreamKey};
 use peregrine_proto::{BodyLength, Date, HeadIndex};

@@ -1,6 +1,6 @@
 //! What the server sends: responses, their order, windows, and the ends of streams and connections.
 
-use crate::wire::{self, Reader};
+use super::wire::{self, Reader};
 use peregrine_proto::h1::{BodyMode, ResponseLength};
 use peregrine_proto::h2::{
     After, Cause, Code, Connection, Event, Limits, Next, Request, StreamKey, Waiting,

@@ -1,7 +1,5 @@
 //! The PROXY protocol through the public types: tables, and any cut of the same bytes.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod wire;
 
 use peregrine_proto::proxy::{Addresses, Header, Received, Reject, Ssl, kind, receive};

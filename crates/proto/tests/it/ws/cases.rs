@@ -5,8 +5,8 @@
 //! `play.rs` notes it. Every case ends with the peer's end, and `end` may be left out if it is
 //! `error(connectionlost)` or `close`.
 
-use crate::notation;
-use crate::play::{Way, play};
+use super::notation;
+use super::play::{Way, play};
 use crate::script::{Case, escape, parse, unescape};
 use peregrine_proto::ws::{Limits, Reject};
 use proptest::prelude::*;

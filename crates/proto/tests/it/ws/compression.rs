@@ -1,7 +1,7 @@
 //! permessage-deflate: messages that are compressed on one end and inflated on the other, and bombs.
 
-use crate::inflater::Inflater;
-use crate::notation::{self, MASK};
+use super::inflater::Inflater;
+use super::notation::{self, MASK};
 use flate2::write::DeflateEncoder;
 use peregrine_proto::ws::frame::{self, Opcode, flag};
 use peregrine_proto::ws::{

@@ -2,8 +2,8 @@
 //! as its codec decides it. Each test says the section; the endpoint echoes messages, as that suite
 //! wants.
 
-use crate::inflater::Inflater;
-use crate::notation::{self, MASK, lines};
+use super::inflater::Inflater;
+use super::notation::{self, MASK, lines};
 use peregrine_proto::ws::{Connection, Content, Event, Limits, Next, Role};
 
 /// Limits under which the longest messages of the suite are taken.

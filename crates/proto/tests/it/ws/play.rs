@@ -1,7 +1,7 @@
 //! An endpoint in miniature: feeds a connection, and notes what happened.
 
-use crate::inflater::Inflater;
-use crate::notation::{self, MASK};
+use super::inflater::Inflater;
+use super::notation::{self, MASK};
 use crate::script::escape;
 use peregrine_proto::ws::{Connection, Event, Kind, Limits, Next, Role};
 

@@ -1,6 +1,6 @@
 //! What is sent, and that the other end reads it.
 
-use crate::notation::{self, MASK};
+use super::notation::{self, MASK};
 use peregrine_proto::ws::{
     Close, CloseCode, Connection, Content, Event, Limits, Next, Reject, Role, Unsent, Waiting,
     frame,
