@@ -66,7 +66,7 @@ the application has 10 faults:
   Path argument and the pattern agree
   GET /post/{user}/{id} (+11) takes `post` from the path, but its pattern has 2: user, id; make \
   the Path argument and the pattern agree
-  POST /projects/{project}/events (+7) needs State<&build::Database>; add .state(...) to the App
+  POST /projects/{project}/events (+7) needs State<&it::build::Database>; add .state(...) to the App
   the middleware (+8) needs State<u64>; add .state(...) to the App
   the fallback of `/` (+13) needs State<i8>; add .state(...) to the App
 ";

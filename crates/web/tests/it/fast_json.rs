@@ -1,5 +1,4 @@
 //! `FastJson` beside `Json`: what one takes the other takes, as the same value.
-#![cfg(feature = "fast-json")]
 
 use peregrine_web::App;
 use peregrine_web::extract::{FastJson, Json};

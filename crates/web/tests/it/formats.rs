@@ -1,10 +1,4 @@
 //! Content in other forms than JSON, and bodies as streams.
-#![cfg(all(
-    feature = "cbor",
-    feature = "fast-json",
-    feature = "message-pack",
-    feature = "protobuf"
-))]
 
 use futures_core::Stream;
 use peregrine_web::extract::{Accept, Cbor, FastJson, Json, MessagePack, Protobuf};
