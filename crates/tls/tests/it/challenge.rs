@@ -1,10 +1,7 @@
 //! Connections by which names are checked: they have a configuration of their own, whatever that of clients is.
-#![expect(clippy::unwrap_used, reason = "a test ends where it is surprised")]
 
-mod peer;
-
-use peer::{
-    BOTH_VERSIONS, Failure, Identity, Pair, TLS12, TLS13, TrustsAnything, client_config, der,
+use crate::peer::{
+    self, BOTH_VERSIONS, Failure, Identity, Pair, TLS12, TLS13, TrustsAnything, client_config, der,
     identity, shown,
 };
 use peregrine_tls::rustls::crypto::aws_lc_rs;

@@ -1,9 +1,6 @@
 //! Clients with certificates: who they are, and who is refused.
-#![expect(clippy::unwrap_used, reason = "a test ends where it is surprised")]
 
-mod peer;
-
-use peer::{Authority, BOTH_VERSIONS, Identity, Pair, TLS12, TLS13, der, identity};
+use crate::peer::{Authority, BOTH_VERSIONS, Identity, Pair, TLS12, TLS13, der, identity};
 use peregrine_tls::rustls::{
     AlertDescription, ClientConfig, Error, RootCertStore, SupportedProtocolVersion,
 };

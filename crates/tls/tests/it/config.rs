@@ -1,9 +1,6 @@
 //! What a user can get wrong, and how it is explained.
-#![expect(clippy::unwrap_used, reason = "a test ends where it is surprised")]
 
-mod peer;
-
-use peer::{
+use crate::peer::{
     BOTH_VERSIONS, Failure, Pair, TLS13, client_config, identity, identity_with, lenient_client,
 };
 use peregrine_tls::rustls::crypto::aws_lc_rs::{self, cipher_suite};

@@ -1,9 +1,9 @@
 //! What client and server agree on.
 
-mod peer;
-
-use peer::{BOTH_VERSIONS, Failure, Pair, TLS12, TLS13, client_config, identity, identity_with};
-use peer::{lenient_client, server_and_client};
+use crate::peer::{
+    BOTH_VERSIONS, Failure, Pair, TLS12, TLS13, client_config, identity, identity_with,
+};
+use crate::peer::{lenient_client, server_and_client};
 use peregrine_tls::rustls::crypto::aws_lc_rs::cipher_suite as suite;
 use peregrine_tls::rustls::{AlertDescription, Error};
 use peregrine_tls::{Facts, Received, Reject, SendError, Tls, Version};

@@ -1,9 +1,6 @@
 //! Peers that speak no TLS, or speak it to do harm.
-#![expect(clippy::unwrap_used, reason = "a test ends where it is surprised")]
 
-mod peer;
-
-use peer::{BOTH_VERSIONS, Pair, TLS13, server_and_client};
+use crate::peer::{BOTH_VERSIONS, Pair, TLS13, server_and_client};
 use peregrine_tls::rustls::{AlertDescription, InvalidMessage, PeerIncompatible};
 use peregrine_tls::{
     HANDSHAKE_BYTES_MAX, PLAIN_HTTP_REPLY, Received, Reject, SendError, Tls, fuzz_one,

@@ -1,9 +1,6 @@
 //! Which hosts a connection is for.
-#![expect(clippy::unwrap_used, reason = "a test ends where it is surprised")]
 
-mod peer;
-
-use peer::{BOTH_VERSIONS, Identity, Pair, client_config, identity};
+use crate::peer::{BOTH_VERSIONS, Identity, Pair, client_config, identity};
 use peregrine_tls::Tls;
 use peregrine_tls::rustls::ClientConfig;
 use std::sync::Arc;

@@ -1,9 +1,6 @@
 //! Keys wear out: after so many records they are renewed, or the connection ends.
-#![expect(clippy::unwrap_used, reason = "a test ends where it is surprised")]
 
-mod peer;
-
-use peer::{Pair, identity, lenient_client};
+use crate::peer::{Pair, identity, lenient_client};
 use peregrine_tls::rustls::crypto::aws_lc_rs::{self, cipher_suite};
 use peregrine_tls::rustls::crypto::{CipherSuiteCommon, CryptoProvider};
 use peregrine_tls::rustls::server::ResolvesServerCert;

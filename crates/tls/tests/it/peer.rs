@@ -1,6 +1,4 @@
 //! The other end of the line: clients made by rustls, honest ones and forgers.
-#![expect(clippy::unwrap_used, reason = "a test ends where it is surprised")]
-#![allow(dead_code, reason = "each suite uses a part of it")]
 
 use peregrine_tls::rustls::crypto::aws_lc_rs;
 use peregrine_tls::rustls::crypto::cipher::{MessageEncrypter, OutboundPlainMessage};

@@ -1,9 +1,6 @@
 //! What happens once the handshake is done: data, cuts, key updates, ends.
-#![expect(clippy::unwrap_used, reason = "a test ends where it is surprised")]
 
-mod peer;
-
-use peer::{BOTH_VERSIONS, Pair, TLS12, TLS13};
+use crate::peer::{self, BOTH_VERSIONS, Pair, TLS12, TLS13};
 use peregrine_tls::rustls::{AlertDescription, ContentType, Error, InvalidMessage, PeerMisbehaved};
 use peregrine_tls::{HANDSHAKE_BYTES_MAX, RECORD_PLAIN_BYTES_MAX, Received, Reject, SendError};
 use proptest::prelude::*;

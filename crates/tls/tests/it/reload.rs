@@ -1,9 +1,8 @@
 //! What changes while the server runs: everything that is good, as a whole, and nothing that is not.
-#![expect(clippy::unwrap_used, reason = "a test ends where it is surprised")]
 
-mod peer;
-
-use peer::{Authority, BOTH_VERSIONS, Identity, Pair, der, identity, lenient_client, shown};
+use crate::peer::{
+    self, Authority, BOTH_VERSIONS, Identity, Pair, der, identity, lenient_client, shown,
+};
 use peregrine_tls::rustls::ClientConfig;
 use peregrine_tls::rustls::crypto::aws_lc_rs::cipher_suite as suite;
 use peregrine_tls::{Certificate, StapleFault, TicketKeys, Tls, TlsError, Warning};

@@ -1,9 +1,6 @@
 //! What a scanner for weak TLS asks, by hellos made by hand: no library of today would send them.
-#![expect(clippy::unwrap_used, reason = "a test ends where it is surprised")]
 
-mod peer;
-
-use peer::{Identity, Pair, TLS12, TLS13, client_config, identity};
+use crate::peer::{Identity, Pair, TLS12, TLS13, client_config, identity};
 use peregrine_tls::rustls::ContentType;
 use peregrine_tls::{Received, Reject, Tls, TlsError, Version};
 

@@ -1,9 +1,6 @@
 //! Every event in every stage of a session, the senseless ones included.
-#![expect(clippy::unwrap_used, reason = "a test ends where it is surprised")]
 
-mod peer;
-
-use peer::{Forger, Pair, TLS13, server_and_client};
+use crate::peer::{Forger, Pair, TLS13, server_and_client};
 use peregrine_tls::rustls::ContentType;
 use peregrine_tls::{Received, Session, Tls};
 use std::fmt::Write;
