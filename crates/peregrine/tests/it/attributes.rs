@@ -1,5 +1,4 @@
 //! Handlers with attributes, whatever they are called.
-#![cfg(feature = "macros")]
 
 use peregrine::macros::{get, on};
 use peregrine::prelude::*;
