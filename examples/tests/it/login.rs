@@ -1,5 +1,4 @@
 //! The example `login` with a provider of OpenID Connect that this test is.
-#![cfg(unix)]
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

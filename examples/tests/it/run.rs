@@ -1,5 +1,4 @@
 //! Every example starts, answers, and ends on SIGTERM with nothing cut.
-#![cfg(unix)]
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};

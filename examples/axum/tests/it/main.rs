@@ -22,6 +22,8 @@ mod metrics;
 mod multipart;
 mod multipart_form;
 mod print_request_response;
+#[cfg(unix)]
+mod program;
 mod request_id;
 mod reverse_proxy;
 mod same_answers;

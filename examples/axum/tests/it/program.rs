@@ -1,5 +1,4 @@
 //! The program serves what it is asked for, and says what it cannot.
-#![cfg(unix)]
 
 use peregrine_axum_examples::catalogue::EXAMPLES;
 use rustix::process::{Pid, Signal, kill_process};
@@ -48,7 +47,7 @@ fn help_tells_where_it_listens() {
 
 #[test]
 fn the_table_for_readers_is_the_list() {
-    let table = include_str!("../README.md");
+    let table = include_str!("../../README.md");
     for example in EXAMPLES {
         let (name, shows) = (example.name, example.shows);
         let row = format!("| [{name}](src/{}.rs) | {shows} |", name.replace('-', "_"));
