@@ -12,28 +12,28 @@
 mod connection;
 pub mod corpus;
 mod h2;
-#[path = "../../crates/proto/tests/h2/play.rs"]
+#[path = "../../crates/proto/tests/it/h2/play.rs"]
 mod h2_play;
-#[path = "../../crates/proto/tests/ws/inflater.rs"]
+#[path = "../../crates/proto/tests/it/ws/inflater.rs"]
 mod inflater;
 pub mod mutate;
-#[path = "../../crates/proto/tests/ws/notation.rs"]
+#[path = "../../crates/proto/tests/it/ws/notation.rs"]
 mod notation;
-#[path = "../../crates/proto/tests/h1/play.rs"]
+#[path = "../../crates/proto/tests/it/h1/play.rs"]
 mod play;
 mod proxy;
-#[path = "../../crates/proto/tests/proxy/wire.rs"]
+#[path = "../../crates/proto/tests/it/proxy/wire.rs"]
 mod proxy_wire;
-#[path = "../../crates/proto/tests/h1/reader.rs"]
+#[path = "../../crates/proto/tests/it/h1/reader.rs"]
 mod reader;
 mod response;
-#[path = "../../crates/proto/tests/h1/script.rs"]
+#[path = "../../crates/proto/tests/it/script.rs"]
 mod script;
 mod trace;
-#[path = "../../crates/proto/tests/h2/wire.rs"]
+#[path = "../../crates/proto/tests/it/h2/wire.rs"]
 mod wire;
 mod ws;
-#[path = "../../crates/proto/tests/ws/play.rs"]
+#[path = "../../crates/proto/tests/it/ws/play.rs"]
 mod ws_play;
 
 pub use connection::{body, head};

@@ -10,7 +10,7 @@ use peregrine::{Limits, ProxyProtocol, TrustedProxies};
 use peregrine_proto::proxy::kind;
 use std::time::Duration;
 
-#[path = "../../../crates/proto/tests/proxy/wire.rs"]
+#[path = "../../../crates/proto/tests/it/proxy/wire.rs"]
 pub(super) mod header;
 
 use header::{binary, line, proxied, ssl, value};

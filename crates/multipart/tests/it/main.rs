@@ -1,0 +1,4 @@
+//! The parser of forms, and forms in handlers.
+
+mod forms;
+mod parser;

@@ -1,0 +1,35 @@
+//! Handlers with attributes, whatever they are called.
+
+use peregrine::macros::{get, on};
+use peregrine::prelude::*;
+use peregrine::web::guard;
+
+/// The name that the code of the attribute has for what it adds to.
+#[get("/scope")]
+async fn scope() -> &'static str {
+    "scope"
+}
+
+#[on(Method::PUT, "/{handler}", name = "handler", guard = guard::has_query("a"), guard = guard::has_query("b"))]
+fn handler(Path(name): Path<String>) -> String {
+    name
+}
+
+#[test]
+fn a_handler_may_have_any_name() {
+    let client = App::new().add((scope, handler)).test();
+    assert_eq!(client.get("/scope").send_now().text(), "scope");
+    assert_eq!(client.put("/x?a&b").send_now().text(), "x");
+    assert_eq!(client.put("/x?a").send_now().status(), 404);
+}
+
+#[test]
+fn a_handlers_name_stands_in_nobodys_way() {
+    struct Handler {
+        handler: u8,
+    }
+    let scope = 1;
+    let Handler { handler } = Handler { handler: 2 };
+    let sum = |scope: u8, handler: u8| scope + handler;
+    assert_eq!(sum(scope, handler), 3);
+}

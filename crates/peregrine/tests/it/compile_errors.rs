@@ -1,0 +1,112 @@
+//! What the compiler says about a handler or a middleware that is none must name the culprit and the
+//! remedy.
+//!
+//! Each `compile_errors/*.rs` is compiled against this crate, as a user's program is. Beside it
+//! stands a `.stderr` file with phrases, one on a line, all of which must occur in what the compiler
+//! says. They are phrases and not the whole text because the rest belongs to the compiler and changes
+//! with it. A case without such a file must compile, which shows that the others fail for their own
+//! reason.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+#[test]
+fn the_compiler_names_the_culprit_and_the_remedy() {
+    let libraries = Libraries::check_all();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/compile_errors");
+    let mut cases = Vec::new();
+    for entry in fs::read_dir(folder).expect("the cases are there") {
+        let case = entry.expect("readable").path();
+        if case.extension().is_some_and(|extension| extension == "rs") {
+            cases.push(case);
+        }
+    }
+    assert!(cases.len() >= 20, "only {} cases were found", cases.len());
+    let (next, complaints) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let complaint = libraries.check(case);
+                    complaints.lock().expect("no thread panicked").extend(complaint);
+                }
+            });
+        }
+    });
+    let complaints = complaints.into_inner().expect("no thread panicked");
+    assert!(complaints.is_empty(), "{}", complaints.join("\n\n"));
+}
+
+/// What a case is compiled against.
+struct Libraries {
+    /// Where to find each crate that a case may name.
+    named: BTreeMap<String, PathBuf>,
+    /// The folder with all that these need.
+    folder: PathBuf,
+}
+
+impl Libraries {
+    /// Has Cargo type-check what the cases need and report the files. That is quick: no code is
+    /// generated, and the features are only those that the cases use.
+    fn check_all() -> Self {
+        // The test is `<target>/<profile>/deps/<name>`.
+        let test = env::current_exe().expect("a test is a file");
+        let target = test.ancestors().nth(3).expect("three folders up");
+        let output = Command::new(env!("CARGO"))
+            .args(["check", "--offline", "--package", "peregrine", "--lib"])
+            .args(["--no-default-features", "--features", "openapi,serde/derive"])
+            .arg("--message-format=json")
+            .arg("--target-dir")
+            .arg(target)
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .expect("cargo started this test, so it is there");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let named: BTreeMap<String, PathBuf> = String::from_utf8(output.stdout)
+            .expect("cargo writes UTF-8")
+            .lines()
+            .filter_map(|line| library(&serde_json::from_str(line).ok()?))
+            .collect();
+        Self { named, folder: target.join("debug/deps") }
+    }
+
+    /// Compiles one case; `Some` says what is wrong.
+    fn check(&self, case: &Path) -> Option<String> {
+        let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+        rustc.args(["--edition=2024", "--crate-type=lib", "--emit=metadata", "--color=never"]);
+        let name = case.file_name().expect("a case is a file").to_string_lossy().into_owned();
+        rustc
+            .arg("-o")
+            .arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join(&name).with_extension("rmeta"));
+        rustc.arg("-L").arg(format!("dependency={}", self.folder.display()));
+        for name in ["peregrine", "serde"] {
+            rustc.arg("--extern").arg(format!("{name}={}", self.named[name].display()));
+        }
+        let output = rustc.arg(case).output().expect("the compiler is there");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let Ok(phrases) = fs::read_to_string(case.with_extension("stderr")) else {
+            return (!output.status.success()).then(|| format!("{name} should compile:\n{said}"));
+        };
+        if output.status.success() {
+            return Some(format!("{name} compiles, but should not"));
+        }
+        let absent: Vec<_> = phrases.lines().filter(|phrase| !said.contains(phrase)).collect();
+        let absent = absent.join("\n");
+        (!absent.is_empty()).then(|| format!("{name} should say\n{absent}\nbut says\n{said}"))
+    }
+}
+
+/// The name and the file of a library that cargo tells of.
+fn library(message: &Value) -> Option<(String, PathBuf)> {
+    let name = message.pointer("/target/name")?.as_str()?;
+    let mut files = message.get("filenames")?.as_array()?.iter().filter_map(Value::as_str);
+    let file = files.find(|file| file.ends_with(".rmeta"))?;
+    Some((name.to_owned(), file.into()))
+}

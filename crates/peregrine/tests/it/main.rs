@@ -1,0 +1,6 @@
+//! What users of the crate see: attributes, features, and compile errors.
+
+#[cfg(feature = "macros")]
+mod attributes;
+mod compile_errors;
+mod features;

@@ -1,0 +1,98 @@
+//! What we accept, another parser accepts, with the same method, target, version, and fields.
+
+use super::cases::requests;
+use peregrine_proto::h1::{Connection, Event};
+use peregrine_proto::{HeadIndex, Limits, Version};
+use proptest::prelude::*;
+
+/// Compares the parsers on the head at the start of `bytes`. Returns whether we accepted it.
+fn compare(bytes: &[u8]) -> Result<bool, TestCaseError> {
+    let limits = Limits { fields_max: 40, ..Limits::DEFAULT };
+    let mut head = HeadIndex::new();
+    let (used, event) = Connection::new(&limits).receive(&limits, bytes, &mut head);
+    let Event::Head(framing) = event else { return Ok(false) };
+    let mut bytes = bytes[usize::from(framing.skip)..used].to_vec();
+    // The oracle knows no higher minor version than 1, which counts as 1 here.
+    let minor = usize::from(head.target.end) + " HTTP/1.".len();
+    bytes[minor] = if head.version == Version::Http10 { b'0' } else { b'1' };
+    let bytes = bytes.as_slice();
+    let mut fields = [httparse::EMPTY_HEADER; 40];
+    let mut reference = httparse::Request::new(&mut fields);
+    let status = reference.parse(bytes);
+    prop_assert_eq!(status, Ok(httparse::Status::Complete(bytes.len())));
+    prop_assert_eq!(reference.method.map(str::as_bytes), Some(head.method_span.of(bytes)));
+    prop_assert_eq!(reference.path.map(str::as_bytes), Some(head.target.of(bytes)));
+    prop_assert_eq!(reference.version, Some(u8::from(head.version == Version::Http11)));
+    prop_assert_eq!(reference.headers.len(), head.fields.len());
+    for (theirs, ours) in reference.headers.iter().zip(&head.fields) {
+        prop_assert_eq!(theirs.name.as_bytes(), ours.name.of(bytes));
+        prop_assert_eq!(theirs.value, ours.value.of(bytes));
+    }
+    Ok(true)
+}
+
+/// A head that is mostly right.
+fn generated() -> impl Strategy<Value = Vec<u8>> {
+    let name = prop_oneof![
+        prop::sample::select(vec!["Accept", "cookie", "x-a", "User-Agent", "Content-Type", "te"])
+            .prop_map(str::to_owned),
+        "[!#$%&'*+.^_`|~0-9A-Za-z-]{1,24}",
+    ];
+    let value = prop_oneof![
+        4 => "[ -~\t]{0,40}".prop_map(String::into_bytes),
+        1 => proptest::collection::vec(any::<u8>(), 0..6),
+    ];
+    let space = prop::sample::select(vec!["", " ", "\t", "  "]);
+    let field = (name, space.clone(), value, space);
+    let line = (
+        prop::sample::select(vec!["GET", "POST", "PATCH", "X-Y"]),
+        "/[a-z0-9/%.?=&-]{0,60}",
+        prop::sample::select(vec!["HTTP/1.1", "HTTP/1.0", "HTTP/1.1", "HTTP/2.0"]),
+    );
+    (line, proptest::collection::vec(field, 0..12)).prop_map(
+        |((method, target, version), fields)| {
+            let mut head = format!("{method} {target} {version}\r\nHost: a\r\n").into_bytes();
+            for (name, before, value, after) in fields {
+                head.extend_from_slice(format!("{name}:{before}").as_bytes());
+                head.extend_from_slice(&value);
+                head.extend_from_slice(format!("{after}\r\n").as_bytes());
+            }
+            head.extend_from_slice(b"\r\n");
+            head
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_we_accept_the_oracle_accepts_with_equal_fields(bytes in generated()) {
+        compare(&bytes)?;
+    }
+
+    #[test]
+    fn what_we_accept_of_changed_heads_the_oracle_accepts(
+        bytes in generated(),
+        at: prop::sample::Index,
+        byte: u8,
+    ) {
+        let mut bytes = bytes;
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        compare(&bytes)?;
+    }
+}
+
+#[test]
+fn the_oracle_agrees_with_the_cases_that_are_accepted() {
+    let mut accepted = 0;
+    for (file, case) in requests() {
+        let name = case.text("case").unwrap();
+        match compare(&case.bytes("send")) {
+            Ok(was) => accepted += usize::from(was),
+            Err(error) => panic!("{file}: {name}: {error}"),
+        }
+    }
+    assert!(accepted > 100, "only {accepted} were accepted");
+}

@@ -1,0 +1,575 @@
+//! What the server sends: responses, their order, windows, and the ends of streams and connections.
+
+use super::wire::{self, Reader};
+use peregrine_proto::h1::{BodyMode, ResponseLength};
+use peregrine_proto::h2::{
+    After, Cause, Code, Connection, Event, Limits, Next, Request, StreamKey, Waiting,
+};
+use peregrine_proto::{Date, HeadIndex, Known};
+
+/// A connection whose client is a test.
+struct Pair {
+    limits: Limits,
+    connection: Connection,
+    reader: Reader,
+    bytes: Vec<u8>,
+    head: HeadIndex,
+    out: Vec<u8>,
+}
+
+const GET: &str = "+end :method=GET :scheme=http :path=/ :authority=a";
+const POST: &str = ":method=POST :scheme=http :path=/ :authority=a";
+
+impl Pair {
+    fn new(limits: Limits) -> Self {
+        let mut out = Vec::new();
+        let connection = Connection::new(&limits, &mut out);
+        let (reader, bytes, head) = (Reader::new(), Vec::new(), HeadIndex::new());
+        let mut this = Self { limits, connection, reader, bytes, head, out };
+        this.written();
+        this.send(&["hello", "settings-ack"]);
+        this.written();
+        this
+    }
+
+    /// Sends lines and returns what they mean, but for data and settings.
+    fn send(&mut self, lines: &[&str]) -> Vec<Event> {
+        let bytes = wire::bytes(lines.iter());
+        let (mut at, mut events) = (0, Vec::new());
+        loop {
+            let (used, event) = self.connection.receive(
+                &self.limits,
+                &bytes[at..],
+                &mut self.bytes,
+                &mut self.head,
+                &mut self.out,
+            );
+            self.connection.check();
+            at += used;
+            match event {
+                Event::NeedInput | Event::Closed => return events,
+                Event::Settings | Event::Data { .. } => {}
+                event => events.push(event),
+            }
+        }
+    }
+
+    /// Sends a request and returns its stream.
+    fn request(&mut self, id: u32, rest: &str) -> StreamKey {
+        match self.send(&[&format!("headers {id} {rest}")]).as_slice() {
+            [Event::Request(Request { stream, .. })] => *stream,
+            events => panic!("{events:?}"),
+        }
+    }
+
+    fn respond(&mut self, stream: StreamKey, length: ResponseLength) -> BodyMode {
+        let date = Date::from_unix_seconds(0);
+        let out = &mut self.out;
+        let mode = self.connection.respond(&self.limits, stream, 200, [], length, &date, out);
+        self.connection.check();
+        mode
+    }
+
+    /// Responds with so many bytes, all of them at hand.
+    fn offer(&mut self, stream: StreamKey, bytes: u64) {
+        self.respond(stream, ResponseLength::Exact(bytes));
+        self.connection.offer(stream);
+        self.connection.check();
+    }
+
+    fn data(&mut self, stream: StreamKey, data: &[u8], after: After) -> usize {
+        let taken = self.connection.send_data(&self.limits, stream, data, after, &mut self.out);
+        self.connection.check();
+        taken
+    }
+
+    fn finish(&mut self, stream: StreamKey, trailers: &[(&[u8], &[u8])]) {
+        let trailers = trailers.iter().copied();
+        self.connection.finish(&self.limits, stream, trailers, &mut self.out);
+        self.connection.check();
+    }
+
+    /// Sends what is ready as long as there is room, 1,000 bytes at a time; returns the streams in order.
+    fn drive(&mut self, frames_max: usize) -> Vec<u32> {
+        let mut order = Vec::new();
+        while let Some(ready) =
+            self.connection.next_ready(&self.limits).filter(|_| order.len() < frames_max)
+        {
+            order.push(ready.stream.id());
+            let data = vec![b'x'; ready.bytes_max.min(1000)];
+            assert!(self.data(ready.stream, &data, After::More) > 0, "what is ready moves");
+        }
+        order
+    }
+
+    /// What was written since the last call, without the usual fields.
+    fn written(&mut self) -> Vec<String> {
+        let lines = self.reader.lines(&std::mem::take(&mut self.out));
+        let usual = " date=Thu, 01 Jan 1970 00:00:00 GMT";
+        lines.into_iter().map(|line| line.replace(usual, "")).collect()
+    }
+}
+
+#[test]
+fn the_server_says_what_it_takes_before_it_hears_anything() {
+    let mut out = Vec::new();
+    let _connection = Connection::new(&Limits::DEFAULT, &mut out);
+    assert_eq!(Reader::new().lines(&out), ["settings 3=128 6=32768 8=1 9=1", "window 0 983041"]);
+    let limits = Limits {
+        stream_window: 1 << 20,
+        frame_bytes_max: 1 << 15,
+        decoder_table_bytes_max: 0,
+        connect_protocol: false,
+        ..Limits::DEFAULT
+    };
+    out.clear();
+    let _connection = Connection::new(&limits, &mut out);
+    let settings = "settings 1=0 3=128 4=1048576 5=32768 6=32768 9=1";
+    assert_eq!(Reader::new().lines(&out)[0], settings);
+}
+
+#[test]
+fn a_reply_that_fits_is_head_and_content_in_one_go_and_closes_its_stream() {
+    let mut pair = Pair::new(Limits::DEFAULT);
+    let stream = pair.request(1, GET);
+    assert_eq!(pair.respond(stream, ResponseLength::Exact(2)), BodyMode::Exact(2));
+    assert_eq!(pair.connection.room(&pair.limits, stream), 16_384);
+    assert_eq!(pair.data(stream, b"hi and more", After::More), 2);
+    assert_eq!(pair.written(), ["headers 1 :status=200 content-length=2", "data 1 +end hi"]);
+    assert_eq!(pair.connection.streams_open(), 0);
+    assert_eq!(pair.connection.waiting(), Waiting::Idle);
+    // The key is of no more use, and does no harm.
+    assert_eq!(pair.data(stream, b"more", After::End), 0);
+    pair.finish(stream, &[]);
+    pair.connection.reset(stream, Code::CANCEL, &mut pair.out);
+    assert_eq!(pair.respond(stream, ResponseLength::Exact(2)), BodyMode::None);
+    assert!(pair.written().is_empty());
+}
+
+#[test]
+fn content_of_unknown_length_ends_with_its_last_piece_or_with_trailers() {
+    let mut pair = Pair::new(Limits::DEFAULT);
+    let [one, two, three] = [1, 3, 5].map(|id| pair.request(id, GET));
+    for stream in [one, two, three] {
+        assert_eq!(pair.respond(stream, ResponseLength::Unknown), BodyMode::Chunked);
+    }
+    pair.written();
+    pair.data(one, b"a", After::Wait);
+    pair.data(one, b"b", After::End);
+    assert_eq!(pair.written(), ["data 1 a", "data 1 +end b"]);
+    pair.data(two, b"a", After::Wait);
+    let trailers = [(&b"grpc-status"[..], &b"0"[..]), (b"content-length", b"1"), (b"a b", b"c")];
+    pair.finish(two, &trailers);
+    assert_eq!(pair.written(), ["data 3 a", "headers 3 +end grpc-status=0"]);
+    pair.finish(three, &[]);
+    assert_eq!(pair.written(), ["data 5 +end"]);
+    assert_eq!(pair.connection.streams_open(), 0);
+}
+
+#[test]
+fn a_response_shorter_than_it_says_is_reset() {
+    let mut pair = Pair::new(Limits::DEFAULT);
+    let [one, two] = [1, 3].map(|id| pair.request(id, GET));
+    pair.respond(one, ResponseLength::Exact(5));
+    pair.data(one, b"abc", After::End);
+    pair.finish(two, &[]);
+    let expected = [
+        "headers 1 :status=200 content-length=5",
+        "data 1 abc",
+        "reset 1 INTERNAL_ERROR",
+        "reset 3 INTERNAL_ERROR",
+    ];
+    assert_eq!(pair.written(), expected);
+}
+
+#[test]
+fn fields_of_connections_are_left_out_and_names_are_in_lower_case() {
+    let mut pair = Pair::new(Limits::DEFAULT);
+    let stream = pair.request(1, GET);
+    let date = Date::from_unix_seconds(0);
+    let fields: [(&[u8], &[u8]); 11] = [
+        (b"Connection", b"close"),
+        (b"transfer-encoding", b"chunked"),
+        (b"Keep-Alive", b"5"),
+        (b"Proxy-Connection", b"close"),
+        (b"upgrade", b"a"),
+        (b"content-length", b"7"),
+        (b"X-Own", b" a\r\nb "),
+        (b"Date", b"now"),
+        (b"date", b"then"),
+        (b"not a token", b"a"),
+        (b":status", b"500"),
+    ];
+    let (limits, out) = (&pair.limits, &mut pair.out);
+    pair.connection.respond(limits, stream, 42, fields, ResponseLength::Exact(0), &date, out);
+    let expected = ["headers 1 +end :status=500 x-own=a  b date=now content-length=0"];
+    assert_eq!(pair.written(), expected);
+}
+
+#[test]
+fn responses_without_content_end_with_their_head() {
+    let cases = [
+        ("GET", 204, ResponseLength::Unknown, "headers 1 +end :status=204"),
+        ("GET", 304, ResponseLength::Exact(5), "headers 1 +end :status=304"),
+        ("GET", 205, ResponseLength::Exact(5), "headers 1 +end :status=205"),
+        ("HEAD", 205, ResponseLength::Exact(5), "headers 1 +end :status=205"),
+        ("HEAD", 200, ResponseLength::Exact(5), "headers 1 +end :status=200 content-length=5"),
+        ("HEAD", 200, ResponseLength::Unknown, "headers 1 +end :status=200"),
+        ("GET", 404, ResponseLength::Exact(0), "headers 1 +end :status=404"),
+        ("GET", 418, ResponseLength::Unknown, "headers 1 :status=418"),
+    ];
+    for (method, status, length, expected) in cases {
+        let mut pair = Pair::new(Limits::DEFAULT);
+        let stream = pair.request(1, &GET.replace("GET", method));
+        let (date, out) = (Date::from_unix_seconds(0), &mut pair.out);
+        pair.connection.respond(&pair.limits, stream, status, [], length, &date, out);
+        assert_eq!(pair.written(), [expected]);
+    }
+}
+
+#[test]
+fn interim_responses_come_before_the_final_one_and_100_only_where_it_is_waited_for() {
+    let mut pair = Pair::new(Limits::DEFAULT);
+    let one = pair.request(1, &format!("{POST} expect=100-continue"));
+    let hint = [(&b"link"[..], &b"</a>"[..])];
+    pair.connection.send_interim(one, 103, hint, &mut pair.out);
+    pair.connection.send_interim(one, 100, [], &mut pair.out);
+    pair.connection.send_interim(one, 100, [], &mut pair.out);
+    pair.connection.send_interim(one, 101, [], &mut pair.out);
+    assert_eq!(pair.written(), ["headers 1 :status=103 link=</a>", "headers 1 :status=100"]);
+    pair.respond(one, ResponseLength::Unknown);
+    pair.written();
+    pair.connection.send_interim(one, 103, hint, &mut pair.out);
+    let two = pair.request(3, GET);
+    pair.connection.send_interim(two, 100, [], &mut pair.out);
+    assert!(pair.written().is_empty());
+}
+
+#[test]
+fn a_block_longer_than_a_frame_goes_on_in_continuations() {
+    let mut pair = Pair::new(Limits::DEFAULT);
+    let stream = pair.request(1, GET);
+    let (date, long) = (Date::from_unix_seconds(0), vec![b'x'; 40_000]);
+    let fields = [(&b"x-long"[..], long.as_slice())];
+    let (limits, out) = (&pair.limits, &mut pair.out);
+    pair.connection.respond(limits, stream, 200, fields, ResponseLength::Exact(0), &date, out);
+    use peregrine_proto::h2::frame::{HEADER_BYTES, Header, Kind, flag};
+    let (mut kinds, mut block, mut rest) = (Vec::new(), Vec::new(), pair.out.as_slice());
+    while let Some(header) = Header::read(rest) {
+        kinds.push((header.kind, header.flags));
+        let (payload, after) = rest[HEADER_BYTES..].split_at(header.length as usize);
+        block.extend_from_slice(payload);
+        rest = after;
+    }
+    let expected = [
+        (Kind::Headers, flag::END_STREAM),
+        (Kind::Continuation, 0),
+        (Kind::Continuation, flag::END_HEADERS),
+    ];
+    assert_eq!(kinds, expected);
+    assert!(loona_hpack::Decoder::new().decode(&block).unwrap().iter().any(|f| f.1 == long));
+}
+
+#[test]
+fn the_more_urgent_goes_first_in_order_or_in_turns() {
+    let mut pair = Pair::new(Limits::DEFAULT);
+    let priorities = ["u=5", "u=1", "u=1", "u=3,i", "u=3,i", "u=0"];
+    let streams: Vec<_> = (0..)
+        .map(|at| 2 * at + 1)
+        .zip(priorities)
+        .map(|(id, priority)| pair.request(id, &format!("{GET} priority={priority}")))
+        .collect();
+    let alone = [true, true, false, false, false, true];
+    for (stream, alone) in streams.iter().zip(alone) {
+        // A reply at hand gets ahead of none that is as urgent.
+        assert_eq!(pair.connection.room(&pair.limits, *stream) > 0, alone, "{stream:?}");
+        pair.offer(*stream, 2000);
+    }
+    let order = pair.drive(usize::MAX);
+    assert_eq!(order, [11, 11, 3, 3, 5, 5, 7, 9, 7, 9, 1, 1]);
+    assert_eq!(pair.connection.streams_open(), 0);
+}
+
+#[test]
+fn responses_that_are_asked_for_in_order_are_sent_in_order_however_they_come() {
+    let mut pair = Pair::new(Limits::DEFAULT);
+    let streams = [1, 3, 5, 7].map(|id| pair.request(id, &format!("{GET} priority=u=3")));
+    for at in [2, 0, 3, 1] {
+        pair.offer(streams[at], 1000);
+    }
+    assert_eq!(pair.drive(usize::MAX), [1, 3, 5, 7]);
+    // Those that nobody has given a priority share.
+    let streams = [9, 11].map(|id| pair.request(id, GET));
+    for stream in streams {
+        pair.offer(stream, 2000);
+    }
+    assert_eq!(pair.drive(usize::MAX), [9, 11, 9, 11]);
+    // And neither kind keeps the other waiting.
+    let ordered = pair.request(13, &format!("{GET} priority=u=3"));
+    let shared = pair.request(15, GET);
+    pair.offer(ordered, 3000);
+    pair.offer(shared, 2000);
+    assert_eq!(pair.drive(usize::MAX), [13, 15, 13, 15, 13]);
+}
+
+#[test]
+fn a_priority_update_counts_before_the_request_and_after_it() {
+    let mut pair = Pair::new(Limits::DEFAULT);
+    pair.send(&["priority-update 3 u=7", "priority-update 3 u=0"]);
+    let [one, two] = [1, 3].map(|id| pair.request(id, &format!("{GET} priority=u=2")));
+    pair.offer(one, 2000);
+    pair.offer(two, 2000);
+    assert_eq!(pair.drive(1), [3]);
+    pair.send(&["priority-update 3 u=6"]);
+    assert_eq!(pair.drive(usize::MAX), [1, 1, 3]);
+}
+
+#[test]
+fn windows_of_streams_and_of_the_connection_hold_content_back() {
+    let mut pair = Pair::new(Limits::DEFAULT);
+    pair.send(&["settings 4=1500"]);
+    let [one, two] = [1, 3].map(|id| pair.request(id, GET));
+    pair.offer(one, 3000);
+    pair.offer(two, 100_000);
+    assert_eq!(pair.drive(usize::MAX), [1, 3, 1, 3]);
+    assert!(pair.connection.is_stalled(one) && pair.connection.is_stalled(two));
+    assert!(!pair.connection.is_blocked());
+    pair.send(&["window 1 500"]);
+    assert!(!pair.connection.is_stalled(one));
+    assert_eq!(pair.drive(usize::MAX), [1]);
+    // The initial window changes those of open streams too, and may make them negative.
+    pair.send(&["settings 4=1000", "window 1 499"]);
+    assert_eq!(pair.drive(usize::MAX), []);
+    pair.send(&["window 1 2"]);
+    assert_eq!(pair.drive(usize::MAX), [1]);
+    pair.send(&["settings 4=200000"]);
+    let left = 65_535 - 1500 - 1500 - 500 - 1;
+    let frames = pair.drive(usize::MAX).len();
+    assert!(frames >= left / 1000);
+    assert!(pair.connection.is_blocked(), "the connection's window is used up");
+    pair.send(&["window 0 100000"]);
+    assert!(!pair.drive(usize::MAX).is_empty());
+    assert_eq!(pair.connection.streams_open(), 0);
+}
+
+#[test]
+fn content_in_place_is_announced_with_its_frame() {
+    let mut pair = Pair::new(Limits::DEFAULT);
+    let stream = pair.request(1, GET);
+    pair.offer(stream, 20_000);
+    pair.out.clear();
+    let (limits, out) = (&pair.limits, &mut pair.out);
+    assert_eq!(pair.connection.announce(limits, stream, 20_000, false, out), 16_384);
+    assert_eq!(pair.out, [0, 0x40, 0, 0, 0, 0, 0, 0, 1]);
+    assert_eq!(pair.connection.next_ready(&pair.limits).unwrap().stream, stream);
+    let out = &mut pair.out;
+    assert_eq!(pair.connection.announce(&pair.limits, stream, 3616, false, out), 3616);
+    assert_eq!(pair.out[9..], [0, 0x0e, 0x20, 0, 1, 0, 0, 0, 1]);
+    assert_eq!(pair.connection.streams_open(), 0);
+}
+
+#[test]
+fn an_answer_before_the_end_of_its_request_ends_both_with_the_turn() {
+    let mut pair = Pair::new(Limits::DEFAULT);
+    let [one, two] = [1, 3].map(|id| pair.request(id, POST));
+    pair.respond(one, ResponseLength::Exact(0));
+    pair.respond(two, ResponseLength::Exact(0));
+    pair.written();
+    // What comes in the same turn still counts.
+    assert_eq!(pair.send(&["data 1 +end a"]), [Event::End { stream: one }]);
+    // As long as nothing comes, there is nothing to stop.
+    pair.connection.settle(&mut pair.out, |_| panic!("nothing came"));
+    pair.send(&["data 3 some"]);
+    let mut closed = Vec::new();
+    pair.connection.settle(&mut pair.out, |stream| closed.push(stream));
+    pair.connection.settle(&mut pair.out, |_| panic!("it is told once"));
+    pair.connection.check();
+    assert_eq!(closed, [two]);
+    assert_eq!(pair.written(), ["ping answered"]);
+    assert_eq!(pair.send(&["data 3 more"]), [], "nothing more is handed out");
+    assert_eq!(pair.connection.streams_open(), 1);
+    // A client that knows of the response and goes on all the same is told to stop.
+    assert_eq!(pair.send(&["ping-ack answered"]), []);
+    assert_eq!(pair.written(), ["reset 3 NO_ERROR"]);
+    // What was under way does no harm.
+    assert_eq!(pair.send(&["data 3 late", "headers 3 +end a=b"]), []);
+    assert_eq!(pair.connection.next(), Next::Receive);
+    // One that ends its request, or resets it, is not.
+    for line in ["data # +end", "reset # 8"] {
+        let id = if line == "reset # 8" { 7 } else { 5 };
+        let stream = pair.request(id, POST);
+        pair.send(&[&format!("data {id} some")]);
+        pair.respond(stream, ResponseLength::Exact(0));
+        pair.connection.settle(&mut pair.out, |_| {});
+        assert_eq!(pair.written().last().map(String::as_str), Some("ping answered"));
+        assert_eq!(pair.send(&[&line.replace('#', &id.to_string()), "ping-ack answered"]), []);
+        assert!(pair.written().is_empty());
+    }
+    assert_eq!(pair.connection.streams_open(), 0);
+}
+
+#[test]
+fn windows_for_the_client_open_when_half_of_them_was_consumed() {
+    let mut pair = Pair::new(Limits::DEFAULT);
+    let stream = pair.request(1, POST);
+    let piece = format!("data 1 {}", "x".repeat(16_000));
+    pair.send(&[&piece, &piece, &piece]);
+    assert_eq!(pair.written(), ["ping measure?"]);
+    pair.connection.consumed(stream, 16_000, &mut pair.out);
+    pair.connection.consumed(stream, 16_000, &mut pair.out);
+    assert!(pair.written().is_empty());
+    pair.connection.consumed(stream, 1000, &mut pair.out);
+    assert_eq!(pair.written(), ["window 1 33000"]);
+    // Nobody wants the rest: it counts as consumed.
+    pair.connection.discard_body(stream, &mut pair.out);
+    assert_eq!(pair.send(&[&piece, &piece, "data 1 +end a"]), []);
+    pair.connection.check();
+    assert_eq!(pair.connection.streams_open(), 1);
+    pair.respond(stream, ResponseLength::Exact(0));
+    assert_eq!(pair.connection.streams_open(), 0);
+}
+
+#[test]
+fn a_window_that_is_filled_within_a_round_trip_grows() {
+    let mut pair = Pair::new(Limits::DEFAULT);
+    let stream = pair.request(1, POST);
+    let piece = format!("data 1 {}", "x".repeat(16_000));
+    let mut increments = Vec::new();
+    for round in 0..60 {
+        pair.send(&[&piece]);
+        pair.connection.consumed(stream, 16_000, &mut pair.out);
+        for line in pair.written() {
+            if let Some(increment) = line.strip_prefix("window 1 ") {
+                increments.push(increment.parse::<u32>().unwrap());
+            }
+        }
+        if round % 10 == 9 {
+            pair.send(&["ping-ack measure?"]);
+        }
+    }
+    assert!(increments[0] < 65_535 && *increments.last().unwrap() > 65_535, "{increments:?}");
+}
+
+#[test]
+fn a_drain_tells_the_client_and_fixes_the_last_stream_a_round_trip_later() {
+    let mut pair = Pair::new(Limits::DEFAULT);
+    let one = pair.request(1, GET);
+    pair.connection.drain(&mut pair.out);
+    pair.connection.drain(&mut pair.out);
+    assert_eq!(pair.written(), ["go-away 2147483647 NO_ERROR", "ping go away?"]);
+    // It was under way.
+    let two = pair.request(3, GET);
+    pair.send(&["ping-ack go away?"]);
+    assert_eq!(pair.written(), ["go-away 3 NO_ERROR"]);
+    assert_eq!(
+        pair.send(&[&format!("headers 5 {GET}"), &format!("headers 7 {POST}"), "data 7 a"]),
+        []
+    );
+    assert!(pair.written().is_empty(), "what comes later is ignored");
+    assert_eq!(pair.connection.next(), Next::Receive);
+    pair.respond(one, ResponseLength::Exact(0));
+    pair.respond(two, ResponseLength::Exact(0));
+    assert_eq!(pair.connection.next(), Next::Close);
+}
+
+#[test]
+fn a_client_that_says_goodbye_is_served_to_the_end() {
+    let mut pair = Pair::new(Limits::DEFAULT);
+    let stream = pair.request(1, GET);
+    assert_eq!(pair.send(&["go-away 0 0"]), [Event::GoAway { code: Code::NO_ERROR }]);
+    assert_eq!(pair.connection.next(), Next::Receive);
+    pair.respond(stream, ResponseLength::Exact(0));
+    assert_eq!(pair.connection.next(), Next::Close);
+}
+
+#[test]
+fn a_tunnel_has_two_directions_that_end_by_themselves() {
+    let mut pair = Pair::new(Limits::DEFAULT);
+    let connect = ":method=CONNECT :protocol=websocket :scheme=https :path=/chat :authority=a";
+    let stream = pair.request(1, connect);
+    assert!(pair.head.asks_upgrade(&pair.bytes));
+    assert_eq!(pair.head.find(Known::Upgrade).unwrap().of(&pair.bytes), b"websocket");
+    assert_eq!(pair.head.path.of(&pair.bytes), b"/chat");
+    assert_eq!(pair.respond(stream, ResponseLength::Unknown), BodyMode::Chunked);
+    pair.data(stream, b"hello", After::End);
+    pair.connection.settle(&mut pair.out, |_| panic!("a tunnel goes on"));
+    let expected = ["headers 1 :status=200", "data 1 +end hello"];
+    assert_eq!(pair.written(), expected);
+    assert_eq!(pair.send(&["data 1 +end bye"]), [Event::End { stream }]);
+    assert_eq!(pair.connection.streams_open(), 0);
+}
+
+#[test]
+fn a_reset_fails_the_exchange_and_takes_it_out_of_the_queue() {
+    let mut pair = Pair::new(Limits::DEFAULT);
+    let stream = pair.request(1, GET);
+    pair.offer(stream, 1000);
+    let cause = Cause::Peer(Code::CANCEL);
+    assert_eq!(pair.send(&["reset 1 8"]), [Event::Reset { stream, cause }]);
+    assert_eq!(pair.connection.next_ready(&pair.limits), None);
+    let (one, two) = (pair.request(3, GET), pair.request(5, GET));
+    pair.offer(one, 1000);
+    pair.offer(two, 1000);
+    pair.connection.reset(one, Code::INTERNAL_ERROR, &mut pair.out);
+    pair.connection.check();
+    assert_eq!(pair.drive(usize::MAX), [5]);
+}
+
+#[test]
+fn the_wait_is_named_for_the_deadline_that_it_needs() {
+    let limits = Limits::DEFAULT;
+    let (mut out, mut bytes, mut head) = (Vec::new(), Vec::new(), HeadIndex::new());
+    let mut connection = Connection::new(&limits, &mut out);
+    let mut waits = |lines: &[&str], less: usize| {
+        let sent = wire::bytes(lines.iter());
+        let (mut at, end) = (0, sent.len() - less);
+        loop {
+            let (used, event) =
+                connection.receive(&limits, &sent[at..end], &mut bytes, &mut head, &mut out);
+            at += used;
+            if event == Event::NeedInput {
+                return connection.waiting();
+            }
+        }
+    };
+    let get = format!("headers 1 {GET}");
+    assert_eq!(waits(&[], 0), Waiting::Preface);
+    assert_eq!(waits(&["preface"], 0), Waiting::Preface);
+    assert_eq!(waits(&["settings"], 0), Waiting::Idle);
+    assert_eq!(waits(&[&get], 1), Waiting::Head);
+    assert_eq!(waits(&["ping 12345678"], 1), Waiting::Frame);
+    assert_eq!(waits(&[&get], 0), Waiting::Streams);
+    assert_eq!(waits(&["headers 3 +more +end a=b"], 0), Waiting::Head);
+    assert_eq!(waits(&["continuation 3 a=b"], 0), Waiting::Streams);
+    connection.close(Code::NO_ERROR, &mut out);
+    assert_eq!(connection.waiting(), Waiting::Nothing);
+    assert_eq!(connection.next(), Next::Close);
+}
+
+#[test]
+fn an_idle_connection_is_small_and_gives_back_what_work_took() {
+    let mut pair = Pair::new(Limits::DEFAULT);
+    let size = size_of::<Connection>();
+    for round in 0..3 {
+        for at in 0..100 {
+            let id = round * 200 + at * 2 + 1;
+            pair.request(id, &format!("{GET} x-a={id} cookie=a cookie=b"));
+        }
+        for key in 0..100 {
+            pair.send(&[&format!("reset {} 8", round * 200 + key * 2 + 1)]);
+        }
+        pair.connection.tick(&pair.limits, u64::from(round + 1) * 1_000_000);
+        pair.connection.output_sent();
+    }
+    assert!(pair.connection.memory_bytes().1 > 2048);
+    pair.connection.trim();
+    assert!(size + pair.connection.memory_bytes().1 <= 2048, "the tables are what is left");
+    pair.connection.shrink();
+    pair.connection.check();
+    let (tables, others) = pair.connection.memory_bytes();
+    assert!(size + others <= 1024, "{size} + {others}");
+    assert!(tables <= 4096 + 4096);
+    let stream = pair.request(1001, GET);
+    pair.offer(stream, 10);
+    assert_eq!(pair.drive(usize::MAX), [1001]);
+}

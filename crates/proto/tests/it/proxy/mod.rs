@@ -1,0 +1,296 @@
+//! The PROXY protocol through the public types: tables, and any cut of the same bytes.
+
+mod wire;
+
+use peregrine_proto::proxy::{Addresses, Header, Received, Reject, Ssl, kind, receive};
+use proptest::prelude::*;
+use std::net::SocketAddr;
+use wire::{binary, line, proxied, ssl, value};
+
+const BYTES_MAX: usize = 4096;
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn header(bytes: &[u8]) -> (usize, Header<'_>) {
+    match receive(bytes, BYTES_MAX) {
+        Ok(Received::Header(used, header)) => (used, header),
+        other => panic!("{other:?} of {}", bytes.escape_ascii()),
+    }
+}
+
+fn reject(bytes: &[u8]) -> Reject {
+    match receive(bytes, BYTES_MAX) {
+        Err(reject) => reject,
+        other => panic!("{other:?} of {}", bytes.escape_ascii()),
+    }
+}
+
+#[test]
+fn both_versions_tell_addresses_of_both_families() {
+    for (source, destination) in [
+        ("192.0.2.1:56324", "198.51.100.7:443"),
+        ("255.255.255.255:65535", "255.255.255.255:65535"),
+        ("0.0.0.0:0", "127.0.0.1:1"),
+        ("[2001:db8::1]:56324", "[2001:db8::7]:443"),
+    ] {
+        let (source, destination) = (address(source), address(destination));
+        for (version, bytes) in [
+            (1, line(source, destination)),
+            (2, proxied(source, destination, &[])),
+            (2, proxied(source, destination, &value(kind::NOOP, &[0; 7]))),
+        ] {
+            let (used, header) = header(&bytes);
+            assert_eq!((used, header.version), (bytes.len(), version));
+            assert_eq!(header.addresses, Addresses::Internet { source, destination });
+        }
+    }
+}
+
+#[test]
+fn lines_that_are_not_as_the_standard_has_them_are_refused() {
+    for bad in [
+        "PROXY \r\n",
+        "PROXY\t",
+        "PROXY TCP4\r\n",
+        "PROXY TCP5 192.0.2.1 192.0.2.2 1 2\r\n",
+        "PROXY tcp4 192.0.2.1 192.0.2.2 1 2\r\n",
+        "PROXY UNKNOWNS\r\n",
+        "PROXY  TCP4 192.0.2.1 192.0.2.2 1 2\r\n",
+        "PROXY TCP4  192.0.2.1 192.0.2.2 1 2\r\n",
+        "PROXY TCP4 192.0.2.1 192.0.2.2 1 2 \r\n",
+        "PROXY TCP4 192.0.2.1 192.0.2.2 1 2 3\r\n",
+        "PROXY TCP4 192.0.2.1 192.0.2.2 1\r\n",
+        "PROXY TCP4 192.0.2.1 192.0.2.2 +1 2\r\n",
+        "PROXY TCP4 192.0.2.1 192.0.2.2 01 2\r\n",
+        "PROXY TCP4 192.0.2.1 192.0.2.2 1 65536\r\n",
+        "PROXY TCP4 192.0.2.1 192.0.2.2 1 \r\n",
+        "PROXY TCP4 192.0.2.01 192.0.2.2 1 2\r\n",
+        "PROXY TCP4 192.0.2 192.0.2.2 1 2\r\n",
+        "PROXY TCP4 ::1 ::1 1 2\r\n",
+        "PROXY TCP6 192.0.2.1 192.0.2.2 1 2\r\n",
+        "PROXY TCP6 fe80::1%eth0 ::1 1 2\r\n",
+        "PROXY TCP4 192.0.2.1 192.0.2.2 1 2\n\r\n",
+        "PROXY TCP4 192.0.2.1\0 192.0.2.2 1 2\r\n",
+    ] {
+        if bad == "PROXY\t" {
+            assert_eq!(receive(bad.as_bytes(), BYTES_MAX), Ok(Received::Other));
+            continue;
+        }
+        assert_eq!(reject(bad.as_bytes()), Reject::LineInvalid, "{bad:?}");
+    }
+}
+
+#[test]
+fn what_follows_unknown_is_ignored() {
+    let whole = "PROXY UNKNOWN ffff:f...f:ffff ffff:f...f:ffff 65535 65535\r\n";
+    for line in ["PROXY UNKNOWN\r\n", "PROXY UNKNOWN \r\n", whole] {
+        let (used, header) = header(line.as_bytes());
+        assert_eq!((used, header.addresses), (line.len(), Addresses::Unknown), "{line:?}");
+    }
+}
+
+#[test]
+fn a_line_ends_within_107_bytes() {
+    let longest = format!("PROXY UNKNOWN {}\r\n", "x".repeat(107 - 16));
+    assert_eq!(header(longest.as_bytes()).0, 107);
+    let endless = format!("PROXY UNKNOWN {}", "x".repeat(1000));
+    assert_eq!(receive(&endless.as_bytes()[..106], BYTES_MAX), Ok(Received::Partial));
+    assert_eq!(reject(&endless.as_bytes()[..107]), Reject::LineTooLong);
+    let late = format!("PROXY UNKNOWN {}\r\n", "x".repeat(107 - 15));
+    assert_eq!(reject(late.as_bytes()), Reject::LineTooLong);
+}
+
+#[test]
+fn other_protocols_are_told_apart_by_their_first_bytes() {
+    for other in [
+        "GET / HTTP/1.1\r\n",
+        "PRI * HTTP/2.0\r\n",
+        "POST",
+        "\r\n\r\nGET",
+        "\x16\x03\x01",
+        "proxy ",
+    ] {
+        assert_eq!(receive(other.as_bytes(), BYTES_MAX), Ok(Received::Other), "{other:?}");
+    }
+    for partial in ["", "P", "PROXY", "PROXY ", "\r", "\r\n\r\n", "\r\n\r\n\0\r\nQUIT"] {
+        assert_eq!(receive(partial.as_bytes(), BYTES_MAX), Ok(Received::Partial), "{partial:?}");
+    }
+}
+
+#[test]
+fn a_proxy_that_speaks_for_itself_is_told_apart_whatever_else_it_says() {
+    for (family, rest) in [(0, &b""[..]), (0x11, &[1; 12]), (0x77, &[9; 3])] {
+        let bytes = binary(0, family, rest, &[]);
+        let (used, header) = header(&bytes);
+        assert_eq!((used, header.addresses), (bytes.len(), Addresses::Local));
+        assert_eq!(header.values().count(), 0);
+    }
+    assert_eq!(header(&binary(1, 0, &[], &[])).1.addresses, Addresses::Unknown);
+}
+
+#[test]
+fn paths_of_unix_sockets_end_at_the_first_zero() {
+    let mut addresses = [0; 216];
+    addresses[108..112].copy_from_slice(b"/a/b");
+    let bytes = binary(1, 0x31, &addresses, &[]);
+    let expected = Addresses::Unix { source: b"", destination: b"/a/b" };
+    assert_eq!(header(&bytes).1.addresses, expected);
+    let full = [b'x'; 216];
+    let bytes = binary(1, 0x31, &full, &[]);
+    let expected = Addresses::Unix { source: &full[..108], destination: &full[..108] };
+    assert_eq!(header(&bytes).1.addresses, expected);
+}
+
+#[test]
+fn headers_of_version_2_that_lie_are_refused() {
+    let v4 = [0; 12];
+    let mut version = binary(1, 0x11, &v4, &[]);
+    version[12] = 0x11;
+    let checksum = |bytes: &[u8]| binary(1, 0x11, &v4, &value(kind::CRC32C, bytes));
+    let twice = [value(kind::CRC32C, &[0; 4]), value(kind::CRC32C, &[0; 4])].concat();
+    for (name, bytes, expected) in [
+        ("version", version, Reject::VersionInvalid),
+        ("command", binary(2, 0x11, &v4, &[]), Reject::CommandInvalid),
+        ("family", binary(1, 0x41, &v4, &[]), Reject::FamilyInvalid),
+        ("transport", binary(1, 0x13, &v4, &[]), Reject::FamilyInvalid),
+        ("no transport", binary(1, 0x10, &v4, &[]), Reject::FamilyInvalid),
+        ("no addresses", binary(1, 0x11, &[], &[]), Reject::AddressesShort),
+        ("short IPv4", binary(1, 0x11, &v4[..11], &[]), Reject::AddressesShort),
+        ("short IPv6", binary(1, 0x21, &[0; 35], &[]), Reject::AddressesShort),
+        ("short paths", binary(1, 0x31, &[0; 215], &[]), Reject::AddressesShort),
+        ("half a value", binary(1, 0x11, &v4, &[1, 0]), Reject::ValueInvalid),
+        ("long value", binary(1, 0x11, &v4, &[1, 0, 2, 0]), Reject::ValueInvalid),
+        ("short ssl", binary(1, 0x11, &v4, &value(kind::SSL, &[1; 4])), Reject::ValueInvalid),
+        ("ssl's", binary(1, 0x11, &v4, &ssl(1, 0, &[1, 0, 9])), Reject::ValueInvalid),
+        ("sum of 3 bytes", checksum(&[0; 3]), Reject::ChecksumInvalid),
+        ("wrong sum", checksum(&[0; 4]), Reject::ChecksumInvalid),
+        ("two sums", binary(1, 0x11, &v4, &twice), Reject::ChecksumInvalid),
+        ("too long", binary(1, 0x11, &[0; BYTES_MAX - 15], &[]), Reject::TooLong),
+    ] {
+        assert_eq!(reject(&bytes), expected, "{name}");
+    }
+    let largest = binary(1, 0x11, &v4, &value(0xe0, &[7; BYTES_MAX - 16 - 12 - 3]));
+    assert_eq!(header(&largest).0, BYTES_MAX);
+    let huge = binary(1, 0x11, &[0; 65_535], &[]);
+    assert_eq!(reject(&huge[..16]), Reject::TooLong, "it is not waited for");
+}
+
+#[test]
+fn a_checksum_that_is_right_is_accepted_and_one_flipped_bit_is_not() {
+    let values = [value(kind::CRC32C, &[0; 4]), value(kind::UNIQUE_ID, b"id")].concat();
+    let mut bytes = proxied(address("192.0.2.1:5"), address("192.0.2.2:80"), &values);
+    let place = 16 + 12 + 3;
+    let sum = reference(&bytes);
+    bytes[place..place + 4].copy_from_slice(&sum.to_be_bytes());
+    header(&bytes);
+    // Without its type, a checksum is none.
+    for at in (16..bytes.len()).filter(|at| *at != place - 3) {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1;
+        assert!(receive(&flipped, BYTES_MAX).is_err(), "byte {at}");
+    }
+    // RFC 3720 §B.4: 32 bytes of zeros.
+    assert_eq!(reference(&[0; 32]), 0x8a91_36aa);
+}
+
+/// CRC32C in another way than the code's: the polynomial's division, from the first bit to the last.
+fn reference(bytes: &[u8]) -> u32 {
+    let mut sum = u32::MAX;
+    for byte in bytes {
+        sum ^= u32::from(byte.reverse_bits()) << 24;
+        for _ in 0..8 {
+            let carry = sum >> 31;
+            sum = (sum << 1) ^ (carry * 0x1edc_6f41);
+        }
+    }
+    (!sum).reverse_bits()
+}
+
+#[test]
+fn values_are_given_in_order_and_those_of_tls_are_inside_of_one() {
+    let inside =
+        [value(kind::SSL_VERSION, b"TLSv1.3"), value(kind::SSL_COMMON_NAME, b"me")].concat();
+    let values = [
+        value(kind::ALPN, b"h2"),
+        value(kind::AUTHORITY, b"example.com"),
+        ssl(0b011, 0, &inside),
+        value(0xea, b"\x01vpce-1"),
+        value(kind::UNIQUE_ID, b""),
+    ];
+    let bytes = proxied(address("192.0.2.1:5"), address("192.0.2.2:80"), &values.concat());
+    let (_, header) = header(&bytes);
+    let all: Vec<_> = header.values().collect();
+    assert_eq!(all.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [1, 2, 0x20, 0xea, 5]);
+    assert_eq!(
+        (all[0].1, all[1].1, all[3].1),
+        (&b"h2"[..], &b"example.com"[..], &b"\x01vpce-1"[..])
+    );
+    let tls = Ssl::read(all[2].1).unwrap();
+    assert!(tls.is_tls && tls.has_certificate && tls.is_verified);
+    let expected = [(kind::SSL_VERSION, &b"TLSv1.3"[..]), (kind::SSL_COMMON_NAME, b"me")];
+    assert_eq!(tls.values().collect::<Vec<_>>(), expected);
+    for (client, verify, expected) in [
+        (0, 0, (false, false, false)),
+        (1, 0, (true, false, false)),
+        (1, 1, (true, false, false)),
+        (0b101, 0, (true, true, true)),
+        (0b111, 1, (true, true, false)),
+    ] {
+        let bytes = ssl(client, verify, &[]);
+        let Ssl { is_tls, has_certificate, is_verified, .. } = Ssl::read(&bytes[3..]).unwrap();
+        assert_eq!((is_tls, has_certificate, is_verified), expected, "{client:b} {verify}");
+    }
+}
+
+/// What each beginning of `bytes` gives, held against what all of them give.
+fn check_cuts(bytes: &[u8]) -> Result<(), TestCaseError> {
+    let whole = receive(bytes, BYTES_MAX);
+    for end in 0..bytes.len() {
+        let part = receive(&bytes[..end], BYTES_MAX);
+        match part {
+            Ok(Received::Partial) => {}
+            // What is known early stays so.
+            decided => prop_assert_eq!(decided, whole, "{} bytes of {}", end, bytes.len()),
+        }
+    }
+    if let Ok(Received::Header(used, _)) = whole {
+        prop_assert_eq!(receive(&bytes[..used - 1], BYTES_MAX), Ok(Received::Partial));
+        let more = [bytes, b"GET / HTTP/1.1\r\n"].concat();
+        prop_assert_eq!(receive(&more, BYTES_MAX), whole, "what follows changes nothing");
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn any_cut_gives_the_same(
+        is_line: bool,
+        source: [u8; 16],
+        is_4: bool,
+        ports: (u16, u16),
+        values in prop::collection::vec((any::<u8>(), prop::collection::vec(any::<u8>(), 0..40)), 0..4),
+        change in prop::option::of((0_usize..200, any::<u8>())),
+    ) {
+        let mut ip: std::net::IpAddr = source.into();
+        if is_4 {
+            ip = [source[0], source[1], source[2], source[3]].into();
+        }
+        let (from, to) = (SocketAddr::new(ip, ports.0), SocketAddr::new(ip, ports.1));
+        let values: Vec<_> = values.iter().flat_map(|(kind, bytes)| value(*kind, bytes)).collect();
+        let mut bytes = if is_line { line(from, to) } else { proxied(from, to, &values) };
+        if let Some((at, byte)) = change {
+            let length = bytes.len();
+            bytes[at % length] = byte;
+        }
+        check_cuts(&bytes)?;
+    }
+
+    #[test]
+    fn any_bytes_are_something(tail in prop::collection::vec(any::<u8>(), 0..300), is_line: bool) {
+        let begin = if is_line { &b"PROXY "[..] } else { b"\r\n\r\n\0\r\nQUIT\n" };
+        check_cuts(&[begin, &tail].concat())?;
+        check_cuts(&tail)?;
+    }
+}

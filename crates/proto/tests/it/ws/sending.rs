@@ -1,0 +1,282 @@
+//! What is sent, and that the other end reads it.
+
+use super::notation::{self, MASK};
+use peregrine_proto::ws::{
+    Close, CloseCode, Connection, Content, Event, Limits, Next, Reject, Role, Unsent, Waiting,
+    frame,
+};
+use proptest::prelude::*;
+use std::borrow::Cow;
+
+const LIMITS: Limits = Limits::DEFAULT;
+
+fn server() -> Connection {
+    Connection::new(&LIMITS, Role::Server, None)
+}
+
+fn client() -> Connection {
+    Connection::new(&LIMITS, Role::Client(|| MASK), None)
+}
+
+#[test]
+fn lengths_have_no_more_bytes_than_they_need() {
+    for (length, header) in [
+        (0, &b"\x82\x00"[..]),
+        (125, b"\x82\x7d"),
+        (126, b"\x82\x7e\x00\x7e"),
+        (65_535, b"\x82\x7e\xff\xff"),
+        (65_536, b"\x82\x7f\x00\x00\x00\x00\x00\x01\x00\x00"),
+    ] {
+        let (mut out, content) = (Vec::new(), vec![7; length]);
+        server().send(&LIMITS, Content::Binary(&content), &mut out).unwrap();
+        assert_eq!(out, [header, &content].concat());
+    }
+}
+
+#[test]
+fn pieces_are_frames_between_which_control_frames_may_stand() {
+    let (mut out, mut server) = (Vec::new(), server());
+    server.send_piece(Content::Text("a"), false, &mut out).unwrap();
+    server.ping(b"x", &mut out).unwrap();
+    server.send_piece(Content::Text("b"), false, &mut out).unwrap();
+    let whole = server.send(&LIMITS, Content::Text("c"), &mut out);
+    assert_eq!(whole, Err(Unsent::Interrupts));
+    let other = server.send_piece(Content::Binary(b"c"), true, &mut out);
+    assert_eq!(other, Err(Unsent::Interrupts));
+    server.send_piece(Content::Text(""), true, &mut out).unwrap();
+    server.pong(b"", &mut out).unwrap();
+    server.send(&LIMITS, Content::Text("c"), &mut out).unwrap();
+    let lines = ["text +more a", "ping x", "continue +more b", "continue", "pong", "text c"];
+    assert_eq!(notation::lines(&out, false), lines);
+}
+
+#[test]
+fn what_may_not_be_sent_is_not_written() {
+    let (mut out, mut server) = (Vec::new(), server());
+    assert_eq!(server.ping(&[0; 126], &mut out), Err(Unsent::TooLong));
+    assert_eq!(server.pong(&[0; 126], &mut out), Err(Unsent::TooLong));
+    for code in [0, 999, 1004, 1005, 1006, 1015, 1016, 2999, 5000] {
+        let close = server.close(Some((CloseCode(code), "")), &mut out);
+        assert_eq!(close, Err(Unsent::CodeInvalid), "{code}");
+    }
+    assert!(out.is_empty() && server.can_send());
+    server.close(Some((CloseCode::GOING_AWAY, "bye")), &mut out).unwrap();
+    assert_eq!(notation::lines(&out, false), ["close 1001 bye"]);
+    out.clear();
+    assert!(!server.can_send());
+    assert_eq!(server.send(&LIMITS, Content::Text("a"), &mut out), Err(Unsent::Closed));
+    assert_eq!(server.send_piece(Content::Text("a"), true, &mut out), Err(Unsent::Closed));
+    assert_eq!(server.ping(b"", &mut out), Err(Unsent::Closed));
+    assert_eq!(server.pong(b"", &mut out), Err(Unsent::Closed));
+    assert_eq!(server.close(None, &mut out), Err(Unsent::Closed));
+    assert!(out.is_empty());
+}
+
+#[test]
+fn a_reason_that_is_too_long_is_cut_between_characters() {
+    let (mut out, reason) = (Vec::new(), "€".repeat(50));
+    server().close(Some((CloseCode::NORMAL, &reason)), &mut out).unwrap();
+    let (used, event) = client().receive(&LIMITS, &mut out, &mut Vec::new());
+    assert_eq!(used, 127);
+    let close = Close { code: CloseCode::NORMAL, reason: &"€".repeat(41) };
+    assert_eq!(event, Event::Close(close));
+}
+
+#[test]
+fn two_close_frames_end_a_connection_and_the_server_leaves_first() {
+    let (mut client, mut server, mut to_server, mut to_client) =
+        (client(), server(), Vec::new(), Vec::new());
+    client.close(Some((CloseCode::NORMAL, "bye")), &mut to_server).unwrap();
+    assert_eq!((client.next(), client.waiting()), (Next::Receive, Waiting::Close));
+    let (_, event) = server.receive(&LIMITS, &mut to_server, &mut to_client);
+    assert_eq!(event, Event::Close(Close { code: CloseCode::NORMAL, reason: "bye" }));
+    assert_eq!((server.next(), server.waiting()), (Next::Close, Waiting::Nothing));
+    let (_, event) = client.receive(&LIMITS, &mut to_client, &mut Vec::new());
+    assert_eq!(event, Event::Close(Close { code: CloseCode::NORMAL, reason: "" }));
+    assert_eq!((client.next(), client.waiting()), (Next::AwaitEnd, Waiting::End));
+    assert_eq!(client.close_receive(), Event::Closed);
+    assert_eq!(server.close_receive(), Event::Closed);
+}
+
+#[test]
+fn close_frames_that_cross_need_no_answers() {
+    let (mut client, mut server, mut to_server, mut to_client) =
+        (client(), server(), Vec::new(), Vec::new());
+    client.close(None, &mut to_server).unwrap();
+    server.close(Some((CloseCode::GOING_AWAY, "")), &mut to_client).unwrap();
+    let mut out = Vec::new();
+    let (_, event) = server.receive(&LIMITS, &mut to_server, &mut out);
+    assert_eq!(event, Event::Close(Close { code: CloseCode::NO_CODE, reason: "" }));
+    let (_, event) = client.receive(&LIMITS, &mut to_client, &mut out);
+    assert_eq!(event, Event::Close(Close { code: CloseCode::GOING_AWAY, reason: "" }));
+    assert!(out.is_empty());
+}
+
+#[test]
+fn a_close_frame_ends_a_message_that_is_sent_in_pieces() {
+    let (mut server, mut out) = (server(), Vec::new());
+    server.send_piece(Content::Text("a"), false, &mut out).unwrap();
+    let mut unread = notation::bytes(["close 1000"].iter(), true);
+    let (_, event) = server.receive(&LIMITS, &mut unread, &mut out);
+    assert!(matches!(event, Event::Close(_)));
+    assert_eq!(server.send_piece(Content::Text("b"), true, &mut out), Err(Unsent::Closed));
+    assert_eq!(notation::lines(&out, false), ["text +more a", "close 1000"]);
+}
+
+#[test]
+fn a_message_that_comes_at_once_is_borrowed_and_one_in_parts_holds_what_came() {
+    let (mut server, mut out) = (server(), Vec::new());
+    let mut unread = notation::bytes(["text hello", "text +more wor"].iter(), true);
+    let (used, event) = server.receive(&LIMITS, &mut unread, &mut out);
+    assert!(matches!(event, Event::Text(Cow::Borrowed("hello"))), "{event:?}");
+    assert_eq!((server.memory_bytes(), server.waiting()), (0, Waiting::Idle));
+    let (_, event) = server.receive(&LIMITS, &mut unread[used..], &mut out);
+    assert_eq!(event, Event::NeedInput);
+    assert_eq!(server.waiting(), Waiting::Message);
+    assert!((3..100).contains(&server.memory_bytes()));
+    let mut unread = notation::bytes(["continue ld"].iter(), true);
+    let (used, event) = server.receive(&LIMITS, &mut unread[..1], &mut out);
+    assert_eq!((used, event, server.waiting()), (0, Event::NeedInput, Waiting::Frame));
+    let (_, event) = server.receive(&LIMITS, &mut unread, &mut out);
+    assert!(matches!(event, Event::Text(Cow::Owned(text)) if text == "world"));
+    assert_eq!(server.memory_bytes(), 0);
+}
+
+#[test]
+fn a_length_that_is_only_announced_takes_no_memory() {
+    let (mut server, mut out) = (server(), Vec::new());
+    let mut unread = notation::bytes(["binary \\{a*100000}"].iter(), true);
+    let (_, event) = server.receive(&LIMITS, &mut unread[..100], &mut out);
+    assert_eq!(event, Event::NeedInput);
+    assert!(server.memory_bytes() < 400, "{}", server.memory_bytes());
+}
+
+#[test]
+fn time_and_reading_bring_back_what_floods_cost() {
+    let limits = Limits { budget_max: 4, answers_max: 2, budget_per_second: 2, ..LIMITS };
+    let mut server: Connection = Connection::new(&limits, Role::Server, None);
+    let ping = |server: &mut Connection| {
+        let mut unread = notation::bytes(["ping"].iter(), true);
+        match server.receive(&limits, &mut unread, &mut Vec::new()).1 {
+            Event::Ping(_) => Ok(()),
+            Event::Error(reject) => Err(reject),
+            other => panic!("{other:?}"),
+        }
+    };
+    server.tick(&limits, 1000);
+    for second in 2..50 {
+        assert_eq!(ping(&mut server), Ok(()));
+        server.output_sent();
+        server.tick(&limits, second * 1000);
+    }
+    assert_eq!((ping(&mut server), ping(&mut server)), (Ok(()), Ok(())));
+    server.output_sent();
+    assert_eq!(ping(&mut server), Err(Reject::BudgetSpent));
+}
+
+#[test]
+fn a_mask_is_taken_away_from_any_place_on() {
+    let content: Vec<u8> = (0..=255).cycle().take(1000).collect();
+    for (start, length) in (0..9).flat_map(|start| (0..40).map(move |length| (start, length))) {
+        let mut masked = content[start..start + length].to_vec();
+        frame::apply_mask(&mut masked, MASK);
+        for (at, byte) in masked.iter().enumerate() {
+            assert_eq!(*byte, content[start + at] ^ MASK[at % 4]);
+        }
+    }
+}
+
+/// What one end does.
+#[derive(Clone, Debug)]
+enum Deed {
+    Text(String),
+    Binary(Vec<u8>),
+    Pieces(Vec<String>),
+    Ping(Vec<u8>),
+    Pong(Vec<u8>),
+}
+
+fn deeds() -> impl Strategy<Value = Vec<Deed>> {
+    let bytes = |most| proptest::collection::vec(any::<u8>(), 0..most);
+    let deed = prop_oneof![
+        ".{0,80}".prop_map(Deed::Text),
+        bytes(300).prop_map(Deed::Binary),
+        proptest::collection::vec(".{0,20}", 1..5).prop_map(Deed::Pieces),
+        bytes(126).prop_map(Deed::Ping),
+        bytes(126).prop_map(Deed::Pong),
+    ];
+    proptest::collection::vec(deed, 0..12)
+}
+
+fn perform(deeds: &[Deed], connection: &mut Connection, out: &mut Vec<u8>) -> Vec<Event<'static>> {
+    let mut expected = Vec::new();
+    for deed in deeds {
+        match deed {
+            Deed::Text(text) => {
+                connection.send(&LIMITS, Content::Text(text), out).unwrap();
+                expected.push(Event::Text(Cow::Owned(text.clone())));
+            }
+            Deed::Binary(bytes) => {
+                connection.send(&LIMITS, Content::Binary(bytes), out).unwrap();
+                expected.push(Event::Binary(Cow::Owned(bytes.clone())));
+            }
+            Deed::Pieces(pieces) => {
+                for (at, piece) in pieces.iter().enumerate() {
+                    let last = at + 1 == pieces.len();
+                    connection.send_piece(Content::Text(piece), last, out).unwrap();
+                }
+                expected.push(Event::Text(Cow::Owned(pieces.concat())));
+            }
+            Deed::Ping(payload) => {
+                connection.ping(payload, out).unwrap();
+                expected.push(Event::Ping(payload.clone().leak()));
+            }
+            Deed::Pong(payload) => {
+                connection.pong(payload, out).unwrap();
+                expected.push(Event::Pong(payload.clone().leak()));
+            }
+        }
+    }
+    expected
+}
+
+proptest! {
+    #[test]
+    fn what_one_end_writes_the_other_reads(
+        deeds in deeds(),
+        by_client: bool,
+        cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..6),
+    ) {
+        let (mut one, mut other) = if by_client { (client(), server()) } else { (server(), client()) };
+        let (mut bytes, mut out) = (Vec::new(), Vec::new());
+        let mut expected = perform(&deeds, &mut one, &mut bytes);
+        one.close(Some((CloseCode::NORMAL, "bye")), &mut bytes).unwrap();
+        expected.push(Event::Close(Close { code: CloseCode::NORMAL, reason: "bye" }));
+        let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+        cuts.push(bytes.len());
+        cuts.sort_unstable();
+        let (mut at, mut expected) = (0, expected.into_iter());
+        for end in cuts {
+            loop {
+                let (used, event) = other.receive(&LIMITS, &mut bytes[at..end], &mut out);
+                at += used;
+                if matches!(event, Event::NeedInput | Event::Closed) {
+                    break;
+                }
+                prop_assert_eq!(Some(event), expected.next());
+            }
+        }
+        prop_assert_eq!(expected.next(), None);
+        // And the answers are read by the first end.
+        let mut at = 0;
+        loop {
+            let (used, event) = one.receive(&LIMITS, &mut out[at..], &mut bytes);
+            at += used;
+            match event {
+                Event::Pong(_) => {}
+                Event::Close(close) => break prop_assert_eq!(close.code, CloseCode::NORMAL),
+                other => prop_assert!(false, "{:?}", other),
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! What a user can get wrong, and how it is explained.
+
+use crate::peer::{
+    BOTH_VERSIONS, Failure, Pair, TLS13, client_config, identity, identity_with, lenient_client,
+};
+use peregrine_tls::rustls::crypto::aws_lc_rs::{self, cipher_suite};
+use peregrine_tls::rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use peregrine_tls::rustls::sign::CertifiedKey;
+use peregrine_tls::rustls::{RootCertStore, ServerConfig, version};
+use peregrine_tls::{Origin, PEM_BYTES_MAX, Reject, Tls, TlsError, Warning};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+fn error(certificate: &str, key: &str) -> TlsError {
+    Tls::from_pem(certificate.as_bytes(), key.as_bytes()).unwrap_err()
+}
+
+#[test]
+fn files_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (identity(&["localhost"]), identity(&["other.test"]));
+    let path = |name: &str| folder.path().join(name);
+    for (name, text) in [
+        ("first.pem", &first.certificate),
+        ("first.key", &first.key),
+        ("second.pem", &second.certificate),
+        ("second.key", &second.key),
+    ] {
+        std::fs::write(path(name), text).unwrap();
+    }
+    let tls = Tls::from_pem_files(path("first.pem"), path("first.key"))
+        .unwrap()
+        .with_certificate_files(path("second.pem"), path("second.key"))
+        .unwrap();
+    assert_eq!(tls.warnings(), []);
+    for (name, trusted) in [("localhost", &first), ("other.test", &second)] {
+        let client = client_config(&[TLS13], &[&trusted.certificate]);
+        Pair::connected(&tls, &client.into(), name);
+    }
+}
+
+#[test]
+fn a_key_and_a_chain_may_stand_in_one_text() {
+    let (leaf, issuer) = (identity(&["localhost"]), identity(&["issuer.test"]));
+    let text = [leaf.key.as_str(), &leaf.certificate, &issuer.certificate].concat();
+    let tls = Tls::from_pem(text.as_bytes(), text.as_bytes()).unwrap();
+    let client = lenient_client(&[cipher_suite::TLS13_AES_128_GCM_SHA256]);
+    let pair = Pair::connected(&tls, &client.into(), "localhost");
+    assert_eq!(pair.client.peer_certificates().unwrap().len(), 2);
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("absent.pem");
+    let error = Tls::from_pem_files(&path, &path).unwrap_err();
+    let TlsError::Unreadable { path: named, error: why } = &error else { panic!("{error:?}") };
+    assert_eq!(*named, path);
+    assert_eq!(why.kind(), std::io::ErrorKind::NotFound);
+    assert!(error.to_string().contains("absent.pem"), "{error}");
+    assert!(std::error::Error::source(&error).is_some());
+}
+
+#[test]
+fn a_folder_and_a_huge_file_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = Tls::from_pem_files(folder.path(), folder.path()).unwrap_err();
+    assert!(matches!(error, TlsError::Unreadable { .. }), "{error:?}");
+    let path = folder.path().join("huge.pem");
+    std::fs::write(&path, vec![b'\n'; PEM_BYTES_MAX + 1]).unwrap();
+    let error = Tls::from_pem_files(&path, &path).unwrap_err();
+    assert!(matches!(error, TlsError::TooLarge { .. }), "{error:?}");
+}
+
+#[test]
+fn each_mistake_has_its_own_error_with_a_remedy() {
+    let one = identity(&["one.test"]);
+    let other = identity(&["other.test"]);
+    let encrypted = one.key.replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY");
+    let legacy = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nAAAA\n\
+                  -----END RSA PRIVATE KEY-----\n";
+    let cut = &one.certificate[..one.certificate.len() / 2];
+    let nonsense_key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+    let nonsense = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let table = [
+        (error("", &one.key), "NoCertificate", "BEGIN CERTIFICATE"),
+        (error("text", &one.key), "NoCertificate", "BEGIN CERTIFICATE"),
+        (error(&one.key, &one.certificate), "NoCertificate", "swap"),
+        (error(&one.certificate, ""), "NoKey", "BEGIN PRIVATE KEY"),
+        (error(&one.certificate, &one.certificate), "NoKey", "holds a certificate"),
+        (error(&one.certificate, &encrypted), "EncryptedKey", "passphrase"),
+        (error(&one.certificate, legacy), "EncryptedKey", "openssl pkey"),
+        (error(&one.certificate, nonsense_key), "UnsupportedKey", "ECDSA"),
+        (error(&one.certificate, &other.key), "KeyMismatch", "does not belong"),
+        (error(cut, &one.key), "BrokenPem", "END"),
+        (error(nonsense, &one.key), "BadCertificate", "X.509"),
+    ];
+    for (error, variant, remedy) in table {
+        let (debug, text) = (format!("{error:?}"), error.to_string());
+        assert!(debug.starts_with(variant), "{debug} is not {variant}");
+        assert!(text.contains(remedy), "{text} lacks {remedy}");
+        assert!(text.contains("PEM text"), "{text} does not say where");
+    }
+}
+
+#[test]
+fn a_mismatch_in_a_further_certificate_is_found_too() {
+    let (one, other) = (identity(&["one.test"]), identity(&["other.test"]));
+    let tls = Tls::from_pem(one.certificate.as_bytes(), one.key.as_bytes()).unwrap();
+    let error = tls.with_certificate(other.certificate.as_bytes(), one.key.as_bytes()).unwrap_err();
+    let memory = Origin::Memory;
+    assert!(
+        matches!(&error, TlsError::KeyMismatch { certificate, key } if *certificate == memory
+            && *key == memory),
+        "{error:?}"
+    );
+}
+
+fn dated(from: (i32, u8, u8), until: (i32, u8, u8)) -> Tls {
+    let mut parameters = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+    parameters.not_before = rcgen::date_time_ymd(from.0, from.1, from.2);
+    parameters.not_after = rcgen::date_time_ymd(until.0, until.1, until.2);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = parameters.self_signed(&key).unwrap();
+    Tls::from_pem(certificate.pem().as_bytes(), key.serialize_pem().as_bytes()).unwrap()
+}
+
+#[test]
+fn a_certificate_out_of_its_time_is_a_warning() {
+    assert_eq!(dated((2000, 1, 1), (2999, 1, 1)).warnings(), []);
+    let expired = dated((2000, 1, 1), (2001, 1, 1));
+    let [Warning::Expired { origin: Origin::Memory, days }] = *expired.warnings() else {
+        panic!("{:?}", expired.warnings());
+    };
+    assert!(days > 9_000, "{days}");
+    let early = dated((2990, 1, 1), (2999, 1, 1));
+    let [Warning::NotYetValid { origin: Origin::Memory, days }] = *early.warnings() else {
+        panic!("{:?}", early.warnings());
+    };
+    assert!(days > 300_000, "{days}");
+}
+
+#[test]
+fn a_certificate_that_is_never_chosen_is_a_warning() {
+    let first = identity(&["a.test", "*.b.test"]);
+    let tls = Tls::from_pem(first.certificate.as_bytes(), first.key.as_bytes()).unwrap();
+    let with = |names: &[&str]| {
+        let further = identity(names);
+        let (certificate, key) = (further.certificate.as_bytes(), further.key.as_bytes());
+        tls.clone().with_certificate(certificate, key).unwrap().warnings().to_vec()
+    };
+    let never_chosen = [Warning::NeverChosen { origin: Origin::Memory }];
+    assert_eq!(with(&["a.test"]), never_chosen);
+    assert_eq!(with(&["A.TEST", "*.b.test"]), never_chosen);
+    assert_eq!(with(&["192.0.2.1"]), never_chosen);
+    assert_eq!(with(&[]), never_chosen);
+    assert_eq!(with(&["a.test", "c.test"]), []);
+    assert_eq!(with(&["b.test"]), []);
+    assert_eq!(tls.warnings(), [], "a certificate added to a clone leaves the original alone");
+}
+
+#[test]
+fn a_made_certificate_is_trusted_under_its_names() {
+    let made = Tls::self_signed(&["localhost", "127.0.0.1", "::1"]).unwrap();
+    assert_eq!(made.tls.warnings(), []);
+    let client = Arc::new(client_config(&[TLS13], &[&made.certificate_pem]));
+    for name in ["localhost", "127.0.0.1", "::1"] {
+        Pair::connected(&made.tls, &client, name);
+    }
+    Pair::new(&made.tls, &client, "example.test").try_exchange().unwrap_err();
+}
+
+#[test]
+fn a_name_that_is_none_is_refused() {
+    let error = Tls::self_signed(&["größe"]).unwrap_err();
+    assert!(matches!(error, TlsError::NotMade { .. }), "{error:?}");
+    assert!(error.to_string().contains("größe"), "{error}");
+}
+
+#[derive(Debug)]
+struct Always(Arc<CertifiedKey>);
+
+impl ResolvesServerCert for Always {
+    fn resolve(&self, _client_hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.clone())
+    }
+}
+
+fn foreign_config() -> (ServerConfig, String) {
+    let identity = identity_with(&["localhost"], &rcgen::PKCS_ED25519);
+    let provider = aws_lc_rs::default_provider();
+    let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).unwrap();
+    let certified = CertifiedKey::new(
+        vec![CertificateDer::from_pem_slice(identity.certificate.as_bytes()).unwrap()],
+        provider.key_provider.load_private_key(key).unwrap(),
+    );
+    let config = ServerConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&[&version::TLS13])
+        .unwrap()
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(Always(Arc::new(certified))));
+    (config, identity.certificate)
+}
+
+#[test]
+fn a_configuration_made_elsewhere_is_used_and_the_name_is_still_known() {
+    let (mut config, certificate) = foreign_config();
+    // Small records, so that sending meets a limit that this crate does not set.
+    config.max_fragment_size = Some(64);
+    let tls = Tls::from_config(Arc::new(config)).unwrap().with_alpn(&[b"mine"]);
+    let mut client = client_config(&[TLS13], &[&certificate]);
+    client.alpn_protocols = vec![b"mine".to_vec()];
+    let mut pair = Pair::connected(&tls, &client.into(), "localhost");
+    let facts = pair.session.facts().unwrap();
+    assert_eq!((facts.server_name, facts.alpn), (Some("localhost"), Some(&b"mine"[..])));
+    pair.session.send(&[7; 5_000], &mut pair.out).unwrap();
+    pair.exchange();
+    assert_eq!(pair.client_heard(), [7; 5_000]);
+}
+
+#[test]
+fn a_configuration_made_elsewhere_may_ask_clients_for_certificates() {
+    let (config, certificate) = foreign_config();
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()).unwrap();
+    let provider = config.crypto_provider().clone();
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone())
+        .build()
+        .unwrap();
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(config.cert_resolver);
+    let tls = Tls::from_config(Arc::new(config)).unwrap();
+    for version in BOTH_VERSIONS {
+        let client = client_config(&[version], &[&certificate]);
+        let failure = Pair::new(&tls, &client.into(), "localhost").try_exchange();
+        assert_eq!(failure, Err(Failure::Server(Reject::NoClientCertificate)));
+    }
+}
+
+#[test]
+fn a_configuration_that_cannot_be_used_is_refused() {
+    let (mut config, _) = foreign_config();
+    config.max_early_data_size = 1;
+    let error = Tls::from_config(Arc::new(config.clone())).unwrap_err();
+    assert!(matches!(error, TlsError::EarlyData), "{error:?}");
+    config.max_early_data_size = 0;
+    config.max_fragment_size = Some(1);
+    let error = Tls::from_config(Arc::new(config)).unwrap_err();
+    assert!(matches!(error, TlsError::BadConfig(_)), "{error:?}");
+}
+
+#[test]
+fn certificates_are_not_added_to_a_configuration_made_elsewhere() {
+    let (config, _) = foreign_config();
+    let identity = identity(&["other.test"]);
+    let error = Tls::from_config(Arc::new(config))
+        .unwrap()
+        .with_certificate(identity.certificate.as_bytes(), identity.key.as_bytes())
+        .unwrap_err();
+    assert!(matches!(error, TlsError::ForeignConfig), "{error:?}");
+}
+
+#[test]
+fn origins_are_shown_as_paths() {
+    assert_eq!(Origin::File(PathBuf::from("a/b.pem")).to_string(), "a/b.pem");
+}

@@ -1,0 +1,293 @@
+//! What client and server agree on.
+
+use crate::peer::{
+    BOTH_VERSIONS, Failure, Pair, TLS12, TLS13, client_config, identity, identity_with,
+};
+use crate::peer::{lenient_client, server_and_client};
+use peregrine_tls::rustls::crypto::aws_lc_rs::cipher_suite as suite;
+use peregrine_tls::rustls::{AlertDescription, Error};
+use peregrine_tls::{Facts, Received, Reject, SendError, Tls, Version};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use std::sync::Arc;
+
+#[test]
+fn both_versions_carry_data_both_ways() {
+    for (version, expected) in [(TLS12, Version::Tls12), (TLS13, Version::Tls13)] {
+        let mut pair = Pair::of_version(version);
+        assert_eq!(pair.session.facts().unwrap().version, expected);
+        pair.client_says(b"GET / HTTP/1.1\r\n\r\n");
+        assert_eq!(pair.plain, b"GET / HTTP/1.1\r\n\r\n");
+        pair.session.send(b"HTTP/1.1 204 No Content\r\n\r\n", &mut pair.out).unwrap();
+        pair.exchange();
+        assert_eq!(pair.client_heard(), b"HTTP/1.1 204 No Content\r\n\r\n");
+    }
+}
+
+#[test]
+fn the_second_connection_of_a_client_is_resumed_in_both_versions() {
+    for version in BOTH_VERSIONS {
+        let (tls, client) = server_and_client(version);
+        let client = Arc::new(client);
+        // The clone stands for another worker: the keys of the tickets are shared.
+        for (tls, resumed) in [(tls.clone(), false), (tls, true)] {
+            let mut pair = Pair::connected(&tls, &client, "localhost");
+            let facts = pair.session.facts().unwrap();
+            assert_eq!(facts.resumed, resumed, "{version:?}");
+            assert_eq!(facts.server_name, Some("localhost"));
+            pair.client_says(b"hello");
+            assert_eq!(pair.plain, b"hello");
+        }
+    }
+}
+
+#[test]
+fn a_client_gets_one_ticket() {
+    let pair = Pair::of_version(TLS13);
+    assert_eq!(pair.client.tls13_tickets_received(), 1);
+}
+
+#[test]
+fn a_ticket_of_another_server_is_no_use() {
+    for version in BOTH_VERSIONS {
+        let one = identity(&["localhost"]);
+        let client = Arc::new(client_config(&[version], &[&one.certificate]));
+        for _ in 0..2 {
+            let tls = Tls::from_pem(one.certificate.as_bytes(), one.key.as_bytes()).unwrap();
+            let pair = Pair::connected(&tls, &client, "localhost");
+            assert!(!pair.session.facts().unwrap().resumed);
+        }
+    }
+}
+
+#[test]
+fn http2_is_agreed_on_by_default_where_the_client_speaks_it() {
+    for (offered, agreed) in
+        [(&[&b"http/1.1"[..], b"h2"][..], &b"h2"[..]), (&[b"http/1.1"], b"http/1.1")]
+    {
+        let (tls, mut client) = server_and_client(TLS13);
+        client.alpn_protocols = offered.iter().map(|protocol| protocol.to_vec()).collect();
+        let pair = Pair::connected(&tls, &Arc::new(client), "localhost");
+        assert_eq!(pair.session.facts().unwrap().alpn, Some(agreed));
+        assert_eq!(pair.client.alpn_protocol(), Some(agreed));
+    }
+}
+
+#[test]
+fn the_servers_order_of_application_protocols_counts() {
+    let (tls, mut client) = server_and_client(TLS12);
+    let tls = tls.with_alpn(&[b"http/1.1", b"h2"]);
+    client.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let pair = Pair::connected(&tls, &Arc::new(client), "localhost");
+    assert_eq!(pair.session.facts().unwrap().alpn, Some(&b"http/1.1"[..]));
+}
+
+#[test]
+fn a_client_without_alpn_is_served() {
+    let pair = Pair::of_version(TLS13);
+    assert_eq!(pair.session.facts().unwrap().alpn, None);
+}
+
+#[test]
+fn a_client_with_other_protocols_only_is_refused_with_an_alert() {
+    for version in BOTH_VERSIONS {
+        let (tls, mut client) = server_and_client(version);
+        client.alpn_protocols = vec![b"smtp".to_vec()];
+        let mut pair = Pair::new(&tls, &Arc::new(client), "localhost");
+        let bytes = pair.client_bytes();
+        assert_eq!(pair.deliver(&bytes), Err(Reject::NoApplicationProtocol));
+        let alert = AlertDescription::NoApplicationProtocol;
+        assert_eq!(pair.answer(), Err(Error::AlertReceived(alert)));
+    }
+}
+
+#[test]
+fn the_certificate_is_chosen_by_name_exact_before_wildcard() {
+    let first = identity(&["first.test"]);
+    let wild = identity(&["*.example.test", "other.test"]);
+    let exact = identity(&["www.example.test"]);
+    let tls = Tls::from_pem(first.certificate.as_bytes(), first.key.as_bytes())
+        .unwrap()
+        .with_certificate(wild.certificate.as_bytes(), wild.key.as_bytes())
+        .unwrap()
+        .with_certificate(exact.certificate.as_bytes(), exact.key.as_bytes())
+        .unwrap();
+    let client = Arc::new(lenient_client(&[suite::TLS13_AES_128_GCM_SHA256]));
+    for (name, expected) in [
+        ("first.test", &first),
+        ("other.test", &wild),
+        ("api.example.test", &wild),
+        ("API.Example.TEST", &wild),
+        ("www.example.test", &exact),
+        ("deep.api.example.test", &first),
+        ("example.test", &first),
+        ("unknown.test", &first),
+        ("127.0.0.1", &first),
+    ] {
+        let pair = Pair::connected(&tls, &client, name);
+        let presented = &pair.client.peer_certificates().unwrap()[0];
+        let expected = CertificateDer::from_pem_slice(expected.certificate.as_bytes()).unwrap();
+        assert!(*presented == expected, "{name}");
+        let asked = (name != "127.0.0.1").then(|| name.to_ascii_lowercase());
+        assert_eq!(pair.session.facts().unwrap().server_name, asked.as_deref());
+    }
+}
+
+#[test]
+fn a_name_asked_for_by_one_client_is_not_told_for_another() {
+    let (tls, client) = server_and_client(TLS13);
+    let mut refused = client;
+    refused.alpn_protocols = vec![b"smtp".to_vec()];
+    let mut pair = Pair::new(&tls, &Arc::new(refused), "localhost");
+    pair.try_exchange().unwrap_err();
+
+    let anonymous = lenient_client(&[suite::TLS13_AES_128_GCM_SHA256]);
+    let mut pair = Pair::new(&tls, &Arc::new(anonymous), "127.0.0.1");
+    pair.piece_bytes = 7;
+    pair.exchange();
+    assert_eq!(pair.session.facts().unwrap().server_name, None);
+}
+
+#[test]
+fn aes_128_is_chosen_whatever_the_client_prefers() {
+    let (tls, _) = server_and_client(TLS13);
+    for (offered, expected) in [
+        (
+            &[
+                suite::TLS13_AES_256_GCM_SHA384,
+                suite::TLS13_CHACHA20_POLY1305_SHA256,
+                suite::TLS13_AES_128_GCM_SHA256,
+            ][..],
+            "TLS13_AES_128_GCM_SHA256",
+        ),
+        (
+            &[suite::TLS13_CHACHA20_POLY1305_SHA256, suite::TLS13_AES_256_GCM_SHA384],
+            "TLS13_AES_256_GCM_SHA384",
+        ),
+        (&[suite::TLS13_CHACHA20_POLY1305_SHA256], "TLS13_CHACHA20_POLY1305_SHA256"),
+        (
+            &[
+                suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+                suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+                suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+            ],
+            "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+        ),
+    ] {
+        let client = Arc::new(lenient_client(offered));
+        let mut pair = Pair::connected(&tls, &client, "localhost");
+        assert_eq!(pair.session.facts().unwrap().cipher_suite, expected);
+        pair.client_says(b"hello");
+        assert_eq!(pair.plain, b"hello");
+    }
+}
+
+#[test]
+fn every_kind_of_key_works() {
+    for algorithm in [
+        &rcgen::PKCS_ECDSA_P256_SHA256,
+        &rcgen::PKCS_ECDSA_P384_SHA384,
+        &rcgen::PKCS_ED25519,
+        &rcgen::PKCS_RSA_SHA256,
+    ] {
+        let identity = identity_with(&["localhost"], algorithm);
+        let tls = Tls::from_pem(identity.certificate.as_bytes(), identity.key.as_bytes()).unwrap();
+        for version in BOTH_VERSIONS {
+            let client = Arc::new(client_config(&[version], &[&identity.certificate]));
+            Pair::connected(&tls, &client, "localhost");
+        }
+    }
+}
+
+#[test]
+fn a_handshake_fed_byte_by_byte_succeeds() {
+    for version in BOTH_VERSIONS {
+        let (tls, client) = server_and_client(version);
+        let client = Arc::new(client);
+        // A full and a resumed one.
+        for _ in 0..2 {
+            let mut pair = Pair::new(&tls, &client, "localhost");
+            pair.piece_bytes = 1;
+            pair.exchange();
+            pair.client_says(b"hello");
+            assert_eq!(pair.plain, b"hello");
+        }
+    }
+}
+
+#[test]
+fn data_behind_the_clients_last_flight_is_received_with_it() {
+    let (tls, client) = server_and_client(TLS13);
+    let mut pair = Pair::new(&tls, &Arc::new(client), "localhost");
+    let hello = pair.client_bytes();
+    assert_eq!(pair.deliver(&hello), Ok(Received::Handshaking));
+    pair.answer().unwrap();
+    std::io::Write::write_all(&mut pair.client.writer(), b"at once").unwrap();
+    let rest = pair.client_bytes();
+    assert_eq!(pair.deliver(&rest), Ok(Received::Open));
+    assert_eq!(pair.plain, b"at once");
+}
+
+#[test]
+fn a_hello_in_many_records_is_put_together() {
+    let (tls, client) = server_and_client(TLS13);
+    let mut pair = Pair::new(&tls, &Arc::new(client), "localhost");
+    let hello = pair.client_bytes();
+    let mut fragmented = Vec::new();
+    for fragment in hello[5..].chunks(3) {
+        fragmented.extend_from_slice(&[22, 3, 1, 0, fragment.len() as u8]);
+        fragmented.extend_from_slice(fragment);
+    }
+    pair.piece_bytes = 11;
+    pair.deliver(&fragmented).unwrap();
+    pair.answer().unwrap();
+    pair.exchange();
+    assert_eq!(pair.session.facts().unwrap().server_name, Some("localhost"));
+}
+
+#[test]
+fn nothing_is_told_or_sent_before_the_handshake_is_complete() {
+    let (tls, client) = server_and_client(TLS13);
+    let mut pair = Pair::new(&tls, &Arc::new(client), "localhost");
+    let mut out = Vec::new();
+    assert_eq!(pair.session.send(b"early", &mut out), Err(SendError::Handshaking));
+    let hello = pair.client_bytes();
+    pair.deliver(&hello).unwrap();
+    assert_eq!(pair.session.send(b"early", &mut out), Err(SendError::Handshaking));
+    assert_eq!(pair.session.facts(), None);
+    pair.session.close(&mut out);
+    assert_eq!(out, b"");
+}
+
+#[test]
+fn a_client_that_distrusts_the_certificate_is_heard() {
+    let (tls, _) = server_and_client(TLS13);
+    let stranger = identity(&["localhost"]);
+    for version in BOTH_VERSIONS {
+        let client = Arc::new(client_config(&[version], &[&stranger.certificate]));
+        let mut pair = Pair::new(&tls, &client, "localhost");
+        let Err(Failure::Client(_)) = pair.try_exchange() else {
+            panic!("the client has no reason to trust it");
+        };
+        let alert = pair.client_bytes();
+        let reject = pair.deliver(&alert).unwrap_err();
+        assert!(matches!(reject, Reject::Alert(_)), "{reject:?}");
+        assert_eq!(pair.out, b"", "an alert is not answered");
+        assert_eq!(pair.deliver(b"more"), Err(reject));
+    }
+}
+
+#[test]
+fn facts_name_what_was_agreed_on() {
+    let pair = Pair::of_version(TLS13);
+    assert_eq!(
+        pair.session.facts(),
+        Some(Facts {
+            version: Version::Tls13,
+            cipher_suite: "TLS13_AES_128_GCM_SHA256",
+            server_name: Some("localhost"),
+            alpn: None,
+            resumed: false,
+        })
+    );
+}

@@ -1,0 +1,202 @@
+//! Peers that speak no TLS, or speak it to do harm.
+
+use crate::peer::{BOTH_VERSIONS, Pair, TLS13, server_and_client};
+use peregrine_tls::rustls::{AlertDescription, InvalidMessage, PeerIncompatible};
+use peregrine_tls::{
+    HANDSHAKE_BYTES_MAX, PLAIN_HTTP_REPLY, Received, Reject, SendError, Tls, fuzz_one,
+};
+use proptest::prelude::*;
+
+fn tls() -> Tls {
+    Tls::self_signed(&["localhost"]).unwrap().tls
+}
+
+#[test]
+fn a_clear_text_request_gets_a_clear_text_answer_whatever_the_cut() {
+    let tls = tls();
+    for request in [
+        &b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"[..],
+        b"POST /form HTTP/1.0\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ] {
+        for piece_bytes in 1..=request.len() {
+            let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
+            let reject = request
+                .chunks(piece_bytes)
+                .find_map(|piece| session.receive(piece, &mut plain, &mut out).err());
+            assert_eq!(reject, Some(Reject::PlainHttp));
+            assert_eq!(out, PLAIN_HTTP_REPLY);
+            assert_eq!(plain, b"");
+            let again = session.receive(b"x", &mut plain, &mut out);
+            assert_eq!(again, Err(Reject::PlainHttp));
+            assert_eq!(out, PLAIN_HTTP_REPLY, "it is answered once");
+            assert_eq!(session.send(b"x", &mut out), Err(SendError::Closed));
+        }
+    }
+}
+
+#[test]
+fn other_protocols_are_rejected_with_an_alert() {
+    let tls = tls();
+    for first in [&b"SSH-2.0-OpenSSH_9.6\r\n"[..], b"\x00", b"\x80\x2e\x01\x03\x01", b"{}", b"EHLO"]
+    {
+        let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
+        let received = session.receive(first, &mut plain, &mut out);
+        if first == b"EHLO" {
+            assert_eq!(received, Ok(Received::Handshaking), "it may become a method");
+            assert_eq!(out, b"");
+            continue;
+        }
+        assert_eq!(received, Err(Reject::NotTls), "{}", first.escape_ascii());
+        assert_eq!(out, [21, 3, 3, 0, 2, 2, 10]);
+    }
+}
+
+#[test]
+fn records_that_may_not_come_first_are_rejected() {
+    let tls = tls();
+    let table: [(&[u8], Reject); 5] = [
+        (&[23, 3, 3, 0, 1, 0], Reject::Unexpected),
+        (&[20, 3, 3, 0, 1, 1], Reject::Unexpected),
+        (&[21, 3, 3, 0, 2, 2, 40], Reject::Alert(AlertDescription::HandshakeFailure)),
+        (&[22, 9, 9, 0, 1, 1], Reject::Invalid(InvalidMessage::UnknownProtocolVersion)),
+        (&[22, 3, 1, 0, 0], Reject::Invalid(InvalidMessage::InvalidEmptyPayload)),
+    ];
+    for (record, expected) in table {
+        let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
+        let is_alert = matches!(expected, Reject::Alert(_));
+        let received = session.receive(record, &mut plain, &mut out);
+        assert_eq!(received, Err(expected));
+        assert_eq!(out.is_empty(), is_alert, "an error is told, an alert is not answered");
+    }
+}
+
+#[test]
+fn a_client_with_old_versions_only_is_told_so() {
+    let (tls, client) = server_and_client(TLS13);
+    let mut hello = Pair::new(&tls, &client.into(), "localhost").client_bytes();
+    // The extension supported_versions (43) that lists 3.4 alone is made to list 3.2, which is TLS
+    // 1.1.
+    let listed = [0, 43, 0, 3, 2, 3, 4];
+    let position = hello.windows(7).position(|window| window == listed).unwrap();
+    hello[position + 6] = 2;
+    let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
+    let reject = session.receive(&hello, &mut plain, &mut out).unwrap_err();
+    assert!(
+        matches!(
+            reject,
+            Reject::Incompatible(PeerIncompatible::Tls12NotOfferedOrEnabled)
+                | Reject::Incompatible(_)
+        ),
+        "{reject:?}"
+    );
+    assert_eq!(out, [21, 3, 3, 0, 2, 2, 70], "protocol_version");
+}
+
+#[test]
+fn a_handshake_without_end_is_rejected_at_its_limit() {
+    let tls = tls();
+    let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
+    // A hello of nearly 64 KiB, in records of one byte.
+    let mut sent = 0;
+    let mut payloads = [1, 0, 0xff, 0xff].into_iter().chain(std::iter::repeat(0));
+    let reject = loop {
+        let record = [22, 3, 1, 0, 1, payloads.next().unwrap()];
+        sent += record.len();
+        match session.receive(&record, &mut plain, &mut out) {
+            Ok(received) => assert_eq!(received, Received::Handshaking),
+            Err(reject) => break reject,
+        }
+    };
+    assert_eq!(reject, Reject::HandshakeTooLong);
+    assert!((HANDSHAKE_BYTES_MAX..HANDSHAKE_BYTES_MAX + 10).contains(&sent), "{sent}");
+}
+
+#[test]
+fn a_handshake_message_beyond_64_kib_is_rejected_by_its_header() {
+    let (mut session, mut plain, mut out) = (tls().session(), Vec::new(), Vec::new());
+    let record = [22, 3, 1, 0, 4, 1, 1, 0, 0];
+    let why = InvalidMessage::HandshakePayloadTooLarge;
+    assert_eq!(session.receive(&record, &mut plain, &mut out), Err(Reject::Invalid(why)));
+}
+
+#[test]
+fn a_hello_cut_anywhere_waits_for_the_rest() {
+    for version in BOTH_VERSIONS {
+        let (tls, client) = server_and_client(version);
+        let hello = Pair::new(&tls, &client.into(), "localhost").client_bytes();
+        for end in 0..hello.len() {
+            let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
+            let received = session.receive(&hello[..end], &mut plain, &mut out);
+            assert_eq!(received, Ok(Received::Handshaking));
+            assert_eq!(out, b"");
+        }
+    }
+}
+
+#[test]
+fn an_altered_server_flight_is_found_by_the_client_and_reported() {
+    let (tls, client) = server_and_client(TLS13);
+    let mut pair = Pair::new(&tls, &client.into(), "localhost");
+    let hello = pair.client_bytes();
+    pair.deliver(&hello).unwrap();
+    let last = pair.out.len() - 1;
+    pair.out[last] ^= 1;
+    pair.answer().unwrap_err();
+    let alert = pair.client_bytes();
+    let expected = Reject::Alert(AlertDescription::BadRecordMac);
+    assert_eq!(pair.deliver(&alert), Err(expected));
+}
+
+#[test]
+fn what_a_record_says_first_is_judged_at_once() {
+    for (first, why) in [
+        (&[25][..], InvalidMessage::InvalidContentType),
+        (&[23, 4, 0], InvalidMessage::UnknownProtocolVersion),
+        (&[22, 3, 3, 0, 0], InvalidMessage::InvalidEmptyPayload),
+    ] {
+        for version in BOTH_VERSIONS {
+            let mut pair = Pair::of_version(version);
+            pair.piece_bytes = 1;
+            assert_eq!(pair.deliver(first), Err(Reject::Invalid(why)));
+        }
+    }
+}
+
+#[test]
+fn random_edits_of_a_hello_make_no_panic() {
+    // A fixed walk over all positions, in addition to the random ones below.
+    for position in 0..400_u16 {
+        let [high, low] = position.to_be_bytes();
+        fuzz_one(&[1, 7, high, low, 0xff, 0, 0, 0]);
+        fuzz_one(&[1, 50, high, low, 0x01, 0, 0, 0]);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn no_bytes_make_a_session_panic(data: Vec<u8>) {
+        fuzz_one(&data);
+    }
+
+    #[test]
+    fn no_records_make_a_session_panic(
+        point: u8,
+        piece_bytes: u8,
+        records in prop::collection::vec(
+            (20_u8..25, prop::collection::vec(any::<u8>(), 0..40)), 0..8),
+    ) {
+        let mut data = vec![point - point % 3, piece_bytes];
+        if point % 2 == 0 {
+            // At a session whose handshake is done.
+            data[0] = 2;
+        }
+        for (kind, payload) in records {
+            data.extend_from_slice(&[kind, 3, 3, 0, payload.len() as u8]);
+            data.extend_from_slice(&payload);
+        }
+        fuzz_one(&data);
+    }
+}

@@ -1,0 +1,104 @@
+//! Which hosts a connection is for.
+
+use crate::peer::{BOTH_VERSIONS, Identity, Pair, client_config, identity};
+use peregrine_tls::Tls;
+use peregrine_tls::rustls::ClientConfig;
+use std::sync::Arc;
+
+fn tls(identity: &Identity) -> Tls {
+    Tls::from_pem(identity.certificate.as_bytes(), identity.key.as_bytes()).unwrap()
+}
+
+fn covers(pair: &mut Pair, authority: &str) -> bool {
+    pair.session.hosts().unwrap().cover(authority)
+}
+
+#[test]
+fn names_wildcards_and_addresses_are_compared_as_clients_do() {
+    let own = identity(&["localhost", "*.bird.test", "Upper.test", "192.0.2.7", "2001:db8::7"]);
+    let client = Arc::new(client_config(&BOTH_VERSIONS, &[&own.certificate]));
+    let mut pair = Pair::connected(&tls(&own).with_host_check(), &client, "localhost");
+    for (authority, expected) in [
+        ("localhost", true),
+        ("localhost", true),
+        ("localhost:", true),
+        ("localhost:8443", true),
+        ("LocalHost", true),
+        ("localhost.", true),
+        ("a.localhost", false),
+        ("upper.test:1", true),
+        ("kite.bird.test", true),
+        ("red.kite.bird.test", false),
+        ("bird.test", false),
+        ("*.bird.test", false),
+        (".bird.test", false),
+        ("192.0.2.7", true),
+        ("192.0.2.7:443", true),
+        ("192.0.2.8", false),
+        ("[2001:db8::7]", true),
+        ("[2001:DB8:0::7]:443", true),
+        ("[2001:db8::8]:443", false),
+        ("[v1.x]", false),
+        ("", false),
+        (":443", false),
+        ("localhost", true),
+    ] {
+        assert_eq!(covers(&mut pair, authority), expected, "{authority}");
+    }
+}
+
+#[test]
+fn the_certificate_is_the_one_that_was_chosen_also_when_a_session_is_resumed() {
+    let (first, second) = (identity(&["first.test"]), identity(&["second.test"]));
+    let both = tls(&first)
+        .with_host_check()
+        .with_certificate(second.certificate.as_bytes(), second.key.as_bytes())
+        .unwrap();
+    for version in BOTH_VERSIONS {
+        let trusted = [first.certificate.as_str(), second.certificate.as_str()];
+        let client: Arc<ClientConfig> = Arc::new(client_config(&[version], &trusted));
+        for (name, other) in [("first.test", "second.test"), ("second.test", "first.test")] {
+            for resumed in [false, true] {
+                let mut pair = Pair::connected(&both, &client, name);
+                assert_eq!(pair.session.facts().unwrap().resumed, resumed);
+                assert!(covers(&mut pair, name));
+                assert!(!covers(&mut pair, other));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_configuration_made_elsewhere_may_be_asked_and_nobody_is_unless_told_to() {
+    use peregrine_tls::rustls::ServerConfig;
+    use peregrine_tls::rustls::server::{ClientHello, ResolvesServerCert};
+    use peregrine_tls::rustls::sign::CertifiedKey;
+    use rustls_pki_types::pem::PemObject;
+    use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+    #[derive(Debug)]
+    struct One(Arc<CertifiedKey>);
+    impl ResolvesServerCert for One {
+        fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+            Some(self.0.clone())
+        }
+    }
+    let own = identity(&["localhost"]);
+    let client = Arc::new(client_config(&BOTH_VERSIONS, &[&own.certificate]));
+    let provider = Arc::new(peregrine_tls::rustls::crypto::aws_lc_rs::default_provider());
+    let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap();
+    let key = provider.key_provider.load_private_key(key).unwrap();
+    let chain = vec![CertificateDer::from_pem_slice(own.certificate.as_bytes()).unwrap()];
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(One(Arc::new(CertifiedKey::new(chain, key)))));
+    let foreign = Tls::from_config(Arc::new(config)).unwrap();
+    let mut pair = Pair::connected(&foreign.clone().with_host_check(), &client, "localhost");
+    assert_eq!(pair.session.facts().unwrap().server_name, Some("localhost"));
+    assert!(covers(&mut pair, "localhost") && !covers(&mut pair, "other.test"));
+    for silent in [foreign, tls(&own)] {
+        assert!(Pair::connected(&silent, &client, "localhost").session.hosts().is_none());
+    }
+}

@@ -1,0 +1,112 @@
+//! Keys wear out: after so many records they are renewed, or the connection ends.
+
+use crate::peer::{Pair, identity, lenient_client};
+use peregrine_tls::rustls::crypto::aws_lc_rs::{self, cipher_suite};
+use peregrine_tls::rustls::crypto::{CipherSuiteCommon, CryptoProvider};
+use peregrine_tls::rustls::server::ResolvesServerCert;
+use peregrine_tls::rustls::sign::{CertifiedKey, SingleCertAndKey};
+use peregrine_tls::rustls::{
+    ServerConfig, SupportedCipherSuite, Tls12CipherSuite, Tls13CipherSuite,
+};
+use peregrine_tls::{SendError, Tls};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use std::sync::Arc;
+
+/// How many records the keys of these tests are good for; those of real suites last 2^24.
+const RECORDS_MAX: u64 = 10;
+
+fn short_lived(common: &CipherSuiteCommon) -> CipherSuiteCommon {
+    CipherSuiteCommon {
+        suite: common.suite,
+        hash_provider: common.hash_provider,
+        confidentiality_limit: RECORDS_MAX,
+    }
+}
+
+/// The same suite with keys that wear out soon. It lives as long as the test's process.
+fn wearing_out(suite: SupportedCipherSuite) -> SupportedCipherSuite {
+    match suite {
+        SupportedCipherSuite::Tls12(suite) => {
+            SupportedCipherSuite::Tls12(Box::leak(Box::new(Tls12CipherSuite {
+                common: short_lived(&suite.common),
+                prf_provider: suite.prf_provider,
+                kx: suite.kx,
+                sign: suite.sign,
+                aead_alg: suite.aead_alg,
+            })))
+        }
+        SupportedCipherSuite::Tls13(suite) => {
+            SupportedCipherSuite::Tls13(Box::leak(Box::new(Tls13CipherSuite {
+                common: short_lived(&suite.common),
+                hkdf_provider: suite.hkdf_provider,
+                aead_alg: suite.aead_alg,
+                quic: None,
+            })))
+        }
+    }
+}
+
+fn pair_with(suite: SupportedCipherSuite) -> Pair {
+    let identity = identity(&["localhost"]);
+    let provider =
+        CryptoProvider { cipher_suites: vec![wearing_out(suite)], ..aws_lc_rs::default_provider() };
+    let chain = vec![CertificateDer::from_pem_slice(identity.certificate.as_bytes()).unwrap()];
+    let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).unwrap();
+    let certified = CertifiedKey::from_der(chain, key, &provider).unwrap();
+    let resolver: Arc<dyn ResolvesServerCert> = Arc::new(SingleCertAndKey::from(certified));
+    let config = ServerConfig::builder_with_provider(Arc::new(provider))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_cert_resolver(resolver);
+    let tls = Tls::from_config(Arc::new(config)).unwrap();
+    Pair::connected(&tls, &lenient_client(&[suite]).into(), "localhost")
+}
+
+#[test]
+fn tls_1_3_renews_its_keys_in_time() {
+    let mut pair = pair_with(cipher_suite::TLS13_AES_128_GCM_SHA256);
+    for round in 0..100_u8 {
+        pair.session.send(&[round; 100], &mut pair.out).unwrap();
+        pair.exchange();
+        assert_eq!(pair.client_heard(), [round; 100]);
+        // The client's answers to the updates are understood.
+        pair.client_says(&[round]);
+    }
+    assert_eq!(pair.plain, (0..100).collect::<Vec<u8>>());
+    // Half as many records as a key lasts for, in one call.
+    pair.session.send(&[7; 5 * 16_384], &mut pair.out).unwrap();
+    let out = std::mem::take(&mut pair.out);
+    let mut heard = Vec::new();
+    for piece in out.chunks(4_096) {
+        pair.out = piece.to_vec();
+        pair.answer().unwrap();
+        heard.extend(pair.client_heard());
+    }
+    assert_eq!(heard.len(), 5 * 16_384);
+}
+
+#[test]
+fn tls_1_2_ends_the_connection_in_time() {
+    let mut pair = pair_with(cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256);
+    let mut sent = 0;
+    let error = loop {
+        match pair.session.send(b"reply", &mut pair.out) {
+            Ok(()) => sent += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, SendError::KeysExhausted);
+    // The handshake took one.
+    assert_eq!(sent, RECORDS_MAX - 1);
+    pair.answer().unwrap();
+    assert_eq!(pair.client_heard(), b"reply".repeat(sent as usize));
+    assert!(pair.client.process_new_packets().unwrap().peer_has_closed(), "the client was told");
+    assert_eq!(pair.session.send(b"reply", &mut pair.out), Err(SendError::Closed));
+    pair.session.close(&mut pair.out);
+    assert_eq!(pair.out, b"");
+    // The other direction has keys of its own.
+    pair.client_says(b"a question");
+    assert_eq!(pair.plain, b"a question");
+}

@@ -1,0 +1,105 @@
+//! What a session holds when nothing happens.
+//!
+//! The allocator counts what Rust code holds; the cryptography library allocates by itself, which
+//! shows in the resident memory only.
+
+use crate::own_process;
+use crate::peer::{Pair, TLS12, TLS13, server_and_client};
+use peregrine_tls::rustls::ClientConfig;
+use peregrine_tls::{Session, Tls};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+struct Counting;
+
+static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator unchanged, which keeps the contract; counting
+// touches no memory but the counter.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        HELD_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller promises a layout of non-zero size, which is all that is asked for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        HELD_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller got the memory from `alloc` with this layout, which got it from the
+        // system.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const SESSIONS: usize = 1_000;
+
+/// The most that Rust code may hold for one idle session.
+const HELD_BYTES_MAX: usize = 4_608;
+
+/// The most that all code may hold for it, spoiled by what the allocator cannot reuse.
+const RESIDENT_BYTES_MAX: usize = 6_144;
+
+fn held_bytes() -> usize {
+    HELD_BYTES.load(Ordering::Relaxed)
+}
+
+/// What the process occupies, where the system tells it in pages of 4 KiB.
+fn resident_bytes() -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: usize = text.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * 4_096)
+}
+
+/// Sessions that served a request and wait for the next one; all buffers are gone.
+fn idle_sessions(count: usize, tls: &Tls, client: &Arc<ClientConfig>) -> Vec<Session> {
+    (0..count)
+        .map(|_| {
+            let mut pair = Pair::connected(tls, client, "localhost");
+            pair.piece_bytes = 4_096;
+            pair.client_says(&[b'q'; 20_000]);
+            assert_eq!(pair.plain.len(), 20_000);
+            pair.session.send(&[b'a'; 20_000], &mut pair.out).unwrap();
+            pair.session
+        })
+        .collect()
+}
+
+// In a process of its own, because the counter counts what all threads allocate.
+#[test]
+fn an_idle_session_holds_little() {
+    if own_process::delegate("memory::an_idle_session_holds_little") {
+        return;
+    }
+    // Only the first pass tells something by resident memory: the second reuses what the first
+    // freed.
+    for (version, is_fresh) in [(TLS13, true), (TLS12, false)] {
+        let (tls, client) = server_and_client(version);
+        let client = Arc::new(client);
+        drop(idle_sessions(10, &tls, &client));
+
+        let (held_before, resident_before) = (held_bytes(), resident_bytes());
+        let unused: Vec<Session> = (0..SESSIONS).map(|_| tls.session()).collect();
+        let unused_bytes = (held_bytes() - held_before) / SESSIONS;
+        drop(unused);
+        assert!(unused_bytes <= 64, "{unused_bytes} bytes are held for a peer that sent nothing");
+
+        let sessions = idle_sessions(SESSIONS, &tls, &client);
+        let held = (held_bytes() - held_before) / SESSIONS;
+        println!("{version:?}: {unused_bytes} bytes before the first byte, {held} when idle");
+        assert!(held <= HELD_BYTES_MAX, "{held} bytes are held");
+
+        if let (Some(before), Some(after), true) = (resident_before, resident_bytes(), is_fresh) {
+            let resident = after.saturating_sub(before) / SESSIONS;
+            println!("{version:?}: {resident} bytes resident when idle");
+            assert!(resident <= RESIDENT_BYTES_MAX, "{resident} bytes are resident");
+        }
+        drop(sessions);
+
+        let left = held_bytes().abs_diff(held_before);
+        assert!(left < 100_000, "{left} bytes stay behind or were lost");
+    }
+}

@@ -1,0 +1,368 @@
+//! What happens once the handshake is done: data, cuts, key updates, ends.
+
+use crate::peer::{self, BOTH_VERSIONS, Pair, TLS12, TLS13};
+use peregrine_tls::rustls::{AlertDescription, ContentType, Error, InvalidMessage, PeerMisbehaved};
+use peregrine_tls::{HANDSHAKE_BYTES_MAX, RECORD_PLAIN_BYTES_MAX, Received, Reject, SendError};
+use proptest::prelude::*;
+use std::io::Write;
+
+const HANDSHAKE: ContentType = ContentType::Handshake;
+const APPLICATION_DATA: ContentType = ContentType::ApplicationData;
+
+/// Encrypts what the client says, in records as the given lengths cut it.
+fn client_records(pair: &mut Pair, text: &[u8], lengths: &[usize]) -> Vec<u8> {
+    let (mut bytes, mut rest, mut lengths) = (Vec::new(), text, lengths.iter().cycle());
+    while !rest.is_empty() {
+        let length = (*lengths.next().unwrap()).clamp(1, rest.len());
+        pair.client.writer().write_all(&rest[..length]).unwrap();
+        rest = &rest[length..];
+        bytes.extend(pair.client_bytes());
+    }
+    bytes
+}
+
+fn text(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|index| (index % 251) as u8).collect()
+}
+
+#[test]
+fn long_texts_arrive_whole_both_ways() {
+    for version in BOTH_VERSIONS {
+        let mut pair = Pair::of_version(version);
+        let long = text(200_000);
+        // The pieces are those of a ring's buffers.
+        pair.piece_bytes = 4_096;
+        let bytes = client_records(&mut pair, &long, &[RECORD_PLAIN_BYTES_MAX]);
+        assert_eq!(pair.deliver(&bytes), Ok(Received::Open));
+        assert!(pair.plain == long);
+
+        pair.session.send(&long, &mut pair.out).unwrap();
+        pair.session.send(b"", &mut pair.out).unwrap();
+        let mut heard = Vec::new();
+        let out = std::mem::take(&mut pair.out);
+        for piece in out.chunks(1_000) {
+            pair.out = piece.to_vec();
+            pair.answer().unwrap();
+            heard.extend(pair.client_heard());
+        }
+        assert!(heard == long);
+    }
+}
+
+#[test]
+fn sent_records_hold_at_most_16_kib() {
+    for version in BOTH_VERSIONS {
+        let mut pair = Pair::of_version(version);
+        pair.out.extend_from_slice(b"before");
+        pair.session.send(&text(40_000), &mut pair.out).unwrap();
+        assert!(pair.out.starts_with(b"before"), "what is in the buffer stays");
+        let (mut rest, mut records) = (&pair.out[6..], 0);
+        while let [23, 3, 3, high, low, after @ ..] = rest {
+            let length = usize::from(u16::from_be_bytes([*high, *low]));
+            assert!(length <= RECORD_PLAIN_BYTES_MAX + 24, "{length}");
+            rest = &after[length..];
+            records += 1;
+        }
+        assert!(rest.is_empty());
+        assert_eq!(records, 3);
+    }
+}
+
+#[test]
+fn an_empty_text_makes_no_record() {
+    let mut pair = Pair::of_version(TLS13);
+    pair.session.send(b"", &mut pair.out).unwrap();
+    assert_eq!(pair.out, b"");
+}
+
+#[test]
+fn a_session_can_send_while_half_a_record_is_here() {
+    for version in BOTH_VERSIONS {
+        let mut pair = Pair::of_version(version);
+        let bytes = client_records(&mut pair, b"question", &[100]);
+        for (index, byte) in bytes.iter().enumerate() {
+            assert_eq!(pair.deliver(&[*byte]), Ok(Received::Open));
+            pair.session.send(&[index as u8], &mut pair.out).unwrap();
+        }
+        assert_eq!(pair.plain, b"question");
+        pair.answer().unwrap();
+        let expected: Vec<u8> = (0..bytes.len() as u8).collect();
+        assert_eq!(pair.client_heard(), expected);
+    }
+}
+
+#[test]
+fn keys_can_be_updated_by_the_client() {
+    let mut pair = Pair::of_version(TLS13);
+    for round in 0..50_u8 {
+        pair.client.refresh_traffic_keys().unwrap();
+        pair.piece_bytes = usize::from(round) + 1;
+        pair.client_says(&[round]);
+        // The answer to an update goes out before the next data.
+        pair.session.send(&[round], &mut pair.out).unwrap();
+        pair.exchange();
+        assert_eq!(pair.client_heard(), [round]);
+    }
+    assert_eq!(pair.plain, (0..50).collect::<Vec<u8>>());
+}
+
+#[test]
+fn a_key_update_in_two_records_is_put_together_while_data_is_sent() {
+    let (mut forger, mut session) = Pair::of_version(TLS13).forger();
+    let (mut plain, mut out) = (Vec::new(), Vec::new());
+    // RFC 8446 §4.6.3: a KeyUpdate (24) of one byte, which says that no answer is asked for.
+    let first = forger.record(HANDSHAKE, &[24, 0, 0]);
+    let second = forger.record(HANDSHAKE, &[1, 0]);
+    session.receive(&first, &mut plain, &mut out).unwrap();
+    session.send(b"in between", &mut out).unwrap();
+    assert_eq!(session.receive(&second, &mut plain, &mut out), Ok(Received::Open));
+    session.send(b"after", &mut out).unwrap();
+    // The forger does not know the new key.
+    let stale = forger.record(APPLICATION_DATA, b"stale");
+    assert_eq!(session.receive(&stale, &mut plain, &mut out), Err(Reject::BadRecord));
+}
+
+#[test]
+fn data_between_the_parts_of_a_handshake_message_is_rejected() {
+    let (mut forger, mut session) = Pair::of_version(TLS13).forger();
+    let (mut plain, mut out) = (Vec::new(), Vec::new());
+    let bytes = [forger.record(HANDSHAKE, &[24, 0]), forger.record(APPLICATION_DATA, b"data")];
+    session.receive(&bytes[0], &mut plain, &mut out).unwrap();
+    let why = PeerMisbehaved::MessageInterleavedWithHandshakeMessage;
+    assert_eq!(session.receive(&bytes[1], &mut plain, &mut out), Err(Reject::Misbehaved(why)));
+    assert_eq!(session.send(b"reply", &mut out), Err(SendError::Closed));
+    assert_eq!(plain, b"");
+}
+
+#[test]
+fn a_handshake_message_that_never_ends_is_rejected() {
+    for version in BOTH_VERSIONS {
+        let (mut forger, mut session) = Pair::of_version(version).forger();
+        let (mut plain, mut out) = (Vec::new(), Vec::new());
+        let mut received = 0;
+        let reject = loop {
+            // A header that announces the longest message, and then one byte in each record.
+            let payload: &[u8] = if received == 0 { &[24, 0, 0xff, 0xff] } else { &[0] };
+            let record = forger.record(HANDSHAKE, payload);
+            received += record.len();
+            match session.receive(&record, &mut plain, &mut out) {
+                Ok(stage) => assert_eq!(stage, Received::Open),
+                Err(reject) => break reject,
+            }
+        };
+        assert_eq!(reject, Reject::HandshakeTooLong);
+        assert!(received < HANDSHAKE_BYTES_MAX + 100, "{received}");
+    }
+}
+
+#[test]
+fn renegotiation_is_refused() {
+    let (mut forger, mut session) = Pair::of_version(TLS12).forger();
+    let (mut plain, mut out) = (Vec::new(), Vec::new());
+    let (tls, client) = peer::server_and_client(TLS12);
+    let hello = Pair::new(&tls, &client.into(), "localhost").client_bytes();
+    // RFC 5246 §7.2.2: the answer "no_renegotiation" is a warning. A second attempt is fatal.
+    let first = forger.record(HANDSHAKE, &hello[5..]);
+    assert_eq!(session.receive(&first, &mut plain, &mut out), Ok(Received::Open));
+    assert_eq!(out[0], 21, "an alert");
+    session.send(b"goes on", &mut out).unwrap();
+    let second = forger.record(HANDSHAKE, &hello[5..]);
+    let why = PeerMisbehaved::TooManyRenegotiationRequests;
+    assert_eq!(session.receive(&second, &mut plain, &mut out), Err(Reject::Misbehaved(why)));
+}
+
+#[test]
+fn a_second_hello_in_tls_1_3_is_rejected() {
+    let (mut forger, mut session) = Pair::of_version(TLS13).forger();
+    let (mut plain, mut out) = (Vec::new(), Vec::new());
+    let (tls, client) = peer::server_and_client(TLS13);
+    let hello = Pair::new(&tls, &client.into(), "localhost").client_bytes();
+    let record = forger.record(HANDSHAKE, &hello[5..]);
+    assert_eq!(session.receive(&record, &mut plain, &mut out), Err(Reject::Unexpected));
+    assert_eq!(out[0], 23, "an encrypted alert");
+}
+
+#[test]
+fn an_altered_record_is_rejected_and_the_client_is_told() {
+    for version in BOTH_VERSIONS {
+        for position in [5, 10, 20] {
+            let mut pair = Pair::of_version(version);
+            let good = client_records(&mut pair, b"good", &[100]);
+            let mut bad = client_records(&mut pair, b"a record to alter", &[100]);
+            bad[position] ^= 1;
+            let both = [good, bad].concat();
+            assert_eq!(pair.deliver(&both), Err(Reject::BadRecord), "{position}");
+            assert_eq!(pair.plain, b"good", "what came before stands");
+            let alert = AlertDescription::BadRecordMac;
+            assert_eq!(pair.answer(), Err(Error::AlertReceived(alert)));
+            assert_eq!(pair.deliver(b"more"), Err(Reject::BadRecord), "it stays rejected");
+            assert_eq!(pair.session.send(b"reply", &mut pair.out), Err(SendError::Closed));
+            assert_eq!(pair.session.facts(), None);
+            pair.session.close(&mut pair.out);
+            assert_eq!(pair.out, b"", "there is nothing to say after an alert");
+        }
+    }
+}
+
+#[test]
+fn a_record_that_announces_too_much_is_rejected_by_its_header() {
+    for version in BOTH_VERSIONS {
+        let mut pair = Pair::of_version(version);
+        pair.piece_bytes = 1;
+        // 2^14 + 2048 + 1 bytes.
+        let why = InvalidMessage::MessageTooLarge;
+        assert_eq!(pair.deliver(&[23, 3, 3, 0x48, 0x01]), Err(Reject::Invalid(why)));
+        let alert = AlertDescription::DecodeError;
+        assert_eq!(pair.answer(), Err(Error::AlertReceived(alert)));
+    }
+}
+
+#[test]
+fn a_record_that_holds_too_much_is_rejected() {
+    for version in BOTH_VERSIONS {
+        for (bytes, is_accepted) in
+            [(RECORD_PLAIN_BYTES_MAX, true), (RECORD_PLAIN_BYTES_MAX + 1, false)]
+        {
+            let (mut forger, mut session) = Pair::of_version(version).forger();
+            let (mut plain, mut out) = (Vec::new(), Vec::new());
+            let record = forger.record(APPLICATION_DATA, &text(bytes));
+            let received = session.receive(&record, &mut plain, &mut out);
+            if is_accepted {
+                assert_eq!(received, Ok(Received::Open));
+                assert!(plain == text(bytes));
+            } else {
+                assert_eq!(received, Err(Reject::RecordTooLarge));
+                assert_ne!(out, b"");
+            }
+        }
+    }
+}
+
+#[test]
+fn endless_empty_records_are_rejected() {
+    let (mut forger, mut session) = Pair::of_version(TLS13).forger();
+    let (mut plain, mut out) = (Vec::new(), Vec::new());
+    let reject = (0..1_000)
+        .find_map(|_| {
+            let record = forger.record(APPLICATION_DATA, b"");
+            session.receive(&record, &mut plain, &mut out).err()
+        })
+        .unwrap();
+    assert_eq!(reject, Reject::Misbehaved(PeerMisbehaved::TooManyEmptyFragments));
+}
+
+#[test]
+fn the_client_closes_first() {
+    for version in BOTH_VERSIONS {
+        let mut pair = Pair::of_version(version);
+        pair.client.writer().write_all(b"last words").unwrap();
+        pair.client.send_close_notify();
+        let bytes = pair.client_bytes();
+        assert_eq!(pair.deliver(&bytes), Ok(Received::Closed));
+        assert_eq!(pair.plain, b"last words");
+        // Half-closed: the reply still goes out.
+        pair.session.send(b"reply", &mut pair.out).unwrap();
+        pair.session.close(&mut pair.out);
+        pair.answer().unwrap();
+        assert_eq!(pair.client_heard(), b"reply");
+        assert!(pair.client.process_new_packets().unwrap().peer_has_closed());
+    }
+}
+
+#[test]
+fn the_server_closes_first_and_still_receives() {
+    for version in BOTH_VERSIONS {
+        let mut pair = Pair::of_version(version);
+        pair.session.close(&mut pair.out);
+        let alert_bytes = pair.out.len();
+        assert!(alert_bytes > 0);
+        pair.session.close(&mut pair.out);
+        assert_eq!(pair.out.len(), alert_bytes, "it is said once");
+        assert_eq!(pair.session.send(b"more", &mut pair.out), Err(SendError::Closed));
+        let bytes = client_records(&mut pair, b"in flight", &[4]);
+        assert_eq!(pair.deliver(&bytes), Ok(Received::Open));
+        assert_eq!(pair.plain, b"in flight");
+        pair.answer().unwrap();
+        assert!(pair.client.process_new_packets().unwrap().peer_has_closed());
+        pair.client.send_close_notify();
+        let bytes = pair.client_bytes();
+        assert_eq!(pair.deliver(&bytes), Ok(Received::Closed));
+        assert_eq!(pair.out, b"");
+    }
+}
+
+#[test]
+fn data_after_close_notify_is_ignored() {
+    for version in BOTH_VERSIONS {
+        let (mut forger, mut session) = Pair::of_version(version).forger();
+        let (mut plain, mut out) = (Vec::new(), Vec::new());
+        let mut bytes = forger.record(APPLICATION_DATA, b"data");
+        bytes.extend(forger.record(ContentType::Alert, &[1, 0]));
+        bytes.extend(forger.record(APPLICATION_DATA, b"ignored"));
+        bytes.extend_from_slice(b"\xff\xff and garbage");
+        for piece in [&bytes[..], b"garbage alone", &[23, 3, 3, 0xff, 0xff]] {
+            assert_eq!(session.receive(piece, &mut plain, &mut out), Ok(Received::Closed));
+            assert_eq!(plain, b"data");
+        }
+        session.send(b"reply", &mut out).unwrap();
+    }
+}
+
+#[test]
+fn an_end_without_close_notify_leaves_the_session_open() {
+    let mut pair = Pair::of_version(TLS13);
+    let bytes = client_records(&mut pair, b"cut off", &[100]);
+    let cut = &bytes[..bytes.len() - 1];
+    assert_eq!(pair.deliver(cut), Ok(Received::Open));
+    assert_eq!(pair.plain, b"", "a part of a record cannot be trusted");
+}
+
+#[test]
+fn a_fatal_alert_ends_the_session_without_an_answer() {
+    for version in BOTH_VERSIONS {
+        let (mut forger, mut session) = Pair::of_version(version).forger();
+        let (mut plain, mut out) = (Vec::new(), Vec::new());
+        let alert = forger.record(ContentType::Alert, &[2, 80]);
+        let expected = Reject::Alert(AlertDescription::InternalError);
+        assert_eq!(session.receive(&alert, &mut plain, &mut out), Err(expected));
+        assert_eq!(out, b"");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_cut_of_the_same_bytes_gives_the_same_plaintext(
+        is_tls12: bool,
+        bytes in 0_usize..60_000,
+        records in prop::collection::vec(1_usize..20_000, 1..6),
+        pieces in prop::collection::vec(1_usize..9_000, 1..12),
+    ) {
+        let mut pair = Pair::of_version(if is_tls12 { TLS12 } else { TLS13 });
+        let sent = text(bytes);
+        let encrypted = client_records(&mut pair, &sent, &records);
+        let (mut rest, mut pieces) = (&encrypted[..], pieces.iter().cycle());
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at((*pieces.next().unwrap()).min(rest.len()));
+            prop_assert_eq!(pair.deliver(piece), Ok(Received::Open));
+            rest = after;
+        }
+        prop_assert!(pair.plain == sent);
+        prop_assert!(pair.out.is_empty());
+    }
+
+    #[test]
+    fn any_cut_of_a_handshake_succeeds(
+        is_tls12: bool,
+        piece_bytes in 1_usize..700,
+    ) {
+        let version = if is_tls12 { TLS12 } else { TLS13 };
+        let (tls, client) = peer::server_and_client(version);
+        let mut pair = Pair::new(&tls, &client.into(), "localhost");
+        pair.piece_bytes = piece_bytes;
+        pair.exchange();
+        pair.client_says(b"hello");
+        prop_assert_eq!(&pair.plain, b"hello");
+    }
+}

@@ -1,0 +1,224 @@
+//! What a scanner for weak TLS asks, by hellos made by hand: no library of today would send them.
+
+use crate::peer::{Identity, Pair, TLS12, TLS13, client_config, identity};
+use peregrine_tls::rustls::ContentType;
+use peregrine_tls::{Received, Reject, Tls, TlsError, Version};
+
+/// A hello of a client, as far as these tests change it.
+struct Hello {
+    record: [u8; 2],
+    version: [u8; 2],
+    suites: Vec<u16>,
+    compression: Vec<u8>,
+    /// Beside groups, formats of points and schemes of signatures.
+    extensions: Vec<(u16, Vec<u8>)>,
+}
+
+impl Hello {
+    fn new(version: [u8; 2], suites: &[u16]) -> Self {
+        Self {
+            record: [3, 1],
+            version,
+            suites: suites.to_vec(),
+            compression: vec![0],
+            extensions: Vec::new(),
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut extensions = vec![
+            (10, vec![0, 6, 0, 29, 0, 23, 0, 24]),
+            (11, vec![1, 0]),
+            (13, vec![0, 14, 4, 3, 5, 3, 8, 4, 8, 5, 4, 1, 5, 1, 2, 1]),
+        ];
+        extensions.extend(self.extensions.iter().cloned());
+        let extensions: Vec<u8> = extensions
+            .into_iter()
+            .flat_map(|(kind, body): (u16, Vec<u8>)| {
+                [&kind.to_be_bytes()[..], &u16_of(body.len()), &body].concat()
+            })
+            .collect();
+        let suites: Vec<u8> = self.suites.iter().flat_map(|suite| suite.to_be_bytes()).collect();
+        let body = [
+            &self.version[..],
+            &[7; 32],
+            &[0],
+            &u16_of(suites.len()),
+            &suites,
+            &[u8::try_from(self.compression.len()).unwrap()],
+            &self.compression,
+            &u16_of(extensions.len()),
+            &extensions,
+        ]
+        .concat();
+        let message = [&[1, 0][..], &u16_of(body.len()), &body].concat();
+        [&[22][..], &self.record, &u16_of(message.len()), &message].concat()
+    }
+
+    /// The reject and the alert; `None` if the server goes on.
+    fn refused_by(&self, tls: &Tls) -> Option<(Reject, u8)> {
+        let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
+        let reject = session.receive(&self.bytes(), &mut plain, &mut out).err()?;
+        // An alert in clear text: type, version, length, fatal, which.
+        let [21, 3, _, 0, 2, 2, alert] = out[..] else { panic!("{reject:?}: {out:?}") };
+        Some((reject, alert))
+    }
+}
+
+fn u16_of(length: usize) -> [u8; 2] {
+    u16::try_from(length).unwrap().to_be_bytes()
+}
+
+/// A server with a key of each kind, so that no suite fails for want of one.
+fn servers() -> [Tls; 2] {
+    [identity(&["localhost"]), rsa()]
+        .map(|own| Tls::from_pem(own.certificate.as_bytes(), own.key.as_bytes()).unwrap())
+}
+
+fn rsa() -> Identity {
+    let size = rcgen::RsaKeySize::_2048;
+    let key = rcgen::KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, size).unwrap();
+    let parameters = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+    let certificate = parameters.self_signed(&key).unwrap();
+    Identity { certificate: certificate.pem(), key: key.serialize_pem() }
+}
+
+const GOOD: [u16; 6] = [0xc02b, 0xc02c, 0xc02f, 0xc030, 0xcca8, 0xcca9];
+
+const PROTOCOL_VERSION: u8 = 70;
+const HANDSHAKE_FAILURE: u8 = 40;
+
+#[test]
+fn no_version_before_1_2_is_spoken() {
+    let all: Vec<u16> = [&GOOD[..], &[0xc009, 0xc013, 0x002f, 0x000a, 0x0005]].concat();
+    for tls in servers() {
+        for version in [[3, 0], [3, 1], [3, 2]] {
+            for record in [[3, 0], [3, 1], version] {
+                let hello = Hello { record, ..Hello::new(version, &all) };
+                let (reject, alert) = hello.refused_by(&tls).expect("it is old");
+                assert!(matches!(reject, Reject::Incompatible(_)), "{reject:?}");
+                assert_eq!(alert, PROTOCOL_VERSION, "{version:?}");
+            }
+        }
+        assert_eq!(Hello::new([3, 3], &GOOD).refused_by(&tls), None);
+        // A hello that looks new and offers old versions only.
+        let mut hello = Hello::new([3, 3], &GOOD);
+        hello.extensions.push((43, vec![4, 3, 2, 3, 1]));
+        assert_eq!(hello.refused_by(&tls).unwrap().1, PROTOCOL_VERSION);
+    }
+}
+
+#[test]
+fn no_weak_cipher_suite_is_agreed_on() {
+    let weak: [(&str, &[u16]); 9] = [
+        ("without encryption", &[0x0000, 0x0001, 0x0002, 0x003b, 0xc006, 0xc010]),
+        ("for export", &[0x0003, 0x0006, 0x0008, 0x0014, 0x0062, 0x0064]),
+        ("RC4", &[0x0004, 0x0005, 0x0018, 0xc007, 0xc011]),
+        ("DES and triple DES", &[0x0009, 0x000a, 0x0016, 0xc008, 0xc012]),
+        ("nobody is authenticated", &[0x0034, 0x006c, 0x00a6, 0xc015, 0xc018, 0xc019]),
+        ("RSA carries the key", &[0x002f, 0x0035, 0x003c, 0x003d, 0x009c, 0x009d]),
+        ("CBC", &[0xc009, 0xc00a, 0xc013, 0xc014, 0xc023, 0xc024, 0xc027, 0xc028]),
+        ("Diffie-Hellman in groups of the server's", &[0x0033, 0x0039, 0x0067, 0x009e, 0x009f]),
+        ("a short tag", &[0xc0a0, 0xc0a2, 0xc0a8, 0xc0ae]),
+    ];
+    for tls in servers() {
+        for (what, suites) in &weak {
+            let (reject, alert) = Hello::new([3, 3], suites).refused_by(&tls).expect(what);
+            assert!(matches!(reject, Reject::Incompatible(_)), "{what}: {reject:?}");
+            assert_eq!(alert, HANDSHAKE_FAILURE, "{what}");
+            // Neither is one chosen because it comes first.
+            let all: Vec<u16> = suites.iter().copied().chain(GOOD).collect();
+            assert_eq!(Hello::new([3, 3], &all).refused_by(&tls), None, "{what}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_compressed_and_no_heartbeat_is_agreed_on() {
+    let [tls, _] = servers();
+    let mut hello = Hello::new([3, 3], &GOOD);
+    hello.compression = vec![1, 0];
+    hello.extensions.push((15, vec![1]));
+    let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
+    session.receive(&hello.bytes(), &mut plain, &mut out).unwrap();
+    // A record of the handshake, the server's hello, its version and random, a session's id.
+    assert_eq!((out[0], out[5], &out[9..11]), (22, 2, &[3, 3][..]));
+    let id_bytes = usize::from(out[43]);
+    let rest = &out[44 + id_bytes..];
+    let (suite, compression) = (u16::from_be_bytes([rest[0], rest[1]]), rest[2]);
+    assert!(GOOD.contains(&suite));
+    assert_eq!(compression, 0);
+    let extensions_bytes = usize::from(u16::from_be_bytes([rest[3], rest[4]]));
+    let mut extensions = &rest[5..5 + extensions_bytes];
+    while let [high, low, length_high, length_low, more @ ..] = extensions {
+        assert_ne!(u16::from_be_bytes([*high, *low]), 15, "a heartbeat");
+        extensions = &more[usize::from(u16::from_be_bytes([*length_high, *length_low]))..];
+    }
+    // Without the method that is none, there is nothing to agree on.
+    hello.compression = vec![1];
+    assert!(hello.refused_by(&tls).is_some());
+}
+
+#[test]
+fn nothing_is_renegotiated() {
+    let hello = Hello::new([3, 3], &GOOD).bytes();
+    for version in [TLS12, TLS13] {
+        let (mut forger, mut session) = Pair::of_version(version).forger();
+        let (mut plain, mut out) = (Vec::new(), Vec::new());
+        let record = forger.record(ContentType::Handshake, &hello[5..]);
+        let received = session.receive(&record, &mut plain, &mut out);
+        match received {
+            // RFC 5246 §7.2.2: a server that does not renegotiate may say so and go on.
+            Ok(Received::Open) => assert!(out.is_empty() || out[0] == 21, "{out:?}"),
+            Err(reject) => assert_eq!(reject, Reject::Unexpected, "{version:?}"),
+            other => panic!("{other:?}"),
+        }
+        assert!(out.len() < 64, "there is no server's hello in it");
+    }
+}
+
+#[test]
+fn a_client_that_was_made_to_fall_back_can_tell() {
+    // RFC 7507 §3: TLS_FALLBACK_SCSV says that the client fell back. A version before 1.2 is refused
+    // anyway, and a fall to 1.2 shows in the server's random (RFC 8446 §4.1.3).
+    let [tls, _] = servers();
+    let fallback: Vec<u16> = GOOD.iter().copied().chain([0x5600]).collect();
+    let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
+    session.receive(&Hello::new([3, 3], &fallback).bytes(), &mut plain, &mut out).unwrap();
+    assert_eq!(&out[35..43], b"DOWNGRD\x01");
+}
+
+#[test]
+fn versions_suites_and_groups_are_those_that_were_asked_for() {
+    let made = Tls::self_signed(&["localhost"]).unwrap();
+    let trusted = [made.certificate_pem.as_str()];
+    let agreed = |tls: &Tls, version| {
+        let mut pair = Pair::new(tls, &client_config(&[version], &trusted).into(), "localhost");
+        pair.try_exchange().ok()?;
+        let suite = pair.client.negotiated_cipher_suite().map(|suite| suite.suite());
+        let group = pair.client.negotiated_key_exchange_group().map(|group| group.name());
+        Some((format!("{:?}", suite?), format!("{:?}", group?)))
+    };
+    let strict = made.tls.clone().with_minimum_version(Version::Tls13).unwrap();
+    assert!(agreed(&strict, TLS12).is_none() && agreed(&strict, TLS13).is_some());
+    let (reject, alert) = Hello::new([3, 3], &GOOD).refused_by(&strict).unwrap();
+    assert!(matches!(reject, Reject::Incompatible(_)), "{reject:?}");
+    assert_eq!(alert, PROTOCOL_VERSION);
+
+    let suites = ["TLS_CHACHA20_POLY1305_SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384"];
+    let chosen = made.tls.clone().with_cipher_suites(&suites).unwrap();
+    let chosen = chosen.with_key_exchange_groups(&["P-384"]).unwrap();
+    let group = "secp384r1".to_owned();
+    let suite = "TLS13_CHACHA20_POLY1305_SHA256".to_owned();
+    assert_eq!(agreed(&chosen, TLS13), Some((suite, group.clone())));
+    let suite = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384".to_owned();
+    assert_eq!(agreed(&chosen, TLS12), Some((suite, group)));
+    // A reload keeps to them.
+    chosen.reload().unwrap();
+    assert!(agreed(&chosen, TLS12).is_some());
+
+    let only_old = made.tls.clone().with_cipher_suites(&suites[1..]).unwrap();
+    assert!(agreed(&only_old, TLS12).is_some() && agreed(&only_old, TLS13).is_none());
+    let error = only_old.with_minimum_version(Version::Tls13).unwrap_err();
+    assert!(matches!(error, TlsError::NoCipherSuite { .. }), "{error:?}");
+}

@@ -1,0 +1,107 @@
+//! Every event in every stage of a session, the senseless ones included.
+
+use crate::peer::{Forger, Pair, TLS13, server_and_client};
+use peregrine_tls::rustls::ContentType;
+use peregrine_tls::{Received, Session, Tls};
+use std::fmt::Write;
+
+/// A session in a stage, and somebody who can write records that it accepts, if anybody can.
+fn session_in(stage: &str) -> (Session, Option<Forger>) {
+    let (mut plain, mut out) = (Vec::new(), Vec::new());
+    let (tls, client) = server_and_client(TLS13);
+    match stage {
+        "opening" => (tls.session(), None),
+        "handshaking" => {
+            let mut session = tls.session();
+            session.receive(&hello(), &mut plain, &mut out).unwrap();
+            (session, None)
+        }
+        "open" => {
+            let (forger, session) = Pair::connected(&tls, &client.into(), "localhost").forger();
+            (session, Some(forger))
+        }
+        "closed" => {
+            let (mut session, forger) = session_in("open");
+            let mut forger = forger.unwrap();
+            let close = forger.record(ContentType::Alert, &[1, 0]);
+            assert_eq!(session.receive(&close, &mut plain, &mut out), Ok(Received::Closed));
+            (session, Some(forger))
+        }
+        _ => {
+            let (mut session, forger) = session_in("open");
+            session.receive(&[0], &mut plain, &mut out).unwrap_err();
+            (session, forger)
+        }
+    }
+}
+
+fn hello() -> Vec<u8> {
+    let (tls, client) = server_and_client(TLS13);
+    Pair::new(&tls, &client.into(), "localhost").client_bytes()
+}
+
+/// What comes of an event, as a word, and what was appended to the output.
+fn outcome(stage: &str, event: &str) -> String {
+    let (mut session, mut forger) = session_in(stage);
+    let (mut plain, mut out) = (Vec::new(), Vec::new());
+    let mut record = |kind, payload: &[u8]| match &mut forger {
+        Some(forger) => forger.record(kind, payload),
+        // Nobody has keys yet, so that what claims to be encrypted is not.
+        None => [&[23, 3, 3, 0, 32][..], &[0; 32]].concat(),
+    };
+    let input = match event {
+        "nothing" => Vec::new(),
+        "HTTP" => b"GET / HTTP/1.1\r\n".to_vec(),
+        "garbage" => vec![0xff; 8],
+        "hello" => hello(),
+        "data" => record(ContentType::ApplicationData, b"data"),
+        "close_notify" => record(ContentType::Alert, &[1, 0]),
+        "a part" => record(ContentType::ApplicationData, b"data")[..10].to_vec(),
+        "send" => {
+            let sent = session.send(b"reply", &mut out);
+            return sent.map_or_else(|error| format!("{error:?}"), |()| "sent".to_owned());
+        }
+        "close" => {
+            session.close(&mut out);
+            return (if out.is_empty() { "silent" } else { "told" }).to_owned();
+        }
+        _ => unreachable!("{event}"),
+    };
+    let received = session.receive(&input, &mut plain, &mut out);
+    let mut word = match received {
+        Ok(received) => format!("{received:?}"),
+        Err(reject) => reject.label().to_owned(),
+    };
+    if !plain.is_empty() {
+        word.push_str(" +plain");
+    }
+    if !out.is_empty() {
+        word.push_str(" +out");
+    }
+    word
+}
+
+#[test]
+fn the_table_of_moves_is_this() {
+    let stages = ["opening", "handshaking", "open", "closed", "rejected"];
+    let events =
+        ["nothing", "HTTP", "garbage", "hello", "data", "close_notify", "a part", "send", "close"];
+    let mut table = String::new();
+    for stage in stages {
+        for event in events {
+            writeln!(table, "{stage:<11} | {event:<12} | {}", outcome(stage, event)).unwrap();
+        }
+    }
+    let expected = include_str!("stages.txt");
+    assert!(table == expected, "the table is now:\n{table}");
+}
+
+#[test]
+fn sessions_may_move_between_threads_and_configurations_are_shared() {
+    fn is_send<T: Send>() {}
+    fn is_sync<T: Sync>() {}
+    is_send::<Session>();
+    is_send::<Tls>();
+    is_sync::<Tls>();
+    assert!(size_of::<Session>() <= 64, "{}", size_of::<Session>());
+}

@@ -1,0 +1,250 @@
+//! Content in other forms than JSON, and bodies as streams.
+
+use futures_core::Stream;
+use peregrine_web::extract::{Accept, Cbor, FastJson, Json, MessagePack, Protobuf};
+use peregrine_web::test::{TestClient, TestResponse, block_on};
+use peregrine_web::{App, Body, HandlerExt, Next, Request, Response};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::Pin;
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+struct Bird {
+    name: String,
+    tags: Vec<String>,
+    weight: Option<f64>,
+    count: u8,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Seen {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(message, optional, boxed, tag = "2")]
+    inner: Option<Box<Seen>>,
+}
+
+fn client() -> TestClient {
+    App::new()
+        .post("/pack", async |MessagePack(bird): MessagePack<Bird>| MessagePack(bird))
+        .post("/cbor", async |Cbor(bird): Cbor<Bird>| Cbor(bird))
+        .post("/proto", async |Protobuf(seen): Protobuf<Seen>| Protobuf(seen))
+        .post("/fast", async |FastJson(bird): FastJson<Bird>| FastJson(bird))
+        .post("/json", async |Json(bird): Json<Bird>| Json(bird))
+        .post("/short", (async |Cbor(bird): Cbor<Bird>| Cbor(bird)).body_limit(10))
+        .post("/perhaps", async |pack: Option<MessagePack<u8>>| format!("{pack:?}"))
+        .post("/deep", async |pack: MessagePack<Deep>| format!("{}", pack.0.0.len()))
+        .post("/deep-cbor", async |cbor: Cbor<Deep>| format!("{}", cbor.0.0.len()))
+        .post("/nested", async |pack: MessagePack<Nested>| format!("{:?}", pack.0))
+        .post("/nested-cbor", async |cbor: Cbor<Nested>| format!("{:?}", cbor.0))
+        .post("/nested-json", async |json: FastJson<Nested>| format!("{:?}", json.0))
+        .post("/keys", async || Json(BTreeMap::from([((1, 2), 3)])))
+        .get("/data", async |accept: Accept| accept.data(&bird()))
+        .test()
+}
+
+#[derive(Debug, Deserialize)]
+struct Deep(Vec<Deep>);
+
+/// Each level is a map of one pair, which readers take for a variant.
+#[derive(Debug, Deserialize)]
+enum Nested {
+    N(#[expect(dead_code, reason = "it is shown by Debug alone")] Box<Nested>),
+    End,
+}
+
+fn bird() -> Bird {
+    let tags = vec!["gr\u{fc}n".into(), "\"".into()];
+    Bird { name: "kestrel".into(), tags, weight: Some(0.25), count: 7 }
+}
+
+fn post(path: &str, media_type: &str, body: impl Into<bytes::Bytes>) -> TestResponse {
+    client().post(path).header("content-type", media_type).body(body).send_now()
+}
+
+#[test]
+fn values_come_back_as_they_were_sent() {
+    let packed = rmp_serde::to_vec_named(&bird()).expect("it can be written");
+    let mut cbor = Vec::new();
+    ciborium::into_writer(&bird(), &mut cbor).expect("it can be written");
+    let json = serde_json::to_vec(&bird()).expect("it can be written");
+    let seen = Seen { name: "hobby".into(), inner: Some(Box::default()) };
+    let proto = prost::Message::encode_to_vec(&seen);
+    for (path, sent, answered, body) in [
+        ("/pack", "application/msgpack", "application/vnd.msgpack", &packed),
+        ("/pack", "Application/Vnd.msgpack; v=1", "application/vnd.msgpack", &packed),
+        ("/pack", "application/birds+msgpack", "application/vnd.msgpack", &packed),
+        ("/cbor", "application/cbor", "application/cbor", &cbor),
+        ("/cbor", "application/senml+cbor", "application/cbor", &cbor),
+        ("/proto", "application/x-protobuf", "application/protobuf", &proto),
+        ("/fast", "application/json", "application/json", &json),
+        ("/fast", "application/birds+json", "application/json", &json),
+    ] {
+        let response = post(path, sent, body.clone());
+        assert_eq!(response.header("content-type"), Some(answered), "{path} {}", response.text());
+        assert_eq!(response.bytes(), *body, "{path}");
+    }
+    // Arrays, as other writers make structs.
+    let packed = rmp_serde::to_vec(&bird()).expect("it can be written");
+    assert_eq!(post("/pack", "application/msgpack", packed).status(), 200);
+}
+
+#[test]
+fn what_is_wrong_is_told_as_for_json() {
+    let packed = rmp_serde::to_vec_named(&bird()).expect("it can be written");
+    let mut cbor = Vec::new();
+    ciborium::into_writer(&bird(), &mut cbor).expect("it can be written");
+    let without_end = |bytes: &[u8]| bytes[..bytes.len() - 1].to_vec();
+    let with_more = |bytes: &[u8]| [bytes, b"\x01"].concat();
+    for (path, media_type, body, status, kind) in [
+        ("/pack", "application/msgpack", without_end(&packed), 400, "invalid-message-pack"),
+        ("/pack", "application/msgpack", with_more(&packed), 400, "invalid-message-pack"),
+        ("/pack", "application/msgpack", vec![0xc1], 422, "unexpected-value"),
+        (
+            "/pack",
+            "application/msgpack",
+            vec![0xdd, 255, 255, 255, 255],
+            400,
+            "invalid-message-pack",
+        ),
+        ("/pack", "application/msgpack", vec![0x07], 422, "unexpected-value"),
+        ("/pack", "application/msgpack", vec![], 400, "empty-body"),
+        ("/pack", "application/json", packed.clone(), 415, "unsupported-media-type"),
+        ("/cbor", "application/cbor", without_end(&cbor), 400, "invalid-cbor"),
+        ("/cbor", "application/cbor", with_more(&cbor), 400, "invalid-cbor"),
+        ("/cbor", "application/cbor", vec![0xff], 422, "unexpected-value"),
+        ("/cbor", "application/cbor", vec![0x07], 422, "unexpected-value"),
+        (
+            "/cbor",
+            "application/cbor",
+            vec![0x9b, 255, 255, 255, 255, 255, 255, 255, 255],
+            422,
+            "unexpected-value",
+        ),
+        ("/cbor", "application/msgpack", cbor.clone(), 415, "unsupported-media-type"),
+        ("/short", "application/cbor", cbor.clone(), 413, "body-too-large"),
+        ("/proto", "application/protobuf", vec![0x0a, 9], 400, "invalid-protobuf"),
+        ("/proto", "application/json", vec![], 415, "unsupported-media-type"),
+        ("/fast", "application/json", b"{\"name\":".to_vec(), 400, "invalid-json"),
+        ("/fast", "application/json", b"{\"name\":\"a\"}".to_vec(), 422, "unexpected-value"),
+        ("/fast", "application/json", b"{\"name\":\"\xff\"}".to_vec(), 400, "invalid-json"),
+    ] {
+        let response = post(path, media_type, body.clone());
+        let text = response.text();
+        assert_eq!(response.status(), status, "{path} {body:?} {text}");
+        assert!(text.contains(&format!("/problems/{kind}\"")), "{path} {body:?} {text}");
+        assert!(!text.contains("Bird"), "no type of the application's is named: {text}");
+    }
+    let none = client().post("/perhaps").send_now().text();
+    assert_eq!(none, "None");
+    assert_eq!(post("/perhaps", "application/msgpack", vec![5]).text(), "Some(MessagePack(5))");
+}
+
+#[test]
+fn what_is_nested_for_ever_is_refused() {
+    for (path, media_type, open, end) in [
+        ("/deep", "application/msgpack", 0x91, 0x90),
+        ("/deep-cbor", "application/cbor", 0x81, 0x80),
+    ] {
+        let nested = |depth: usize| [vec![open; depth], vec![end]].concat();
+        assert_eq!(post(path, media_type, nested(20)).text(), "1", "{path}");
+        let refused = post(path, media_type, nested(1_000_000));
+        assert_eq!(refused.status(), 400, "{path}");
+        assert!(refused.text().contains("too deeply"), "{}", refused.text());
+    }
+    let mut message = Seen::default();
+    for _ in 0..200 {
+        message = Seen { inner: Some(Box::new(message)), ..Seen::default() };
+    }
+    let bytes = prost::Message::encode_to_vec(&message);
+    assert_eq!(post("/proto", "application/protobuf", bytes).status(), 400);
+}
+
+#[test]
+fn both_readers_of_json_say_the_same() {
+    for body in [
+        r#"{"name":"a","tags":[],"weight":null,"count":255}"#,
+        r#"{"name":"a","tags":[],"weight":1e400,"count":1}"#,
+        r#"{"name":"a","tags":[],"count":256}"#,
+        r#"{"name":"a","name":"b","tags":[],"count":1}"#,
+        r#"{"name":"\ud800","tags":[],"count":1}"#,
+        r#"{"name":"a","tags":[],"count":01}"#,
+        r#"{"name":"a","tags":[],"count":1,}"#,
+        r#"{"name":"a","tags":["x"],"count":1} x"#,
+        "{\"name\":\"a\nb\",\"tags\":[],\"count\":1}",
+        "\u{feff}{}",
+        "[",
+        "nul",
+        "",
+        " ",
+    ] {
+        let (fast, plain) =
+            (post("/fast", "application/json", body), post("/json", "application/json", body));
+        assert_eq!((fast.status(), fast.text()), (plain.status(), plain.text()), "{body}");
+    }
+}
+
+#[test]
+fn data_has_the_form_that_the_client_likes_best() {
+    for (accept, media_type) in [
+        ("*/*", "application/json"),
+        ("application/cbor, application/json;q=0.5", "application/cbor"),
+        ("application/msgpack", "application/msgpack"),
+        ("application/vnd.msgpack", "application/vnd.msgpack"),
+    ] {
+        let response = client().get("/data").header("accept", accept).send_now();
+        assert_eq!(response.header("content-type"), Some(media_type));
+        assert_eq!(response.header("vary"), Some("accept"));
+        assert_eq!(response.fields_named("content-type").count(), 1);
+        let read = match media_type {
+            "application/json" => serde_json::from_slice(&response.bytes()).expect("JSON"),
+            "application/cbor" => ciborium::from_reader(&response.bytes()[..]).expect("CBOR"),
+            _ => rmp_serde::from_slice(&response.bytes()).expect("MessagePack"),
+        };
+        let read: Bird = read;
+        assert_eq!(read, bird());
+    }
+    let refused = client().get("/data").header("accept", "text/html").send_now();
+    assert_eq!(refused.status(), 406);
+    assert!(refused.text().contains("application/cbor"), "{}", refused.text());
+}
+
+#[test]
+fn a_body_is_a_stream_of_what_a_stream_was_made_a_body() {
+    let mut body = Body::stream(Body::stream(Body::from("hello")));
+    let next = |body: &mut Body| {
+        let polled = poll_fn(|context| Stream::poll_next(Pin::new(&mut *body), context));
+        block_on(polled).map(|piece| piece.expect("whole"))
+    };
+    assert_eq!(next(&mut body).as_deref(), Some(&b"hello"[..]));
+    assert_eq!(next(&mut body), None);
+}
+
+#[test]
+fn what_is_wrong_with_a_body_is_told_through_a_stream_as_well() {
+    async fn through(request: Request, next: Next<'_>) -> Response {
+        let (parts, body) = request.into_parts();
+        next.run(Request::from_parts(parts, Body::stream(body))).await
+    }
+    let app = App::new().with(through).post("/", (async |text: String| text).body_limit(3));
+    let client = app.test();
+    for (sent, status) in [("abc", 200), ("abcd", 413)] {
+        assert_eq!(client.post("/").pieces([sent]).send_now().status(), status, "{sent}");
+    }
+}
+
+#[test]
+fn variants_within_variants_are_bounded_as_lists_are() {
+    for (path, media_type, begin, end) in [
+        ("/nested", "application/msgpack", &b"\x81\xa1N"[..], &b"\xa3End"[..]),
+        ("/nested-cbor", "application/cbor", b"\xa1\x61N", b"\x63End"),
+        ("/nested-json", "application/json", b"{\"N\":", b"\"End\"}}"),
+    ] {
+        let nested = |depth: usize| [begin.repeat(depth), end.to_vec()].concat();
+        let response = post(path, media_type, nested(2));
+        assert_eq!(response.text(), "N(N(End))", "{path}");
+        let response = post(path, media_type, nested(300_000));
+        assert_eq!(response.status(), 400, "{path} {}", response.text());
+    }
+}

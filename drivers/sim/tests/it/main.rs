@@ -1,0 +1,4 @@
+//! What the simulator promises beyond the common suite.
+
+mod simulation;
+mod sockets;

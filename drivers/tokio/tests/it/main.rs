@@ -1,0 +1,4 @@
+//! What the portable driver does beyond the common suite.
+
+mod allocation;
+mod running;

@@ -1,0 +1,125 @@
+//! What the tests of this driver share.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use peregrine_driver::{Driver, Listener, Options, Socket, Stream};
+use peregrine_driver_uring::{Uring, UringListener, UringStream};
+
+/// How long a test waits before it calls something lost.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) fn tcp() -> (Socket, SocketAddr) {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    socket.bind(&any.into()).unwrap();
+    // Bursts of connections that the worker has no time for stay here, and do not cost a second.
+    socket.listen(1024).unwrap();
+    let listener: TcpListener = socket.into();
+    let address = listener.local_addr().unwrap();
+    (Socket::Tcp(listener), address)
+}
+
+/// Runs `main` as a worker on a thread of its own.
+pub(crate) fn worker<M, F>(options: Options, main: M) -> JoinHandle<F::Output>
+where
+    M: FnOnce(Uring) -> F + Send + 'static,
+    F: Future,
+    F::Output: Send + 'static,
+{
+    thread::spawn(move || Uring::run(&options, main).unwrap())
+}
+
+/// Joins, and fails instead of hanging.
+pub(crate) fn join<T: Send + 'static>(handle: JoinHandle<T>) -> T {
+    let (done, finished) = mpsc::channel();
+    thread::spawn(move || done.send(handle.join()));
+    match finished.recv_timeout(PATIENCE) {
+        Ok(Ok(output)) => output,
+        Ok(Err(payload)) => std::panic::resume_unwind(payload),
+        Err(_) => panic!("the thread did not end"),
+    }
+}
+
+/// Sends back what comes, until the end of input.
+pub(crate) async fn echo(stream: UringStream) {
+    let mut out = Vec::new();
+    loop {
+        let Ok(chunk) = stream.recv().await else { return };
+        if chunk.is_empty() {
+            let _ = finish(&stream).await;
+            return;
+        }
+        out.extend_from_slice(&chunk);
+        drop(chunk);
+        stream.send(&mut out);
+        if stream.sent().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Sends `bytes`, and waits until the kernel has them.
+pub(crate) async fn send(stream: &UringStream, mut bytes: Vec<u8>) -> std::io::Result<()> {
+    stream.send(&mut bytes);
+    stream.sent().await
+}
+
+/// Ends our side, and waits until that is done.
+pub(crate) async fn finish(stream: &UringStream) -> std::io::Result<()> {
+    stream.finish();
+    stream.sent().await
+}
+
+/// Accepts and echoes `count` connections. The result counts those that are over.
+pub(crate) async fn echo_all(
+    driver: &Uring,
+    listener: &UringListener,
+    count: usize,
+) -> Rc<Cell<usize>> {
+    let ended = Rc::new(Cell::new(0));
+    for _ in 0..count {
+        let stream = listener.accept().await.unwrap();
+        let ended = Rc::clone(&ended);
+        driver.spawn(async move {
+            echo(stream).await;
+            ended.set(ended.get() + 1);
+        });
+    }
+    ended
+}
+
+/// Reads until `count` bytes have come.
+pub(crate) async fn read(stream: &UringStream, count: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while bytes.len() < count {
+        let chunk = stream.recv().await.unwrap();
+        assert!(!chunk.is_empty(), "the input ended after {} of {count} bytes", bytes.len());
+        bytes.extend_from_slice(&chunk);
+    }
+    bytes
+}
+
+/// Gives the loop some turns.
+pub(crate) async fn pause(driver: &Uring, ms: u64) {
+    driver.sleep_until(driver.now() + Duration::from_millis(ms)).await;
+}
+
+/// Waits until `true`, or fails.
+pub(crate) async fn until(driver: &Uring, what: &str, mut holds: impl FnMut() -> bool) {
+    let end = driver.now() + PATIENCE;
+    while !holds() {
+        assert!(driver.now() < end, "{what}: did not come true");
+        pause(driver, 2).await;
+    }
+}
+
+/// Bytes that tell their position.
+pub(crate) fn pattern(count: usize) -> Vec<u8> {
+    (0..count).map(|at| (at % 251) as u8 ^ (at >> 8) as u8).collect()
+}

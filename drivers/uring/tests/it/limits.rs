@@ -1,0 +1,272 @@
+//! Buffers run out, peers do not read, peers send too much: nothing is lost and nothing grows.
+
+use std::cell::Cell;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::harness::{PATIENCE, echo_all, join, pattern, pause, read, send, tcp, until, worker};
+use peregrine_driver::{Driver, Listener, Options, Socket, Stream};
+
+#[test]
+fn too_few_buffers_lose_no_byte() {
+    let (socket, address) = tcp();
+    let options = Options { receive_buffers: 16, receive_buffer_bytes: 512, ..Options::default() };
+    let worker = worker(options, move |driver| async move {
+        let listener = driver.listen(socket).unwrap();
+        let ended = echo_all(&driver, &listener, 64).await;
+        until(&driver, "all ended", || ended.get() == 64).await;
+        until(&driver, "all closed", || driver.counters().in_flight <= 1).await;
+        driver.counters().buffers_exhausted
+    });
+    let clients: Vec<_> = (0..64)
+        .map(|number| {
+            thread::spawn(move || {
+                let mut client = TcpStream::connect(address).unwrap();
+                let sent: Vec<u8> =
+                    pattern(100_000 + number).into_iter().map(|byte| byte ^ number as u8).collect();
+                let writer = thread::spawn({
+                    let (sent, mut client) = (sent.clone(), client.try_clone().unwrap());
+                    move || {
+                        client.write_all(&sent).unwrap();
+                        client.shutdown(std::net::Shutdown::Write).unwrap();
+                    }
+                });
+                let mut back = Vec::new();
+                client.read_to_end(&mut back).unwrap();
+                assert!(back == sent, "connection {number}: {} of {}", back.len(), sent.len());
+                join(writer);
+            })
+        })
+        .collect();
+    clients.into_iter().for_each(join);
+    assert!(join(worker) > 0, "the buffers never ran out: the test shows nothing");
+}
+
+/// Connections that nobody reads may hold every buffer; the others must be served all the same.
+#[test]
+fn readers_are_served_while_idle_connections_hold_all_buffers() {
+    let (socket, address) = tcp();
+    let options = Options {
+        receive_buffers: 16,
+        receive_buffer_bytes: 512,
+        receive_ahead_max: 8,
+        ..Options::default()
+    };
+    let worker = worker(options, move |driver| async move {
+        let listener = driver.listen(socket).unwrap();
+        let mut silent = Vec::new();
+        for _ in 0..8 {
+            let stream = listener.accept().await.unwrap();
+            assert_eq!(read(&stream, 1).await.len(), 512);
+            silent.push(stream);
+        }
+        pause(&driver, 50).await;
+        let stream = listener.accept().await.unwrap();
+        let got = read(&stream, 50_000).await;
+        assert!(got == pattern(50_000), "what came differs");
+        let mut held = Vec::new();
+        for stream in &silent {
+            held.extend(read(stream, 20_000 - 512).await);
+        }
+        assert_eq!(held.len(), 8 * (20_000 - 512));
+    });
+    let mut silent = Vec::new();
+    for _ in 0..8 {
+        let mut client = TcpStream::connect(address).unwrap();
+        client.write_all(&[7; 20_000]).unwrap();
+        silent.push(client);
+    }
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(&pattern(50_000)).unwrap();
+    join(worker);
+}
+
+#[test]
+fn a_sender_that_nobody_reads_is_held_back() {
+    let (socket, address) = tcp();
+    let progress = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&progress);
+    const TOTAL: usize = 64 << 20;
+    let worker = worker(Options::default(), move |driver| async move {
+        let stream = driver.listen(socket).unwrap().accept().await.unwrap();
+        let mut got = read(&stream, 1).await.len();
+        // Wait until the sender stands still.
+        let mut last = usize::MAX;
+        until(&driver, "the sender stands still", || {
+            let now = seen.load(Ordering::SeqCst);
+            std::mem::replace(&mut last, now) == now && now > 0 && {
+                thread::sleep(Duration::from_millis(200));
+                seen.load(Ordering::SeqCst) == now
+            }
+        })
+        .await;
+        assert!(last < TOTAL / 2, "{last} bytes went out with nobody reading");
+        let before = driver.counters().in_flight;
+        pause(&driver, 20).await;
+        assert_eq!(driver.counters().in_flight, before, "nothing moves");
+        while got < TOTAL {
+            let chunk = stream.recv().await.unwrap();
+            assert!(chunk.iter().all(|&byte| byte == 9));
+            got += chunk.len();
+        }
+        assert_eq!(got, TOTAL);
+    });
+    let mut client = TcpStream::connect(address).unwrap();
+    let block = vec![9; 1 << 16];
+    while progress.load(Ordering::SeqCst) < TOTAL {
+        client.write_all(&block).unwrap();
+        progress.fetch_add(block.len(), Ordering::SeqCst);
+    }
+    join(worker);
+}
+
+#[test]
+fn a_small_request_gets_through_beside_bulk_uploads() {
+    let (socket, address) = tcp();
+    let worker = worker(Options::default(), move |driver| async move {
+        let listener = driver.listen(socket).unwrap();
+        let ended = Rc::new(Cell::new(0));
+        for _ in 0..4 {
+            let (stream, ended) = (listener.accept().await.unwrap(), Rc::clone(&ended));
+            driver.spawn(async move {
+                let mut count = 0usize;
+                while let Ok(chunk) = stream.recv().await {
+                    if chunk.is_empty() {
+                        break;
+                    }
+                    count += chunk.len();
+                }
+                assert!(count > 0);
+                ended.set(ended.get() + 1);
+            });
+        }
+        let _small = echo_all(&driver, &listener, 1).await;
+        until(&driver, "the uploads ended", || ended.get() == 4).await;
+    });
+    let stop = Arc::new(AtomicUsize::new(0));
+    let uploads: Vec<_> = (0..4)
+        .map(|_| {
+            let (stop, mut client) = (Arc::clone(&stop), TcpStream::connect(address).unwrap());
+            thread::spawn(move || {
+                let block = vec![1; 1 << 16];
+                while stop.load(Ordering::SeqCst) == 0 {
+                    client.write_all(&block).unwrap();
+                }
+            })
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(20));
+    let mut small = TcpStream::connect(address).unwrap();
+    for round in 0..50u8 {
+        small.write_all(&[round; 100]).unwrap();
+        let mut back = [0; 100];
+        small.read_exact(&mut back).unwrap();
+        assert_eq!(back, [round; 100]);
+    }
+    stop.store(1, Ordering::SeqCst);
+    uploads.into_iter().for_each(join);
+    join(worker);
+}
+
+#[test]
+fn what_a_dropped_stream_was_doing_ends() {
+    let (socket, address) = tcp();
+    let (told, hears) = std::sync::mpsc::channel();
+    let worker = worker(Options::default(), move |driver| async move {
+        let listener = driver.listen(socket).unwrap();
+        for round in 0..20 {
+            let stream = listener.accept().await.unwrap();
+            // A receive and a send are in the kernel, neither can end by itself.
+            tokio::select! {
+                biased;
+                _ = stream.recv() => panic!("nothing was sent"),
+                _ = send(&stream, vec![1; 16 << 20]) => panic!("nobody reads"),
+                () = pause(&driver, if round % 2 == 0 { 0 } else { 5 }) => {}
+            }
+            drop(stream);
+        }
+        until(&driver, "nothing is left", || driver.counters().in_flight == 0).await;
+        told.send(()).unwrap();
+    });
+    let mut clients = Vec::new();
+    for _ in 0..20 {
+        let client = TcpStream::connect(address).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        clients.push(client);
+    }
+    hears.recv_timeout(PATIENCE).unwrap();
+    for mut client in clients {
+        // The server's end is closed, so that this ends.
+        let mut buffer = vec![0; 1 << 20];
+        loop {
+            match client.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+                    break;
+                }
+            }
+        }
+    }
+    join(worker);
+}
+
+#[test]
+fn a_chunk_may_outlive_its_stream_and_its_worker() {
+    let (socket, address) = tcp();
+    let client = thread::spawn(move || {
+        let mut client = TcpStream::connect(address).unwrap();
+        client.write_all(b"hello").unwrap();
+        client
+    });
+    let chunk = peregrine_driver_uring::Uring::run(&Options::default(), |driver| async move {
+        let stream = driver.listen(socket).unwrap().accept().await.unwrap();
+        stream.recv().await.unwrap()
+    })
+    .unwrap();
+    assert_eq!(&*chunk, b"hello");
+    join(client);
+}
+
+#[test]
+fn waiting_connections_are_taken_in_order_and_none_is_lost() {
+    // Connecting to a Unix socket waits while the backlog is full.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
+    socket.listen(16).unwrap();
+    let clients = thread::spawn(move || {
+        (0..600u16)
+            .map(|number| {
+                let mut client = std::os::unix::net::UnixStream::connect(&path).unwrap();
+                client.write_all(&number.to_be_bytes()).unwrap();
+                client
+            })
+            .collect::<Vec<_>>()
+    });
+    join(worker(Options::default(), move |driver| async move {
+        let listener = driver.listen(Socket::Unix(socket.into())).unwrap();
+        let first = listener.accept().await.unwrap();
+        assert_eq!(read(&first, 2).await, [0, 0]);
+        // More want to come than the backlog holds.
+        pause(&driver, 100).await;
+        assert_eq!(driver.counters().accepted, 1);
+        for number in 1..600u16 {
+            tokio::select! {
+                biased;
+                () = std::future::ready(()) => {}
+                _ = listener.accept() => panic!("not polled"),
+            }
+            let stream = listener.accept().await.unwrap();
+            assert_eq!(read(&stream, 2).await, number.to_be_bytes());
+        }
+    }));
+    join(clients);
+}

@@ -1,0 +1,527 @@
+//! Tasks, time, and tokio on the ring's thread.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::task::{Context, Poll};
+use std::thread;
+use std::time::Duration;
+
+use crate::harness::{PATIENCE, echo, join, pause, send, tcp, until, worker};
+use peregrine_driver::{Driver, Listener, Options, Stream};
+use peregrine_driver_uring::Uring;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::{Notify, oneshot};
+
+#[test]
+fn sleepers_wake_in_order_and_never_early() {
+    join(worker(Options::default(), |driver: Uring| async move {
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let start = driver.now();
+        for ms in [70u64, 5, 130, 1, 30, 66] {
+            let (order, driver) = (Rc::clone(&order), driver.clone());
+            driver.clone().spawn(async move {
+                let at = start + Duration::from_millis(ms);
+                driver.sleep_until(at).await;
+                assert!(driver.now() >= at);
+                order.borrow_mut().push(ms);
+            });
+        }
+        // A sleeper that is dropped, and one whose time is over, disturb nothing.
+        drop(driver.sleep_until(start + Duration::from_millis(40)));
+        driver.sleep_until(Duration::ZERO).await;
+        until(&driver, "all woke", || order.borrow().len() == 6).await;
+        assert_eq!(*order.borrow(), [1, 5, 30, 66, 70, 130]);
+    }));
+}
+
+#[test]
+fn the_last_poller_of_a_sleep_is_woken() {
+    join(worker(Options::default(), |driver: Uring| async move {
+        let mut sleep = Box::pin(driver.sleep_until(driver.now() + Duration::from_millis(20)));
+        let mut nobody = Context::from_waker(std::task::Waker::noop());
+        assert!(sleep.as_mut().poll(&mut nobody).is_pending());
+        assert!(sleep.as_mut().poll(&mut nobody).is_pending());
+        sleep.await;
+    }));
+}
+
+/// Wakes its task from another thread after a while, again and again.
+async fn wakes_from_elsewhere(rounds: usize) {
+    for _ in 0..rounds {
+        let (told, hears) = oneshot::channel();
+        thread::spawn(move || {
+            thread::sleep(Duration::from_millis(3));
+            told.send(()).expect("the task waits");
+        });
+        hears.await.expect("the thread tells");
+    }
+}
+
+#[test]
+fn another_thread_wakes_a_worker_that_sleeps_in_the_ring() {
+    join(worker(Options::default(), |driver: Uring| async move {
+        let before = driver.counters().enters;
+        wakes_from_elsewhere(30).await;
+        let enters = driver.counters().enters - before;
+        // On a busy machine some wakes come before the worker is asleep.
+        assert!(enters >= 5, "the worker never slept in the ring: {enters} enters");
+        assert!(enters < 300, "the worker slept: {enters} enters");
+    }));
+}
+
+#[test]
+fn another_thread_wakes_a_worker_that_sleeps_in_tokio() {
+    join(worker(Options::default(), |driver: Uring| async move {
+        let _hold = driver.hold();
+        let before = driver.counters().enters;
+        wakes_from_elsewhere(30).await;
+        let enters = driver.counters().enters - before;
+        assert!(enters < 300, "the worker slept: {enters} enters");
+    }));
+}
+
+#[test]
+fn another_thread_wakes_a_spawned_task_in_both_ways_of_sleeping() {
+    join(worker(Options::default(), |driver: Uring| async move {
+        for hold in [false, true] {
+            let _hold = hold.then(|| driver.hold());
+            let done = Rc::new(Notify::new());
+            for _ in 0..20 {
+                let done = Rc::clone(&done);
+                driver.spawn(async move {
+                    wakes_from_elsewhere(5).await;
+                    done.notify_one();
+                });
+            }
+            done.notified().await;
+        }
+    }));
+}
+
+/// The worker serves connections and timers while tokio is what it sleeps in.
+#[test]
+fn the_ring_is_heard_while_the_worker_sleeps_in_tokio() {
+    let (socket, address) = tcp();
+    let worker = worker(Options::default(), move |driver: Uring| async move {
+        let _hold = driver.hold();
+        let listener = driver.listen(socket).unwrap();
+        let mut accepted = 0;
+        while accepted < 3 {
+            driver.spawn(echo(listener.accept().await.unwrap()));
+            accepted += 1;
+        }
+        let start = driver.now();
+        for _ in 0..20 {
+            pause(&driver, 2).await;
+        }
+        assert!(driver.now() >= start + Duration::from_millis(40));
+        until(&driver, "all closed", || driver.counters().in_flight <= 1).await;
+    });
+    for _ in 0..3 {
+        use std::io::{Read, Write};
+        let mut client = std::net::TcpStream::connect(address).unwrap();
+        for round in 0..50u8 {
+            thread::sleep(Duration::from_micros(300));
+            client.write_all(&[round; 10]).unwrap();
+            let mut back = [0; 10];
+            client.read_exact(&mut back).unwrap();
+            assert_eq!(back, [round; 10]);
+        }
+    }
+    join(worker);
+}
+
+#[test]
+fn tokio_tasks_run_beside_the_ring() {
+    join(worker(Options::default(), |driver: Uring| async move {
+        assert_eq!(tokio::spawn(async { 1 }).await.unwrap(), 1);
+        // Without a hold: a task that lives is noticed.
+        let slept = tokio::spawn(async {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            2
+        });
+        assert_eq!(slept.await.unwrap(), 2);
+        let local = Rc::new(3);
+        let moved = Rc::clone(&local);
+        let spawned = tokio::task::spawn_local(async move {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            *moved
+        });
+        assert_eq!(spawned.await.unwrap(), 3);
+        assert_eq!(tokio::task::spawn_blocking(|| 4).await.unwrap(), 4);
+        drop(driver);
+    }));
+}
+
+#[test]
+fn what_the_driver_was_not_told_of_is_late_and_not_lost() {
+    join(worker(Options::default(), |_: Uring| async move {
+        // Without a hold the worker sleeps in the ring.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let handle = tokio::runtime::Handle::current();
+        let (told, hears) = oneshot::channel();
+        thread::spawn(move || {
+            thread::sleep(Duration::from_millis(20));
+            handle.spawn(async move { told.send(()).unwrap() });
+        });
+        hears.await.unwrap();
+    }));
+}
+
+#[test]
+fn driver_tasks_may_use_tokio_directly() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = thread::spawn(move || {
+        use std::io::{Read, Write};
+        let (mut peer, _) = listener.accept().unwrap();
+        let mut got = [0; 4];
+        peer.read_exact(&mut got).unwrap();
+        thread::sleep(Duration::from_millis(5));
+        peer.write_all(&got).unwrap();
+    });
+    join(worker(Options::default(), move |driver: Uring| async move {
+        let (told, hears) = oneshot::channel();
+        let holder = driver.clone();
+        driver.spawn(async move {
+            let _hold = holder.hold();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            stream.write_all(b"ping").await.unwrap();
+            let mut back = [0; 4];
+            stream.read_exact(&mut back).await.unwrap();
+            assert_eq!(&back, b"ping");
+            let sum = tokio::task::spawn_blocking(|| 20 + 22).await.unwrap();
+            told.send(sum).unwrap();
+        });
+        assert_eq!(hears.await.unwrap(), 42);
+    }));
+    join(server);
+}
+
+#[test]
+fn tokio_tasks_may_use_the_driver() {
+    let (socket, address) = tcp();
+    let worker = worker(Options::default(), move |driver: Uring| async move {
+        let listener = driver.listen(socket).unwrap();
+        let inner = driver.clone();
+        let task = tokio::task::spawn_local(async move {
+            let stream = listener.accept().await.unwrap();
+            // The worker is parked in tokio at this time, and has to notice each of these.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            pause(&inner, 5).await;
+            let (told, hears) = oneshot::channel();
+            inner.spawn(async move { told.send(()).unwrap() });
+            hears.await.unwrap();
+            echo(stream).await;
+        });
+        task.await.unwrap();
+        drop(driver);
+    });
+    thread::spawn(move || {
+        use std::io::{Read, Write};
+        let mut client = std::net::TcpStream::connect(address).unwrap();
+        client.write_all(b"hello").unwrap();
+        let mut back = [0; 5];
+        client.read_exact(&mut back).unwrap();
+        assert_eq!(&back, b"hello");
+    });
+    join(worker);
+}
+
+#[test]
+fn a_busy_ring_leaves_turns_to_tokio() {
+    join(worker(Options::default(), |driver: Uring| async move {
+        let done = Rc::new(Cell::new(false));
+        let busy = Rc::clone(&done);
+        // A task that is always ready keeps the loop turning.
+        driver.spawn(poll_fn(move |context: &mut Context<'_>| {
+            if busy.get() {
+                return Poll::Ready(());
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }));
+        let slept = tokio::spawn(async {
+            for _ in 0..5 {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                tokio::task::yield_now().await;
+            }
+        });
+        slept.await.unwrap();
+        pause(&driver, 3).await;
+        done.set(true);
+    }));
+}
+
+#[test]
+fn a_task_that_wakes_itself_has_one_poll_in_a_turn() {
+    join(worker(Options::default(), |driver: Uring| async move {
+        let (done, is_done) = tokio::sync::oneshot::channel();
+        let (turns, mut polls, mut done) = (Rc::new(Cell::new(0)), 0, Some(done));
+        let counted = Rc::clone(&turns);
+        assert!(driver.at_turn_end(move |_| counted.set(counted.get() + 1)));
+        let before = turns.get();
+        driver.spawn(poll_fn(move |context: &mut Context<'_>| {
+            polls += 1;
+            if polls <= 100 {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            done.take().unwrap().send(turns.get() - before).unwrap();
+            Poll::Ready(())
+        }));
+        // The kernel has its share after each.
+        let turns: usize = is_done.await.unwrap();
+        assert!((100..110).contains(&turns), "{turns}");
+    }));
+}
+
+#[test]
+fn handlers_do_not_share_one_budget_of_tokio() {
+    join(worker(Options::default(), |driver: Uring| async move {
+        let _hold = driver.hold();
+        receive_without_a_pause().await;
+        let (done, is_done) = tokio::sync::oneshot::channel();
+        driver.spawn(async move {
+            receive_without_a_pause().await;
+            done.send(()).unwrap();
+        });
+        is_done.await.unwrap();
+    }));
+}
+
+async fn receive_without_a_pause() {
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
+    for number in 0..10_000 {
+        sender.send(number).expect("the receiver is there");
+    }
+    // With the budget of one task this would be Pending after 128 messages.
+    for expected in 0..10_000 {
+        let next = poll_fn(|context| Poll::Ready(receiver.poll_recv(context))).await;
+        assert_eq!(next, Poll::Ready(Some(expected)));
+    }
+}
+
+#[test]
+fn a_task_of_tokio_and_who_awaits_it_meet_without_the_kernel() {
+    join(worker(Options::default(), |driver: Uring| async move {
+        let (done, enters) = tokio::sync::oneshot::channel();
+        let counting = driver.clone();
+        driver.spawn(async move {
+            let before = counting.counters().enters;
+            for number in 0..1_000 {
+                assert_eq!(tokio::spawn(async move { number }).await.unwrap(), number);
+            }
+            done.send(counting.counters().enters - before).unwrap();
+        });
+        let enters = enters.await.unwrap();
+        assert!(enters < 100, "{enters} enters for 1,000 tasks");
+    }));
+}
+
+struct PanicsWhenDropped;
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            panic!("a test of panics in destructors");
+        }
+    }
+}
+
+#[test]
+fn a_panic_ends_its_task_alone() {
+    join(worker(Options::default(), |driver: Uring| async move {
+        let witness = Rc::new(());
+        let held = Rc::clone(&witness);
+        driver.spawn(async move {
+            let _held = held;
+            panic!("a test of panics in tasks");
+        });
+        driver.spawn(async { drop(PanicsWhenDropped) });
+        driver.spawn(std::future::ready(()));
+        until(&driver, "the task was dropped", || Rc::strong_count(&witness) == 1).await;
+    }));
+}
+
+struct PanicsInPending(#[allow(dead_code, reason = "it is there to be dropped")] PanicsWhenDropped);
+impl Future for PanicsInPending {
+    type Output = ();
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+}
+
+#[test]
+fn tasks_alive_at_the_end_are_dropped() {
+    let dropped = join(worker(Options::default(), |driver: Uring| async move {
+        let witness = std::sync::Arc::new(());
+        for _ in 0..3 {
+            let (held, inner) = (std::sync::Arc::clone(&witness), driver.clone());
+            driver.spawn(async move {
+                pause(&inner, 1_000_000).await;
+                drop(held);
+            });
+            let held = std::sync::Arc::clone(&witness);
+            tokio::task::spawn_local(async move {
+                std::future::pending::<()>().await;
+                drop(held);
+            });
+        }
+        driver.spawn(PanicsInPending(PanicsWhenDropped));
+        pause(&driver, 1).await;
+        witness
+    }));
+    assert_eq!(std::sync::Arc::strong_count(&dropped), 1);
+}
+
+#[test]
+fn a_panic_of_the_main_future_ends_the_worker_with_it() {
+    let ended = thread::spawn(|| {
+        Uring::run(&Options::default(), |driver: Uring| async move {
+            driver.spawn(std::future::pending());
+            pause(&driver, 1).await;
+            panic!("a test of panics in main");
+        })
+    });
+    assert!(ended.join().is_err());
+}
+
+#[test]
+fn a_waker_may_outlive_its_worker() {
+    let (told, hears) = mpsc::channel();
+    join(worker(Options::default(), move |_: Uring| {
+        poll_fn(move |context: &mut Context<'_>| {
+            told.send(context.waker().clone()).unwrap();
+            Poll::Ready(())
+        })
+    }));
+    let waker = hears.recv_timeout(PATIENCE).unwrap();
+    waker.wake_by_ref();
+    thread::spawn(move || waker.wake()).join().unwrap();
+}
+
+#[test]
+fn handles_that_outlive_their_worker_fail_softly() {
+    let (socket, address) = tcp();
+    let client = thread::spawn(move || std::net::TcpStream::connect(address).unwrap());
+    let (driver, listener, stream) = Uring::run(&Options::default(), |driver| async move {
+        let listener = driver.listen(socket).unwrap();
+        let stream = listener.accept().await.unwrap();
+        tokio::select! {
+            biased;
+            _ = stream.recv() => panic!("nothing was sent"),
+            _ = listener.accept() => panic!("nobody else connected"),
+            () = std::future::ready(()) => {}
+        }
+        (driver, listener, stream)
+    })
+    .unwrap();
+    assert_eq!(driver.counters().in_flight, 0);
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    assert!(matches!(Box::pin(stream.recv()).as_mut().poll(&mut context), Poll::Ready(Err(_))));
+    let sent = Box::pin(send(&stream, vec![1])).as_mut().poll(&mut context);
+    assert!(matches!(sent, Poll::Ready(Err(_))));
+    assert!(matches!(Box::pin(listener.accept()).as_mut().poll(&mut context), Poll::Ready(Err(_))));
+    join(client);
+}
+
+/// How often the calling thread went to sleep.
+fn sleeps_of_this_thread() -> u64 {
+    let status =
+        std::fs::read_to_string("/proc/thread-self/status").expect("a thread has a status");
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.and_then(|count| count.trim().parse().ok()).expect("sleeps are counted")
+}
+
+#[test]
+fn a_worker_with_nothing_to_do_does_nothing() {
+    let (socket, address) = tcp();
+    join(worker(Options::default(), move |driver: Uring| async move {
+        let listener = driver.listen(socket).unwrap();
+        let client = thread::spawn(move || std::net::TcpStream::connect(address).unwrap());
+        let stream = listener.accept().await.unwrap();
+        tokio::select! {
+            biased;
+            _ = stream.recv() => panic!("nothing was sent"),
+            _ = listener.accept() => panic!("nobody else connected"),
+            () = pause(&driver, 400) => {}
+        }
+        let before = (sleeps_of_this_thread(), driver.counters().enters);
+        pause(&driver, 2_000).await;
+        let after = (sleeps_of_this_thread(), driver.counters().enters);
+        let (sleeps, enters) = (after.0 - before.0, after.1 - before.1);
+        assert!(sleeps <= 6, "{sleeps} sleeps in two seconds of quiet");
+        assert!(enters <= 6, "{enters} enters in two seconds of quiet");
+        join(client);
+    }));
+}
+
+#[test]
+fn a_worker_that_has_long_been_idle_hears_everybody() {
+    let (socket, address) = tcp();
+    join(worker(Options::default(), move |driver: Uring| async move {
+        let listener = driver.listen(socket).unwrap();
+        let handle = tokio::runtime::Handle::current();
+        for round in 0..3 {
+            pause(&driver, 300).await;
+            // Another thread's wake, a task of tokio from elsewhere, one of its timers, a connection.
+            wakes_from_elsewhere(1).await;
+            let (handle, (told, hears)) = (handle.clone(), oneshot::channel());
+            thread::spawn(move || {
+                thread::sleep(Duration::from_millis(300));
+                handle.spawn(async move { told.send(()).unwrap() });
+            });
+            hears.await.unwrap();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let client = thread::spawn(move || {
+                use std::io::{Read, Write};
+                thread::sleep(Duration::from_millis(300));
+                let mut client = std::net::TcpStream::connect(address).unwrap();
+                client.write_all(&[round]).unwrap();
+                client.read_exact(&mut [0]).unwrap();
+            });
+            echo(listener.accept().await.unwrap()).await;
+            join(client);
+        }
+    }));
+}
+
+#[test]
+fn a_sleep_that_never_ends_may_be_begun() {
+    join(worker(Options::default(), |driver: Uring| async move {
+        for hold in [false, true] {
+            let _hold = hold.then(|| driver.hold());
+            tokio::select! {
+                () = driver.sleep_until(Duration::MAX) => panic!("time goes on"),
+                () = wakes_from_elsewhere(2) => {}
+            }
+        }
+    }));
+}
+
+#[test]
+fn spinning_changes_nothing_but_latency() {
+    let (socket, address) = tcp();
+    let options = Options { spin_us: 200, cpu: Some(0), ..Options::default() };
+    let worker = worker(options, move |driver: Uring| async move {
+        let stream = driver.listen(socket).unwrap().accept().await.unwrap();
+        wakes_from_elsewhere(3).await;
+        pause(&driver, 3).await;
+        echo(stream).await;
+    });
+    {
+        use std::io::{Read, Write};
+        let mut client = std::net::TcpStream::connect(address).unwrap();
+        for round in 0..100u8 {
+            client.write_all(&[round; 10]).unwrap();
+            let mut back = [0; 10];
+            client.read_exact(&mut back).unwrap();
+            assert_eq!(back, [round; 10]);
+        }
+    }
+    join(worker);
+}

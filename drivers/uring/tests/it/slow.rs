@@ -1,0 +1,142 @@
+//! Peers that read slowly or not at all: what the kernel holds for them, and how it lets go of it.
+
+use std::io::{ErrorKind, Read};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::sync::mpsc;
+use std::thread;
+
+use crate::harness::{PATIENCE, join, pause, send, tcp, until, worker};
+use peregrine_driver::{Driver, Listener, Options, Stream};
+use peregrine_driver_uring::{Uring, UringStream};
+
+/// More than any kernel takes.
+const MUCH: usize = 64 << 20;
+
+/// Waits until the peer's kernel has all that it has room for.
+async fn stands_still(driver: &Uring, stream: &UringStream) -> u64 {
+    loop {
+        let before = stream.progress();
+        pause(driver, 100).await;
+        if before > 0 && stream.progress() == before {
+            return before;
+        }
+    }
+}
+
+/// Bytes that wait to be read.
+fn waiting(client: &TcpStream) -> u64 {
+    let mut count: libc::c_int = 0;
+    // SAFETY: the call writes one integer, which outlives it.
+    let result = unsafe { libc::ioctl(client.as_raw_fd(), libc::FIONREAD, &mut count) };
+    assert_eq!(result, 0);
+    count.try_into().unwrap()
+}
+
+#[test]
+fn progress_is_what_the_peer_has_taken_and_little_more() {
+    const PIECE: usize = 128 * 1024;
+    for is_nonblocking in [false, true] {
+        let (socket, address) = tcp();
+        if let peregrine_driver::Socket::Tcp(listener) = &socket {
+            listener.set_nonblocking(is_nonblocking).unwrap();
+        }
+        let mut client = TcpStream::connect(address).unwrap();
+        join(worker(Options::default(), move |driver| async move {
+            let stream = driver.listen(socket).unwrap().accept().await.unwrap();
+            stream.send(&mut vec![1; MUCH]);
+            let mut before = stands_still(&driver, &stream).await;
+            let held = before - waiting(&client);
+            assert!(held <= 256 * 1024, "the kernel holds {held} bytes for a peer that reads none");
+            // A peer that reads a little now and then is seen to.
+            client.set_nonblocking(true).unwrap();
+            let mut piece = vec![0; PIECE];
+            for _ in 0..10 {
+                let mut left = PIECE;
+                while left > 0 {
+                    pause(&driver, 2).await;
+                    left -= client.read(&mut piece[..left.min(8192)]).unwrap_or(0);
+                }
+                until(&driver, "progress", || stream.progress() > before).await;
+                before = stands_still(&driver, &stream).await;
+            }
+        }));
+    }
+}
+
+/// Connections of a local port, and how many of them wait for the peer to take what is left.
+fn connections_at(port: u16) -> (usize, usize) {
+    const FIN_WAIT_1: &str = "04";
+    const TIME_WAIT: &str = "06";
+    const LISTEN: &str = "0A";
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let end = format!(":{port:04X}");
+    let states: Vec<_> = table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|fields| fields[1].ends_with(&end))
+        .map(|fields| fields[3].to_owned())
+        .collect();
+    let alive = states.iter().filter(|state| *state != LISTEN && *state != TIME_WAIT).count();
+    (alive, states.iter().filter(|state| *state == FIN_WAIT_1).count())
+}
+
+#[test]
+fn a_stream_to_be_reset_leaves_nothing_behind() {
+    for finishes in [false, true] {
+        let (socket, address) = tcp();
+        let mut client = TcpStream::connect(address).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (told, hears) = mpsc::channel::<()>();
+        let worker = worker(Options::default(), move |driver| async move {
+            let stream = driver.listen(socket).unwrap().accept().await.unwrap();
+            tokio::select! {
+                biased;
+                _ = stream.recv() => panic!("nothing was sent"),
+                _ = send(&stream, vec![1; MUCH]) => panic!("nobody reads"),
+                _ = stands_still(&driver, &stream) => {}
+            }
+            stream.send(&mut vec![2; 1000]);
+            if finishes {
+                stream.finish();
+            }
+            assert!(driver.counters().in_flight >= 2, "a receive and a send are in the kernel");
+            stream.reset_on_drop();
+            drop(stream);
+            until(&driver, "the kernel has let go", || connections_at(address.port()) == (0, 0))
+                .await;
+            assert_eq!(driver.counters().in_flight, 0);
+            told.send(()).unwrap();
+        });
+        hears.recv_timeout(PATIENCE).unwrap();
+        let mut buffer = vec![0; 1 << 20];
+        let error = loop {
+            match client.read(&mut buffer) {
+                Ok(0) => panic!("an orderly end"),
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        join(worker);
+    }
+}
+
+#[test]
+fn a_worker_that_ends_resets_what_is_to_be_reset() {
+    let (socket, address) = tcp();
+    let mut client = TcpStream::connect(address).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    join(worker(Options::default(), move |driver: Uring| async move {
+        let stream = driver.listen(socket).unwrap().accept().await.unwrap();
+        stream.send(&mut vec![1; MUCH]);
+        stands_still(&driver, &stream).await;
+        stream.reset_on_drop();
+        driver.spawn(async move {
+            let _ = stream.recv().await;
+        });
+        pause(&driver, 5).await;
+    }));
+    let ended = thread::spawn(move || client.read_to_end(&mut Vec::new()));
+    assert_eq!(join(ended).unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
