@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
-use crate::harness::{PATIENCE, echo, join, pause, send, tcp, until, worker};
+use crate::harness::{PATIENCE, echo, echo_all, join, pause, send, tcp, until, worker};
 use peregrine_driver::{Driver, Listener, Options, Stream};
 use peregrine_driver_uring::Uring;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -108,17 +108,13 @@ fn the_ring_is_heard_while_the_worker_sleeps_in_tokio() {
     let worker = worker(Options::default(), move |driver: Uring| async move {
         let _hold = driver.hold();
         let listener = driver.listen(socket).unwrap();
-        let mut accepted = 0;
-        while accepted < 3 {
-            driver.spawn(echo(listener.accept().await.unwrap()));
-            accepted += 1;
-        }
+        let ended = echo_all(&driver, &listener, 3).await;
         let start = driver.now();
         for _ in 0..20 {
             pause(&driver, 2).await;
         }
         assert!(driver.now() >= start + Duration::from_millis(40));
-        until(&driver, "all closed", || driver.counters().in_flight <= 1).await;
+        until(&driver, "all closed", || ended.get() == 3).await;
     });
     for _ in 0..3 {
         use std::io::{Read, Write};
