@@ -1,7 +1,9 @@
 //! The simulated network as a harness.
 
+use std::env;
 use std::io;
 use std::ops::Range;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use peregrine_driver::Options;
@@ -25,8 +27,17 @@ impl Simulated {
     /// A run per seed.
     #[must_use]
     pub fn seeds(seeds: Range<u64>) -> Self {
-        Self { seeds }
+        Self { seeds: multiplied(seeds) }
     }
+}
+
+/// As many times the seeds as `PEREGRINE_SEEDS_FACTOR` says: 1 by default, more in nightly runs.
+pub(crate) fn multiplied(seeds: Range<u64>) -> Range<u64> {
+    static FACTOR: LazyLock<u64> = LazyLock::new(|| match env::var("PEREGRINE_SEEDS_FACTOR") {
+        Ok(factor) => factor.parse().expect("PEREGRINE_SEEDS_FACTOR is a whole number"),
+        Err(_) => 1,
+    });
+    seeds.start..seeds.end * *FACTOR
 }
 
 impl Harness for Simulated {

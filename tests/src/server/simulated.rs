@@ -1,6 +1,7 @@
 //! Servers on the simulated network: virtual time, and a run for every seed.
 
 use crate::server::bench::{Bench, Gate, Got, Outcome, Served, Wire};
+use crate::simulated::multiplied;
 use peregrine::{IntoApplication, Limits};
 use peregrine_driver::{Driver, Options};
 use peregrine_driver_sim::{Client, Faults, Network, Sim, Sockets};
@@ -27,7 +28,7 @@ impl SimulatedBenches {
     /// A run for each seed.
     #[must_use]
     pub fn seeds(seeds: Range<u64>) -> Self {
-        Self { seeds }
+        Self { seeds: multiplied(seeds) }
     }
 
     /// Runs `case` with each seed. A panic in it fails the test.

@@ -318,10 +318,10 @@ fn messages_may_be_compressed() {
 #[test]
 fn large_messages_arrive() {
     same(async |case| {
-        let answer = case.client.unary(simple(40_000_000, 40_000_000)).await.expect("an answer");
+        let answer = case.client.unary(simple(10_000_000, 10_000_000)).await.expect("an answer");
         let mut answers = vec![told(answer.get_ref().payload.as_ref())];
-        let mut request = outputs(&[20_000_000, 20_000_000]);
-        request.payload = Some(Payload::new(20_000_000));
+        let mut request = outputs(&[5_000_000, 5_000_000]);
+        request.payload = Some(Payload::new(5_000_000));
         let requests = vec![request.clone(), request];
         answers.extend(
             all(case.client.duplex(Request::new(tokio_stream::iter(requests))).await).await,

@@ -75,7 +75,7 @@ fn a_process_that_stood_still_answers_everybody_who_waited(driver: &str) {
 
 /// A library that moves the wall clock, if there is a C compiler.
 fn moved_clock(folder: &std::path::Path) -> Option<PathBuf> {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/restart/clock.c");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/restart/clock.c");
     let library = folder.join("clock.so");
     let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).args([source, "-ldl"]);
