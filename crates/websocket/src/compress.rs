@@ -1,7 +1,7 @@
-//! permessage-deflate (RFC 7692), on flate2.
+//! permessage-deflate (RFC 7692).
 
-use flate2::{Compress as Deflater, Compression as Level, Decompress as Inflater};
-use flate2::{FlushDecompress, Status};
+use crate::inflate::Inflater;
+use flate2::{Compress as Deflater, Compression as Level};
 use peregrine_proto::ws::deflate::{Agreed, Wishes};
 use peregrine_proto::ws::{Compression, Malformed};
 use peregrine_web::account::Charge;
@@ -106,34 +106,18 @@ impl Compression for Deflate {
         room: usize,
         out: &mut Vec<u8>,
     ) -> Result<usize, Malformed> {
-        let make = || INFLATERS.with(|stock| take(stock, || Inflater::new(false)));
+        let make = || INFLATERS.with(|stock| take(stock, Inflater::new));
         let inflater = self.inflater.get_or_insert_with(make);
-        let start = out.len();
-        out.resize(start + room, 0);
-        let (mut used, mut made) = (0, 0);
-        let status = loop {
-            let before = (inflater.total_in(), inflater.total_out());
-            let into = &mut out[start + made..];
-            let status = inflater.decompress(&input[used..], into, FlushDecompress::None);
-            used += (inflater.total_in() - before.0) as usize;
-            made += (inflater.total_out() - before.1) as usize;
-            match status {
-                // RFC 7692 §7.2.3.4: a block with BFINAL is followed by others.
-                Ok(Status::StreamEnd) => inflater.reset(false),
-                Ok(Status::Ok) if made < room && used < input.len() => {}
-                status => break status,
-            }
-        };
-        out.truncate(start + made);
+        let used = inflater.inflate(input, room, out);
         self.weigh();
-        status.map(|_| used).map_err(|_| Malformed)
+        used
     }
 
     fn end_inflate(&mut self) {
         if self.peer_forgets
             && let Some(mut inflater) = self.inflater.take()
         {
-            inflater.reset(false);
+            inflater.reset();
             INFLATERS.with(|stock| give(stock, inflater));
             self.weigh();
         }
@@ -246,6 +230,23 @@ mod tests {
                 let read = inflated(to, &message, 1 + next() % 40_000, 1 + next() % 70_000);
                 let read = read.expect("it was compressed");
                 assert!(read == content, "{number}: sent {bytes}, got {}", read.len());
+            }
+        }
+    }
+
+    /// A peer that keeps its window, though it agreed to forget it, as some clients do.
+    #[test]
+    fn a_message_that_refers_to_a_forgotten_one_is_malformed() {
+        for forgets in [true, false] {
+            let (mut peer, mut server) = (both(false, false), both(false, forgets));
+            for number in 0..2 {
+                let mut message = Vec::new();
+                peer.deflate(b"the quick brown fox", &mut message);
+                peer.end_deflate();
+                message.truncate(message.len() - END.len());
+                let read = inflated(&mut server, &message, 1_000, 1_000);
+                let is_broken = forgets && number == 1;
+                assert_eq!(read.ok(), (!is_broken).then(|| b"the quick brown fox".to_vec()));
             }
         }
     }
