@@ -101,7 +101,7 @@ impl Decoder {
             #[cfg(feature = "deflate")]
             Kind::Deflate(decoder) => decoder.write(input),
             #[cfg(feature = "br")]
-            Kind::Br(decoder) => decoder.write_all(input).and_then(|()| decoder.flush()),
+            Kind::Br(decoder) => write_brotli(decoder, &self.sink, input),
             #[cfg(feature = "zstd")]
             Kind::Zstd(decoder) => decoder.write_all(input).and_then(|()| decoder.flush()),
         };
@@ -131,6 +131,24 @@ impl Decoder {
         }
         result.map_err(|_| Broken::Invalid)?;
         Ok(std::mem::take(&mut output.bytes))
+    }
+}
+
+/// The library's writer leaves output behind that did not fit its buffer when the input ended.
+#[cfg(feature = "br")]
+fn write_brotli(
+    decoder: &mut brotli::DecompressorWriter<Sink>,
+    sink: &Sink,
+    input: &[u8],
+) -> io::Result<()> {
+    decoder.write_all(input)?;
+    let made = || sink.0.borrow().bytes.len();
+    loop {
+        let before = made();
+        let _none = decoder.write(&[])?;
+        if made() == before {
+            return Ok(());
+        }
     }
 }
 
@@ -168,12 +186,11 @@ mod zlib {
                 self.sink.write_all(room.get(..made).unwrap_or_default())?;
                 input = input.get(taken..).unwrap_or_default();
                 self.is_ended = status == Status::StreamEnd;
-                // With room to spare, it waits for more.
-                if !self.is_ended && input.is_empty() && made < STEP {
-                    return Ok(());
-                }
+                // Output that did not fit comes from later calls, and more may follow one that does
+                // not fill the room. Only a call that makes none shows that more input is needed.
                 if !self.is_ended && taken == 0 && made == 0 {
-                    return Err(io::ErrorKind::InvalidData.into());
+                    let fault = || Err(io::ErrorKind::InvalidData.into());
+                    return if input.is_empty() { Ok(()) } else { fault() };
                 }
             }
             // Nothing follows the end.

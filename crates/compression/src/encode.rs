@@ -86,6 +86,7 @@ impl Encoder {
 mod deflate {
     use super::Level;
     use flate2::{Compress, Compression, Crc, FlushCompress, Status};
+    use peregrine_web::deflate::flush;
     use std::cell::RefCell;
     use std::io;
 
@@ -134,47 +135,46 @@ mod deflate {
             Self { compress: Some(compress), level, wrapping, crc: Crc::new(), is_begun: false }
         }
 
-        fn run(
-            &mut self,
-            mut input: &[u8],
-            out: &mut Vec<u8>,
-            flush: FlushCompress,
-        ) -> io::Result<()> {
+        /// The compressor, with the header before its first output.
+        fn begun(&mut self, out: &mut Vec<u8>) -> &mut Compress {
             #[cfg(feature = "gzip")]
             if !self.is_begun && self.wrapping == Wrapping::Gzip {
                 // RFC 1952 §2.3: magic, DEFLATE, no flags, no time, no extra flags, an unknown system.
                 out.extend_from_slice(&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255]);
             }
             self.is_begun = true;
-            self.crc.update(input);
-            let compress = self.compress.as_mut().expect("it is there until the end");
-            loop {
-                out.reserve(STEP);
-                let before = compress.total_in();
-                let status = compress.compress_vec(input, out, flush).map_err(io::Error::other)?;
-                let taken = usize::try_from(compress.total_in() - before).unwrap_or(usize::MAX);
-                input = input.get(taken..).unwrap_or_default();
-                let is_done = match flush {
-                    FlushCompress::Finish => status == Status::StreamEnd,
-                    // Where room is left, nothing waits for more.
-                    _ => input.is_empty() && out.len() < out.capacity(),
-                };
-                if is_done {
-                    return Ok(());
-                }
-            }
+            self.compress.as_mut().expect("it is there until the end")
         }
 
-        pub(super) fn write(&mut self, input: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
-            if input.is_empty() { Ok(()) } else { self.run(input, out, FlushCompress::None) }
+        pub(super) fn write(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+            if input.is_empty() {
+                return Ok(());
+            }
+            self.crc.update(input);
+            let compress = self.begun(out);
+            while !input.is_empty() {
+                out.reserve(STEP);
+                let before = compress.total_in();
+                compress.compress_vec(input, out, FlushCompress::None).map_err(io::Error::other)?;
+                let taken = usize::try_from(compress.total_in() - before).unwrap_or(usize::MAX);
+                input = input.get(taken..).unwrap_or_default();
+            }
+            Ok(())
         }
 
         pub(super) fn flush(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
-            self.run(&[], out, FlushCompress::Sync)
+            flush(self.begun(out), &[], out).map_err(io::Error::other)
         }
 
         pub(super) fn finish(mut self, out: &mut Vec<u8>) -> io::Result<()> {
-            self.run(&[], out, FlushCompress::Finish)?;
+            let compress = self.begun(out);
+            loop {
+                out.reserve(STEP);
+                let status = compress.compress_vec(&[], out, FlushCompress::Finish);
+                if status.map_err(io::Error::other)? == Status::StreamEnd {
+                    break;
+                }
+            }
             #[cfg(feature = "gzip")]
             if self.wrapping == Wrapping::Gzip {
                 // RFC 1952 §2.3.1: the checksum, and the length modulo 2^32.

@@ -1,5 +1,6 @@
 //! Both middleware, through the test client.
 
+mod pieces;
 mod requests;
 mod responses;
 

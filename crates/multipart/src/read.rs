@@ -320,6 +320,21 @@ macro_rules! parsed {
     };
 }
 
+/// Not NaN, which would pass every comparison with the bounds of a range, and not infinite.
+macro_rules! finite {
+    ($($name:ident $visit:ident $type:ident)*) => {
+        $(
+            fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+                let value: $type = self.parse()?;
+                if !value.is_finite() {
+                    return Err(self.fault("expected a finite number".to_owned()));
+                }
+                Field::here(&self.name, visitor.$visit(value))
+            }
+        )*
+    };
+}
+
 impl<'de> Deserializer<'de> for One {
     type Error = Fault;
 
@@ -395,7 +410,12 @@ impl<'de> Deserializer<'de> for One {
         deserialize_i8 visit_i8 deserialize_i16 visit_i16 deserialize_i32 visit_i32
         deserialize_i64 visit_i64 deserialize_i128 visit_i128 deserialize_u8 visit_u8
         deserialize_u16 visit_u16 deserialize_u32 visit_u32 deserialize_u64 visit_u64
-        deserialize_u128 visit_u128 deserialize_f32 visit_f32 deserialize_f64 visit_f64
+        deserialize_u128 visit_u128
+    }
+
+    finite! {
+        deserialize_f32 visit_f32 f32
+        deserialize_f64 visit_f64 f64
     }
 
     serde::forward_to_deserialize_any! {

@@ -105,7 +105,7 @@ impl By {
             Self::Client => client(),
             Self::Everybody => Subject::Everybody,
             Self::Header(name) => parts.head.field(name).map_or_else(client, Subject::Header),
-            Self::Cookie(name) => cookie(parts, name).map_or_else(client, Subject::Cookie),
+            Self::Cookie(name) => parts.head.cookie(name).map_or_else(client, Subject::Cookie),
             Self::Function(function) => match function(parts).0 {
                 Kind::Client => client(),
                 Kind::Everybody => Subject::Everybody,
@@ -114,13 +114,6 @@ impl By {
             },
         })
     }
-}
-
-/// The value of the first cookie of this name.
-fn cookie<'r>(parts: &'r Parts, name: &str) -> Option<&'r [u8]> {
-    let fields = parts.head.fields_named("cookie");
-    let mut pairs = fields.flat_map(|field| field.split(|byte| *byte == b';'));
-    pairs.find_map(|pair| pair.trim_ascii().strip_prefix(name.as_bytes())?.strip_prefix(b"="))
 }
 
 impl Prefixes {

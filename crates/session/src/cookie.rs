@@ -28,10 +28,7 @@ pub(crate) enum Secure {
 impl Settings {
     /// The value in the request: that of the first cookie of this name.
     pub(crate) fn value<'h>(&self, head: &'h Head) -> Option<&'h str> {
-        let pairs = head.fields_named("cookie").flat_map(|value| value.split(|byte| *byte == b';'));
-        let mut pairs = pairs.map(<[u8]>::trim_ascii);
-        let value =
-            pairs.find_map(|pair| pair.strip_prefix(self.name.as_bytes())?.strip_prefix(b"="))?;
+        let value = head.cookie(&self.name)?;
         std::str::from_utf8(value).ok()
     }
 

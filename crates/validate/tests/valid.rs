@@ -318,6 +318,61 @@ fn forms_with_files_are_checked_too() {
 }
 
 #[test]
+fn no_float_passes_a_range_without_being_in_it() {
+    #[derive(Deserialize, Validate)]
+    struct Price {
+        #[garde(range(min = 0.0, max = 100.0))]
+        price: f64,
+        #[garde(inner(range(min = 0.0)))]
+        discount: Option<f32>,
+    }
+    let client = App::new()
+        .get("/query", |_: Valid<Query<Price>>| "kept")
+        .get("/form", |_: Valid<Form<Price>>| "kept")
+        .post("/form", |_: Valid<Form<Price>>| "kept")
+        .post("/files", |_: Valid<MultipartForm<Price>>| "kept")
+        .post("/json", |_: Valid<Json<Price>>| "kept")
+        .get("/path/{price}/{discount}", |_: Valid<Path<Price>>| "kept")
+        .get("/typed/{price:f64}/{discount:f32}", |_: Valid<Path<Price>>| "kept")
+        .test();
+    let all = |price: &str, discount: &str| {
+        let pairs = format!("price={price}&discount={discount}");
+        let json = format!("{{\"price\":{price},\"discount\":{discount}}}");
+        let field = |name: &str, value: &str| {
+            format!("--b\r\nContent-Disposition: form-data; name={name}\r\n\r\n{value}\r\n")
+        };
+        let files = [field("price", price), field("discount", discount), "--b--".into()].concat();
+        let post = |path: &str, kind: &str, body: String| {
+            client.post(path).header("content-type", kind).body(body).send_now()
+        };
+        [
+            client.get(&format!("/query?{pairs}")).send_now(),
+            client.get(&format!("/form?{pairs}")).send_now(),
+            post("/form", "application/x-www-form-urlencoded", pairs),
+            post("/files", "multipart/form-data; boundary=b", files),
+            post("/json", "application/json", json),
+            client.get(&format!("/path/{price}/{discount}")).send_now(),
+            client.get(&format!("/typed/{price}/{discount}")).send_now(),
+        ]
+        .map(|response| response.status().as_u16())
+    };
+    for number in ["0", "0.5", "1e2"] {
+        assert_eq!(all(number, number), [200; 7], "{number}");
+    }
+    for number in ["-1", "-1e-9"] {
+        assert_eq!(all(number, "1"), [422; 7], "{number}");
+        assert_eq!(all("1", number), [422; 7], "{number}");
+    }
+    for number in ["NaN", "nan", "-NaN", "inf", "-inf", "Infinity", "-infinity", "1e999"] {
+        // As text that is no number at all.
+        let refused = [400, 400, 422, 422, 400, 400, 404];
+        assert_eq!(all(number, "1"), refused, "{number}");
+        assert_eq!(all("1", number), refused, "{number}");
+        assert_eq!(all("x", "1"), refused);
+    }
+}
+
+#[test]
 fn rules_may_ask_the_application() {
     #[derive(Default)]
     struct Taken(Vec<&'static str>);

@@ -12,7 +12,6 @@ use crate::response::Response;
 use cookie::CookieJar;
 use http::header::SET_COOKIE;
 use http::{HeaderName, HeaderValue, StatusCode};
-use std::borrow::Cow;
 
 pub use cookie::{Cookie, CookieBuilder, SameSite};
 #[cfg(any(feature = "cookies-signed", feature = "cookies-private"))]
@@ -87,21 +86,16 @@ impl Cookies {
 impl FromRequestParts for Cookies {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         let mut jar = CookieJar::new();
-        // RFC 6265 §5.4: a peer sends one Cookie field; RFC 9113 §8.2.3 allows several.
-        for value in parts.head.fields_named("cookie") {
-            let text = String::from_utf8_lossy(value);
-            for cookie in Cookie::split_parse(text.as_ref()).flatten() {
-                // RFC 6265 §5.4: what was set for the longer path, and earlier, comes first.
-                if jar.get(cookie.name()).is_some() {
-                    continue;
-                }
-                let mut cookie = cookie.into_owned();
-                // A name is kept as it is: decoded, it could pass for one that begins with `__Host-`.
-                if let Ok(Cow::Owned(value)) = peregrine_router::decode(cookie.value().as_bytes()) {
-                    cookie.set_value(value);
-                }
-                jar.add_original(cookie);
+        for (name, value) in parts.head.cookies() {
+            // A name is kept as it is: decoded, it could pass for one that begins with `__Host-`.
+            let name = String::from_utf8_lossy(name);
+            // RFC 6265 §5.4: what was set for the longer path, and earlier, comes first.
+            if jar.get(&name).is_some() {
+                continue;
             }
+            let value =
+                peregrine_router::decode(value).unwrap_or_else(|_| String::from_utf8_lossy(value));
+            jar.add_original(Cookie::new(name.into_owned(), value.into_owned()));
         }
         Ok(Self { jar })
     }
@@ -193,6 +187,48 @@ mod tests {
                 .map(|name| cookies.value(name)),
             [Some("good"), Some("evil"), Some("1"), Some("c d"), None, Some("100%"), Some("%FF")]
         );
+    }
+
+    /// Browsers let other hosts of a site set such names, which do not begin with `__Host-`.
+    #[test]
+    fn a_name_with_white_space_other_than_spaces_and_tabs_is_another_name() {
+        let white = (0x80..=0x3000_u32).filter_map(char::from_u32).filter(|c| c.is_whitespace());
+        let (mut count, name) = (0, "__Host-session");
+        for white in white {
+            for planted in [
+                format!("{white}{name}"),
+                format!("{name}{white}"),
+                format!(" \t{white} {name}"),
+                format!("{name} {white}\t"),
+            ] {
+                let field =
+                    format!("{planted}=evil; other=1;\t {name} \t= good\t ;{white}x={white}");
+                let request = post("/", &[("cookie", &field)], Body::empty());
+                let mut parts = request.parts;
+                assert_eq!(parts.head.cookie(name), Some(&b"good"[..]), "{planted:?}");
+                let cookies: Cookies = now(from_parts(&mut parts)).expect("never fails");
+                let trimmed = planted.trim_matches([' ', '\t']);
+                let x = format!("{white}x");
+                assert_eq!(
+                    [name, trimmed, "other", &x, "x"].map(|name| cookies.value(name)),
+                    [Some("good"), Some("evil"), Some("1"), Some(&white.to_string()), None]
+                );
+                count += 1;
+            }
+        }
+        assert!(count > 4 * 15, "{count}");
+    }
+
+    #[test]
+    fn pairs_without_a_name_or_a_value_hide_no_other() {
+        let fields = [("cookie", "a; =b; ;; =; c=; d==e=; \u{2000}=f; c=late")];
+        let cookies: Cookies =
+            now(from_parts(&mut post("/", &fields, Body::empty()).parts)).expect("never fails");
+        assert_eq!(
+            ["a", "", "c", "d", "\u{2000}"].map(|name| cookies.value(name)),
+            [None, None, Some(""), Some("=e="), Some("f")]
+        );
+        assert_eq!(cookies.iter().count(), 3);
     }
 
     #[test]

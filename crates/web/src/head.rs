@@ -3,6 +3,7 @@
 use crate::interim::Interims;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use peregrine_proto::field::trim;
 use peregrine_proto::{
     FieldIndex, HeadBuilder, HeadIndex, Known, Limits, Method, Reject, RequestLine, Span, Version,
 };
@@ -278,6 +279,29 @@ impl Head {
                         || self.slice(field.name).eq_ignore_ascii_case(name.as_bytes()))
             })
             .map(|field| self.slice(field.value))
+    }
+
+    /// The names and values of all cookies, in order, as they were sent, without those that have no
+    /// name.
+    // RFC 6265 §5.2: only spaces and tabs are removed around a name. With other white space before
+    // it, `__Host-a` is another name, which other hosts can set, and must not become this one.
+    #[doc(hidden)]
+    pub fn cookies(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        // RFC 6265 §5.4: a peer sends one Cookie field; RFC 9113 §8.2.3 allows several.
+        let pairs = self.fields_named("cookie").flat_map(|value| value.split(|byte| *byte == b';'));
+        pairs.filter_map(|pair| {
+            let equals = pair.iter().position(|byte| *byte == b'=')?;
+            let (name, value) = (trim(&pair[..equals]), trim(&pair[equals + 1..]));
+            (!name.is_empty()).then_some((name, value))
+        })
+    }
+
+    /// The value of the first cookie called `name`.
+    // RFC 6265 §5.4: what was set for the longer path, and earlier, comes first.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn cookie(&self, name: &str) -> Option<&[u8]> {
+        self.cookies().find(|(other, _)| *other == name.as_bytes()).map(|(_, value)| value)
     }
 
     /// Leaves out all fields with one of these names, in any case, as if they had not been sent. Only

@@ -19,6 +19,9 @@ pub mod clock;
 pub mod connection;
 #[cfg(feature = "cookies")]
 pub mod cookies;
+#[cfg(feature = "deflate")]
+#[doc(hidden)]
+pub mod deflate;
 pub mod extract;
 mod fallbacks;
 pub mod fault;

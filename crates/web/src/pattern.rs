@@ -30,7 +30,7 @@ macro_rules! parsed {
     };
 }
 
-const PARSED: [Kind; 14] = parsed! {
+const PARSED: [Kind; 12] = parsed! {
     "u8" u8;
     "u16" u16;
     "u32" u32;
@@ -41,13 +41,13 @@ const PARSED: [Kind; 14] = parsed! {
     "i32" i32;
     "i64" i64;
     "i128" i128;
-    "f32" f32;
-    "f64" f64;
     "bool" bool;
     "ip" IpAddr;
 };
 
-const OTHERS: [Kind; 5] = [
+const OTHERS: [Kind; 7] = [
+    Kind { name: "f32", fits: |text| text.parse().is_ok_and(f32::is_finite) },
+    Kind { name: "f64", fits: |text| text.parse().is_ok_and(f64::is_finite) },
     Kind { name: "uuid", fits: is_uuid },
     Kind { name: "alpha", fits: |text| text.bytes().all(|byte| byte.is_ascii_alphabetic()) },
     Kind { name: "alnum", fits: |text| text.bytes().all(|byte| byte.is_ascii_alphanumeric()) },
@@ -222,6 +222,13 @@ mod tests {
             ("i8", "-128", "128"),
             ("u32", "%31", "x"),
             ("f64", "1.5", "1,5"),
+            ("f64", "1e39", "1e999"),
+            ("f64", "-0", "NaN"),
+            ("f64", "1e-999", "-inf"),
+            ("f32", "1e38", "1e39"),
+            ("f32", "0", "nan"),
+            ("f32", "-1.", "%69nf"),
+            ("f32", ".5", "-Infinity"),
             ("bool", "true", "yes"),
             ("ip", "::1", "1"),
             (

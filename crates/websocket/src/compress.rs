@@ -1,10 +1,11 @@
-//! permessage-deflate (RFC 7692), on flate2.
+//! permessage-deflate (RFC 7692).
 
-use flate2::{Compress as Deflater, Compression as Level, Decompress as Inflater};
-use flate2::{FlushCompress, FlushDecompress, Status};
+use crate::inflate::Inflater;
+use flate2::{Compress as Deflater, Compression as Level};
 use peregrine_proto::ws::deflate::{Agreed, Wishes};
 use peregrine_proto::ws::{Compression, Malformed};
 use peregrine_web::account::Charge;
+use peregrine_web::deflate::flush;
 use std::cell::RefCell;
 use std::fmt;
 
@@ -105,34 +106,18 @@ impl Compression for Deflate {
         room: usize,
         out: &mut Vec<u8>,
     ) -> Result<usize, Malformed> {
-        let make = || INFLATERS.with(|stock| take(stock, || Inflater::new(false)));
+        let make = || INFLATERS.with(|stock| take(stock, Inflater::new));
         let inflater = self.inflater.get_or_insert_with(make);
-        let start = out.len();
-        out.resize(start + room, 0);
-        let (mut used, mut made) = (0, 0);
-        let status = loop {
-            let before = (inflater.total_in(), inflater.total_out());
-            let into = &mut out[start + made..];
-            let status = inflater.decompress(&input[used..], into, FlushDecompress::None);
-            used += (inflater.total_in() - before.0) as usize;
-            made += (inflater.total_out() - before.1) as usize;
-            match status {
-                // RFC 7692 §7.2.3.4: a block with BFINAL is followed by others.
-                Ok(Status::StreamEnd) => inflater.reset(false),
-                Ok(Status::Ok) if made < room && used < input.len() => {}
-                status => break status,
-            }
-        };
-        out.truncate(start + made);
+        let used = inflater.inflate(input, room, out);
         self.weigh();
-        status.map(|_| used).map_err(|_| Malformed)
+        used
     }
 
     fn end_inflate(&mut self) {
         if self.peer_forgets
             && let Some(mut inflater) = self.inflater.take()
         {
-            inflater.reset(false);
+            inflater.reset();
             INFLATERS.with(|stock| give(stock, inflater));
             self.weigh();
         }
@@ -141,17 +126,7 @@ impl Compression for Deflate {
     fn deflate(&mut self, input: &[u8], out: &mut Vec<u8>) {
         let make = || DEFLATERS.with(|stock| take(stock, || Deflater::new(Level::fast(), false)));
         let deflater = self.deflater.get_or_insert_with(make);
-        let mut used = 0;
-        loop {
-            out.reserve((input.len() - used) / 2 + 64);
-            let before = deflater.total_in();
-            let status = deflater.compress_vec(&input[used..], out, FlushCompress::Sync);
-            status.expect("compression does not fail");
-            used += (deflater.total_in() - before) as usize;
-            if used == input.len() && out.len() < out.capacity() {
-                break;
-            }
-        }
+        flush(deflater, input, out).expect("compression does not fail");
         self.weigh();
     }
 
@@ -177,19 +152,109 @@ mod tests {
     use super::*;
     use peregrine_web::account::held;
 
+    const END: [u8; 4] = [0, 0, 0xff, 0xff];
+
+    fn both(server_forgets: bool, client_forgets: bool) -> Deflate {
+        let (server_window_bits, client_window_bits) = (15, 15);
+        Deflate::new(Agreed {
+            server_forgets,
+            client_forgets,
+            server_window_bits,
+            client_window_bits,
+        })
+    }
+
+    /// Inflates a message as a connection does, with as much room at a time.
+    fn inflated(
+        deflate: &mut Deflate,
+        message: &[u8],
+        pieces: usize,
+        room: usize,
+    ) -> Result<Vec<u8>, Malformed> {
+        let mut content = Vec::new();
+        for piece in message.chunks(pieces).chain([&END[..]]) {
+            let mut used = 0;
+            loop {
+                let before = content.len();
+                used += deflate.inflate(&piece[used..], room, &mut content)?;
+                if used == piece.len() && content.len() < before + room {
+                    break;
+                }
+            }
+        }
+        deflate.end_inflate();
+        Ok(content)
+    }
+
+    #[test]
+    fn messages_arrive_whole_whatever_their_size_and_content() {
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random >> 20) as usize
+        };
+        for (server_forgets, client_forgets) in [(true, true), (false, true), (false, false)] {
+            // Both directions: each end is the server of the one, and the client of the other.
+            let mut server = both(server_forgets, client_forgets);
+            let mut client = both(client_forgets, server_forgets);
+            for number in 0..150 {
+                // Blocks of what does not compress end behind 31 KiB.
+                let bytes = match number % 3 {
+                    0 => next() % 6_000,
+                    1 => 31_700 + next() % 4_300,
+                    _ => 20_000 + next() % 60_000,
+                };
+                let kind = next() % 3;
+                let content: Vec<u8> = (0..bytes)
+                    .map(|at| match kind {
+                        0 => next() as u8,
+                        1 => b'0' + (next() % 64) as u8,
+                        _ => b"a text that repeats itself"[at % 26],
+                    })
+                    .collect();
+                let (from, to) = match number % 2 {
+                    0 => (&mut server, &mut client),
+                    _ => (&mut client, &mut server),
+                };
+                let mut message = Vec::new();
+                // In up to three frames.
+                for frame in content.chunks(content.len() / (1 + next() % 3) + 1) {
+                    from.deflate(frame, &mut message);
+                }
+                from.end_deflate();
+                if message.ends_with(&END) {
+                    message.truncate(message.len() - END.len());
+                }
+                let read = inflated(to, &message, 1 + next() % 40_000, 1 + next() % 70_000);
+                let read = read.expect("it was compressed");
+                assert!(read == content, "{number}: sent {bytes}, got {}", read.len());
+            }
+        }
+    }
+
+    /// A peer that keeps its window, though it agreed to forget it, as some clients do.
+    #[test]
+    fn a_message_that_refers_to_a_forgotten_one_is_malformed() {
+        for forgets in [true, false] {
+            let (mut peer, mut server) = (both(false, false), both(false, forgets));
+            for number in 0..2 {
+                let mut message = Vec::new();
+                peer.deflate(b"the quick brown fox", &mut message);
+                peer.end_deflate();
+                message.truncate(message.len() - END.len());
+                let read = inflated(&mut server, &message, 1_000, 1_000);
+                let is_broken = forgets && number == 1;
+                assert_eq!(read.ok(), (!is_broken).then(|| b"the quick brown fox".to_vec()));
+            }
+        }
+    }
+
     #[test]
     fn windows_count_as_long_as_they_are_held() {
         let before = held();
-        let of = |server_forgets, client_forgets| {
-            let (server_window_bits, client_window_bits) = (15, 15);
-            Deflate::new(Agreed {
-                server_forgets,
-                client_forgets,
-                server_window_bits,
-                client_window_bits,
-            })
-        };
-        let (mut forgets, mut keeps, mut out) = (of(true, true), of(false, false), Vec::new());
+        let (mut forgets, mut keeps, mut out) = (both(true, true), both(false, false), Vec::new());
         for deflate in [&mut forgets, &mut keeps] {
             deflate.deflate(b"hello", &mut out);
             deflate.inflate(&out, 100, &mut Vec::new()).expect("it was just written");

@@ -40,6 +40,8 @@ mod conversation;
 mod error;
 mod handle;
 mod inbox;
+#[cfg(feature = "deflate")]
+mod inflate;
 mod json;
 mod message;
 mod origin;

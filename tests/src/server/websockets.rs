@@ -5,10 +5,9 @@ use crate::server::bench::{Bench, PATIENCE, Wire};
 use crate::server::events::{AnyWire, Way, connect};
 use crate::server::peer::Peer;
 use crate::server::streams::Streams;
-use flate2::{
-    Compress as Deflater, Decompress as Inflater, FlushCompress, FlushDecompress, Status,
-};
+use flate2::{Compress as Deflater, Decompress as Inflater, FlushDecompress, Status};
 use peregrine::App;
+use peregrine::web::deflate::flush;
 use peregrine::web::extract::{Path, State};
 use peregrine::websocket::{
     CloseCode, Compress, Limits, Message, Receiver, Sender, WebSocket, WebSocketUpgrade,
@@ -585,9 +584,7 @@ impl Compression for Windows {
     }
 
     fn deflate(&mut self, input: &[u8], out: &mut Vec<u8>) {
-        out.reserve(input.len() + 1_024);
-        let status = self.deflater.compress_vec(input, out, FlushCompress::Sync);
-        status.expect("compression does not fail");
+        flush(&mut self.deflater, input, out).expect("compression does not fail");
     }
 
     fn end_deflate(&mut self) {

@@ -62,7 +62,7 @@ impl Tokens {
     /// The token in the request's cookie, if this server has signed it. Over TLS the plain cookie does not count: any
     /// host of the same site can plant one, with a token that was signed for whoever asked.
     pub(super) fn of_cookie(&self, head: &Head, is_secure: bool) -> Option<Token> {
-        let token = Token(unhex(cookie(head, cookie_name(is_secure))?)?);
+        let token = Token(unhex(head.cookie(cookie_name(is_secure))?)?);
         let mac = self.mac(&token.0[..NUMBER_BYTES], head);
         mac.verify_slice(&token.0[NUMBER_BYTES..]).is_ok().then_some(token)
     }
@@ -80,7 +80,7 @@ impl Tokens {
         mac.update(b"peregrine csrf 1");
         mac.update(number);
         if let Some(name) = &self.bound_to {
-            mac.update(cookie(head, name).unwrap_or_default());
+            mac.update(head.cookie(name).unwrap_or_default());
         }
         mac
     }
@@ -204,14 +204,6 @@ impl fmt::Debug for CsrfToken {
 
 fn cookie_name(is_secure: bool) -> &'static str {
     if is_secure { COOKIE_SECURE } else { COOKIE_PLAIN }
-}
-
-/// The value of the first cookie called `name`.
-fn cookie<'h>(head: &'h Head, name: &str) -> Option<&'h [u8]> {
-    let pairs = head.fields_named("cookie").flat_map(|value| value.split(|byte| *byte == b';'));
-    pairs
-        .map(<[u8]>::trim_ascii)
-        .find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
 }
 
 /// Hexadecimal digits, exactly so many.

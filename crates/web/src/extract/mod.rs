@@ -9,6 +9,7 @@ mod check;
 mod client;
 mod connection;
 mod content;
+mod finite;
 mod form;
 #[cfg(feature = "typed-headers")]
 mod header;

@@ -207,7 +207,16 @@ mod tests {
         }
         assert!(expected::<u8>("256").ends_with("a whole number from 0 to 255 (u8)"));
         assert!(expected::<i8>("x").ends_with("a whole number from -128 to 127 (i8)"));
-        assert!(expected::<f64>("x").ends_with("a number (f64)"));
+        assert!(expected::<f64>("x").ends_with("a finite number (f64)"));
+        for text in ["NaN", "-nan", "inf", "-inf", "+Infinity", "1e999"] {
+            assert!(expected::<f64>(text).ends_with("a finite number (f64)"));
+            assert!(expected::<f32>(text).ends_with("a finite number (f32)"));
+            assert!(expected::<Option<f64>>(text).ends_with("a finite number (f64)"));
+            assert!(expected::<(f64,)>(text).ends_with("a finite number (f64)"));
+            assert!(expected::<Vec<(String, f32)>>(text).ends_with("a finite number (f32)"));
+            assert!(expected::<HashMap<String, f64>>(text).ends_with("a finite number (f64)"));
+        }
+        assert!(expected::<f32>("1e39").ends_with("a finite number (f32)"));
         assert!(expected::<bool>("yes").ends_with("`true` or `false`"));
         assert!(expected::<char>("ab").ends_with("one character"));
         assert!(expected::<Kind>("duck").ends_with("expected `falcon` or `kite`"));

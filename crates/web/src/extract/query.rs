@@ -1,6 +1,7 @@
 //! Values from the query.
 
 use super::FromRequestParts;
+use super::finite::Finite;
 use super::json::field_problem;
 use crate::problem::Problem;
 use crate::request::Parts;
@@ -9,7 +10,8 @@ use serde::de::DeserializeOwned;
 
 /// The query, as a struct or map. Repeated keys fill a `Vec`.
 ///
-/// A query that is not a `T` is a problem with status 400 that names the field.
+/// A query that is not a `T` is a problem with status 400 that names the field. Floats must be
+/// finite: `NaN`, `inf` and `1e999` are such a problem, too.
 /// `Option<Query<T>>` is `None` for a target without `?`.
 ///
 /// In a struct with `#[serde(flatten)]`, and in an enum with `#[serde(tag = "..")]`, serde does not ask for numbers and truth values, and a query has
@@ -72,9 +74,9 @@ pub(super) fn parse<T: DeserializeOwned>(query: &str) -> Result<T, Problem> {
 
 /// Reads urlencoded pairs. The problem is the one for a body.
 pub(super) fn form<T: DeserializeOwned>(pairs: &[u8]) -> Result<T, Problem> {
-    serde_html_form::from_bytes(pairs).map_err(|error| {
-        let pairs = serde_html_form::Deserializer::from_bytes(pairs);
-        match serde_path_to_error::deserialize::<_, T>(pairs) {
+    let pairs = || Finite(serde_html_form::Deserializer::from_bytes(pairs));
+    T::deserialize(pairs()).map_err(|error| {
+        match serde_path_to_error::deserialize::<_, T>(pairs()) {
             Err(error) => field_problem(&error.path().to_string(), &error.inner().to_string()),
             Ok(_) => field_problem(".", &error.to_string()),
         }
@@ -140,6 +142,55 @@ mod tests {
             let members = [("path".into(), path.into()), ("reason".into(), reason.into())];
             assert_eq!(problem.members, members);
         }
+    }
+
+    #[test]
+    fn floats_are_finite_wherever_they_are() {
+        #[derive(Debug, Deserialize, PartialEq)]
+        struct Meters(f64);
+
+        #[derive(Debug, Deserialize, PartialEq)]
+        struct Shape {
+            #[serde(default)]
+            one: f64,
+            #[serde(default)]
+            single: f32,
+            maybe: Option<f64>,
+            #[serde(default)]
+            many: Vec<f64>,
+            wrapped: Option<Meters>,
+        }
+
+        let shape = |query: &str| {
+            parse::<Shape>(query).map(|_| ()).map_err(|problem| {
+                assert_eq!(
+                    (problem.status.as_u16(), problem.kind.as_ref()),
+                    (400, "invalid-query")
+                );
+                problem.members[0].1.to_string()
+            })
+        };
+        let fields = ["one", "single", "maybe", "many", "wrapped"];
+        for number in ["0", "-0", "1.5", "1e3", "-1e-9", "3.4028235e38", "1e-999"] {
+            for field in fields {
+                assert_eq!(shape(&format!("{field}={number}")), Ok(()), "{field}={number}");
+            }
+        }
+        for number in
+            ["NaN", "nan", "%2BNaN", "-nan", "inf", "-inf", "Infinity", "-INFINITY", "1e999"]
+        {
+            for field in fields {
+                let path = shape(&format!("{field}={number}")).expect_err(number);
+                assert!(path.contains(field), "{path} for {field}={number}");
+            }
+            let many = shape(&format!("many=1&many={number}")).expect_err(number);
+            assert!(many.contains("many"), "{many}");
+        }
+        assert!(shape("single=1e39").is_err() && shape("one=1e39").is_ok());
+        assert!(parse::<HashMap<String, f64>>("x=NaN").is_err());
+        assert!(parse::<Vec<(String, f64)>>("x=NaN").is_err());
+        // What is not read as a number is text.
+        assert_eq!(parse::<HashMap<String, String>>("x=NaN").expect("text")["x"], "NaN");
     }
 
     #[test]

@@ -62,17 +62,13 @@ impl Compression for Inflater {
     }
 
     fn deflate(&mut self, input: &[u8], out: &mut Vec<u8>) {
-        let mut used = 0;
-        loop {
-            out.reserve(input.len() / 2 + 64);
-            let before = self.deflate.total_in();
-            let status = self.deflate.compress_vec(&input[used..], out, FlushCompress::Sync);
-            status.expect("compression does not fail");
-            used += usize::try_from(self.deflate.total_in() - before).expect("it was a slice");
-            if used == input.len() && out.len() < out.capacity() {
-                return;
-            }
-        }
+        // One call completes the flush if it cannot fill the room, with what the library buffers.
+        out.reserve(2 * input.len() + 128 * 1024);
+        let before = self.deflate.total_in();
+        let status = self.deflate.compress_vec(input, out, FlushCompress::Sync);
+        status.expect("compression does not fail");
+        let used = usize::try_from(self.deflate.total_in() - before).expect("it was a slice");
+        assert!(used == input.len() && out.len() < out.capacity(), "the room was large enough");
     }
 
     fn end_deflate(&mut self) {

@@ -1,5 +1,6 @@
 //! A serde format: the decoded parameters of a path.
 
+use super::super::finite;
 use serde::de::value::StrDeserializer;
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, Error, IntoDeserializer, MapAccess, SeqAccess,
@@ -315,6 +316,20 @@ macro_rules! parsed {
     };
 }
 
+/// Not NaN, which would pass every comparison with the bounds of a range, and not infinite.
+macro_rules! finite {
+    ($($method:ident $visit:ident $type:ident;)*) => {
+        $(
+            fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
+                match self.0.value.parse::<$type>() {
+                    Ok(value) if value.is_finite() => self.told(visitor.$visit(value)),
+                    _ => Err(self.wrong(format!("{} ({})", finite::EXPECTED, stringify!($type)))),
+                }
+            }
+        )*
+    };
+}
+
 macro_rules! whole {
     ($($method:ident $visit:ident $type:ident;)*) => {
         parsed! {
@@ -342,9 +357,12 @@ impl<'de> Deserializer<'de> for One<'_> {
         deserialize_u128 visit_u128 u128;
     }
 
+    finite! {
+        deserialize_f32 visit_f32 f32;
+        deserialize_f64 visit_f64 f64;
+    }
+
     parsed! {
-        deserialize_f32 visit_f32 f32 "a number (f32)";
-        deserialize_f64 visit_f64 f64 "a number (f64)";
         deserialize_bool visit_bool bool "`true` or `false`";
         deserialize_char visit_char char "one character";
     }

@@ -1,0 +1,93 @@
+//! What goes through compressors and decompressors piece by piece arrives piece by piece.
+
+use super::{noise, text};
+use crate::coding::Coding;
+use crate::compression::Level;
+use crate::decode::Decoder;
+use crate::encode::Encoder;
+
+const CODINGS: [Coding; 4] = [Coding::Gzip, Coding::Deflate, Coding::Br, Coding::Zstd];
+
+/// Feeds `pieces` through an encoder and a decoder, with a flush behind each.
+fn passes(coding: Coding, level: Level, pieces: &[&[u8]]) {
+    let mut encoder = Encoder::new(coding, level, None).expect("an encoder");
+    let mut decoder = Decoder::new(coding).expect("a decoder");
+    let mut out = Vec::new();
+    for (number, piece) in pieces.iter().enumerate() {
+        encoder.write(piece, &mut out).expect("it compresses");
+        encoder.flush(&mut out).expect("it flushes");
+        let read = decoder.write(&out, usize::MAX).expect("it was compressed");
+        let lengths = (read.len(), piece.len());
+        assert!(read == *piece, "{coding:?}, {level:?}, piece {number}: {lengths:?}");
+        out.clear();
+        // As small a room as the next piece gets in a program.
+        out.shrink_to(number % 3 * 1_000);
+    }
+    encoder.finish(&mut out).expect("it ends");
+    assert_eq!(decoder.write(&out, usize::MAX), Ok(Vec::new()));
+    assert_eq!(decoder.finish(usize::MAX), Ok(Vec::new()));
+}
+
+#[test]
+fn a_flush_lets_all_out_that_was_written() {
+    let (noise, text) = (noise(70_000), text(70_000).into_bytes());
+    // Base64: no matches, but fewer bits than bytes.
+    let base64: Vec<u8> = noise.iter().map(|byte| b'0' + byte % 64).collect();
+    // Lines, events, and sizes around the blocks and buffers of the compressors.
+    let edges = [4_096, 16_384, 31_744, 65_536];
+    let around = edges.iter().flat_map(|edge| [edge - 1, edge + 1, edge + 38]);
+    let sizes: Vec<usize> = [0, 1, 2, 13, 200, 1_023].into_iter().chain(around).collect();
+    for coding in CODINGS {
+        for level in [Level::Fast, Level::Middle, Level::Small] {
+            for content in [&noise, &text, &base64] {
+                let pieces: Vec<&[u8]> = sizes.iter().map(|size| &content[..*size]).collect();
+                passes(coding, level, &pieces);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_flush_lets_all_out_at_each_size_around_the_end_of_a_block() {
+    let noise = noise(36_000);
+    for coding in [Coding::Gzip, Coding::Deflate] {
+        for level in [Level::Fast, Level::Middle, Level::Small] {
+            for size in (31_700..36_000).step_by(89).chain(31_740..31_770) {
+                passes(coding, level, &[&noise[..size], b"more"]);
+            }
+        }
+    }
+}
+
+/// Whatever the place where the input is cut, all comes out that can be made of it.
+#[test]
+fn a_decoder_holds_nothing_back() {
+    use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
+
+    let mut content = Vec::new();
+    for number in 0..40 {
+        content.extend_from_slice(&noise(number));
+        content.resize(content.len() + 9_000, b'a');
+    }
+    let mut packed = Vec::with_capacity(content.len());
+    let mut compress = Compress::new(Compression::best(), true);
+    compress.compress_vec(&content, &mut packed, FlushCompress::Finish).expect("it compresses");
+    let mut decoder = Decoder::new(Coding::Deflate).expect("a decoder");
+    let (mut expected, mut read) = (Vec::with_capacity(content.len() + 1), 0);
+    let mut inflate = Decompress::new(true);
+    for (number, byte) in packed.iter().enumerate() {
+        read += decoder.write(&[*byte], usize::MAX).expect("it was compressed").len();
+        let mut rest = &[*byte][..];
+        loop {
+            let before = (inflate.total_in(), inflate.total_out());
+            inflate.decompress_vec(rest, &mut expected, FlushDecompress::None).expect("valid");
+            let after = (inflate.total_in(), inflate.total_out());
+            rest = if after.0 > before.0 { &[] } else { rest };
+            if before == after {
+                break;
+            }
+        }
+        assert_eq!(read, expected.len(), "byte {number} of {}", packed.len());
+    }
+    assert!(expected == content);
+}

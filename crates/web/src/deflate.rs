@@ -1,0 +1,156 @@
+//! The flush of a DEFLATE compressor, which responses and WebSocket messages share.
+
+use flate2::{Compress, CompressError, FlushCompress};
+
+/// Room for output that did not fit into the first estimate.
+const STEP: usize = 4 * 1024;
+
+/// Compresses `input`, and appends all that the compressor holds to `out`, so that a reader of
+/// `out` can decompress everything up to here. The flush ends with the bytes 00 00 FF FF.
+///
+/// # Errors
+///
+/// Those of the compressor.
+pub fn flush(
+    compress: &mut Compress,
+    mut input: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), CompressError> {
+    // Short input does not grow beyond this. Longer input usually shrinks to less than half.
+    out.reserve(input.len() / 2 + input.len().min(2048) + 64);
+    loop {
+        take_kept(compress, out)?;
+        let before = compress.total_in();
+        compress.compress_vec(input, out, FlushCompress::Sync)?;
+        let taken = usize::try_from(compress.total_in() - before).unwrap_or(usize::MAX);
+        input = input.get(taken..).unwrap_or_default();
+        // A call that began with no output kept, and did not fill the room, has completed the flush.
+        if input.is_empty() && out.len() < out.capacity() {
+            return Ok(());
+        }
+        // A call that filled the room may or may not have reached the flush. The bytes 00 00 FF FF
+        // at the end prove nothing, since content may have them, too. Where the flush was reached,
+        // the next call adds an empty block of five bytes.
+        out.reserve((input.len() / 2).max(STEP));
+    }
+}
+
+/// Appends output that was made by an earlier call and did not fit. miniz_oxide writes it, and does
+/// nothing else, in the next call, whether or not that call asks for a flush.
+fn take_kept(compress: &mut Compress, out: &mut Vec<u8>) -> Result<(), CompressError> {
+    loop {
+        let before = compress.total_out();
+        compress.compress_vec(&[], out, FlushCompress::None)?;
+        if compress.total_out() == before {
+            return Ok(());
+        }
+        out.reserve(STEP);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::{Compression, Decompress, FlushDecompress};
+
+    struct Random(u64);
+
+    impl Random {
+        fn next(&mut self) -> usize {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 >> 20) as usize
+        }
+
+        /// Content of one of the kinds that compressors treat differently.
+        fn content(&mut self, kind: usize, bytes: usize) -> Vec<u8> {
+            const BASE64: &[u8] =
+                b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+            let mut content = Vec::with_capacity(bytes + 16);
+            while content.len() < bytes {
+                match kind % 5 {
+                    0 => content.push(self.next() as u8),
+                    1 => content.push(BASE64[self.next() % 64]),
+                    2 => content.extend_from_slice(format!("{},", self.next()).as_bytes()),
+                    3 => content.extend_from_slice(b"the same text "),
+                    // Stored blocks that end as a flush does.
+                    _ => content.extend([self.next() as u8, 0, 0, 0xff, 0xff]),
+                }
+            }
+            content.truncate(bytes);
+            content
+        }
+    }
+
+    /// What a reader of `compressed` has, in one step.
+    fn inflated(inflate: &mut Decompress, compressed: &[u8], bytes: usize) -> Vec<u8> {
+        let mut out = Vec::with_capacity(bytes + 1024);
+        let before = inflate.total_in();
+        inflate
+            .decompress_vec(compressed, &mut out, FlushDecompress::Sync)
+            .expect("it was compressed");
+        assert_eq!(inflate.total_in() - before, compressed.len() as u64);
+        out
+    }
+
+    #[test]
+    fn a_flush_holds_nothing_back_whatever_the_size_level_and_content() {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        for round in 0..300_u32 {
+            let (level, kind) = (round % 10, round as usize / 10);
+            let bytes = match random.next() % 4 {
+                0 => random.next() % 300,
+                1 => random.next() % 5_000,
+                2 => 20_000 + random.next() % 50_000,
+                // A block ends behind 31 KiB of content that does not compress.
+                _ => 31 * 1024 * (1 + random.next() % 3) + random.next() % 2_048,
+            };
+            let mut compress = Compress::new(Compression::new(level), false);
+            let mut inflate = Decompress::new(false);
+            // The second message may refer to the first one.
+            for message in 0..2 {
+                let content = random.content(kind, bytes);
+                let mut out = Vec::with_capacity(random.next() % (bytes + 100));
+                flush(&mut compress, &content, &mut out).expect("compression");
+                assert!(out.ends_with(&[0, 0, 0xff, 0xff]));
+                let read = inflated(&mut inflate, &out, bytes);
+                let lengths = (read.len(), content.len());
+                assert!(read == content, "{round}, message {message}, level {level}: {lengths:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_flush_is_complete_for_each_size_around_the_end_of_a_block() {
+        let mut random = Random(1);
+        let content = random.content(0, 40_000);
+        let (mut one, mut two) = (Vec::with_capacity(64 * 1024), Vec::new());
+        for level in [1, 5, 9] {
+            let mut compress = Compress::new(Compression::new(level), false);
+            // miniz_oxide ends a block of content like this behind 31 KiB, while it looks ahead.
+            for bytes in (31_700..36_000).step_by(41).chain(31_730..31_770) {
+                // In one step, and of responses: written without a flush first.
+                compress.reset();
+                flush(&mut compress, &content[..bytes], &mut one).expect("compression");
+                compress.reset();
+                let mut written = 0;
+                while written < bytes {
+                    two.reserve(4_096);
+                    let piece = &content[written..bytes];
+                    compress
+                        .compress_vec(piece, &mut two, FlushCompress::None)
+                        .expect("compression");
+                    written = usize::try_from(compress.total_in()).expect("it was a slice");
+                }
+                flush(&mut compress, &[], &mut two).expect("compression");
+                for out in [&mut one, &mut two] {
+                    let read = inflated(&mut Decompress::new(false), out, bytes);
+                    assert!(read == content[..bytes], "level {level}: {} of {bytes}", read.len());
+                    out.clear();
+                    out.shrink_to(bytes / 2);
+                }
+            }
+        }
+    }
+}
