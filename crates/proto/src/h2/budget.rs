@@ -156,13 +156,14 @@ impl Budget {
         self.earn(limits, bytes / BYTES_PER_UNIT);
     }
 
-    /// Credits a DATA frame that was sent. One that is small because the window is, while more is at
-    /// hand, earns only for its bytes: a client that opens its windows byte by byte pays for each
-    /// update.
+    /// Credits a DATA frame that was sent, whatever its size: a client may acknowledge each of them.
+    /// A small fragment earns only for its bytes, unless it was held back before (`hold.rs`): it is
+    /// sent at once only where all of the client's window is small, and a client that opens such a
+    /// window byte by byte pays for each update.
     #[inline]
-    pub(super) fn sent(&mut self, limits: &Limits, bytes: u32, more: bool) {
+    pub(super) fn sent(&mut self, limits: &Limits, bytes: u32, is_fragment: bool) {
         self.received(limits, bytes);
-        if bytes >= BYTES_PER_UNIT || !more {
+        if bytes >= BYTES_PER_UNIT || !is_fragment {
             self.earn(limits, DATA_SENT);
             self.updates = self.updates.saturating_add(UPDATES);
         }

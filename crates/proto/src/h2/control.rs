@@ -117,8 +117,7 @@ impl Connection {
     #[inline]
     pub(super) fn requeue(&mut self, slot: Slot) {
         let stream = self.streams.at(slot);
-        let could = stream.wants && stream.send_window > 0;
-        match (could, stream.queued) {
+        match (stream.may_send(), stream.queued) {
             (true, false) => self.queues.insert(&mut self.streams, slot),
             (false, true) => self.queues.remove(&mut self.streams, slot),
             _ => {}
@@ -177,6 +176,8 @@ impl Connection {
             }
             let window = self.send_window.checked_add(increment);
             self.send_window = window.ok_or(Reject::WindowOverflow)?;
+            let acknowledged = increment.cast_unsigned();
+            self.unacknowledged = self.unacknowledged.saturating_sub(acknowledged);
             return Ok(None);
         }
         let slot = match self.streams.find(header.stream) {
@@ -192,6 +193,8 @@ impl Connection {
             None => Reject::StreamWindowOverflow,
             Some(window) => {
                 state.send_window = window;
+                let acknowledged = increment.cast_unsigned();
+                state.unacknowledged = state.unacknowledged.saturating_sub(acknowledged);
                 self.requeue(slot);
                 return Ok(None);
             }

@@ -9,4 +9,5 @@ mod play;
 #[path = "../h1/script.rs"]
 mod script;
 mod sending;
+mod windows;
 mod wire;
