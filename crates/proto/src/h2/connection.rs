@@ -434,7 +434,7 @@ impl Connection {
 
     /// How much the peer may still make the server do for nothing.
     #[must_use]
-    pub const fn budget_left(&self) -> u32 {
+    pub fn budget_left(&self) -> u32 {
         self.budget.left()
     }
 

@@ -11,7 +11,7 @@ use super::limits::{Limits, WINDOW_DEFAULT};
 use super::priority::Priority;
 use super::receive::Step;
 use super::reject::Reject;
-use super::streams::{Found, Move, Slot, StreamKey};
+use super::streams::{Found, Move, Sending, Slot, StreamKey};
 
 /// The payload of a PING that measures the round trip.
 pub(super) const MEASURE: [u8; 8] = *b"measure?";
@@ -137,7 +137,7 @@ impl Connection {
             self.budget.answer(limits)?;
             // RFC 9113 §6.7: a PING is answered by one with the same payload.
             frame::write(Kind::Ping, flag::ACK, 0, payload, out);
-        } else if payload == MEASURE {
+        } else if payload == MEASURE && self.flow.is_measuring() {
             self.flow.measured(limits);
         } else if payload == LEAVE && self.asked_to_leave {
             self.asked_to_leave = false;
@@ -214,9 +214,14 @@ impl Connection {
         match self.streams.find(header.stream) {
             Found::Open(slot) => {
                 let state = self.streams.at(slot);
-                // After a complete response, a reset only says that the client sends no more.
-                let (is_free, is_known) = (state.is_unfinished(), !state.leaving);
-                self.budget.charge(if is_free { Deed::Late } else { Deed::Reset })?;
+                let is_known = !state.leaving;
+                let deed = match state.sending {
+                    // After a complete response, a reset only says that the client sends no more.
+                    _ if state.is_unfinished() => Deed::Late,
+                    Sending::Waiting => Deed::Reset,
+                    Sending::Exact | Sending::Unknown | Sending::Done => Deed::ResetWithin,
+                };
+                self.budget.charge(deed)?;
                 let stream = StreamKey { id: header.stream, slot };
                 self.close_stream(stream, Move::ResetByPeer, out);
                 Ok(is_known.then_some(Event::Reset { stream, cause: Cause::Peer(code) }))
