@@ -188,8 +188,10 @@ struct Cached<S> {
 }
 
 impl<S: Service + 'static> Service for Cached<S> {
-    async fn call(&self, request: Request) -> Response {
+    async fn call(&self, mut request: Request) -> Response {
         let settings = &self.settings;
+        // A proxy inside does not pass these on, so a response must not be kept as one for them.
+        request.parts.head.drop_nominated();
         let Some(key) = settings.key_of(&request.parts) else {
             return self.service.call(request).await;
         };

@@ -203,6 +203,8 @@ where
 {
     let polled = poll_fn(|context| Poll::Ready(service.poll_shared(context))).await;
     let (mut parts, body) = request.into_parts();
+    // A layer may set a field that the client has named in `Connection`.
+    parts.head.drop_nominated();
     let mut request = parts.head.to_http(SendBody::default());
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
     facts.tell(parts.connection(), Caller::of(&parts), request.extensions_mut());

@@ -109,6 +109,8 @@ impl LocalService {
             Ok(head) => head,
             Err(reject) => return self.application.render(reject.into(), &Head::take()),
         };
+        // `Connection` was for the server around this, and what it names may have been set since.
+        head.keep_nominated();
         // What it finds is a route of this application, and none of the server whose connection this may be.
         head.keep_route();
         let target = self.application.find(&mut head, &connection);

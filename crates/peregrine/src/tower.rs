@@ -29,6 +29,7 @@ use peregrine_tls::Tls;
 use peregrine_web::application::Application;
 use peregrine_web::{App, BuildError};
 use std::fmt;
+use std::future::pending;
 use std::net::TcpListener;
 #[cfg(unix)]
 use std::os::unix::net::UnixListener;
@@ -144,9 +145,11 @@ impl From<tokio::net::UnixListener> for Entrance {
 
 /// Serves a tower service from within a tokio program: what `axum::serve` is for axum.
 ///
-/// The workers have their own threads; the caller's runtime only waits. It waits until SIGTERM or
-/// Ctrl-C unless [`Serving::with_graceful_shutdown`] sets another end. Dropping the future cuts all
-/// connections.
+/// The workers have their own threads; the caller's runtime only waits. As with `axum::serve`, signals
+/// are left alone: without handlers of the program's own, SIGTERM and Ctrl-C end the process at once.
+/// [`Serving::with_graceful_shutdown`] shuts down in order when a future completes, and
+/// [`Serving::shut_down_on_signals`] handles these signals as [`Server::serve`] does. Dropping the future
+/// cuts all connections.
 ///
 /// ```no_run
 /// # async fn run() -> peregrine::Result<()> {
@@ -172,7 +175,7 @@ where
         Entrance::Listener(listener) => Ok(Server::new().listener(listener)),
         Entrance::Lost(cause) => Err(lost(cause)),
     };
-    Serving { server, tower: service.into_tower(), until: None }
+    Serving { server, tower: service.into_tower(), end: End::Dropped }
 }
 
 /// As [`serve`], but over TLS only.
@@ -198,7 +201,7 @@ where
         Entrance::Listener(listener) => Ok(Server::new().tls_listener(listener, tls)),
         Entrance::Lost(cause) => Err(lost(cause)),
     };
-    Serving { server, tower: service.into_tower(), until: None }
+    Serving { server, tower: service.into_tower(), end: End::Dropped }
 }
 
 fn lost(cause: std::io::Error) -> Error {
@@ -212,22 +215,49 @@ type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub struct Serving<R> {
     server: Result<Server, Error>,
     tower: Tower<R>,
-    until: Option<Signal>,
+    end: End,
+}
+
+/// What shuts a server down in order.
+enum End {
+    /// Nothing: it serves until its future is dropped.
+    Dropped,
+    /// SIGTERM or Ctrl-C.
+    Signals,
+    /// The end of a future.
+    Future(Signal),
 }
 
 impl<R> Serving<R> {
-    /// Shuts down in order when `signal` completes, instead of at SIGTERM or Ctrl-C: accepts no new
-    /// connections, closes idle ones after `Limits::drain_idle_timeout`, and gives busy ones until
+    /// Shuts down in order when `signal` completes: accepts no new connections, closes idle ones after
+    /// `Limits::drain_idle_timeout`, and gives busy ones until
     /// [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout).
     ///
-    /// Signals are then up to the caller: no signal, not even a second one, does anything here except
+    /// Signals are up to the caller: no signal, not even a second one, does anything here except
     /// through `signal`. To cut busy connections before their time is over, drop the future that
     /// serves.
     pub fn with_graceful_shutdown<F>(mut self, signal: F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        self.until = Some(Box::pin(signal));
+        self.end = End::Future(Box::pin(signal));
+        self
+    }
+
+    /// Handles signals as [`Server::serve`] does: shuts down in order at SIGTERM or Ctrl-C, cuts all
+    /// connections at a second one, reloads at SIGHUP, and tells the service manager. The signals have
+    /// their former effect again when the future that serves is complete.
+    ///
+    /// This is for programs whose `main` returns when the server has ended: in one that does more, Ctrl-C
+    /// ends the server and not the process.
+    ///
+    /// ```no_run
+    /// # async fn run(app: axum::Router) -> peregrine::Result<()> {
+    /// peregrine::tower::serve("127.0.0.1:3000", app).shut_down_on_signals().await
+    /// # }
+    /// ```
+    pub fn shut_down_on_signals(mut self) -> Self {
+        self.end = End::Signals;
         self
     }
 
@@ -246,8 +276,13 @@ impl<R> Serving<R> {
 
 impl<R: Reach + Send> Serving<R> {
     async fn run(self) -> Result<(), Error> {
-        let Self { server, tower, until } = self;
-        serving::serve(server?, makes(move || tower.clone()), until).await
+        let Self { server, tower, end } = self;
+        let end = match end {
+            End::Dropped => Some(Box::pin(pending()) as Signal),
+            End::Signals => None,
+            End::Future(signal) => Some(signal),
+        };
+        serving::serve(server?, makes(move || tower.clone()), end).await
     }
 }
 

@@ -13,6 +13,7 @@ mod control;
 mod event;
 mod flow;
 pub mod frame;
+mod hold;
 pub mod hpack;
 mod limits;
 mod priority;

@@ -1,5 +1,7 @@
 //! A request's head: one pooled block with its bytes, their index, and the route.
 
+mod nominated;
+
 use crate::interim::Interims;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
@@ -316,7 +318,13 @@ impl Head {
     }
 
     /// Adds a field behind the others, as if it had been sent. `false`: a head of 64 KiB has no place for it, and it is not added.
+    ///
+    /// If the client named the field in `Connection`, its name is removed there: that was about the
+    /// client's field, and a proxy passes on this one.
     pub fn add_field(&mut self, field: &str, content: &[u8]) -> bool {
+        if self.index().has(Known::Connection) {
+            self.forget_nominated(&[field]);
+        }
         let Block { bytes, index, .. } = self.block_mut();
         let (start, middle) = (bytes.len(), bytes.len() + field.len());
         let places = (start.try_into(), middle.try_into(), (middle + content.len()).try_into());

@@ -586,6 +586,10 @@ async fn read_later(State(shared): State<Shared>, mut body: Body) -> Body {
 /// Handlers whose responses are streams.
 fn downloads(app: App) -> App {
     app.get("/stream/{pieces}", async |Path(pieces): Path<u32>| pieces_of(pieces))
+        .get("/pieces/{pieces}/{bytes}", async |Path((pieces, bytes)): Path<(u32, usize)>| {
+            let (piece, mut left) = (Bytes::from(pattern(bytes)), 0..pieces);
+            stream(move |_| Poll::Ready(left.next().map(|_| Ok(piece.clone()))))
+        })
         .get("/large/{bytes}", async |Path(bytes): Path<usize>| pattern(bytes))
         .get("/slow/{pieces}", async |Path(pieces): Path<u32>| slow(pieces))
         .get("/gated/{pieces}", gated)

@@ -7,6 +7,7 @@ macro_rules! attacks {
         $crate::server!(
             @tests $name, $benches;
             attacks::a_rapid_reset,
+            attacks::a_reset_for_each_cheap_request,
             attacks::a_made_reset,
             attacks::a_continuation_flood,
             attacks::a_compression_bomb,

@@ -213,6 +213,7 @@ macro_rules! server {
             http2::frames_that_ask_for_nothing_keep_no_connection,
             http2::a_window_that_stays_shut_is_a_reset,
             http2::a_connection_s_window_that_stays_shut_ends_its_streams,
+            http2::small_pieces_reach_a_client_that_acknowledges_every_frame,
             http2::uploads_may_come_one_after_the_other,
             http2::a_reset_begins_the_idle_time,
             http2::a_handler_that_reads_late_makes_nobody_late,

@@ -4,7 +4,7 @@ use crate::server::bench::{Got, PATIENCE, Wire};
 use peregrine_proto::Known;
 use peregrine_proto::h2::frame::{self, Header, Kind, flag, setting};
 use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, Sink};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// A client on a wire.
@@ -25,6 +25,8 @@ pub struct Streams<W> {
     answers_pings: bool,
     /// What they were not opened by.
     owed: BTreeMap<u32, usize>,
+    /// The DATA frames that this came in: their stream and length.
+    owed_frames: VecDeque<(u32, usize)>,
     /// The scheme of requests.
     pub scheme: &'static str,
     /// The host of requests.
@@ -126,6 +128,7 @@ impl<W: Wire> Streams<W> {
             opens_windows: true,
             answers_pings: true,
             owed: BTreeMap::new(),
+            owed_frames: VecDeque::new(),
             scheme: "http",
             authority: "localhost".to_owned(),
             go_away: Vec::new(),
@@ -280,6 +283,14 @@ impl<W: Wire> Streams<W> {
             if bytes > 0 {
                 self.open_window_by(stream, bytes);
             }
+        }
+    }
+
+    /// Opens the windows by the oldest DATA frame that they were not opened by, if there is one.
+    pub fn acknowledge_frame(&mut self) {
+        if let Some((stream, bytes)) = self.owed_frames.pop_front() {
+            self.open_window_by(0, bytes);
+            self.open_window_by(stream, bytes);
         }
     }
 
@@ -482,6 +493,9 @@ impl<W: Wire> Streams<W> {
                 if !self.opens_windows {
                     *self.owed.entry(0).or_default() += payload.len();
                     *self.owed.entry(header.stream).or_default() += payload.len();
+                    if !payload.is_empty() {
+                        self.owed_frames.push_back((header.stream, payload.len()));
+                    }
                     if is_complete {
                         self.owed.remove(&header.stream);
                     }

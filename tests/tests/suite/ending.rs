@@ -4,7 +4,8 @@
 
 use peregrine::prelude::*;
 use peregrine::test::TestServer;
-use peregrine::{Error, Limits, Server};
+use peregrine::{DriverChoice, Error, Limits, Server};
+use peregrine_tests::server::secure::server_tls;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -116,6 +117,23 @@ fn the_child_does_what_its_case_says() {
             own.recv().await;
             eprintln!("it was told again");
         }),
+        Ok(case) if case.starts_with("tower") => in_runtime(async {
+            let router = axum::Router::new().route("/", axum::routing::get("hello"));
+            let mut serving = if case.contains("tls") {
+                peregrine::tower::serve_tls("127.0.0.1:0", server_tls(), router)
+            } else {
+                peregrine::tower::serve("127.0.0.1:0", router)
+            };
+            if case.contains("tokio") {
+                serving = serving.configure(|server| server.driver(DriverChoice::Tokio));
+            }
+            if case.contains("asks") {
+                serving = serving.shut_down_on_signals();
+            }
+            serving.await.expect("it ends in order");
+            eprintln!("it goes on");
+            thread::sleep(LONG);
+        }),
         Ok("idle") => server().serve(|| App::new().get("/", || "hello")).expect("it ends"),
         _ => {}
     }
@@ -147,6 +165,26 @@ fn a_signal_ends_a_program_whose_server_has_ended() {
         program.says("it goes on");
         program.signal(signal);
         assert_eq!(program.ends().0.signal(), Some(signal.as_raw()));
+    }
+}
+
+/// As under `axum::serve`: a program that does more than serve is not left without its server.
+#[test]
+fn a_tower_service_is_served_without_handlers_of_signals_unless_they_are_asked_for() {
+    for case in ["tower", "tower tokio", "tower tls"] {
+        for signal in [Signal::TERM, Signal::INT] {
+            let mut program = Program::start(case);
+            program.says("peregrine ");
+            program.signal(signal);
+            assert_eq!(program.ends().0.signal(), Some(signal.as_raw()), "{case}");
+            // With handlers the first one ends the server, and the next one ends the process.
+            let mut program = Program::start(&format!("{case} asks"));
+            program.says("peregrine ");
+            program.signal(signal);
+            program.says("it goes on");
+            program.signal(signal);
+            assert_eq!(program.ends().0.signal(), Some(signal.as_raw()), "{case}");
+        }
     }
 }
 

@@ -176,6 +176,25 @@ fn what_varies_is_told_apart() {
     assert_eq!(store.counts().entries, 16);
 }
 
+/// A response that an upstream gave without a field is not kept as one for a value of that field.
+#[test]
+fn what_a_proxy_does_not_pass_on_is_not_what_a_response_varies_by() {
+    let language = |mut request: Request| {
+        // As a proxy does.
+        request.parts.head.drop_nominated();
+        let language = request.parts.head.field_text("accept-language").unwrap_or("none");
+        ([("cache-control", "max-age=60"), ("vary", "accept-language")], language.to_owned())
+    };
+    let app = App::new().with(Cache::new(CacheStore::new())).get("/", language);
+    let client = app.test();
+    let ask = |connection: &str| {
+        let asked = client.get("/").header("accept-language", "de");
+        asked.header("connection", connection).send_now().text()
+    };
+    assert_eq!(ask("accept-language"), "none");
+    assert_eq!(ask("keep-alive"), "de");
+}
+
 #[test]
 fn requests_of_other_kinds_go_to_the_handler_and_are_not_kept() {
     let (client, _, count) = client();

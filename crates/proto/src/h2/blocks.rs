@@ -264,6 +264,8 @@ impl Connection {
             send_window: self.initial_window,
             window,
             held: 0,
+            unacknowledged: 0,
+            room_min: 0,
             previous: NOWHERE,
             next: NOWHERE,
             state: if ends { State::HalfClosedRemote } else { State::Open },

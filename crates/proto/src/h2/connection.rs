@@ -5,6 +5,7 @@ use super::control::{GOING, LEAVE};
 use super::event::{Cause, Event, Next, Waiting};
 use super::flow::{ReceiveFlow, increment};
 use super::frame::{self, Code, Kind, PAYLOAD_BYTES_DEFAULT, WINDOW_CEILING, setting};
+use super::hold::Held;
 use super::hpack::{Decoder, Encoder, TABLE_BYTES_DEFAULT};
 use super::limits::{Limits, STREAMS_CEILING, WINDOW_DEFAULT};
 use super::priority::{Priority, Queues};
@@ -71,6 +72,10 @@ pub struct Connection {
     pub(super) flow: ReceiveFlow,
     /// How much content the client lets the server send; never below 0.
     pub(super) send_window: i32,
+    /// Bytes sent for which the client has not opened the connection's window again.
+    pub(super) unacknowledged: u32,
+    /// The streams whose next DATA frame waits for a larger window.
+    pub(super) held: Held,
     /// The client's SETTINGS_INITIAL_WINDOW_SIZE.
     pub(super) initial_window: i32,
     /// The client's SETTINGS_MAX_FRAME_SIZE.
@@ -149,6 +154,8 @@ impl Connection {
             queues: Queues::new(),
             flow,
             send_window: WINDOW_DEFAULT.cast_signed(),
+            unacknowledged: 0,
+            held: Held::NONE,
             initial_window: WINDOW_DEFAULT.cast_signed(),
             frame_bytes_max: PAYLOAD_BYTES_DEFAULT,
             decoder: Decoder::new(),
@@ -243,6 +250,7 @@ impl Connection {
     #[inline]
     pub(super) fn close_stream(&mut self, key: StreamKey, step: Move, out: &mut Vec<u8>) {
         self.queues.remove(&mut self.streams, key.slot);
+        self.held.forget(self.streams.at_mut(key.slot));
         let stream = self.streams.at_mut(key.slot);
         self.flow.held -= stream.held;
         self.unfinished -= u16::from(stream.is_unfinished());
@@ -377,19 +385,6 @@ impl Connection {
         }
     }
 
-    /// Whether a stream has content at hand that its own window has no room for. For the connection's
-    /// window, ask [`is_blocked`](Self::is_blocked).
-    #[must_use]
-    pub fn is_stalled(&self, stream: StreamKey) -> bool {
-        self.streams.get(stream).is_some_and(|state| state.wants && state.send_window <= 0)
-    }
-
-    /// Whether content is at hand that the connection's window has no room for.
-    #[must_use]
-    pub fn is_blocked(&self) -> bool {
-        self.send_window <= 0 && !self.queues.is_empty()
-    }
-
     /// Whether the client may send content on a stream: neither the stream's window nor that of the
     /// connection is used up, or content is missing of a frame that was announced.
     #[must_use]
@@ -424,10 +419,11 @@ impl Connection {
         self.trailers.iter().flat_map(|trailers| trailers.iter())
     }
 
-    /// Tells the time, in milliseconds of a monotonic clock: what a peer may make the server do for
-    /// nothing comes back with time. Once a turn is often enough, and so is once a minute.
+    /// Tells the time, in milliseconds of a monotonic clock: with time the budget grows, and content that
+    /// is held back is sent. Call it once a turn or once a minute, and at [`Self::held_until`].
     pub fn tick(&mut self, limits: &Limits, now_ms: u64) {
         self.budget.tick(limits, now_ms);
+        self.release(now_ms);
     }
 
     /// Notes that all that was written is sent: the peer reads. Answers count from here, so a server that
@@ -438,7 +434,7 @@ impl Connection {
 
     /// How much the peer may still make the server do for nothing.
     #[must_use]
-    pub const fn budget_left(&self) -> u32 {
+    pub fn budget_left(&self) -> u32 {
         self.budget.left()
     }
 
@@ -481,9 +477,13 @@ impl Connection {
         assert_eq!(held, u64::from(self.flow.held), "what is held is held by streams");
         assert!(self.send_window >= 0, "no setting changes the connection's window");
         for stream in self.streams.all() {
-            let could = stream.wants && stream.send_window > 0;
-            assert_eq!(stream.queued, could, "who wants to send and may waits for its turn");
+            assert_eq!(
+                stream.queued,
+                stream.may_send(),
+                "who wants to send and may waits for its turn"
+            );
         }
+        self.held.check(&self.streams);
         let unfinished = self.streams.all().filter(|stream| stream.is_unfinished());
         assert_eq!(unfinished.count(), usize::from(self.unfinished));
     }

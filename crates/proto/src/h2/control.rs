@@ -11,7 +11,7 @@ use super::limits::{Limits, WINDOW_DEFAULT};
 use super::priority::Priority;
 use super::receive::Step;
 use super::reject::Reject;
-use super::streams::{Found, Move, Slot, StreamKey};
+use super::streams::{Found, Move, Sending, Slot, StreamKey};
 
 /// The payload of a PING that measures the round trip.
 pub(super) const MEASURE: [u8; 8] = *b"measure?";
@@ -117,8 +117,7 @@ impl Connection {
     #[inline]
     pub(super) fn requeue(&mut self, slot: Slot) {
         let stream = self.streams.at(slot);
-        let could = stream.wants && stream.send_window > 0;
-        match (could, stream.queued) {
+        match (stream.may_send(), stream.queued) {
             (true, false) => self.queues.insert(&mut self.streams, slot),
             (false, true) => self.queues.remove(&mut self.streams, slot),
             _ => {}
@@ -138,7 +137,7 @@ impl Connection {
             self.budget.answer(limits)?;
             // RFC 9113 §6.7: a PING is answered by one with the same payload.
             frame::write(Kind::Ping, flag::ACK, 0, payload, out);
-        } else if payload == MEASURE {
+        } else if payload == MEASURE && self.flow.is_measuring() {
             self.flow.measured(limits);
         } else if payload == LEAVE && self.asked_to_leave {
             self.asked_to_leave = false;
@@ -177,6 +176,8 @@ impl Connection {
             }
             let window = self.send_window.checked_add(increment);
             self.send_window = window.ok_or(Reject::WindowOverflow)?;
+            let acknowledged = increment.cast_unsigned();
+            self.unacknowledged = self.unacknowledged.saturating_sub(acknowledged);
             return Ok(None);
         }
         let slot = match self.streams.find(header.stream) {
@@ -192,6 +193,8 @@ impl Connection {
             None => Reject::StreamWindowOverflow,
             Some(window) => {
                 state.send_window = window;
+                let acknowledged = increment.cast_unsigned();
+                state.unacknowledged = state.unacknowledged.saturating_sub(acknowledged);
                 self.requeue(slot);
                 return Ok(None);
             }
@@ -211,9 +214,14 @@ impl Connection {
         match self.streams.find(header.stream) {
             Found::Open(slot) => {
                 let state = self.streams.at(slot);
-                // After a complete response, a reset only says that the client sends no more.
-                let (is_free, is_known) = (state.is_unfinished(), !state.leaving);
-                self.budget.charge(if is_free { Deed::Late } else { Deed::Reset })?;
+                let is_known = !state.leaving;
+                let deed = match state.sending {
+                    // After a complete response, a reset only says that the client sends no more.
+                    _ if state.is_unfinished() => Deed::Late,
+                    Sending::Waiting => Deed::Reset,
+                    Sending::Exact | Sending::Unknown | Sending::Done => Deed::ResetWithin,
+                };
+                self.budget.charge(deed)?;
                 let stream = StreamKey { id: header.stream, slot };
                 self.close_stream(stream, Move::ResetByPeer, out);
                 Ok(is_known.then_some(Event::Reset { stream, cause: Cause::Peer(code) }))

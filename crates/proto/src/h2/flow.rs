@@ -74,11 +74,14 @@ impl ReceiveFlow {
         self.stream_target < limits.stream_window_max || self.target < limits.connection_window_max
     }
 
+    /// Whether a measuring PING is not answered yet.
+    pub(super) const fn is_measuring(&self) -> bool {
+        self.measuring
+    }
+
     /// Takes the answer to the PING.
     pub(super) fn measured(&mut self, limits: &Limits) {
-        if !std::mem::take(&mut self.measuring) {
-            return;
-        }
+        self.measuring = false;
         let bytes = std::mem::take(&mut self.bytes);
         let grown = |window: u32, window_max: u32| match bytes >= window / 2 {
             true => window.saturating_mul(2).min(window_max.max(window)),

@@ -80,10 +80,6 @@ impl Queues {
         self.filled & (0xff >> (7 - urgency)) != 0
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
-        self.filled == 0
-    }
-
     /// Puts a stream that is in no queue into its own.
     pub(super) fn insert(&mut self, streams: &mut Streams, slot: Slot) {
         let stream = streams.at(slot);
@@ -173,7 +169,7 @@ impl Queues {
                         "a stream is in the queue of its priority"
                     );
                     assert!(stream.queued && stream.previous == previous, "links go both ways");
-                    assert!(stream.wants && stream.send_window > 0, "who waits could send");
+                    assert!(stream.may_send(), "a queued stream could send");
                     (previous, slot) = (slot, stream.next);
                     count += 1;
                 }

@@ -3,6 +3,7 @@
 use super::connection::Connection;
 use super::event::{After, Ready};
 use super::frame::{self, Code, HEADER_BYTES, Kind, flag};
+use super::hold::Part;
 use super::limits::Limits;
 use super::streams::{Move, Sending, State, Stream, StreamKey};
 use crate::h1::{self, BodyMode, ResponseLength};
@@ -115,7 +116,13 @@ impl Connection {
     #[inline]
     fn room_of(&self, limits: &Limits, stream: &Stream) -> usize {
         let window = stream.send_window.min(self.send_window).max(0).cast_unsigned();
-        window.min(self.frame_bytes_max).min(limits.data_bytes_max) as usize
+        (window as usize).min(self.payload_max(limits))
+    }
+
+    /// The longest payload of a DATA frame that is sent.
+    #[inline]
+    fn payload_max(&self, limits: &Limits) -> usize {
+        self.frame_bytes_max.min(limits.data_bytes_max) as usize
     }
 
     /// Offers content of a response that is at hand. [`next_ready`](Self::next_ready) says when its turn
@@ -140,6 +147,9 @@ impl Connection {
         }
         let slot = self.queues.next()?;
         let stream = self.streams.at(slot);
+        if !stream.fits(self.send_window) {
+            return None;
+        }
         let bytes_max = self.room_of(limits, stream);
         Some(Ready { stream: StreamKey { id: stream.id, slot }, bytes_max })
     }
@@ -147,6 +157,8 @@ impl Connection {
     /// Writes one DATA frame; `after` says what follows `data`. Returns how many bytes of `data` were
     /// taken: as many as a frame and the windows have [`room`](Self::room) for, and as belong to the
     /// response. If not all, the rest counts as [`After::More`], unless the response is complete.
+    /// None are taken of content that is held back for a moment, because the window has room for a
+    /// small part of it; [`next_ready`](Self::next_ready) names the stream again.
     ///
     /// A response of known length is complete with its last byte, unless [`After::Wait`] says that
     /// trailers may follow; with [`After::End`] before that, the stream is reset.
@@ -160,14 +172,19 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> usize {
         let Some(state) = self.streams.get(stream) else { return 0 };
-        let taken = self.taken(limits, state, data.len());
+        let part = self.part(limits, state, data.len());
+        let taken = part.taken;
         let after = if taken < data.len() { After::More } else { after };
+        if self.holds_back(stream, part) {
+            return 0;
+        }
+        let state = self.streams.at(stream.slot);
         let ends = self.ends(state, taken, after);
         if taken > 0 || ends {
             let flags = if ends { flag::END_STREAM } else { 0 };
             frame::write(Kind::Data, flags, stream.id, &data[..taken], out);
         }
-        self.sent(limits, stream, taken, after, ends, out);
+        self.sent(limits, stream, part, after, ends, out);
         if after == After::End && !ends {
             self.finish(limits, stream, [], out);
         }
@@ -176,8 +193,8 @@ impl Connection {
 
     /// Like [`send_data`](Self::send_data), for content that the caller sends from its own memory: writes
     /// the header of a DATA frame of at most `bytes` bytes and returns how many it has, which the caller
-    /// sends next. `more` says whether more are at hand after `bytes`. The end of content of unknown
-    /// length is left to [`finish`](Self::finish).
+    /// sends next; 0 while the content is held back. `more` says whether more are at hand after `bytes`.
+    /// The end of content of unknown length is left to [`finish`](Self::finish).
     pub fn announce(
         &mut self,
         limits: &Limits,
@@ -187,27 +204,33 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> usize {
         let Some(state) = self.streams.get(stream) else { return 0 };
-        let taken = self.taken(limits, state, bytes);
+        let part = self.part(limits, state, bytes);
+        let taken = part.taken;
         let after = if more || taken < bytes { After::More } else { After::Wait };
+        if self.holds_back(stream, part) {
+            return 0;
+        }
+        let state = self.streams.at(stream.slot);
         let ends = state.sending == Sending::Exact && state.left == taken as u64;
         if taken > 0 {
             let flags = if ends { flag::END_STREAM } else { 0 };
             frame::write_header(Kind::Data, flags, stream.id, taken, out);
         }
-        self.sent(limits, stream, taken, after, ends, out);
+        self.sent(limits, stream, part, after, ends, out);
         taken
     }
 
     /// How many of `bytes` bytes go into the next DATA frame.
     #[inline]
-    fn taken(&self, limits: &Limits, stream: &Stream, bytes: usize) -> usize {
-        match stream.sending {
+    fn part(&self, limits: &Limits, stream: &Stream, bytes: usize) -> Part {
+        let wanted = match stream.sending {
             Sending::Waiting | Sending::Done => 0,
-            Sending::Exact => {
-                let left = usize::try_from(stream.left).unwrap_or(usize::MAX);
-                bytes.min(left).min(self.room_of(limits, stream))
-            }
-            Sending::Unknown => bytes.min(self.room_of(limits, stream)),
+            Sending::Exact => bytes.min(usize::try_from(stream.left).unwrap_or(usize::MAX)),
+            Sending::Unknown => bytes,
+        };
+        Part {
+            taken: wanted.min(self.room_of(limits, stream)),
+            wanted: wanted.min(self.payload_max(limits)),
         }
     }
 
@@ -227,28 +250,31 @@ impl Connection {
         &mut self,
         limits: &Limits,
         key: StreamKey,
-        taken: usize,
+        part: Part,
         after: After,
         ends: bool,
         out: &mut Vec<u8>,
     ) {
-        let bytes = u32::try_from(taken).expect("a frame's length has 24 bits");
+        let bytes = u32::try_from(part.taken).expect("a frame's length has 24 bits");
         let stream = self.streams.at_mut(key.slot);
         if stream.sending == Sending::Exact {
             stream.left -= u64::from(bytes);
         }
         stream.send_window -= bytes.cast_signed();
+        stream.unacknowledged = stream.unacknowledged.saturating_add(bytes);
         stream.wants =
             after == After::More && matches!(stream.sending, Sending::Exact | Sending::Unknown);
         self.send_window -= bytes.cast_signed();
-        if taken > 0 {
-            self.budget.sent(limits, bytes, after == After::More && !ends);
+        self.unacknowledged = self.unacknowledged.saturating_add(bytes);
+        if bytes > 0 {
+            let is_released = self.held.forget(stream);
+            self.budget.sent(limits, bytes, part.is_fragment() && !is_released);
         }
         if ends {
             return self.end_send(limits, key, out);
         }
         self.requeue(key.slot);
-        if taken > 0 && self.streams.at(key.slot).queued {
+        if bytes > 0 && self.streams.at(key.slot).queued {
             self.queues.sent(&mut self.streams, key.slot);
         }
     }
@@ -293,6 +319,7 @@ impl Connection {
     fn end_send(&mut self, limits: &Limits, key: StreamKey, out: &mut Vec<u8>) {
         let stream = self.streams.at_mut(key.slot);
         (stream.wants, stream.left) = (false, 0);
+        self.held.forget(stream);
         if !stream.refused {
             self.budget.response(limits);
         }

@@ -115,6 +115,10 @@ pub(super) struct Stream {
     pub(super) window: i32,
     /// Content that arrived and was not consumed.
     pub(super) held: u32,
+    /// Bytes sent for which the client has not opened the stream's window again.
+    pub(super) unacknowledged: u32,
+    /// How much room the next DATA frame waits for; see `hold.rs`.
+    pub(super) room_min: u16,
     pub(super) previous: Slot,
     pub(super) next: Slot,
     pub(super) state: State,
@@ -147,6 +151,18 @@ impl Stream {
     #[inline]
     pub(super) const fn receives(&self) -> bool {
         matches!(self.state, State::Open | State::HalfClosedLocal)
+    }
+
+    /// Whether there is content to send, and the stream's window has room for it.
+    #[inline]
+    pub(super) fn may_send(&self) -> bool {
+        self.wants && self.fits(self.send_window)
+    }
+
+    /// Whether a window has room for the next DATA frame.
+    #[inline]
+    pub(super) fn fits(&self, window: i32) -> bool {
+        window >= i32::from(self.room_min.max(1))
     }
 
     /// Whether the response is complete and the request is not: the end of both, except in a tunnel.
@@ -507,6 +523,8 @@ mod tests {
             send_window: 0,
             window: 0,
             held: 0,
+            unacknowledged: 0,
+            room_min: 0,
             previous: NOWHERE,
             next: NOWHERE,
             state: State::Open,

@@ -119,6 +119,8 @@ pub(crate) struct Http2 {
     arrived: u64,
     /// Bytes that had come when the peer was last heard of.
     heard: u64,
+    /// When a timer wakes the connection because of content that is held back.
+    release_at: Duration,
     /// The peer was asked whether it is there, and was not heard of since.
     is_asked: bool,
     /// Bytes that the kernel had taken when it was last looked at for an answer, and whether more waited.
@@ -243,6 +245,7 @@ impl Http2 {
                 link.io.deadlines.hasten(Wait::Streams, link.end_of_life());
             }
             self.watch_peer(link);
+            self.await_release(link, context);
             link.io.hold.get_or_insert_with(|| link.worker.driver.hold());
             if !self.streams.arm(context.waker()) {
                 return Turn::Yield(For { bytes: !is_flooded, room: false });
@@ -459,6 +462,7 @@ impl Http2 {
         (*core, *head, *written) = (None, None, None);
         (self.has_progressed, self.received, self.sent, self.arrived) = (false, 0, 0, 0);
         self.has_tunnelled = false;
+        self.release_at = Duration::ZERO;
         (self.heard, self.is_asked, self.taken) = (0, false, (0, false));
     }
 

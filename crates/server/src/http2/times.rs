@@ -11,6 +11,7 @@ use peregrine_proto::h2::Code;
 use peregrine_web::Problem;
 use peregrine_web::body::BodyError;
 use peregrine_web::panics::contained;
+use std::task::Context;
 use std::time::Duration;
 
 impl Http2 {
@@ -57,6 +58,24 @@ impl Http2 {
         let until = link.worker.driver.now().saturating_add(link.door.limits.rate_slack);
         link.io.deadlines.set(Wait::Ping, until);
         Turn::Again
+    }
+
+    /// Wakes the connection when content that is held back must be sent. Its alarm would be too late: the
+    /// wheel is coarse.
+    pub(super) fn await_release<D: Driver>(&mut self, link: &Link<'_, D>, context: &Context<'_>) {
+        let driver = &link.worker.driver;
+        let Some(until_ms) = protocol(&mut self.core).held_until() else { return };
+        // The turn that an earlier timer begins comes here again.
+        if self.release_at > driver.now() {
+            return;
+        }
+        let until = Duration::from_millis(until_ms);
+        self.release_at = until;
+        let (timer, waker) = (driver.clone(), context.waker().clone());
+        driver.spawn_boxed(Box::pin(async move {
+            timer.sleep_until(until).await;
+            waker.wake();
+        }));
     }
 
     /// Lets the connection look at a stream's deadlines when the first of them has come.

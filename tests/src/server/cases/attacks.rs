@@ -137,6 +137,19 @@ pub async fn a_rapid_reset<B: Bench>(bench: &B) {
     .await;
 }
 
+/// Requests that are reset, each paid for by a cheap one that is complete.
+pub async fn a_reset_for_each_cheap_request<B: Bench>(bench: &B) {
+    let (cheap, held) = (block("GET", "/hello", &[]), block("GET", "/hold", &[]));
+    flood(bench, &[], |out, id| {
+        frame::write(Kind::Headers, END, 2 * id - 1, &cheap, out);
+        frame::write(Kind::Headers, END, 2 * id + 1, &held, out);
+        frame::write_reset(2 * id + 1, Code::CANCEL, out);
+        // The client reads what it is sent.
+        frame::write_window_update(0, 5, out);
+    })
+    .await;
+}
+
 /// Requests for which the server is made to reset the stream (CVE-2025-8671), in each way that there is.
 pub async fn a_made_reset<B: Bench>(bench: &B) {
     let block = block("POST", "/hold-body", &[]);

@@ -430,6 +430,31 @@ pub async fn a_connection_s_window_that_stays_shut_ends_its_streams<B: Bench>(be
     close(server, client).await;
 }
 
+/// A client may acknowledge each DATA frame alone, and may read more slowly than the handler produces:
+/// small pieces are not cut into fragments by the window that such a client opens.
+pub async fn small_pieces_reach_a_client_that_acknowledges_every_frame<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut client = Streams::new(server.connect());
+    client.keep_windows_shut();
+    let id = client.get("/pieces/6000/100");
+    // All that the window has room for comes, the fragment at its end too.
+    client.expect(id, 65_535).await;
+    let mut body = Vec::new();
+    loop {
+        let patience = Duration::from_millis(5);
+        let (bytes, is_complete, reset) = client.more(id, body.len(), patience).await;
+        body.extend(bytes);
+        assert_eq!(reset, None, "after {} bytes", body.len());
+        if is_complete {
+            break;
+        }
+        client.acknowledge_frame();
+    }
+    assert!(body == pattern(100).repeat(6000));
+    assert_eq!(client.go_away, []);
+    close(server, client).await;
+}
+
 /// A client whose windows are as large as they can be.
 fn insatiable<S: Served>(server: &S) -> Streams<S::Wire> {
     let largest = (1 << 31) - 1;

@@ -4,6 +4,7 @@ use futures_core::Stream;
 use peregrine::bytes::Bytes;
 use peregrine::prelude::*;
 use peregrine::proxy::{Balance, Proxy, Upstreams};
+use peregrine::tower::{SendBody, into_tower, layer};
 use peregrine::web::test::block_on;
 use peregrine::web::upgrade::OnUpgrade;
 use peregrine::{DriverChoice, Place, Running};
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant};
 
 on_both_drivers! {
     what_is_asked_and_answered_passes_and_what_is_about_a_connection_does_not,
+    a_client_cannot_remove_what_middleware_has_set,
     who_asks_is_told_and_cannot_be_forged,
     content_streams_both_ways_and_connections_are_used_again,
     a_client_that_takes_nothing_holds_the_upstream_back,
@@ -207,6 +209,116 @@ fn what_is_asked_and_answered_passes_and_what_is_about_a_connection_does_not(cho
     );
     let options = asked(&proxy, "OPTIONS * HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     assert!(status(&options) < 500, "{options}");
+}
+
+/// Says in a field who the client is, in place of what the client says.
+struct NameUser;
+
+impl Middleware for NameUser {
+    async fn run<N: Service>(&self, mut request: Request, next: &N) -> Response {
+        request.parts.head.remove_fields(&["x-user"]);
+        assert!(request.parts.head.add_field("X-User", b"guest"));
+        next.call(request).await
+    }
+}
+
+/// The same as a layer of tower.
+fn name_user() -> impl Middleware {
+    layer(tower::util::MapRequestLayer::new(|mut request: http::Request<SendBody>| {
+        request.headers_mut().insert("x-user", http::HeaderValue::from_static("guest"));
+        request
+    }))
+}
+
+/// What a client names in `Connection` is removed where it sent it, and nothing else is: no field that
+/// middleware has set, and none that frames the request.
+fn a_client_cannot_remove_what_middleware_has_set(choice: DriverChoice) {
+    let app = || {
+        App::new().subtree("/", async |mut request: Request| {
+            let body = std::mem::take(&mut request.body).collect(100).await.expect("it is whole");
+            format!("{}\nbody: {}\n", echo(&request), String::from_utf8_lossy(&body))
+        })
+    };
+    let Some(upstream) = serve(choice, app) else { return };
+    for upstreams in
+        [Upstreams::new([url(&upstream)]), Upstreams::new([url(&upstream)]).map(Upstreams::http2)]
+    {
+        let upstreams = upstreams.expect("a URL");
+        let mounted =
+            axum::Router::new().fallback(async |headers: http::HeaderMap| format!("{headers:?}"));
+        let front = serve(choice, move || {
+            let proxy = || Proxy::new(upstreams.clone());
+            App::new()
+                .scope("/own", |scope| scope.with(NameUser).subtree("/", proxy()))
+                .scope("/layer", |scope| scope.with(name_user()).subtree("/", proxy()))
+                .scope("/both", |scope| {
+                    scope.with(NameUser).with(name_user()).subtree("/", proxy())
+                })
+                .scope("/mounted", |scope| scope.with(NameUser).mount("/", mounted.clone()))
+                .subtree("/", proxy())
+        });
+        let front = front.expect("as the other");
+        let post = |path: &str, user: &str| {
+            asked(
+                &front,
+                &format!(
+                    "POST {path} HTTP/1.1\r\nHost: a.example\r\n{user}X-Mine: 1\r\nX-Kept: 1\r\nContent-Length: 2\r\n\
+                    Connection: close, X-User, x-mine, Host, Content-Length, Transfer-Encoding\r\n\r\nhi"
+                ),
+            )
+        };
+        // The client's own, of the same value or another, is no way to remove it either.
+        for user in ["", "X-User: guest\r\n", "X-User: root\r\n"] {
+            for path in ["/own/", "/layer/", "/both/"] {
+                let answer = post(path, user);
+                assert_eq!(status(&answer), 200, "{path} {answer}");
+                assert_eq!(answer.matches("x-user: ").count(), 1, "{path} {user} {answer}");
+                for line in ["x-user: guest\n", "host: a.example\n", "x-kept: 1\n", "body: hi\n"] {
+                    assert!(answer.contains(line), "{path} {user} {line} {answer}");
+                }
+                assert!(!answer.contains("x-mine"), "{path} {answer}");
+            }
+            let answer = post("/mounted/", user);
+            assert!(answer.contains("\"x-user\": \"guest\""), "{answer}");
+            let named = answer.lines().last().and_then(|line| line.split("\"x-user\"").next());
+            assert!(!answer.to_lowercase().contains("close, x-user"), "{named:?} {answer}");
+            let answer = post("/", user);
+            assert!(!answer.contains("x-user") && !answer.contains("x-mine"), "{answer}");
+            assert!(answer.contains("body: hi\n"), "{answer}");
+        }
+    }
+    // Nor can an upstream take away how its response is framed.
+    let (url, _) = peer(|_, mut stream| {
+        drop(head_of(&mut stream));
+        let answer = "HTTP/1.1 200 OK\r\nConnection: close, Content-Length, Date, X-Hop\r\nX-Hop: 1\r\nContent-Length: 2\r\n\r\nhi and more";
+        let _ = stream.write_all(answer.as_bytes());
+    });
+    let rude = proxy(choice, Upstreams::new([url]).expect("a URL"), |proxy| proxy);
+    let answer = get(&rude.expect("as the other"), "/", "");
+    assert_eq!((status(&answer), field(&answer, "content-length")), (200, Some("2")), "{answer}");
+    assert!(answer.ends_with("\r\n\r\nhi") && field(&answer, "date").is_some(), "{answer}");
+}
+
+/// A server around our application may set fields too, and passes on what its client named.
+#[test]
+fn what_was_named_to_the_server_around_an_application_is_passed_on() {
+    let app = App::new().subtree("/", |request: Request| echo(&request));
+    let service = into_tower(app).expect("sound");
+    let request = http::Request::get("/")
+        .header("host", "a")
+        .header("connection", "close, x-user")
+        .header("x-user", "guest");
+    let request = request.body(String::new()).expect("sound");
+    let answer = block_on(async {
+        let response = tower::ServiceExt::oneshot(service, request).await.expect("infallible");
+        response.into_body().collect(1000).await.expect("it is whole")
+    });
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    assert!(
+        answer.contains("\nconnection: close") && !answer.contains("close, x-user"),
+        "{answer}"
+    );
+    assert!(answer.contains("\nx-user: guest"), "{answer}");
 }
 
 fn who_asks_is_told_and_cannot_be_forged(choice: DriverChoice) {

@@ -57,7 +57,14 @@ impl Server {
                 Event::Request(request) => {
                     self.requests += 1;
                     self.last = Some(request.stream);
-                    if request.body == peregrine_proto::BodyLength::None {
+                    let says =
+                        |field: &[u8]| self.bytes.windows(field.len()).any(|bytes| bytes == field);
+                    let (is_late, is_begun) = (says(b"x-late"), says(b"x-stream"));
+                    if says(b"x-large") {
+                        self.begin(request.stream, 20 * 1024);
+                    } else if is_begun {
+                        self.begin(request.stream, 5);
+                    } else if request.body == peregrine_proto::BodyLength::None && !is_late {
                         self.respond(request.stream, 200);
                     }
                 }
@@ -84,6 +91,19 @@ impl Server {
         let (limits, out) = (&self.limits, &mut self.out);
         self.connection.respond(limits, stream, status, [], length, &date, out);
         self.connection.send_data(limits, stream, b"ok", After::End, out);
+    }
+
+    /// Begins a response that does not end, and sends so many bytes of it.
+    fn begin(&mut self, stream: StreamKey, bytes: usize) {
+        let (date, length) = (Date::from_unix_seconds(0), ResponseLength::Unknown);
+        let (limits, out, data) = (&self.limits, &mut self.out, vec![b'x'; bytes]);
+        self.connection.respond(limits, stream, 200, [], length, &date, out);
+        let mut sent = 0;
+        while sent < bytes {
+            let taken = self.connection.send_data(limits, stream, &data[sent..], After::Wait, out);
+            assert!(taken > 0, "the windows are open");
+            sent += taken;
+        }
     }
 
     /// Feeds what `lines` make of a number, as long as the connection lives and at most so many times.
@@ -191,6 +211,10 @@ fn every_attack_is_told_to_calm_down_before_its_deeds_are_many() {
         ("settings of many", true, same(&format!("settings{}", " 77=1".repeat(2000)))),
         ("pings", true, same("ping 12345678")),
         ("answers to no ping", true, same("ping-ack 12345678")),
+        ("answers to no ping of the server's: measure", true, same("ping-ack measure?")),
+        ("answers to no ping of the server's: leave", true, same("ping-ack answered")),
+        ("answers to no ping of the server's: go away", true, same("ping-ack go away?")),
+        ("answers to no ping of the server's: present", true, same("ping-ack present?")),
         ("acknowledgements of nothing", true, same("settings-ack")),
         ("priorities", true, same("priority 1")),
         ("priorities that depend on themselves", true, same("frame 2 0 1 \\0\\0\\0\\x01\\0")),
@@ -615,4 +639,87 @@ fn a_client_that_opens_its_window_byte_by_byte_is_told_to_calm_down() {
         assert!(frames < 5000, "it goes on and on");
     }
     assert_eq!(server.error, Some(Reject::BudgetSpent));
+}
+
+/// Requests that are answered at once do not pay for those that are reset, whoever ends the stream.
+#[test]
+fn cheap_requests_do_not_pay_for_resets() {
+    let ways: [(&str, &[&str]); 7] = [
+        ("by the client", &["reset # 8"]),
+        ("by the client, of an upload", &["data # some", "reset # 8"]),
+        ("by a window of zero", &["window # 0"]),
+        ("by a window that is too large", &["window # 2147483647"]),
+        ("by content after the end", &["data # a"]),
+        ("by a short priority", &["frame 2 0 # abcd"]),
+        ("by a length that was wrong", &["data # +end longer"]),
+    ];
+    let pays: [&[&str]; 4] = [
+        &[],
+        &["ping 12345678"],
+        // Content that the client sends, and frames that it acknowledges.
+        &["data @ \\{x*2000}", "data @ +end"],
+        &["window 0 2", "settings-ack"],
+    ];
+    for (name, way) in ways {
+        for pay in pays {
+            let is_open = way.iter().any(|line| line.starts_with("data"))
+                && name != "by content after the end";
+            let mut server = Server::new(Limits::DEFAULT);
+            let pairs = server.flood(1000, |time| {
+                let (paid, reset) = (4 * time + 1, 4 * time + 3);
+                let is_upload = pay.iter().any(|line| line.starts_with("data"));
+                let head = if is_upload { POST } else { GET };
+                let mut lines = vec![format!("headers {paid} {head}")];
+                lines.extend(pay.iter().map(|line| line.replace('@', &paid.to_string())));
+                let rest = match name {
+                    "by a length that was wrong" => format!("{POST} content-length=2"),
+                    _ if is_open => POST.to_owned(),
+                    _ => format!("{GET} x-late=1"),
+                };
+                lines.push(format!("headers {reset} {rest}"));
+                lines.extend(way.iter().map(|line| line.replace('#', &reset.to_string())));
+                lines
+            });
+            assert_eq!(server.error, Some(Reject::BudgetSpent), "{name}, {pay:?}: {pairs}");
+        }
+    }
+}
+
+/// A client that cancels some of its many requests is served for ever, without the help of time.
+#[test]
+fn a_client_that_cancels_some_percent_of_its_requests_is_served() {
+    // Of a hundred, before the response and within it.
+    for (waiting, within) in [(1, 0), (5, 0), (15, 0), (0, 25), (8, 10)] {
+        let mut server = Server::new(Limits::DEFAULT);
+        let requests = server.flood(50_000, |time| {
+            let (id, place) = (2 * time + 1, time * 37 % 100);
+            if place < waiting {
+                vec![format!("headers {id} {GET} x-late=1"), format!("reset {id} 8")]
+            } else if place < waiting + within {
+                vec![
+                    format!("headers {id} {GET} x-stream=1"),
+                    "window 0 5".to_owned(),
+                    format!("reset {id} 8"),
+                ]
+            } else {
+                vec![format!("headers {id} {GET}"), "window 0 2".to_owned()]
+            }
+        });
+        assert_eq!((requests, server.error), (50_000, None), "{waiting} and {within} of 100");
+    }
+    // A page that is left, and downloads that are stopped half-way.
+    let mut server = Server::new(Limits::DEFAULT);
+    let all = |line: &str| {
+        let ids = (0..100).map(|at| (2 * at + 1).to_string());
+        wire::bytes(ids.map(|id| line.replace('#', &id)))
+    };
+    server.feed(&all(&format!("headers # {GET} x-late=1")));
+    server.feed(&all("reset # 8"));
+    assert_eq!(server.error, None);
+    let downloads = server.flood(20_000, |time| {
+        let id = 2 * time + 1001;
+        let window = format!("window 0 {}", 20 * 1024);
+        vec![format!("headers {id} {GET} x-large=1"), window, format!("reset {id} 8")]
+    });
+    assert_eq!((downloads, server.error), (20_000, None));
 }

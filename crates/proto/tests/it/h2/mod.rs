@@ -5,4 +5,5 @@ mod cases;
 mod hpack;
 mod play;
 mod sending;
+mod windows;
 mod wire;

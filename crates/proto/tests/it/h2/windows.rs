@@ -1,0 +1,272 @@
+//! Content that waits for windows: whole pieces, fragments, and clients that acknowledge every frame.
+
+use super::wire;
+use peregrine_proto::h1::ResponseLength;
+use peregrine_proto::h2::frame::{self, HEADER_BYTES, Header, Kind};
+use peregrine_proto::h2::{After, Connection, Event, Limits, Reject, StreamKey};
+use peregrine_proto::{Date, HeadIndex};
+use std::collections::VecDeque;
+
+/// A server whose responses never end and whose next piece is always at hand.
+struct Server {
+    limits: Limits,
+    connection: Connection,
+    out: Vec<u8>,
+    /// The streams, each with the size of its pieces and what is left of the present one.
+    streams: Vec<(StreamKey, usize, usize)>,
+    /// DATA frames that the client has not acknowledged: their stream and length.
+    unread: VecDeque<(u32, u32)>,
+    frames: u32,
+    bytes: u64,
+    error: Option<Reject>,
+}
+
+impl Server {
+    fn new(initial_window: u32) -> Self {
+        let (limits, mut out) = (Limits::DEFAULT, Vec::new());
+        let connection = Connection::new(&limits, &mut out);
+        let mut this = Self {
+            limits,
+            connection,
+            out,
+            streams: Vec::new(),
+            unread: VecDeque::new(),
+            frames: 0,
+            bytes: 0,
+            error: None,
+        };
+        this.connection.tick(&this.limits, 1000);
+        this.feed(&["hello", "settings-ack", &format!("settings 4={initial_window}")]);
+        this
+    }
+
+    fn feed(&mut self, lines: &[&str]) {
+        self.feed_bytes(&wire::bytes(lines.iter()));
+    }
+
+    fn feed_bytes(&mut self, bytes: &[u8]) {
+        let (mut at, mut head_bytes, mut head) = (0, Vec::new(), HeadIndex::new());
+        loop {
+            let (limits, out) = (&self.limits, &mut self.out);
+            let (used, event) =
+                self.connection.receive(limits, &bytes[at..], &mut head_bytes, &mut head, out);
+            at += used;
+            match event {
+                Event::NeedInput | Event::Closed => break,
+                Event::Request(request) => self.streams.push((request.stream, 0, 0)),
+                Event::Error(reject) => self.error = Some(reject),
+                _ => {}
+            }
+        }
+        self.connection.check();
+        self.connection.output_sent();
+        self.out.clear();
+    }
+
+    /// Begins a response of pieces of this size.
+    fn open(&mut self, id: u32, piece: usize, rest: &str) -> StreamKey {
+        let get = "+end :method=GET :scheme=http :path=/ :authority=a";
+        self.feed(&[format!("headers {id} {get} {rest}").trim_end()]);
+        let (stream, size, left) = self.streams.last_mut().unwrap();
+        (*size, *left) = (piece, piece);
+        let (date, length) = (Date::from_unix_seconds(0), ResponseLength::Unknown);
+        self.connection.respond(&self.limits, *stream, 200, [], length, &date, &mut self.out);
+        self.connection.offer(*stream);
+        self.out.clear();
+        *stream
+    }
+
+    /// Sends what is ready, and returns the lengths of the DATA frames with their streams.
+    fn send(&mut self) -> Vec<(u32, u32)> {
+        let mut sent = Vec::new();
+        while let Some(ready) = self.connection.next_ready(&self.limits) {
+            let found = self.streams.iter_mut().find(|(stream, ..)| *stream == ready.stream);
+            let (stream, size, left) = found.unwrap();
+            let data = vec![b'x'; *left];
+            let out = &mut self.out;
+            let taken = self.connection.send_data(&self.limits, *stream, &data, After::Wait, out);
+            *left -= taken;
+            if *left == 0 {
+                *left = *size;
+            }
+            self.connection.offer(*stream);
+            self.connection.check();
+            while let Some(header) = Header::read(&self.out) {
+                assert_eq!(header.kind, Kind::Data);
+                sent.push((header.stream, header.length));
+                self.bytes += u64::from(header.length);
+                self.out.drain(..HEADER_BYTES + header.length as usize);
+            }
+        }
+        self.frames += u32::try_from(sent.len()).unwrap();
+        self.unread.extend(&sent);
+        sent
+    }
+
+    /// The client acknowledges the oldest frame, for its stream and for the connection.
+    fn acknowledge(&mut self) {
+        let (stream, length) = self.unread.pop_front().unwrap();
+        let mut bytes = Vec::new();
+        frame::write_window_update(stream, length, &mut bytes);
+        frame::write_window_update(0, length, &mut bytes);
+        self.feed_bytes(&bytes);
+    }
+
+    fn tick(&mut self, now_ms: u64) {
+        self.connection.tick(&self.limits, now_ms);
+        self.connection.check();
+    }
+
+    /// Sends all but `rest` bytes of the stream's window in pieces that fit.
+    fn fill(&mut self, window: usize, rest: usize) {
+        let (_, size, left) = self.streams.last_mut().unwrap();
+        (*size, *left) = (window - rest, window - rest);
+        let stream = self.streams.last().unwrap().0;
+        let mut left = window - rest;
+        while left > 0 {
+            let data = vec![b'x'; left];
+            let out = &mut self.out;
+            left -= self.connection.send_data(&self.limits, stream, &data, After::Wait, out);
+        }
+        self.out.clear();
+    }
+}
+
+const NOW_MS: u64 = 1000;
+
+#[test]
+fn a_client_may_acknowledge_every_frame_whatever_the_pieces_are() {
+    for window in [512, 4096, 65_535, 1 << 20] {
+        for piece in [1, 12, 20, 100, 300, 1000, 5000, 20_000] {
+            let mut server = Server::new(window);
+            server.open(1, piece, "");
+            for _ in 0..20_000 {
+                server.send();
+                server.acknowledge();
+                assert_eq!(server.error, None, "{piece} of {window} after {}", server.bytes);
+            }
+            let whole = piece.min(1024).min(window as usize / 2) as u64;
+            let mean = server.bytes / u64::from(server.frames);
+            assert!(mean * 100 >= whole * 95, "{piece} of {window}: {mean} bytes a frame");
+            assert_eq!(server.connection.budget_left(), Limits::DEFAULT.budget_max);
+        }
+    }
+}
+
+#[test]
+fn streams_that_share_the_window_of_the_connection_all_get_on() {
+    let mut server = Server::new(1 << 20);
+    server.open(1, 20, "");
+    // The small pieces have filled the window of the connection before the large ones come.
+    server.send();
+    server.open(3, 20_000, "");
+    server.open(5, 300, "");
+    let mut bytes = [0; 3];
+    for _ in 0..100_000 {
+        for (stream, length) in server.send() {
+            bytes[stream as usize / 2] += u64::from(length);
+        }
+        server.acknowledge();
+        assert_eq!(server.error, None);
+    }
+    let total: u64 = bytes.iter().sum();
+    assert!(bytes[1] * 2 > total && bytes[0] > 100_000 && bytes[2] > 100_000, "{bytes:?}");
+}
+
+#[test]
+fn a_piece_that_the_window_has_room_for_is_never_held_back() {
+    for rest in [1, 20, 100, 1023] {
+        let mut server = Server::new(65_535);
+        let stream = server.open(1, 1, "");
+        server.fill(65_535, rest);
+        let (limits, out) = (&server.limits, &mut server.out);
+        assert_eq!(server.connection.room(limits, stream), rest);
+        let data = vec![b'x'; rest];
+        assert_eq!(server.connection.send_data(limits, stream, &data, After::Wait, out), rest);
+        assert_eq!(server.connection.held_until(), None);
+    }
+    // Where nothing is to be acknowledged, no wait could open the window further.
+    let mut server = Server::new(700);
+    server.open(1, 5000, "");
+    assert_eq!(server.send(), [(1, 700)]);
+    // A large fragment is worth a frame.
+    let mut server = Server::new(65_535);
+    server.open(1, 4700, "");
+    assert_eq!(server.send().last(), Some(&(1, 65_535 % 4700)));
+}
+
+#[test]
+fn a_small_fragment_waits_for_room_and_for_50_ms_at_most() {
+    let mut server = Server::new(65_535);
+    let stream = server.open(1, 100, "");
+    server.fill(65_535, 35);
+    let (_, size, left) = server.streams.last_mut().unwrap();
+    (*size, *left) = (100, 100);
+    server.connection.offer(stream);
+    assert_eq!(server.send(), []);
+    assert!(server.connection.is_blocked() || server.connection.is_stalled(stream));
+    assert_eq!(server.connection.held_until(), Some(NOW_MS + 50));
+    // More room that does not suffice, and time that is not over, change nothing.
+    server.tick(NOW_MS + 40);
+    server.feed(&["window 1 1", "window 0 1"]);
+    assert_eq!(server.send(), []);
+    server.tick(NOW_MS + 49);
+    assert_eq!(server.send(), []);
+    assert_eq!(server.connection.held_until(), Some(NOW_MS + 50));
+    server.tick(NOW_MS + 50);
+    assert_eq!(server.send(), [(1, 36)]);
+    assert_eq!(server.connection.held_until(), None);
+    // Room for all of it ends the wait at once.
+    server.feed(&["window 1 10", "window 0 10"]);
+    assert_eq!(server.send(), []);
+    server.feed(&["window 1 60", "window 0 60"]);
+    assert_eq!(server.send(), [(1, 64)]);
+    // A stream that ends waits for nothing.
+    assert!(server.connection.held_until().is_some());
+    server.feed(&["reset 1 8"]);
+    assert_eq!(server.connection.held_until(), None);
+    assert_eq!(server.send(), []);
+}
+
+#[test]
+fn a_stream_that_is_held_back_keeps_none_waiting_that_has_room() {
+    // By its own window: streams of the same urgency go on.
+    let mut server = Server::new(4096);
+    server.feed(&["window 0 1000000"]);
+    let stream = server.open(1, 1, "");
+    server.fill(4096, 35);
+    server.streams.last_mut().unwrap().2 = 100;
+    server.connection.offer(stream);
+    assert_eq!(server.send(), []);
+    let other = server.open(3, 500, "");
+    assert_eq!(server.connection.room(&server.limits, other), 4096);
+    assert_eq!(server.send().len(), 8);
+    // By the window of the connection: more urgent ones do.
+    let mut server = Server::new(1 << 20);
+    let stream = server.open(1, 1, "");
+    server.fill(65_535, 35);
+    server.streams.last_mut().unwrap().2 = 100;
+    server.connection.offer(stream);
+    assert_eq!(server.send(), []);
+    server.open(3, 30, "priority=u=0");
+    assert_eq!(server.send(), [(3, 30)]);
+}
+
+#[test]
+fn fragments_that_a_client_asks_for_byte_by_byte_are_few_and_it_pays_for_more() {
+    let mut server = Server::new(65_535);
+    server.feed(&["window 0 10000000"]);
+    server.open(1, 5000, "");
+    server.send();
+    let (before, mut now) = (server.frames, NOW_MS);
+    while server.error.is_none() {
+        server.feed(&["window 1 1"]);
+        now += 1;
+        server.tick(now);
+        server.send();
+        assert!(now < NOW_MS + 10_000, "it goes on");
+    }
+    let fragments = u64::from(server.frames - before);
+    assert!(fragments <= (now - NOW_MS) / 50 + 1, "{fragments} in {} ms", now - NOW_MS);
+    assert_eq!(server.error, Some(Reject::BudgetSpent));
+}

@@ -1,0 +1,168 @@
+//! Fields that the client names in `Connection`: they are about its connection alone.
+//!
+//! RFC 9110 §7.6.1: a proxy removes them. A field that this server has set is not the client's to remove,
+//! so its name leaves `Connection` when it is set.
+
+use super::{Block, Head};
+use peregrine_proto::{FieldIndex, Known, Span};
+
+impl Head {
+    /// Removes the fields that `Connection` names, and their names there. Call it before code sets fields
+    /// by other means than [`Head::add_field`]. Fields that frame the request stay, and so do connection
+    /// options that have a meaning of their own.
+    #[doc(hidden)]
+    pub fn drop_nominated(&mut self) {
+        let names = self.nominated();
+        if !names.is_empty() {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            self.remove_fields(&names);
+            self.forget_nominated(&names);
+        }
+    }
+
+    /// Makes the fields that `Connection` names ordinary ones. The client named them for the server that
+    /// passed the request on, and it may have set them since.
+    #[doc(hidden)]
+    pub fn keep_nominated(&mut self) {
+        let names = self.nominated();
+        if !names.is_empty() {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            self.forget_nominated(&names);
+        }
+    }
+
+    /// The names in `Connection` that are those of fields here.
+    fn nominated(&self) -> Vec<String> {
+        let options = self.fields_named("connection").flat_map(|list| list.split(|b| *b == b','));
+        let options = options.filter_map(|option| std::str::from_utf8(option.trim_ascii()).ok());
+        let is_nominated = |name: &&str| !stays(name) && self.field(name).is_some();
+        options.filter(is_nominated).map(str::to_owned).collect()
+    }
+
+    /// Leaves these names out of `Connection`. What is left of a list becomes a field for each option, since
+    /// the bytes of the head stay as they are.
+    pub(super) fn forget_nominated(&mut self, names: &[&str]) {
+        let Block { bytes, index, .. } = self.block_mut();
+        let is_named = |option: &[u8]| {
+            names.iter().any(|name| !stays(name) && option.eq_ignore_ascii_case(name.as_bytes()))
+        };
+        let mut kept = Vec::with_capacity(index.fields.len());
+        for field in &index.fields {
+            let value = bytes.get(usize::from(field.value.start)..usize::from(field.value.end));
+            let value = value.unwrap_or_default();
+            let mut options = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+            if field.known != Known::Connection || !options.any(is_named) {
+                kept.push(*field);
+                continue;
+            }
+            let mut start = field.value.start;
+            for option in value.split(|byte| *byte == b',') {
+                let end = start + length(option);
+                let place = Span {
+                    start: end - length(option.trim_ascii_start()),
+                    end: start + length(option.trim_ascii_end()),
+                };
+                if place.start < place.end && !is_named(option.trim_ascii()) {
+                    kept.push(FieldIndex { value: place, ..*field });
+                }
+                start = end.saturating_add(1);
+            }
+        }
+        index.fields = kept;
+        // It counts which names there are anew.
+        index.retain(|_| true);
+    }
+}
+
+fn length(part: &[u8]) -> u16 {
+    u16::try_from(part.len()).expect("a span of a head has 16 bits")
+}
+
+/// Is it a field that no option removes: one that frames the request, says where it goes, or belongs to a
+/// connection in any case?
+fn stays(name: &str) -> bool {
+    matches!(
+        Known::find(name.as_bytes()),
+        Known::Connection
+            | Known::ContentLength
+            | Known::Expect
+            | Known::Host
+            | Known::KeepAlive
+            | Known::Te
+            | Known::TransferEncoding
+            | Known::Upgrade
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Head;
+    use peregrine_proto::{Limits, Method, RequestLine, Version};
+
+    fn head(connection: &[&str]) -> Head {
+        let line = RequestLine {
+            method: Method::Post.name().unwrap_or_default().as_bytes(),
+            scheme: None,
+            authority: b"",
+            target: b"/",
+            version: Version::Http11,
+        };
+        let fields = [
+            (&b"Host"[..], &b"a"[..]),
+            (b"Content-Length", b"0"),
+            (b"X-User", b"theirs"),
+            (b"X-Other", b"1"),
+        ];
+        let connection = connection.iter().map(|value| (&b"Connection"[..], value.as_bytes()));
+        Head::build(&Limits::default(), &line, connection.chain(fields)).unwrap()
+    }
+
+    fn options(head: &Head) -> String {
+        let all = head.fields_named("connection").map(String::from_utf8_lossy);
+        all.collect::<Vec<_>>().join("|")
+    }
+
+    #[test]
+    fn a_field_that_is_added_is_not_the_clients_to_name() {
+        let cases: [(&[&str], &str); 7] = [
+            (&["X-User"], ""),
+            (&["close, x-user"], "close"),
+            (&[" X-USER ,, close ,x-other "], "close|x-other"),
+            (&["close", "x-user,upgrade"], "close|upgrade"),
+            (&["x-user,x-user", "X-User"], ""),
+            (&["x-users, x-use"], "x-users, x-use"),
+            (&["close"], "close"),
+        ];
+        for (connection, left) in cases {
+            let mut head = head(connection);
+            head.remove_fields(&["x-user"]);
+            assert!(head.add_field("x-user", b"ours"));
+            assert_eq!(options(&head), left, "{connection:?}");
+            assert_eq!(head.field("x-user"), Some(&b"ours"[..]));
+        }
+        // An option that has a meaning of its own stays.
+        let mut head = head(&["upgrade, te"]);
+        head.add_field("te", b"trailers");
+        head.add_field("upgrade", b"websocket");
+        assert_eq!(options(&head), "upgrade, te");
+    }
+
+    #[test]
+    fn what_is_named_can_be_dropped_or_kept_and_what_frames_a_request_stays() {
+        let named = "close, X-User, host, content-length, transfer-encoding, x-none, expect";
+        let left = "close|host|content-length|transfer-encoding|x-none|expect";
+        let mut dropped = head(&[named]);
+        dropped.drop_nominated();
+        assert_eq!(options(&dropped), left);
+        assert_eq!(dropped.field("x-user"), None);
+        let mut kept = head(&[named]);
+        kept.keep_nominated();
+        assert_eq!(options(&kept), left);
+        assert_eq!(kept.field("x-user"), Some(&b"theirs"[..]));
+        for head in [dropped, kept] {
+            assert_eq!(head.field("host"), Some(&b"a"[..]));
+            assert_eq!(head.field("content-length"), Some(&b"0"[..]));
+            assert_eq!(head.field("x-other"), Some(&b"1"[..]));
+        }
+    }
+}
