@@ -14,11 +14,11 @@ use crate::lasting::Lasting;
 use bytes::Bytes;
 use http::header::{RETRY_AFTER, SET_COOKIE};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
-use key::{fingerprint_of, key_of, stored_name};
+use key::{fingerprint_of, is_same_client, is_same_request, key_of, stored_name};
 use peregrine_web::extract::FromRequest;
 use peregrine_web::in_progress::Counted;
 use peregrine_web::panics::{contained, or_panic};
-use peregrine_web::personal::{Personal, PersonalWatch};
+use peregrine_web::personal::{IdentitySource, Personal, PersonalWatch};
 use peregrine_web::{
     Body, Head, IntoResponse, Middleware, Parts, Problem, Request, Response, Service,
 };
@@ -66,7 +66,8 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// |---|---|
 /// | which requests | POST and PATCH with the field; [`Idempotency::methods`]. Without it a request passes, or is a 400 where [`Idempotency::required`] says so |
 /// | whose key | one client cannot get at what another has kept: keys are of one value of `Authorization` and `X-Api-Key`, or of what [`Idempotency::scope`] says |
-/// | clients that are known by something else | where neither of these says who a client is, since a cookie, a certificate or a field of its own does, nobody is given an answer about another: it is not kept, the same request again is a 409, and the log says that [`Idempotency::scope`] must be set. So it is for answers about clients, as [`Personal`](peregrine_web::personal::Personal) has it (the table of [`Cache`](crate::Cache) names them), and for those with `Set-Cookie` to requests with neither field. What reads a cookie by itself must set the scope, or call [`Personal::note`](peregrine_web::personal::Personal::note) |
+/// | cookies and certificates | count as identities too: without a scope, a request with other cookies or another client certificate than the first one's is never given its response, but a 409 |
+/// | clients that are identified otherwise | by a session, or a field of their own that is marked by [`Personal::note`](peregrine_web::personal::Personal::note): without a scope their responses are not kept, the same request again is a 409, and the log says that [`Idempotency::scope`] must be set. So it is with `Set-Cookie` in responses to requests without `Authorization` and `X-Api-Key` |
 /// | the same key while the first request is worked on | 409, with `Retry-After` |
 /// | the same key with another method, host, target, `Content-Type`, `Content-Encoding` or content | 422 |
 /// | the same request again | the response that the first one got, with `Idempotent-Replayed: true` |
@@ -225,13 +226,18 @@ impl<S: IdempotencyStore> Settings<S> {
             Ok(content) => content,
             Err(problem) => return problem.into_response(),
         };
-        let fingerprint = fingerprint_of(&parts, &content);
+        let fingerprint = fingerprint_of(&parts, &content, self.scope.is_none());
         let claim = match self.store.begin(&name, &fingerprint, self.lease).await {
             Ok(Begun::Claimed(claim)) => claim,
-            Ok(Begun::InProgress(first) | Begun::Done(first, _)) if first != fingerprint => {
+            Ok(Begun::InProgress(first) | Begun::Done(first, _))
+                if !is_same_request(&first, &fingerprint) =>
+            {
                 return another_request().into_response();
             }
             Ok(Begun::InProgress(_)) => return in_progress().into_response(),
+            Ok(Begun::Done(first, _)) if !is_same_client(&first, &fingerprint) => {
+                return another_client().into_response();
+            }
             Ok(Begun::Done(_, Outcome::Lost)) => return lost().into_response(),
             Ok(Begun::Done(_, Outcome::Kept(kept))) => {
                 return kept.to_response().with_header(REPLAYED, HeaderValue::from_static("true"));
@@ -240,7 +246,7 @@ impl<S: IdempotencyStore> Settings<S> {
         };
         let (head, states) = (parts.head.share(), Rc::clone(parts.states()));
         parts.extensions_mut().insert(Claimed(name.clone()));
-        let crowd = self.scope.is_none().then(|| Crowd::of(&mut parts));
+        let crowd = self.scope.is_none().then(|| Crowd::of(&parts));
         // Who sends the request again may accept something else.
         if head.field("accept-encoding").is_some() {
             parts.head.remove_fields(&["accept-encoding"]);
@@ -318,7 +324,7 @@ impl<S: IdempotencyStore> Settings<S> {
 
 /// What the request says of its client, where nothing else was said of scopes.
 fn credentials(head: &Head) -> String {
-    let [token, key] = CREDENTIALS.map(|name| head.field(name).map(String::from_utf8_lossy));
+    let [token, key] = CREDENTIALS.map(|name| head.peek_field(name).map(String::from_utf8_lossy));
     let token = token.unwrap_or_default().into_owned();
     match key {
         // No value has such a character in it.
@@ -334,15 +340,17 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn of(parts: &mut Parts) -> Self {
-        let has_credentials = CREDENTIALS.iter().any(|name| parts.head.field(name).is_some());
+    fn of(parts: &Parts) -> Self {
+        let has_credentials = CREDENTIALS.iter().any(|name| parts.head.peek_field(name).is_some());
         Self { has_credentials, watch: Personal::watch(parts) }
     }
 
-    /// Is the response about one of them?
+    /// Is the response about one of them? Cookies and certificates are in the fingerprint, so they
+    /// tell clients apart.
     fn is_kept_from(&self, response: &Response) -> bool {
         let sets_cookies = response.fields.get(&SET_COOKIE).is_some();
-        self.watch.is_noted_otherwise() || (sets_cookies && !self.has_credentials)
+        let is_identified = self.watch.sources().has(IdentitySource::Other);
+        is_identified || (sets_cookies && !self.has_credentials)
     }
 }
 
@@ -365,7 +373,7 @@ async fn whole(body: Body, parts: &Parts) -> Result<Bytes, Problem> {
         parts.head.share(),
         body,
         Rc::clone(parts.states()),
-        Rc::clone(parts.connection()),
+        Rc::clone(parts.peek_connection()),
     );
     Bytes::from_request(request).await
 }
@@ -390,6 +398,11 @@ fn in_progress() -> Problem {
 fn lost() -> Problem {
     let detail =
         "the request with this Idempotency-Key was carried out, but its response was not kept";
+    Problem::new(StatusCode::CONFLICT, "response-not-kept", detail)
+}
+
+fn another_client() -> Problem {
+    let detail = "the request with this Idempotency-Key was carried out for a client with other cookies, or another certificate; use a new key for each operation";
     Problem::new(StatusCode::CONFLICT, "response-not-kept", detail)
 }
 

@@ -12,6 +12,7 @@ use peregrine_web::extract::BODY_BYTES_MAX;
 use peregrine_web::head::Head;
 use peregrine_web::panics::contained;
 use peregrine_web::panics::guarded;
+use peregrine_web::personal::Personal;
 use peregrine_web::{App, Body, BuildError, IntoResponse, Problem, Request, Response};
 use std::convert::Infallible;
 use std::fmt;
@@ -124,6 +125,7 @@ impl LocalService {
         let answered = in_time(self.application.call(request), timeout).await;
         let late = || self.application.render(Problem::handler_late(), &seen);
         let mut response = answered.unwrap_or_else(late);
+        Personal::finish(&seen, &mut response);
         if let Some(upgrade) = response.take_upgrade() {
             match on_upgrade {
                 Some(ours) => crate::upgrade::follow(ours, upgrade),

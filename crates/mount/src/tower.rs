@@ -15,6 +15,7 @@ use hyper::upgrade::OnUpgrade;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::handler::{OnDisconnect, RouteOptions, Signature};
 use peregrine_web::panics::contained;
+use peregrine_web::personal::Personal;
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{App, Body, Handler, IntoResponse, Parts, Problem, Request, Response, Scope};
 use std::convert::Infallible;
@@ -308,7 +309,8 @@ impl<R: Reach> Tower<R> {
         is_stripped: bool,
         upgrade: Option<OnUpgrade>,
     ) -> (http::Request<SendBody>, Rc<ConnectionInfo>) {
-        let (connection, caller) = (Rc::clone(parts.connection()), Caller::of(&parts));
+        let (connection, caller) = (Rc::clone(parts.peek_connection()), Caller::of(&parts));
+        Personal::served_elsewhere(&parts);
         let mut request = into_http(parts, body, is_stripped);
         self.facts.tell(&connection, caller, request.extensions_mut());
         if let Some(upgrade) = upgrade {

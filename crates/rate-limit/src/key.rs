@@ -104,7 +104,7 @@ impl By {
         Some(match self {
             Self::Client => client(),
             Self::Everybody => Subject::Everybody,
-            Self::Header(name) => parts.head.field(name).map_or_else(client, Subject::Header),
+            Self::Header(name) => parts.head.peek_field(name).map_or_else(client, Subject::Header),
             Self::Cookie(name) => cookie(parts, name).map_or_else(client, Subject::Cookie),
             Self::Function(function) => match function(parts).0 {
                 Kind::Client => client(),
@@ -118,7 +118,7 @@ impl By {
 
 /// The value of the first cookie of this name.
 fn cookie<'r>(parts: &'r Parts, name: &str) -> Option<&'r [u8]> {
-    let fields = parts.head.fields_named("cookie");
+    let fields = parts.head.peek_fields_named("cookie");
     let mut pairs = fields.flat_map(|field| field.split(|byte| *byte == b';'));
     pairs.find_map(|pair| pair.trim_ascii().strip_prefix(name.as_bytes())?.strip_prefix(b"="))
 }

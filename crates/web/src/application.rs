@@ -391,7 +391,7 @@ impl Application {
     /// limits of routes are.
     pub async fn call(&self, mut request: Request) -> Response {
         request.parts.set_states(self.states());
-        let connection = Rc::clone(request.parts.connection());
+        let connection = Rc::clone(request.parts.peek_connection());
         request.parts.head.keep_route();
         let target = self.find(&mut request.parts.head, &connection);
         crate::service::place_in_stock(&**target.endpoint, request).await

@@ -1,3 +1,4 @@
+mod identities;
 mod refreshing;
 mod sharing;
 mod validation;

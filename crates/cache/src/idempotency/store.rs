@@ -9,7 +9,8 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// The fingerprint of a request: SHA-256 of what may not change when it is sent again.
+/// The fingerprint of a request: 128 bits of what may not change when it is sent again, then 128
+/// bits of its client.
 pub type Fingerprint = [u8; 32];
 
 /// Keeps what became of requests, for [`Idempotency`](super::Idempotency). [`MemoryStore`](super::MemoryStore) is one; a data base that

@@ -1,0 +1,123 @@
+//! What a mounted service, or a handler inside a tower layer, says to one client is said to no
+//! other.
+
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use http::HeaderMap;
+use peregrine::cache::{Cache, CacheStore, Idempotency, MemoryStore};
+use peregrine_mount::{Mount, into_tower, layer, tower};
+use peregrine_web::App;
+use peregrine_web::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
+use peregrine_web::extract::Extension as Ours;
+use peregrine_web::test::{TestClient, TestResponse};
+use std::sync::Arc;
+use tower::util::MapRequestLayer;
+
+const FOR_A_MINUTE: [(&str, &str); 1] = [("cache-control", "max-age=60")];
+
+/// Whoever the request says its client is.
+fn name_in(fields: &HeaderMap, info: Option<&ConnectionInfo>) -> String {
+    let field = ["cookie", "authorization", "x-api-key"].iter().find_map(|name| fields.get(*name));
+    let certificate = info.and_then(ConnectionInfo::client).map(|client| client.subject.clone());
+    let field = field.and_then(|value| value.to_str().ok()).map(str::to_owned);
+    field.or(certificate).unwrap_or("nobody".to_owned())
+}
+
+fn router() -> Router {
+    let page = async |Extension(info): Extension<ConnectionInfo>, fields: HeaderMap| {
+        (FOR_A_MINUTE, name_in(&fields, Some(&info)))
+    };
+    let plain = async |fields: HeaderMap| name_in(&fields, None);
+    Router::new().route("/page", get(page)).route("/pay", post(plain))
+}
+
+#[derive(Clone)]
+struct Name(String);
+
+/// A native handler inside of a layer that finds out who the client is, as those of tower-sessions
+/// and axum-login do.
+fn layered(app: App) -> App {
+    let find = |mut request: http::Request<_>| {
+        let name = name_in(request.headers(), request.extensions().get::<ConnectionInfo>());
+        request.extensions_mut().insert(Name(name));
+        request
+    };
+    app.with(layer(MapRequestLayer::new(find)).extension(ConnectionInfo::clone))
+        .get("/page", |Ours(Name(name)): Ours<Name>| (FOR_A_MINUTE, name))
+        .post("/pay", |Ours(Name(name)): Ours<Name>| name)
+}
+
+/// One of our applications, as a tower service in another.
+fn inner() -> App {
+    App::new()
+        .get("/page", |fields: HeaderMap, info: ConnectionInfo| {
+            (FOR_A_MINUTE, name_in(&fields, Some(&info)))
+        })
+        .post("/pay", |fields: HeaderMap| name_in(&fields, None))
+}
+
+fn kinds(around: impl Fn() -> App) -> [(&'static str, &'static str, TestClient); 4] {
+    let mounted = || tower(router()).extension(ConnectionInfo::clone);
+    let inner = tower(into_tower(inner()).expect("it is sound")).extension(ConnectionInfo::clone);
+    [
+        ("mount", "/below", around().mount("/below", mounted()).test()),
+        ("subtree", "", around().subtree("/", mounted()).test()),
+        ("layer", "", layered(around()).test()),
+        ("application", "/below", around().mount("/below", inner).test()),
+    ]
+}
+
+fn connection(name: &str) -> ConnectionInfo {
+    let fingerprint = std::array::from_fn(|_| name.as_bytes()[0]);
+    let client = ClientIdentity { subject: name.to_owned(), fingerprint, ..<_>::default() };
+    let tls = TlsInfo { client: Some(Arc::new(client)), ..TlsInfo::default() };
+    ConnectionInfo { tls: Some(Arc::new(tls)), ..ConnectionInfo::default() }
+}
+
+const WAYS: [&str; 4] = ["cookie", "authorization", "x-api-key", "certificate"];
+
+fn ask(client: &TestClient, way: &str, path: &str, name: Option<&str>) -> TestResponse {
+    match name {
+        None => client.get(path).send_now(),
+        Some(name) if way == "certificate" => {
+            client.clone().on(connection(name)).get(path).send_now()
+        }
+        Some(name) => client.get(path).header(way, name).send_now(),
+    }
+}
+
+#[test]
+fn each_client_of_a_mount_is_given_its_own_page_from_behind_a_cache() {
+    for way in WAYS {
+        for (kind, below, client) in kinds(|| App::new().with(Cache::new(CacheStore::new()))) {
+            let path = format!("{below}/page");
+            for name in [Some("ali"), Some("bob"), None, Some("ali"), None] {
+                let page = ask(&client, way, &path, name);
+                let expected = name.unwrap_or("nobody");
+                assert_eq!(page.text(), expected, "{way} {kind}");
+                let is_private = page.headers().iter().any(|(_, value)| value == "private");
+                assert!(is_private || name.is_none() || kind == "layer", "{way} {kind}");
+            }
+            let age = ask(&client, way, &path, None).header("age").map(str::to_owned);
+            assert!(age.is_some(), "{way} {kind}: those without an identity share it");
+        }
+    }
+}
+
+#[test]
+fn a_key_of_one_client_of_a_mount_carries_nothing_to_another() {
+    let around = || App::new().with(Idempotency::new(MemoryStore::new()));
+    for (kind, below, client) in kinds(around) {
+        let pay = |name: &str| {
+            let request = client.post(&format!("{below}/pay")).header("idempotency-key", "\"a\"");
+            request.header("cookie", name).send_now()
+        };
+        assert_eq!(pay("ali").text(), "ali", "{kind}");
+        let replayed = pay("ali");
+        assert_eq!(
+            (replayed.text().as_str(), replayed.header("idempotent-replayed")),
+            ("ali", Some("true"))
+        );
+        assert_eq!(pay("bob").status(), 409, "{kind}");
+    }
+}
