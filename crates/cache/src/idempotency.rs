@@ -74,7 +74,7 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// | which outcomes | all, errors and the 500 of a handler, or of its stream, that panicked too, since nobody knows what it had done by then; 401, 408, 425, 429, and 503 with `Retry-After`, say that nothing was done, so the key is free again; [`Idempotency::forget_if`] |
 /// | a client that leaves, and a route's `timeout` | the client is answered 503, if it is there; the handler goes on in a task of the worker, **up to the lease**, and the outcome is kept. Meanwhile it counts as in progress for its route, its client and its worker |
 /// | codings | the handler does not see `Accept-Encoding`, as who sends the request again may accept something else: `Compression` goes outside of `Idempotency` (is added before it) |
-/// | the request's content | is read before the handler runs, up to its limit |
+/// | the request's content | is read before the handler runs, up to its limit; around a mounted service, which has no limit of ours, up to the server's |
 /// | a response of more than 256 KiB, or a stream that takes longer than 5 s | is sent, and not kept: the same request again is a 409 that says so |
 /// | how long | a day; [`Idempotency::keep_for`] |
 /// | a store that fails or is full | 503, before the handler runs |
@@ -221,7 +221,7 @@ impl<S: IdempotencyStore> Settings<S> {
             return next.call(request).await;
         }
         let (mut parts, body) = request.into_parts();
-        let limit = body.limit();
+        let limits = body.limits();
         let content = match whole(body, &parts).await {
             Ok(content) => content,
             Err(problem) => return problem.into_response(),
@@ -252,10 +252,7 @@ impl<S: IdempotencyStore> Settings<S> {
             parts.head.remove_fields(&["accept-encoding"]);
             parts.head.add_field("accept-encoding", b"identity");
         }
-        let mut body = Body::from(content);
-        if let Some(limit) = limit {
-            body = body.limited(limit);
-        }
+        let body = Body::from(content).with_limits(limits);
         let request = Request::from_parts(parts, body);
         // The content may be a stream, which panics as handlers do.
         let kept = or_panic(async {

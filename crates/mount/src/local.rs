@@ -122,6 +122,7 @@ impl LocalService {
         let mut request =
             Request::new(head, body, Rc::clone(self.application.states()), Rc::new(connection));
         *request.parts.extensions_mut() = extensions;
+        let request = target.lift_limit(request);
         let answered = in_time(self.application.call(request), timeout).await;
         let late = || self.application.render(Problem::handler_late(), &seen);
         let mut response = answered.unwrap_or_else(late);

@@ -7,6 +7,7 @@ pub use self::error::BodyError;
 pub use self::part::{FileBody, Part};
 
 use crate::account::{Charge, Filling, filling};
+use crate::extract::BODY_BYTES_MAX;
 use crate::panics::guarded;
 use crate::pipe::{Piece, Reader};
 use crate::pool;
@@ -41,10 +42,18 @@ use std::task::{Context, Poll, ready};
 #[derive(Default)]
 pub struct Body {
     kind: Kind,
-    /// More bytes than this are an error for the reader.
-    limit: Option<u64>,
+    limits: BodyLimits,
     /// Bytes read so far.
     read: u64,
+}
+
+/// The limits of a [`Body`], to be given to one that is made of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BodyLimits {
+    /// More bytes than this are an error for the reader.
+    max: Option<u64>,
+    /// They are an error only for a reader that keeps them in memory.
+    is_lifted: bool,
 }
 
 #[derive(Default)]
@@ -66,7 +75,7 @@ type Foreign = Pin<Box<dyn FileBody>>;
 #[derive(Debug, Default)]
 pub struct WholeBody {
     kind: Whole,
-    limit: Option<u64>,
+    limits: BodyLimits,
     read: u64,
 }
 
@@ -100,20 +109,20 @@ impl WholeBody {
 
 impl From<WholeBody> for Body {
     fn from(whole: WholeBody) -> Self {
-        let WholeBody { kind, limit, read } = whole;
+        let WholeBody { kind, limits, read } = whole;
         let kind = match kind {
             Whole::Empty => Kind::Empty,
             Whole::Static(bytes) => Kind::Static(bytes),
             Whole::Bytes(bytes) => Kind::Bytes(bytes),
             Whole::Buffer(buffer) => Kind::Buffer(buffer),
         };
-        Self { kind, limit, read }
+        Self { kind, limits, read }
     }
 }
 
 impl Body {
     const fn of(kind: Kind) -> Self {
-        Self { kind, limit: None, read: 0 }
+        Self { kind, limits: BodyLimits { max: None, is_lifted: false }, read: 0 }
     }
 
     /// A body of no bytes.
@@ -206,7 +215,7 @@ impl Body {
                 return Err(self);
             }
         };
-        Ok(WholeBody { kind, limit: self.limit, read: self.read })
+        Ok(WholeBody { kind, limits: self.limits, read: self.read })
     }
 
     /// Bytes still to come, if known.
@@ -223,19 +232,50 @@ impl Body {
     /// made by the application have none.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
-        self.limit
+        if self.limits.is_lifted { Some(u64::MAX) } else { self.limits.max }
+    }
+
+    /// The limit for reading all of the body into memory: the one in force, or the server's own
+    /// where a handler has lifted that for itself, as mounted services do. For middleware that
+    /// reads bodies: what it keeps is not the handler's affair.
+    #[must_use]
+    pub fn whole_limit(&self) -> u64 {
+        match self.limits.max {
+            Some(limit) => limit,
+            None if self.whole().is_some() => u64::MAX,
+            None => BODY_BYTES_MAX,
+        }
     }
 
     /// Sets the limit in force, in bytes, lower or higher than before. Bytes already read count.
     #[must_use]
-    pub fn limited(mut self, limit: u64) -> Self {
-        self.limit = Some(limit);
+    pub fn limited(self, limit: u64) -> Self {
+        self.with_limits(BodyLimits { max: Some(limit), is_lifted: false })
+    }
+
+    /// Lifts the limit, except for readers of the whole body ([`Body::whole_limit`]).
+    #[must_use]
+    pub(crate) fn lifted(mut self) -> Self {
+        self.limits.is_lifted = self.limits.max.is_some();
+        self
+    }
+
+    /// The limits, for a body that a middleware makes of this one.
+    #[must_use]
+    pub fn limits(&self) -> BodyLimits {
+        self.limits
+    }
+
+    /// Sets the limits of the body that this one was made of. Bytes already read count.
+    #[must_use]
+    pub fn with_limits(mut self, limits: BodyLimits) -> Self {
+        self.limits = limits;
         self
     }
 
     /// The error of reading `more` bytes, if that is too many.
     fn beyond(&self, more: u64) -> Option<BodyError> {
-        let limit = self.limit?;
+        let limit = self.limits.max.filter(|_| !self.limits.is_lifted)?;
         (self.read.saturating_add(more) > limit).then_some(BodyError::TooLarge { limit })
     }
 
@@ -318,7 +358,7 @@ impl Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Part, BodyError>>> {
-        if self.limit.is_none()
+        if self.limits.max.is_none()
             && let Kind::Stream(stream) = &mut self.kind
         {
             return stream.as_mut().poll_part(context);
@@ -362,7 +402,7 @@ impl HttpBody for Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if self.limit.is_some()
+        if self.limits.max.is_some()
             && let Some(error) = self.length().and_then(|length| self.beyond(length))
         {
             *self = Self::empty();
