@@ -71,7 +71,7 @@ const LEFT_ALONE: [&str; 5] = ["range", "if-range", "if-match", "if-unmodified-s
 /// | what is not | `no-store`, `no-cache`, `private`, `Vary: *`, `Set-Cookie` ([`Cache::with_cookies`]), ranges, trailers, content of more than 1 MiB or a stream that takes longer than 5 s; personal responses, unless they say `public` or `s-maxage` |
 /// | which responses are personal | those to requests with `Authorization` or `X-Api-Key`; to a `Cookie` or a client certificate that was read, by an extractor (`Cookies`, `PrivateCookies`, `Session`, `ClientIdentity`, ..), by middleware, by your code through the request's head, or by a mounted tower service or an upstream server, which may read all; to clients that `Authenticate` identified; and those that your code marks by [`Personal::note`](peregrine_web::personal::Personal::note). All but those of upstream servers are sent with `Cache-Control: private` |
 /// | responses to clients without an identity | where one was looked for, they are given only to other clients without one |
-/// | for which requests | GET and HEAD of the same scheme, host, path and query ([`Cache::key`]), with the same values of the fields that `Vary` names. Those with a body, `Range`, `If-Match` or `Upgrade` go to the handler |
+/// | for which requests | GET and HEAD of the same scheme, host, path (as the client sent it, with the prefix of a mount) and query ([`Cache::key`]), which come to the same route, with the same values of the fields that `Vary` names. Guards of routes add theirs to `Vary`; where a closure decides about a route, and does not say by [`varying_by`](peregrine_web::guard::varying_by) what it looks at, nothing is kept. Those with a body, `Range`, `If-Match` or `Upgrade` go to the handler |
 /// | conditions | `If-None-Match` and `If-Modified-Since` are answered from what is kept; the handler does not see them |
 /// | `Age` | says how old the response is |
 /// | single flight | of requests that come together one is worked on, and the others of all workers wait for it, up to 10 s. If its client leaves while others wait, it is worked on nevertheless |
@@ -305,7 +305,7 @@ impl Settings {
         match &self.key {
             Some(key_of) => key.push_str(&key_of(parts)?),
             None => {
-                key.push_str(parts.head.path());
+                key.push_str(parts.head.original_path());
                 if let Some(query) = parts.head.query() {
                     key.push('?');
                     key.push_str(query);
@@ -338,6 +338,7 @@ impl Settings {
         since: Instant,
     ) -> (Response, bool) {
         let status = response.status;
+        asker.head.vary_by_guards(&mut response);
         let (has_credentials, is_personal) = (asker.has_credentials(), asker.is_personal());
         let lifetime =
             lifetime(status, &response.fields, &self.defaults, has_credentials, is_personal);

@@ -69,7 +69,7 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// | cookies and certificates | count as identities too: without a scope, a request with other cookies or another client certificate than the first one's is never given its response, but a 409 |
 /// | clients that are identified otherwise | by a session, or a field of their own that is marked by [`Personal::note`](peregrine_web::personal::Personal::note): without a scope their responses are not kept, the same request again is a 409, and the log says that [`Idempotency::scope`] must be set. So it is with `Set-Cookie` in responses to requests without `Authorization` and `X-Api-Key` |
 /// | the same key while the first request is worked on | 409, with `Retry-After` |
-/// | the same key with another method, host, target, `Content-Type`, `Content-Encoding` or content | 422 |
+/// | the same key with another method, host, target, value of a field that a guard of the route looks at, `Content-Type`, `Content-Encoding` or content | 422 |
 /// | the same request again | the response that the first one got, with `Idempotent-Replayed: true` |
 /// | which outcomes | all, errors and the 500 of a handler, or of its stream, that panicked too, since nobody knows what it had done by then; 401, 408, 425, 429, and 503 with `Retry-After`, say that nothing was done, so the key is free again; [`Idempotency::forget_if`] |
 /// | a client that leaves, and a route's `timeout` | the client is answered 503, if it is there; the handler goes on in a task of the worker, **up to the lease**, and the outcome is kept. Meanwhile it counts as in progress for its route, its client and its worker |

@@ -13,6 +13,7 @@ use peregrine_web::head::Head;
 use peregrine_web::panics::contained;
 use peregrine_web::panics::guarded;
 use peregrine_web::personal::Personal;
+use peregrine_web::selection::Mounted;
 use peregrine_web::{App, Body, BuildError, IntoResponse, Problem, Request, Response};
 use std::convert::Infallible;
 use std::fmt;
@@ -112,6 +113,9 @@ impl LocalService {
         };
         // What it finds is a route of this application, and none of the server whose connection this may be.
         head.keep_route();
+        if let Some(mounted) = parts.extensions.get::<Mounted>() {
+            head.set_mounted(mounted.clone());
+        }
         let target = self.application.find(&mut head, &connection);
         let limit = target.body_limit(self.body_bytes_max);
         let timeout = target.options().timeout;

@@ -121,3 +121,64 @@ fn a_key_of_one_client_of_a_mount_carries_nothing_to_another() {
         assert_eq!(pay("bob").status(), 409, "{kind}");
     }
 }
+
+/// Two applications of ours, mounted in another, with one store.
+fn neighbours(store: &CacheStore) -> TestClient {
+    let one = |name: &'static str| {
+        let changed = || "changed";
+        let app = App::new().with(Cache::new(store.clone()));
+        let app = app.get("/page", move || (FOR_A_MINUTE, name)).post("/page", changed);
+        tower(into_tower(app).expect("it is sound"))
+    };
+    let by_field = || peregrine_web::guard::header("x-version", "2");
+    App::new()
+        .mount("/a", one("a"))
+        .mount("/b", one("b"))
+        .scope("/deep", |scope| scope.mount("/a", one("deep")))
+        .scope("/v", |scope| scope.when(by_field()).mount("/", one("two")))
+        .scope("/v", |scope| scope.mount("/", one("one")))
+        .test()
+}
+
+#[test]
+fn applications_that_share_a_store_keep_their_pages_apart() {
+    let store = CacheStore::new();
+    let client = neighbours(&store);
+    let new = |path: &str| client.get(path).header("x-version", "2").send_now();
+    for age in [None, Some("0")] {
+        for (path, expected) in
+            [("/a/page", "a"), ("/b/page", "b"), ("/deep/a/page", "deep"), ("/v/page", "one")]
+        {
+            let page = client.get(path).send_now();
+            assert_eq!((page.text().as_str(), page.header("age")), (expected, age), "{path}");
+        }
+        assert_eq!(
+            (new("/v/page").text().as_str(), new("/v/page").header("age")),
+            ("two", Some("0"))
+        );
+    }
+    let is_kept = |path: &str| client.get(path).send_now().header("age").is_some();
+    assert_eq!(client.post("/a/page").send_now().status(), 200);
+    assert_eq!((is_kept("/a/page"), is_kept("/b/page")), (false, true));
+    store.invalidate("/b/page");
+    assert_eq!(
+        (is_kept("/a/page"), is_kept("/b/page")),
+        (true, false),
+        "by the path that clients know"
+    );
+    store.invalidate_below("/deep");
+    assert_eq!((is_kept("/deep/a/page"), is_kept("/a/page")), (false, true));
+}
+
+#[test]
+fn applications_that_share_a_store_of_keys_carry_out_each_request_once() {
+    let store = MemoryStore::new();
+    let one = |name: &'static str| {
+        let app = App::new().with(Idempotency::new(store.clone())).post("/pay", move || name);
+        tower(into_tower(app).expect("it is sound"))
+    };
+    let client = App::new().mount("/a", one("a")).mount("/b", one("b")).test();
+    let pay = |path: &str| client.post(path).header("idempotency-key", "\"a\"").send_now();
+    assert_eq!((pay("/a/pay").text(), pay("/a/pay").text()), ("a".to_owned(), "a".to_owned()));
+    assert_eq!(pay("/b/pay").status(), 422, "it is another request");
+}

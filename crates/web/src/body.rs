@@ -1,13 +1,14 @@
 //! Bodies of requests and responses: nothing, bytes, or a stream.
 
 mod error;
+mod limits;
 mod part;
 
 pub use self::error::BodyError;
+pub use self::limits::BodyLimits;
 pub use self::part::{FileBody, Part};
 
 use crate::account::{Charge, Filling, filling};
-use crate::extract::BODY_BYTES_MAX;
 use crate::panics::guarded;
 use crate::pipe::{Piece, Reader};
 use crate::pool;
@@ -45,15 +46,6 @@ pub struct Body {
     limits: BodyLimits,
     /// Bytes read so far.
     read: u64,
-}
-
-/// The limits of a [`Body`], to be given to one that is made of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BodyLimits {
-    /// More bytes than this are an error for the reader.
-    max: Option<u64>,
-    /// They are an error only for a reader that keeps them in memory.
-    is_lifted: bool,
 }
 
 #[derive(Default)]
@@ -122,7 +114,7 @@ impl From<WholeBody> for Body {
 
 impl Body {
     const fn of(kind: Kind) -> Self {
-        Self { kind, limits: BodyLimits { max: None, is_lifted: false }, read: 0 }
+        Self { kind, limits: BodyLimits::NONE, read: 0 }
     }
 
     /// A body of no bytes.
@@ -226,57 +218,6 @@ impl Body {
             Kind::Stream(stream) => hint_of(stream).exact(),
             _ => self.whole().map(|bytes| bytes.len() as u64),
         }
-    }
-
-    /// The limit in force, in bytes. A request's body has one when the server hands it over; bodies
-    /// made by the application have none.
-    #[must_use]
-    pub fn limit(&self) -> Option<u64> {
-        if self.limits.is_lifted { Some(u64::MAX) } else { self.limits.max }
-    }
-
-    /// The limit for reading all of the body into memory: the one in force, or the server's own
-    /// where a handler has lifted that for itself, as mounted services do. For middleware that
-    /// reads bodies: what it keeps is not the handler's affair.
-    #[must_use]
-    pub fn whole_limit(&self) -> u64 {
-        match self.limits.max {
-            Some(limit) => limit,
-            None if self.whole().is_some() => u64::MAX,
-            None => BODY_BYTES_MAX,
-        }
-    }
-
-    /// Sets the limit in force, in bytes, lower or higher than before. Bytes already read count.
-    #[must_use]
-    pub fn limited(self, limit: u64) -> Self {
-        self.with_limits(BodyLimits { max: Some(limit), is_lifted: false })
-    }
-
-    /// Lifts the limit, except for readers of the whole body ([`Body::whole_limit`]).
-    #[must_use]
-    pub(crate) fn lifted(mut self) -> Self {
-        self.limits.is_lifted = self.limits.max.is_some();
-        self
-    }
-
-    /// The limits, for a body that a middleware makes of this one.
-    #[must_use]
-    pub fn limits(&self) -> BodyLimits {
-        self.limits
-    }
-
-    /// Sets the limits of the body that this one was made of. Bytes already read count.
-    #[must_use]
-    pub fn with_limits(mut self, limits: BodyLimits) -> Self {
-        self.limits = limits;
-        self
-    }
-
-    /// The error of reading `more` bytes, if that is too many.
-    fn beyond(&self, more: u64) -> Option<BodyError> {
-        let limit = self.limits.max.filter(|_| !self.limits.is_lifted)?;
-        (self.read.saturating_add(more) > limit).then_some(BodyError::TooLarge { limit })
     }
 
     /// The next piece of data; `None` at the end. Trailers are skipped; to see them, use

@@ -2,6 +2,7 @@
 
 use crate::interim::Interims;
 use crate::personal::IdentityReads;
+use crate::selection::Selection;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use peregrine_proto::{
@@ -46,6 +47,7 @@ struct Block {
     interims: Rc<Interims>,
     /// Shared likewise, so that a mark on any copy is seen wherever the response is stored or sent.
     identity_reads: IdentityReads,
+    selection: Selection,
 }
 
 impl Reuse for Shared {
@@ -57,8 +59,16 @@ impl Reuse for Shared {
     /// is named, so that a new field does not compile until it is cleared here as well.
     fn clean(&mut self) -> bool {
         let Some(block) = Rc::get_mut(&mut self.0) else { return false };
-        let Block { bytes, index, parameters, route, outer_route, interims, identity_reads } =
-            block;
+        let Block {
+            bytes,
+            index,
+            parameters,
+            route,
+            outer_route,
+            interims,
+            identity_reads,
+            selection,
+        } = block;
         bytes.clear();
         index.clear();
         parameters.clear();
@@ -68,6 +78,7 @@ impl Reuse for Shared {
             None => *interims = Rc::default(),
         }
         identity_reads.clear();
+        selection.clear();
         bytes.capacity() <= BLOCK_BYTES_MAX
     }
 }
@@ -112,6 +123,15 @@ impl Head {
     /// The identities that the response to this request depends on.
     pub(crate) fn identity_reads(&self) -> &IdentityReads {
         &self.block().identity_reads
+    }
+
+    /// What the request was matched by.
+    pub(crate) fn selection(&self) -> &Selection {
+        &self.block().selection
+    }
+
+    pub(crate) fn selection_mut(&mut self) -> &mut Selection {
+        &mut self.block_mut().selection
     }
 
     pub(crate) fn set_identity_reads(&mut self, reads: IdentityReads) {
@@ -398,7 +418,9 @@ impl Head {
 
     /// This head is the same request's.
     pub(crate) fn share_outer_route(&mut self, origin: &Self) {
-        self.block_mut().outer_route = origin.block().outer_route;
+        let Block { outer_route, selection, .. } = origin.block();
+        let own = self.block_mut();
+        (own.outer_route, own.selection) = (*outer_route, selection.clone());
     }
 
     /// From here on routes are those of an application that is used as a handler.
@@ -406,6 +428,7 @@ impl Head {
     pub fn keep_route(&mut self) {
         let block = self.block_mut();
         block.outer_route.get_or_insert(block.route);
+        block.selection.enter(block.route);
     }
 
     /// Lets `find` read the path's bytes and write parameters; it returns the route.

@@ -63,6 +63,7 @@ mod route_list;
 pub mod routed;
 mod routing;
 pub mod scope;
+pub mod selection;
 pub mod service;
 pub mod sse;
 pub mod state;

@@ -186,9 +186,10 @@ impl Personal {
     }
 
     /// Says in a response that depends on an identity that it is for one client, unless the handler
-    /// says for whom it is.
+    /// says for whom it is; and by what its route was chosen.
     #[doc(hidden)]
     pub fn finish(head: &Head, response: &mut Response) {
+        head.vary_by_guards(response);
         if head.identity_reads().0.get() & SENT_AS_PRIVATE > 0
             && !response.status.is_informational()
         {

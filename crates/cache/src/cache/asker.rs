@@ -1,5 +1,6 @@
 //! Whose request it is, as far as that matters to what is kept.
 
+use http::Method;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::personal::{IdentitySources, Personal};
 use peregrine_web::{Head, Parts};
@@ -34,6 +35,23 @@ impl<'h> Asker<'h> {
     /// May the answer be about the client?
     pub(crate) fn is_personal(&self) -> bool {
         self.has_credentials() || self.head.peek_field("cookie").is_some()
+    }
+
+    /// The route that answers the request, and for one that was mounted the path that it is known
+    /// by there: what tells apart responses that have the same target.
+    pub(crate) fn place(&self) -> Vec<u8> {
+        let mut place = self.head.route_path().to_be_bytes().to_vec();
+        if self.head.path() != self.head.original_path() {
+            place.extend_from_slice(self.head.path().as_bytes());
+        }
+        place
+    }
+
+    /// RFC 9110 §9.3.2: the answer to HEAD is that to GET without its content, also where HEAD has
+    /// a route of its own. Where guards have a say, nothing tells which route GET would come to.
+    pub(crate) fn is_plain_head(&self) -> bool {
+        let is_guarded = self.head.has_opaque_guards() || !self.head.guard_fields().is_empty();
+        self.head.method() == Method::HEAD && !is_guarded
     }
 
     /// What the request says in the fields of a name, so that nothing else reads the same: a handler may tell apart what looks alike, and an

@@ -49,6 +49,8 @@ pub(crate) struct Entry {
     is_uncompressed: bool,
     /// The fields of a request that it depends on, and their values.
     varies: Vec<(Box<str>, Vec<u8>)>,
+    /// Which of the routes of its target it is from.
+    place: Vec<u8>,
     /// The identities that were looked for. Only requests without any of them are answered by it,
     /// unless it is for all.
     sources: IdentitySources,
@@ -113,6 +115,7 @@ impl Entry {
             content: owned::content(content),
             is_uncompressed: Uncompressed::is_on(response),
             varies,
+            place: asker.place(),
             sources: asker.sources,
             lifetime,
             since,
@@ -128,7 +131,9 @@ impl Entry {
             Audience::Unknown => !is_known,
             Audience::Assumed => !is_known && !asker.is_personal(),
         };
-        is_for_it && self.varies.iter().all(|(name, value)| asker.said(name) == *value)
+        is_for_it
+            && self.is_from(asker)
+            && self.varies.iter().all(|(name, value)| asker.said(name) == *value)
     }
 
     /// The response for this request, which it fits.
@@ -194,9 +199,14 @@ impl Entry {
         self.varies.iter().map(|(name, _)| &**name)
     }
 
+    /// Is it from the route that answers this request?
+    pub(crate) fn is_from(&self, asker: Asker<'_>) -> bool {
+        self.place == asker.place() || asker.is_plain_head()
+    }
+
     /// Is it the answer to the same requests as another?
     pub(crate) fn replaces(&self, other: &Self) -> bool {
-        self.varies == other.varies
+        self.varies == other.varies && self.place == other.place
     }
 
     pub(crate) fn freshness(&self) -> Freshness {
@@ -267,7 +277,7 @@ impl Entry {
     pub(crate) fn held_bytes(&self) -> usize {
         let fields = self.fields.iter().map(|(name, value)| 64 + name.as_str().len() + value.len());
         let varies = self.varies.iter().map(|(name, value)| 64 + name.len() + value.len());
-        256 + self.content.len() + fields.sum::<usize>() + varies.sum::<usize>()
+        256 + self.place.len() + self.content.len() + fields.sum::<usize>() + varies.sum::<usize>()
     }
 }
 

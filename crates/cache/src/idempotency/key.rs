@@ -61,16 +61,28 @@ pub(crate) fn stored_name(scope: &str, key: &str) -> String {
 }
 
 /// The first half is of what must be the same when a request is sent again: method, host, target,
-/// the type and coding of the content, and the content. The second half is of the client's cookies
-/// and of what its connection says of it, where these tell clients apart.
+/// the fields that guards of routes look at, the type and coding of the content, and the content.
+/// The second half is of the client's cookies and of what its connection says of it, where these
+/// tell clients apart.
 pub(crate) fn fingerprint_of(parts: &Parts, content: &[u8], is_by_client: bool) -> Fingerprint {
     let (head, mut hash) = (&parts.head, Sha256::new());
     add(&mut hash, parts.client().host().to_ascii_lowercase().as_bytes());
     add(&mut hash, head.method_name().as_bytes());
+    add(&mut hash, head.original_path().as_bytes());
+    // In an application that another mounted, the path may have been changed on the way.
     add(&mut hash, head.path().as_bytes());
     add(&mut hash, head.query().unwrap_or_default().as_bytes());
     for name in ["content-type", "content-encoding"] {
         add(&mut hash, head.field(name).unwrap_or_default());
+    }
+    // Guards tell routes of one target apart. The number of a route may be another one in the next
+    // version of the program, so it counts only where nothing else is known.
+    for name in &*head.guard_fields() {
+        add(&mut hash, name.as_str().as_bytes());
+        head.peek_fields_named(name.as_str()).for_each(|value| add(&mut hash, value));
+    }
+    if head.has_opaque_guards() {
+        add(&mut hash, &head.route_path().to_be_bytes());
     }
     add(&mut hash, content);
     let mut fingerprint: Fingerprint = hash.finalize().into();
