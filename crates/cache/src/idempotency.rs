@@ -18,10 +18,12 @@ use key::{fingerprint_of, is_same_client, is_same_request, key_of, stored_name};
 use peregrine_web::extract::FromRequest;
 use peregrine_web::in_progress::Counted;
 use peregrine_web::panics::{contained, or_panic};
-use peregrine_web::personal::{IdentitySource, Personal, PersonalWatch};
+use peregrine_web::personal::{IdentitySource, IdentitySources, Personal, PersonalWatch};
 use peregrine_web::{
     Body, Head, IntoResponse, Middleware, Parts, Problem, Request, Response, Service,
 };
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fmt;
 use std::panic::resume_unwind;
 use std::rc::Rc;
@@ -77,7 +79,7 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// | the request's content | is read before the handler runs, up to its limit; around a mounted service, which has no limit of ours, up to the server's |
 /// | a response of more than 256 KiB, or a stream that takes longer than 5 s | is sent, and not kept: the same request again is a 409 that says so |
 /// | how long | a day; [`Idempotency::keep_for`] |
-/// | a store that fails or is full | 503, before the handler runs |
+/// | a store that fails or is full | 503, before the handler runs; what requests without an identity can fill is a part of it ([`IdempotencyStore::begin_anonymous`]). One without an identity has no cookies, credentials and certificate, or is for a route whose handler looks at none of them; where [`Idempotency::scope`] is set, its scope is empty |
 ///
 /// What a middleware further out holds for a request, such as a session, is not there any more for a handler whose client has left; add
 /// `Idempotency` outside of it, and name the user by [`Idempotency::scope`].
@@ -93,6 +95,8 @@ struct Settings<S> {
     keep_for: Duration,
     lease: Duration,
     response_bytes_max: u64,
+    /// The routes whose handlers did not look at who sends a request, when last they were called.
+    open_routes: RefCell<HashSet<u64>>,
 }
 
 type Scope = Box<dyn Fn(&Parts) -> String>;
@@ -111,6 +115,7 @@ impl<S: IdempotencyStore> Idempotency<S> {
             keep_for: KEEP_FOR,
             lease: LEASE,
             response_bytes_max: RESPONSE_BYTES_MAX,
+            open_routes: RefCell::default(),
         }))
     }
 
@@ -227,7 +232,11 @@ impl<S: IdempotencyStore> Settings<S> {
             Err(problem) => return problem.into_response(),
         };
         let fingerprint = fingerprint_of(&parts, &content, self.scope.is_none());
-        let claim = match self.store.begin(&name, &fingerprint, self.lease).await {
+        let begun = match self.is_anonymous(&parts) {
+            true => self.store.begin_anonymous(&name, &fingerprint, self.lease).await,
+            false => self.store.begin(&name, &fingerprint, self.lease).await,
+        };
+        let claim = match begun {
             Ok(Begun::Claimed(claim)) => claim,
             Ok(Begun::InProgress(first) | Begun::Done(first, _))
                 if !is_same_request(&first, &fingerprint) =>
@@ -242,9 +251,11 @@ impl<S: IdempotencyStore> Settings<S> {
             Ok(Begun::Done(_, Outcome::Kept(kept))) => {
                 return kept.to_response().with_header(REPLAYED, HeaderValue::from_static("true"));
             }
+            Err(StoreError::FullFor(time)) => return full(time).into_response(),
             Err(error) => return out_of_reach(&error).into_response(),
         };
         let (head, states) = (parts.head.share(), Rc::clone(parts.states()));
+        let watch = Personal::watch(&parts);
         parts.extensions_mut().insert(Claimed(name.clone()));
         let crowd = self.scope.is_none().then(|| Crowd::of(&parts));
         // Who sends the request again may accept something else.
@@ -258,6 +269,7 @@ impl<S: IdempotencyStore> Settings<S> {
         let kept = or_panic(async {
             // The application's form of a problem is what will be sent.
             let response = states.render(next.call(request).await, &head);
+            self.note_route(&head, &watch);
             self.keep(&name, claim, response, crowd.as_ref()).await
         });
         match kept.await {
@@ -267,6 +279,26 @@ impl<S: IdempotencyStore> Settings<S> {
                 drop(self.keep(&name, claim, states.render(response, &head), None).await);
                 resume_unwind(panic)
             }
+        }
+    }
+
+    /// Does nothing tell whose request it is? One that invents credentials where no handler looks
+    /// at them has no identity either.
+    fn is_anonymous(&self, parts: &Parts) -> bool {
+        if let Some(scope) = &self.scope {
+            return scope(parts).is_empty();
+        }
+        let carries = Personal::carries_identity(parts) || Personal::is_noted(parts);
+        !carries || self.open_routes.borrow().contains(&parts.head.route_path())
+    }
+
+    /// Notes whether the handler of a route looks at who sends the request.
+    fn note_route(&self, head: &Head, watch: &PersonalWatch) {
+        let (route, mut open) = (head.route_path(), self.open_routes.borrow_mut());
+        if watch.sources() == IdentitySources::default() {
+            open.insert(route);
+        } else {
+            open.remove(&route);
         }
     }
 
@@ -401,6 +433,14 @@ fn lost() -> Problem {
 fn another_client() -> Problem {
     let detail = "the request with this Idempotency-Key was carried out for a client with other cookies, or another certificate; use a new key for each operation";
     Problem::new(StatusCode::CONFLICT, "response-not-kept", detail)
+}
+
+fn full(time: Duration) -> Problem {
+    // Rounded up, since a moment too early is in vain.
+    let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+    let detail = "the server keeps as many idempotency keys as it can; send the request again when the time of Retry-After is over";
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "idempotency-store", detail)
+        .with_header(RETRY_AFTER, HeaderValue::from(seconds.max(1)))
 }
 
 fn out_of_reach(error: &StoreError) -> Problem {

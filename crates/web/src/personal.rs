@@ -168,9 +168,16 @@ impl Personal {
     /// private too.
     pub fn served_elsewhere(parts: &Parts) {
         Self::passed_on(parts);
-        if UNSEEN.iter().any(|source| source.is_present(&parts.head, parts.peek_connection())) {
+        if Self::carries_identity(parts) {
             parts.head.identity_reads().mark(SENT_AS_PRIVATE);
         }
+    }
+
+    /// Does the request carry cookies, credentials, or a client certificate, whatever they are
+    /// worth? This is no mark.
+    #[must_use]
+    pub fn carries_identity(parts: &Parts) -> bool {
+        UNSEEN.iter().any(|source| source.is_present(&parts.head, parts.peek_connection()))
     }
 
     /// Is the response marked so far as one that depends on an identity of the request?
