@@ -10,6 +10,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use fetch::like;
 pub use store::{CacheCounts, CacheStore};
 
 use crate::gather::{Gathered, gather};

@@ -112,7 +112,7 @@ fn whole(parts: Parts) -> Request {
 }
 
 /// A request with this head, and with what middleware further out found out.
-pub(super) fn like(parts: &Parts, head: Head) -> Request {
+pub(crate) fn like(parts: &Parts, head: Head) -> Request {
     let (states, connection) = (Rc::clone(parts.states()), Rc::clone(parts.peek_connection()));
     let mut request = Request::new(head, Body::empty(), states, connection);
     *request.parts.extensions_mut() = parts.extensions().clone();
