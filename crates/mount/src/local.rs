@@ -12,7 +12,7 @@ use peregrine_web::extract::BODY_BYTES_MAX;
 use peregrine_web::head::Head;
 use peregrine_web::panics::contained;
 use peregrine_web::panics::guarded;
-use peregrine_web::personal::Personal;
+use peregrine_web::personal::{IdentitySources, Personal};
 use peregrine_web::selection::Mounted;
 use peregrine_web::{App, Body, BuildError, IntoResponse, Problem, Request, Response};
 use std::convert::Infallible;
@@ -131,6 +131,11 @@ impl LocalService {
         let late = || self.application.render(Problem::handler_late(), &seen);
         let mut response = answered.unwrap_or_else(late);
         Personal::finish(&seen, &mut response);
+        // For the server around it, if that is ours.
+        let sources = Personal::watch_head(&seen).sources();
+        if sources != IdentitySources::default() {
+            response.extensions_mut().insert(sources);
+        }
         if let Some(upgrade) = response.take_upgrade() {
             match on_upgrade {
                 Some(ours) => crate::upgrade::follow(ours, upgrade),

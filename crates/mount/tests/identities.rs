@@ -122,6 +122,30 @@ fn a_key_of_one_client_of_a_mount_carries_nothing_to_another() {
     }
 }
 
+#[test]
+fn a_client_that_a_mounted_application_identifies_by_itself_is_told_apart_outside() {
+    let find = async |request: peregrine_web::Request, next: peregrine_web::Next<'_>| {
+        peregrine_web::personal::Personal::note(&request.parts);
+        next.run(request).await
+    };
+    let name = |request: peregrine_web::Request| {
+        (FOR_A_MINUTE, request.header("x-customer").unwrap_or("nobody").to_owned())
+    };
+    let inner = App::new().with(find).get("/page", name).post("/pay", name);
+    let inner = tower(into_tower(inner).expect("it is sound"));
+    let app = App::new().with(Cache::new(CacheStore::new()));
+    let client = app.with(Idempotency::new(MemoryStore::new())).mount("/", inner).test();
+    for customer in ["ali", "bob"] {
+        let page = client.get("/page").header("x-customer", customer).send_now();
+        assert_eq!(page.text(), customer);
+    }
+    let pay = |customer: &str| {
+        let request = client.post("/pay").header("idempotency-key", "\"a\"");
+        request.header("x-customer", customer).send_now().status().as_u16()
+    };
+    assert_eq!((pay("ali"), pay("bob")), (200, 409));
+}
+
 /// Two applications of ours, mounted in another, with one store.
 fn neighbours(store: &CacheStore) -> TestClient {
     let one = |name: &'static str| {

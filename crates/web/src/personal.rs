@@ -189,7 +189,13 @@ impl Personal {
     /// Sees marks that are made later, wherever the request is by then.
     #[must_use]
     pub fn watch(parts: &Parts) -> PersonalWatch {
-        PersonalWatch(parts.head.identity_reads().clone())
+        Self::watch_head(&parts.head)
+    }
+
+    /// As [`Personal::watch`], by the head.
+    #[must_use]
+    pub fn watch_head(head: &Head) -> PersonalWatch {
+        PersonalWatch(head.identity_reads().clone())
     }
 
     /// Says in a response that depends on an identity that it is for one client, unless the handler
@@ -231,6 +237,11 @@ impl PersonalWatch {
     #[must_use]
     pub fn sources(&self) -> IdentitySources {
         IdentitySources(self.0.0.get())
+    }
+
+    /// Marks the response as one that was made elsewhere, with these marks.
+    pub fn mark(&self, sources: IdentitySources) {
+        self.0.mark(sources.0);
     }
 }
 
