@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::StatusCode;
 use http::header::WWW_AUTHENTICATE;
 use peregrine_web::extract::FromRequestParts;
-use peregrine_web::personal::Personal;
+use peregrine_web::personal::{IdentitySource, Personal};
 use peregrine_web::{Head, Parts, Problem};
 use std::borrow::Cow;
 use std::fmt;
@@ -72,6 +72,18 @@ impl Place {
                 Personal::note_credentials(parts);
             }
             Self::Header(_) => Personal::note(parts),
+        }
+    }
+
+    /// Says that a key was looked for here, also where there is none. `Authorization` is marked by
+    /// reading it.
+    fn note_lookup(&self, parts: &Parts) {
+        match self {
+            Self::Header(name) if name.eq_ignore_ascii_case("x-api-key") => {
+                Personal::depends_on(&parts.head, IdentitySource::Credentials);
+            }
+            Self::Header(_) => Personal::note(parts),
+            Self::Behind(_) | Self::Query(_) => {}
         }
     }
 
@@ -169,6 +181,7 @@ impl Credentials for ApiKey {
     const SCHEME: Scheme = Scheme::ApiKey;
 
     fn read(parts: &Parts, place: &Place) -> Result<Option<Self>, &'static str> {
+        place.note_lookup(parts);
         let (first, second): (Option<Cow<'_, [u8]>>, _) = match place {
             Place::Header(name) | Place::Behind(name) => {
                 let mut fields = parts.head.fields_named(name).map(Cow::Borrowed);

@@ -10,6 +10,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use fetch::like;
 pub use store::{CacheCounts, CacheStore};
 
 use crate::gather::{Gathered, gather};
@@ -22,7 +23,6 @@ use http::header::{CONTENT_LOCATION, LOCATION};
 use http::{HeaderName, Method, StatusCode};
 use nested::Outer;
 use peregrine_web::in_progress::Counted;
-use peregrine_web::personal::Personal;
 use peregrine_web::precondition::{Validators, Verdict, not_modified};
 use peregrine_web::{
     Body, Head, IntoResponse, Middleware, Parts, Problem, Request, Response, Service,
@@ -69,9 +69,10 @@ const LEFT_ALONE: [&str; 5] = ["range", "if-range", "if-match", "if-unmodified-s
 /// | what | how |
 /// |---|---|
 /// | what is kept | responses to GET that say for how long: `s-maxage`, `max-age`, `Expires`; others only by [`Cache::ttl`]. Of the statuses 200, 203, 204, 300, 301, 302, 307, 308, 404, 405, 410 and 414 |
-/// | what is not | `no-store`, `no-cache`, `private`, `Vary: *`, `Set-Cookie` ([`Cache::with_cookies`]), ranges, trailers, content of more than 1 MiB or a stream that takes longer than 5 s; answers to clients that have said who they are, unless they say `public`, `s-maxage` or `must-revalidate` |
-/// | who has said so | whoever sent `Authorization` or `X-Api-Key`, was found out by `Authenticate`, or is answered by a handler that took a `Session`, a `CsrfToken`, a `CspNonce`, an `ApiKey` or a `ClientIdentity`; and by code of yours that calls [`Personal::note`](peregrine_web::personal::Personal::note) |
-/// | for which requests | GET and HEAD of the same scheme, host, path and query ([`Cache::key`]), with the same values of the fields that `Vary` names. Those with a body, `Range`, `If-Match` or `Upgrade` go to the handler |
+/// | what is not | `no-store`, `no-cache`, `private`, `Vary: *`, `Set-Cookie` ([`Cache::with_cookies`]), ranges, trailers, content of more than 1 MiB or a stream that takes longer than 5 s; personal responses, unless they say `public` or `s-maxage` |
+/// | which responses are personal | those to requests with `Authorization` or `X-Api-Key`; to a `Cookie` or a client certificate that was read, by an extractor (`Cookies`, `PrivateCookies`, `Session`, `ClientIdentity`, ..), by middleware, by your code through the request's head, or by a mounted tower service or an upstream server, which may read all; to clients that `Authenticate` identified; and those that your code marks by [`Personal::note`](peregrine_web::personal::Personal::note). All but those of upstream servers are sent with `Cache-Control: private` |
+/// | responses to clients without an identity | where one was looked for, they are given only to other clients without one |
+/// | for which requests | GET and HEAD of the same scheme, host, path (as the client sent it, with the prefix of a mount) and query ([`Cache::key`]), which come to the same route, with the same values of the fields that `Vary` names. Guards of routes add theirs to `Vary`; where a closure decides about a route, and does not say by [`varying_by`](peregrine_web::guard::varying_by) what it looks at, nothing is kept. Those with a body, `Range`, `If-Match` or `Upgrade` go to the handler |
 /// | conditions | `If-None-Match` and `If-Modified-Since` are answered from what is kept; the handler does not see them |
 /// | `Age` | says how old the response is |
 /// | single flight | of requests that come together one is worked on, and the others of all workers wait for it, up to 10 s. If its client leaves while others wait, it is worked on nevertheless |
@@ -211,7 +212,12 @@ impl<S: Service + 'static> Service for Cached<S> {
 impl<S: Service + 'static> Cached<S> {
     async fn read(&self, key: String, request: Request) -> Response {
         let (settings, head) = (&self.settings, request.parts.head.share());
-        let asker = Asker { head: &head, is_known: Personal::is_noted(&request.parts) };
+        let connection = Rc::clone(request.parts.peek_connection());
+        let asker = Asker {
+            head: &head,
+            connection: &connection,
+            sources: Asker::of(&request.parts).sources,
+        };
         let asks = Directives::read(head.fields_named("cache-control"));
         let is_other = LEFT_ALONE.iter().any(|name| head.field(name).is_some());
         if is_other || asks.no_store || request.body.length() != Some(0) {
@@ -302,7 +308,7 @@ impl Settings {
         match &self.key {
             Some(key_of) => key.push_str(&key_of(parts)?),
             None => {
-                key.push_str(parts.head.path());
+                key.push_str(parts.head.original_path());
                 if let Some(query) = parts.head.query() {
                     key.push('?');
                     key.push_str(query);
@@ -314,7 +320,7 @@ impl Settings {
 
     fn hit(&self, key: &str, entry: &Entry, head: &Head) -> Response {
         self.store.hit(key, entry.freshness() > Freshness::Fresh);
-        conditional(entry.to_response(), head)
+        conditional(entry.to_response_for(head), head)
     }
 
     /// Waits for what another request fetches; none if that takes too long.
@@ -335,6 +341,7 @@ impl Settings {
         since: Instant,
     ) -> (Response, bool) {
         let status = response.status;
+        asker.head.vary_by_guards(&mut response);
         let (has_credentials, is_personal) = (asker.has_credentials(), asker.is_personal());
         let lifetime =
             lifetime(status, &response.fields, &self.defaults, has_credentials, is_personal);

@@ -1,10 +1,11 @@
 //! Tags of content, and answers to who has it already.
 
+use crate::cache::like;
 use crate::gather::{Gathered, gather};
 use http::header::{CACHE_CONTROL, ETAG};
 use http::{HeaderValue, Method, StatusCode};
 use peregrine_web::precondition::{Validators, Verdict, failed, not_modified};
-use peregrine_web::{Body, IntoResponse, Middleware, Request, Response, Service};
+use peregrine_web::{Body, Head, IntoResponse, Middleware, Request, Response, Service};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
@@ -33,6 +34,7 @@ const BYTES_MAX: u64 = 1024 * 1024;
 /// | which content | what is there whole, and streams of known length, up to 1 MiB ([`Etag::bytes_max`]); never a stream without a length |
 /// | which responses | 200 gets a tag; conditions are kept for all of 2xx; `Cache-Control: no-store` gets none |
 /// | HEAD | the fields are those of the GET, if its content is made, as it is for a route of GET; where there is none, as from a proxy, its length stays and there is no tag |
+/// | ranges | are the handler's to send. A part without a tag, of a handler that knows none, cannot be told from a part of another state: if the client asks by a tag (`If-Range`, `If-None-Match`, `If-Match`) or by a date that is not the part's, the handler is called again without `Range`, and the client gets the whole |
 /// | 304 | has the fields of the response, without what describes the content that is not sent |
 ///
 /// # Beside compression
@@ -123,7 +125,11 @@ impl Middleware for Etag {
             return next.call(request).await;
         }
         let head = request.parts.head.share();
+        let whole = without_range(&request);
         let mut response = next.call(request).await;
+        if let Some(whole) = whole.filter(|_| !is_part_of_known_state(&response, &head)) {
+            response = next.call(whole).await;
+        }
         // RFC 9110 §13.2.1: conditions count only where the answer without them is a success.
         if !response.status.is_success() {
             return response;
@@ -142,6 +148,35 @@ impl Middleware for Etag {
             Verdict::Failed => failed(validators).into_response(),
         }
     }
+}
+
+/// The conditions that may come with `Range`.
+const RANGE_CONDITIONS: [&str; 3] = ["if-range", "if-none-match", "if-match"];
+
+/// The same request for the whole, if it asks for a part on a condition.
+fn without_range(request: &Request) -> Option<Request> {
+    let head = &request.parts.head;
+    let has = |name: &str| head.field(name).is_some();
+    if !has("range") || !RANGE_CONDITIONS.into_iter().any(has) || request.body.length() != Some(0) {
+        return None;
+    }
+    let mut whole = head.share();
+    // RFC 9110 §13.1.5: If-Range means nothing without Range.
+    whole.remove_fields(&["range", "if-range"]);
+    Some(like(&request.parts, whole))
+}
+
+/// If this is a part, did the handler see that it is one of the state that the conditions are
+/// about?
+fn is_part_of_known_state(response: &Response, head: &Head) -> bool {
+    if response.status != StatusCode::PARTIAL_CONTENT {
+        return true;
+    }
+    let validators = Validators::of(&response.fields);
+    // RFC 9110 §13.2.2: If-None-Match and If-Match come before Range, and need the tag of the
+    // whole.
+    let has_tags = RANGE_CONDITIONS[1..].iter().any(|name| head.field(name).is_some());
+    validators.range_holds(head) && (validators.tag.is_some() || !has_tags)
 }
 
 #[cfg(test)]
@@ -289,6 +324,84 @@ mod tests {
             assert_eq!((response.header("etag"), asked.get()), (None, 0), "{path}");
             assert!(response.text().len() >= 50);
         }
+    }
+
+    /// A file of ten bytes that knows ranges and no tags, as that of tower-http's `ServeDir`, in
+    /// versions.
+    fn versions(etag: Etag) -> (TestClient, Rc<Cell<&'static str>>) {
+        let now = Rc::new(Cell::new("aaaaaaaaaa"));
+        let shown = Rc::clone(&now);
+        let serve = move |request: Request| {
+            let content = shown.get();
+            let day = if content.starts_with('a') { "Sun, 06" } else { "Mon, 07" };
+            let modified = format!("{day} Nov 1994 08:49:37 GMT");
+            let dated = [("last-modified", modified.as_str())];
+            match request.header("range") {
+                Some("bytes=5-") => {
+                    let part = [("content-range", "bytes 5-9/10")];
+                    (StatusCode::PARTIAL_CONTENT, dated, part, &content[5..]).into_response()
+                }
+                _ => (dated, content).into_response(),
+            }
+        };
+        let own = |request: Request| {
+            let status = match request.header("range") {
+                Some(_) => StatusCode::PARTIAL_CONTENT,
+                None => StatusCode::OK,
+            };
+            (status, [("etag", "\"own\"")], "bytes")
+        };
+        let app = App::new().with(etag).get("/file", serve).get("/own", own);
+        (app.test(), now)
+    }
+
+    #[test]
+    fn a_download_that_goes_on_has_parts_of_one_version_only() {
+        for etag in [Etag::new(), Etag::new().weak(), Etag::new().bytes_max(5)] {
+            let (client, now) = versions(etag);
+            let resume = |condition: &str| {
+                let request = client.get("/file").header("range", "bytes=5-");
+                let rest = request.header("if-range", condition).send_now();
+                (rest.status().as_u16(), rest.text())
+            };
+            let first = client.get("/file").send_now();
+            let tag = first.header("etag").unwrap_or("\"none\"").to_owned();
+            let date = first.header("last-modified").expect("a date").to_owned();
+            assert_eq!(resume(&date), (206, "aaaaa".to_owned()), "by a date that is the part's");
+            assert_eq!(resume(&tag), (200, "aaaaaaaaaa".to_owned()), "{etag:?}");
+            now.set("bbbbbbbbbb");
+            for condition in [tag.as_str(), date.as_str(), "\"another\"", "W/\"x\"", "nonsense"] {
+                let rest = resume(condition);
+                assert_eq!(rest, (200, "bbbbbbbbbb".to_owned()), "{etag:?}, {condition}");
+            }
+            let plain = client.get("/file").header("range", "bytes=5-").send_now();
+            assert_eq!((plain.status().as_u16(), plain.text().as_str()), (206, "bbbbb"));
+        }
+    }
+
+    #[test]
+    fn conditions_by_tags_come_before_ranges() {
+        let (client, now) = versions(Etag::new());
+        let tag = client.get("/file").send_now().header("etag").expect("a tag").to_owned();
+        let part = |name: &str, value: &str| {
+            client.get("/file").header("range", "bytes=5-").header(name, value).send_now()
+        };
+        assert_eq!(part("if-none-match", &tag).status(), 304);
+        assert_eq!(part("if-match", &tag).text(), "aaaaaaaaaa");
+        now.set("bbbbbbbbbb");
+        assert_eq!(part("if-none-match", &tag).text(), "bbbbbbbbbb");
+        assert_eq!(part("if-match", &tag).status(), 412);
+    }
+
+    #[test]
+    fn a_handler_that_knows_tags_sends_its_parts() {
+        let (client, _) = versions(Etag::new());
+        let part = |name: &str, value: &str| {
+            let request = client.get("/own").header("range", "bytes=0-4").header(name, value);
+            request.send_now().status().as_u16()
+        };
+        assert_eq!((part("if-range", "\"own\""), part("if-match", "\"own\"")), (206, 206));
+        assert_eq!((part("if-none-match", "\"own\""), part("if-range", "\"old\"")), (304, 200));
     }
 
     /// No content, and the length of what a GET would bring, as a proxy answers HEAD.

@@ -14,14 +14,16 @@ use crate::lasting::Lasting;
 use bytes::Bytes;
 use http::header::{RETRY_AFTER, SET_COOKIE};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
-use key::{fingerprint_of, key_of, stored_name};
+use key::{fingerprint_of, is_same_client, is_same_request, key_of, stored_name};
 use peregrine_web::extract::FromRequest;
 use peregrine_web::in_progress::Counted;
 use peregrine_web::panics::{contained, or_panic};
-use peregrine_web::personal::{Personal, PersonalWatch};
+use peregrine_web::personal::{IdentitySource, IdentitySources, Personal, PersonalWatch};
 use peregrine_web::{
     Body, Head, IntoResponse, Middleware, Parts, Problem, Request, Response, Service,
 };
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fmt;
 use std::panic::resume_unwind;
 use std::rc::Rc;
@@ -66,17 +68,18 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// |---|---|
 /// | which requests | POST and PATCH with the field; [`Idempotency::methods`]. Without it a request passes, or is a 400 where [`Idempotency::required`] says so |
 /// | whose key | one client cannot get at what another has kept: keys are of one value of `Authorization` and `X-Api-Key`, or of what [`Idempotency::scope`] says |
-/// | clients that are known by something else | where neither of these says who a client is, since a cookie, a certificate or a field of its own does, nobody is given an answer about another: it is not kept, the same request again is a 409, and the log says that [`Idempotency::scope`] must be set. So it is for answers about clients, as [`Personal`](peregrine_web::personal::Personal) has it (the table of [`Cache`](crate::Cache) names them), and for those with `Set-Cookie` to requests with neither field. What reads a cookie by itself must set the scope, or call [`Personal::note`](peregrine_web::personal::Personal::note) |
+/// | cookies and certificates | count as identities too: without a scope, a request with other cookies or another client certificate than the first one's is never given its response, but a 409 |
+/// | clients that are identified otherwise | by a session, or a field of their own that is marked by [`Personal::note`](peregrine_web::personal::Personal::note): without a scope their responses are not kept, the same request again is a 409, and the log says that [`Idempotency::scope`] must be set. So it is with `Set-Cookie` in responses to requests without `Authorization` and `X-Api-Key` |
 /// | the same key while the first request is worked on | 409, with `Retry-After` |
-/// | the same key with another method, host, target, `Content-Type`, `Content-Encoding` or content | 422 |
+/// | the same key with another method, host, target, value of a field that a guard of the route looks at, `Content-Type`, `Content-Encoding` or content | 422 |
 /// | the same request again | the response that the first one got, with `Idempotent-Replayed: true` |
 /// | which outcomes | all, errors and the 500 of a handler, or of its stream, that panicked too, since nobody knows what it had done by then; 401, 408, 425, 429, and 503 with `Retry-After`, say that nothing was done, so the key is free again; [`Idempotency::forget_if`] |
 /// | a client that leaves, and a route's `timeout` | the client is answered 503, if it is there; the handler goes on in a task of the worker, **up to the lease**, and the outcome is kept. Meanwhile it counts as in progress for its route, its client and its worker |
 /// | codings | the handler does not see `Accept-Encoding`, as who sends the request again may accept something else: `Compression` goes outside of `Idempotency` (is added before it) |
-/// | the request's content | is read before the handler runs, up to its limit |
+/// | the request's content | is read before the handler runs, up to its limit; around a mounted service, which has no limit of ours, up to the server's |
 /// | a response of more than 256 KiB, or a stream that takes longer than 5 s | is sent, and not kept: the same request again is a 409 that says so |
 /// | how long | a day; [`Idempotency::keep_for`] |
-/// | a store that fails or is full | 503, before the handler runs |
+/// | a store that fails or is full | 503, before the handler runs; what requests without an identity can fill is a part of it ([`IdempotencyStore::begin_anonymous`]). One without an identity has no cookies, credentials and certificate, or is for a route whose handler looks at none of them; where [`Idempotency::scope`] is set, its scope is empty |
 ///
 /// What a middleware further out holds for a request, such as a session, is not there any more for a handler whose client has left; add
 /// `Idempotency` outside of it, and name the user by [`Idempotency::scope`].
@@ -92,6 +95,8 @@ struct Settings<S> {
     keep_for: Duration,
     lease: Duration,
     response_bytes_max: u64,
+    /// The routes whose handlers did not look at who sends a request, when last they were called.
+    open_routes: RefCell<HashSet<u64>>,
 }
 
 type Scope = Box<dyn Fn(&Parts) -> String>;
@@ -110,6 +115,7 @@ impl<S: IdempotencyStore> Idempotency<S> {
             keep_for: KEEP_FOR,
             lease: LEASE,
             response_bytes_max: RESPONSE_BYTES_MAX,
+            open_routes: RefCell::default(),
         }))
     }
 
@@ -220,41 +226,50 @@ impl<S: IdempotencyStore> Settings<S> {
             return next.call(request).await;
         }
         let (mut parts, body) = request.into_parts();
-        let limit = body.limit();
+        let limits = body.limits();
         let content = match whole(body, &parts).await {
             Ok(content) => content,
             Err(problem) => return problem.into_response(),
         };
-        let fingerprint = fingerprint_of(&parts, &content);
-        let claim = match self.store.begin(&name, &fingerprint, self.lease).await {
+        let fingerprint = fingerprint_of(&parts, &content, self.scope.is_none());
+        let begun = match self.is_anonymous(&parts) {
+            true => self.store.begin_anonymous(&name, &fingerprint, self.lease).await,
+            false => self.store.begin(&name, &fingerprint, self.lease).await,
+        };
+        let claim = match begun {
             Ok(Begun::Claimed(claim)) => claim,
-            Ok(Begun::InProgress(first) | Begun::Done(first, _)) if first != fingerprint => {
+            Ok(Begun::InProgress(first) | Begun::Done(first, _))
+                if !is_same_request(&first, &fingerprint) =>
+            {
                 return another_request().into_response();
             }
             Ok(Begun::InProgress(_)) => return in_progress().into_response(),
+            Ok(Begun::Done(first, _)) if !is_same_client(&first, &fingerprint) => {
+                return another_client().into_response();
+            }
             Ok(Begun::Done(_, Outcome::Lost)) => return lost().into_response(),
             Ok(Begun::Done(_, Outcome::Kept(kept))) => {
                 return kept.to_response().with_header(REPLAYED, HeaderValue::from_static("true"));
             }
+            Err(StoreError::FullFor(time)) => return full(time).into_response(),
             Err(error) => return out_of_reach(&error).into_response(),
         };
         let (head, states) = (parts.head.share(), Rc::clone(parts.states()));
+        let watch = Personal::watch(&parts);
         parts.extensions_mut().insert(Claimed(name.clone()));
-        let crowd = self.scope.is_none().then(|| Crowd::of(&mut parts));
+        let crowd = self.scope.is_none().then(|| Crowd::of(&parts));
         // Who sends the request again may accept something else.
         if head.field("accept-encoding").is_some() {
             parts.head.remove_fields(&["accept-encoding"]);
             parts.head.add_field("accept-encoding", b"identity");
         }
-        let mut body = Body::from(content);
-        if let Some(limit) = limit {
-            body = body.limited(limit);
-        }
+        let body = Body::from(content).with_limits(limits);
         let request = Request::from_parts(parts, body);
         // The content may be a stream, which panics as handlers do.
         let kept = or_panic(async {
             // The application's form of a problem is what will be sent.
             let response = states.render(next.call(request).await, &head);
+            self.note_route(&head, &watch);
             self.keep(&name, claim, response, crowd.as_ref()).await
         });
         match kept.await {
@@ -264,6 +279,26 @@ impl<S: IdempotencyStore> Settings<S> {
                 drop(self.keep(&name, claim, states.render(response, &head), None).await);
                 resume_unwind(panic)
             }
+        }
+    }
+
+    /// Does nothing tell whose request it is? One that invents credentials where no handler looks
+    /// at them has no identity either.
+    fn is_anonymous(&self, parts: &Parts) -> bool {
+        if let Some(scope) = &self.scope {
+            return scope(parts).is_empty();
+        }
+        let carries = Personal::carries_identity(parts) || Personal::is_noted(parts);
+        !carries || self.open_routes.borrow().contains(&parts.head.route_path())
+    }
+
+    /// Notes whether the handler of a route looks at who sends the request.
+    fn note_route(&self, head: &Head, watch: &PersonalWatch) {
+        let (route, mut open) = (head.route_path(), self.open_routes.borrow_mut());
+        if watch.sources() == IdentitySources::default() {
+            open.insert(route);
+        } else {
+            open.remove(&route);
         }
     }
 
@@ -318,7 +353,7 @@ impl<S: IdempotencyStore> Settings<S> {
 
 /// What the request says of its client, where nothing else was said of scopes.
 fn credentials(head: &Head) -> String {
-    let [token, key] = CREDENTIALS.map(|name| head.field(name).map(String::from_utf8_lossy));
+    let [token, key] = CREDENTIALS.map(|name| head.peek_field(name).map(String::from_utf8_lossy));
     let token = token.unwrap_or_default().into_owned();
     match key {
         // No value has such a character in it.
@@ -334,15 +369,17 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn of(parts: &mut Parts) -> Self {
-        let has_credentials = CREDENTIALS.iter().any(|name| parts.head.field(name).is_some());
+    fn of(parts: &Parts) -> Self {
+        let has_credentials = CREDENTIALS.iter().any(|name| parts.head.peek_field(name).is_some());
         Self { has_credentials, watch: Personal::watch(parts) }
     }
 
-    /// Is the response about one of them?
+    /// Is the response about one of them? Cookies and certificates are in the fingerprint, so they
+    /// tell clients apart.
     fn is_kept_from(&self, response: &Response) -> bool {
         let sets_cookies = response.fields.get(&SET_COOKIE).is_some();
-        self.watch.is_noted_otherwise() || (sets_cookies && !self.has_credentials)
+        let is_identified = self.watch.sources().has(IdentitySource::Other);
+        is_identified || (sets_cookies && !self.has_credentials)
     }
 }
 
@@ -365,7 +402,7 @@ async fn whole(body: Body, parts: &Parts) -> Result<Bytes, Problem> {
         parts.head.share(),
         body,
         Rc::clone(parts.states()),
-        Rc::clone(parts.connection()),
+        Rc::clone(parts.peek_connection()),
     );
     Bytes::from_request(request).await
 }
@@ -391,6 +428,19 @@ fn lost() -> Problem {
     let detail =
         "the request with this Idempotency-Key was carried out, but its response was not kept";
     Problem::new(StatusCode::CONFLICT, "response-not-kept", detail)
+}
+
+fn another_client() -> Problem {
+    let detail = "the request with this Idempotency-Key was carried out for a client with other cookies, or another certificate; use a new key for each operation";
+    Problem::new(StatusCode::CONFLICT, "response-not-kept", detail)
+}
+
+fn full(time: Duration) -> Problem {
+    // Rounded up, since a moment too early is in vain.
+    let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+    let detail = "the server keeps as many idempotency keys as it can; send the request again when the time of Retry-After is over";
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "idempotency-store", detail)
+        .with_header(RETRY_AFTER, HeaderValue::from(seconds.max(1)))
 }
 
 fn out_of_reach(error: &StoreError) -> Problem {

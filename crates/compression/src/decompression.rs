@@ -105,13 +105,10 @@ impl Middleware for Decompression {
         }
         // RFC 9110 §8.4: the codings are listed in the order in which they were applied.
         for coding in codings.into_iter().rev() {
-            let limit = request.body.limit();
+            let limits = request.body.limits();
             let body =
                 Body::new(Decoded::new(std::mem::take(&mut request.body), coding, self.ratio_max));
-            request.body = match limit {
-                Some(limit) => body.limited(limit),
-                None => body,
-            };
+            request.body = body.with_limits(limits);
         }
         next.call(request).await
     }

@@ -112,7 +112,7 @@ impl Entry {
             client: client.ip().filter(|_| client.hops() > 0),
             begun: Instant::now(),
             seen: Seen::new(parts),
-            connection: Rc::clone(parts.connection()),
+            connection: Rc::clone(parts.peek_connection()),
             request_id: request_id::of(parts),
             answered: None,
         }

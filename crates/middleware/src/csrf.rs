@@ -184,18 +184,14 @@ fn is_form(head: &Head) -> bool {
 /// The token in the form that the request's body is. The body is whole afterwards.
 async fn from_form(request: Request) -> Result<(Request, Option<Vec<u8>>), Problem> {
     let (parts, body) = request.into_parts();
-    let limit = body.limit();
+    let limits = body.limits();
     let bytes = body.collect(FORM_BYTES_MAX).await?;
     let name = format!("{}=", token::FORM_FIELD);
     let sent =
         bytes.split(|byte| *byte == b'&').find_map(|pair| pair.strip_prefix(name.as_bytes()));
     let sent = sent.map(<[u8]>::to_vec);
-    let body = Body::buffer(bytes);
-    // Read once more, it is held to the same limit.
-    let body = match limit {
-        Some(limit) => body.limited(limit),
-        None => body,
-    };
+    // Read once more, it is held to the same limits.
+    let body = Body::buffer(bytes).with_limits(limits);
     Ok((Request::from_parts(parts, body), sent))
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Caller {
 impl Caller {
     #[inline]
     pub(crate) fn of(parts: &Parts) -> Self {
-        let connection = parts.connection();
+        let connection = parts.peek_connection();
         if connection.proxies.is_none() {
             return Self { address: connection.peer.tcp(), is_told: false };
         }

@@ -13,6 +13,7 @@ use http::StatusCode;
 use http_body::Body as HttpBody;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::panics::contained;
+use peregrine_web::personal::Personal;
 use peregrine_web::service::Erased;
 use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Service};
 use std::convert::Infallible;
@@ -205,9 +206,10 @@ where
     let (mut parts, body) = request.into_parts();
     // A layer may set a field that the client has named in `Connection`.
     parts.head.drop_nominated();
+    Personal::passed_on(&parts);
     let mut request = parts.head.to_http(SendBody::default());
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
-    facts.tell(parts.connection(), Caller::of(&parts), request.extensions_mut());
+    facts.tell(parts.peek_connection(), Caller::of(&parts), request.extensions_mut());
     let begins = if next.is_some() { Begins::Here(begin) } else { Begins::There(Vec::new()) };
     let home = Origin::keep(parts, next, begins, &mut request);
     *request.body_mut() = SendBody::keep(body, home.passage());

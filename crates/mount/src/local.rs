@@ -12,6 +12,8 @@ use peregrine_web::extract::BODY_BYTES_MAX;
 use peregrine_web::head::Head;
 use peregrine_web::panics::contained;
 use peregrine_web::panics::guarded;
+use peregrine_web::personal::{IdentitySources, Personal};
+use peregrine_web::selection::Mounted;
 use peregrine_web::{App, Body, BuildError, IntoResponse, Problem, Request, Response};
 use std::convert::Infallible;
 use std::fmt;
@@ -113,6 +115,9 @@ impl LocalService {
         head.keep_nominated();
         // What it finds is a route of this application, and none of the server whose connection this may be.
         head.keep_route();
+        if let Some(mounted) = parts.extensions.get::<Mounted>() {
+            head.set_mounted(mounted.clone());
+        }
         let target = self.application.find(&mut head, &connection);
         let limit = target.body_limit(self.body_bytes_max);
         let timeout = target.options().timeout;
@@ -123,9 +128,16 @@ impl LocalService {
         let mut request =
             Request::new(head, body, Rc::clone(self.application.states()), Rc::new(connection));
         *request.parts.extensions_mut() = extensions;
+        let request = target.lift_limit(request);
         let answered = in_time(self.application.call(request), timeout).await;
         let late = || self.application.render(Problem::handler_late(), &seen);
         let mut response = answered.unwrap_or_else(late);
+        Personal::finish(&seen, &mut response);
+        // For the server around it, if that is ours.
+        let sources = Personal::watch_head(&seen).sources();
+        if sources != IdentitySources::default() {
+            response.extensions_mut().insert(sources);
+        }
         if let Some(upgrade) = response.take_upgrade() {
             match on_upgrade {
                 Some(ours) => crate::upgrade::follow(ours, upgrade),

@@ -86,7 +86,7 @@ pub(crate) fn restore(
             rebuilt,
             Body::empty(),
             request.parts.states().clone(),
-            request.parts.connection().clone(),
+            request.parts.peek_connection().clone(),
         );
     }
     request.body = body;
@@ -110,7 +110,7 @@ fn spoiled(reject: Reject) -> Problem {
 
 /// The same request again, without its body. A layer that retries calls more than once.
 fn share(parts: &Parts) -> Request {
-    let (states, connection) = (parts.states().clone(), parts.connection().clone());
+    let (states, connection) = (parts.states().clone(), parts.peek_connection().clone());
     Request::new(parts.head.share(), Body::empty(), states, connection)
 }
 
@@ -130,14 +130,14 @@ fn is_changed(parts: &http::request::Parts, head: &Head) -> bool {
         return true;
     }
     // Fields of one name are together in the map, so its order may differ from the wire's.
-    let mut wire = head.fields();
+    let mut wire = head.peek_fields();
     let is_in_order = parts.headers.iter().all(|(name, value)| {
         wire.next().is_some_and(|(wire_name, wire_value)| {
             let is_name = name.as_str().as_bytes().eq_ignore_ascii_case(wire_name);
             is_name && value.as_bytes() == wire_value
         })
     });
-    !is_in_order && parts.headers != head.to_header_map()
+    !is_in_order && parts.headers != head.peek_header_map()
 }
 
 /// `head` with the route of the request that it was made from. The route is decided, but parameters are

@@ -5,6 +5,7 @@ use http::header::HOST;
 use http::uri::PathAndQuery;
 use peregrine_proto::{Limits, Reject, RequestLine, Scheme, Version};
 use peregrine_web::scope::REST;
+use peregrine_web::selection::Mounted;
 use peregrine_web::{Head, Parts};
 
 /// The target before a mount removed the prefix: in the extensions of requests to a service mounted
@@ -36,6 +37,10 @@ const UNLIMITED: Limits = Limits {
 pub(crate) fn into_http<B>(mut parts: Parts, body: B, is_stripped: bool) -> http::Request<B> {
     let mut request = parts.head.to_http(body);
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
+    if is_stripped || parts.head.is_told_apart() {
+        let (path, routes) = (parts.head.original_path().into(), parts.head.route_path());
+        request.extensions_mut().insert(Mounted { path, routes });
+    }
     if is_stripped && let Some(stripped) = strip(&parts, request.uri()) {
         let original = std::mem::replace(request.uri_mut(), stripped);
         request.extensions_mut().insert(OriginalUri(original));

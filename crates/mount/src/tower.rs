@@ -15,6 +15,7 @@ use hyper::upgrade::OnUpgrade;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::handler::{OnDisconnect, RouteOptions, Signature};
 use peregrine_web::panics::contained;
+use peregrine_web::personal::{Personal, PersonalWatch};
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{App, Body, Handler, IntoResponse, Parts, Problem, Request, Response, Scope};
 use std::convert::Infallible;
@@ -285,7 +286,8 @@ impl<R: Reach> Tower<R> {
             let is_head = parts.head.index().method == peregrine_proto::Method::Head;
             let (upgrade, ticket) = promised.unzip();
             let deadline = Deadline::of(&parts.head);
-            let mut rest = Rest { pump, ticket, is_head, deadline, left: Vec::new() };
+            let (left, watch) = (Vec::new(), Personal::watch(&parts));
+            let mut rest = Rest { pump, ticket, is_head, deadline, left, watch };
             if let Poll::Ready(Ok(())) = polled {
                 let request = self.translated(parts, body, is_stripped, upgrade).0;
                 let call = pin!(self.reach.call(request));
@@ -308,7 +310,8 @@ impl<R: Reach> Tower<R> {
         is_stripped: bool,
         upgrade: Option<OnUpgrade>,
     ) -> (http::Request<SendBody>, Rc<ConnectionInfo>) {
-        let (connection, caller) = (Rc::clone(parts.connection()), Caller::of(&parts));
+        let (connection, caller) = (Rc::clone(parts.peek_connection()), Caller::of(&parts));
+        Personal::served_elsewhere(&parts);
         let mut request = into_http(parts, body, is_stripped);
         self.facts.tell(&connection, caller, request.extensions_mut());
         if let Some(upgrade) = upgrade {
@@ -348,6 +351,7 @@ struct Rest {
     deadline: Option<Box<Deadline>>,
     /// What applications inside the service leave to be done after the response.
     left: Vec<peregrine_web::response::Rest>,
+    watch: PersonalWatch,
 }
 
 impl Rest {
@@ -387,6 +391,10 @@ impl Rest {
     {
         let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let mut response = from_http(response, self.pump.take(), take(&mut self.left), context);
+        // An application of ours may have identified the client by what only it knows.
+        if let Some(sources) = response.extensions().and_then(|all| all.get()) {
+            self.watch.mark(*sources);
+        }
         if self.is_head {
             forget_length(&mut response);
         }

@@ -73,9 +73,9 @@ pub(crate) enum HostChoice {
 pub(crate) fn request(parts: &Parts, telling: Telling, pseudonym: &str) -> HeaderMap {
     let head = &parts.head;
     let nominated = nominated(head.fields_named("connection"));
-    let is_trusted = parts.connection().proxies.is_some();
+    let is_trusted = parts.peek_connection().proxies.is_some();
     let mut fields = HeaderMap::with_capacity(16);
-    for (name, value) in head.fields() {
+    for (name, value) in head.peek_fields() {
         let Ok(name) = HeaderName::from_bytes(name) else { continue };
         let Ok(value) = HeaderValue::from_bytes(value) else { continue };
         let is_ours = who_asks(&name);
@@ -236,7 +236,7 @@ fn passes(name: &HeaderName, telling: Telling) -> bool {
 
 fn tell_who_asks(fields: &mut HeaderMap, parts: &Parts, telling: Telling, is_trusted: bool) {
     let (client, peer) =
-        (parts.client(), parts.connection().peer.tcp().map(|peer| peer.ip().to_canonical()));
+        (parts.client(), parts.peek_connection().peer.tcp().map(|peer| peer.ip().to_canonical()));
     let host = client.host();
     // What trusted proxies said of the client in another form is told in this one.
     let before = |fields: &HeaderMap, name: &HeaderName| {

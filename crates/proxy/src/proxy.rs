@@ -12,6 +12,7 @@ use http::header::{ALLOW, CONTENT_LENGTH, HOST, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use peregrine_web::extract::{FromRequestParts, Interim};
 use peregrine_web::panics::contained;
+use peregrine_web::personal::Personal;
 use peregrine_web::upgrade::OnUpgrade;
 use peregrine_web::{
     Body, BodyError, Head, IntoResponse, Parts, Problem, Request, Response, Service,
@@ -211,6 +212,8 @@ struct Asking<'a> {
 impl Proxy {
     async fn pass(&self, request: Request) -> Result<Response, Problem> {
         let (mut parts, body) = request.into_parts();
+        // The upstream reads whatever says who the client is.
+        Personal::passed_on(&parts);
         let interims = Interims::new(Interim::from_request_parts(&mut parts).await?);
         let method = parts.head.method();
         if matches!(method, Method::CONNECT | Method::TRACE) {

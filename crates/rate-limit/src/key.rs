@@ -104,8 +104,8 @@ impl By {
         Some(match self {
             Self::Client => client(),
             Self::Everybody => Subject::Everybody,
-            Self::Header(name) => parts.head.field(name).map_or_else(client, Subject::Header),
-            Self::Cookie(name) => parts.head.cookie(name).map_or_else(client, Subject::Cookie),
+            Self::Header(name) => parts.head.peek_field(name).map_or_else(client, Subject::Header),
+            Self::Cookie(name) => parts.head.peek_cookie(name).map_or_else(client, Subject::Cookie),
             Self::Function(function) => match function(parts).0 {
                 Kind::Client => client(),
                 Kind::Everybody => Subject::Everybody,

@@ -24,6 +24,7 @@ use peregrine_web::handler::OnDisconnect;
 use peregrine_web::head::Head;
 use peregrine_web::panics;
 use peregrine_web::panics::{contained, discard};
+use peregrine_web::personal::Personal;
 use peregrine_web::problem::WasOverloaded;
 use peregrine_web::response::Rest;
 use peregrine_web::route::readable;
@@ -282,7 +283,10 @@ impl Exchange {
         }
         let outcome = match polled {
             Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(response)) => {
+            Ok(Poll::Ready(mut response)) => {
+                if let Some(head) = &self.head {
+                    Personal::finish(head, &mut response);
+                }
                 // What an extractor had no memory for is refused as what is not begun for want of it.
                 let marks = response.extensions().filter(|_| response.status.is_server_error());
                 if marks.is_some_and(|marks| marks.get::<WasOverloaded>().is_some()) {

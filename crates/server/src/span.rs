@@ -68,7 +68,7 @@ fn watched(touch: impl FnOnce()) {
 /// The span of a request that is traced, by OpenTelemetry's conventions for HTTP servers. What is empty is known
 /// later.
 pub(crate) fn whole(request: &Request, pattern: Option<&str>) -> Span {
-    let (head, connection) = (&request.parts.head, request.parts.connection());
+    let (head, connection) = (&request.parts.head, request.parts.peek_connection());
     let method = head.index().method.name();
     let pattern = pattern.map(readable);
     let name = || {

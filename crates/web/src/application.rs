@@ -391,7 +391,7 @@ impl Application {
     /// limits of routes are.
     pub async fn call(&self, mut request: Request) -> Response {
         request.parts.set_states(self.states());
-        let connection = Rc::clone(request.parts.connection());
+        let connection = Rc::clone(request.parts.peek_connection());
         request.parts.head.keep_route();
         let target = self.find(&mut request.parts.head, &connection);
         crate::service::place_in_stock(&**target.endpoint, request).await
@@ -445,9 +445,12 @@ impl<'a> Target<'a> {
     /// The limit in bytes that the request's body starts with, where the server's own is `server`: the
     /// outermost one. Middleware may set other limits, and `call` sets the route's own inside them. A
     /// body is checked when it is read, so a server need not refuse a larger one.
+    ///
+    /// A handler may lift the server's limit for itself ([`RouteOptions::lifts_body_limit`]);
+    /// `call` does so. It stays in force for middleware that reads the whole body into memory
+    /// ([`Body::whole_limit`](crate::Body::whole_limit)).
     #[must_use]
     pub fn body_limit(&self, server: u64) -> u64 {
-        let server = if self.options.lifts_body_limit { u64::MAX } else { server };
         self.options.body_bytes_max.unwrap_or(server)
     }
 
@@ -462,7 +465,18 @@ impl<'a> Target<'a> {
     /// what it needs of the application, and runs none of it before the first poll.
     #[inline]
     pub fn call(self, slot: FutureSlot, request: Request) -> Held<'static, Response> {
-        Rc::clone(self.endpoint).hold(slot, request)
+        Rc::clone(self.endpoint).hold(slot, self.lift_limit(request))
+    }
+
+    /// The request as a handler with limits of its own takes it.
+    #[doc(hidden)]
+    #[inline]
+    #[must_use]
+    pub fn lift_limit(self, mut request: Request) -> Request {
+        if self.options.lifts_body_limit && self.options.body_bytes_max.is_none() {
+            request.body = request.body.lifted();
+        }
+        request
     }
 }
 

@@ -1,9 +1,11 @@
 //! Bodies of requests and responses: nothing, bytes, or a stream.
 
 mod error;
+mod limits;
 mod part;
 
 pub use self::error::BodyError;
+pub use self::limits::BodyLimits;
 pub use self::part::{FileBody, Part};
 
 use crate::account::{Charge, Filling, filling};
@@ -41,8 +43,7 @@ use std::task::{Context, Poll, ready};
 #[derive(Default)]
 pub struct Body {
     kind: Kind,
-    /// More bytes than this are an error for the reader.
-    limit: Option<u64>,
+    limits: BodyLimits,
     /// Bytes read so far.
     read: u64,
 }
@@ -66,7 +67,7 @@ type Foreign = Pin<Box<dyn FileBody>>;
 #[derive(Debug, Default)]
 pub struct WholeBody {
     kind: Whole,
-    limit: Option<u64>,
+    limits: BodyLimits,
     read: u64,
 }
 
@@ -100,20 +101,20 @@ impl WholeBody {
 
 impl From<WholeBody> for Body {
     fn from(whole: WholeBody) -> Self {
-        let WholeBody { kind, limit, read } = whole;
+        let WholeBody { kind, limits, read } = whole;
         let kind = match kind {
             Whole::Empty => Kind::Empty,
             Whole::Static(bytes) => Kind::Static(bytes),
             Whole::Bytes(bytes) => Kind::Bytes(bytes),
             Whole::Buffer(buffer) => Kind::Buffer(buffer),
         };
-        Self { kind, limit, read }
+        Self { kind, limits, read }
     }
 }
 
 impl Body {
     const fn of(kind: Kind) -> Self {
-        Self { kind, limit: None, read: 0 }
+        Self { kind, limits: BodyLimits::NONE, read: 0 }
     }
 
     /// A body of no bytes.
@@ -206,7 +207,7 @@ impl Body {
                 return Err(self);
             }
         };
-        Ok(WholeBody { kind, limit: self.limit, read: self.read })
+        Ok(WholeBody { kind, limits: self.limits, read: self.read })
     }
 
     /// Bytes still to come, if known.
@@ -217,26 +218,6 @@ impl Body {
             Kind::Stream(stream) => hint_of(stream).exact(),
             _ => self.whole().map(|bytes| bytes.len() as u64),
         }
-    }
-
-    /// The limit in force, in bytes. A request's body has one when the server hands it over; bodies
-    /// made by the application have none.
-    #[must_use]
-    pub fn limit(&self) -> Option<u64> {
-        self.limit
-    }
-
-    /// Sets the limit in force, in bytes, lower or higher than before. Bytes already read count.
-    #[must_use]
-    pub fn limited(mut self, limit: u64) -> Self {
-        self.limit = Some(limit);
-        self
-    }
-
-    /// The error of reading `more` bytes, if that is too many.
-    fn beyond(&self, more: u64) -> Option<BodyError> {
-        let limit = self.limit?;
-        (self.read.saturating_add(more) > limit).then_some(BodyError::TooLarge { limit })
     }
 
     /// The next piece of data; `None` at the end. Trailers are skipped; to see them, use
@@ -318,7 +299,7 @@ impl Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Part, BodyError>>> {
-        if self.limit.is_none()
+        if self.limits.max.is_none()
             && let Kind::Stream(stream) = &mut self.kind
         {
             return stream.as_mut().poll_part(context);
@@ -362,7 +343,7 @@ impl HttpBody for Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if self.limit.is_some()
+        if self.limits.max.is_some()
             && let Some(error) = self.length().and_then(|length| self.beyond(length))
         {
             *self = Self::empty();

@@ -24,7 +24,7 @@
 use crate::client::Client;
 use crate::connection::ConnectionInfo;
 use crate::head::Head;
-use http::Method;
+use http::{HeaderName, Method};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -88,6 +88,15 @@ pub trait Guard {
         Cow::Borrowed("a condition holds")
     }
 
+    /// The fields of requests that it looks at, if all else is method, host, scheme, path and
+    /// query; `None` if nobody knows. By this, responses have `Vary`, and no cache gives one
+    /// route's response for another. Where it is `None`, as for closures, responses of the routes
+    /// that it decides about have `Vary: *` and are never stored: [`varying_by`] says it for a
+    /// closure.
+    fn fields(&self) -> Option<&[HeaderName]> {
+        None
+    }
+
     /// What it accepts, in a form in which guards that accept the same are equal; `None` if nobody knows. By this a
     /// route that no request comes to, since another one before it takes them all, is an error at start.
     fn identity(&self) -> Option<Cow<'_, str>> {
@@ -106,6 +115,7 @@ struct Told<F> {
     accepts: F,
     name: String,
     identity: Option<String>,
+    fields: Option<Vec<HeaderName>>,
 }
 
 impl<F: Fn(&Asked<'_>) -> bool> Guard for Told<F> {
@@ -115,6 +125,10 @@ impl<F: Fn(&Asked<'_>) -> bool> Guard for Told<F> {
 
     fn name(&self) -> Cow<'_, str> {
         Cow::Borrowed(&self.name)
+    }
+
+    fn fields(&self) -> Option<&[HeaderName]> {
+        self.fields.as_deref()
     }
 
     fn identity(&self) -> Option<Cow<'_, str>> {
@@ -133,7 +147,57 @@ fn told(
     identity: Option<String>,
     accepts: impl Fn(&Asked<'_>) -> bool,
 ) -> impl Guard + fmt::Debug {
-    Told { accepts, name, identity }
+    reading(Some(Vec::new()), name, identity, accepts)
+}
+
+/// A guard that looks at these fields as well.
+fn reading(
+    fields: Option<Vec<HeaderName>>,
+    name: String,
+    identity: Option<String>,
+    accepts: impl Fn(&Asked<'_>) -> bool,
+) -> impl Guard + fmt::Debug {
+    Told { accepts, name, identity, fields }
+}
+
+/// A field of this name; none has a name that is no token.
+fn field(name: &str) -> Option<Vec<HeaderName>> {
+    Some(HeaderName::from_bytes(name.as_bytes()).into_iter().collect())
+}
+
+/// What two guards look at.
+fn fields_of(left: &impl Guard, right: &impl Guard) -> Option<Vec<HeaderName>> {
+    Some([left.fields()?, right.fields()?].concat())
+}
+
+/// The same guard, which says that it looks at these fields, and beside them at nothing but method,
+/// host, scheme, path and query. A closure says nothing about that by itself, so that no cache may
+/// store the responses of its route, and of those that it decides about.
+///
+/// ```
+/// use peregrine::web::guard::{self, Asked};
+/// use peregrine::web::{App, HandlerExt};
+///
+/// let is_new = |asked: &Asked<'_>| asked.head().field_text("x-version").is_some_and(|version| version >= "2");
+/// let client = App::new()
+///     .get("/", (|| "new").when(guard::varying_by(["x-version"], is_new)))
+///     .get("/", || "old")
+///     .test();
+/// assert_eq!(client.get("/").header("x-version", "3").send_now().text(), "new");
+/// assert_eq!(client.get("/").send_now().header("vary"), Some("x-version"));
+/// ```
+///
+/// # Panics
+/// One of them is no name of a field.
+#[track_caller]
+pub fn varying_by<'f>(fields: impl IntoIterator<Item = &'f str>, guard: impl Guard) -> impl Guard {
+    let named = |name: &str| {
+        HeaderName::from_bytes(name.as_bytes())
+            .unwrap_or_else(|_| panic!("{name:?} is not the name of a header field"))
+    };
+    let fields = fields.into_iter().map(named).collect();
+    let (words, identity) = (guard.name().into_owned(), guard.identity().map(Cow::into_owned));
+    reading(Some(fields), words, identity, move |asked| guard.accepts(asked))
 }
 
 /// A guard by its kind and what it was made of: quoted, so that no two run into each other.
@@ -188,7 +252,7 @@ pub fn header(name: impl Into<String>, value: impl Into<String>) -> impl Guard +
     let (name, value) = (name.into(), value.into());
     let words = format!("the field {name} is {value}");
     let identity = by("header", (name.to_ascii_lowercase(), &value));
-    told(words, identity, move |asked| {
+    reading(field(&name), words, identity, move |asked| {
         asked.head().fields_named(&name).any(|one| one == value.as_bytes())
     })
 }
@@ -198,7 +262,7 @@ pub fn has_header(name: impl Into<String>) -> impl Guard + fmt::Debug {
     let name = name.into();
     let words = format!("there is a field {name}");
     let identity = by("has_header", name.to_ascii_lowercase());
-    told(words, identity, move |asked| asked.head().field(&name).is_some())
+    reading(field(&name), words, identity, move |asked| asked.head().field(&name).is_some())
 }
 
 /// Requests whose query has this name with this value, both percent-decoded. Of several one is enough.
@@ -253,21 +317,26 @@ pub fn methods(methods: impl Into<Vec<Method>>) -> impl Guard + fmt::Debug {
 /// Requests that `guard` does not accept.
 pub fn not(guard: impl Guard) -> impl Guard {
     let identity = guard.identity().and_then(|one| by("not", one));
-    told(format!("not ({})", guard.name()), identity, move |asked| !guard.accepts(asked))
+    let (words, fields) = (format!("not ({})", guard.name()), guard.fields().map(<[_]>::to_vec));
+    reading(fields, words, identity, move |asked| !guard.accepts(asked))
 }
 
 /// Requests that both accept. To ask for several things of one route, give it one guard after another.
 pub fn both(left: impl Guard, right: impl Guard) -> impl Guard {
     let words = format!("({} and {})", left.name(), right.name());
     let identity = left.identity().zip(right.identity()).and_then(|two| by("both", two));
-    told(words, identity, move |asked| left.accepts(asked) && right.accepts(asked))
+    reading(fields_of(&left, &right), words, identity, move |asked| {
+        left.accepts(asked) && right.accepts(asked)
+    })
 }
 
 /// Requests that one of the two accepts, or both do.
 pub fn either(left: impl Guard, right: impl Guard) -> impl Guard {
     let words = format!("({} or {})", left.name(), right.name());
     let identity = left.identity().zip(right.identity()).and_then(|two| by("either", two));
-    told(words, identity, move |asked| left.accepts(asked) || right.accepts(asked))
+    reading(fields_of(&left, &right), words, identity, move |asked| {
+        left.accepts(asked) || right.accepts(asked)
+    })
 }
 
 #[cfg(test)]

@@ -114,8 +114,9 @@ pub struct RouteOptions {
     /// server, whether it is larger or smaller.
     pub body_bytes_max: Option<u64>,
     /// The server's body limit does not apply here, though limits of middleware do: for handlers with
-    /// limits of their own, such as a mounted service. The default is `false`. It has no effect within
-    /// an application that is used as a handler.
+    /// limits of their own, such as a mounted service. Middleware that reads the whole body into
+    /// memory is still bound by it ([`Body::whole_limit`](crate::Body::whole_limit)). The default
+    /// is `false`. It has no effect within an application that is used as a handler.
     pub lifts_body_limit: bool,
     /// Calls of gRPC are conversations from their head on: the server does not ask the content of such a
     /// request to come at its least rate, though no response has begun. The default is `false`; mounted

@@ -3,6 +3,8 @@
 mod nominated;
 
 use crate::interim::Interims;
+use crate::personal::IdentityReads;
+use crate::selection::Selection;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use peregrine_proto::field::trim;
@@ -46,6 +48,9 @@ struct Block {
     outer_route: Option<Option<u32>>,
     /// Shared by all copies of the head, so that a rewritten one reaches the server too.
     interims: Rc<Interims>,
+    /// Shared likewise, so that a mark on any copy is seen wherever the response is stored or sent.
+    identity_reads: IdentityReads,
+    selection: Selection,
 }
 
 impl Reuse for Shared {
@@ -57,7 +62,16 @@ impl Reuse for Shared {
     /// is named, so that a new field does not compile until it is cleared here as well.
     fn clean(&mut self) -> bool {
         let Some(block) = Rc::get_mut(&mut self.0) else { return false };
-        let Block { bytes, index, parameters, route, outer_route, interims } = block;
+        let Block {
+            bytes,
+            index,
+            parameters,
+            route,
+            outer_route,
+            interims,
+            identity_reads,
+            selection,
+        } = block;
         bytes.clear();
         index.clear();
         parameters.clear();
@@ -66,6 +80,8 @@ impl Reuse for Shared {
             Some(interims) => interims.clear(),
             None => *interims = Rc::default(),
         }
+        identity_reads.clear();
+        selection.clear();
         bytes.capacity() <= BLOCK_BYTES_MAX
     }
 }
@@ -105,6 +121,24 @@ impl Head {
 
     pub(crate) fn set_interims(&mut self, interims: Rc<Interims>) {
         self.block_mut().interims = interims;
+    }
+
+    /// The identities that the response to this request depends on.
+    pub(crate) fn identity_reads(&self) -> &IdentityReads {
+        &self.block().identity_reads
+    }
+
+    /// What the request was matched by.
+    pub(crate) fn selection(&self) -> &Selection {
+        &self.block().selection
+    }
+
+    pub(crate) fn selection_mut(&mut self) -> &mut Selection {
+        &mut self.block_mut().selection
+    }
+
+    pub(crate) fn set_identity_reads(&mut self, reads: IdentityReads) {
+        self.block_mut().identity_reads = reads;
     }
 
     fn block(&self) -> &Block {
@@ -238,9 +272,12 @@ impl Head {
         uri_of(Bytes::copy_from_slice(self.slice(self.index().target)))
     }
 
-    /// The value of the first field called `name`, in any case.
+    /// As [`Head::field`], without the mark: for code on whose result the response does not depend,
+    /// such as logs, and for that which takes care of it, such as caches. Its callers are listed in
+    /// the tests of [`Personal`].
+    #[doc(hidden)]
     #[must_use]
-    pub fn field<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
+    pub fn peek_field<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
         let known = Known::find(name.as_bytes());
         if known != Known::Other {
             return Some(self.slice(self.index().find(known)?));
@@ -267,8 +304,9 @@ impl Head {
         std::str::from_utf8(self.field(name)?).ok()
     }
 
-    /// All values of fields called `name`, in any case, in order.
-    pub fn fields_named<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
+    /// As [`Head::fields_named`], without the mark; see [`Head::peek_field`].
+    #[doc(hidden)]
+    pub fn peek_fields_named<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
         let known = Known::find(name.as_bytes());
         let index = self.index();
         // Of most that is asked for there is none, and the index knows by a bit.
@@ -339,16 +377,11 @@ impl Head {
         true
     }
 
-    /// All fields in order, names as they were sent.
-    pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+    /// As [`Head::fields`], without the mark; see [`Head::peek_field`].
+    #[doc(hidden)]
+    pub fn peek_fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let fields = self.index().fields.iter();
         fields.map(|field| (self.slice(field.name), self.slice(field.value)))
-    }
-
-    /// All fields as a [`HeaderMap`]. Allocates; the other accessors do not.
-    #[must_use]
-    pub fn to_header_map(&self) -> HeaderMap {
-        self.header_map_of(&Bytes::copy_from_slice(self.as_bytes()))
     }
 
     /// The head as the `http` crate represents it, with `body`. The target and all values share one
@@ -368,6 +401,13 @@ impl Head {
         *request.uri_mut() = uri_of(shared.slice(range(self.index().target)));
         *request.headers_mut() = self.header_map_of(&shared);
         request
+    }
+
+    /// As [`Head::to_header_map`], without the mark; see [`Head::peek_field`].
+    #[doc(hidden)]
+    #[must_use]
+    pub fn peek_header_map(&self) -> HeaderMap {
+        self.header_map_of(&Bytes::copy_from_slice(self.as_bytes()))
     }
 
     /// The fields; `shared` is a copy of the head's bytes.
@@ -410,7 +450,9 @@ impl Head {
 
     /// This head is the same request's.
     pub(crate) fn share_outer_route(&mut self, origin: &Self) {
-        self.block_mut().outer_route = origin.block().outer_route;
+        let Block { outer_route, selection, .. } = origin.block();
+        let own = self.block_mut();
+        (own.outer_route, own.selection) = (*outer_route, selection.clone());
     }
 
     /// From here on routes are those of an application that is used as a handler.
@@ -418,6 +460,7 @@ impl Head {
     pub fn keep_route(&mut self) {
         let block = self.block_mut();
         block.outer_route.get_or_insert(block.route);
+        block.selection.enter(block.route);
     }
 
     /// Lets `find` read the path's bytes and write parameters; it returns the route.
@@ -475,7 +518,8 @@ impl fmt::Debug for Head {
         debug.field("method", &self.method_name());
         debug.field("target", &self.text(self.index().target));
         // Values may be secrets: names only.
-        let names: Vec<_> = self.fields().map(|(name, _)| String::from_utf8_lossy(name)).collect();
+        let names: Vec<_> =
+            self.peek_fields().map(|(name, _)| String::from_utf8_lossy(name)).collect();
         debug.field("fields", &names).finish()
     }
 }

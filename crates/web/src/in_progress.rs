@@ -77,7 +77,7 @@ impl Counted {
     /// The request with these parts.
     #[must_use]
     pub fn of(parts: &Parts) -> Self {
-        Self { head: parts.head.share(), connection: Rc::clone(parts.connection()) }
+        Self { head: parts.head.share(), connection: Rc::clone(parts.peek_connection()) }
     }
 
     /// The request is worked on still: it counts, however many there are.

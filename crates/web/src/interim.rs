@@ -159,6 +159,7 @@ impl Head {
     /// is the same request's, and counts as it does.
     pub fn share_interims(&mut self, origin: &Self) {
         self.set_interims(Rc::clone(origin.interims()));
+        self.share_identity_reads(origin);
         self.share_outer_route(origin);
     }
 

@@ -66,6 +66,7 @@ mod route_list;
 pub mod routed;
 mod routing;
 pub mod scope;
+pub mod selection;
 pub mod service;
 pub mod sse;
 pub mod state;

@@ -1,14 +1,23 @@
-//! Whether the answer to a request is about who sent it.
+//! Which responses depend on who the client is.
 
+use crate::connection::ConnectionInfo;
+use crate::head::Head;
 use crate::request::Parts;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use crate::response::Response;
+use http::header::CACHE_CONTROL;
+use http::{HeaderMap, HeaderValue};
+use peregrine_proto::Known;
+use std::cell::Cell;
+use std::rc::Rc;
 
-/// Says that the answer to a request is about its client, who is known by something that caches know nothing of: a session, a key, a
-/// certificate.
+/// Marks responses that depend on who the client is.
 ///
-/// Extractors and middleware that find out who a client is say so by [`Personal::note`], as the ones of this project do. The response
-/// cache keeps such an answer only if it says that it is for all. Code of yours that finds clients by a field of its own does the same:
+/// Every read of an identity in this project marks the request: reading the fields `Cookie` and
+/// `Authorization` through [`Head`](crate::Head) does, and so do extractors and middleware that
+/// identify the client by a session, an API key or a client certificate, and requests with an
+/// identity that are passed to a mounted tower service. Such a response is sent with
+/// `Cache-Control: private`, and `Cache` does not store it, unless the handler says `public` or
+/// `s-maxage`. Code of yours that identifies clients by a field of its own marks the request too:
 ///
 /// ```
 /// use peregrine::prelude::*;
@@ -20,128 +29,305 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 /// async fn find_customer(mut request: Request, next: Next<'_>) -> Response {
 ///     if let Some(name) = request.header("x-customer").map(str::to_owned) {
 ///         request.parts.extensions_mut().insert(Customer(name));
-///         Personal::note(&mut request.parts);
+///         Personal::note(&request.parts);
 ///     }
 ///     next.run(request).await
 /// }
 /// ```
-#[derive(Clone, Debug)]
-pub struct Personal(Kind);
+#[derive(Clone, Copy, Debug)]
+pub enum Personal {}
 
-#[derive(Clone, Debug)]
-enum Kind {
-    /// It was said, in these ways, and nobody asked for it before.
-    Said(u8),
-    /// A cache wants to know.
-    Watched(Arc<AtomicU8>),
+/// Where a request says who its client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IdentitySource {
+    /// The field `Cookie`.
+    Cookie,
+    /// `Authorization`, `X-Api-Key` or the query, by which caches and idempotency keys tell clients
+    /// apart.
+    Credentials,
+    /// The connection: a client certificate, shown to this server or to the proxy before it.
+    Connection,
+    /// Anything else.
+    Other,
 }
 
-/// By what everybody looks at who keeps answers.
-const BY_CREDENTIALS: u8 = 1;
-/// By anything else.
-const OTHERWISE: u8 = 2;
+/// The identities that the response to a request depends on so far. All copies of the request's
+/// head share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct IdentityReads(Rc<Cell<u8>>);
 
-/// Sees whether the answer to a request became about its client, wherever that is found out.
-#[derive(Clone, Debug)]
-pub struct PersonalWatch(Arc<AtomicU8>);
+/// The client was identified by its credentials, wherever these are.
+const IDENTIFIED: u8 = 1 << 4;
+/// The response must not be shared by caches further out.
+const SENT_AS_PRIVATE: u8 = 1 << 5;
+/// The sources that code outside of this project can read without a mark.
+const UNSEEN: [IdentitySource; 3] =
+    [IdentitySource::Cookie, IdentitySource::Credentials, IdentitySource::Connection];
+/// The fields that are [`IdentitySource::Credentials`].
+const CREDENTIALS: [&str; 2] = ["authorization", "x-api-key"];
+/// The sources that are fields of the head.
+const IN_FIELDS: [(IdentitySource, &[&str]); 2] =
+    [(IdentitySource::Cookie, &["cookie"]), (IdentitySource::Credentials, &CREDENTIALS)];
 
-impl Personal {
-    /// Says that the answer to this request is about its client.
-    pub fn note(parts: &mut Parts) {
-        Self::say(parts, OTHERWISE);
-    }
-
-    /// The same of a client that is known by `Authorization`, `X-Api-Key` or the query alone: whoever keeps answers looks at these, and
-    /// tells clients apart by them.
-    pub fn note_credentials(parts: &mut Parts) {
-        Self::say(parts, BY_CREDENTIALS);
-    }
-
-    fn say(parts: &mut Parts, how: u8) {
-        let said = match parts.extensions().get::<Self>() {
-            Some(Self(Kind::Watched(said))) => {
-                said.fetch_or(how, Relaxed);
-                return;
-            }
-            Some(Self(Kind::Said(said))) if said & how == how => return,
-            Some(Self(Kind::Said(said))) => *said,
-            None => 0,
-        };
-        parts.extensions_mut().insert(Self(Kind::Said(said | how)));
-    }
-
-    /// Was it said so far?
-    #[must_use]
-    pub fn is_noted(parts: &Parts) -> bool {
-        match parts.extensions().get::<Self>() {
-            Some(Self(Kind::Watched(said))) => said.load(Relaxed) > 0,
-            Some(Self(Kind::Said(_))) => true,
-            None => false,
+impl IdentitySource {
+    const fn bit(self) -> u8 {
+        match self {
+            Self::Cookie => 1,
+            Self::Credentials => 1 << 1,
+            Self::Connection => 1 << 2,
+            Self::Other => 1 << 3,
         }
     }
 
-    /// What will see it, also if it is said further in.
-    pub fn watch(parts: &mut Parts) -> PersonalWatch {
-        let said = match parts.extensions().get::<Self>() {
-            Some(Self(Kind::Watched(said))) => return PersonalWatch(Arc::clone(said)),
-            Some(Self(Kind::Said(said))) => *said,
-            None => 0,
-        };
-        let said = Arc::new(AtomicU8::new(said));
-        parts.extensions_mut().insert(Self(Kind::Watched(Arc::clone(&said))));
-        PersonalWatch(said)
+    /// Does the request carry an identity there?
+    fn is_present(self, head: &Head, connection: &ConnectionInfo) -> bool {
+        let has = |name| head.peek_field(name).is_some();
+        match self {
+            Self::Cookie => has("cookie"),
+            Self::Credentials => CREDENTIALS.iter().any(|name| has(name)),
+            Self::Connection => identifies_client(connection),
+            Self::Other => false,
+        }
     }
 }
 
-impl PersonalWatch {
-    /// Was it said so far?
-    #[must_use]
-    pub fn is_noted(&self) -> bool {
-        self.0.load(Relaxed) > 0
+/// Does the connection itself say who the client is?
+fn identifies_client(connection: &ConnectionInfo) -> bool {
+    let proxied = connection.proxy.as_ref().and_then(|proxy| proxy.tls.as_ref());
+    connection.client().is_some()
+        || proxied.is_some_and(|tls| tls.has_certificate || tls.common_name.is_some())
+}
+
+impl IdentityReads {
+    fn mark(&self, bits: u8) {
+        self.0.set(self.0.get() | bits);
     }
 
-    /// Was it said so far of a client that is known by something else than `Authorization`, `X-Api-Key` and the query?
+    /// Forgets the marks, unless a watch still holds them.
+    pub(crate) fn clear(&mut self) {
+        match Rc::get_mut(&mut self.0) {
+            Some(bits) => bits.set(0),
+            None => self.0 = Rc::default(),
+        }
+    }
+}
+
+impl Personal {
+    /// Marks the response to this request as dependent on who its client is.
+    pub fn note(parts: &Parts) {
+        Self::depends_on(&parts.head, IdentitySource::Other);
+    }
+
+    /// Marks the response as dependent on `Authorization`, `X-Api-Key` or the query, by which
+    /// caches and idempotency keys tell clients apart.
+    pub fn note_credentials(parts: &Parts) {
+        Self::depends_on(&parts.head, IdentitySource::Credentials);
+        parts.head.identity_reads().mark(IDENTIFIED);
+    }
+
+    /// Marks the response to the request with this head as dependent on an identity: the one
+    /// function behind all others.
+    pub fn depends_on(head: &Head, source: IdentitySource) {
+        head.identity_reads().mark(source.bit() | SENT_AS_PRIVATE);
+    }
+
+    /// Marks the response as dependent on all fields of the request. Most readers of a list of
+    /// fields want others than these: a response is sent as private only where one of them is
+    /// there.
+    pub(crate) fn depends_on_fields(head: &Head) {
+        for (source, names) in IN_FIELDS {
+            match names.iter().any(|name| head.peek_field(name).is_some()) {
+                true => Self::depends_on(head, source),
+                false => head.identity_reads().mark(source.bit()),
+            }
+        }
+    }
+
+    /// Marks the response as dependent on what the connection says of the client. Most readers of a
+    /// connection want an address: a response is sent as private only where the connection does
+    /// identify the client.
+    pub(crate) fn depends_on_connection(head: &Head, connection: &ConnectionInfo) {
+        if identifies_client(connection) {
+            Self::depends_on(head, IdentitySource::Connection);
+        } else {
+            head.identity_reads().mark(IdentitySource::Connection.bit());
+        }
+    }
+
+    /// Marks a request that is passed to code which reads identities without a mark: a tower layer,
+    /// an upstream server. `Cache` then stores its response only for clients without an identity.
+    /// The fields of the response are left as they are.
+    pub fn passed_on(parts: &Parts) {
+        let bits = UNSEEN.iter().fold(0, |bits, source| bits | source.bit());
+        parts.head.identity_reads().mark(bits);
+    }
+
+    /// As [`Personal::passed_on`], for a service that answers the request in place of a handler,
+    /// such as an axum `Router`: where the request carries an identity, the response is sent as
+    /// private too.
+    pub fn served_elsewhere(parts: &Parts) {
+        Self::passed_on(parts);
+        if Self::carries_identity(parts) {
+            parts.head.identity_reads().mark(SENT_AS_PRIVATE);
+        }
+    }
+
+    /// Does the request carry cookies, credentials, or a client certificate, whatever they are
+    /// worth? This is no mark.
     #[must_use]
-    pub fn is_noted_otherwise(&self) -> bool {
-        self.0.load(Relaxed) & OTHERWISE > 0
+    pub fn carries_identity(parts: &Parts) -> bool {
+        UNSEEN.iter().any(|source| source.is_present(&parts.head, parts.peek_connection()))
+    }
+
+    /// Is the response marked so far as one that depends on an identity of the request?
+    #[must_use]
+    pub fn is_noted(parts: &Parts) -> bool {
+        Self::watch(parts).sources().are_noted(&parts.head, parts.peek_connection())
+    }
+
+    /// Sees marks that are made later, wherever the request is by then.
+    #[must_use]
+    pub fn watch(parts: &Parts) -> PersonalWatch {
+        Self::watch_head(&parts.head)
+    }
+
+    /// As [`Personal::watch`], by the head.
+    #[must_use]
+    pub fn watch_head(head: &Head) -> PersonalWatch {
+        PersonalWatch(head.identity_reads().clone())
+    }
+
+    /// Says in a response that depends on an identity that it is for one client, unless the handler
+    /// says for whom it is; and by what its route was chosen.
+    #[doc(hidden)]
+    pub fn finish(head: &Head, response: &mut Response) {
+        head.vary_by_guards(response);
+        if head.identity_reads().0.get() & SENT_AS_PRIVATE > 0
+            && !response.status.is_informational()
+        {
+            send_as_private(response);
+        }
+    }
+}
+
+/// RFC 9111 §5.2.2.7: no shared cache may store a private response. A directive that says who may
+/// store it stays alone.
+#[cold]
+fn send_as_private(response: &mut Response) {
+    let says = |directive: &[u8]| {
+        let name = directive.split(|byte| *byte == b'=').next().unwrap_or_default().trim_ascii();
+        let decided: [&[u8]; 4] = [b"private", b"public", b"no-store", b"s-maxage"];
+        decided.iter().any(|known| name.eq_ignore_ascii_case(known))
+    };
+    let is_decided = response.fields.iter().any(|(name, value)| {
+        *name == CACHE_CONTROL && value.as_bytes().split(|byte| *byte == b',').any(says)
+    });
+    if !is_decided {
+        response.fields.append(CACHE_CONTROL, HeaderValue::from_static("private"));
+    }
+}
+
+/// Sees whether the response to a request depends on who the client is.
+#[derive(Clone, Debug)]
+pub struct PersonalWatch(IdentityReads);
+
+impl PersonalWatch {
+    /// What the response depends on so far.
+    #[must_use]
+    pub fn sources(&self) -> IdentitySources {
+        IdentitySources(self.0.0.get())
+    }
+
+    /// Marks the response as one that was made elsewhere, with these marks.
+    pub fn mark(&self, sources: IdentitySources) {
+        self.0.mark(sources.0);
+    }
+}
+
+/// The identities that a response depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IdentitySources(u8);
+
+impl IdentitySources {
+    /// Is the response to this request one for its client? It is where an identity was found by
+    /// anything else than `Cookie`, `Authorization`, `X-Api-Key` and the connection, or where the
+    /// request carries one that was read.
+    #[must_use]
+    pub fn are_noted(self, head: &Head, connection: &ConnectionInfo) -> bool {
+        self.0 & IDENTIFIED > 0
+            || self.has(IdentitySource::Other)
+            || self.are_carried(head, connection)
+    }
+
+    /// Does a request carry an identity in one of these places, so that the response to a client
+    /// without one is not for it?
+    #[must_use]
+    pub fn are_carried(self, head: &Head, connection: &ConnectionInfo) -> bool {
+        UNSEEN.iter().any(|source| self.has(*source) && source.is_present(head, connection))
+    }
+
+    /// Marks the response to another request as this one was, because it is the same response: for
+    /// caches.
+    pub fn mark(self, head: &Head) {
+        head.identity_reads().mark(self.0);
+    }
+
+    /// Does the response depend on this?
+    #[must_use]
+    pub fn has(self, source: IdentitySource) -> bool {
+        self.0 & source.bit() > 0
+    }
+}
+
+/// Reading fields, with the marks.
+impl Head {
+    /// The value of the first field called `name`, in any case. Reading `Cookie` or `Authorization`
+    /// marks the response as one for this client ([`Personal`]).
+    #[must_use]
+    pub fn field<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
+        self.mark_identity(Known::find(name.as_bytes()));
+        self.peek_field(name)
+    }
+
+    /// All values of fields called `name`, in any case, in order. Reading `Cookie` or
+    /// `Authorization` marks the response as one for this client ([`Personal`]).
+    pub fn fields_named<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
+        self.mark_identity(Known::find(name.as_bytes()));
+        self.peek_fields_named(name)
+    }
+
+    /// All fields in order, names as they were sent. This marks the response as one for this
+    /// client, if the request has a `Cookie` or `Authorization` ([`Personal`]).
+    pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        Personal::depends_on_fields(self);
+        self.peek_fields()
+    }
+
+    /// All fields as a [`HeaderMap`]. Allocates; the other accessors do not. Marks the response as
+    /// [`Head::fields`] does.
+    #[must_use]
+    pub fn to_header_map(&self) -> HeaderMap {
+        Personal::depends_on_fields(self);
+        self.peek_header_map()
+    }
+
+    /// Marks the response as dependent on this field, if that is one by which clients are
+    /// identified.
+    #[inline]
+    fn mark_identity(&self, field: Known) {
+        match field {
+            Known::Cookie => Personal::depends_on(self, IdentitySource::Cookie),
+            Known::Authorization => Personal::depends_on(self, IdentitySource::Credentials),
+            _ => {}
+        }
+    }
+
+    /// This head is the same request's as `origin`.
+    pub(crate) fn share_identity_reads(&mut self, origin: &Self) {
+        self.set_identity_reads(origin.identity_reads().clone());
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::request::Request;
-    use crate::{Body, Head};
-    use std::rc::Rc;
-
-    #[test]
-    fn whoever_says_it_all_that_watch_see_it() {
-        let request = Request::new(Head::take(), Body::empty(), Rc::default(), Rc::default());
-        let mut parts = request.parts;
-        let first = Personal::watch(&mut parts);
-        let second = Personal::watch(&mut parts);
-        assert!(!first.is_noted() && !second.is_noted() && !Personal::is_noted(&parts));
-        Personal::note(&mut parts);
-        assert!(first.is_noted() && second.is_noted() && Personal::is_noted(&parts));
-        parts.extensions_mut().clear();
-        Personal::note(&mut parts);
-        Personal::note(&mut parts);
-        assert!(Personal::is_noted(&parts) && Personal::watch(&mut parts).is_noted());
-    }
-
-    #[test]
-    fn what_clients_are_known_by_is_seen_too() {
-        let request = Request::new(Head::take(), Body::empty(), Rc::default(), Rc::default());
-        let mut parts = request.parts;
-        Personal::note_credentials(&mut parts);
-        assert!(Personal::is_noted(&parts));
-        let watch = Personal::watch(&mut parts);
-        assert!(watch.is_noted() && !watch.is_noted_otherwise());
-        Personal::note(&mut parts);
-        assert!(watch.is_noted_otherwise());
-        parts.extensions_mut().clear();
-        Personal::note_credentials(&mut parts);
-        Personal::note(&mut parts);
-        assert!(Personal::watch(&mut parts).is_noted_otherwise());
-    }
-}
+mod tests;

@@ -4,6 +4,7 @@ use crate::body::Body;
 use crate::client::Client;
 use crate::connection::ConnectionInfo;
 use crate::head::Head;
+use crate::personal::Personal;
 use crate::state::States;
 use http::Extensions;
 use peregrine_router::Values;
@@ -126,9 +127,18 @@ impl Parts {
         self.states = Rc::clone(states);
     }
 
-    /// The connection that the request came on.
+    /// The connection that the request came on. Where the client has shown a certificate, this
+    /// marks the response as one for this client ([`Personal`]).
     #[must_use]
     pub fn connection(&self) -> &Rc<ConnectionInfo> {
+        Personal::depends_on_connection(&self.head, &self.connection);
+        &self.connection
+    }
+
+    /// As [`Parts::connection`], without the mark; see [`Head::peek_field`].
+    #[doc(hidden)]
+    #[must_use]
+    pub fn peek_connection(&self) -> &Rc<ConnectionInfo> {
         &self.connection
     }
 

@@ -218,12 +218,17 @@ impl Fields {
     /// Says that the response depends on the request's field `name` (lower case): adds it to `Vary`,
     /// unless it is there already.
     pub fn vary(&mut self, name: &'static str) {
+        self.vary_by(&HeaderName::from_static(name));
+    }
+
+    /// As [`Fields::vary`], for a name that is not known before.
+    pub(crate) fn vary_by(&mut self, name: &HeaderName) {
         let is_said = |value: &HeaderValue| {
             let mut names = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-            names.any(|said| said == b"*" || said.eq_ignore_ascii_case(name.as_bytes()))
+            names.any(|said| said == b"*" || said.eq_ignore_ascii_case(name.as_str().as_bytes()))
         };
         if !self.iter().any(|(present, value)| *present == VARY && is_said(value)) {
-            self.push((VARY, HeaderValue::from_static(name)));
+            self.push((VARY, HeaderValue::from(name.clone())));
         }
     }
 

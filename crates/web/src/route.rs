@@ -147,6 +147,14 @@ pub(crate) struct Conditions {
 }
 
 impl Conditions {
+    /// As `hold`, and notes what the guards look at, if they have a say.
+    fn hold_and_note(&self, asked: &Asked<'_>, values: &Values<'_, '_>) -> bool {
+        if !self.guards.is_empty() && self.fit(values) {
+            asked.head().note_guards(&self.guards);
+        }
+        self.hold(asked, values)
+    }
+
     fn hold(&self, asked: &Asked<'_>, values: &Values<'_, '_>) -> bool {
         self.fit(values) && self.guards.iter().all(|guard| guard.accepts(asked))
     }
@@ -173,7 +181,8 @@ impl Table {
     pub(crate) fn answers(&self, route: u32, head: &Head, connection: &ConnectionInfo) -> bool {
         let values = self.router.values(head.parameters(), head.path().as_bytes());
         let conditions = self.conditions.get(route as usize);
-        conditions.is_none_or(|conditions| conditions.hold(&Asked::new(head, connection), &values))
+        let asked = Asked::new(head, connection);
+        conditions.is_none_or(|conditions| conditions.hold_and_note(&asked, &values))
     }
 
     /// Finds the route for a path and a method, where routes with conditions count if these hold.
@@ -191,7 +200,7 @@ impl Table {
         let asked = Asked::new(head, connection);
         self.router.find_where(path, method, parameters, |route, values| {
             let conditions = self.conditions.get(route.id() as usize);
-            conditions.is_none_or(|conditions| conditions.hold(&asked, &values))
+            conditions.is_none_or(|conditions| conditions.hold_and_note(&asked, &values))
         })
     }
 

@@ -224,7 +224,7 @@ impl Service for Unrouted {
         }
         // The lookup is repeated here rather than carried through the middleware: it is cheap, and this
         // is the rare path.
-        let (method, connection) = (table.method(head), request.parts.connection());
+        let (method, connection) = (table.method(head), request.parts.peek_connection());
         let found = table.find(head, connection, method, &mut Parameters::default());
         match found {
             Match::MethodMissing { allow } => {

@@ -87,7 +87,7 @@ impl WebSocketUpgrade {
         Ok(Self {
             key,
             head: head.share(),
-            connection: Rc::clone(parts.connection()),
+            connection: Rc::clone(parts.peek_connection()),
             protocol: None,
             limits: Limits::default(),
             times: Times::default(),

@@ -1,7 +1,7 @@
 //! A response that is kept.
 
 use super::asker::Asker;
-use super::policy::Lifetime;
+use super::policy::{Audience, Lifetime};
 use crate::owned;
 use bytes::Bytes;
 use http::header::{
@@ -9,6 +9,7 @@ use http::header::{
     LAST_MODIFIED, PROXY_AUTHENTICATE, TE, TRANSFER_ENCODING, UPGRADE, VARY,
 };
 use http::{HeaderName, HeaderValue, StatusCode};
+use peregrine_web::personal::IdentitySources;
 use peregrine_web::respond::Uncompressed;
 use peregrine_web::response::Fields;
 use peregrine_web::{Body, Head, Response};
@@ -48,6 +49,11 @@ pub(crate) struct Entry {
     is_uncompressed: bool,
     /// The fields of a request that it depends on, and their values.
     varies: Vec<(Box<str>, Vec<u8>)>,
+    /// Which of the routes of its target it is from.
+    place: Vec<u8>,
+    /// The identities that were looked for. Only requests without any of them are answered by it,
+    /// unless it is for all.
+    sources: IdentitySources,
     lifetime: Lifetime,
     since: Instant,
     renewal: Mutex<Renewal>,
@@ -109,6 +115,8 @@ impl Entry {
             content: owned::content(content),
             is_uncompressed: Uncompressed::is_on(response),
             varies,
+            place: asker.place(),
+            sources: asker.sources,
             lifetime,
             since,
             renewal: Mutex::new(Renewal::Beside),
@@ -117,8 +125,23 @@ impl Entry {
 
     /// RFC 9111 §4.1: is it the answer to this request too?
     pub(crate) fn fits(&self, asker: Asker<'_>) -> bool {
-        let is_for_it = !self.lifetime.is_assumed || !asker.is_personal();
-        is_for_it && self.varies.iter().all(|(name, value)| asker.said(name) == *value)
+        let is_known = asker.is_known() || self.sources.are_carried(asker.head, asker.connection);
+        let is_for_it = match self.lifetime.audience {
+            Audience::All => true,
+            Audience::Unknown => !is_known,
+            Audience::Assumed => !is_known && !asker.is_personal(),
+        };
+        is_for_it
+            && self.is_from(asker)
+            && self.varies.iter().all(|(name, value)| asker.said(name) == *value)
+    }
+
+    /// The response for this request, which it fits.
+    pub(crate) fn to_response_for(&self, head: &Head) -> Response {
+        if self.lifetime.audience != Audience::All {
+            self.sources.mark(head);
+        }
+        self.to_response()
     }
 
     /// Can it be told from another state, so that a handler may say that it is good still?
@@ -176,9 +199,14 @@ impl Entry {
         self.varies.iter().map(|(name, _)| &**name)
     }
 
+    /// Is it from the route that answers this request?
+    pub(crate) fn is_from(&self, asker: Asker<'_>) -> bool {
+        self.place == asker.place() || asker.is_plain_head()
+    }
+
     /// Is it the answer to the same requests as another?
     pub(crate) fn replaces(&self, other: &Self) -> bool {
-        self.varies == other.varies
+        self.varies == other.varies && self.place == other.place
     }
 
     pub(crate) fn freshness(&self) -> Freshness {
@@ -249,7 +277,7 @@ impl Entry {
     pub(crate) fn held_bytes(&self) -> usize {
         let fields = self.fields.iter().map(|(name, value)| 64 + name.as_str().len() + value.len());
         let varies = self.varies.iter().map(|(name, value)| 64 + name.len() + value.len());
-        256 + self.content.len() + fields.sum::<usize>() + varies.sum::<usize>()
+        256 + self.place.len() + self.content.len() + fields.sum::<usize>() + varies.sum::<usize>()
     }
 }
 

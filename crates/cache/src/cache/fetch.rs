@@ -37,7 +37,7 @@ impl<S: Service> Fetch<S> {
     pub(super) async fn answer(self, mut parts: Parts) -> Response {
         let Self { settings, service, lead, stale, is_beside } = self;
         let (asked, states) = (parts.head.share(), Rc::clone(parts.states()));
-        let watch = Personal::watch(&mut parts);
+        let (watch, connection) = (Personal::watch(&parts), Rc::clone(parts.peek_connection()));
         let outer = Outer::enter(&mut parts, &settings.store);
         if CONDITIONS.iter().any(|name| asked.field(name).is_some()) {
             parts.head.remove_fields(&CONDITIONS);
@@ -63,14 +63,14 @@ impl<S: Service> Fetch<S> {
             }
             entry.not_renewed(is_beside);
             lead.reuse(&entry);
-            return conditional(entry.to_response(), &asked);
+            return conditional(entry.to_response_for(&asked), &asked);
         }
         let response = answered.unwrap_or_else(|panic| resume_unwind(panic));
         if outer.has_inner() {
             lead.hand_over();
             return conditional(response, &asked);
         }
-        let asker = Asker { head: &asked, is_known: watch.is_noted() };
+        let asker = Asker { head: &asked, connection: &connection, sources: watch.sources() };
         let is_for_one = asker.is_personal() && !is_beside;
         let (response, is_kept) = settings.keep(response, lead, asker, since).await;
         match stale.filter(|_| !is_kept) {
@@ -112,8 +112,8 @@ fn whole(parts: Parts) -> Request {
 }
 
 /// A request with this head, and with what middleware further out found out.
-pub(super) fn like(parts: &Parts, head: Head) -> Request {
-    let (states, connection) = (Rc::clone(parts.states()), Rc::clone(parts.connection()));
+pub(crate) fn like(parts: &Parts, head: Head) -> Request {
+    let (states, connection) = (Rc::clone(parts.states()), Rc::clone(parts.peek_connection()));
     let mut request = Request::new(head, Body::empty(), states, connection);
     *request.parts.extensions_mut() = parts.extensions().clone();
     request

@@ -101,11 +101,24 @@ fn seconds(argument: &[u8]) -> Option<Duration> {
     Some(Duration::from_secs(number.min(SECONDS_MAX)))
 }
 
+/// For which clients a response may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Audience {
+    /// All: the response says `public` or `s-maxage`.
+    All,
+    /// Those that were not identified: the response says how long it is fresh, but not that it is
+    /// for all.
+    Unknown,
+    /// Those that cannot have been identified either: only the cache's settings say that it may be
+    /// kept.
+    Assumed,
+}
+
 /// For how long a response may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lifetime {
-    /// Nobody but the cache's settings said that it may be kept, so it is not for clients that are known.
-    pub(crate) is_assumed: bool,
+    /// By which clients.
+    pub(crate) audience: Audience,
     /// How old it is already.
     pub(crate) age: Duration,
     /// The age until which it is fresh.
@@ -149,8 +162,10 @@ pub(crate) fn lifetime(
     if is_refused || is_unfit || !STATUSES.contains(&status.as_u16()) {
         return None;
     }
-    // RFC 9111 §3.5: the answer to a request with credentials is for others only if it says so by one of these three.
-    let is_for_all = said.public || said.must_revalidate || said.s_maxage.is_some();
+    // RFC 9111 §3.5: the answer to a request with credentials is for others only if it says so.
+    // `must-revalidate` would do as well, but most who say it speak of freshness, not of who may
+    // see the response.
+    let is_for_all = said.public || said.s_maxage.is_some();
     if has_credentials && !is_for_all {
         return None;
     }
@@ -165,8 +180,13 @@ pub(crate) fn lifetime(
         true => Duration::ZERO,
         false => said.unwrap_or(default),
     };
+    let audience = match explicit {
+        _ if is_for_all => Audience::All,
+        Some(_) => Audience::Unknown,
+        None => Audience::Assumed,
+    };
     let lifetime = Lifetime {
-        is_assumed: explicit.is_none(),
+        audience,
         age,
         fresh,
         while_revalidate: stale(said.stale_while_revalidate, defaults.while_revalidate),
@@ -276,7 +296,7 @@ mod tests {
         assert!(kept("max-age=5", false, true), "it says so itself");
         assert!(!kept("max-age=5", true, true));
         assert!(kept("max-age=5, public", true, true) && kept("s-maxage=5", true, true));
-        assert!(kept("max-age=5, must-revalidate", true, true));
+        assert!(!kept("max-age=5, must-revalidate", true, true));
         assert!(!kept("max-age=5, proxy-revalidate", true, true));
         assert!(kept("x", false, false) && !kept("x", false, true), "nobody said anything");
     }

@@ -112,7 +112,7 @@ impl CacheStore {
     }
 
     /// Forgets what is kept for a path, whatever host and query it was asked for with. What is being fetched for it now is not kept.
-    /// Paths are as they were sent, still percent-encoded.
+    /// Paths are as clients send them, with the prefix of a mount, and still percent-encoded.
     pub fn invalidate(&self, path: &str) {
         self.forget(|key| path_of(key) == path);
     }
@@ -193,6 +193,7 @@ impl CacheStore {
         let place = part.places.get(key);
         let is_alone = place.is_some_and(|place| place.passes(asker));
         let mut variant = vec![depth, u8::from(asker.is_personal())];
+        variant.extend(asker.place());
         if is_alone {
             // It has a flight of its own all the same: what is changed meanwhile is not kept.
             part.tick += 1;
@@ -200,7 +201,8 @@ impl CacheStore {
             variant.extend(part.tick.to_be_bytes());
         } else {
             // Requests that the last response would tell apart do not wait for each other.
-            let last = place.and_then(|place| place.variants.last());
+            let mut variants = place.into_iter().flat_map(|place| place.variants.iter().rev());
+            let last = variants.find(|last| last.is_from(asker));
             variant.push(0);
             for name in last.into_iter().flat_map(|last| last.names()) {
                 variant.extend(asker.said(name));

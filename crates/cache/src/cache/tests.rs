@@ -1,4 +1,6 @@
+mod identities;
 mod refreshing;
+mod routes;
 mod sharing;
 mod validation;
 

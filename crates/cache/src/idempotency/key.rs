@@ -60,17 +60,58 @@ pub(crate) fn stored_name(scope: &str, key: &str) -> String {
     name
 }
 
-/// What must be the same when a request is sent again: method, host, target, the type and coding of the content, and the content.
-pub(crate) fn fingerprint_of(parts: &Parts, content: &[u8]) -> Fingerprint {
+/// The first half is of what must be the same when a request is sent again: method, host, target,
+/// the fields that guards of routes look at, the type and coding of the content, and the content.
+/// The second half is of the client's cookies and of what its connection says of it, where these
+/// tell clients apart.
+pub(crate) fn fingerprint_of(parts: &Parts, content: &[u8], is_by_client: bool) -> Fingerprint {
     let (head, mut hash) = (&parts.head, Sha256::new());
     add(&mut hash, parts.client().host().to_ascii_lowercase().as_bytes());
     add(&mut hash, head.method_name().as_bytes());
+    add(&mut hash, head.original_path().as_bytes());
+    // In an application that another mounted, the path may have been changed on the way.
     add(&mut hash, head.path().as_bytes());
     add(&mut hash, head.query().unwrap_or_default().as_bytes());
     for name in ["content-type", "content-encoding"] {
         add(&mut hash, head.field(name).unwrap_or_default());
     }
+    // Guards tell routes of one target apart. The number of a route may be another one in the next
+    // version of the program, so it counts only where nothing else is known.
+    for name in &*head.guard_fields() {
+        add(&mut hash, name.as_str().as_bytes());
+        head.peek_fields_named(name.as_str()).for_each(|value| add(&mut hash, value));
+    }
+    if head.has_opaque_guards() {
+        add(&mut hash, &head.route_path().to_be_bytes());
+    }
     add(&mut hash, content);
+    let mut fingerprint: Fingerprint = hash.finalize().into();
+    let client = if is_by_client { client_of(parts) } else { Fingerprint::default() };
+    fingerprint[HALF..].copy_from_slice(&client[HALF..]);
+    fingerprint
+}
+
+/// 128 bits are enough that no two requests, and no two clients, meet.
+const HALF: usize = size_of::<Fingerprint>() / 2;
+
+pub(crate) fn is_same_request(first: &Fingerprint, second: &Fingerprint) -> bool {
+    first[..HALF] == second[..HALF]
+}
+
+pub(crate) fn is_same_client(first: &Fingerprint, second: &Fingerprint) -> bool {
+    first[HALF..] == second[HALF..]
+}
+
+/// Whatever identifies the client beside its credentials, by which keys are told apart already.
+fn client_of(parts: &Parts) -> Fingerprint {
+    let (connection, mut hash) = (parts.peek_connection(), Sha256::new());
+    // RFC 9113 §8.2.3: HTTP/2 may split the field, which joined is the same again.
+    let cookies: Vec<_> = parts.head.peek_fields_named("cookie").collect();
+    add(&mut hash, &cookies.join(&b"; "[..]));
+    let certificate = connection.client().map(|client| client.fingerprint);
+    add(&mut hash, certificate.as_ref().map_or(&[], |fingerprint| &fingerprint[..]));
+    let proxied = connection.proxy.as_ref().and_then(|proxy| proxy.tls.as_ref());
+    add(&mut hash, proxied.and_then(|tls| tls.common_name.as_deref()).unwrap_or("").as_bytes());
     hash.finalize().into()
 }
 

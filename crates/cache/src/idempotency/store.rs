@@ -9,7 +9,8 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// The fingerprint of a request: SHA-256 of what may not change when it is sent again.
+/// The fingerprint of a request: 128 bits of what may not change when it is sent again, then 128
+/// bits of its client.
 pub type Fingerprint = [u8; 32];
 
 /// Keeps what became of requests, for [`Idempotency`](super::Idempotency). [`MemoryStore`](super::MemoryStore) is one; a data base that
@@ -28,6 +29,21 @@ pub trait IdempotencyStore {
         fingerprint: &Fingerprint,
         lease: Duration,
     ) -> impl Future<Output = Result<Begun, StoreError>>;
+
+    /// As `begin`, for a request that carries no identity. Every client can send any number of
+    /// these, so a store that can be filled gives them a share of its room only. The default is
+    /// `begin`.
+    ///
+    /// # Errors
+    /// As with `begin`.
+    fn begin_anonymous(
+        &self,
+        key: &str,
+        fingerprint: &Fingerprint,
+        lease: Duration,
+    ) -> impl Future<Output = Result<Begun, StoreError>> {
+        self.begin(key, fingerprint, lease)
+    }
 
     /// Keeps what became of the request that has this claim, for so long. A claim that has run out changes nothing.
     ///
@@ -174,6 +190,9 @@ fn text<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
 pub enum StoreError {
     /// It has no room for another key. Keys run out with time.
     Full,
+    /// It has no room for another key before this time is over, when one ends. The store logs this
+    /// itself.
+    FullFor(Duration),
     /// It could not be reached, or failed.
     Failed(Box<dyn Error + Send + Sync>),
 }
@@ -181,7 +200,7 @@ pub enum StoreError {
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full => f.write_str(
+            Self::Full | Self::FullFor(_) => f.write_str(
                 "the store of idempotency keys is full: give it more room, or keep outcomes for a shorter time",
             ),
             Self::Failed(error) => write!(f, "the store of idempotency keys failed: {error}"),
@@ -192,7 +211,7 @@ impl fmt::Display for StoreError {
 impl Error for StoreError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Full => None,
+            Self::Full | Self::FullFor(_) => None,
             Self::Failed(error) => Some(&**error),
         }
     }

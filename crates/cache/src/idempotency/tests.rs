@@ -1,3 +1,5 @@
+mod full;
+
 use super::*;
 use http_body::Frame;
 use peregrine_web::test::{TestClient, TestResponse};
@@ -216,35 +218,6 @@ fn a_body_over_its_limit_takes_no_key() {
     assert_eq!(long.send_now().status(), 413);
     assert_eq!(post(&client, "\"a\"", "falcon").status(), 201);
     assert_eq!(counts.get(), (1, 1));
-}
-
-#[test]
-fn keys_run_out_and_a_full_store_refuses_new_ones() {
-    run(async {
-        let store = MemoryStore::new().bytes_max(2500);
-        let (client, counts) = app(Idempotency::new(store.clone()).keep_for(10 * SECOND));
-        let send = |key: &str, body: &'static str| {
-            client.post("/orders").header("idempotency-key", key).body(body).send()
-        };
-        let mut kept = 0;
-        while send(&format!("\"{kept}\""), "falcon").await.status() == 201 {
-            kept += 1;
-        }
-        assert!((3..8).contains(&kept), "{kept} {store:?}");
-        assert_eq!(
-            (counts.get().0, send("\"new\"", "falcon").await.status().as_u16()),
-            (kept, 503)
-        );
-        assert_eq!(send("\"0\"", "falcon").await.text(), "order 1: falcon", "what is known stays");
-        sleep(11 * SECOND).await;
-        assert_eq!(send("\"0\"", "falcon").await.text(), format!("order {}: falcon", kept + 1));
-        assert!(format!("{store:?}").contains("keys: 1"), "{store:?}");
-        // What does not fit is known to be done.
-        assert_eq!(send("\"long\"", "long").await.text().len(), 1000);
-        let many = send("\"more\"", "long").await;
-        assert_eq!(many.text().len(), 1000);
-        assert_eq!(send("\"more\"", "long").await.status(), 409);
-    });
 }
 
 #[test]

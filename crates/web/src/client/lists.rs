@@ -18,8 +18,8 @@ pub(super) fn nth_entry<'r>(head: &'r Head, name: &'r str, number: usize) -> Opt
 fn lines<'r>(head: &'r Head, name: &'r str) -> impl Iterator<Item = &'r [u8]> {
     let is_named = move |field: &(&[u8], &[u8])| field.0.eq_ignore_ascii_case(name.as_bytes());
     // Each is found once, so there is no list of them.
-    let count = head.fields().filter(is_named).count();
-    (0..count).rev().filter_map(move |at| Some(head.fields().filter(is_named).nth(at)?.1))
+    let count = head.peek_fields().filter(is_named).count();
+    (0..count).rev().filter_map(move |at| Some(head.peek_fields().filter(is_named).nth(at)?.1))
 }
 
 /// An address of `X-Forwarded-For`: alone, or with a port, as some proxies write it.

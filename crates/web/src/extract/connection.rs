@@ -27,7 +27,7 @@ pub struct PeerAddress(pub SocketAddr);
 
 impl FromRequestParts for PeerAddress {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        parts.connection().peer.tcp().map(Self).ok_or_else(|| {
+        parts.peek_connection().peer.tcp().map(Self).ok_or_else(|| {
             unfit(
                 "no-peer-address",
                 "the handler needs the peer's address, but the connection is not TCP; it should \
@@ -37,7 +37,7 @@ impl FromRequestParts for PeerAddress {
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        Ok(parts.connection().peer.tcp().map(Self))
+        Ok(parts.peek_connection().peer.tcp().map(Self))
     }
 }
 

@@ -29,11 +29,7 @@ pub(crate) async fn read<T>(body: Body, use_it: impl FnOnce(&[u8]) -> T) -> Resu
 
 /// The limit for collecting `body`.
 fn limit(body: &Body) -> u64 {
-    match body.limit() {
-        Some(limit) => limit,
-        None if body.as_slice().is_some() => u64::MAX,
-        None => BODY_BYTES_MAX,
-    }
+    body.whole_limit()
 }
 
 /// The whole body, up to its limit ([`BODY_BYTES_MAX`]).

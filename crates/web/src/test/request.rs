@@ -5,6 +5,7 @@ use super::{TestClient, TestResponse, block_on, clock, visits};
 use crate::body::Body;
 use crate::clock::{Clock, within};
 use crate::head::Head;
+use crate::personal::Personal;
 use crate::pipe::{PIPE_BYTES_MAX, Writer, pipe};
 use crate::problem::Problem;
 use crate::request::Request;
@@ -183,7 +184,8 @@ impl TestRequest {
             poll_sender(&mut sender, context);
             let polled = within(&clock, || Pin::new(&mut answer).poll(context));
             interims.extend(said.take_interims(polled.is_ready(), context));
-            if let Poll::Ready(response) = polled {
+            if let Poll::Ready(mut response) = polled {
+                Personal::finish(&said, &mut response);
                 return Poll::Ready(Some(response));
             }
             let Some(limit) = timeout else { return Poll::Pending };

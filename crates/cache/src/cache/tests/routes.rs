@@ -1,0 +1,152 @@
+//! Several routes of one target: none is answered with the response of another.
+
+use super::*;
+use crate::{Idempotency, MemoryStore};
+use peregrine_web::guard::{self, Asked, Guard};
+
+const FOR_A_MINUTE: [(&str, &str); 1] = [("cache-control", "max-age=60")];
+
+fn is_two(asked: &Asked<'_>) -> bool {
+    asked.head().field("x-version") == Some(b"2")
+}
+
+/// A route for version 2, guarded, and one for all others.
+fn versions(around: App, guard: impl Guard + 'static) -> TestClient {
+    around.get("/v", (|| (FOR_A_MINUTE, "2")).when(guard)).get("/v", || (FOR_A_MINUTE, "1")).test()
+}
+
+fn cache() -> App {
+    App::new().with(Cache::new(CacheStore::new()))
+}
+
+fn version(client: &TestClient, version: Option<&str>) -> TestResponse {
+    match version {
+        Some(version) => client.get("/v").header("x-version", version).send_now(),
+        None => client.get("/v").send_now(),
+    }
+}
+
+#[test]
+fn a_field_that_a_guard_looks_at_tells_responses_apart() {
+    let either = || guard::either(guard::header("x-version", "2"), guard::secure());
+    let not = || guard::not(guard::not(guard::header("X-Version", "2")));
+    let said = || guard::varying_by(["x-version"], is_two);
+    for (name, client) in [
+        ("header", versions(cache(), guard::header("x-version", "2"))),
+        ("either", versions(cache(), either())),
+        ("not", versions(cache(), not())),
+        ("both", versions(cache(), guard::both(not(), guard::not(guard::secure())))),
+        ("closure", versions(cache(), said())),
+        (
+            "scope",
+            cache()
+                .scope("", |scope| {
+                    scope.when(guard::header("x-version", "2")).get("/v", || (FOR_A_MINUTE, "2"))
+                })
+                .get("/v", || (FOR_A_MINUTE, "1"))
+                .test(),
+        ),
+        (
+            "pattern",
+            cache()
+                .get("/v", (|| (FOR_A_MINUTE, "2")).when(guard::header("x-version", "2")))
+                .get("/{any}", || (FOR_A_MINUTE, "1"))
+                .test(),
+        ),
+        (
+            "application",
+            cache()
+                .subtree(
+                    "/",
+                    App::new()
+                        .get("/v", || (FOR_A_MINUTE, "2"))
+                        .build()
+                        .expect("sound")
+                        .when(said()),
+                )
+                .subtree("/", App::new().get("/v", || (FOR_A_MINUTE, "1")).build().expect("sound"))
+                .test(),
+        ),
+    ] {
+        for first in [Some("2"), None] {
+            drop(version(&client, first));
+            for sent in [Some("2"), None, Some("3"), Some("2"), None] {
+                let expected = if sent == Some("2") { "2" } else { "1" };
+                let response = version(&client, sent);
+                assert_eq!(response.text(), expected, "{name}: {sent:?} after {first:?}");
+                assert_eq!(response.header("vary"), Some("x-version"), "{name}");
+            }
+        }
+        assert!(version(&client, None).header("age").is_some(), "{name}: it is kept");
+    }
+}
+
+#[test]
+fn what_a_closure_decides_about_is_not_kept_unless_it_says_by_what() {
+    let client = versions(cache(), is_two);
+    for sent in [Some("2"), None, Some("2"), None] {
+        let response = version(&client, sent);
+        let expected = if sent.is_some() { "2" } else { "1" };
+        assert_eq!((response.text().as_str(), response.header("vary")), (expected, Some("*")));
+        assert_eq!(response.header("age"), None);
+    }
+    // By its host alone, which is in every key.
+    let by_host = |asked: &Asked<'_>| asked.client().host() == "two.example";
+    let client = versions(cache(), guard::varying_by([], by_host));
+    for _ in 0..2 {
+        for (host, expected) in [("two.example", "2"), ("one.example", "1")] {
+            let response = client.get("/v").header("host", host).send_now();
+            assert_eq!((response.text().as_str(), response.header("vary")), (expected, None));
+        }
+    }
+    assert!(version(&client, None).header("age").is_none(), "another host");
+    assert!(version(&client, None).header("age").is_some());
+}
+
+#[test]
+fn a_key_that_leaves_the_query_out_does_not_mix_routes_that_it_decides_about() {
+    let cache = Cache::new(CacheStore::new()).key(|parts| Some(parts.head.path().to_owned()));
+    let client = versions(App::new().with(cache), guard::query("version", "2"));
+    for _ in 0..2 {
+        assert_eq!(get(&client, "/v?version=2"), "2");
+        assert_eq!(
+            (get(&client, "/v").as_str(), get(&client, "/v?version=3").as_str()),
+            ("1", "1")
+        );
+    }
+}
+
+#[test]
+fn a_change_forgets_the_responses_of_all_routes_of_its_target() {
+    let client = cache()
+        .get("/v", (|| (FOR_A_MINUTE, "2")).when(guard::header("x-version", "2")))
+        .get("/v", || (FOR_A_MINUTE, "1"))
+        .post("/v", || "changed")
+        .test();
+    let ages = || [Some("2"), None].map(|sent| version(&client, sent).header("age").is_some());
+    assert_eq!((ages(), ages()), ([false, false], [true, true]));
+    drop(client.post("/v").send_now());
+    assert_eq!((ages(), ages()), ([false, false], [true, true]));
+}
+
+#[test]
+fn a_key_of_one_route_is_not_answered_by_another() {
+    let opaque = |asked: &Asked<'_>| is_two(asked);
+    for is_opaque in [false, true] {
+        let app = App::new().with(Idempotency::new(MemoryStore::new()));
+        let app = match is_opaque {
+            true => app.post("/v", (|| "2").when(opaque)),
+            false => app.post("/v", (|| "2").when(guard::header("x-version", "2"))),
+        };
+        let client = app.post("/v", || "1").test();
+        let send = |version: Option<&str>| {
+            let request = client.post("/v").header("idempotency-key", "\"a\"");
+            version
+                .into_iter()
+                .fold(request, |all, version| all.header("x-version", version))
+                .send_now()
+        };
+        assert_eq!((send(Some("2")).text(), send(Some("2")).text()), ("2".into(), "2".into()));
+        assert_eq!(send(None).status(), 422, "it is not the same request");
+    }
+}

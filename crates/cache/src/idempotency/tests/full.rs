@@ -1,0 +1,173 @@
+//! A store that is full: who is refused, for how long, and what is still known.
+
+use super::*;
+use peregrine_web::cookies::Cookies;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Metadata, Subscriber, span};
+
+/// `/page` asks for no identity, `/mine` does; each answers with so much content as its body says.
+fn pages(store: &MemoryStore) -> TestClient {
+    let content = |body: String| "x".repeat(body.parse().expect("a number"));
+    let mine = move |cookies: Cookies, body: String| {
+        drop(cookies);
+        content(body)
+    };
+    let once = Idempotency::new(store.clone()).keep_for(100 * SECOND);
+    App::new().with(once).post("/page", content).post("/mine", mine).test()
+}
+
+/// Sends a request with this key, of a client with this cookie.
+fn send(
+    client: &TestClient,
+    path: &str,
+    user: Option<&str>,
+    key: u32,
+    length: usize,
+) -> TestResponse {
+    let request = client.post(path).header("idempotency-key", key.to_string());
+    let request = user.into_iter().fold(request, |all, user| all.header("cookie", user));
+    request.body(length.to_string()).send_now()
+}
+
+fn status(response: &TestResponse) -> u16 {
+    response.status().as_u16()
+}
+
+#[test]
+fn strangers_fill_their_quarter_and_keep_nobody_else_out() {
+    for length in [0, 500, 3000] {
+        let store = MemoryStore::new().bytes_max(40_000);
+        let client = pages(&store);
+        let taken =
+            (0..1000).take_while(|key| status(&send(&client, "/page", None, *key, length)) == 200);
+        let taken = taken.count();
+        assert!((25..=31).contains(&taken), "a quarter of keys: {taken}, {store:?}");
+        for key in 2000..2060 {
+            assert_eq!(status(&send(&client, "/mine", Some("user=ali"), key, 0)), 200, "{key}");
+        }
+        assert_eq!(status(&send(&client, "/page", None, 3000, 0)), 503, "which changes nothing");
+        // What was done is known, with its response or without it.
+        for key in [0, 2000] {
+            let (path, user) = if key == 0 { ("/page", None) } else { ("/mine", Some("user=ali")) };
+            let again = send(&client, path, user, key, if key == 0 { length } else { 0 });
+            let is_known = again.header("idempotent-replayed").is_some() || status(&again) == 409;
+            assert!(is_known, "{key}: {}", again.text());
+        }
+    }
+}
+
+#[test]
+fn who_invents_an_identity_where_none_is_looked_at_has_none() {
+    let store = MemoryStore::new().bytes_max(40_000);
+    let client = pages(&store);
+    let taken = (0..1000).take_while(|key| {
+        let user = format!("user={key}");
+        status(&send(&client, "/page", Some(&user), *key, 0)) == 200
+    });
+    assert!(taken.count() <= 32, "{store:?}");
+    assert_eq!(status(&send(&client, "/mine", Some("user=ali"), 5000, 0)), 200);
+}
+
+#[test]
+fn responses_give_way_to_keys_and_no_key_does() {
+    let store = MemoryStore::new().bytes_max(20_000);
+    let client = pages(&store);
+    let user = Some("user=ali");
+    for key in 0..20 {
+        assert_eq!(status(&send(&client, "/mine", user, key, 2000)), 200, "{key}");
+    }
+    assert_eq!(status(&send(&client, "/mine", user, 0, 2000)), 409, "the oldest response is gone");
+    let last = send(&client, "/mine", user, 19, 2000);
+    assert_eq!((status(&last), last.header("idempotent-replayed")), (200, Some("true")));
+    let taken = (100..1000).take_while(|key| status(&send(&client, "/mine", user, *key, 0)) == 200);
+    assert!((30..60).contains(&taken.count()), "{store:?}");
+    for key in 0..20 {
+        assert_eq!(
+            status(&send(&client, "/mine", user, key, 2000)),
+            409,
+            "no key is forgotten: {key}"
+        );
+    }
+    assert_eq!(status(&send(&client, "/mine", user, 0, 1)), 422);
+}
+
+#[test]
+fn a_client_that_is_refused_is_told_when_there_will_be_room() {
+    run(async {
+        for (path, user) in [("/page", None), ("/mine", Some("user=ali"))] {
+            let store = MemoryStore::new().bytes_max(4_000);
+            let client = pages(&store);
+            let post = |key: u32| {
+                let request = client.post(path).header("idempotency-key", key.to_string());
+                let request =
+                    user.into_iter().fold(request, |all, user| all.header("cookie", user));
+                request.body("0").send()
+            };
+            assert_eq!(post(0).await.status(), 200);
+            sleep(30 * SECOND).await;
+            let mut key = 1;
+            let refused = loop {
+                let response = post(key).await;
+                key += 1;
+                if response.status() != 200 {
+                    break response;
+                }
+            };
+            assert_eq!(
+                (refused.status().as_u16(), refused.header("retry-after")),
+                (503, Some("70"))
+            );
+            sleep(69 * SECOND).await;
+            assert_eq!(post(key).await.status(), 503, "{path}");
+            sleep(SECOND).await;
+            assert_eq!(post(key).await.status(), 200, "{path}");
+            assert_eq!(post(key + 1).await.status(), 503, "one place was free");
+        }
+    });
+}
+
+/// Counts what is logged of full stores.
+struct Log(&'static AtomicUsize);
+
+impl Visit for Log {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" && format!("{value:?}").contains("of the store of") {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut Log(self.0));
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[test]
+fn that_a_store_is_full_is_logged_once() {
+    static LOGGED: AtomicUsize = AtomicUsize::new(0);
+    tracing::subscriber::with_default(Log(&LOGGED), || {
+        let store = MemoryStore::new().bytes_max(4_000);
+        let client = pages(&store);
+        let refused = (0..100).filter(|key| status(&send(&client, "/page", None, *key, 0)) == 503);
+        assert!(refused.count() > 90);
+        assert_eq!(LOGGED.load(SeqCst), 1);
+    });
+}

@@ -1,0 +1,162 @@
+//! A mounted service has no body limit of ours. Middleware around it that reads bodies into memory
+//! has.
+
+use axum::Router;
+use axum::body::Body as AxumBody;
+use axum::routing::post;
+use bytes::Bytes;
+use futures_core::Stream;
+use http_body_util::BodyExt;
+use peregrine::cache::{Idempotency, MemoryStore};
+use peregrine::compression::Decompression;
+use peregrine::middleware::{BodyLimit, Csrf};
+use peregrine_mount::{Mount, into_tower, tower};
+use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::{App, Body, IntoResponse, Next, Request, Response};
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// The server's limit in these tests.
+const LIMIT: u64 = 1000;
+
+/// Says how many bytes came.
+async fn count(body: AxumBody) -> String {
+    let mut body = body;
+    let mut bytes = 0;
+    while let Some(frame) = body.frame().await {
+        bytes += frame.expect("it comes").data_ref().map_or(0, Bytes::len);
+    }
+    bytes.to_string()
+}
+
+fn router() -> Router {
+    Router::new().route("/", post(count))
+}
+
+/// A middleware of an application's own, which looks at the body.
+async fn look(request: Request, next: Next<'_>) -> Response {
+    let (parts, body) = request.into_parts();
+    let (limits, limit) = (body.limits(), body.whole_limit());
+    match body.into_bytes(limit).await {
+        Ok(bytes) => {
+            let body = Body::from(bytes).with_limits(limits);
+            next.run(Request::from_parts(parts, body)).await
+        }
+        Err(error) => peregrine_web::Problem::from(error).into_response(),
+    }
+}
+
+struct Pieces(usize);
+
+impl Stream for Pieces {
+    type Item = Result<Bytes, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(left) = self.0.checked_sub(1) else { return Poll::Ready(None) };
+        self.0 = left;
+        Poll::Ready(Some(Ok(Bytes::from(vec![b'x'; 100]))))
+    }
+}
+
+/// Sends a body of so many times 100 bytes, in pieces or at once.
+fn send(client: &TestClient, is_stream: bool, hundreds: usize) -> TestResponse {
+    let request = client.post("/").header("idempotency-key", "\"a\"");
+    let request = request.header("content-type", "application/x-www-form-urlencoded");
+    match is_stream {
+        true => request.stream(Pieces(hundreds)).send_now(),
+        false => request.body(vec![b'x'; hundreds * 100]).send_now(),
+    }
+}
+
+fn mounted(around: App) -> TestClient {
+    around.mount("/", router()).test().body_limit(LIMIT)
+}
+
+#[test]
+fn a_mounted_service_takes_bodies_of_any_size() {
+    for is_stream in [true, false] {
+        assert_eq!(send(&mounted(App::new()), is_stream, 50).text(), "5000");
+    }
+}
+
+#[test]
+fn middleware_around_it_reads_no_more_than_the_server_allows() {
+    let around: [(&str, fn() -> App); 4] = [
+        ("idempotency", || App::new().with(Idempotency::new(MemoryStore::new()))),
+        ("within decompression", || {
+            App::new().with(Decompression::new()).with(Idempotency::new(MemoryStore::new()))
+        }),
+        ("its own", || App::new().with(look)),
+        ("its own, and idempotency", || {
+            App::new().with(look).with(Idempotency::new(MemoryStore::new()))
+        }),
+    ];
+    for (name, around) in around {
+        for is_stream in [true, false] {
+            let client = mounted(around());
+            assert_eq!(send(&client, is_stream, 11).status(), 413, "{name} {is_stream}");
+            assert_eq!(send(&client, is_stream, 10).text(), "1000", "{name} {is_stream}");
+        }
+    }
+}
+
+#[test]
+fn what_comes_of_a_small_body_by_decompression_is_limited_too() {
+    let packed = {
+        let app = App::new().with(peregrine::compression::Compression::new());
+        let client = app.get("/", || "x".repeat(100_000)).test();
+        client.get("/").header("accept-encoding", "gzip").send_now().bytes().to_vec()
+    };
+    assert!(packed.len() < 1000);
+    let once = || Idempotency::new(MemoryStore::new());
+    let client = App::new().with(Decompression::new()).with(once()).mount("/", router());
+    let client = client.test().body_limit(LIMIT);
+    let send = |key: bool| {
+        let request = client.post("/").header("content-encoding", "gzip").body(packed.clone());
+        match key {
+            true => request.header("idempotency-key", "\"a\"").send_now(),
+            false => request.send_now(),
+        }
+    };
+    assert_eq!(send(true).status(), 413);
+    assert_eq!(send(false).text(), "100000", "which the service itself may read");
+}
+
+#[test]
+fn a_limit_that_was_set_counts_for_middleware_as_for_the_service() {
+    let once = || Idempotency::new(MemoryStore::new());
+    for app in [
+        App::new().with(once()).mount("/", tower(router()).body_limit(5000)),
+        App::new().with(BodyLimit::new(5000)).with(once()).mount("/", router()),
+    ] {
+        let client = app.test().body_limit(LIMIT);
+        assert_eq!(send(&client, true, 51).status(), 413);
+        assert_eq!(send(&client, true, 50).text(), "5000");
+    }
+}
+
+#[test]
+fn a_form_that_is_read_for_its_token_goes_on_whole() {
+    let app = App::new().with(Csrf::new().tokens(&[7; 32]));
+    let client = app.mount("/", router()).test().body_limit(LIMIT);
+    assert_eq!(send(&client, true, 5).status(), 403, "it has no token");
+}
+
+#[test]
+fn an_application_under_another_server_is_bound_by_its_own_limit() {
+    use tower::ServiceExt;
+    let app = App::new().with(Idempotency::new(MemoryStore::new())).mount("/", router());
+    let service = into_tower(app).expect("it is sound").body_limit(LIMIT);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        for (key, status) in [(Some("a"), 413), (None, 200)] {
+            let request = http::Request::post("/");
+            let request =
+                key.into_iter().fold(request, |all, key| all.header("idempotency-key", key));
+            let request = request.body("x".repeat(5000)).expect("a request");
+            let response = service.clone().oneshot(request).await.expect("it answers");
+            assert_eq!(response.status(), status, "{key:?}");
+        }
+    });
+}

@@ -1,0 +1,208 @@
+//! What a mounted service, or a handler inside a tower layer, says to one client is said to no
+//! other.
+
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use http::HeaderMap;
+use peregrine::cache::{Cache, CacheStore, Idempotency, MemoryStore};
+use peregrine_mount::{Mount, into_tower, layer, tower};
+use peregrine_web::App;
+use peregrine_web::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
+use peregrine_web::extract::Extension as Ours;
+use peregrine_web::test::{TestClient, TestResponse};
+use std::sync::Arc;
+use tower::util::MapRequestLayer;
+
+const FOR_A_MINUTE: [(&str, &str); 1] = [("cache-control", "max-age=60")];
+
+/// Whoever the request says its client is.
+fn name_in(fields: &HeaderMap, info: Option<&ConnectionInfo>) -> String {
+    let field = ["cookie", "authorization", "x-api-key"].iter().find_map(|name| fields.get(*name));
+    let certificate = info.and_then(ConnectionInfo::client).map(|client| client.subject.clone());
+    let field = field.and_then(|value| value.to_str().ok()).map(str::to_owned);
+    field.or(certificate).unwrap_or("nobody".to_owned())
+}
+
+fn router() -> Router {
+    let page = async |Extension(info): Extension<ConnectionInfo>, fields: HeaderMap| {
+        (FOR_A_MINUTE, name_in(&fields, Some(&info)))
+    };
+    let plain = async |fields: HeaderMap| name_in(&fields, None);
+    Router::new().route("/page", get(page)).route("/pay", post(plain))
+}
+
+#[derive(Clone)]
+struct Name(String);
+
+/// A native handler inside of a layer that finds out who the client is, as those of tower-sessions
+/// and axum-login do.
+fn layered(app: App) -> App {
+    let find = |mut request: http::Request<_>| {
+        let name = name_in(request.headers(), request.extensions().get::<ConnectionInfo>());
+        request.extensions_mut().insert(Name(name));
+        request
+    };
+    app.with(layer(MapRequestLayer::new(find)).extension(ConnectionInfo::clone))
+        .get("/page", |Ours(Name(name)): Ours<Name>| (FOR_A_MINUTE, name))
+        .post("/pay", |Ours(Name(name)): Ours<Name>| name)
+}
+
+/// One of our applications, as a tower service in another.
+fn inner() -> App {
+    App::new()
+        .get("/page", |fields: HeaderMap, info: ConnectionInfo| {
+            (FOR_A_MINUTE, name_in(&fields, Some(&info)))
+        })
+        .post("/pay", |fields: HeaderMap| name_in(&fields, None))
+}
+
+fn kinds(around: impl Fn() -> App) -> [(&'static str, &'static str, TestClient); 4] {
+    let mounted = || tower(router()).extension(ConnectionInfo::clone);
+    let inner = tower(into_tower(inner()).expect("it is sound")).extension(ConnectionInfo::clone);
+    [
+        ("mount", "/below", around().mount("/below", mounted()).test()),
+        ("subtree", "", around().subtree("/", mounted()).test()),
+        ("layer", "", layered(around()).test()),
+        ("application", "/below", around().mount("/below", inner).test()),
+    ]
+}
+
+fn connection(name: &str) -> ConnectionInfo {
+    let fingerprint = std::array::from_fn(|_| name.as_bytes()[0]);
+    let client = ClientIdentity { subject: name.to_owned(), fingerprint, ..<_>::default() };
+    let tls = TlsInfo { client: Some(Arc::new(client)), ..TlsInfo::default() };
+    ConnectionInfo { tls: Some(Arc::new(tls)), ..ConnectionInfo::default() }
+}
+
+const WAYS: [&str; 4] = ["cookie", "authorization", "x-api-key", "certificate"];
+
+fn ask(client: &TestClient, way: &str, path: &str, name: Option<&str>) -> TestResponse {
+    match name {
+        None => client.get(path).send_now(),
+        Some(name) if way == "certificate" => {
+            client.clone().on(connection(name)).get(path).send_now()
+        }
+        Some(name) => client.get(path).header(way, name).send_now(),
+    }
+}
+
+#[test]
+fn each_client_of_a_mount_is_given_its_own_page_from_behind_a_cache() {
+    for way in WAYS {
+        for (kind, below, client) in kinds(|| App::new().with(Cache::new(CacheStore::new()))) {
+            let path = format!("{below}/page");
+            for name in [Some("ali"), Some("bob"), None, Some("ali"), None] {
+                let page = ask(&client, way, &path, name);
+                let expected = name.unwrap_or("nobody");
+                assert_eq!(page.text(), expected, "{way} {kind}");
+                let is_private = page.headers().iter().any(|(_, value)| value == "private");
+                assert!(is_private || name.is_none() || kind == "layer", "{way} {kind}");
+            }
+            let age = ask(&client, way, &path, None).header("age").map(str::to_owned);
+            assert!(age.is_some(), "{way} {kind}: those without an identity share it");
+        }
+    }
+}
+
+#[test]
+fn a_key_of_one_client_of_a_mount_carries_nothing_to_another() {
+    let around = || App::new().with(Idempotency::new(MemoryStore::new()));
+    for (kind, below, client) in kinds(around) {
+        let pay = |name: &str| {
+            let request = client.post(&format!("{below}/pay")).header("idempotency-key", "\"a\"");
+            request.header("cookie", name).send_now()
+        };
+        assert_eq!(pay("ali").text(), "ali", "{kind}");
+        let replayed = pay("ali");
+        assert_eq!(
+            (replayed.text().as_str(), replayed.header("idempotent-replayed")),
+            ("ali", Some("true"))
+        );
+        assert_eq!(pay("bob").status(), 409, "{kind}");
+    }
+}
+
+#[test]
+fn a_client_that_a_mounted_application_identifies_by_itself_is_told_apart_outside() {
+    let find = async |request: peregrine_web::Request, next: peregrine_web::Next<'_>| {
+        peregrine_web::personal::Personal::note(&request.parts);
+        next.run(request).await
+    };
+    let name = |request: peregrine_web::Request| {
+        (FOR_A_MINUTE, request.header("x-customer").unwrap_or("nobody").to_owned())
+    };
+    let inner = App::new().with(find).get("/page", name).post("/pay", name);
+    let inner = tower(into_tower(inner).expect("it is sound"));
+    let app = App::new().with(Cache::new(CacheStore::new()));
+    let client = app.with(Idempotency::new(MemoryStore::new())).mount("/", inner).test();
+    for customer in ["ali", "bob"] {
+        let page = client.get("/page").header("x-customer", customer).send_now();
+        assert_eq!(page.text(), customer);
+    }
+    let pay = |customer: &str| {
+        let request = client.post("/pay").header("idempotency-key", "\"a\"");
+        request.header("x-customer", customer).send_now().status().as_u16()
+    };
+    assert_eq!((pay("ali"), pay("bob")), (200, 409));
+}
+
+/// Two applications of ours, mounted in another, with one store.
+fn neighbours(store: &CacheStore) -> TestClient {
+    let one = |name: &'static str| {
+        let changed = || "changed";
+        let app = App::new().with(Cache::new(store.clone()));
+        let app = app.get("/page", move || (FOR_A_MINUTE, name)).post("/page", changed);
+        tower(into_tower(app).expect("it is sound"))
+    };
+    let by_field = || peregrine_web::guard::header("x-version", "2");
+    App::new()
+        .mount("/a", one("a"))
+        .mount("/b", one("b"))
+        .scope("/deep", |scope| scope.mount("/a", one("deep")))
+        .scope("/v", |scope| scope.when(by_field()).mount("/", one("two")))
+        .scope("/v", |scope| scope.mount("/", one("one")))
+        .test()
+}
+
+#[test]
+fn applications_that_share_a_store_keep_their_pages_apart() {
+    let store = CacheStore::new();
+    let client = neighbours(&store);
+    let new = |path: &str| client.get(path).header("x-version", "2").send_now();
+    for age in [None, Some("0")] {
+        for (path, expected) in
+            [("/a/page", "a"), ("/b/page", "b"), ("/deep/a/page", "deep"), ("/v/page", "one")]
+        {
+            let page = client.get(path).send_now();
+            assert_eq!((page.text().as_str(), page.header("age")), (expected, age), "{path}");
+        }
+        assert_eq!(
+            (new("/v/page").text().as_str(), new("/v/page").header("age")),
+            ("two", Some("0"))
+        );
+    }
+    let is_kept = |path: &str| client.get(path).send_now().header("age").is_some();
+    assert_eq!(client.post("/a/page").send_now().status(), 200);
+    assert_eq!((is_kept("/a/page"), is_kept("/b/page")), (false, true));
+    store.invalidate("/b/page");
+    assert_eq!(
+        (is_kept("/a/page"), is_kept("/b/page")),
+        (true, false),
+        "by the path that clients know"
+    );
+    store.invalidate_below("/deep");
+    assert_eq!((is_kept("/deep/a/page"), is_kept("/a/page")), (false, true));
+}
+
+#[test]
+fn applications_that_share_a_store_of_keys_carry_out_each_request_once() {
+    let store = MemoryStore::new();
+    let one = |name: &'static str| {
+        let app = App::new().with(Idempotency::new(store.clone())).post("/pay", move || name);
+        tower(into_tower(app).expect("it is sound"))
+    };
+    let client = App::new().mount("/a", one("a")).mount("/b", one("b")).test();
+    let pay = |path: &str| client.post(path).header("idempotency-key", "\"a\"").send_now();
+    assert_eq!((pay("/a/pay").text(), pay("/a/pay").text()), ("a".to_owned(), "a".to_owned()));
+    assert_eq!(pay("/b/pay").status(), 422, "it is another request");
+}
