@@ -82,7 +82,7 @@ fn what_is_printed_reads_back_as_the_same() {
 fn the_environment_is_stronger_than_the_file_and_that_than_the_program() {
     let (_folder, path) = file(
         "workers = 3\n[limits]\nidle_timeout = '2m'\nhead_timeout = '3s'\n[limits.http2]\nstreams_max = 7\n\
-         [listeners.web]\naddress = '127.0.0.1:0'\nlimits.head_timeout = '4s'\n",
+         [limits.http1]\nhalf_close = true\n[listeners.web]\naddress = '127.0.0.1:0'\nlimits.head_timeout = '4s'\n",
     );
     let mut code = ServerConfig::default();
     code.limits.idle_timeout = Duration::from_secs(1);
@@ -101,6 +101,7 @@ fn the_environment_is_stronger_than_the_file_and_that_than_the_program() {
         head_timeout: Duration::from_secs(3),
         fields_max: 55,
         upgraded_idle_timeout: None,
+        http1: crate::Http1Limits { half_close: true },
         http2: crate::Http2Limits { streams_max: 7, ..crate::Http2Limits::default() },
         ..Limits::default()
     };
