@@ -126,6 +126,7 @@ macro_rules! contract_kernel {
                 kernel::progress_follows_a_peer_that_reads_little,
                 kernel::a_peer_that_does_not_read_costs_little,
                 kernel::a_shared_listener_stays_as_it_was,
+                kernel::connections_have_the_options_of_sockets,
                 receiving::small_messages_get_through_beside_floods,
                 passing::another_worker_adopts_a_connection,
                 sharing::workers_that_share_a_listener_take_a_crowd,
@@ -136,6 +137,7 @@ macro_rules! contract_kernel {
             $crate::contract!(
                 @tests kernel_unix, $crate::Kernel::<$driver>::unix();
                 kernel::a_peer_that_reads_no_more_breaks_the_connection,
+                kernel::connections_have_the_options_of_sockets,
                 kernel::who_waits_at_a_unix_socket_is_accepted_after_refusing_and_nobody_else,
                 passing::another_worker_adopts_a_connection,
                 sharing::workers_that_share_a_listener_take_a_crowd,

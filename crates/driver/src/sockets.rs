@@ -18,13 +18,24 @@ pub struct SocketOptions {
     /// Bytes that the kernel takes of a connection beyond those it can send (`TCP_NOTSENT_LOWAT`, on Linux). Default
     /// 64 KiB. What it takes grows with what the peer takes then, and a peer that does not read costs little.
     pub unsent_bytes_max: u32,
-    /// How long a connection may be silent until the kernel asks whether the peer's is still there (`SO_KEEPALIVE`,
-    /// `TCP_KEEPIDLE`). Default `None`: it never asks, since every wait of the server has an end.
+    /// How long a connection may be silent before the kernel probes whether the peer is still there
+    /// (`SO_KEEPALIVE`, `TCP_KEEPIDLE`). Default 15 s, as in Go; `None` turns probes off. Without
+    /// them, a client that vanishes without a FIN or RST (a power failure, a lost network) is not
+    /// noticed while the server has nothing to send and no timeout of its own, such as while a
+    /// handler waits.
     pub keep_alive: Option<Duration>,
-    /// How long it waits for an answer until it asks again. Default 15 s.
+    /// The time between two unanswered probes. Default 15 s.
     pub keep_alive_interval: Duration,
-    /// How often it asks until it breaks the connection. Default 4.
+    /// Unanswered probes after which the kernel breaks the connection. Default 4. On Linux it
+    /// counts only where `user_timeout` is `None`.
     pub keep_alive_probes: u32,
+    /// How long data, or probes of `keep_alive`, may stay unacknowledged before the kernel breaks
+    /// the connection (`TCP_USER_TIMEOUT`, on Linux). Default 150 s; `None` leaves it to the
+    /// kernel, which retransmits for some 15 minutes. The kernel also counts the time in which a
+    /// client keeps its window closed, even if the client answers, so a client may stop reading for
+    /// that long. The server raises it above the `rate_slack` that its listeners start with, so
+    /// that it never ends a slow reader before the server's own limit does.
+    pub user_timeout: Option<Duration>,
     /// The kernel's buffer for what a peer sent (`SO_RCVBUF`). Default `None`: the kernel decides, and changes it as a
     /// connection needs.
     pub receive_buffer_bytes: Option<usize>,
@@ -42,15 +53,27 @@ pub struct SocketOptions {
     pub one_queue: bool,
 }
 
+/// What `TCP_USER_TIMEOUT` takes: milliseconds in a signed 32-bit number.
+const USER_TIMEOUT_MAX: Duration = Duration::from_millis(i32::MAX.unsigned_abs() as u64);
+
+impl SocketOptions {
+    /// `user_timeout` as far as the kernel can keep it.
+    #[must_use]
+    pub fn user_timeout_kept(&self) -> Option<Duration> {
+        self.user_timeout.map(|time| time.min(USER_TIMEOUT_MAX))
+    }
+}
+
 impl Default for SocketOptions {
     fn default() -> Self {
         Self {
             backlog: 4096,
             nodelay: true,
             unsent_bytes_max: 64 * 1024,
-            keep_alive: None,
+            keep_alive: Some(Duration::from_secs(15)),
             keep_alive_interval: Duration::from_secs(15),
             keep_alive_probes: 4,
+            user_timeout: Some(Duration::from_secs(150)),
             receive_buffer_bytes: None,
             send_buffer_bytes: None,
             ipv6_only: false,

@@ -152,8 +152,8 @@ pub use peregrine_proxy as proxy;
 #[cfg(feature = "rate-limit")]
 pub use peregrine_rate_limit as rate_limit;
 pub use peregrine_server::{
-    Cut, Http2Limits, Limits, MemoryMax, OverloadLimits, ProxyProtocol, Shutdown, Snapshot,
-    Unfinished,
+    Cut, Http1Limits, Http2Limits, Limits, MemoryMax, OverloadLimits, ProxyProtocol, Shutdown,
+    Snapshot, Unfinished,
 };
 #[cfg(feature = "sessions")]
 pub use peregrine_session as session;

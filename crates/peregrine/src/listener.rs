@@ -12,6 +12,7 @@ use peregrine_web::TrustedProxies;
 #[cfg(feature = "tls")]
 use peregrine_web::panics::contained;
 use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// One place to listen, and what holds for its connections: TLS, limits, PROXY headers, trusted proxies.
@@ -80,6 +81,12 @@ impl Listener {
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated_or(name: impl Into<String>, address: impl Into<String>) -> Self {
         Self::new(Source::Activated(name.into(), Some(address.into())))
+    }
+
+    /// The `rate_slack` of its own limits, as they are now.
+    pub(crate) fn rate_slack(&self) -> Option<Duration> {
+        let live = self.live.as_ref().map(|live| live.borrow().limits.rate_slack);
+        live.or_else(|| self.limits.as_ref().map(|limits| limits.rate_slack))
     }
 
     fn new(source: Source) -> Self {

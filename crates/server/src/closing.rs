@@ -12,6 +12,8 @@ use std::time::Duration;
 /// A connection that is being closed.
 pub(crate) struct Closing {
     ended: Ended,
+    /// The end of the connection must not look like that of a complete response.
+    is_cut_short: bool,
     step: Step,
 }
 
@@ -26,8 +28,9 @@ enum Step {
 }
 
 impl Closing {
-    pub(crate) fn new(close: Close) -> Self {
-        Self { ended: close.ended, step: Step::Flush { lingers: close.lingers } }
+    pub(crate) fn new(close: Close, is_cut_short: bool) -> Self {
+        let step = Step::Flush { lingers: close.lingers };
+        Self { ended: close.ended, is_cut_short, step }
     }
 
     /// Why the connection is closed.
@@ -104,8 +107,8 @@ impl Closing {
 
     fn notify<D: Driver>(&self, link: &mut Link<'_, D>) {
         // After an alert nothing is said any more, and a response that broke off must not look whole.
-        let is_cut_short =
-            matches!(self.ended, Ended::ResponseFailed | Ended::ExchangeLate | Ended::Broken(_));
+        let is_cut_short = self.is_cut_short
+            || matches!(self.ended, Ended::ResponseFailed | Ended::ExchangeLate | Ended::Broken(_));
         if is_cut_short || self.ended.is_by_tls() {
             return;
         }

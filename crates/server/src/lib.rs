@@ -57,7 +57,7 @@ mod writer;
 
 pub use counts::Counts;
 pub use ended::Ended;
-pub use limits::{Http2Limits, Limits};
+pub use limits::{Http1Limits, Http2Limits, Limits};
 pub use listen::Listen;
 pub use live::Live;
 pub use locals::Locals;

@@ -185,6 +185,8 @@ pub struct Limits {
     /// client: a request may then be for `https`, as HAProxy and Envoy say in HTTP/2. Default false: such a
     /// request is answered 421 (RFC 9110, section 7.4).
     pub behind_gateway: bool,
+    /// What holds for HTTP/1.1 and HTTP/1.0 only.
+    pub http1: Http1Limits,
     /// What holds for HTTP/2 only. All other limits hold for it as well.
     pub http2: Http2Limits,
     /// What each worker takes on before it says no: requests, clients, delay, memory.
@@ -224,6 +226,7 @@ impl Default for Limits {
             shutdown_timeout: Duration::from_secs(30),
             background_timeout: Duration::from_secs(10),
             behind_gateway: false,
+            http1: Http1Limits::default(),
             http2: Http2Limits::default(),
             overload: OverloadLimits::default(),
         }
@@ -289,6 +292,34 @@ impl Limits {
             ..h2::Limits::DEFAULT
         }
     }
+}
+
+/// What the server allows a peer that speaks HTTP/1.1 or HTTP/1.0. See [`Limits`].
+///
+/// ```
+/// use peregrine::Limits;
+///
+/// let mut limits = Limits::default();
+/// assert!(!limits.http1.half_close);
+/// limits.http1.half_close = true;
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "config", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "config", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+pub struct Http1Limits {
+    /// Whether a client may shut down its sending side (FIN, or `close_notify` over TLS) and still
+    /// wait for responses. Default false: the end of the client's side means that the client has
+    /// closed the connection, as it nearly always does. Requests received completely are still
+    /// called once, in order, and answered if their handlers are ready at once; a body that is
+    /// complete, or whose length is known, is sent to its end. A handler that waits, or a stream
+    /// that has nothing to send, is cancelled, unless its route says `run_to_end`.
+    ///
+    /// Set it to true for clients that half-close and then wait, such as scripts around `nc`. A
+    /// client that has closed is then noticed later: while a handler waits, the server sends `102
+    /// Processing` now and then, which a closed socket answers with a reset; a stream goes on until
+    /// its next piece is sent.
+    pub half_close: bool,
 }
 
 /// What the server allows a peer that speaks HTTP/2. See [`Limits`].

@@ -60,7 +60,9 @@ const COMMENT: &[u8] = b":\n\n";
 /// ended by the server's least rate; one that takes everything may wait for its next event for days.
 ///
 /// - While the producer is silent, the reader gets a comment every [`KEEP_ALIVE`], so that proxies keep
-///   the connection and the server notices a reader that is gone: [`Sse::keep_alive`].
+///   the connection: [`Sse::keep_alive`].
+/// - When the reader closes its connection, the stream is dropped, also while there is nothing to
+/// send.
 /// - When the server drains, the stream ends after the events that are ready, so that it holds nobody
 ///   up; readers come again, and find another server. [`Sse::goodbye`] adds a last event;
 ///   [`Sse::through_drain`] leaves the end to the producer.

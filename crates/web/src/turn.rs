@@ -32,6 +32,14 @@ pub fn take_asked() -> bool {
     ASKED.replace(false)
 }
 
+/// Has somebody asked for others' turn since the last [`take_asked`]? Then it is not waiting, and
+/// is polled again.
+#[doc(hidden)]
+#[must_use]
+pub fn is_asked() -> bool {
+    ASKED.get()
+}
+
 /// Notes whether a task of this thread that wakes itself is polled after all others, and after a look for what the kernel has.
 #[doc(hidden)]
 pub fn set_fair(is_fair: bool) {

@@ -56,10 +56,6 @@ impl Listener {
         let source = match socket {
             Socket::Tcp(listener) => {
                 listener.set_nonblocking(true)?;
-                if worker.sockets.keep_alive.is_none() {
-                    // Whoever had the socket before, such as a predecessor, may have asked for it.
-                    SockRef::from(&listener).set_keepalive(false)?;
-                }
                 // On Linux accepted sockets have the options of the listening one, which saves calls
                 // for each of them.
                 prepare(SockRef::from(&listener), &worker.sockets)?;
@@ -151,6 +147,8 @@ fn prepare(socket: SockRef<'_>, options: &SocketOptions) -> io::Result<()> {
     socket.set_tcp_nodelay(options.nodelay)?;
     #[cfg(any(target_os = "linux", target_os = "android"))]
     socket.set_tcp_notsent_lowat(options.unsent_bytes_max)?;
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    socket.set_tcp_user_timeout(options.user_timeout_kept())?;
     if let Some(time) = options.keep_alive {
         let keep_alive = TcpKeepalive::new().with_time(time);
         #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
@@ -158,6 +156,9 @@ fn prepare(socket: SockRef<'_>, options: &SocketOptions) -> io::Result<()> {
             .with_interval(options.keep_alive_interval)
             .with_retries(options.keep_alive_probes);
         socket.set_tcp_keepalive(&keep_alive)?;
+    } else {
+        // A previous owner of the listening socket, such as a predecessor, may have turned it on.
+        socket.set_keepalive(false)?;
     }
     Ok(())
 }

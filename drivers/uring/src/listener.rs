@@ -124,12 +124,16 @@ fn set_options(socket: &SockRef<'_>, options: &SocketOptions) -> io::Result<()> 
     socket.set_tcp_nodelay(options.nodelay)?;
     // Progress of a send is seen by what the kernel takes.
     socket.set_tcp_notsent_lowat(options.unsent_bytes_max)?;
+    socket.set_tcp_user_timeout(options.user_timeout_kept())?;
     if let Some(time) = options.keep_alive {
         let keep_alive = TcpKeepalive::new()
             .with_time(time)
             .with_interval(options.keep_alive_interval)
             .with_retries(options.keep_alive_probes);
         socket.set_tcp_keepalive(&keep_alive)?;
+    } else {
+        // A previous owner of the listening socket, such as a predecessor, may have turned it on.
+        socket.set_keepalive(false)?;
     }
     Ok(())
 }
@@ -139,10 +143,6 @@ impl UringListener {
         let earlier = match &socket {
             Socket::Tcp(listener) => {
                 let listener = SockRef::from(listener);
-                if shared.sockets.keep_alive.is_none() {
-                    // Whoever had the socket before, such as a predecessor, may have asked for it.
-                    listener.set_keepalive(false)?;
-                }
                 set_options(&listener, &shared.sockets)?;
                 EARLIER_MAX
             }
@@ -456,7 +456,8 @@ mod tests {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         SockRef::from(&socket).set_keepalive(true).unwrap();
         let same = socket.try_clone().unwrap();
-        Uring::run(&Options::default(), |driver| async move {
+        let sockets = SocketOptions { keep_alive: None, ..SocketOptions::default() };
+        Uring::run(&Options { sockets, ..Options::default() }, |driver| async move {
             let _listener = driver.listen(Socket::Tcp(socket)).unwrap();
             assert!(!SockRef::from(&same).keepalive().unwrap());
         })

@@ -14,7 +14,7 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use peregrine_driver::{Address, Driver, Listener, Options, Socket, Stream};
+use peregrine_driver::{Address, Driver, Listener, Options, Passed, Socket, SocketOptions, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{A_WHILE, echo, pause};
@@ -521,4 +521,71 @@ pub fn blocking_functions_without_an_end_hold_no_worker<D: Driver<Socket = Socke
         assert_eq!(left, is_told.then_some(1));
         drop(release);
     }
+}
+
+/// A connection has the options that were asked for, whoever made its listener and whatever it had
+/// before: one that was in the backlog when the listener was taken, and those after it. Unix
+/// sockets have none of them.
+pub fn connections_have_the_options_of_sockets<D>(kernel: &Kernel<D>)
+where
+    D: Driver<Socket = Socket, Passed = Passed>,
+{
+    let defaults = SocketOptions::default();
+    let second = Duration::from_secs(1);
+    assert_eq!(defaults.keep_alive, Some(15 * second));
+    assert!(defaults.user_timeout >= Some(150 * second));
+    let others = SocketOptions {
+        keep_alive: Some(77 * second),
+        keep_alive_interval: 5 * second,
+        keep_alive_probes: 3,
+        user_timeout: Some(Duration::from_millis(222_222)),
+        ..SocketOptions::default()
+    };
+    let none = SocketOptions { keep_alive: None, user_timeout: None, ..SocketOptions::default() };
+    let endless = SocketOptions { user_timeout: Some(Duration::MAX), ..SocketOptions::default() };
+    for sockets in [defaults, others, none, endless] {
+        let (socket, place) = kernel.socket();
+        if let Socket::Tcp(listener) = &socket {
+            let before = socket2::SockRef::from(listener);
+            before.set_keepalive(true).expect("it is TCP");
+            #[cfg(target_os = "linux")]
+            before.set_tcp_user_timeout(Some(9 * second)).expect("it is TCP");
+        }
+        let options = Options { sockets: sockets.clone(), ..Options::default() };
+        D::run(&options, async |driver: D| {
+            let _hold = driver.hold();
+            let _earlier = kernel.connect(&driver, &place);
+            let listener = driver.listen(socket).expect("it is bound");
+            check_options(driver.pass(accept(&listener).await), &sockets);
+            for _ in 0..2 {
+                // Where nobody waits any more, the driver leaves it to the kernel.
+                assert!(polled_once(listener.accept()).await.is_none());
+                let _later = kernel.connect(&driver, &place);
+                check_options(driver.pass(accept(&listener).await), &sockets);
+            }
+        })
+        .expect("the driver starts");
+    }
+}
+
+fn check_options(passed: std::io::Result<Passed>, expected: &SocketOptions) {
+    let stream = match passed.expect("nothing was received") {
+        Passed::Tcp(stream) => stream,
+        #[cfg(unix)]
+        Passed::Unix(stream) => {
+            let socket = socket2::SockRef::from(&stream);
+            return assert!(!socket.keepalive().expect("a socket"));
+        }
+    };
+    let socket = socket2::SockRef::from(&stream);
+    assert_eq!(socket.keepalive().expect("a socket"), expected.keep_alive.is_some());
+    if let Some(time) = expected.keep_alive {
+        assert_eq!(socket.tcp_keepalive_time().expect("a socket"), time);
+        let interval = socket.tcp_keepalive_interval().expect("a socket");
+        assert_eq!(interval, expected.keep_alive_interval);
+        let probes = socket.tcp_keepalive_retries().expect("a socket");
+        assert_eq!(probes, expected.keep_alive_probes);
+    }
+    #[cfg(target_os = "linux")]
+    assert_eq!(socket.tcp_user_timeout().expect("a socket"), expected.user_timeout_kept());
 }

@@ -592,6 +592,10 @@ fn downloads(app: App) -> App {
         })
         .get("/large/{bytes}", async |Path(bytes): Path<usize>| pattern(bytes))
         .get("/slow/{pieces}", async |Path(pieces): Path<u32>| slow(pieces))
+        .get("/slow-of-known-length/{pieces}", async |Path(pieces): Path<u32>| {
+            let length = (0..pieces).map(|number| format!("piece {number}\n").len() as u64).sum();
+            Body::new(Measured { body: slow(pieces), length })
+        })
         .get("/gated/{pieces}", gated)
         .post("/read-later", read_later)
         .get("/endless", endless)
@@ -652,6 +656,32 @@ fn slow(pieces: u32) -> Body {
         pause = Box::pin(tokio::time::sleep(Duration::from_millis(50)));
         Poll::Ready(numbers.next().map(|number| Ok(format!("piece {number}\n").into())))
     })
+}
+
+/// A body that knows its length.
+struct Measured {
+    body: Body,
+    length: u64,
+}
+
+impl http_body::Body for Measured {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            self.length -= frame.data_ref().map_or(0, |data| data.len() as u64);
+        }
+        polled
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.length)
+    }
 }
 
 /// A piece for each permit of the case. Its first poll counts as a start, its drop as an end.

@@ -48,6 +48,9 @@ pub(super) fn talkers(app: App) -> App {
             }))
         })
         .get("/events/pushed/{count}", pushed)
+        .get("/events/silent", async |shared: State<Shared>| {
+            pushed(shared, Path(0)).await.keep_alive(None)
+        })
         .get("/events/flood", flood)
 }
 

@@ -302,7 +302,9 @@ async fn live(driver: Sim, seed: u64) -> Report {
         ordered
     };
     let serving = async {
-        let limits = limits();
+        let mut limits = limits();
+        // Half of the servers let clients shut down their sending side and wait.
+        limits.http1.half_close = seed % 2 == 1;
         let serving = peregrine_server::run(
             driver.clone(),
             listeners,

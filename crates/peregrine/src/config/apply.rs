@@ -114,6 +114,7 @@ impl ServerConfig {
             keep_alive: of.keep_alive,
             keep_alive_interval: of.keep_alive_interval,
             keep_alive_probes: of.keep_alive_probes,
+            user_timeout: of.user_timeout,
             receive_buffer_bytes: of.receive_buffer_bytes,
             send_buffer_bytes: of.send_buffer_bytes,
             ipv6_only: of.ipv6_only,

@@ -78,6 +78,11 @@ impl ServerConfig {
                 return Err(ConfigError::of_setting(setting, text));
             }
         }
+        let most = Duration::from_millis(i32::MAX as u64);
+        if !(second..=most).contains(&sockets.user_timeout.unwrap_or(second)) {
+            let text = "the kernel wants from `1s` to `24d`";
+            return Err(ConfigError::of_setting("sockets.user_timeout", text));
+        }
         if driver.spin > second {
             let text = "more than `1s` of spinning is not meant";
             return Err(ConfigError::of_setting("driver.spin", text));

@@ -82,7 +82,7 @@ fn what_is_printed_reads_back_as_the_same() {
 fn the_environment_is_stronger_than_the_file_and_that_than_the_program() {
     let (_folder, path) = file(
         "workers = 3\n[limits]\nidle_timeout = '2m'\nhead_timeout = '3s'\n[limits.http2]\nstreams_max = 7\n\
-         [listeners.web]\naddress = '127.0.0.1:0'\nlimits.head_timeout = '4s'\n",
+         [limits.http1]\nhalf_close = true\n[sockets]\nkeep_alive = 'off'\n[listeners.web]\naddress = '127.0.0.1:0'\nlimits.head_timeout = '4s'\n",
     );
     let mut code = ServerConfig::default();
     code.limits.idle_timeout = Duration::from_secs(1);
@@ -93,6 +93,7 @@ fn the_environment_is_stronger_than_the_file_and_that_than_the_program() {
         ("PEREGRINE_TRUSTED_PROXIES__FROM", "10.0.0.0/8, unix:"),
         ("PEREGRINE_LISTENERS__WEB__PROXY_PROTOCOL__MODE", "required"),
         ("PEREGRINE_LIMITS__UPGRADED_IDLE_TIMEOUT", "off"),
+        ("PEREGRINE_SOCKETS__USER_TIMEOUT", "200s"),
     ];
     let config = ServerConfig::read(code, layers().file(path).variables(variables));
     let config = config.expect("it is sound");
@@ -101,11 +102,18 @@ fn the_environment_is_stronger_than_the_file_and_that_than_the_program() {
         head_timeout: Duration::from_secs(3),
         fields_max: 55,
         upgraded_idle_timeout: None,
+        http1: crate::Http1Limits { half_close: true },
         http2: crate::Http2Limits { streams_max: 7, ..crate::Http2Limits::default() },
         ..Limits::default()
     };
     assert_eq!(config.limits, limits);
     assert_eq!(config.workers.map(NonZeroUsize::get), Some(3));
+    let sockets = SocketOptions {
+        keep_alive: None,
+        user_timeout: Some(Duration::from_secs(200)),
+        ..SocketOptions::default()
+    };
+    assert_eq!(config.socket_options(), sockets);
     assert_eq!(config.driver.kind, super::DriverKind::Tokio);
     assert_eq!(config.trusted_proxies.from, ["10.0.0.0/8", "unix:"]);
     let web = &config.listeners["web"];
@@ -142,6 +150,8 @@ fn what_cannot_be_meant_is_told_with_its_name() {
         ("[limits]\nhead_timeout = '0s'", "`limits.head_timeout`: with no time at all"),
         ("[limits]\nlifetime_max = '0'", "`limits.lifetime_max`: with no time at all"),
         ("[limits]\npoll_budget = '0s'", "for no limit, write `off`"),
+        ("[sockets]\nuser_timeout = '0s'", "`sockets.user_timeout`: the kernel wants from `1s`"),
+        ("[sockets]\nuser_timeout = '25d'", "`sockets.user_timeout`: the kernel wants from `1s`"),
         ("[limits.http2]\nbudget_max = 0", "`limits.http2.budget_max`: 0 is out of range"),
         ("[limits.http2]\nstreams_max = 0", "`limits.http2.streams_max`: 0 is out of range"),
         ("[listeners.a]\n", "`listeners.a.address`: say where to listen"),

@@ -359,14 +359,21 @@ pub struct SocketsConfig {
     /// Bytes that the kernel takes of a connection beyond those it can send (`TCP_NOTSENT_LOWAT`).
     #[serde(with = "Size")]
     pub unsent_bytes_max: u32,
-    /// How long a connection may be silent until the kernel asks for its peer (`SO_KEEPALIVE`, `TCP_KEEPIDLE`).
+    /// How long a connection may be silent before the kernel probes whether the peer is still there
+    /// (`SO_KEEPALIVE`, `TCP_KEEPIDLE`).
     #[serde(with = "MaybeTime")]
     pub keep_alive: Option<Duration>,
-    /// How long it waits for an answer until it asks again.
+    /// The time between two unanswered probes.
     #[serde(with = "Time")]
     pub keep_alive_interval: Duration,
-    /// How often it asks until it breaks the connection.
+    /// Unanswered probes after which the kernel breaks the connection. On Linux it counts only with
+    /// `user_timeout = "off"`.
     pub keep_alive_probes: u32,
+    /// How long data, or probes, may stay unacknowledged before the kernel breaks the connection
+    /// (`TCP_USER_TIMEOUT`, on Linux), and how long a client may keep its window closed. The server
+    /// raises it above `rate_slack`.
+    #[serde(with = "MaybeTime")]
+    pub user_timeout: Option<Duration>,
     /// The kernel's buffer for what a peer sent (`SO_RCVBUF`); `off`: as large as it finds right.
     #[serde(with = "MaybeSize")]
     pub receive_buffer_bytes: Option<usize>,
@@ -395,6 +402,7 @@ impl From<SocketOptions> for SocketsConfig {
             keep_alive,
             keep_alive_interval,
             keep_alive_probes,
+            user_timeout,
             receive_buffer_bytes,
             send_buffer_bytes,
             ipv6_only,
@@ -407,6 +415,7 @@ impl From<SocketOptions> for SocketsConfig {
             keep_alive,
             keep_alive_interval,
             keep_alive_probes,
+            user_timeout,
             receive_buffer_bytes,
             send_buffer_bytes,
             ipv6_only,

@@ -11,7 +11,6 @@ use crate::entrances::Entrances;
 use crate::error::Error;
 #[cfg(feature = "tls")]
 use crate::keeper::Keeper;
-#[cfg(feature = "tls")]
 use crate::listener::Listener;
 use crate::log::Logging;
 use crate::make::Make;
@@ -24,10 +23,11 @@ use crate::tell::{first_line, tell};
 use crate::threads;
 use crate::trace;
 use crate::worker::{Patterns, Worker};
-use peregrine_driver::{Options, Passed, Socket};
+use peregrine_driver::{Options, Passed, Socket, SocketOptions};
 use peregrine_server::{Limits, Listen, Member, WorkerLimits};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 impl Server {
     /// The same for a server that has orders already. If one of them says to end, the start ends early.
@@ -81,8 +81,22 @@ impl Server {
         Options {
             cpu: if self.pin { Some(number) } else { self.options.cpu },
             figures: shown.map(|shown| Arc::clone(&shown.view().figures)),
+            sockets: SocketOptions {
+                user_timeout: self.user_timeout(),
+                ..self.options.sockets.clone()
+            },
             ..self.options.clone()
         }
+    }
+
+    /// `SocketOptions::user_timeout`, raised above `rate_slack`: the kernel also counts the time in
+    /// which a client keeps its window closed, and would end readers that the server's own limit
+    /// tolerates.
+    fn user_timeout(&self) -> Option<Duration> {
+        let own = self.listeners.iter().filter_map(Listener::rate_slack);
+        let slack = own.fold(self.limits.rate_slack, Duration::max);
+        let least = slack.saturating_add(slack / 4);
+        self.options.sockets.user_timeout.map(|time| time.max(least))
     }
 
     fn start_from(
@@ -260,4 +274,24 @@ fn begin_tokio() -> std::io::Result<()> {
     // The caller may be inside a runtime, where waiting for another one to end panics.
     runtime.shutdown_background();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_ends_no_reader_before_the_server_does() {
+        let limits =
+            |seconds| Limits { rate_slack: Duration::from_secs(seconds), ..Limits::default() };
+        let kept = |server: &Server| server.options_of(0, None).sockets.user_timeout;
+        let server = Server::bind("127.0.0.1:0");
+        assert_eq!(kept(&server), SocketOptions::default().user_timeout);
+        let server = server.limits(limits(400));
+        assert_eq!(kept(&server), Some(Duration::from_secs(500)));
+        let server = server.listen(Listener::at("127.0.0.1:0").limits(limits(800)));
+        assert_eq!(kept(&server), Some(Duration::from_secs(1000)));
+        let none = SocketOptions { user_timeout: None, ..SocketOptions::default() };
+        assert_eq!(kept(&server.sockets(none)), None);
+    }
 }

@@ -175,7 +175,8 @@ impl<D: Driver> Connection<D> {
         if is_refusal || close.ended.is_by_tls() {
             self.worker.observed.refusal(&close.ended);
         }
-        if matches!(close.ended, Ended::WriteStalled | Ended::ExchangeLate) {
+        let is_cut_short = matches!(close.ended, Ended::PeerLeft) && session.http1.is_until_close();
+        if is_cut_short || matches!(close.ended, Ended::WriteStalled | Ended::ExchangeLate) {
             self.stream.reset_on_drop();
         }
         if matches!(session.phase, Phase::Http1) {
@@ -191,7 +192,7 @@ impl<D: Driver> Connection<D> {
         }
         session.io.hold = None;
         session.io.deadlines.clear_all();
-        session.phase = Phase::Closing(Closing::new(close));
+        session.phase = Phase::Closing(Closing::new(close, is_cut_short));
     }
 
     /// The connection is over without a goodbye.

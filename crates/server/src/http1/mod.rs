@@ -4,9 +4,11 @@
 //! waits itself.
 
 mod answers;
+mod disconnect;
 mod receive;
 mod send;
 
+use self::disconnect::Progress;
 use self::receive::Fed;
 use self::send::Streaming;
 use crate::counts::Fault;
@@ -335,7 +337,7 @@ impl Http1 {
             link.io.deadlines.set(Wait::Handler, now.saturating_add(timeout));
         }
         self.limit_exchange(now, link);
-        self.attend(link, context)
+        self.attend(Progress::None, link, context)
     }
 
     /// Begins the time that an exchange may take as a whole, where there is such a limit.
@@ -353,7 +355,7 @@ impl Http1 {
     ) -> Turn {
         match self.poll_handler(link, context) {
             Poll::Ready(outcome) => self.respond(outcome, link),
-            Poll::Pending => self.attend(link, context),
+            Poll::Pending => self.attend(Progress::None, link, context),
         }
     }
 
@@ -372,7 +374,12 @@ impl Http1 {
 
     /// While the handler, or a stream that it made, is not ready: receive the request's body, and
     /// notice when the peer leaves.
-    fn attend<D: Driver>(&mut self, link: &mut Link<'_, D>, context: &mut Context<'_>) -> Turn {
+    fn attend<D: Driver>(
+        &mut self,
+        progress: Progress,
+        link: &mut Link<'_, D>,
+        context: &mut Context<'_>,
+    ) -> Turn {
         let fed = self.feed(link, context);
         let has_fed = std::mem::take(&mut self.has_fed);
         match fed {
@@ -383,29 +390,12 @@ impl Http1 {
                 self.watch_peer(bytes, link);
                 Turn::Wait(For { bytes, room: false })
             }
-            Fed::Over if link.is_ended() => {
-                // A probe would stand in the middle of a response that has begun: what is written
-                // next finds out.
-                let is_probed = link.io.deadlines.of(Wait::Probe).is_some();
-                if self.can_probe && !is_probed && matches!(self.step, Step::Handler) {
-                    self.probe(link);
-                }
-                self.watch_peer(false, link);
-                Turn::Wait(For::default())
-            }
+            Fed::Over if link.is_ended() => self.on_peer_end(progress, link),
             Fed::Over => {
                 let bytes = link.reads_ahead();
                 self.watch_peer(bytes, link);
                 Turn::Wait(For { bytes, room: false })
             }
-        }
-    }
-
-    /// Where nothing is received, because whoever reads the body takes nothing, or as much as may be is
-    /// read ahead, only the kernel knows that the peer broke the connection off. It is asked now and then.
-    fn watch_peer<D: Driver>(&mut self, is_receiving: bool, link: &mut Link<'_, D>) {
-        if !is_receiving {
-            self.probes.begin(|| link.worker.driver.now(), &mut link.io.deadlines);
         }
     }
 
@@ -469,14 +459,5 @@ impl Http1 {
             link.io.hold = None;
             link.io.deadlines.clear_all();
         }
-    }
-
-    /// The peer ended its sending side: it may have left, or only have nothing more to say. TCP shows
-    /// the difference only to a side that sends. So the server sends an interim response, which a
-    /// client must be able to parse even if it does not expect one (RFC 9110 §15.2). From a peer that
-    /// has left, a reset comes back.
-    fn probe<D: Driver>(&mut self, link: &mut Link<'_, D>) {
-        link.protocol.send_interim(102, std::iter::empty(), &mut link.io.writer.plain);
-        self.probes.set(link.worker.driver.now(), &mut link.io.deadlines);
     }
 }

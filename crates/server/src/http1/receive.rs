@@ -128,7 +128,11 @@ impl Http1 {
                     }
                     return Fed::Wait(true);
                 }
-                Some(Received::End) => self.upload.finish(|| respond::trailers(link.protocol)),
+                Some(Received::End) => {
+                    self.upload.finish(|| respond::trailers(link.protocol));
+                    // The handler sees the whole body before the peer's end may cancel it.
+                    self.has_fed |= link.is_ended();
+                }
                 Some(Received::Reject(reject)) => {
                     self.upload.fail(BodyError::Rejected(reject));
                     self.rejected = Some(reject);

@@ -1,5 +1,6 @@
 //! A response: its head, and its body as it becomes ready and as the peer takes it.
 
+use super::disconnect::Progress;
 use super::receive::Fed;
 use super::{Http1, Step};
 use crate::counts::Fault;
@@ -41,6 +42,11 @@ impl Streaming {
     /// Does the body end with the connection?
     pub(super) fn is_until_close(&self) -> bool {
         self.mode == BodyMode::UntilClose
+    }
+
+    /// Is the length of the body unknown until it ends?
+    pub(super) fn is_open_ended(&self) -> bool {
+        self.left.is_none()
     }
 }
 
@@ -165,6 +171,7 @@ impl Http1 {
         link: &mut Link<'_, D>,
         context: &mut Context<'_>,
     ) -> Turn {
+        let mut progress = Progress::None;
         for _ in 0..FRAMES_PER_TURN {
             if link.is_full() {
                 return self.await_room(link, context);
@@ -185,7 +192,7 @@ impl Http1 {
                 Poll::Ready(Some(Err(error))) => return self.break_stream(&error, link),
                 Poll::Pending => {
                     link.io.hold.get_or_insert_with(|| link.worker.driver.hold());
-                    return self.attend(link, context);
+                    return self.attend(progress, link, context);
                 }
             };
             let taken = match part {
@@ -208,6 +215,9 @@ impl Http1 {
             };
             streaming.left = streaming.left.map(|left| left - taken as u64);
             self.exchange.tally.send(taken);
+            if taken > 0 {
+                progress = Progress::Some;
+            }
             streaming.unbroken += taken;
             if streaming.unbroken >= YIELD_BYTES {
                 streaming.unbroken = 0;
@@ -215,7 +225,7 @@ impl Http1 {
             }
         }
         // A response that is always ready may wait for what its request brings, and may bring nothing itself.
-        match self.attend(link, context) {
+        match self.attend(progress, link, context) {
             Turn::Wait(what) => Turn::Yield(what),
             turn => turn,
         }

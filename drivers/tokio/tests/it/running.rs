@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
 use std::time::Duration;
 
-use peregrine_driver::{Address, Driver, Listener, Options, Socket, Stream};
+use peregrine_driver::{Address, Driver, Listener, Options, Socket, SocketOptions, Stream};
 use peregrine_driver_tokio::Tokio;
 
 fn bind() -> (Socket, SocketAddr) {
@@ -53,7 +53,8 @@ fn keep_alive_that_somebody_before_asked_for_is_off() {
     let same = socket.try_clone().expect("there are descriptors");
     let same = socket2::SockRef::from(&same);
     same.set_keepalive(true).expect("it is TCP");
-    Tokio::run(&Options::default(), async |driver: Tokio| {
+    let sockets = SocketOptions { keep_alive: None, ..SocketOptions::default() };
+    Tokio::run(&Options { sockets, ..Options::default() }, async |driver: Tokio| {
         let _listener = driver.listen(Socket::Tcp(socket)).expect("the socket listens");
         assert!(!same.keepalive().expect("it is TCP"));
     })

@@ -158,6 +158,20 @@ pub async fn a_sender_hears_of_a_reader_that_left<B: Bench>(bench: &B) {
     end(server).await;
 }
 
+/// A stream that is silent ends as soon as its reader closes, and a sender learns of that.
+pub async fn a_reader_of_a_quiet_stream_that_closes_is_noticed<B: Bench>(bench: &B) {
+    let (server, shared) = begin_with(bench, limits());
+    for (index, way) in WAYS.into_iter().enumerate() {
+        let stream = Reader::begin::<B>(&server, way, "/events/quiet").await;
+        let pushed = Reader::begin::<B>(&server, way, "/events/silent").await;
+        bench.until("both began", || shared.started.get() == 2 * (index + 1)).await;
+        drop((stream, pushed));
+        bench.until("the stream was dropped", || shared.dropped.get() == index + 1).await;
+        bench.until("the sender learned of it", || shared.finished.get() == index + 1).await;
+    }
+    end(server).await;
+}
+
 /// Events for a reader that takes none are not made, and in the end the reader is ended.
 pub async fn who_takes_no_events_holds_the_producer_back_and_is_ended<B: Bench>(bench: &B) {
     bench.calm();

@@ -1,13 +1,14 @@
 //! What becomes of handlers: panics, timeouts, peers that leave, and tokio.
 
-use super::begin;
+use super::{begin, begin_with, half_close};
 use crate::server::bench::{Bench, Served};
 use crate::server::peer::Peer;
 use std::time::Duration;
 
-/// A peer that ended its sending side has not left: its handlers run, and it gets their answers.
+/// With `half_close`, a peer that ended its sending side has not left: its handlers run, and it
+/// gets their answers.
 pub async fn a_half_closed_peer_has_not_left<B: Bench>(bench: &B) {
-    let (server, shared) = begin(bench);
+    let (server, shared) = begin_with(bench, half_close());
     let mut peer = Peer::new(server.connect());
     peer.get("/wait");
     peer.half_close();
@@ -23,9 +24,10 @@ pub async fn a_half_closed_peer_has_not_left<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// A half-closed peer of HTTP/1.0, which knows no interim responses, gets its answer as well.
+/// With `half_close`, a peer of HTTP/1.0, which knows no interim responses, gets its answer as
+/// well.
 pub async fn a_half_closed_http_1_0_peer_gets_its_answer<B: Bench>(bench: &B) {
-    let (server, shared) = begin(bench);
+    let (server, shared) = begin_with(bench, half_close());
     let mut peer = Peer::new(server.connect());
     peer.send("GET /wait HTTP/1.0\r\n\r\n");
     peer.half_close();
@@ -37,6 +39,52 @@ pub async fn a_half_closed_http_1_0_peer_gets_its_answer<B: Bench>(bench: &B) {
     peer.expect_end().await;
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("agreed", 1)]);
+}
+
+/// A handler that waits is cancelled when its client ends its side. Nothing is sent to find out
+/// whether the client is still there.
+pub async fn a_pending_handler_is_cancelled_when_its_client_closes<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut count = 0;
+    for request in [
+        "GET /wait HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /wait HTTP/1.0\r\n\r\n",
+        "POST /read-after-wait HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
+    ] {
+        for half in [true, false] {
+            count += 1;
+            let mut peer = Peer::new(server.connect());
+            peer.send(request);
+            bench.until("the handler waits", || shared.started.get() == count).await;
+            if half {
+                peer.half_close();
+                bench.until("the handler is dropped", || shared.dropped.get() == count).await;
+                peer.expect_end().await;
+            } else {
+                drop(peer);
+                bench.until("the handler is dropped", || shared.dropped.get() == count).await;
+            }
+        }
+    }
+    assert_eq!(shared.finished.get(), 0);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("peer-left", 6)]);
+}
+
+/// A handler that runs to its end does so although its client has ended its side.
+pub async fn a_handler_that_runs_to_its_end_is_not_cancelled<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/wait-to-end");
+    bench.until("the handler waits", || shared.started.get() == 1).await;
+    peer.half_close();
+    peer.expect_end().await;
+    bench.sleep(Duration::from_millis(300)).await;
+    assert_eq!(shared.dropped.get(), 0);
+    shared.open(1);
+    bench.until("the handler has finished", || shared.finished.get() == 1).await;
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("peer-left", 1)]);
 }
 
 /// Many handlers wait at the same time, each for its own.

@@ -46,6 +46,13 @@ fn limits() -> Limits {
     promises().limits()
 }
 
+/// The same for clients that shut down their sending side and still wait.
+fn half_close() -> Limits {
+    let mut limits = limits();
+    limits.http1.half_close = true;
+    limits
+}
+
 /// A server with the application of all cases.
 fn begin<B: Bench>(bench: &B) -> (B::Server, Shared) {
     begin_with(bench, limits())

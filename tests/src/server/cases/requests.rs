@@ -1,8 +1,8 @@
 //! Requests one after the other, several at a time, and in all their forms.
 
-use super::{begin, begin_with, limits};
+use super::{begin, begin_with, half_close, limits};
 use crate::server::app::Shared;
-use crate::server::bench::{Bench, Served};
+use crate::server::bench::{Bench, Got, Served};
 use crate::server::peer::Peer;
 use crate::server::reply::Framing;
 use std::fmt::Write;
@@ -50,9 +50,9 @@ pub async fn replies_do_not_wait_for_a_later_handler<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// A client that ends its side after pipelining still gets every reply.
+/// With `half_close`, a client that ends its side after pipelining still gets every reply.
 pub async fn a_half_closed_pipeline_is_answered_to_its_end<B: Bench>(bench: &B) {
-    let (server, _) = begin(bench);
+    let (server, _) = begin_with(bench, half_close());
     for paths in [
         &["/hello", "/numbers/1", "/numbers/2"][..],
         &["/numbers/1", "/sleep/30", "/hello", "/sleep/700", "/numbers/2"][..],
@@ -87,6 +87,49 @@ pub async fn a_half_closed_pipeline_is_answered_to_its_end<B: Bench>(bench: &B) 
     let outcome = server.ended().await;
     assert_eq!(outcome.endings(), []);
     assert_eq!(outcome.ended("peer-closed"), 3);
+}
+
+/// Requests that came completely before the end of their client's side are answered in order, as
+/// long as handlers are ready at once. The first that waits is cancelled, and ends the connection.
+pub async fn ready_handlers_answer_a_half_closed_pipeline<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let large = bench.large(200_000);
+    let before = |peer: &mut Peer<B::Wire>| {
+        peer.get("/numbers/1");
+        peer.get("/stream/100");
+        peer.get(&format!("/large/{large}"));
+        peer.get(&format!("/mixed/{large}"));
+        peer.post("/echo", b"known");
+        peer.send("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+        peer.send("3\r\nabc\r\n3\r\ndef\r\n0\r\nX-Sum: 6\r\n\r\n");
+    };
+    for waits in [false, true] {
+        let mut peer = Peer::new(server.connect());
+        before(&mut peer);
+        peer.get(if waits { "/wait" } else { "/numbers/2" });
+        peer.get("/hello");
+        peer.half_close();
+        assert_eq!(peer.reply().await.text(), "1");
+        let stream: String = (0..100).map(|number| format!("piece {number}\n")).collect();
+        assert_eq!(peer.reply().await.text(), stream);
+        assert_eq!(peer.reply().await.body.len(), large);
+        assert_eq!(peer.reply().await.body.len(), large);
+        assert_eq!(peer.reply().await.text(), "known");
+        assert_eq!(peer.reply().await.text(), "abcdef");
+        if waits {
+            bench.until("the handler is dropped", || shared.dropped.get() == 1).await;
+        } else {
+            assert_eq!(peer.reply().await.text(), "2");
+            assert_eq!(peer.reply().await.text(), "hello");
+        }
+        peer.expect_end().await;
+        assert_eq!(peer.last(), Some(&Got::End));
+    }
+    assert_eq!((shared.started.get(), shared.dropped.get()), (1, 1));
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.endings(), [("peer-left", 1)]);
+    assert_eq!(outcome.ended("peer-closed"), 1);
 }
 
 /// Many pipelined replies with a limit on output come in order all the same.

@@ -1,6 +1,6 @@
 //! Responses that are streams, and readers that are slow.
 
-use super::{begin, begin_with, promises};
+use super::{begin, begin_with, half_close, promises};
 use crate::server::app::pattern;
 use crate::server::bench::{Bench, Got, Served};
 use crate::server::peer::Peer;
@@ -112,9 +112,9 @@ pub async fn a_stream_ends_when_its_reader_leaves<B: Bench>(bench: &B) {
     assert_eq!(left, streams, "{outcome:?}");
 }
 
-/// A peer that ended its sending side still gets a stream to its end.
+/// With `half_close`, a peer that ended its sending side still gets a stream to its end.
 pub async fn a_half_closed_reader_gets_the_whole_stream<B: Bench>(bench: &B) {
-    let (server, shared) = begin(bench);
+    let (server, shared) = begin_with(bench, half_close());
     let mut peer = Peer::new(server.connect());
     peer.get("/gated/2");
     peer.half_close();
@@ -125,6 +125,43 @@ pub async fn a_half_closed_reader_gets_the_whole_stream<B: Bench>(bench: &B) {
     assert_eq!(reply.text(), "piece 0\npiece 1\n");
     peer.expect_end().await;
     assert_eq!(peer.last(), Some(&Got::End));
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// A stream that has nothing to send is cancelled when its client ends its side. What it sent
+/// before arrives, and does not look complete.
+pub async fn a_quiet_stream_is_cancelled_when_its_client_closes<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    for (round, half) in [true, false].into_iter().enumerate() {
+        let mut peer = Peer::new(server.connect());
+        peer.get("/gated/2");
+        bench.until("the stream began", || shared.started.get() == round + 1).await;
+        shared.open(1);
+        peer.expect("piece 0\n\r\n").await;
+        assert_eq!(shared.dropped.get(), round);
+        if half {
+            peer.half_close();
+            assert_eq!(peer.rest().await.escape_ascii().to_string(), "");
+        } else {
+            drop(peer);
+        }
+        bench.until("the stream was dropped", || shared.dropped.get() == round + 1).await;
+    }
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("peer-left", 2)]);
+}
+
+/// A body whose length is known is sent to its end, however long its pauses are.
+pub async fn a_half_closed_reader_gets_a_body_of_known_length<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/slow-of-known-length/4");
+    peer.half_close();
+    let reply = peer.reply().await;
+    assert_eq!(reply.framing, Framing::Length);
+    assert_eq!(reply.text(), "piece 0\npiece 1\npiece 2\npiece 3\n");
+    peer.expect_end().await;
     server.shut_down();
     assert_eq!(server.ended().await.endings(), []);
 }

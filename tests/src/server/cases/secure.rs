@@ -1,6 +1,6 @@
 //! HTTP inside TLS.
 
-use super::limits;
+use super::{half_close, limits};
 use crate::server::app::{Shared, pattern};
 use crate::server::authority::{Authority, Identity, LONG_AFTER};
 use crate::server::bench::{Bench, Got, PATIENCE, Served, Wire};
@@ -80,9 +80,11 @@ pub async fn pipelining_works_inside_tls<B: Bench>(bench: &B) {
     assert_eq!(outcome.snapshot.requests, 17);
 }
 
-/// A client that says `close_notify` gets the answers to what it asked before, and the same back.
+/// With `half_close`, a client that says `close_notify` gets the answers to what it asked before,
+/// and the same back.
 pub async fn close_notify_is_answered<B: Bench>(bench: &B) {
-    let (server, _) = begin(bench);
+    let shared = Shared::default();
+    let server = bench.start(half_close(), Some(server_tls()), shared.app());
     for version in VERSIONS {
         let mut wire = Secure::new(server.connect_secure(), &client_config(version));
         wire.shake_hands(PATIENCE).await;
@@ -97,6 +99,35 @@ pub async fn close_notify_is_answered<B: Bench>(bench: &B) {
     server.shut_down();
     let outcome = server.ended().await;
     assert_eq!(outcome.endings(), [], "{outcome:?}");
+}
+
+/// Without it, what is ready is answered, and what waits is cancelled: a handler, and a stream.
+pub async fn close_notify_cancels_what_waits<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut count = 0;
+    for version in VERSIONS {
+        for path in ["/wait", "/gated/1"] {
+            let mut wire = Secure::new(server.connect_secure(), &client_config(version));
+            wire.shake_hands(PATIENCE).await;
+            let mut peer = Peer::new(wire);
+            // In one record, and its end with `close_notify` behind it.
+            peer.send(
+                "GET /hello HTTP/1.1\r\nHost: a\r\n\r\n\
+                 POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
+            );
+            assert_eq!(peer.reply().await.text(), "hello");
+            peer.send(format!("0\r\n\r\nGET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            peer.half_close();
+            assert_eq!(peer.reply().await.text(), "abc");
+            count += 1;
+            bench.until("it is cancelled", || shared.dropped.get() == count).await;
+            let rest = peer.rest().await;
+            assert!(!rest.ends_with(b"0\r\n\r\n"), "{}", rest.escape_ascii());
+        }
+    }
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.endings(), [("peer-left", count as u64)], "{outcome:?}");
 }
 
 /// A TLS connection that ends without `close_notify` in the middle of a body passes no half of it.

@@ -45,6 +45,23 @@ pub async fn a_late_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) 
     drop(server);
 }
 
+/// Nor when it is cancelled because its client ended its side.
+pub async fn a_cancelled_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    for request in
+        ["GET /gated/5 HTTP/1.0\r\n", "POST /read-later HTTP/1.0\r\nContent-Length: 9\r\n"]
+    {
+        let mut peer = Peer::new(server.connect());
+        peer.send(format!("{request}\r\n"));
+        peer.expect("\r\n\r\n").await;
+        peer.half_close();
+        peer.rest().await;
+        assert_ne!(peer.last(), Some(&Got::End), "looks whole: {request}");
+    }
+    assert_eq!(shared.finished.get(), 0);
+    drop(server);
+}
+
 /// Who goes on sending after an alert is left like everybody else.
 pub async fn who_dribbles_after_an_alert_is_left<B: Bench>(bench: &B) {
     let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };

@@ -36,6 +36,7 @@ on_both_drivers! {
     what_may_be_sent_again_is_and_what_may_not_is_not,
     an_upstream_that_says_nothing_or_nonsense_costs_a_gateway_error,
     a_client_that_leaves_is_told_to_the_upstream,
+    a_client_that_closes_ends_its_request_at_the_upstream,
     a_path_does_not_lead_out_of_what_is_meant,
     checks_find_who_is_ill_and_who_is_well_again,
     a_shutdown_does_not_wait_for_connections_that_wait,
@@ -707,6 +708,82 @@ fn a_client_that_leaves_is_told_to_the_upstream(choice: DriverChoice) {
     drop(client);
     wait_for(|| left.load(Ordering::SeqCst) == 1 && upstreams.states()[0].busy == 0);
     assert!(upstreams.states()[0].failures == 0, "it is not the upstream's fault");
+}
+
+/// A stream of one piece that then has nothing more to send. Its end is counted.
+struct Quiet {
+    piece: Option<Bytes>,
+    ended: Arc<AtomicUsize>,
+}
+
+impl Stream for Quiet {
+    type Item = Result<Bytes, std::io::Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.piece.take().map_or(Poll::Pending, |piece| Poll::Ready(Some(Ok(piece))))
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        self.ended.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// The end of a client's side cancels what the upstream does for it, before a response and within
+/// one, and whichever protocol the upstream is asked in.
+fn a_client_that_closes_ends_its_request_at_the_upstream(choice: DriverChoice) {
+    for is_http2 in [false, true] {
+        let (begun, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (began, ends) = (Arc::clone(&begun), Arc::clone(&ended));
+        let app = move || {
+            let (began, ends, ended) = (Arc::clone(&began), Arc::clone(&ends), Arc::clone(&ends));
+            App::new()
+                .get("/wait", async move || {
+                    let _watch = Quiet { piece: None, ended: Arc::clone(&ends) };
+                    began.fetch_add(1, Ordering::SeqCst);
+                    std::future::pending::<()>().await;
+                })
+                .get("/quiet", move || {
+                    let piece = Some(Bytes::from_static(b"a piece"));
+                    Body::stream(Quiet { piece, ended: Arc::clone(&ended) })
+                })
+        };
+        let Some(upstream) = serve(choice, app) else { return };
+        let upstreams = Upstreams::new([url(&upstream)]).expect("a URL");
+        let upstreams = if is_http2 { upstreams.http2() } else { upstreams };
+        let Some(proxy) = proxy(choice, upstreams.clone(), |proxy| proxy) else { return };
+        let mut count = 0;
+        for (path, shuts_down) in
+            [("/wait", false), ("/wait", true), ("/quiet", false), ("/quiet", true)]
+        {
+            let mut client = connect(&proxy);
+            write!(client, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
+            if path == "/wait" {
+                let earlier = count;
+                wait_for(|| begun.load(Ordering::SeqCst) > earlier);
+            } else {
+                let mut came = Vec::new();
+                while !came.ends_with(b"a piece\r\n") {
+                    let mut byte = [0];
+                    client.read_exact(&mut byte).expect("the piece comes");
+                    came.push(byte[0]);
+                }
+            }
+            if shuts_down {
+                client.shutdown(Shutdown::Write).expect("connected");
+                let mut rest = Vec::new();
+                let _ = client.read_to_end(&mut rest);
+                assert!(rest.is_empty(), "{}", rest.escape_ascii());
+            } else {
+                drop(client);
+            }
+            count += 1;
+            wait_for(|| ended.load(Ordering::SeqCst) == count);
+            wait_for(|| upstreams.states()[0].busy == 0);
+        }
+        assert_eq!(upstreams.states()[0].failures, 0, "it is not the upstream's fault");
+    }
 }
 
 fn a_path_does_not_lead_out_of_what_is_meant(choice: DriverChoice) {

@@ -2,6 +2,7 @@
 
 use crate::restart::program::{Handed, Program, answer, ask, say};
 use crate::restart::{PATIENCE, on_both_drivers};
+use peregrine::SocketOptions;
 use rustix::process::Signal;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
@@ -66,10 +67,18 @@ fn sockets_of_a_manager_are_served_and_outlive_the_server(driver: &str) {
     };
     let mut program = Program::start_with(driver, "app activated workers=2", hand(), |_, _| {});
     assert_eq!((program.address(), program.unix()), (address, path.clone()));
+    // Connections inherit the options of the socket, whoever made it.
+    let socket = socket2::SockRef::from(&tcp);
+    let options = || (socket.keepalive().expect("a socket"), socket.tcp_user_timeout().ok());
+    assert_eq!(options(), (true, Some(SocketOptions::default().user_timeout)));
+    assert!(!socket2::SockRef::from(&unix).keepalive().expect("a socket"));
+    socket.set_keepalive(false).expect("it is TCP");
+    socket.set_tcp_user_timeout(None).expect("it is TCP");
     let first = program.get("/process");
     assert_eq!(program.get_unix("/process"), first);
     program.upgrade();
     assert!(program.first_ends().success());
+    assert_eq!(options(), (true, Some(SocketOptions::default().user_timeout)));
     assert_ne!(program.get("/process"), first);
     assert_ne!(program.get_unix("/process"), first);
     program.ends();
