@@ -131,7 +131,7 @@ fn a_personal_response_is_sent_as_private_unless_the_handler_says_for_whom_it_is
 
 /// The functions that read a request without marking it, and where they may be called: on none of
 /// these values does a response depend, or the caller takes care of that itself.
-const UNMARKED: [(&str, &[&str]); 4] = [
+const UNMARKED: [(&str, &[&str]); 5] = [
     (
         "peek_field(",
         // The cache and idempotency keys keep clients apart by these values; rate limits only count
@@ -140,8 +140,9 @@ const UNMARKED: [(&str, &[&str]); 4] = [
     ),
     (
         "peek_fields_named(",
-        &["cache/src/cache/asker.rs", "cache/src/idempotency/key.rs", "rate-limit/src/key.rs"],
+        &["cache/src/cache/asker.rs", "cache/src/idempotency/key.rs"],
     ),
+    ("peek_cookie(", &["rate-limit/src/key.rs"]),
     // Mounts and the proxy mark what they pass on.
     ("peek_fields(", &["mount/src/origin.rs", "proxy/src/fields.rs", "web/src/client/lists.rs"]),
     (
