@@ -1,0 +1,43 @@
+//! The cookies of a request.
+
+use super::Head;
+use peregrine_proto::field::trim;
+
+impl Head {
+    /// The names and values of all cookies, in order, as they were sent, without those that have no
+    /// name.
+    // RFC 6265 §5.2: only spaces and tabs are removed around a name. With other white space before
+    // it, `__Host-a` is another name, which other hosts can set, and must not become this one.
+    #[doc(hidden)]
+    pub fn cookies(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        cookies_in(self.fields_named("cookie"))
+    }
+
+    /// The value of the first cookie called `name`.
+    // RFC 6265 §5.4: what was set for the longer path, and earlier, comes first.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn cookie(&self, name: &str) -> Option<&[u8]> {
+        self.cookies().find(|(other, _)| *other == name.as_bytes()).map(|(_, value)| value)
+    }
+
+    /// As [`Head::cookie`], without the mark; see [`Head::peek_field`].
+    #[doc(hidden)]
+    #[must_use]
+    pub fn peek_cookie(&self, name: &str) -> Option<&[u8]> {
+        let mut cookies = cookies_in(self.peek_fields_named("cookie"));
+        cookies.find(|(other, _)| *other == name.as_bytes()).map(|(_, value)| value)
+    }
+}
+
+/// The names and values of the cookies in these fields.
+fn cookies_in<'h>(
+    fields: impl Iterator<Item = &'h [u8]>,
+) -> impl Iterator<Item = (&'h [u8], &'h [u8])> {
+    // RFC 6265 §5.4: a peer sends one Cookie field; RFC 9113 §8.2.3 allows several.
+    fields.flat_map(|value| value.split(|byte| *byte == b';')).filter_map(|pair| {
+        let equals = pair.iter().position(|byte| *byte == b'=')?;
+        let (name, value) = (trim(&pair[..equals]), trim(&pair[equals + 1..]));
+        (!name.is_empty()).then_some((name, value))
+    })
+}
