@@ -7,12 +7,12 @@ use super::{Block, Head};
 use peregrine_proto::{FieldIndex, Known, Span};
 
 impl Head {
-    /// Removes the fields that `Connection` names, and their names there. Call it before code sets fields
-    /// by other means than [`Head::add_field`]. Fields that frame the request stay, and so do connection
-    /// options that have a meaning of their own.
+    /// Removes the fields that `Connection` names, and their names there, whether there is such a field or
+    /// not. Call it before code sets fields by other means than [`Head::add_field`]. Fields that frame the
+    /// request stay, and so do connection options that have a meaning of their own.
     #[doc(hidden)]
     pub fn drop_nominated(&mut self) {
-        let names = self.nominated();
+        let names = self.nominated(|_| true);
         if !names.is_empty() {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             self.remove_fields(&names);
@@ -24,19 +24,21 @@ impl Head {
     /// passed the request on, and it may have set them since.
     #[doc(hidden)]
     pub fn keep_nominated(&mut self) {
-        let names = self.nominated();
+        let names = self.nominated(|name| self.field(name).is_some());
         if !names.is_empty() {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             self.forget_nominated(&names);
         }
     }
 
-    /// The names in `Connection` that are those of fields here.
-    fn nominated(&self) -> Vec<String> {
+    /// The names in `Connection` that may be those of fields, of which `is_meant`.
+    fn nominated(&self, is_meant: impl Fn(&str) -> bool) -> Vec<String> {
         let options = self.fields_named("connection").flat_map(|list| list.split(|b| *b == b','));
         let options = options.filter_map(|option| std::str::from_utf8(option.trim_ascii()).ok());
-        let is_nominated = |name: &&str| !stays(name) && self.field(name).is_some();
-        options.filter(is_nominated).map(str::to_owned).collect()
+        options
+            .filter(|name| !name.is_empty() && !stays(name) && is_meant(name))
+            .map(str::to_owned)
+            .collect()
     }
 
     /// Leaves these names out of `Connection`. What is left of a list becomes a field for each option, since
@@ -78,10 +80,11 @@ fn length(part: &[u8]) -> u16 {
     u16::try_from(part.len()).expect("a span of a head has 16 bits")
 }
 
-/// Is it a field that no option removes: one that frames the request, says where it goes, or belongs to a
-/// connection in any case?
+/// Whether it is a connection option with a meaning of its own, or a field that no option removes: one
+/// that frames the request, says where it goes, or belongs to a connection in any case.
 fn stays(name: &str) -> bool {
-    matches!(
+    let is_option = ["close", "http2-settings"].iter().any(|one| name.eq_ignore_ascii_case(one));
+    let is_known = matches!(
         Known::find(name.as_bytes()),
         Known::Connection
             | Known::ContentLength
@@ -91,7 +94,8 @@ fn stays(name: &str) -> bool {
             | Known::Te
             | Known::TransferEncoding
             | Known::Upgrade
-    )
+    );
+    is_option || is_known
 }
 
 #[cfg(test)]
@@ -150,14 +154,14 @@ mod tests {
     #[test]
     fn what_is_named_can_be_dropped_or_kept_and_what_frames_a_request_stays() {
         let named = "close, X-User, host, content-length, transfer-encoding, x-none, expect";
-        let left = "close|host|content-length|transfer-encoding|x-none|expect";
+        let left = "close|host|content-length|transfer-encoding|expect";
         let mut dropped = head(&[named]);
         dropped.drop_nominated();
         assert_eq!(options(&dropped), left);
         assert_eq!(dropped.field("x-user"), None);
         let mut kept = head(&[named]);
         kept.keep_nominated();
-        assert_eq!(options(&kept), left);
+        assert_eq!(options(&kept), left.replace("|expect", "|x-none|expect"));
         assert_eq!(kept.field("x-user"), Some(&b"theirs"[..]));
         for head in [dropped, kept] {
             assert_eq!(head.field("host"), Some(&b"a"[..]));

@@ -4,7 +4,7 @@ use futures_core::Stream;
 use peregrine::bytes::Bytes;
 use peregrine::prelude::*;
 use peregrine::proxy::{Balance, Proxy, Upstreams};
-use peregrine::tower::{SendBody, into_tower, layer};
+use peregrine::tower::{Mount, SendBody, into_tower, layer};
 use peregrine::web::test::block_on;
 use peregrine::web::upgrade::OnUpgrade;
 use peregrine::{DriverChoice, Place, Running};
@@ -241,10 +241,9 @@ fn a_client_cannot_remove_what_middleware_has_set(choice: DriverChoice) {
         })
     };
     let Some(upstream) = serve(choice, app) else { return };
-    for upstreams in
-        [Upstreams::new([url(&upstream)]), Upstreams::new([url(&upstream)]).map(Upstreams::http2)]
-    {
-        let upstreams = upstreams.expect("a URL");
+    for is_http2 in [false, true] {
+        let upstreams = Upstreams::new([url(&upstream)]).expect("a URL");
+        let upstreams = if is_http2 { upstreams.http2() } else { upstreams };
         let mounted =
             axum::Router::new().fallback(async |headers: http::HeaderMap| format!("{headers:?}"));
         let front = serve(choice, move || {
@@ -274,15 +273,15 @@ fn a_client_cannot_remove_what_middleware_has_set(choice: DriverChoice) {
                 let answer = post(path, user);
                 assert_eq!(status(&answer), 200, "{path} {answer}");
                 assert_eq!(answer.matches("x-user: ").count(), 1, "{path} {user} {answer}");
-                for line in ["x-user: guest\n", "host: a.example\n", "x-kept: 1\n", "body: hi\n"] {
+                for line in ["x-user: guest\n", "x-kept: 1\n", "body: hi\n"] {
                     assert!(answer.contains(line), "{path} {user} {line} {answer}");
                 }
+                assert!(is_http2 || answer.contains("host: a.example\n"), "{path} {answer}");
                 assert!(!answer.contains("x-mine"), "{path} {answer}");
             }
             let answer = post("/mounted/", user);
             assert!(answer.contains("\"x-user\": \"guest\""), "{answer}");
-            let named = answer.lines().last().and_then(|line| line.split("\"x-user\"").next());
-            assert!(!answer.to_lowercase().contains("close, x-user"), "{named:?} {answer}");
+            assert!(!answer.to_lowercase().contains("close, x-user"), "{answer}");
             let answer = post("/", user);
             assert!(!answer.contains("x-user") && !answer.contains("x-mine"), "{answer}");
             assert!(answer.contains("body: hi\n"), "{answer}");
