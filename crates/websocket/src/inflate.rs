@@ -97,7 +97,7 @@ mod tests {
         /// RFC 1951 §3.1.1: the bits of a value, the least significant first.
         fn value(&mut self, value: usize, bits: usize) {
             for bit in 0..bits {
-                if self.count % 8 == 0 {
+                if self.count.is_multiple_of(8) {
                     self.bytes.push(0);
                 }
                 *self.bytes.last_mut().expect("a byte") |=

@@ -15,6 +15,7 @@ mod dashboards;
 mod driver_contract;
 mod ending;
 mod files;
+mod identities;
 mod logs;
 mod metrics;
 mod mounted;

@@ -9,11 +9,10 @@ use futures_core::Stream;
 use http_body_util::BodyExt;
 use peregrine::cache::{Idempotency, MemoryStore};
 use peregrine::compression::Decompression;
-use peregrine::middleware::{BodyLimit, Csrf};
+use peregrine::middleware::BodyLimit;
 use peregrine_mount::{Mount, into_tower, tower};
 use peregrine_web::test::{TestClient, TestResponse};
 use peregrine_web::{App, Body, IntoResponse, Next, Request, Response};
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -50,19 +49,18 @@ async fn look(request: Request, next: Next<'_>) -> Response {
 struct Pieces(usize);
 
 impl Stream for Pieces {
-    type Item = Result<Bytes, Infallible>;
+    type Item = Bytes;
 
-    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let Some(left) = self.0.checked_sub(1) else { return Poll::Ready(None) };
         self.0 = left;
-        Poll::Ready(Some(Ok(Bytes::from(vec![b'x'; 100]))))
+        Poll::Ready(Some(Bytes::from(vec![b'x'; 100])))
     }
 }
 
 /// Sends a body of so many times 100 bytes, in pieces or at once.
 fn send(client: &TestClient, is_stream: bool, hundreds: usize) -> TestResponse {
     let request = client.post("/").header("idempotency-key", "\"a\"");
-    let request = request.header("content-type", "application/x-www-form-urlencoded");
     match is_stream {
         true => request.stream(Pieces(hundreds)).send_now(),
         false => request.body(vec![b'x'; hundreds * 100]).send_now(),
@@ -105,10 +103,11 @@ fn middleware_around_it_reads_no_more_than_the_server_allows() {
 fn what_comes_of_a_small_body_by_decompression_is_limited_too() {
     let packed = {
         let app = App::new().with(peregrine::compression::Compression::new());
-        let client = app.get("/", || "x".repeat(100_000)).test();
+        let numbers: String = (0..300).map(|number| format!("{number} ")).collect();
+        let client = app.get("/", move || numbers.repeat(10)).test();
         client.get("/").header("accept-encoding", "gzip").send_now().bytes().to_vec()
     };
-    assert!(packed.len() < 1000);
+    assert!(packed.len() as u64 <= LIMIT, "{}", packed.len());
     let once = || Idempotency::new(MemoryStore::new());
     let client = App::new().with(Decompression::new()).with(once()).mount("/", router());
     let client = client.test().body_limit(LIMIT);
@@ -120,7 +119,7 @@ fn what_comes_of_a_small_body_by_decompression_is_limited_too() {
         }
     };
     assert_eq!(send(true).status(), 413);
-    assert_eq!(send(false).text(), "100000", "which the service itself may read");
+    assert_eq!(send(false).text(), "10900", "which the service itself may read");
 }
 
 #[test]
@@ -134,13 +133,6 @@ fn a_limit_that_was_set_counts_for_middleware_as_for_the_service() {
         assert_eq!(send(&client, true, 51).status(), 413);
         assert_eq!(send(&client, true, 50).text(), "5000");
     }
-}
-
-#[test]
-fn a_form_that_is_read_for_its_token_goes_on_whole() {
-    let app = App::new().with(Csrf::new().tokens(&[7; 32]));
-    let client = app.mount("/", router()).test().body_limit(LIMIT);
-    assert_eq!(send(&client, true, 5).status(), 403, "it has no token");
 }
 
 #[test]
