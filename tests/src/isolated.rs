@@ -10,8 +10,8 @@ const CHILD: &str = "PEREGRINE_ISOLATED_TEST";
 
 /// Runs `test` in a child process: this program again, with the calling test alone.
 ///
-/// Call it from the `#[test]` function itself with a closure written there: the closure's type names
-/// the test.
+/// Call it from the `#[test]` function itself with a closure written there: the closure's type
+/// names the test.
 ///
 /// # Panics
 /// The test fails, or there is no test of this name.

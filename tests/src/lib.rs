@@ -3,8 +3,8 @@
 //! [`contract!`] makes one module with a test per rule of `peregrine-driver`, for the driver that a
 //! [`Harness`] stands for: [`Kernel`] for drivers that use the machine's sockets, [`Simulated`] for
 //! the network in memory, where each test repeats under many seeds. A new driver is one line in
-//! `tests/suite/driver_contract.rs`; a new rule is one function in `cases/` and its name in the list
-//! below.
+//! `tests/suite/driver_contract.rs`; a new rule is one function in `cases/` and its name in the
+//! list below.
 //!
 //! Start with `harness.rs`, then any file of `cases/`.
 #![forbid(unsafe_code)]

@@ -145,11 +145,11 @@ impl From<tokio::net::UnixListener> for Entrance {
 
 /// Serves a tower service from within a tokio program: what `axum::serve` is for axum.
 ///
-/// The workers have their own threads; the caller's runtime only waits. As with `axum::serve`, signals
-/// are left alone: without handlers of the program's own, SIGTERM and Ctrl-C end the process at once.
-/// [`Serving::with_graceful_shutdown`] shuts down in order when a future completes, and
-/// [`Serving::shut_down_on_signals`] handles these signals as [`Server::serve`] does. Dropping the future
-/// cuts all connections.
+/// The workers have their own threads; the caller's runtime only waits. As with `axum::serve`,
+/// signals are left alone: without handlers of the program's own, SIGTERM and Ctrl-C end the
+/// process at once. [`Serving::with_graceful_shutdown`] shuts down in order when a future
+/// completes, and [`Serving::shut_down_on_signals`] handles these signals as [`Server::serve`]
+/// does. Dropping the future cuts all connections.
 ///
 /// ```no_run
 /// # async fn run() -> peregrine::Result<()> {
@@ -229,8 +229,8 @@ enum End {
 }
 
 impl<R> Serving<R> {
-    /// Shuts down in order when `signal` completes: accepts no new connections, closes idle ones after
-    /// `Limits::drain_idle_timeout`, and gives busy ones until
+    /// Shuts down in order when `signal` completes: accepts no new connections, closes idle ones
+    /// after `Limits::drain_idle_timeout`, and gives busy ones until
     /// [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout).
     ///
     /// Signals are up to the caller: no signal, not even a second one, does anything here except
@@ -244,12 +244,12 @@ impl<R> Serving<R> {
         self
     }
 
-    /// Handles signals as [`Server::serve`] does: shuts down in order at SIGTERM or Ctrl-C, cuts all
-    /// connections at a second one, reloads at SIGHUP, and tells the service manager. The signals have
-    /// their former effect again when the future that serves is complete.
+    /// Handles signals as [`Server::serve`] does: shuts down in order at SIGTERM or Ctrl-C, cuts
+    /// all connections at a second one, reloads at SIGHUP, and tells the service manager. The
+    /// signals have their former effect again when the future that serves is complete.
     ///
-    /// This is for programs whose `main` returns when the server has ended: in one that does more, Ctrl-C
-    /// ends the server and not the process.
+    /// This is for programs whose `main` returns when the server has ended: in one that does more,
+    /// Ctrl-C ends the server and not the process.
     ///
     /// ```no_run
     /// # async fn run(app: axum::Router) -> peregrine::Result<()> {

@@ -18,6 +18,7 @@ pub mod hpack;
 mod limits;
 mod priority;
 mod receive;
+mod recent;
 mod reject;
 mod request;
 mod send;

@@ -24,7 +24,8 @@ pub fn flush(
         compress.compress_vec(input, out, FlushCompress::Sync)?;
         let taken = usize::try_from(compress.total_in() - before).unwrap_or(usize::MAX);
         input = input.get(taken..).unwrap_or_default();
-        // A call that began with no output kept, and did not fill the room, has completed the flush.
+        // A call that began with no output kept, and did not fill the room, has completed the
+        // flush.
         if input.is_empty() && out.len() < out.capacity() {
             return Ok(());
         }

@@ -178,7 +178,9 @@ fn fields_of(left: &impl Guard, right: &impl Guard) -> Option<Vec<HeaderName>> {
 /// use peregrine::web::guard::{self, Asked};
 /// use peregrine::web::{App, HandlerExt};
 ///
-/// let is_new = |asked: &Asked<'_>| asked.head().field_text("x-version").is_some_and(|version| version >= "2");
+/// let is_new = |asked: &Asked<'_>| {
+///     asked.head().field_text("x-version").is_some_and(|version| version >= "2")
+/// };
 /// let client = App::new()
 ///     .get("/", (|| "new").when(guard::varying_by(["x-version"], is_new)))
 ///     .get("/", || "old")

@@ -1,34 +1,28 @@
 //! A request's head: one pooled block with its bytes, their index, and the route.
 
+mod convert;
 mod cookies;
 mod nominated;
 
 use crate::interim::Interims;
 use crate::personal::IdentityReads;
 use crate::selection::Selection;
-use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use bytes::Bytes;
+use convert::uri_of;
+use http::Uri;
 use peregrine_proto::{
     FieldIndex, HeadBuilder, HeadIndex, Known, Limits, Method, Reject, RequestLine, Span, Version,
 };
 use peregrine_router::Parameters;
 use peregrine_slot::{Pool, Reuse};
-use std::cell::RefCell;
 use std::fmt;
-use std::ops::Range;
 use std::rc::Rc;
-use std::sync::LazyLock;
 
 /// A block whose bytes grew beyond this is freed, not kept.
 const BLOCK_BYTES_MAX: usize = 16 * 1024;
 
-/// The size of the memory pieces that hold copies of several heads. A piece is freed when the last of
-/// its copies is dropped: in larger pieces, one long-lived copy would keep more of the others.
-const COPIES_BYTES: usize = 4 * 1024;
-
 thread_local! {
     static BLOCKS: Pool<Shared> = const { Pool::new(64) };
-    static COPIES: RefCell<BytesMut> = RefCell::default();
 }
 
 /// The head of a request, as it was on the wire. Eight bytes that point to a pooled block; dropping the
@@ -361,51 +355,6 @@ impl Head {
         fields.map(|field| (self.slice(field.name), self.slice(field.value)))
     }
 
-    /// The head as the `http` crate represents it, with `body`. The target and all values share one
-    /// copy of the head's bytes. A request for another protocol is one of HTTP/1.1 there, even if it came
-    /// over HTTP/2, since only HTTP/1.1 has its form.
-    #[must_use]
-    pub fn to_http<B>(&self, body: B) -> http::Request<B> {
-        let shared = copied(self.as_bytes());
-        let mut request = http::Request::new(body);
-        *request.method_mut() = self.method();
-        *request.version_mut() = match self.version() {
-            http::Version::HTTP_2 if self.index().asks_upgrade(self.as_bytes()) => {
-                http::Version::HTTP_11
-            }
-            version => version,
-        };
-        *request.uri_mut() = uri_of(shared.slice(range(self.index().target)));
-        *request.headers_mut() = self.header_map_of(&shared);
-        request
-    }
-
-    /// As [`Head::to_header_map`], without the mark; see [`Head::peek_field`].
-    #[doc(hidden)]
-    #[must_use]
-    pub fn peek_header_map(&self) -> HeaderMap {
-        self.header_map_of(&Bytes::copy_from_slice(self.as_bytes()))
-    }
-
-    /// The fields; `shared` is a copy of the head's bytes.
-    fn header_map_of(&self, shared: &Bytes) -> HeaderMap {
-        let mut map = HeaderMap::with_capacity(self.index().fields.len());
-        for field in &self.index().fields {
-            let name = match NAMES.get(field.known as usize) {
-                Some(name) => Ok(name.clone()),
-                None => HeaderName::from_bytes(self.slice(field.name)),
-            };
-            let value = range(field.value);
-            // The parser's grammar is that of these types, so neither fails.
-            if let (Ok(name), Ok(value)) =
-                (name, HeaderValue::from_maybe_shared(shared.slice(value)))
-            {
-                map.append(name, value);
-            }
-        }
-        map
-    }
-
     /// The path parameters that the router found.
     #[must_use]
     pub fn parameters(&self) -> &Parameters {
@@ -451,34 +400,6 @@ impl Head {
         block.route = route;
         result
     }
-}
-
-/// The well-known names as the `http` crate represents them, in the order of [`Known::ALL`].
-static NAMES: LazyLock<Box<[HeaderName]>> = LazyLock::new(|| {
-    Known::ALL.iter().map(|known| HeaderName::from_static(known.name())).collect()
-});
-
-/// A copy that needs no allocation of its own.
-fn copied(bytes: &[u8]) -> Bytes {
-    let copied = COPIES.try_with(|copies| {
-        let mut copies = copies.borrow_mut();
-        if copies.capacity() < bytes.len() {
-            copies.reserve(COPIES_BYTES.max(bytes.len()));
-        }
-        copies.extend_from_slice(bytes);
-        copies.split().freeze()
-    });
-    // While the thread ends, that memory is gone already.
-    copied.unwrap_or_else(|_| Bytes::copy_from_slice(bytes))
-}
-
-fn range(span: Span) -> Range<usize> {
-    usize::from(span.start)..usize::from(span.end)
-}
-
-fn uri_of(target: Bytes) -> Uri {
-    // The parser's target grammar is at least as strict as that of `Uri`, so this does not fail.
-    Uri::from_maybe_shared(target).unwrap_or_else(|_| Uri::from_static("/"))
 }
 
 impl Drop for Head {

@@ -12,8 +12,8 @@ const WINDOW_BYTES: usize = 32 * 1024;
 
 /// A decompressor of raw DEFLATE.
 ///
-/// flate2's decompressor on miniz_oxide accepts each distance up to the size of its window, and makes
-/// NUL bytes of a reference to before the first byte. This one refuses it, as zlib does.
+/// flate2's decompressor on miniz_oxide accepts each distance up to the size of its window, and
+/// makes NUL bytes of a reference to before the first byte. This one refuses it, as zlib does.
 pub(crate) struct Inflater {
     state: Box<DecompressorOxide>,
     window: Box<[u8]>,
@@ -50,7 +50,8 @@ impl Inflater {
                 self.end = 0;
                 self.is_full = true;
             }
-            // While the window is not full, it does not wrap, and no distance goes beyond its start.
+            // While the window is not full, it does not wrap, and no distance goes beyond its
+            // start.
             let wrapping = if self.is_full { 0 } else { TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF };
             let flags = TINFL_FLAG_HAS_MORE_INPUT | TINFL_FLAG_IGNORE_ADLER32 | wrapping;
             let (status, read, written) = decompress_with_limit(
@@ -69,7 +70,8 @@ impl Inflater {
                 TINFLStatus::NeedsMoreInput => return Ok(used),
                 TINFLStatus::HasMoreOutput if made == room => return Ok(used),
                 TINFLStatus::HasMoreOutput => {}
-                // RFC 7692 §7.2.3.4: a block with BFINAL is followed by others. They may refer to it.
+                // RFC 7692 §7.2.3.4: a block with BFINAL is followed by others. They may refer to
+                // it.
                 TINFLStatus::Done => {
                     self.state.init();
                     if used == input.len() {

@@ -8,9 +8,10 @@ use super::hpack::Sink;
 use super::limits::{Limits, STREAMS_CEILING, WINDOW_DEFAULT};
 use super::priority::Priority;
 use super::receive::Buffers;
+use super::recent::Closed;
 use super::reject::Reject;
 use super::request::{Accepted, NoSink, Refusal, RequestSink, TrailerSink};
-use super::streams::{Closed, Found, NOWHERE, Sending, State, Stream, StreamKey};
+use super::streams::{Found, NOWHERE, Sending, State, Stream, StreamKey};
 use crate::{BodyLength, Method};
 
 /// A header block that is not complete.

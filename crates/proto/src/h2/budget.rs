@@ -1,13 +1,13 @@
 //! The account of what a peer makes the server do for nothing.
 //!
 //! Each deed that costs the server something and brings the peer nothing is charged; completed
-//! responses, content that moves, and time are credited. Honest use earns more than it spends, however
-//! heavy it is; an attack spends what it is given and is told to calm down. RFC 9113 §10.5.
+//! responses, content that moves, and time are credited. Honest use earns more than it spends,
+//! however heavy it is; an attack spends what it is given and is told to calm down. RFC 9113 §10.5.
 //!
 //! One account covers all attacks. Streams that end early are also charged to a second one, which
-//! earns less. The first one only weighs frames: a ping, or a request that is refused, costs the server
-//! no more than the request that pays for it. A handler that was called in vain may cost far more, or
-//! leave work behind that outlives it, so cheap requests must not pay for it one by one.
+//! earns less. The first one only weighs frames: a ping, or a request that is refused, costs the
+//! server no more than the request that pays for it. A handler that was called in vain may cost far
+//! more, or leave work behind that outlives it, so cheap requests must not pay for it one by one.
 
 use super::limits::Limits;
 use super::reject::Reject;
@@ -195,10 +195,10 @@ impl Budget {
         self.earn(limits, bytes / BYTES_PER_UNIT);
     }
 
-    /// Credits a DATA frame that was sent, whatever its size: a client may acknowledge each of them.
-    /// A small fragment earns only for its bytes, unless it was held back before (`hold.rs`): it is
-    /// sent at once only where all of the client's window is small, and a client that opens such a
-    /// window byte by byte pays for each update.
+    /// Credits a DATA frame that was sent, whatever its size: a client may acknowledge each of
+    /// them. A small fragment earns only for its bytes, unless it was held back before (`hold.rs`):
+    /// it is sent at once only where all of the client's window is small, and a client that opens
+    /// such a window byte by byte pays for each update.
     #[inline]
     pub(super) fn sent(&mut self, limits: &Limits, bytes: u32, is_fragment: bool) {
         self.received(limits, bytes);

@@ -10,8 +10,9 @@ use super::hpack::{Decoder, Encoder, TABLE_BYTES_DEFAULT};
 use super::limits::{Limits, STREAMS_CEILING, WINDOW_DEFAULT};
 use super::priority::{Priority, Queues};
 use super::receive::{Receive, Step};
+use super::recent::Closed;
 use super::reject::Reject;
-use super::streams::{Closed, Move, State, StreamKey, Streams};
+use super::streams::{Move, State, StreamKey, Streams};
 use crate::trailers::Trailers;
 
 /// One HTTP/2 connection, without buffers but for the HPACK tables.
@@ -419,8 +420,9 @@ impl Connection {
         self.trailers.iter().flat_map(|trailers| trailers.iter())
     }
 
-    /// Tells the time, in milliseconds of a monotonic clock: with time the budget grows, and content that
-    /// is held back is sent. Call it once a turn or once a minute, and at [`Self::held_until`].
+    /// Tells the time, in milliseconds of a monotonic clock: with time the budget grows, and
+    /// content that is held back is sent. Call it once a turn or once a minute, and at
+    /// [`Self::held_until`].
     pub fn tick(&mut self, limits: &Limits, now_ms: u64) {
         self.budget.tick(limits, now_ms);
         self.release(now_ms);

@@ -1,10 +1,11 @@
 //! Holds back fragments of content that only a small rest of a window has room for.
 //!
-//! A client that acknowledges each DATA frame opens a full window by the size of one frame at a time.
-//! A server that fills whatever room there is would cut its content into ever smaller fragments, each
-//! of which is acknowledged alone (the silly window syndrome, RFC 9293 §3.8.6.2.1). So a fragment
-//! waits while the client still has bytes to acknowledge, which will open the window further. It is
-//! sent after [`HOLD_MS`] in any case, because a client may acknowledge nothing before it has more.
+//! A client that acknowledges each DATA frame opens a full window by the size of one frame at a
+//! time. A server that fills whatever room there is would cut its content into ever smaller
+//! fragments, each of which is acknowledged alone (the silly window syndrome, RFC 9293 §3.8.6.2.1).
+//! So a fragment waits while the client still has bytes to acknowledge, which will open the window
+//! further. It is sent after [`HOLD_MS`] in any case, because a client may acknowledge nothing
+//! before it has more.
 //!
 //! Content that the window has room for is never held back.
 
@@ -36,8 +37,8 @@ impl Part {
     }
 }
 
-/// The streams whose next DATA frame waits for a larger window: those whose `room_min` is larger than
-/// [`RELEASED`].
+/// The streams whose next DATA frame waits for a larger window: those whose `room_min` is larger
+/// than [`RELEASED`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     /// How many streams there are.
@@ -74,15 +75,15 @@ impl Connection {
         (self.held.count > 0).then_some(self.held.until_ms)
     }
 
-    /// Whether a stream has content at hand that its own window has no room for, or so little that the
-    /// content is held back. For the connection's window, ask [`is_blocked`](Self::is_blocked).
+    /// Whether a stream has content at hand that its own window has no room for, or so little that
+    /// the content is held back. For the connection's window, ask [`is_blocked`](Self::is_blocked).
     #[must_use]
     pub fn is_stalled(&self, stream: StreamKey) -> bool {
         self.streams.get(stream).is_some_and(|state| state.wants && !state.may_send())
     }
 
-    /// Whether content is at hand that the connection's window has no room for, or so little that the
-    /// content is held back.
+    /// Whether content is at hand that the connection's window has no room for, or so little that
+    /// the content is held back.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         self.queues.next().is_some_and(|slot| !self.streams.at(slot).fits(self.send_window))

@@ -49,8 +49,8 @@ pub struct Limits {
     /// The budget for what a peer makes the server do for nothing: the most that is saved up, and what
     /// a connection begins with. Default 2,000, which is 200 requests that are reset at once.
     /// [`Limits::DEFAULT`] leaves room for honest clients: a browser that leaves a page resets some 100
-    /// requests. `budget.rs` has the cost of each deed. Resets have an account of this size of their own,
-    /// of which five complete responses pay for one.
+    /// requests. `budget.rs` has the cost of each deed. Resets have an account of this size of
+    /// their own, of which five complete responses pay for one.
     pub budget_max: u32,
     /// How much of the budget comes back each second. Default 50: five resets, or 25 pings.
     pub budget_per_second: u32,

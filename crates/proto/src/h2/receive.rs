@@ -7,8 +7,9 @@ use super::control::MEASURE;
 use super::event::{Event, Waiting};
 use super::frame::{self, Code, HEADER_BYTES, Header, Kind, PREFACE, flag};
 use super::limits::Limits;
+use super::recent::Closed;
 use super::reject::Reject;
-use super::streams::{Closed, Found, StreamKey};
+use super::streams::{Found, StreamKey};
 use crate::HeadIndex;
 
 /// Where the receiving side stands.

@@ -193,8 +193,8 @@ impl Connection {
 
     /// Like [`send_data`](Self::send_data), for content that the caller sends from its own memory: writes
     /// the header of a DATA frame of at most `bytes` bytes and returns how many it has, which the caller
-    /// sends next; 0 while the content is held back. `more` says whether more are at hand after `bytes`.
-    /// The end of content of unknown length is left to [`finish`](Self::finish).
+    /// sends next; 0 while the content is held back. `more` says whether more are at hand after
+    /// `bytes`. The end of content of unknown length is left to [`finish`](Self::finish).
     pub fn announce(
         &mut self,
         limits: &Limits,

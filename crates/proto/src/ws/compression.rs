@@ -13,12 +13,13 @@ pub trait Compression {
     /// Returns how many bytes of `input` were used: all, unless `room` was filled.
     ///
     /// `input` is empty when `room` was filled before, to ask for what is left. A block that says that it
-    /// is the last one does not end the input: what follows is inflated as well (RFC 7692 §7.2.3.4).
+    /// is the last one does not end the input: what follows is inflated as well (RFC 7692
+    /// §7.2.3.4).
     ///
     /// # Errors
     ///
-    /// If `input` is not what a compressor writes, or refers to bytes before the window. What is inflated
-    /// of it before is appended. The connection fails, and nothing is inflated after.
+    /// If `input` is not what a compressor writes, or refers to bytes before the window. What is
+    /// inflated of it before is appended. The connection fails, and nothing is inflated after.
     fn inflate(&mut self, input: &[u8], room: usize, out: &mut Vec<u8>)
     -> Result<usize, Malformed>;
 

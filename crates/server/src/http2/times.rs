@@ -60,8 +60,8 @@ impl Http2 {
         Turn::Again
     }
 
-    /// Wakes the connection when content that is held back must be sent. Its alarm would be too late: the
-    /// wheel is coarse.
+    /// Wakes the connection when content that is held back must be sent. Its alarm would be too
+    /// late: the wheel is coarse.
     pub(super) fn await_release<D: Driver>(&mut self, link: &Link<'_, D>, context: &Context<'_>) {
         let driver = &link.worker.driver;
         let Some(until_ms) = protocol(&mut self.core).held_until() else { return };

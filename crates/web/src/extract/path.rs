@@ -1,5 +1,6 @@
 //! Values from the path.
 
+mod fault;
 mod read;
 mod shape;
 
@@ -7,8 +8,8 @@ use super::{FromRequestParts, shortened, unfit};
 use crate::problem::Problem;
 use crate::request::Parts;
 use crate::requirements::Requirements;
+use fault::{Parameter, PathError};
 use http::StatusCode;
-use read::{Parameter, PathError};
 use serde::de::DeserializeOwned;
 use smallvec::SmallVec;
 

@@ -1,15 +1,16 @@
 //! Fields that the client names in `Connection`: they are about its connection alone.
 //!
-//! RFC 9110 §7.6.1: a proxy removes them. A field that this server has set is not the client's to remove,
-//! so its name leaves `Connection` when it is set.
+//! RFC 9110 §7.6.1: a proxy removes them. A field that this server has set is not the client's to
+//! remove, so its name leaves `Connection` when it is set.
 
 use super::{Block, Head};
 use peregrine_proto::{FieldIndex, Known, Span};
 
 impl Head {
-    /// Removes the fields that `Connection` names, and their names there, whether there is such a field or
-    /// not. Call it before code sets fields by other means than [`Head::add_field`]. Fields that frame the
-    /// request stay, and so do connection options that have a meaning of their own.
+    /// Removes the fields that `Connection` names, and their names there, whether there is such a
+    /// field or not. Call it before code sets fields by other means than [`Head::add_field`].
+    /// Fields that frame the request stay, and so do connection options that have a meaning of
+    /// their own.
     #[doc(hidden)]
     pub fn drop_nominated(&mut self) {
         let names = self.nominated(|_| true);
@@ -20,8 +21,8 @@ impl Head {
         }
     }
 
-    /// Makes the fields that `Connection` names ordinary ones. The client named them for the server that
-    /// passed the request on, and it may have set them since.
+    /// Makes the fields that `Connection` names ordinary ones. The client named them for the server
+    /// that passed the request on, and it may have set them since.
     #[doc(hidden)]
     pub fn keep_nominated(&mut self) {
         let names = self.nominated(|name| self.field(name).is_some());
@@ -41,8 +42,8 @@ impl Head {
             .collect()
     }
 
-    /// Leaves these names out of `Connection`. What is left of a list becomes a field for each option, since
-    /// the bytes of the head stay as they are.
+    /// Leaves these names out of `Connection`. What is left of a list becomes a field for each
+    /// option, since the bytes of the head stay as they are.
     pub(super) fn forget_nominated(&mut self, names: &[&str]) {
         let Block { bytes, index, .. } = self.block_mut();
         let is_named = |option: &[u8]| {
@@ -80,8 +81,8 @@ fn length(part: &[u8]) -> u16 {
     u16::try_from(part.len()).expect("a span of a head has 16 bits")
 }
 
-/// Whether it is a connection option with a meaning of its own, or a field that no option removes: one
-/// that frames the request, says where it goes, or belongs to a connection in any case.
+/// Whether it is a connection option with a meaning of its own, or a field that no option removes:
+/// one that frames the request, says where it goes, or belongs to a connection in any case.
 fn stays(name: &str) -> bool {
     let is_option = ["close", "http2-settings"].iter().any(|one| name.eq_ignore_ascii_case(one));
     let is_known = matches!(

@@ -153,6 +153,12 @@ fn expected(mut right: Vec<Seen>) -> Vec<Seen> {
     right
 }
 
+fn forget_private(seen: &mut Seen) {
+    if seen.fields.get("cache-control").is_some_and(|values| *values == ["private"]) {
+        seen.fields.remove("cache-control");
+    }
+}
+
 fn both_answer_the_same(engine: Engine) {
     check(engine, async |host| {
         let reference = Host { engine: Engine::Axum };
@@ -161,7 +167,11 @@ fn both_answer_the_same(engine: Engine) {
             let (right, ours) = (reference.serve(app()), host.serve(app()));
             for request in REQUESTS {
                 let right = expected(answers(&right, request).await);
-                let ours = answers(&ours, request).await;
+                let mut ours = answers(&ours, request).await;
+                // Peregrine keeps the response to a client that it may know out of shared caches.
+                if request.contains("Cookie: ") || request.contains("Authorization: ") {
+                    ours.iter_mut().for_each(forget_private);
+                }
                 assert_eq!(ours, right, "{}: {request:?}", example.name);
             }
             right.end().await;

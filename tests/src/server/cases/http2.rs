@@ -430,8 +430,8 @@ pub async fn a_connection_s_window_that_stays_shut_ends_its_streams<B: Bench>(be
     close(server, client).await;
 }
 
-/// A client may acknowledge each DATA frame alone, and may read more slowly than the handler produces:
-/// small pieces are not cut into fragments by the window that such a client opens.
+/// A client may acknowledge each DATA frame alone, and may read more slowly than the handler
+/// produces: small pieces are not cut into fragments by the window that such a client opens.
 pub async fn small_pieces_reach_a_client_that_acknowledges_every_frame<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);

@@ -231,8 +231,8 @@ fn name_user() -> impl Middleware {
     }))
 }
 
-/// What a client names in `Connection` is removed where it sent it, and nothing else is: no field that
-/// middleware has set, and none that frames the request.
+/// What a client names in `Connection` is removed where it sent it, and nothing else is: no field
+/// that middleware has set, and none that frames the request.
 fn a_client_cannot_remove_what_middleware_has_set(choice: DriverChoice) {
     let app = || {
         App::new().subtree("/", async |mut request: Request| {

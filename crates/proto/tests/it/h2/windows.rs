@@ -1,4 +1,5 @@
-//! Content that waits for windows: whole pieces, fragments, and clients that acknowledge every frame.
+//! Content that waits for windows: whole pieces, fragments, and clients that acknowledge every
+//! frame.
 
 use super::wire;
 use peregrine_proto::h1::ResponseLength;

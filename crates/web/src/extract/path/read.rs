@@ -1,67 +1,13 @@
 //! A serde format: the decoded parameters of a path.
 
 use super::super::finite;
+use super::fault::{Parameter, PathError};
 use serde::de::value::StrDeserializer;
 use serde::de::{
-    DeserializeSeed, Deserializer, EnumAccess, Error, IntoDeserializer, MapAccess, SeqAccess,
+    DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess,
     VariantAccess, Visitor,
 };
 use serde::forward_to_deserialize_any;
-use std::borrow::Cow;
-use std::fmt;
-
-/// One parameter: its name in the pattern and its value, percent-decoded.
-pub(super) struct Parameter<'p> {
-    pub(super) name: &'p str,
-    pub(super) value: Cow<'p, str>,
-}
-
-/// Why parameters could not be read as a type.
-#[derive(Debug)]
-pub(super) enum PathError {
-    /// A value does not have its type.
-    Value { name: String, value: String, expected: String },
-    /// A type refused a value for a reason of its own.
-    Refused { name: String, value: String, reason: String },
-    /// The type does not fit the route's parameters, whatever their values.
-    Mismatch(String),
-}
-
-impl fmt::Display for PathError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:?}")
-    }
-}
-
-impl std::error::Error for PathError {}
-
-impl Error for PathError {
-    fn custom<T: fmt::Display>(message: T) -> Self {
-        Self::Mismatch(message.to_string())
-    }
-
-    fn missing_field(field: &'static str) -> Self {
-        Self::Mismatch(format!("the route has no parameter `{field}`"))
-    }
-}
-
-impl PathError {
-    fn count(found: usize, taken: usize) -> Self {
-        Self::Mismatch(format!("the route has {found} parameters, but the type takes {taken}"))
-    }
-
-    /// Adds `parameter` to what a type said about its value.
-    fn about(self, parameter: &Parameter<'_>) -> Self {
-        match self {
-            Self::Mismatch(reason) => Self::Refused {
-                name: parameter.name.to_owned(),
-                value: parameter.value.clone().into_owned(),
-                reason,
-            },
-            other => other,
-        }
-    }
-}
 
 /// All parameters.
 #[derive(Clone, Copy)]

@@ -95,11 +95,15 @@ async fn guard(request: Request, next: Next) -> Result<Response, StatusCode> {
     }
 }
 
+/// Peregrine keeps the response to a client that may be known out of shared caches.
+const PRIVATE: &str = "cache-control (none) is private";
+
 fn a_layer_of_routes_does_not_run_for_what_has_none(case: &mut Case) {
     case.serve(Router::new().route("/a", get("in")).route_layer(from_fn(guard)));
     case.send(&Ask::new("GET", "/a").field("authorization", "Bearer word")).is(200, "in");
     case.get("/a").is(401, "");
     case.get("/b").is(404, "");
+    case.differs(PRIVATE);
 }
 
 fn a_layer_of_routes_runs_for_wrong_methods(case: &mut Case) {
@@ -107,6 +111,7 @@ fn a_layer_of_routes_runs_for_wrong_methods(case: &mut Case) {
     case.post("/a", "").is(401, "").has("allow", "GET,HEAD");
     let ask = Ask::new("POST", "/a").field("authorization", "Bearer word");
     case.send(&ask).is(405, "").has("allow", "GET,HEAD");
+    case.differs(PRIVATE);
 }
 
 fn a_layer_of_a_method_counts_for_that_method(case: &mut Case) {

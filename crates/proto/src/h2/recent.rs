@@ -1,0 +1,86 @@
+//! How the last streams of a connection were closed.
+
+/// How a stream was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Closed {
+    /// It was never opened, or was closed too long ago to be remembered.
+    Unknown,
+    /// Both sides ended it.
+    Ended,
+    /// The client reset it.
+    ByPeer,
+    /// The server reset it, so frames that were under way may still arrive.
+    ByUs,
+}
+
+/// How the last streams were closed, two bits each, so that late frames are told from wrong ones.
+#[derive(Debug)]
+pub(super) struct Recent {
+    low: [u64; RECENT as usize / 64],
+    high: [u64; RECENT as usize / 64],
+}
+
+/// How many identifiers, up to the highest, are remembered.
+const RECENT: u32 = 256;
+
+impl Recent {
+    pub(super) const fn new() -> Self {
+        Self { low: [0; RECENT as usize / 64], high: [0; RECENT as usize / 64] }
+    }
+
+    #[inline]
+    const fn bit(id: u32) -> (usize, u64) {
+        let at = (id >> 1) % RECENT;
+        ((at / 64) as usize, 1 << (at % 64))
+    }
+
+    /// Forgets entries that are too old, and those of identifiers from `highest` to `id`.
+    #[inline]
+    pub(super) fn advance(&mut self, highest: u32, id: u32) {
+        if id - highest == 2 || highest == 0 && id == 1 {
+            let (word, bit) = Self::bit(id);
+            self.low[word] &= !bit;
+            self.high[word] &= !bit;
+        } else {
+            self.skip(highest, id);
+        }
+    }
+
+    #[cold]
+    fn skip(&mut self, highest: u32, id: u32) {
+        let from = (highest + 1).max(id.saturating_sub(2 * RECENT) + 1);
+        for skipped in (from..=id).filter(|one| one % 2 == 1) {
+            let (word, bit) = Self::bit(skipped);
+            self.low[word] &= !bit;
+            self.high[word] &= !bit;
+        }
+    }
+
+    #[inline]
+    pub(super) fn set(&mut self, id: u32, highest: u32, closed: Closed) {
+        if highest - id >= 2 * RECENT {
+            return;
+        }
+        let (word, bit) = Self::bit(id);
+        if matches!(closed, Closed::Ended | Closed::ByUs) {
+            self.low[word] |= bit;
+        }
+        if matches!(closed, Closed::ByPeer | Closed::ByUs) {
+            self.high[word] |= bit;
+        }
+    }
+
+    pub(super) fn get(&self, id: u32, highest: u32) -> Closed {
+        if highest - id >= 2 * RECENT {
+            // Too long ago: as if the server had reset it, since ending the connection would be worse.
+            return Closed::ByUs;
+        }
+        let (word, bit) = Self::bit(id);
+        match (self.low[word] & bit != 0, self.high[word] & bit != 0) {
+            (false, false) => Closed::Unknown,
+            (true, false) => Closed::Ended,
+            (false, true) => Closed::ByPeer,
+            (true, true) => Closed::ByUs,
+        }
+    }
+}
