@@ -420,14 +420,6 @@ impl Connection {
         self.trailers.iter().flat_map(|trailers| trailers.iter())
     }
 
-    /// Tells the time, in milliseconds of a monotonic clock: with time the budget grows, and
-    /// content that is held back is sent. Call it once a turn or once a minute, and at
-    /// [`Self::held_until`].
-    pub fn tick(&mut self, limits: &Limits, now_ms: u64) {
-        self.budget.tick(limits, now_ms);
-        self.release(now_ms);
-    }
-
     /// Notes that all that was written is sent: the peer reads. Answers count from here, so a server that
     /// never calls this ends the connection after [`answers_max`](Limits::answers_max) answers.
     pub fn output_sent(&mut self) {

@@ -10,6 +10,7 @@
 //! Content that the window has room for is never held back.
 
 use super::connection::Connection;
+use super::limits::Limits;
 use super::streams::{Stream, StreamKey, Streams};
 
 /// How long a fragment is held back at most, in milliseconds.
@@ -68,6 +69,14 @@ impl Held {
 }
 
 impl Connection {
+    /// Tells the time, in milliseconds of a monotonic clock: with time the budget grows, and
+    /// content that is held back is sent. Call it once a turn or once a minute, and at
+    /// [`Self::held_until`].
+    pub fn tick(&mut self, limits: &Limits, now_ms: u64) {
+        self.budget.tick(limits, now_ms);
+        self.release(now_ms);
+    }
+
     /// When [`tick`](Self::tick) is to be called because content is held back, by the clock of that
     /// call. `None`: nothing is held back.
     #[must_use]
