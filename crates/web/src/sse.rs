@@ -62,7 +62,7 @@ const COMMENT: &[u8] = b":\n\n";
 /// - While the producer is silent, the reader gets a comment every [`KEEP_ALIVE`], so that proxies keep
 ///   the connection: [`Sse::keep_alive`].
 /// - When the reader closes its connection, the stream is dropped, also while there is nothing to
-/// send.
+///   send.
 /// - When the server drains, the stream ends after the events that are ready, so that it holds nobody
 ///   up; readers come again, and find another server. [`Sse::goodbye`] adds a last event;
 ///   [`Sse::through_drain`] leaves the end to the producer.

@@ -1,7 +1,7 @@
 //! What the tree may say.
 
 use super::tls::TlsConfig;
-use super::tree::{AdminConfig, ListenerConfig, ServerConfig};
+use super::tree::{AdminConfig, ListenerConfig, ServerConfig, SocketsConfig};
 use crate::Limits;
 use peregrine_config::{ConfigError, Origin, Value};
 use std::time::Duration;
@@ -66,29 +66,34 @@ impl ServerConfig {
         ] {
             check_range(setting, number, least, most)?;
         }
-        // Linux takes whole seconds, up to 32,767.
-        let second = Duration::from_secs(1);
-        let most = Duration::from_secs(32_767);
-        for (setting, time) in [
-            ("sockets.keep_alive", sockets.keep_alive.unwrap_or(second)),
-            ("sockets.keep_alive_interval", sockets.keep_alive_interval),
-        ] {
-            if !(second..=most).contains(&time) || time.subsec_nanos() > 0 {
-                let text = "the kernel wants whole seconds, from `1s` to `32767s`";
-                return Err(ConfigError::of_setting(setting, text));
-            }
-        }
-        let most = Duration::from_millis(i32::MAX as u64);
-        if !(second..=most).contains(&sockets.user_timeout.unwrap_or(second)) {
-            let text = "the kernel wants from `1s` to `24d`";
-            return Err(ConfigError::of_setting("sockets.user_timeout", text));
-        }
-        if driver.spin > second {
+        check_socket_times(sockets)?;
+        if driver.spin > Duration::from_secs(1) {
             let text = "more than `1s` of spinning is not meant";
             return Err(ConfigError::of_setting("driver.spin", text));
         }
         Ok(())
     }
+}
+
+fn check_socket_times(sockets: &SocketsConfig) -> Result<(), ConfigError> {
+    // Linux takes whole seconds, up to 32,767.
+    let second = Duration::from_secs(1);
+    let most = Duration::from_secs(32_767);
+    for (setting, time) in [
+        ("sockets.keep_alive", sockets.keep_alive.unwrap_or(second)),
+        ("sockets.keep_alive_interval", sockets.keep_alive_interval),
+    ] {
+        if !(second..=most).contains(&time) || time.subsec_nanos() > 0 {
+            let text = "the kernel wants whole seconds, from `1s` to `32767s`";
+            return Err(ConfigError::of_setting(setting, text));
+        }
+    }
+    let most = Duration::from_millis(i32::MAX as u64);
+    if !(second..=most).contains(&sockets.user_timeout.unwrap_or(second)) {
+        let text = "the kernel wants from `1s` to `24d`";
+        return Err(ConfigError::of_setting("sockets.user_timeout", text));
+    }
+    Ok(())
 }
 
 fn check_range(setting: &str, number: u64, least: u64, most: u64) -> Result<(), ConfigError> {

@@ -832,7 +832,7 @@ fn checks_find_who_is_ill_and_who_is_well_again(choice: DriverChoice) {
     let (sound, _) = peer(named("sound"));
     let upstreams = Upstreams::new([moody, sound]).expect("URLs");
     let upstreams = upstreams.failures_max(1).down_for(Duration::from_secs(3600));
-    let upstreams = upstreams.check("/health", Duration::from_millis(50));
+    let upstreams = upstreams.check("/health", Duration::from_millis(500));
     let Some(proxy) = proxy(choice, upstreams.clone(), |proxy| proxy) else { return };
     // Requests drive the checks. Answers of its own say that it is up, until the next check.
     let ask = || get(&proxy, "/", "");
