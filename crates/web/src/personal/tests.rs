@@ -144,7 +144,10 @@ const UNMARKED: [(&str, &[&str]); 5] = [
         // them.
         &["cache/src/cache/asker.rs", "cache/src/idempotency.rs", "rate-limit/src/key.rs"],
     ),
-    ("peek_fields_named(", &["cache/src/cache/asker.rs", "cache/src/idempotency/key.rs"]),
+    (
+        "peek_fields_named(",
+        &["cache/src/cache/asker.rs", "cache/src/idempotency/key.rs", "web/src/head/cookies.rs"],
+    ),
     ("peek_cookie(", &["rate-limit/src/key.rs"]),
     // Mounts and the proxy mark what they pass on.
     ("peek_fields(", &["mount/src/origin.rs", "proxy/src/fields.rs", "web/src/client/lists.rs"]),
