@@ -54,7 +54,7 @@ const METHODS: &str = "GET, HEAD, OPTIONS";
 /// let client = App::new().subtree("/files", Files::folder(folder.path())).test();
 /// let response = client.get("/files/hello.txt").header("range", "bytes=1-").send_now();
 /// assert_eq!((response.status().as_u16(), response.text().as_str()), (206, "ello"));
-/// assert_eq!(client.get("/files/../Cargo.toml").send_now().status(), 404);
+/// assert_eq!(client.get("/files/../Cargo.toml").send_now().status(), 400);
 /// ```
 pub struct Files {
     tree: Tree,

@@ -37,7 +37,8 @@ use std::pin::Pin;
 
 impl<R: Reach> IntoApplication for Tower<R> {
     fn into_application(self) -> Result<Application, BuildError> {
-        App::new().mount("/", self).build()
+        // There is no other route whose middleware a path could get around.
+        App::new().allow_ambiguous_paths().mount("/", self).build()
     }
 }
 

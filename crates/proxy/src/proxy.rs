@@ -49,7 +49,7 @@ const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 ///
 /// | what | how |
 /// |---|---|
-/// | path and query | as they were sent, behind the path of the upstream's URL; [`Proxy::strip_prefix`]. Paths with `.` or `..` in them, however they are written, are a 400 where there is such a path or prefix, since the upstream might leave it |
+/// | path and query | as they were sent, behind the path of the upstream's URL; [`Proxy::strip_prefix`]. Paths that the upstream may read as the path of another route are a 400 ([`allow_ambiguous_paths`](peregrine_web::HandlerExt::allow_ambiguous_paths)); `.` and `..` always are where there is such a path or prefix |
 /// | `Host` | the client's; [`Proxy::upstream_host`], [`Proxy::host`] |
 /// | fields | all but those of one connection (RFC 9110 §7.6.1): `Connection` and what it names, `Keep-Alive`, `TE`, `Transfer-Encoding`, `Upgrade`, `Proxy-*`. `TE: trailers` is passed on |
 /// | who asks | `X-Forwarded-For`, `-Proto` and `-Host`; [`Proxy::forwarded`]. What clients write into such fields does not pass, unless they are trusted proxies; nor do other `X-Forwarded-*` and `X_Forwarded_For` |

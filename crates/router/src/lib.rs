@@ -12,6 +12,7 @@
 //! slow and plain.
 #![forbid(unsafe_code)]
 
+mod ambiguous;
 mod builder;
 mod descend;
 mod encoding;
@@ -32,6 +33,7 @@ mod statics;
 mod walk;
 mod word;
 
+pub use ambiguous::{any_reading, has_dot_segments, may_be_ambiguous};
 pub use builder::{Builder, SlashPolicy};
 pub use encoding::{DecodeError, decode};
 pub use error::{BuildError, PatternError, PatternFault, Problem, RouteName};

@@ -225,7 +225,7 @@ impl App {
     /// and how to fix it.
     pub fn build(self) -> Result<Application, BuildError> {
         let (slash_policy, method_override) = (self.slash_policy, self.method_override.clone());
-        let (mut plan, missing, missing_options) = self.into_scope().finish();
+        let (mut plan, unmatched) = self.into_scope().finish();
         plan.shared.set_states(std::mem::take(&mut plan.states));
         if slash_policy == SlashPolicy::Ignore {
             plan.entries.retain(|entry| !entry.is_slash_twin);
@@ -292,8 +292,7 @@ impl App {
         };
         let routes = plan.entries.into_iter().zip(0..);
         let routes = routes.map(|(entry, id)| Built::from(*entry).asking(words(id))).collect();
-        let missing = (missing, missing_options);
-        let built = Application::new(table, routes, fallbacks, missing, plan.shared);
+        let built = Application::new(table, routes, fallbacks, unmatched, plan.shared);
         inspected(built.overriding(method_override), plan.inspectors)
     }
 }

@@ -11,12 +11,13 @@ use crate::problem::Problem;
 use crate::request::Request;
 use crate::response::Response;
 use crate::route::Table;
+use crate::scope::Unmatched;
 use crate::service::{Endpoint, Service};
 use crate::state::States;
 use crate::test::TestClient;
 use crate::unrouted::Shared;
 use peregrine_proto::{Method, TargetForm};
-use peregrine_router::{Match, Parameters};
+use peregrine_router::{Match, Parameters, any_reading, has_dot_segments, may_be_ambiguous};
 use peregrine_slot::{FutureSlot, Held};
 use std::any::Any;
 use std::fmt;
@@ -31,8 +32,7 @@ pub struct Application {
     table: Rc<Table>,
     routes: Rc<[Built]>,
     fallbacks: Rc<Fallbacks>,
-    missing: Rc<dyn Endpoint>,
-    missing_options: RouteOptions,
+    unmatched: Unmatched,
     shared: Rc<Shared>,
     first: Option<Box<First>>,
     method_override: Option<Rc<MethodOverride>>,
@@ -63,6 +63,9 @@ pub(crate) struct Built {
     unrouted: Rc<dyn Endpoint>,
     options: RouteOptions,
     is_guarded: bool,
+    /// It has no parameters, no guards, and a pattern that all servers read alike. They then read every
+    /// path that matches it alike, and no path needs a check.
+    is_literal: bool,
     /// What it asks for, in words.
     conditions: String,
     /// From the application that the route belongs to.
@@ -90,6 +93,15 @@ impl Built {
         Target { endpoint: &self.endpoint, options: &self.options, pattern: Some(&self.pattern) }
     }
 
+    /// What answers for the route's path in place of the route.
+    fn unrouted(&self) -> Target<'_> {
+        let options = match self.options.allows_ambiguous_paths {
+            true => &UNROUTED_AMBIGUOUS_OPTIONS,
+            false => &UNROUTED_OPTIONS,
+        };
+        Target { endpoint: &self.unrouted, options, pattern: None }
+    }
+
     /// The same with what it asks for, in words.
     pub(crate) fn asking(self, conditions: String) -> Self {
         Self { conditions, ..self }
@@ -99,6 +111,9 @@ impl Built {
 impl From<Entry> for Built {
     fn from(entry: Entry) -> Self {
         let is_guarded = entry.is_guarded();
+        let has_parameters = entry.pattern.contains('{');
+        let is_literal =
+            !is_guarded && !has_parameters && !may_be_ambiguous(entry.pattern.as_bytes());
         let about = About {
             name: entry.requirements.route_name().map(Rc::clone),
             notes: entry.requirements.notes().to_vec(),
@@ -113,6 +128,7 @@ impl From<Entry> for Built {
             unrouted,
             options,
             is_guarded,
+            is_literal,
             conditions,
             shared,
             pattern,
@@ -132,7 +148,12 @@ static UNROUTED_OPTIONS: RouteOptions = RouteOptions {
     timeout: None,
     requests_max: None,
     is_never_shed: false,
+    allows_ambiguous_paths: false,
 };
+
+/// The same beside a route that takes ambiguous paths.
+static UNROUTED_AMBIGUOUS_OPTIONS: RouteOptions =
+    RouteOptions { allows_ambiguous_paths: true, ..UNROUTED_OPTIONS };
 
 /// The same where another service answers first, such as an authority's checks: what the server itself needs is never shed.
 static FIRST_OPTIONS: RouteOptions = RouteOptions { is_never_shed: true, ..UNROUTED_OPTIONS };
@@ -213,7 +234,7 @@ impl Application {
         table: Rc<Table>,
         routes: Box<[Built]>,
         fallbacks: Fallbacks,
-        (missing, missing_options): (Rc<dyn Endpoint>, RouteOptions),
+        unmatched: Unmatched,
         shared: Rc<Shared>,
     ) -> Self {
         let (routes, fallbacks) = (routes.into(), Rc::new(fallbacks));
@@ -221,8 +242,7 @@ impl Application {
             table,
             routes,
             fallbacks,
-            missing,
-            missing_options,
+            unmatched,
             shared,
             first: None,
             method_override: None,
@@ -247,8 +267,7 @@ impl Application {
             table: Rc::clone(&self.table),
             routes: Rc::clone(&self.routes),
             fallbacks: Rc::clone(&self.fallbacks),
-            missing: Rc::clone(&self.missing),
-            missing_options: self.missing_options.clone(),
+            unmatched: self.unmatched.clone(),
             shared: Rc::clone(&self.shared),
             first: self.first.take(),
             method_override: self.method_override.clone(),
@@ -280,27 +299,116 @@ impl Application {
             rule.apply(head);
         }
         if head.index().method == Method::Options
-            && let Some(target) =
-                self.unless_panics(|| self.find_preflight(head, connection)).unwrap_or_else(Some)
+            && let Some(target) = self.preflight(head, connection)
         {
-            return target;
+            return self.unless_ambiguous(head, connection, target);
         }
+        let found = self.resolve(head);
+        if let Match::Found { route } = found {
+            let route = &self.routes[route as usize];
+            if route.is_literal
+                || !route.is_guarded && !may_be_ambiguous(head.index().path_of(head.as_bytes()))
+            {
+                return route.target();
+            }
+        }
+        let target = self.find_rest(head, connection, found);
+        self.unless_ambiguous(head, connection, target)
+    }
+
+    /// What the router finds, as if no route were guarded.
+    #[inline]
+    fn resolve(&self, head: &mut Head) -> Match {
         let method = self.table.method(head);
         let router = &self.table.router;
-        let found = head.resolve(|path, parameters| match router.find(path, method, parameters) {
+        head.resolve(|path, parameters| match router.find(path, method, parameters) {
             Match::Found { route } => (Some(route), Match::Found { route }),
             other => (None, other),
-        });
-        let Match::Found { route } = found else {
-            let found = self.unless_panics(|| self.find_unrouted(head, connection, found));
-            return found.unwrap_or_else(|panicked| panicked);
+        })
+    }
+
+    /// The target of what the router found, where that is guarded or no route.
+    #[inline(never)]
+    fn find_rest(&self, head: &mut Head, connection: &ConnectionInfo, found: Match) -> Target<'_> {
+        let target = match found {
+            Match::Found { route } => match &self.routes[route as usize] {
+                route if route.is_guarded => {
+                    self.unless_panics(|| self.find_guarded(head, connection))
+                }
+                route => return route.target(),
+            },
+            _ => self.unless_panics(|| self.find_unrouted(head, connection, found)),
         };
-        let route = &self.routes[route as usize];
-        if route.is_guarded {
-            let found = self.unless_panics(|| self.find_guarded(head, connection));
-            return found.unwrap_or_else(|panicked| panicked);
+        target.unwrap_or_else(|panicked| panicked)
+    }
+
+    /// `target`, or the refusal if another server may read the path as that of another route.
+    #[inline(never)]
+    fn unless_ambiguous<'a>(
+        &'a self,
+        head: &mut Head,
+        connection: &ConnectionInfo,
+        target: Target<'a>,
+    ) -> Target<'a> {
+        let path = head.path().as_bytes();
+        if !may_be_ambiguous(path) || target.options.allows_ambiguous_paths {
+            return target;
         }
-        route.target()
+        if !has_dot_segments(path) && !self.leads_elsewhere(head, connection, target) {
+            return target;
+        }
+        head.resolve(|_, parameters| {
+            parameters.clear();
+            (None, ())
+        });
+        Target { endpoint: &self.unmatched.ambiguous, options: &UNROUTED_OPTIONS, pattern: None }
+    }
+
+    /// Whether another route or fallback answers for one of the paths that servers may read this one
+    /// as. Routes with different handlers or middleware have different endpoints. A path that has no
+    /// route protects nothing, so it does not count.
+    fn leads_elsewhere(
+        &self,
+        head: &Head,
+        connection: &ConnectionInfo,
+        target: Target<'_>,
+    ) -> bool {
+        if self.is_missing(target) {
+            return false;
+        }
+        let mut other = head.share();
+        let from = head.as_bytes().len();
+        any_reading(head.path().as_bytes(), |path| {
+            if !other.set_path(path, from) {
+                return true;
+            }
+            let found = match self.preflight_if_asked(&mut other, connection) {
+                Some(found) => found,
+                None => {
+                    let found = self.resolve(&mut other);
+                    self.find_rest(&mut other, connection, found)
+                }
+            };
+            !self.is_missing(found) && !Rc::ptr_eq(found.endpoint, target.endpoint)
+        })
+    }
+
+    /// Whether `target` is the application's 404, or a redirect, with no fallback in its place.
+    fn is_missing(&self, target: Target<'_>) -> bool {
+        !self.unmatched.has_fallback && Rc::ptr_eq(target.endpoint, &self.unmatched.missing)
+    }
+
+    fn preflight_if_asked(
+        &self,
+        head: &mut Head,
+        connection: &ConnectionInfo,
+    ) -> Option<Target<'_>> {
+        let is_options = head.index().method == Method::Options;
+        is_options.then(|| self.preflight(head, connection)).flatten()
+    }
+
+    fn preflight(&self, head: &mut Head, connection: &ConnectionInfo) -> Option<Target<'_>> {
+        self.unless_panics(|| self.find_preflight(head, connection)).unwrap_or_else(Some)
     }
 
     /// Runs `find`, which may ask guards. If one panics, the target that panics.
@@ -325,8 +433,7 @@ impl Application {
         {
             return None;
         }
-        let endpoint = &self.routes[announced as usize].unrouted;
-        Some(Target { endpoint, options: &UNROUTED_OPTIONS, pattern: None })
+        Some(self.routes[announced as usize].unrouted())
     }
 
     /// Asks the route that was found, which is the first of its pattern, and where it does not answer looks again.
@@ -372,16 +479,17 @@ impl Application {
             Match::MethodMissing { allow } => {
                 let method = allow.iter().next().unwrap_or_default();
                 match self.table.find(head, connection, method, &mut parameters) {
-                    Match::Found { route } => &self.routes[route as usize].unrouted,
-                    _ => &self.missing,
+                    Match::Found { route } => return self.routes[route as usize].unrouted(),
+                    _ => &self.unmatched.missing,
                 }
             }
             Match::Missing if head.index().form != TargetForm::Asterisk => {
                 let fallback = self.fallbacks.find(path);
-                options = fallback.map_or(&self.missing_options, |fallback| &fallback.options);
-                fallback.map_or(&self.missing, |fallback| &fallback.endpoint)
+                options =
+                    fallback.map_or(&self.unmatched.missing_options, |fallback| &fallback.options);
+                fallback.map_or(&self.unmatched.missing, |fallback| &fallback.endpoint)
             }
-            _ => &self.missing,
+            _ => &self.unmatched.missing,
         };
         Target { endpoint, options, pattern: None }
     }

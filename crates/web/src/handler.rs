@@ -134,6 +134,9 @@ pub struct RouteOptions {
     /// for health checks. The default is `false`. It has no effect within an application that is used as
     /// a handler.
     pub is_never_shed: bool,
+    /// Paths that other servers may read as different paths reach the handler unchecked. The default
+    /// is `false`; see [`HandlerExt::allow_ambiguous_paths`].
+    pub allows_ambiguous_paths: bool,
 }
 
 /// Marks handlers that are `async`.
@@ -211,6 +214,27 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
         Configured { handler: self, setting: Setting::NeverShed }
     }
 
+    /// Turns off the check of ambiguous paths for this route.
+    ///
+    /// By default the application answers 400 (`ambiguous-path`) to dot segments (`/../`, `/%2e/`,
+    /// `..%2f`), and to empty segments (`//`), encoded slashes (`%2F`), backslashes (`%5C`) and path
+    /// parameters (`;a=b`) if a server that normalizes such a path would serve another route than the
+    /// one that was matched: middleware around that other route would not have run.
+    ///
+    /// Without the check a handler that forwards paths, such as a proxy or a mounted service, must not
+    /// have anything behind it that other routes protect.
+    ///
+    /// ```
+    /// use peregrine::prelude::*;
+    /// use peregrine::web::HandlerExt;
+    ///
+    /// let app = App::new().get("/raw/{*path}", (|Path(path): Path<String>| path).allow_ambiguous_paths());
+    /// assert_eq!(app.test().get("/raw/a/../b").send_now().text(), "a/../b");
+    /// ```
+    fn allow_ambiguous_paths(self) -> Configured<Self> {
+        Configured { handler: self, setting: Setting::AllowAmbiguousPaths }
+    }
+
     /// Lets the handler answer only what `guard` accepts; other requests go on to the next route for their path. See
     /// [`guard`](crate::guard). Of several guards all must accept.
     fn when(self, guard: impl Guard + 'static) -> Guarded<Self> {
@@ -245,6 +269,7 @@ enum Setting {
     Timeout(Duration),
     RequestsMax(usize),
     NeverShed,
+    AllowAmbiguousPaths,
 }
 
 impl<Args, H: Signature<Args>> Signature<ViaOptions<Args>> for Configured<H> {}
@@ -266,6 +291,7 @@ impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for Config
             Setting::Timeout(limit) => options.timeout = Some(limit),
             Setting::RequestsMax(most) => options.requests_max = Some(most),
             Setting::NeverShed => options.is_never_shed = true,
+            Setting::AllowAmbiguousPaths => options.allows_ambiguous_paths = true,
         }
     }
 }

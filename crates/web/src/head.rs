@@ -231,6 +231,25 @@ impl Head {
         }
     }
 
+    /// Gives the request another path, and keeps its query. Both are written at `from`, the length of
+    /// the original head, over a path that was set before. `false`: a head of 64 KiB has no room.
+    pub(crate) fn set_path(&mut self, path: &[u8], from: usize) -> bool {
+        let query = self.query().map(str::to_owned);
+        let Block { bytes, index, .. } = self.block_mut();
+        bytes.truncate(from);
+        bytes.extend_from_slice(path);
+        let middle = bytes.len();
+        if let Some(query) = &query {
+            bytes.push(b'?');
+            bytes.extend_from_slice(query.as_bytes());
+        }
+        let places = (from.try_into(), middle.try_into(), bytes.len().try_into());
+        let (Ok(start), Ok(middle), Ok(end)) = places else { return false };
+        index.path = Span { start, end: middle };
+        index.target = Span { start, end };
+        true
+    }
+
     /// The version of HTTP that the peer speaks.
     #[must_use]
     pub fn version(&self) -> http::Version {

@@ -182,5 +182,8 @@ fn unkept(outer: &str, requirements: &Requirements, whole: &RouteOptions, faults
         if inner.is_never_shed && !whole.is_never_shed {
             fault("never_shed", "never_shed()");
         }
+        if inner.allows_ambiguous_paths && !whole.allows_ambiguous_paths {
+            fault("allow_ambiguous_paths", "allow_ambiguous_paths()");
+        }
     }
 }

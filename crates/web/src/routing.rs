@@ -154,6 +154,15 @@ macro_rules! routing {
             self
         }
 
+        /// Turns off the check of ambiguous paths for the routes, fallbacks and merged applications that
+        /// follow here, and in the scopes within. See
+        /// [`HandlerExt::allow_ambiguous_paths`](crate::HandlerExt::allow_ambiguous_paths).
+        #[must_use]
+        pub fn allow_ambiguous_paths(mut self) -> Self {
+            self $($field)*.allows_ambiguous_paths = true;
+            self
+        }
+
         /// Puts `note` beside the routes that follow here, and in the scopes within, for those who look at routes
         /// ([`RouteInfo::notes`](crate::application::RouteInfo::notes)). It has no effect on requests.
         #[must_use]

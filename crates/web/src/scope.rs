@@ -9,9 +9,10 @@ use crate::requirements::Requirements;
 use crate::route::{MethodRouter, Methods, Routes};
 use crate::routing::routing;
 use crate::service::{Endpoint, Erased, Service};
-use crate::unrouted::{Guest, Shared, Unrouted};
+use crate::unrouted::{AmbiguousPath, Guest, Shared, Unrouted};
 use http::Method;
 use std::any::Any;
+use std::collections::HashMap;
 use std::fmt;
 use std::panic::Location;
 use std::rc::Rc;
@@ -46,6 +47,19 @@ pub struct Scope {
     /// such pattern is added.
     unrouted: Option<Rc<dyn Endpoint>>,
     fallback: Option<Fallback>,
+    /// The routes that follow take paths that other servers may read differently.
+    pub(crate) allows_ambiguous_paths: bool,
+}
+
+/// What answers requests that have no route, inside the root scope's middleware.
+#[derive(Clone)]
+pub(crate) struct Unmatched {
+    /// Answers where no pattern matches: the application's fallback, or a 404.
+    pub(crate) missing: Rc<dyn Endpoint>,
+    pub(crate) missing_options: RouteOptions,
+    pub(crate) has_fallback: bool,
+    /// Refuses paths that other servers may read as different paths.
+    pub(crate) ambiguous: Rc<dyn Endpoint>,
 }
 
 /// The end of a route's pattern for everything below a prefix ([`App::subtree`](crate::App::subtree)).
@@ -62,6 +76,7 @@ impl Scope {
             notes: Vec::new(),
             unrouted: None,
             fallback: None,
+            allows_ambiguous_paths: false,
         }
     }
 
@@ -120,6 +135,7 @@ impl Scope {
     {
         let mut options = RouteOptions::default();
         handler.configure(&mut options);
+        options.allows_ambiguous_paths |= self.allows_ambiguous_paths;
         let mut requirements = self.needs_around();
         handler.require(&mut requirements);
         let endpoint = self.endpoint(HandlerService::new(handler, &options));
@@ -185,7 +201,16 @@ impl Scope {
         let shared = Rc::clone(&self.plan.shared);
         let plan = std::mem::replace(&mut self.plan, Plan::new(shared));
         let (chain, guards, notes) = (self.chain.clone(), self.guards.clone(), self.notes.clone());
-        let inner = Self { plan, prefix, chain, guards, notes, unrouted: None, fallback: None };
+        let inner = Self {
+            plan,
+            prefix,
+            chain,
+            guards,
+            notes,
+            unrouted: None,
+            fallback: None,
+            allows_ambiguous_paths: self.allows_ambiguous_paths,
+        };
         let mut inner = build(inner);
         if let Some(fallback) = inner.fallback.take() {
             let endpoint = inner.endpoint(Erased(Rc::clone(&fallback.endpoint)));
@@ -220,17 +245,32 @@ impl Scope {
         let guest = |endpoint: Rc<dyn Endpoint>| -> Rc<dyn Endpoint> {
             if has_states { Rc::new(Guest::new(&shared, endpoint)) } else { endpoint }
         };
-        if let Some(fallback) = fallback
+        if let Some(mut fallback) = fallback
             && self.fallback.is_none()
         {
+            fallback.options.allows_ambiguous_paths |= self.allows_ambiguous_paths;
             let endpoint = guest(other.chain.wrap(fallback.endpoint));
             self.fallback = Some(Fallback { endpoint, ..fallback });
         }
         let needs_around = self.needs_around();
+        // What several entries share stays shared, so that they still count as one route.
+        let mut wrapped: HashMap<*const (), [Rc<dyn Endpoint>; 2]> = HashMap::new();
+        let mut wrap = |inner: Rc<dyn Endpoint>| {
+            let pair = wrapped.entry(Rc::as_ptr(&inner).cast()).or_insert_with(|| {
+                let outer = self.around(guest(Rc::clone(&inner)));
+                // The inner one is kept, so that its address, which is the key, is not used again.
+                [inner, outer]
+            });
+            Rc::clone(&pair[1])
+        };
+        let mut entries = entries;
+        for entry in &mut entries {
+            entry.endpoint = wrap(Rc::clone(&entry.endpoint));
+            entry.unrouted = wrap(Rc::clone(&entry.unrouted));
+            entry.options.allows_ambiguous_paths |= self.allows_ambiguous_paths;
+        }
         for mut entry in entries {
             let pattern = self.join(&entry.pattern, place);
-            entry.endpoint = self.around(guest(entry.endpoint));
-            entry.unrouted = self.around(guest(entry.unrouted));
             entry.requirements.surround(&needs_around);
             entry.guards.splice(..0, self.guards.iter().map(Rc::clone));
             if entry.pattern == "/" && entry.has_slash_twin && !self.prefix.is_empty() {
@@ -239,7 +279,8 @@ impl Scope {
             }
             self.plan.add(*entry, &pattern);
         }
-        for ScopeFallback { prefix, fallback } in fallbacks {
+        for ScopeFallback { prefix, mut fallback } in fallbacks {
+            fallback.options.allows_ambiguous_paths |= self.allows_ambiguous_paths;
             let prefix = self.join(&prefix, place);
             self.check_fallback(&prefix, &fallback);
             let endpoint = self.around(guest(Rc::clone(&fallback.endpoint)));
@@ -260,18 +301,21 @@ impl Scope {
         H: Handler<Args, Via> + 'static,
         (Args, Via): 'static,
     {
-        self.fallback = Some(Fallback::new(&self.prefix, handler, place, &mut self.plan));
+        let mut fallback = Fallback::new(&self.prefix, handler, place, &mut self.plan);
+        fallback.options.allows_ambiguous_paths |= self.allows_ambiguous_paths;
+        self.fallback = Some(fallback);
     }
 
-    /// Takes the root scope apart: all routes, the answer for requests without a route, and that
-    /// answer's options.
-    pub(crate) fn finish(mut self) -> (Plan, Rc<dyn Endpoint>, RouteOptions) {
-        let (fallback, options) = match self.fallback.take() {
+    /// Takes the root scope apart: all routes, and the answers for requests without one.
+    pub(crate) fn finish(mut self) -> (Plan, Unmatched) {
+        let (fallback, missing_options) = match self.fallback.take() {
             Some(Fallback { endpoint, options, .. }) => (Some(endpoint), options),
             None => (None, RouteOptions::default()),
         };
-        let endpoint = self.endpoint(Unrouted::new(&self.plan.shared, fallback));
-        (self.plan, endpoint, options)
+        let has_fallback = fallback.is_some();
+        let missing = self.endpoint(Unrouted::new(&self.plan.shared, fallback));
+        let ambiguous = self.endpoint(AmbiguousPath);
+        (self.plan, Unmatched { missing, missing_options, has_fallback, ambiguous })
     }
 
     /// `service` inside the middleware, with its type erased and its problems in the application's

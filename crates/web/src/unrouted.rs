@@ -12,7 +12,7 @@ use crate::state::States;
 use http::header::{ALLOW, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, LOCATION};
 use http::{HeaderValue, StatusCode};
 use peregrine_proto::TargetForm;
-use peregrine_router::{Match, Parameters};
+use peregrine_router::{Match, Parameters, has_dot_segments};
 use peregrine_slot::{FutureSlot, Held};
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
@@ -238,6 +238,29 @@ impl Service for Unrouted {
                 None => unknown_route(head).into_response(),
             },
         }
+    }
+}
+
+/// Answers requests whose paths other servers may read as different paths.
+pub(crate) struct AmbiguousPath;
+
+impl Service for AmbiguousPath {
+    async fn call(&self, request: Request) -> Response {
+        let path = request.parts.head.path();
+        let detail = if has_dot_segments(path.as_bytes()) {
+            format!(
+                "The path {path} has a segment `.` or `..`, perhaps encoded (`%2E`, `%2F`, `%5C`). \
+                 Servers resolve such segments differently, so it is not answered. Resolve them \
+                 before sending the request."
+            )
+        } else {
+            format!(
+                "The path {path} has an empty segment (`//`), an encoded slash (`%2F`), a backslash \
+                 (`%5C`) or a path parameter (`;`). A server that normalizes it would answer for \
+                 another resource, so it is not answered. Send the path in its normal form."
+            )
+        };
+        Problem::new(StatusCode::BAD_REQUEST, "ambiguous-path", detail).into_response()
     }
 }
 

@@ -73,15 +73,15 @@ fn files_are_found_by_their_paths_and_nothing_else_is() {
         "/f/empty/",
         "/f/.secret",
         "/f/docs/.git/config",
-        "/f/../Cargo.toml",
-        "/f/%2e%2e/Cargo.toml",
-        "/f/docs/..%2f..%2fx",
         "/f/docs%2findex.html",
         "/f//hello.txt",
         "/f/docs/%00",
         "/f/docs/%ff",
     ] {
         assert_eq!(status(&client, target, &[]), 404, "{target}");
+    }
+    for target in ["/f/../Cargo.toml", "/f/%2e%2e/Cargo.toml", "/f/docs/..%2f..%2fx"] {
+        assert_eq!(status(&client, target, &[]), 400, "{target}");
     }
     for (target, place) in [("/f", "/f/"), ("/f/docs", "/f/docs/"), ("/f/docs?a=b", "/f/docs/?a=b")]
     {
@@ -462,7 +462,7 @@ fn a_tree_in_the_program_is_served_alike() {
     assert_eq!(get(&client, "/f/assets", &[]).header("location"), Some("/f/assets/"));
     assert_eq!(status(&client, "/f/none", &[]), 404);
     assert_eq!(get(&client, "/f/none", &[("accept", "text/html")]).text(), "<p>embedded</p>");
-    assert_eq!(status(&client, "/f/../Cargo.toml", &[]), 404);
+    assert_eq!(status(&client, "/f/../Cargo.toml", &[]), 400);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Applications through the public API, without a network.
 
+mod ambiguous_paths;
 mod build;
 mod client;
 mod conditions;

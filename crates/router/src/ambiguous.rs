@@ -1,0 +1,272 @@
+//! Paths that another server may read as a different path.
+//!
+//! The router compares a path as it was sent. A server that the request is forwarded to may first
+//! remove dot segments, merge slashes, decode `%2F`, treat `\` as `/`, or cut path parameters
+//! (`;name=value`) off. What it serves is then another resource than the one whose route matched.
+
+use crate::word::{short_word, word};
+
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGHS: u64 = ONES << 7;
+
+/// Whether `path` has anything that servers read differently: `%`, `\`, `;`, or a `/` before another
+/// `/` or a `.`. A quick test that every path with a second reading passes, and some others do.
+#[inline]
+#[must_use]
+pub fn may_be_ambiguous(path: &[u8]) -> bool {
+    let length = path.len();
+    match length {
+        0..8 => marks(short_word(path)) != 0,
+        8..16 => (marks(word(path, 0)) | marks(word(path, length - 8))) != 0,
+        _ => has_marks(path),
+    }
+}
+
+/// The same for a path of at least eight bytes. Separate, since its loop would slow short paths down.
+#[inline(never)]
+fn has_marks(path: &[u8]) -> bool {
+    let (mut found, mut at) = (0, 0);
+    // The words overlap by a byte, so every pair of neighbours lies within one of them.
+    while at + 8 < path.len() {
+        found |= marks(word(path, at));
+        at += 7;
+    }
+    (found | marks(word(path, path.len() - 8))) != 0
+}
+
+/// Not zero if a byte of `word`, or a pair of neighbours, is what [`may_be_ambiguous`] looks for.
+#[inline(always)]
+fn marks(word: u64) -> u64 {
+    // The high bit of each byte that is zero. A byte after a zero one may be marked wrongly, which
+    // changes nothing: that word is marked already.
+    let zeros = |word: u64| word.wrapping_sub(ONES) & !word;
+    let equal = |byte: u8| zeros(word ^ ONES.wrapping_mul(u64::from(byte)));
+    // `.` and `/` differ in the lowest bit.
+    let dots_and_slashes = zeros((word ^ ONES.wrapping_mul(u64::from(b'/'))) & !ONES);
+    let pairs = equal(b'/') << 8 & dots_and_slashes;
+    (equal(b'%') | equal(b'\\') | equal(b';') | pairs) & HIGHS
+}
+
+/// What a place in a path means to some server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Piece {
+    Slash,
+    EncodedSlash,
+    Backslash,
+    Dot,
+    Semicolon,
+    Other,
+}
+
+/// The pieces of `path`, each with its raw bytes.
+fn pieces(mut path: &[u8]) -> impl Iterator<Item = (Piece, &[u8])> {
+    std::iter::from_fn(move || {
+        let (piece, length) = match path {
+            [] => return None,
+            [b'%', b'2', b'e' | b'E', ..] => (Piece::Dot, 3),
+            [b'%', b'2', b'f' | b'F', ..] => (Piece::EncodedSlash, 3),
+            [b'%', b'5', b'c' | b'C', ..] => (Piece::Backslash, 3),
+            [b'\\', ..] => (Piece::Backslash, 1),
+            [b'/', ..] => (Piece::Slash, 1),
+            [b'.', ..] => (Piece::Dot, 1),
+            [b';', ..] => (Piece::Semicolon, 1),
+            _ => (Piece::Other, 1),
+        };
+        let (raw, rest) = path.split_at(length);
+        path = rest;
+        Some((piece, raw))
+    })
+}
+
+/// Whether `path` has a segment `.` or `..`, in any spelling: with `%2E`, between `%2F`, `\` or `%5C`
+/// in place of slashes, or with path parameters after it (`..;a=b`).
+///
+/// ```
+/// use peregrine_router::has_dot_segments;
+///
+/// assert!(has_dot_segments(b"/public/..%2fadmin"));
+/// assert!(!has_dot_segments(b"/.well-known/a..b/..."));
+/// ```
+#[must_use]
+pub fn has_dot_segments(path: &[u8]) -> bool {
+    // The dots of the current segment; `None` once it is more than dots.
+    let mut dots = None;
+    for (piece, _) in pieces(path) {
+        match piece {
+            Piece::Dot => dots = dots.map(|count: usize| count + 1),
+            Piece::Other => dots = None,
+            Piece::Semicolon if matches!(dots, Some(1 | 2)) => return true,
+            Piece::Semicolon => dots = None,
+            Piece::Slash | Piece::EncodedSlash | Piece::Backslash => {
+                if matches!(dots, Some(1 | 2)) {
+                    return true;
+                }
+                dots = Some(0);
+            }
+        }
+    }
+    matches!(dots, Some(1 | 2))
+}
+
+/// What a server may do to a path before it serves it.
+const DECODE_SLASHES: u8 = 1;
+const TURN_BACKSLASHES: u8 = 2;
+const CUT_PARAMETERS: u8 = 4;
+const MERGE_SLASHES: u8 = 8;
+
+/// Whether `accept` returns `true` for one of the paths, other than `path` itself, that some server
+/// reads `path` as: for each combination of merged slashes, decoded `%2F`, backslashes as slashes, and
+/// path parameters cut off. Dot segments are not removed; see [`has_dot_segments`].
+///
+/// ```
+/// use peregrine_router::any_reading;
+///
+/// let mut readings = Vec::new();
+/// any_reading(b"/a%2F/b", |reading| {
+///     readings.push(String::from_utf8_lossy(reading).into_owned());
+///     false
+/// });
+/// assert_eq!(readings, ["/a//b", "/a/b"]);
+/// ```
+pub fn any_reading(path: &[u8], mut accept: impl FnMut(&[u8]) -> bool) -> bool {
+    let (mut present, mut last) = (0, Piece::Other);
+    for (piece, _) in pieces(path) {
+        present |= match piece {
+            Piece::EncodedSlash => DECODE_SLASHES | MERGE_SLASHES,
+            Piece::Backslash => TURN_BACKSLASHES | MERGE_SLASHES,
+            Piece::Semicolon => CUT_PARAMETERS | MERGE_SLASHES,
+            Piece::Slash if last == Piece::Slash => MERGE_SLASHES,
+            _ => 0,
+        };
+        last = piece;
+    }
+    let (mut reading, mut earlier) = (Vec::with_capacity(path.len()), path.to_vec());
+    for steps in 1..16 {
+        if steps & !present != 0 {
+            continue;
+        }
+        read(path, steps, &mut reading);
+        if reading == path || reading == earlier {
+            continue;
+        }
+        if accept(&reading) {
+            return true;
+        }
+        std::mem::swap(&mut reading, &mut earlier);
+    }
+    false
+}
+
+/// Writes `path` as a server reads it that takes these steps.
+fn read(path: &[u8], steps: u8, out: &mut Vec<u8>) {
+    let takes = |step| steps & step != 0;
+    let mut is_parameter = false;
+    out.clear();
+    for (piece, raw) in pieces(path) {
+        let is_separator = match piece {
+            Piece::Slash => true,
+            Piece::EncodedSlash => takes(DECODE_SLASHES),
+            Piece::Backslash => takes(TURN_BACKSLASHES),
+            _ => false,
+        };
+        if is_separator {
+            is_parameter = false;
+            if !takes(MERGE_SLASHES) || out.last() != Some(&b'/') {
+                out.push(b'/');
+            }
+        } else if piece == Piece::Semicolon && takes(CUT_PARAMETERS) {
+            is_parameter = true;
+        } else if !is_parameter {
+            out.extend_from_slice(raw);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{any_reading, has_dot_segments, may_be_ambiguous};
+
+    #[test]
+    fn dot_segments_are_found_in_every_spelling() {
+        for path in [
+            "/.",
+            "/..",
+            "/./a",
+            "/a/../b",
+            "/%2e/a",
+            "/a/%2E%2e",
+            "/a/.%2e/b",
+            "/a/%2e./b",
+            "/a%2f..",
+            "/a%2F..%2Fb",
+            "/a\\..\\b",
+            "/a%5c%2e%2e%5Cb",
+            "/a/..;x=1/b",
+            "/a/.;/b",
+            "//..",
+        ] {
+            assert!(has_dot_segments(path.as_bytes()), "{path}");
+            assert!(may_be_ambiguous(path.as_bytes()), "{path}");
+        }
+        for path in
+            ["/", "*", "", "..", "/...", "/..a", "/a..", "/.a/b.c", "/a;..", "/%2e%2e%2e", "/a;/b"]
+        {
+            assert!(!has_dot_segments(path.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
+    fn every_mark_is_seen_wherever_it_stands() {
+        for length in 1..40 {
+            for mark in ["%", "\\", ";", "//", "/."] {
+                for at in 0..=(length - 1) {
+                    let mut path = "a".repeat(length);
+                    path.insert_str(at, mark);
+                    assert!(may_be_ambiguous(path.as_bytes()), "{path}");
+                }
+            }
+        }
+        for path in [
+            "",
+            "/",
+            "*",
+            "/a",
+            "/a/",
+            "/a.b/c.d",
+            "/users/1234567/posts/89.json/",
+            "/a./b-c_d~e:f@g",
+        ] {
+            assert!(!may_be_ambiguous(path.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
+    fn readings_are_all_combinations_of_what_servers_do() {
+        let readings = |path: &str| {
+            let mut all = Vec::new();
+            any_reading(path.as_bytes(), |reading| {
+                let reading = String::from_utf8(reading.to_vec()).expect("it is ASCII");
+                if !all.contains(&reading) {
+                    all.push(reading);
+                }
+                false
+            });
+            all.sort();
+            all
+        };
+        for (path, expected) in [
+            ("/", &[][..]),
+            ("/a/b/", &[]),
+            ("/caf%C3%A9/.x", &[]),
+            ("//a", &["/a"]),
+            ("/a///b//", &["/a/b/"]),
+            ("/a%2fb", &["/a/b"]),
+            ("/a%5Cb\\c", &["/a/b/c"]),
+            ("/a%2Fb//c", &["/a%2Fb/c", "/a/b//c", "/a/b/c"]),
+            ("/a;x/b", &["/a/b"]),
+            ("/;x/b", &["//b", "/b"]),
+        ] {
+            assert_eq!(readings(path), expected, "{path}");
+        }
+    }
+}

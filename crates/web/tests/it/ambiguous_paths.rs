@@ -1,0 +1,203 @@
+//! Paths that other servers may read as different paths: which are refused, and which pass unchanged.
+
+use http::StatusCode;
+use peregrine_web::test::TestClient;
+use peregrine_web::{App, HandlerExt, IntoResponse, Next, Request, Response, Scope, guard};
+
+async fn login(request: Request, next: Next<'_>) -> Response {
+    match request.header("authorization") {
+        Some(_) => next.run(request).await,
+        None => StatusCode::UNAUTHORIZED.into_response(),
+    }
+}
+
+/// Forwards everything, as a proxy does.
+fn forwarded(request: Request) -> String {
+    format!("{} {}", request.method(), request.path())
+}
+
+fn guarded(scope: Scope) -> Scope {
+    scope.with(login).subtree("/", forwarded)
+}
+
+fn front() -> App {
+    App::new().scope("/admin", guarded).subtree("/", forwarded)
+}
+
+/// Spellings that some server reads as a path below `/admin`.
+const SPELLINGS: [&str; 23] = [
+    "//admin/x",
+    "///admin/x",
+    "/x/../admin/x",
+    "/./admin/x",
+    "/%2e/admin/x",
+    "/x/%2e%2e/admin/x",
+    "/x/.%2E/admin/x",
+    "/x/%2e./admin/x",
+    "/admin%2Fx",
+    "/admin%2fx",
+    "/x%2f..%2fadmin/x",
+    "/public/..%2fadmin/x",
+    "/public/..%5cadmin/x",
+    "/public%5C..%5Cadmin/x",
+    "/admin%5Cx",
+    "/%5Cadmin/x",
+    "/%2Fadmin/x",
+    "/x/..;/admin/x",
+    "/x/..;a=b/admin/x",
+    "/admin;a=b/x",
+    "/;a=b/admin/x",
+    "/%2F%2Fadmin%2F%2Fx",
+    "/;%2F/admin%5Cx",
+];
+
+fn status(client: &TestClient, method: &str, path: &str) -> u16 {
+    let method = http::Method::from_bytes(method.as_bytes()).expect("a token");
+    client.request(method, path).send_now().status().as_u16()
+}
+
+#[test]
+fn no_spelling_of_a_path_leads_around_the_middleware_of_its_route() {
+    let client = front().test();
+    assert_eq!(client.get("/admin/x").send_now().status(), 401);
+    assert_eq!(client.get("/%61dmin/x").send_now().status(), 401);
+    for path in SPELLINGS {
+        for method in ["GET", "HEAD", "POST", "OPTIONS", "PURGE"] {
+            assert_eq!(status(&client, method, path), 400, "{method} {path}");
+        }
+        let answer = client.get(&format!("{path}?a=b")).send_now();
+        assert_eq!(answer.status(), 400, "{path}");
+        assert!(answer.text().contains("/problems/ambiguous-path"), "{path}");
+    }
+}
+
+#[test]
+fn other_ways_to_choose_a_route_are_safe_as_well() {
+    let merged = App::new().merge(front());
+    let inner = App::new().subtree("/", front().build().expect("a sound application"));
+    let of_host = |scope: Scope| scope.when(guard::host("a.example")).scope("/admin", guarded);
+    let hosted = App::new().scope("", of_host).subtree("/", forwarded);
+    let by_guard = |asked: &guard::Asked<'_>| asked.head().path().starts_with("/admin/");
+    let of_path = App::new().scope("", |scope| guarded(scope.when(by_guard)));
+    let of_path = of_path.scope("", |scope| scope.subtree("/", forwarded));
+    let typed = App::new().scope("/{id:alpha}", |scope| scope.with(login).get("/x", forwarded));
+    let typed = typed.subtree("/", forwarded);
+    let fallback = App::new().scope("/admin", guarded).fallback(forwarded);
+    let of_scopes = App::new()
+        .scope("/admin", |scope| scope.with(login).fallback(forwarded))
+        .fallback(forwarded);
+    for (name, app) in [
+        ("merged", merged),
+        ("inner", inner),
+        ("hosted", hosted),
+        ("path guard", of_path),
+        ("typed", typed),
+        ("fallback", fallback),
+        ("scopes", of_scopes),
+    ] {
+        let client = app.test();
+        for path in SPELLINGS {
+            let got = client.get(path).header("host", "a.example").send_now();
+            assert_eq!(got.status(), 400, "{name} {path}");
+        }
+        let usual = client.get("/admin/x").header("host", "a.example").send_now();
+        assert_eq!(usual.status(), 401, "{name}");
+    }
+}
+
+#[test]
+fn what_no_server_could_read_as_another_route_passes_unchanged() {
+    let app = || front().get("/packages/{name}", forwarded).get("/.well-known/{name}", forwarded);
+    for client in [app().test(), App::new().merge(app()).test()] {
+        for path in [
+            "/",
+            "//",
+            "/a//b",
+            "/a//",
+            "/@scope%2fname",
+            "/api/v4/projects/group%2Fproject/repository/files/a%2F.gitignore",
+            "/a%5Cb",
+            "/a;b=c/d;e",
+            "/.hidden/...",
+            "/.well-known/x",
+            "/caf%C3%A9",
+            "/a..b/..c/d..",
+            "/administration%2Fx",
+        ] {
+            assert_eq!(client.get(path).send_now().text(), format!("GET {path}"));
+        }
+        for path in ["/admin//x", "/admin/a%2Fb", "/admin/", "/admin/;a"] {
+            let answer = client.get(path).header("authorization", "yes").send_now();
+            assert_eq!(answer.text(), format!("GET {path}"));
+        }
+    }
+}
+
+#[test]
+fn a_parameter_keeps_encoded_slashes_unless_the_decoded_path_has_another_route() {
+    let packages = || App::new().get("/packages/{name}", forwarded);
+    let path = "/packages/@scope%2Fname";
+    assert_eq!(packages().test().get(path).send_now().text(), format!("GET {path}"));
+    let files = |scope: Scope| scope.with(login).get("/packages/@scope/{name}", forwarded);
+    assert_eq!(packages().scope("", files).test().get(path).send_now().status(), 400);
+    assert_eq!(packages().fallback(forwarded).test().get(path).send_now().status(), 400);
+}
+
+#[test]
+fn a_route_or_a_scope_may_take_ambiguous_paths() {
+    let raw = |scope: Scope| scope.allow_ambiguous_paths().subtree("/", forwarded);
+    let route = App::new()
+        .scope("/admin", guarded)
+        .subtree("/", forwarded.allow_ambiguous_paths())
+        .subtree("/checked", forwarded);
+    let scope = App::new().scope("/admin", guarded).scope("", raw).subtree("/checked", forwarded);
+    let merged = App::new().scope("/admin", guarded).subtree("/checked", forwarded);
+    let merged = merged.allow_ambiguous_paths().merge(App::new().subtree("/", forwarded));
+    let fallback = App::new().scope("/admin", guarded).subtree("/checked", forwarded);
+    let fallback = fallback.allow_ambiguous_paths().fallback(forwarded);
+    for app in [route, scope, merged, fallback] {
+        let client = app.test();
+        for path in SPELLINGS {
+            let expected =
+                if path.starts_with("/admin/") { continue } else { format!("GET {path}") };
+            assert_eq!(client.get(path).send_now().text(), expected, "{path}");
+        }
+        assert_eq!(client.get("/checked/../x").send_now().status(), 400);
+        assert_eq!(client.get("/admin/../x").send_now().status(), 400);
+    }
+}
+
+#[test]
+fn an_application_within_another_cannot_take_what_the_outer_one_refuses() {
+    let inner =
+        || App::new().subtree("/", forwarded.allow_ambiguous_paths()).build().expect("sound");
+    let fault = App::new().subtree("/", inner()).build().expect_err("the outer route refuses");
+    assert!(fault.to_string().contains("allow_ambiguous_paths"), "{fault}");
+    let client = App::new().subtree("/", inner().allow_ambiguous_paths()).test();
+    assert_eq!(client.get("/a/../b").send_now().text(), "GET /a/../b");
+}
+
+#[test]
+fn the_refusal_says_what_is_wrong_and_runs_inside_the_applications_middleware() {
+    async fn marked(request: Request, next: Next<'_>) -> Response {
+        let response = next.run(request).await;
+        response.with_header(http::header::SERVER, http::HeaderValue::from_static("mark"))
+    }
+    let client = front().with(marked).test();
+    let dots = client.get("/x/%2e%2e/admin/x").send_now();
+    assert_eq!(dots.header("server"), Some("mark"));
+    assert!(dots.text().contains("/x/%2e%2e/admin/x has a segment"));
+    let slashes = client.get("//admin/x").send_now();
+    assert!(slashes.text().contains("//admin/x has an empty segment"));
+}
+
+#[test]
+fn a_path_without_a_route_is_a_404_unless_it_has_dot_segments() {
+    let client = App::new().get("/a/b", forwarded).test();
+    assert_eq!(status(&client, "GET", "/x//y"), 404);
+    assert_eq!(status(&client, "GET", "/x%2Fy"), 404);
+    assert_eq!(status(&client, "GET", "/a//b"), 404);
+    assert_eq!(status(&client, "POST", "/a/b"), 405);
+    assert_eq!(status(&client, "GET", "/x/../y"), 400);
+    assert_eq!(status(&client, "OPTIONS", "*"), 204);
+}
