@@ -9,8 +9,9 @@ use crate::word::{short_word, word};
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = ONES << 7;
 
-/// Whether `path` has anything that servers read differently: `%`, `\`, `;`, or a `/` before another
-/// `/` or a `.`. A quick test that every path with a second reading passes, and some others do.
+/// Whether `path` has anything that servers read differently: `%`, `\`, `;`, or a `/` before
+/// another `/` or a `.`. A quick test that every path with a second reading passes, and some others
+/// do.
 #[inline]
 #[must_use]
 pub fn may_be_ambiguous(path: &[u8]) -> bool {
@@ -22,7 +23,8 @@ pub fn may_be_ambiguous(path: &[u8]) -> bool {
     }
 }
 
-/// The same for a path of at least eight bytes. Separate, since its loop would slow short paths down.
+/// The same for a path of at least eight bytes. Separate, since its loop would slow short paths
+/// down.
 #[inline(never)]
 fn has_marks(path: &[u8]) -> bool {
     let (mut found, mut at) = (0, 0);
@@ -78,8 +80,8 @@ fn pieces(mut path: &[u8]) -> impl Iterator<Item = (Piece, &[u8])> {
     })
 }
 
-/// Whether `path` has a segment `.` or `..`, in any spelling: with `%2E`, between `%2F`, `\` or `%5C`
-/// in place of slashes, or with path parameters after it (`..;a=b`).
+/// Whether `path` has a segment `.` or `..`, in any spelling: with `%2E`, between `%2F`, `\` or
+/// `%5C` in place of slashes, or with path parameters after it (`..;a=b`).
 ///
 /// ```
 /// use peregrine_router::has_dot_segments;
@@ -115,8 +117,8 @@ const CUT_PARAMETERS: u8 = 4;
 const MERGE_SLASHES: u8 = 8;
 
 /// Whether `accept` returns `true` for one of the paths, other than `path` itself, that some server
-/// reads `path` as: for each combination of merged slashes, decoded `%2F`, backslashes as slashes, and
-/// path parameters cut off. Dot segments are not removed; see [`has_dot_segments`].
+/// reads `path` as: for each combination of merged slashes, decoded `%2F`, backslashes as slashes,
+/// and path parameters cut off. Dot segments are not removed; see [`has_dot_segments`].
 ///
 /// ```
 /// use peregrine_router::any_reading;

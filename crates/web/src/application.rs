@@ -1,12 +1,14 @@
 //! A built application: from a head to the target that answers it.
 
+mod ambiguous;
+mod built;
+
 use crate::connection::ConnectionInfo;
 use crate::fallbacks::Fallbacks;
-use crate::handler::{OnDisconnect, RouteOptions};
+use crate::handler::RouteOptions;
 use crate::head::Head;
 use crate::method_override::MethodOverride;
 use crate::panicked::Panicked;
-use crate::plan::Entry;
 use crate::problem::Problem;
 use crate::request::Request;
 use crate::response::Response;
@@ -16,10 +18,11 @@ use crate::service::{Endpoint, Service};
 use crate::state::States;
 use crate::test::TestClient;
 use crate::unrouted::Shared;
+pub(crate) use built::Built;
+use built::{About, FIRST_OPTIONS, UNROUTED_OPTIONS};
 use peregrine_proto::{Method, TargetForm};
-use peregrine_router::{Match, Parameters, any_reading, has_dot_segments, may_be_ambiguous};
+use peregrine_router::{Match, Parameters, may_be_ambiguous};
 use peregrine_slot::{FutureSlot, Held};
-use std::any::Any;
 use std::fmt;
 use std::panic::Location;
 use std::rc::Rc;
@@ -56,107 +59,6 @@ pub enum Claim {
     /// It may be anybody's, and is shed as others are.
     Perhaps,
 }
-
-/// A route of a built application.
-pub(crate) struct Built {
-    endpoint: Rc<dyn Endpoint>,
-    unrouted: Rc<dyn Endpoint>,
-    options: RouteOptions,
-    is_guarded: bool,
-    /// It has no parameters, no guards, and a pattern that all servers read alike. They then read every
-    /// path that matches it alike, and no path needs a check.
-    is_literal: bool,
-    /// What it asks for, in words.
-    conditions: String,
-    /// From the application that the route belongs to.
-    shared: Rc<Shared>,
-    pattern: Rc<str>,
-    methods: String,
-    place: &'static Location<'static>,
-    /// What no request asks for.
-    about: Box<About>,
-}
-
-/// What those may want to know who look at routes.
-#[derive(Debug, Default)]
-struct About {
-    name: Option<Rc<str>>,
-    notes: Vec<Rc<dyn Any>>,
-    types: Vec<(String, &'static str)>,
-    absent: usize,
-    is_slash_twin: bool,
-}
-
-impl Built {
-    #[inline]
-    fn target(&self) -> Target<'_> {
-        Target { endpoint: &self.endpoint, options: &self.options, pattern: Some(&self.pattern) }
-    }
-
-    /// What answers for the route's path in place of the route.
-    fn unrouted(&self) -> Target<'_> {
-        let options = match self.options.allows_ambiguous_paths {
-            true => &UNROUTED_AMBIGUOUS_OPTIONS,
-            false => &UNROUTED_OPTIONS,
-        };
-        Target { endpoint: &self.unrouted, options, pattern: None }
-    }
-
-    /// The same with what it asks for, in words.
-    pub(crate) fn asking(self, conditions: String) -> Self {
-        Self { conditions, ..self }
-    }
-}
-
-impl From<Entry> for Built {
-    fn from(entry: Entry) -> Self {
-        let is_guarded = entry.is_guarded();
-        let has_parameters = entry.pattern.contains('{');
-        let is_literal =
-            !is_guarded && !has_parameters && !may_be_ambiguous(entry.pattern.as_bytes());
-        let about = About {
-            name: entry.requirements.route_name().map(Rc::clone),
-            notes: entry.requirements.notes().to_vec(),
-            types: entry.typed.iter().map(|(name, kind)| (name.clone(), kind.name)).collect(),
-            absent: entry.absent,
-            is_slash_twin: entry.is_slash_twin,
-        };
-        let Entry { endpoint, unrouted, options, shared, pattern, methods, place, .. } = entry;
-        let (pattern, methods, conditions) = (pattern.into(), methods.to_string(), String::new());
-        Self {
-            endpoint,
-            unrouted,
-            options,
-            is_guarded,
-            is_literal,
-            conditions,
-            shared,
-            pattern,
-            methods,
-            place,
-            about: Box::new(about),
-        }
-    }
-}
-
-/// The server options of a request without a route: nothing special.
-static UNROUTED_OPTIONS: RouteOptions = RouteOptions {
-    on_disconnect: OnDisconnect::Cancel,
-    body_bytes_max: None,
-    lifts_body_limit: false,
-    takes_calls: false,
-    timeout: None,
-    requests_max: None,
-    is_never_shed: false,
-    allows_ambiguous_paths: false,
-};
-
-/// The same beside a route that takes ambiguous paths.
-static UNROUTED_AMBIGUOUS_OPTIONS: RouteOptions =
-    RouteOptions { allows_ambiguous_paths: true, ..UNROUTED_OPTIONS };
-
-/// The same where another service answers first, such as an authority's checks: what the server itself needs is never shed.
-static FIRST_OPTIONS: RouteOptions = RouteOptions { is_never_shed: true, ..UNROUTED_OPTIONS };
 
 /// What answers a request: a route, a fallback, or an automatic answer.
 #[derive(Clone, Copy)]
@@ -340,71 +242,6 @@ impl Application {
             _ => self.unless_panics(|| self.find_unrouted(head, connection, found)),
         };
         target.unwrap_or_else(|panicked| panicked)
-    }
-
-    /// `target`, or the refusal if another server may read the path as that of another route.
-    #[inline(never)]
-    fn unless_ambiguous<'a>(
-        &'a self,
-        head: &mut Head,
-        connection: &ConnectionInfo,
-        target: Target<'a>,
-    ) -> Target<'a> {
-        let path = head.path().as_bytes();
-        if !may_be_ambiguous(path) || target.options.allows_ambiguous_paths {
-            return target;
-        }
-        if !has_dot_segments(path) && !self.leads_elsewhere(head, connection, target) {
-            return target;
-        }
-        head.resolve(|_, parameters| {
-            parameters.clear();
-            (None, ())
-        });
-        Target { endpoint: &self.unmatched.ambiguous, options: &UNROUTED_OPTIONS, pattern: None }
-    }
-
-    /// Whether another route or fallback answers for one of the paths that servers may read this one
-    /// as. Routes with different handlers or middleware have different endpoints. A path that has no
-    /// route protects nothing, so it does not count.
-    fn leads_elsewhere(
-        &self,
-        head: &Head,
-        connection: &ConnectionInfo,
-        target: Target<'_>,
-    ) -> bool {
-        if self.is_missing(target) {
-            return false;
-        }
-        let mut other = head.share();
-        let from = head.as_bytes().len();
-        any_reading(head.path().as_bytes(), |path| {
-            if !other.set_path(path, from) {
-                return true;
-            }
-            let found = match self.preflight_if_asked(&mut other, connection) {
-                Some(found) => found,
-                None => {
-                    let found = self.resolve(&mut other);
-                    self.find_rest(&mut other, connection, found)
-                }
-            };
-            !self.is_missing(found) && !Rc::ptr_eq(found.endpoint, target.endpoint)
-        })
-    }
-
-    /// Whether `target` is the application's 404, or a redirect, with no fallback in its place.
-    fn is_missing(&self, target: Target<'_>) -> bool {
-        !self.unmatched.has_fallback && Rc::ptr_eq(target.endpoint, &self.unmatched.missing)
-    }
-
-    fn preflight_if_asked(
-        &self,
-        head: &mut Head,
-        connection: &ConnectionInfo,
-    ) -> Option<Target<'_>> {
-        let is_options = head.index().method == Method::Options;
-        is_options.then(|| self.preflight(head, connection)).flatten()
     }
 
     fn preflight(&self, head: &mut Head, connection: &ConnectionInfo) -> Option<Target<'_>> {

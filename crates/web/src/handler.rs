@@ -134,8 +134,7 @@ pub struct RouteOptions {
     /// for health checks. The default is `false`. It has no effect within an application that is used as
     /// a handler.
     pub is_never_shed: bool,
-    /// Paths that other servers may read as different paths reach the handler unchecked. The default
-    /// is `false`; see [`HandlerExt::allow_ambiguous_paths`].
+    /// See [`HandlerExt::allow_ambiguous_paths`]. The default is `false`.
     pub allows_ambiguous_paths: bool,
 }
 
@@ -216,20 +215,17 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
 
     /// Turns off the check of ambiguous paths for this route.
     ///
-    /// By default the application answers 400 (`ambiguous-path`) to dot segments (`/../`, `/%2e/`,
-    /// `..%2f`), and to empty segments (`//`), encoded slashes (`%2F`), backslashes (`%5C`) and path
-    /// parameters (`;a=b`) if a server that normalizes such a path would serve another route than the
-    /// one that was matched: middleware around that other route would not have run.
-    ///
-    /// Without the check a handler that forwards paths, such as a proxy or a mounted service, must not
-    /// have anything behind it that other routes protect.
+    /// By default the application answers 400 (`ambiguous-path`) to dot segments in any spelling, and
+    /// to empty segments, `%2F`, `%5C` and path parameters (`;a=b`) if a server that normalizes the
+    /// path would serve another route, whose middleware has not run. Turn the check off only where
+    /// nothing behind the handler, such as a proxy's upstream, is protected by other routes.
     ///
     /// ```
     /// use peregrine::prelude::*;
     /// use peregrine::web::HandlerExt;
     ///
-    /// let app = App::new().get("/raw/{*path}", (|Path(path): Path<String>| path).allow_ambiguous_paths());
-    /// assert_eq!(app.test().get("/raw/a/../b").send_now().text(), "a/../b");
+    /// let app = App::new().get("/raw/{*path}", (|| "raw").allow_ambiguous_paths());
+    /// assert_eq!(app.test().get("/raw/a/../b").send_now().text(), "raw");
     /// ```
     fn allow_ambiguous_paths(self) -> Configured<Self> {
         Configured { handler: self, setting: Setting::AllowAmbiguousPaths }

@@ -231,8 +231,9 @@ impl Head {
         }
     }
 
-    /// Gives the request another path, and keeps its query. Both are written at `from`, the length of
-    /// the original head, over a path that was set before. `false`: a head of 64 KiB has no room.
+    /// Gives the request another path, and keeps its query. Both are written at `from`, the length
+    /// of the original head, over a path that was set before. `false`: a head of 64 KiB has no
+    /// room.
     pub(crate) fn set_path(&mut self, path: &[u8], from: usize) -> bool {
         let query = self.query().map(str::to_owned);
         let Block { bytes, index, .. } = self.block_mut();

@@ -154,8 +154,8 @@ macro_rules! routing {
             self
         }
 
-        /// Turns off the check of ambiguous paths for the routes, fallbacks and merged applications that
-        /// follow here, and in the scopes within. See
+        /// Turns off the check of ambiguous paths for the routes, fallbacks and merged applications
+        /// that follow here, and in the scopes within. See
         /// [`HandlerExt::allow_ambiguous_paths`](crate::HandlerExt::allow_ambiguous_paths).
         #[must_use]
         pub fn allow_ambiguous_paths(mut self) -> Self {

@@ -1,4 +1,5 @@
-//! Paths that other servers may read as different paths: which are refused, and which pass unchanged.
+//! Paths that other servers may read as different paths: which are refused, and which pass
+//! unchanged.
 
 use http::StatusCode;
 use peregrine_web::test::TestClient;

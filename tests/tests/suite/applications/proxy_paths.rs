@@ -1,4 +1,5 @@
-//! A guard in front of the proxy, before an upstream that normalizes paths: no spelling leads around it.
+//! A guard in front of the proxy, before an upstream that normalizes paths: no spelling leads
+//! around it.
 
 use peregrine::prelude::*;
 use peregrine::proxy::{Proxy, Upstreams};
