@@ -46,12 +46,17 @@ pub(crate) enum Failure {
     Content,
     /// There is no URL for what the client asks for.
     Target,
+    /// All connections to the upstream were in use, and none became free in time.
+    Crowded,
 }
 
 impl Failure {
     /// Is it certain that the upstream has seen nothing of the request?
     pub(crate) fn is_unseen(&self) -> bool {
-        matches!(self, Self::Unreachable(_) | Self::ConnectLate | Self::Unsent | Self::Refused)
+        matches!(
+            self,
+            Self::Unreachable(_) | Self::ConnectLate | Self::Unsent | Self::Refused | Self::Crowded
+        )
     }
 
     /// Of a connection or a response that broke.
@@ -65,7 +70,7 @@ impl Failure {
 
     /// Is it the upstream's?
     pub(crate) fn is_upstreams(&self) -> bool {
-        !matches!(self, Self::Content | Self::Target)
+        !matches!(self, Self::Content | Self::Target | Self::Crowded)
     }
 }
 
@@ -91,6 +96,7 @@ impl fmt::Display for Failure {
             Self::Late => f.write_str("no response in time"),
             Self::Content => f.write_str("the content of the request broke off"),
             Self::Target => f.write_str("the request's target is no URL"),
+            Self::Crowded => f.write_str("all connections to the upstream are in use"),
         }
     }
 }
@@ -124,7 +130,11 @@ pub(crate) struct Order<'a> {
 /// Sends a request, on a connection that waits or on a new one.
 pub(crate) async fn send(order: &Order<'_>, request: Request<Body>) -> Result<Answer, Failed> {
     let Order { pool, progress, interims, timeouts, .. } = *order;
-    let busy = Busy::new(order.set, order.number);
+    let Some(place) = pool.place().await else {
+        let body = Some(request.into_body());
+        return Err(Failed { why: Failure::Crowded, body, is_old: false });
+    };
+    let busy = Busy::new(order.set, order.number, place);
     let upstream = &order.set.all[order.number];
     let (parts, body) = request.into_parts();
     let mut request = Request::from_parts(parts, Sent::new(body, progress));

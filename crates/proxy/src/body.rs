@@ -7,6 +7,7 @@ use crate::upstreams::Set;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
+use peregrine_web::account::Charge;
 use peregrine_web::{Body, BodyError};
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// How far a request's content is.
@@ -90,19 +92,30 @@ impl HttpBody for Sent {
     }
 }
 
-/// A request in progress, which counts for its upstream until it is dropped.
-pub(crate) struct Busy(Arc<Set>, pub(crate) usize);
+/// What an upstream may send before its response is read: the window of a stream of HTTP/2, or the read
+/// buffer of a connection of HTTP/1.1.
+pub(crate) const UNREAD_BYTES_MAX: u32 = 64 * 1024;
+
+/// A request in progress, which counts for its upstream until it is dropped. It holds one of the places
+/// of its pool, and is charged with all that its response may occupy while its client reads nothing.
+pub(crate) struct Busy {
+    set: Arc<Set>,
+    pub(crate) number: usize,
+    _place: OwnedSemaphorePermit,
+    _unread: Charge,
+}
 
 impl Busy {
-    pub(crate) fn new(set: &Arc<Set>, number: usize) -> Self {
+    pub(crate) fn new(set: &Arc<Set>, number: usize, place: OwnedSemaphorePermit) -> Self {
         set.all[number].busy.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(set), number)
+        let unread = Charge::of(UNREAD_BYTES_MAX as usize);
+        Self { set: Arc::clone(set), number, _place: place, _unread: unread }
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.all[self.1].busy.fetch_sub(1, Ordering::Relaxed);
+        self.set.all[self.number].busy.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -50,6 +50,7 @@ where
 #[cfg(feature = "tls")]
 mod http2 {
     use super::HEAD_BYTES_MAX;
+    use crate::body::UNREAD_BYTES_MAX;
     use crate::greeting::{Greeting, Listened};
     use crate::pool::{Sender, USERS_MAX};
     use hyper::client::conn::http2;
@@ -63,8 +64,8 @@ mod http2 {
     /// A connection that is silent for so long is asked whether it is there: requests would wait for it.
     const PING_EVERY: Duration = Duration::from_secs(20);
     const PING_TIMEOUT: Duration = Duration::from_secs(10);
-    /// What comes of one response before its client takes it.
-    const STREAM_WINDOW: u32 = 256 * 1024;
+    /// hyper opens it again as the client reads.
+    const STREAM_WINDOW: u32 = UNREAD_BYTES_MAX;
     /// As much for all that share a connection: a client that takes nothing must not hold others up.
     const CONNECTION_WINDOW: u32 = STREAM_WINDOW * (USERS_MAX + 1);
 

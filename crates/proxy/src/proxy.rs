@@ -5,10 +5,10 @@ use crate::attempt::{Answer, Failed, Failure, Order, Timeouts, check, send};
 use crate::body::{Progress, Promised, Received};
 use crate::fields::{self, HostChoice, Telling, VIA_MAX};
 use crate::interim::Interims;
-use crate::pool::Pool;
+use crate::pool::{Limits, Pool};
 use crate::tunnel::tunnel;
 use crate::upstreams::{Upstream, Upstreams};
-use http::header::{ALLOW, CONTENT_LENGTH, HOST, UPGRADE};
+use http::header::{ALLOW, CONTENT_LENGTH, HOST, RETRY_AFTER, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use peregrine_web::extract::{FromRequestParts, Interim};
 use peregrine_web::panics::contained;
@@ -31,6 +31,9 @@ const TIMEOUTS: Timeouts = Timeouts {
 /// Connections of each worker to each upstream that wait for a request.
 const IDLE_MAX: usize = 32;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Small enough for 1024 descriptors in a process with two workers.
+const LIMITS: Limits =
+    Limits { connections_max: 256, queue_max: 256, queue_timeout: Duration::from_millis(500) };
 /// What passes, of the methods that everybody knows.
 const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
@@ -62,7 +65,7 @@ const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 /// | retries | two, each on an upstream that was not asked: of a request that none has seen; and of GET, HEAD, OPTIONS, PUT and DELETE whose content can be sent again |
 /// | health | see [`Upstreams`] |
 /// | interim responses | 103 and others pass, up to 16; those of HTTP/2 upstreams do not |
-/// | connections | of HTTP/1.1; with the feature `proxy-tls` over TLS and of HTTP/2 too. 32 of each worker to each upstream are kept for 30 s |
+/// | connections | of HTTP/1.1; with the feature `proxy-tls` over TLS and of HTTP/2 too. 32 of each worker to each upstream are kept for 30 s. At most 256 are in use ([`connections_max`](Proxy::connections_max)); what waits longer than 500 ms for one is a 503 ([`queue`](Proxy::queue)) |
 ///
 /// hyper reads what upstreams answer, and writes what they are asked, from parsed heads: nothing that is ambiguous passes in either direction.
 pub struct Proxy {
@@ -74,6 +77,8 @@ pub struct Proxy {
     pseudonym: String,
     timeouts: Timeouts,
     retries: usize,
+    idle: (usize, Duration),
+    limits: Limits,
 }
 
 impl Proxy {
@@ -89,14 +94,17 @@ impl Proxy {
             pseudonym: "peregrine".to_owned(),
             timeouts: TIMEOUTS,
             retries: RETRIES,
+            idle: (IDLE_MAX, IDLE_TIMEOUT),
+            limits: LIMITS,
         };
-        proxy.keep(IDLE_MAX, IDLE_TIMEOUT);
+        proxy.make_pools();
         proxy
     }
 
-    fn keep(&mut self, idle_max: usize, idle_timeout: Duration) {
+    fn make_pools(&mut self) {
         let count = self.upstreams.shared().all.len();
-        self.pools = (0..count).map(|_| Pool::new(idle_max, idle_timeout)).collect();
+        let (idle_max, idle_timeout) = self.idle;
+        self.pools = (0..count).map(|_| Pool::new(idle_max, idle_timeout, self.limits)).collect();
     }
 
     /// Asks for the upstream's own host, instead of the one that the client asked for.
@@ -179,7 +187,26 @@ impl Proxy {
     /// How many connections to each upstream each worker keeps, and for how long, which must be less than the upstream keeps them. The default is 32, for 30 s.
     #[must_use]
     pub fn keep_connections(mut self, most: usize, time: Duration) -> Self {
-        self.keep(most, time);
+        self.idle = (most, time);
+        self.make_pools();
+        self
+    }
+
+    /// How many requests, and so connections of HTTP/1.1 in use, each worker has at each upstream at a time; upgraded
+    /// connections such as WebSockets count until they end. Further requests [wait](Self::queue). The default is 256.
+    #[must_use]
+    pub fn connections_max(mut self, most: usize) -> Self {
+        self.limits.connections_max = most;
+        self.make_pools();
+        self
+    }
+
+    /// How many requests of each worker wait when all connections to an upstream are in use, and for how long. Then they
+    /// are tried on another upstream, or answered with 503 and `Retry-After`. The default is 256, for 500 ms.
+    #[must_use]
+    pub fn queue(mut self, most: usize, timeout: Duration) -> Self {
+        (self.limits.queue_max, self.limits.queue_timeout) = (most, timeout);
+        self.make_pools();
         self
     }
 }
@@ -385,7 +412,7 @@ impl Proxy {
         protocols: Option<&HeaderValue>,
     ) -> Result<Response, Problem> {
         let Answer { mut response, sender, busy } = answer;
-        let number = busy.1;
+        let number = busy.number;
         let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let headers = response.headers();
         let wrong = match protocols {
@@ -470,6 +497,12 @@ impl Proxy {
             Failure::Late | Failure::ConnectLate => {
                 let detail = "the server behind this one did not answer in time; try again later";
                 Problem::new(StatusCode::GATEWAY_TIMEOUT, "upstream-late", detail)
+            }
+            Failure::Crowded => {
+                let detail =
+                    "all connections to the server behind this one are in use; try again later";
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "upstream-busy", detail)
+                    .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
             }
             Failure::Unreachable(_) => {
                 let detail = "the server behind this one cannot be reached; try again later";

@@ -10,6 +10,7 @@ mod layered;
 mod multipart;
 mod openapi;
 mod proxy;
+mod proxy_limits;
 mod proxy_paths;
 mod proxy_tls;
 mod rate_limits;

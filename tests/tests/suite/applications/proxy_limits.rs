@@ -1,0 +1,122 @@
+//! What clients that do not read their responses can occupy in the proxy.
+
+use peregrine::prelude::*;
+use peregrine::proxy::{Proxy, Upstreams};
+use peregrine::web::account;
+use peregrine::{DriverChoice, Place, Running};
+use peregrine_proto::h2::frame::setting;
+use peregrine_tests::client::{connect, field, started, wait_for};
+use peregrine_tests::on_both_drivers;
+use peregrine_tests::server::SocketWire;
+use peregrine_tests::server::streams::Streams;
+use std::io::{Read, Write};
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+on_both_drivers! {
+    clients_that_read_nothing_occupy_a_bounded_number_of_connections_and_counted_memory,
+    a_request_waits_for_a_connection_and_then_is_a_503,
+}
+
+/// What one request in progress is charged with.
+const CHARGE: usize = 64 * 1024;
+const CONNECTIONS: usize = 8;
+
+fn serve(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<Running> {
+    let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
+    started(server.start(app))
+}
+
+fn upstream(choice: DriverChoice) -> Option<(Running, Upstreams)> {
+    let app = || App::new().get("/large", || vec![b'x'; 1 << 20]).get("/small", || "small");
+    let upstream = serve(choice, app)?;
+    let address = upstream.http_address().expect("it speaks HTTP");
+    let upstreams = Upstreams::new([format!("http://{address}")]).expect("a URL");
+    Some((upstream, upstreams))
+}
+
+/// A proxy on one worker, beside a route that says how much memory that worker accounts for.
+fn front(choice: DriverChoice, upstreams: &Upstreams, queue: Duration) -> Option<Running> {
+    let upstreams = upstreams.clone();
+    serve(choice, move || {
+        let proxy = Proxy::new(upstreams.clone()).connections_max(CONNECTIONS).queue(2, queue);
+        App::new().get("/held", || account::held().to_string()).subtree("/", proxy)
+    })
+}
+
+/// Asks for this many large responses and reads none of them.
+fn stalled(front: &Running, count: usize) -> Streams<SocketWire> {
+    let address = front.http_address().expect("it speaks HTTP");
+    let wire = SocketWire::connect(&Place::Tcp(address));
+    let mut client = Streams::with_settings(wire, &[(setting::INITIAL_WINDOW_SIZE, 0)]);
+    for _ in 0..count {
+        client.get("/large");
+    }
+    client
+}
+
+fn get(front: &Running, path: &str) -> String {
+    let mut peer = connect(front);
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    peer.write_all(request.as_bytes()).expect("connected");
+    let mut all = String::new();
+    peer.read_to_string(&mut all).expect("an answer");
+    all
+}
+
+fn held(front: &Running) -> usize {
+    let answer = get(front, "/held");
+    let body = answer.rsplit("\r\n\r\n").next();
+    body.and_then(|body| body.parse().ok()).unwrap_or_else(|| panic!("{answer}"))
+}
+
+fn clients_that_read_nothing_occupy_a_bounded_number_of_connections_and_counted_memory(
+    choice: DriverChoice,
+) {
+    for is_http2 in [false, true] {
+        let Some((upstream, upstreams)) = upstream(choice) else { return };
+        let upstreams = if is_http2 { upstreams.http2() } else { upstreams };
+        let Some(front) = front(choice, &upstreams, Duration::from_millis(50)) else { return };
+        let clients: Vec<_> = (0..3).map(|_| stalled(&front, 20)).collect();
+        wait_for(|| upstreams.states()[0].busy == CONNECTIONS);
+        wait_for(|| held(&front) >= CONNECTIONS * CHARGE);
+        // Those that wait are refused, and whoever asks now is as well.
+        let refused = get(&front, "/small");
+        assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+        assert_eq!(field(&refused, "retry-after"), Some("1"));
+        assert!(refused.contains("upstream-busy"), "{refused}");
+        assert_eq!(upstreams.states()[0].busy, CONNECTIONS);
+        assert_eq!(upstreams.states()[0].failures, 0, "it is not the upstream's fault");
+        drop(clients);
+        wait_for(|| upstreams.states()[0].busy == 0 && held(&front) < CONNECTIONS * CHARGE);
+        assert!(get(&front, "/small").ends_with("\r\n\r\nsmall"));
+        drop(upstream);
+    }
+}
+
+fn a_request_waits_for_a_connection_and_then_is_a_503(choice: DriverChoice) {
+    let Some((_upstream, upstreams)) = upstream(choice) else { return };
+    let Some(front) = front(choice, &upstreams, Duration::from_secs(3600)) else { return };
+    let stalled = stalled(&front, CONNECTIONS);
+    wait_for(|| upstreams.states()[0].busy == CONNECTIONS);
+    let mut waiting = [connect(&front), connect(&front)];
+    for peer in &mut waiting {
+        let request = b"GET /small HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        peer.write_all(request).expect("connected");
+    }
+    // Once the queue is full, a request is refused at once.
+    wait_for(|| {
+        let mut peer = connect(&front);
+        let request = b"GET /small HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        peer.write_all(request).expect("connected");
+        peer.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket");
+        let mut all = String::new();
+        peer.read_to_string(&mut all).is_ok() && all.starts_with("HTTP/1.1 503")
+    });
+    drop(stalled);
+    for mut peer in waiting {
+        let mut all = String::new();
+        peer.read_to_string(&mut all).expect("an answer");
+        assert!(all.ends_with("\r\n\r\nsmall"), "{all}");
+    }
+}
