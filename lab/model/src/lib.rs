@@ -134,12 +134,15 @@ pub struct Tool {
     pub command: Vec<String>,
 }
 
-/// The client's limit: what it reached against a server that answers fixed bytes.
+/// The client's limit: what it reached against a server that answers fixed bytes. A client without
+/// a single reply has no cost per request: that is not a number, and `null` in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Calibration {
     /// Right replies per second.
+    #[serde(deserialize_with = "verdict::number_or_null")]
     pub requests_per_s: f64,
     /// Client CPU time per request, in nanoseconds.
+    #[serde(deserialize_with = "verdict::number_or_null")]
     pub client_cpu_ns_per_request: f64,
 }
 

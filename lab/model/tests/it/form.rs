@@ -52,6 +52,16 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
+fn a_calibration_without_a_reply_is_read_back() {
+    let mut file = full();
+    let nothing = Calibration { requests_per_s: 0.0, client_cpu_ns_per_request: f64::NAN };
+    file.calibration = Some(nothing);
+    let read = RunFile::read(&file.write()).unwrap().calibration.unwrap();
+    assert_eq!(read.requests_per_s.to_bits(), 0.0_f64.to_bits());
+    assert!(read.client_cpu_ns_per_request.is_nan());
+}
+
+#[test]
 fn every_digit_of_a_figure_survives_the_file() {
     let mut file = full();
     // Read without care, these differ in the last digit.
