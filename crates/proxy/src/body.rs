@@ -92,12 +92,13 @@ impl HttpBody for Sent {
     }
 }
 
-/// What an upstream may send before its response is read: the window of a stream of HTTP/2, or the read
-/// buffer of a connection of HTTP/1.1.
+/// What an upstream may send before its response is read: the window of a stream of HTTP/2, or the
+/// read buffer of a connection of HTTP/1.1.
 pub(crate) const UNREAD_BYTES_MAX: u32 = 64 * 1024;
 
-/// A request in progress, which counts for its upstream until it is dropped. It holds one of the places
-/// of its pool, and is charged with all that its response may occupy while its client reads nothing.
+/// A request in progress, which counts for its upstream until it is dropped. It holds one of the
+/// places of its pool, and is charged with all that its response may occupy while its client reads
+/// nothing.
 pub(crate) struct Busy {
     set: Arc<Set>,
     pub(crate) number: usize,

@@ -21,6 +21,7 @@ mod proxy;
 #[cfg(feature = "tls")]
 mod tls;
 mod tunnel;
+mod unanswered;
 mod upstreams;
 
 pub use proxy::Proxy;

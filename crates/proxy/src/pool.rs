@@ -68,7 +68,8 @@ impl Sender {
     }
 }
 
-/// How many requests of a worker an upstream has at a time, and how many wait for that, for how long.
+/// How many requests of a worker an upstream has at a time, and how many wait for that, for how
+/// long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) connections_max: usize,
@@ -116,8 +117,8 @@ impl Pool {
         })
     }
 
-    /// A place for one more request. `None`: there is none, and none became free in time, or too many
-    /// requests wait already.
+    /// A place for one more request. `None`: there is none, and none became free in time, or too
+    /// many requests wait already.
     pub(crate) async fn place(&self) -> Option<OwnedSemaphorePermit> {
         if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
             return Some(place);

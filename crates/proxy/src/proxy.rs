@@ -7,8 +7,9 @@ use crate::fields::{self, HostChoice, Telling, VIA_MAX};
 use crate::interim::Interims;
 use crate::pool::{Limits, Pool};
 use crate::tunnel::tunnel;
+use crate::unanswered::Why;
 use crate::upstreams::{Upstream, Upstreams};
-use http::header::{ALLOW, CONTENT_LENGTH, HOST, RETRY_AFTER, UPGRADE};
+use http::header::{ALLOW, CONTENT_LENGTH, HOST, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use peregrine_web::extract::{FromRequestParts, Interim};
 use peregrine_web::panics::contained;
@@ -69,7 +70,7 @@ const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 ///
 /// hyper reads what upstreams answer, and writes what they are asked, from parsed heads: nothing that is ambiguous passes in either direction.
 pub struct Proxy {
-    upstreams: Upstreams,
+    pub(crate) upstreams: Upstreams,
     pools: Vec<Rc<Pool>>,
     host: HostChoice,
     telling: Telling,
@@ -192,8 +193,9 @@ impl Proxy {
         self
     }
 
-    /// How many requests, and so connections of HTTP/1.1 in use, each worker has at each upstream at a time; upgraded
-    /// connections such as WebSockets count until they end. Further requests [wait](Self::queue). The default is 256.
+    /// How many requests, and so connections of HTTP/1.1 in use, each worker has at each upstream
+    /// at a time; upgraded connections such as WebSockets count until they end. Further requests
+    /// [wait](Self::queue). The default is 256.
     #[must_use]
     pub fn connections_max(mut self, most: usize) -> Self {
         self.limits.connections_max = most;
@@ -201,8 +203,9 @@ impl Proxy {
         self
     }
 
-    /// How many requests of each worker wait when all connections to an upstream are in use, and for how long. Then they
-    /// are tried on another upstream, or answered with 503 and `Retry-After`. The default is 256, for 500 ms.
+    /// How many requests of each worker wait when all connections to an upstream are in use, and
+    /// for how long. Then they are tried on another upstream, or answered with 503 and
+    /// `Retry-After`. The default is 256, for 500 ms.
     #[must_use]
     pub fn queue(mut self, most: usize, timeout: Duration) -> Self {
         (self.limits.queue_max, self.limits.queue_timeout) = (most, timeout);
@@ -222,12 +225,6 @@ impl Service for Proxy {
 
 /// Why there is no answer, and which upstream was asked last.
 type Asked = (Why, usize);
-
-struct Why {
-    failure: Failure,
-    /// What broke the client's content off.
-    error: Option<BodyError>,
-}
 
 /// What all attempts have in common.
 struct Asking<'a> {
@@ -477,41 +474,6 @@ impl Proxy {
         let set = self.upstreams.shared();
         while let (Some(rule), Some(checking)) = (&set.check, set.due()) {
             drop(tokio::task::spawn_local(check(checking, rule.clone())));
-        }
-    }
-
-    fn explain(&self, why: Why, number: usize, parts: &Parts) -> Problem {
-        if let Some(error) = why.error {
-            return error.into();
-        }
-        if matches!(why.failure, Failure::Target) {
-            let detail = "the path or the query has characters that no URL may have";
-            return Problem::new(StatusCode::BAD_REQUEST, "invalid-target", detail);
-        }
-        let upstream = &self.upstreams.shared().all[number];
-        contained(|| {
-            tracing::warn!(target: "peregrine", upstream = %upstream, why = %why.failure, path = parts.head.path(),
-            "a request could not be passed on")
-        });
-        match why.failure {
-            Failure::Late | Failure::ConnectLate => {
-                let detail = "the server behind this one did not answer in time; try again later";
-                Problem::new(StatusCode::GATEWAY_TIMEOUT, "upstream-late", detail)
-            }
-            Failure::Crowded => {
-                let detail =
-                    "all connections to the server behind this one are in use; try again later";
-                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "upstream-busy", detail)
-                    .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
-            }
-            Failure::Unreachable(_) => {
-                let detail = "the server behind this one cannot be reached; try again later";
-                Problem::new(StatusCode::BAD_GATEWAY, "upstream-unreachable", detail)
-            }
-            _ => {
-                let detail = "the server behind this one gave no sound answer; try again later";
-                Problem::new(StatusCode::BAD_GATEWAY, "upstream-failed", detail)
-            }
         }
     }
 }

@@ -8,7 +8,7 @@ use peregrine_lab_model::contender::Contender;
 use peregrine_lab_model::histogram::Histogram;
 use peregrine_lab_model::plan::{Design, Schedule};
 use peregrine_lab_model::verdict::{Decision, Measure, Ratio, Verdict};
-use peregrine_lab_model::{ReadError, RunFile, SCHEMA, pack};
+use peregrine_lab_model::{Calibration, ReadError, RunFile, SCHEMA, pack};
 
 fn full() -> RunFile {
     let mut file = RunFile::new("get-json-64");
