@@ -187,7 +187,9 @@ fn an_idle_tls_connection_holds_little_on_uring() {
 
 #[test]
 fn the_tables_are_given_back_after_long_idleness() {
-    isolated(|| tables_are_given_back_after_long_idleness());
+    isolated(|| {
+        tables_are_given_back_after_long_idleness();
+    });
 }
 
 fn tables_are_given_back_after_long_idleness() {

@@ -80,7 +80,8 @@ fn a_mounted_service_takes_bodies_of_any_size() {
 
 #[test]
 fn middleware_around_it_reads_no_more_than_the_server_allows() {
-    let around: [(&str, fn() -> App); 4] = [
+    type MakeApp = fn() -> App;
+    let around: [(&str, MakeApp); 4] = [
         ("idempotency", || App::new().with(Idempotency::new(MemoryStore::new()))),
         ("within decompression", || {
             App::new().with(Decompression::new()).with(Idempotency::new(MemoryStore::new()))

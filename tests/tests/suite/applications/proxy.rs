@@ -752,15 +752,12 @@ fn a_client_that_closes_ends_its_request_at_the_upstream(choice: DriverChoice) {
         let upstreams = Upstreams::new([url(&upstream)]).expect("a URL");
         let upstreams = if is_http2 { upstreams.http2() } else { upstreams };
         let Some(proxy) = proxy(choice, upstreams.clone(), |proxy| proxy) else { return };
-        let mut count = 0;
-        for (path, shuts_down) in
-            [("/wait", false), ("/wait", true), ("/quiet", false), ("/quiet", true)]
-        {
+        let clients = [("/wait", false), ("/wait", true), ("/quiet", false), ("/quiet", true)];
+        for (count, (path, shuts_down)) in clients.into_iter().enumerate() {
             let mut client = connect(&proxy);
             write!(client, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
             if path == "/wait" {
-                let earlier = count;
-                wait_for(|| begun.load(Ordering::SeqCst) > earlier);
+                wait_for(|| begun.load(Ordering::SeqCst) > count);
             } else {
                 let mut came = Vec::new();
                 while !came.ends_with(b"a piece\r\n") {
@@ -777,8 +774,7 @@ fn a_client_that_closes_ends_its_request_at_the_upstream(choice: DriverChoice) {
             } else {
                 drop(client);
             }
-            count += 1;
-            wait_for(|| ended.load(Ordering::SeqCst) == count);
+            wait_for(|| ended.load(Ordering::SeqCst) == count + 1);
             wait_for(|| upstreams.states()[0].busy == 0);
         }
         assert_eq!(upstreams.states()[0].failures, 0, "it is not the upstream's fault");
