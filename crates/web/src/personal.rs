@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// Marks responses that depend on who the client is.
 ///
 /// Every read of an identity in this project marks the request: reading the fields `Cookie` and
-/// `Authorization` through [`Head`](crate::Head) does, and so do extractors and middleware that
+/// `Authorization` through [`Head`] does, and so do extractors and middleware that
 /// identify the client by a session, an API key or a client certificate, and requests with an
 /// identity that are passed to a mounted tower service. Such a response is sent with
 /// `Cache-Control: private`, and `Cache` does not store it, unless the handler says `public` or
