@@ -6,7 +6,7 @@ use crate::request::Parts;
 use crate::response::Response;
 use http::header::CACHE_CONTROL;
 use http::{HeaderMap, HeaderValue};
-use peregrine_proto::Known;
+use peregrine_proto::{FieldIndex, Known};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -64,11 +64,7 @@ const SENT_AS_PRIVATE: u8 = 1 << 5;
 /// The sources that code outside of this project can read without a mark.
 const UNSEEN: [IdentitySource; 3] =
     [IdentitySource::Cookie, IdentitySource::Credentials, IdentitySource::Connection];
-/// The fields that are [`IdentitySource::Credentials`].
-const CREDENTIALS: [&str; 2] = ["authorization", "x-api-key"];
-/// The sources that are fields of the head.
-const IN_FIELDS: [(IdentitySource, &[&str]); 2] =
-    [(IdentitySource::Cookie, &["cookie"]), (IdentitySource::Credentials, &CREDENTIALS)];
+const API_KEY: &[u8] = b"x-api-key";
 
 impl IdentitySource {
     const fn bit(self) -> u8 {
@@ -80,14 +76,30 @@ impl IdentitySource {
         }
     }
 
-    /// Does the request carry an identity there?
+    /// Whether the request carries this identity.
     fn is_present(self, head: &Head, connection: &ConnectionInfo) -> bool {
-        let has = |name| head.peek_field(name).is_some();
         match self {
-            Self::Cookie => has("cookie"),
-            Self::Credentials => CREDENTIALS.iter().any(|name| has(name)),
             Self::Connection => identifies_client(connection),
-            Self::Other => false,
+            field => field.is_in_fields(head),
+        }
+    }
+
+    /// Whether a field of the request carries this identity. Costs a few bit tests unless the
+    /// request has fields that the parser does not know by name.
+    fn is_in_fields(self, head: &Head) -> bool {
+        let index = head.index();
+        let is_api_key = |field: &FieldIndex| {
+            field.known == Known::Other
+                && field.name.len() == API_KEY.len()
+                && head.slice(field.name).eq_ignore_ascii_case(API_KEY)
+        };
+        match self {
+            Self::Cookie => index.has(Known::Cookie),
+            Self::Credentials => {
+                index.has(Known::Authorization)
+                    || (index.has(Known::Other) && index.fields.iter().any(is_api_key))
+            }
+            Self::Connection | Self::Other => false,
         }
     }
 }
@@ -136,10 +148,11 @@ impl Personal {
     /// fields want others than these: a response is sent as private only where one of them is
     /// there.
     pub(crate) fn depends_on_fields(head: &Head) {
-        for (source, names) in IN_FIELDS {
-            match names.iter().any(|name| head.peek_field(name).is_some()) {
-                true => Self::depends_on(head, source),
-                false => head.identity_reads().mark(source.bit()),
+        for source in [IdentitySource::Cookie, IdentitySource::Credentials] {
+            if source.is_in_fields(head) {
+                Self::depends_on(head, source);
+            } else {
+                head.identity_reads().mark(source.bit());
             }
         }
     }
