@@ -8,7 +8,7 @@ use crate::pool::{Pool, Sender};
 use crate::upstreams::{Check, Checking, Set};
 use http::{HeaderValue, Request, Response, header::HOST};
 use hyper::body::Incoming;
-use peregrine_web::Body;
+use peregrine_web::{Body, ConnectionInfo};
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -118,6 +118,7 @@ pub(crate) struct Failed {
 
 /// What is sent to one upstream, and how.
 pub(crate) struct Order<'a> {
+    pub(crate) client: &'a Rc<ConnectionInfo>,
     pub(crate) set: &'a Arc<Set>,
     pub(crate) number: usize,
     pub(crate) pool: &'a Rc<Pool>,
@@ -130,11 +131,11 @@ pub(crate) struct Order<'a> {
 /// Sends a request, on a connection that waits or on a new one.
 pub(crate) async fn send(order: &Order<'_>, request: Request<Body>) -> Result<Answer, Failed> {
     let Order { pool, progress, interims, timeouts, .. } = *order;
-    let Some(place) = pool.place().await else {
+    let Some(slot) = pool.slots.acquire(order.client).await else {
         let body = Some(request.into_body());
         return Err(Failed { why: Failure::Crowded, body, is_old: false });
     };
-    let busy = Busy::new(order.set, order.number, place);
+    let busy = Busy::new(order.set, order.number, slot);
     let upstream = &order.set.all[order.number];
     let (parts, body) = request.into_parts();
     let mut request = Request::from_parts(parts, Sent::new(body, progress));

@@ -3,6 +3,7 @@
 use crate::attempt::later;
 use crate::fields;
 use crate::pool::{Pool, Sender};
+use crate::slots::{Abort, Slot};
 use crate::upstreams::Set;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -17,7 +18,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// How far a request's content is.
@@ -96,21 +96,21 @@ impl HttpBody for Sent {
 /// read buffer of a connection of HTTP/1.1.
 pub(crate) const UNREAD_BYTES_MAX: u32 = 64 * 1024;
 
-/// A request in progress, which counts for its upstream until it is dropped. It holds one of the
-/// places of its pool, and is charged with all that its response may occupy while its client reads
+/// A request in progress, which counts for its upstream until it is dropped. It has one of the
+/// slots of its pool, and is charged with all that its response may occupy while its client reads
 /// nothing.
 pub(crate) struct Busy {
     set: Arc<Set>,
     pub(crate) number: usize,
-    _place: OwnedSemaphorePermit,
+    slot: Slot,
     _unread: Charge,
 }
 
 impl Busy {
-    pub(crate) fn new(set: &Arc<Set>, number: usize, place: OwnedSemaphorePermit) -> Self {
+    pub(crate) fn new(set: &Arc<Set>, number: usize, slot: Slot) -> Self {
         set.all[number].busy.fetch_add(1, Ordering::Relaxed);
         let unread = Charge::of(UNREAD_BYTES_MAX as usize);
-        Self { set: Arc::clone(set), number, _place: place, _unread: unread }
+        Self { set: Arc::clone(set), number, slot, _unread: unread }
     }
 }
 
@@ -120,15 +120,66 @@ impl Drop for Busy {
     }
 }
 
-/// The content of a response, as it comes. When it has ended, its connection waits for another request.
+/// The content of a response, as it comes. When it has ended, its connection waits for another
+/// request.
 pub(crate) struct Received {
+    /// Shared with the slot, for which it may be aborted.
+    response: Rc<Abortable>,
+    pool: Rc<Pool>,
+    idle_timeout: Duration,
+    alarm: Option<Pin<Box<Sleep>>>,
+}
+
+/// None: it was aborted.
+struct Abortable(RefCell<Option<Unread>>);
+
+/// A response whose content has not been read to its end.
+struct Unread {
     body: Incoming,
     /// None: the connection has another end.
     sender: Option<Sender>,
-    pool: Rc<Pool>,
     busy: Option<Busy>,
-    idle_timeout: Duration,
-    alarm: Option<Pin<Box<Sleep>>>,
+}
+
+/// The response was given up because other clients needed its connection.
+#[derive(Debug)]
+struct Aborted;
+
+impl fmt::Display for Aborted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "aborted: the client did not read, and other clients waited for connections to the \
+             upstream (Proxy::connections_max)",
+        )
+    }
+}
+
+impl std::error::Error for Aborted {}
+
+impl Abort for Abortable {
+    fn abort(&self) {
+        let unread = self.0.borrow_mut().take();
+        drop(unread);
+    }
+}
+
+impl Unread {
+    fn end(&mut self, pool: &Rc<Pool>) {
+        self.busy = None;
+        if let Some(sender) = self.sender.take() {
+            pool.give(sender);
+        }
+    }
+
+    fn fail(&mut self) {
+        (self.sender, self.busy) = (None, None);
+    }
+
+    fn set_unread(&self, is_unread: bool) {
+        if let Some(busy) = &self.busy {
+            busy.slot.set_unread(is_unread);
+        }
+    }
 }
 
 impl Received {
@@ -139,25 +190,17 @@ impl Received {
         busy: Busy,
         idle_timeout: Duration,
     ) -> Self {
-        let mut received = Self {
-            body,
-            sender: Some(sender),
-            pool: Rc::clone(pool),
-            busy: Some(busy),
-            idle_timeout,
-            alarm: None,
-        };
-        if received.body.is_end_stream() {
-            received.end();
+        let mut unread = Unread { body, sender: Some(sender), busy: Some(busy) };
+        unread.set_unread(true);
+        if unread.body.is_end_stream() {
+            unread.end(pool);
         }
-        received
-    }
-
-    fn end(&mut self) {
-        self.busy = None;
-        if let Some(sender) = self.sender.take() {
-            self.pool.give(sender);
+        let response = Rc::new(Abortable(RefCell::new(Some(unread))));
+        if let Some(Unread { busy: Some(busy), .. }) = &*response.0.borrow() {
+            let response: Rc<dyn Abort> = Rc::<Abortable>::clone(&response);
+            busy.slot.set_response(Rc::downgrade(&response));
         }
+        Self { response, pool: Rc::clone(pool), idle_timeout, alarm: None }
     }
 }
 
@@ -166,24 +209,30 @@ impl HttpBody for Received {
     type Error = BodyError;
 
     fn poll_frame(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
+        let this = self.get_mut();
+        let mut response = this.response.0.borrow_mut();
+        let Some(unread) = &mut *response else {
+            return Poll::Ready(Some(Err(BodyError::Failed(Aborted.into()))));
+        };
+        let Poll::Ready(frame) = Pin::new(&mut unread.body).poll_frame(context) else {
+            unread.set_unread(false);
             // Only a wait costs a timer. What the client does not take is not asked for, and so does not count.
-            let until = later(Instant::now(), self.idle_timeout);
-            let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(until)));
+            let until = later(Instant::now(), this.idle_timeout);
+            let alarm = this.alarm.get_or_insert_with(|| Box::pin(sleep_until(until)));
             ready!(alarm.as_mut().poll(context));
-            (self.sender, self.busy) = (None, None);
+            unread.fail();
             return Poll::Ready(Some(Err(BodyError::TooSlow)));
         };
-        self.alarm = None;
+        this.alarm = None;
         match &frame {
-            None => self.end(),
-            Some(Err(_)) => (self.sender, self.busy) = (None, None),
+            None => unread.end(&this.pool),
+            Some(Err(_)) => unread.fail(),
             // Who knows the length does not ask once more.
-            Some(Ok(_)) if self.body.is_end_stream() => self.end(),
-            Some(Ok(_)) => {}
+            Some(Ok(_)) if unread.body.is_end_stream() => unread.end(&this.pool),
+            Some(Ok(_)) => unread.set_unread(true),
         }
         Poll::Ready(frame.map(|frame| {
             frame.map(fields::trailers).map_err(|error| BodyError::Failed(error.into()))
@@ -191,11 +240,12 @@ impl HttpBody for Received {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.response.0.borrow().as_ref().is_some_and(|unread| unread.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let response = self.response.0.borrow();
+        response.as_ref().map_or_else(SizeHint::default, |unread| unread.body.size_hint())
     }
 }
 

@@ -18,6 +18,7 @@ mod greeting;
 mod interim;
 mod pool;
 mod proxy;
+mod slots;
 #[cfg(feature = "tls")]
 mod tls;
 mod tunnel;

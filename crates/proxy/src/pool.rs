@@ -1,17 +1,16 @@
 //! Connections to upstreams that wait for another request, a stock per worker.
 
 use crate::body::Sent;
+use crate::slots::{SlotLimits, Slots};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1};
 use peregrine_web::panics::guarded;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 
 /// How often it is looked for connections whose time is over, at most.
@@ -68,15 +67,6 @@ impl Sender {
     }
 }
 
-/// How many requests of a worker an upstream has at a time, and how many wait for that, for how
-/// long.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) connections_max: usize,
-    pub(crate) queue_max: usize,
-    pub(crate) queue_timeout: Duration,
-}
-
 /// The connections to one upstream that have nothing to do, and those that have room for more.
 pub(crate) struct Pool {
     idle: RefCell<Vec<(http1::SendRequest<Sent>, Instant)>>,
@@ -84,11 +74,7 @@ pub(crate) struct Pool {
     shared: RefCell<Vec<(Shared, Instant)>>,
     idle_max: usize,
     idle_timeout: Duration,
-    /// A place for each request that may be in progress.
-    places: Arc<Semaphore>,
-    /// Requests that wait for a place.
-    waiting: Cell<usize>,
-    limits: Limits,
+    pub(crate) slots: Rc<Slots>,
     /// Ends those whose time is over, while there are any.
     sweeper: RefCell<Option<JoinHandle<()>>>,
 }
@@ -102,12 +88,9 @@ impl Drop for Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(idle_max: usize, idle_timeout: Duration, limits: Limits) -> Rc<Self> {
-        let places = limits.connections_max.clamp(1, Semaphore::MAX_PERMITS);
+    pub(crate) fn new(idle_max: usize, idle_timeout: Duration, limits: SlotLimits) -> Rc<Self> {
         Rc::new(Self {
-            places: Arc::new(Semaphore::new(places)),
-            waiting: Cell::new(0),
-            limits,
+            slots: Slots::new(limits),
             idle: RefCell::default(),
             #[cfg(feature = "tls")]
             shared: RefCell::default(),
@@ -115,20 +98,6 @@ impl Pool {
             idle_timeout,
             sweeper: RefCell::default(),
         })
-    }
-
-    /// A place for one more request. `None`: there is none, and none became free in time, or too
-    /// many requests wait already.
-    pub(crate) async fn place(&self) -> Option<OwnedSemaphorePermit> {
-        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
-            return Some(place);
-        }
-        if self.waiting.get() >= self.limits.queue_max {
-            return None;
-        }
-        let _waiting = Waiting::new(&self.waiting);
-        let place = Arc::clone(&self.places).acquire_owned();
-        tokio::time::timeout(self.limits.queue_timeout, place).await.ok()?.ok()
     }
 
     /// The one that was used last and is sound still. An upgrade takes a whole connection, so that only one of HTTP/1.1 will do.
@@ -264,22 +233,6 @@ impl Pool {
             first.into_iter().chain(all.iter().map(shared)).min()
         };
         first?.checked_add(self.idle_timeout)
-    }
-}
-
-/// Counts a request that waits, until it is dropped.
-struct Waiting<'a>(&'a Cell<usize>);
-
-impl<'a> Waiting<'a> {
-    fn new(count: &'a Cell<usize>) -> Self {
-        count.set(count.get() + 1);
-        Self(count)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
     }
 }
 

@@ -5,7 +5,8 @@ use crate::attempt::{Answer, Failed, Failure, Order, Timeouts, check, send};
 use crate::body::{Progress, Promised, Received};
 use crate::fields::{self, HostChoice, Telling, VIA_MAX};
 use crate::interim::Interims;
-use crate::pool::{Limits, Pool};
+use crate::pool::Pool;
+use crate::slots::SlotLimits;
 use crate::tunnel::tunnel;
 use crate::unanswered::Why;
 use crate::upstreams::{Upstream, Upstreams};
@@ -33,8 +34,8 @@ const TIMEOUTS: Timeouts = Timeouts {
 const IDLE_MAX: usize = 32;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Small enough for 1024 descriptors in a process with two workers.
-const LIMITS: Limits =
-    Limits { connections_max: 256, queue_max: 256, queue_timeout: Duration::from_millis(500) };
+const LIMITS: SlotLimits =
+    SlotLimits { connections_max: 256, queue_max: 256, queue_timeout: Duration::from_millis(500) };
 /// What passes, of the methods that everybody knows.
 const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
@@ -79,7 +80,7 @@ pub struct Proxy {
     timeouts: Timeouts,
     retries: usize,
     idle: (usize, Duration),
-    limits: Limits,
+    limits: SlotLimits,
 }
 
 impl Proxy {
@@ -196,6 +197,10 @@ impl Proxy {
     /// How many requests, and so connections of HTTP/1.1 in use, each worker has at each upstream
     /// at a time; upgraded connections such as WebSockets count until they end. Further requests
     /// [wait](Self::queue). The default is 256.
+    ///
+    /// When all are in use, a request may displace a response that its client has not read from
+    /// for a second. It does so only if that client's connection has at least two requests more
+    /// at the upstream than its own, so a client with a single download keeps it.
     #[must_use]
     pub fn connections_max(mut self, most: usize) -> Self {
         self.limits.connections_max = most;
@@ -310,8 +315,16 @@ impl Proxy {
             let request = self.request(&method, upstream, path, &map, parts, body)?;
             let progress = Rc::<Progress>::default();
             let (pool, timeouts) = (&self.pools[number], self.timeouts);
-            let order =
-                Order { set, number, pool, is_upgrade, progress: &progress, interims, timeouts };
+            let order = Order {
+                client: parts.peek_connection(),
+                set,
+                number,
+                pool,
+                is_upgrade,
+                progress: &progress,
+                interims,
+                timeouts,
+            };
             let sent = send(&order, request).await;
             let Failed { why, body, is_old } = match sent {
                 Ok(answer) => {

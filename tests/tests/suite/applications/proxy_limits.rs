@@ -3,6 +3,7 @@
 use peregrine::prelude::*;
 use peregrine::proxy::{Proxy, Upstreams};
 use peregrine::web::account;
+use peregrine::web::test::block_on;
 use peregrine::{DriverChoice, Place, Running};
 use peregrine_proto::h2::frame::setting;
 use peregrine_tests::client::{connect, field, started, wait_for};
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 on_both_drivers! {
     clients_that_read_nothing_occupy_a_bounded_number_of_connections_and_counted_memory,
+    a_single_unread_response_is_not_displaced,
     a_request_waits_for_a_connection_and_then_is_a_503,
 }
 
@@ -28,7 +30,12 @@ fn serve(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -
 }
 
 fn upstream(choice: DriverChoice) -> Option<(Running, Upstreams)> {
-    let app = || App::new().get("/large", || vec![b'x'; 1 << 20]).get("/small", || "small");
+    let app = || {
+        App::new()
+            .get("/large", || vec![b'x'; 1 << 20])
+            .get("/small", || "small")
+            .get("/quiet", std::future::pending::<&str>)
+    };
     let upstream = serve(choice, app)?;
     let address = upstream.http_address().expect("it speaks HTTP");
     let upstreams = Upstreams::new([format!("http://{address}")]).expect("a URL");
@@ -44,13 +51,13 @@ fn front(choice: DriverChoice, upstreams: &Upstreams, queue: Duration) -> Option
     })
 }
 
-/// Asks for this many large responses and reads none of them.
-fn stalled(front: &Running, count: usize) -> Streams<SocketWire> {
+/// Sends this many requests and reads none of the responses.
+fn stalled(front: &Running, path: &str, count: usize) -> Streams<SocketWire> {
     let address = front.http_address().expect("it speaks HTTP");
     let wire = SocketWire::connect(&Place::Tcp(address));
     let mut client = Streams::with_settings(wire, &[(setting::INITIAL_WINDOW_SIZE, 0)]);
     for _ in 0..count {
-        client.get("/large");
+        client.get(path);
     }
     client
 }
@@ -76,16 +83,13 @@ fn clients_that_read_nothing_occupy_a_bounded_number_of_connections_and_counted_
     for is_http2 in [false, true] {
         let Some((upstream, upstreams)) = upstream(choice) else { return };
         let upstreams = if is_http2 { upstreams.http2() } else { upstreams };
-        let Some(front) = front(choice, &upstreams, Duration::from_millis(50)) else { return };
-        let clients: Vec<_> = (0..3).map(|_| stalled(&front, 20)).collect();
+        let Some(front) = front(choice, &upstreams, Duration::from_secs(60)) else { return };
+        let clients: Vec<_> = (0..3).map(|_| stalled(&front, "/large", 20)).collect();
         wait_for(|| upstreams.states()[0].busy == CONNECTIONS);
         wait_for(|| held(&front) >= CONNECTIONS * CHARGE);
-        // Those that wait are refused, and whoever asks now is as well.
-        let refused = get(&front, "/small");
-        assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
-        assert_eq!(field(&refused, "retry-after"), Some("1"));
-        assert!(refused.contains("upstream-busy"), "{refused}");
-        assert_eq!(upstreams.states()[0].busy, CONNECTIONS);
+        // Another client's request displaces a response that is not read.
+        assert!(get(&front, "/small").ends_with("\r\n\r\nsmall"));
+        assert!(upstreams.states()[0].busy <= CONNECTIONS);
         assert_eq!(upstreams.states()[0].failures, 0, "it is not the upstream's fault");
         drop(clients);
         wait_for(|| upstreams.states()[0].busy == 0 && held(&front) < CONNECTIONS * CHARGE);
@@ -97,7 +101,8 @@ fn clients_that_read_nothing_occupy_a_bounded_number_of_connections_and_counted_
 fn a_request_waits_for_a_connection_and_then_is_a_503(choice: DriverChoice) {
     let Some((_upstream, upstreams)) = upstream(choice) else { return };
     let Some(front) = front(choice, &upstreams, Duration::from_secs(3600)) else { return };
-    let stalled = stalled(&front, CONNECTIONS);
+    // Nothing of these responses is unread, so none of them is displaced.
+    let stalled = stalled(&front, "/quiet", CONNECTIONS);
     wait_for(|| upstreams.states()[0].busy == CONNECTIONS);
     let mut waiting = [connect(&front), connect(&front)];
     for peer in &mut waiting {
@@ -111,7 +116,12 @@ fn a_request_waits_for_a_connection_and_then_is_a_503(choice: DriverChoice) {
         peer.write_all(request).expect("connected");
         peer.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket");
         let mut all = String::new();
-        peer.read_to_string(&mut all).is_ok() && all.starts_with("HTTP/1.1 503")
+        let is_refused = peer.read_to_string(&mut all).is_ok() && all.starts_with("HTTP/1.1 503");
+        if is_refused {
+            assert_eq!(field(&all, "retry-after"), Some("1"));
+            assert!(all.contains("upstream-busy"), "{all}");
+        }
+        is_refused
     });
     drop(stalled);
     for mut peer in waiting {
@@ -119,4 +129,18 @@ fn a_request_waits_for_a_connection_and_then_is_a_503(choice: DriverChoice) {
         peer.read_to_string(&mut all).expect("an answer");
         assert!(all.ends_with("\r\n\r\nsmall"), "{all}");
     }
+}
+
+fn a_single_unread_response_is_not_displaced(choice: DriverChoice) {
+    let Some((_upstream, upstreams)) = upstream(choice) else { return };
+    let Some(front) = front(choice, &upstreams, Duration::from_secs(2)) else { return };
+    let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| stalled(&front, "/large", 1)).collect();
+    wait_for(|| upstreams.states()[0].busy == CONNECTIONS);
+    let refused = get(&front, "/small");
+    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    let client = clients.last_mut().expect("there are several");
+    client.open_window_by(0, 1 << 20);
+    client.open_window_by(1, 1 << 20);
+    let answer = block_on(client.answer(1));
+    assert_eq!(answer.text().len(), 1 << 20, "the response is still whole");
 }

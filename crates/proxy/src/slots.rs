@@ -1,0 +1,187 @@
+//! The requests that an upstream has in progress on one worker, and those that wait.
+//!
+//! A client that reads nothing would keep its slots for as long as the server tolerates it. When
+//! no slot is free, the client that occupies the most loses the response that it has not read for
+//! the longest time.
+
+use peregrine_web::ConnectionInfo;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::rc::{Rc, Weak};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// A response that its client has not read from for this long may be aborted in favour of another
+/// client's request.
+const UNREAD_TIME_MIN: Duration = Duration::from_secs(1);
+
+/// How often a waiting request looks for such a response.
+const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How many requests of a worker an upstream has at a time, and how many wait for that, for how
+/// long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlotLimits {
+    pub(crate) connections_max: usize,
+    pub(crate) queue_max: usize,
+    pub(crate) queue_timeout: Duration,
+}
+
+/// The slots of one upstream.
+pub(crate) struct Slots {
+    limits: SlotLimits,
+    occupied: Cell<usize>,
+    /// The occupied slots, oldest first.
+    entries: RefCell<BTreeMap<u64, Rc<Entry>>>,
+    next_id: Cell<u64>,
+    queue: RefCell<VecDeque<oneshot::Sender<Slot>>>,
+}
+
+/// A request in progress.
+struct Entry {
+    client: Rc<ConnectionInfo>,
+    /// Since when the client has not read from the response, unless it waits for the upstream.
+    unread_since: Cell<Option<Instant>>,
+    /// What to abort.
+    response: RefCell<Option<Weak<dyn Abort>>>,
+}
+
+/// A response that can be given up, so that its connection is free.
+pub(crate) trait Abort {
+    fn abort(&self);
+}
+
+impl Slots {
+    pub(crate) fn new(limits: SlotLimits) -> Rc<Self> {
+        Rc::new(Self {
+            limits,
+            occupied: Cell::new(0),
+            entries: RefCell::default(),
+            next_id: Cell::new(0),
+            queue: RefCell::default(),
+        })
+    }
+
+    /// A slot for one more request of this client. `None`: none became free in time, or too many
+    /// requests wait already.
+    pub(crate) async fn acquire(self: &Rc<Self>, client: &Rc<ConnectionInfo>) -> Option<Slot> {
+        if let Some(slot) = self.try_acquire() {
+            return Some(slot.of(client));
+        }
+        let mut receiver = {
+            let mut queue = self.queue.borrow_mut();
+            queue.retain(|waiting| !waiting.is_closed());
+            let (sender, receiver) = oneshot::channel();
+            if self.victim(client).is_some() {
+                queue.push_front(sender);
+            } else if queue.len() < self.limits.queue_max {
+                queue.push_back(sender);
+            } else {
+                return None;
+            }
+            receiver
+        };
+        let started = Instant::now();
+        loop {
+            self.evict_for(client);
+            let left = self.limits.queue_timeout.saturating_sub(started.elapsed());
+            let interval = left.min(EVICTION_INTERVAL);
+            match tokio::time::timeout(interval, &mut receiver).await {
+                Ok(slot) => return slot.ok().map(|slot| slot.of(client)),
+                Err(_) if left <= interval => return None,
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn try_acquire(self: &Rc<Self>) -> Option<Slot> {
+        let is_free = self.occupied.get() < self.limits.connections_max.max(1);
+        is_free.then(|| {
+            self.occupied.set(self.occupied.get() + 1);
+            Slot { slots: Rc::clone(self), entry: None }
+        })
+    }
+
+    /// Aborts a response of the client that occupies the most slots, if that has more than this
+    /// one and does not read.
+    fn evict_for(&self, client: &Rc<ConnectionInfo>) {
+        let victim = self.victim(client);
+        if let Some(response) = victim.and_then(|victim| victim.response.borrow().clone())
+            && let Some(response) = response.upgrade()
+        {
+            tracing::debug!(target: "peregrine", "an unread response is aborted: its connection to the upstream is needed");
+            response.abort();
+        }
+    }
+
+    /// The response that has been unread for the longest time, of the clients with the most slots.
+    fn victim(&self, client: &Rc<ConnectionInfo>) -> Option<Rc<Entry>> {
+        let entries = self.entries.borrow();
+        let mut counts = HashMap::<_, usize>::new();
+        for entry in entries.values() {
+            *counts.entry(Rc::as_ptr(&entry.client)).or_default() += 1;
+        }
+        let own = counts.get(&Rc::as_ptr(client)).copied().unwrap_or(0);
+        let now = Instant::now();
+        let unread = entries.values().filter_map(|entry| {
+            let count = counts[&Rc::as_ptr(&entry.client)];
+            let unread = now.saturating_duration_since(entry.unread_since.get()?);
+            // Equal shares stay as they are, so a client with a single response keeps it.
+            (count > own + 1 && unread >= UNREAD_TIME_MIN).then_some(((count, unread), entry))
+        });
+        unread.max_by_key(|(rank, _)| *rank).map(|(_, entry)| Rc::clone(entry))
+    }
+}
+
+/// Permission for one request. Dropping it passes it on to the next request that waits.
+pub(crate) struct Slot {
+    slots: Rc<Slots>,
+    /// None until its request has received it.
+    entry: Option<(u64, Rc<Entry>)>,
+}
+
+impl Slot {
+    fn of(mut self, client: &Rc<ConnectionInfo>) -> Self {
+        let id = self.slots.next_id.get();
+        self.slots.next_id.set(id + 1);
+        let entry = Rc::new(Entry {
+            client: Rc::clone(client),
+            unread_since: Cell::new(None),
+            response: RefCell::new(None),
+        });
+        self.slots.entries.borrow_mut().insert(id, Rc::clone(&entry));
+        self.entry = Some((id, entry));
+        self
+    }
+
+    /// Names the response that is aborted if the slot is needed.
+    pub(crate) fn set_response(&self, response: Weak<dyn Abort>) {
+        if let Some((_, entry)) = &self.entry {
+            *entry.response.borrow_mut() = Some(response);
+        }
+    }
+
+    /// Records whether the response waits for its client to read, or for the upstream.
+    pub(crate) fn set_unread(&self, is_unread: bool) {
+        if let Some((_, entry)) = &self.entry {
+            entry.unread_since.set(is_unread.then(Instant::now));
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some((id, _)) = &self.entry {
+            self.slots.entries.borrow_mut().remove(id);
+        }
+        let next = {
+            let mut queue = self.slots.queue.borrow_mut();
+            std::iter::from_fn(|| queue.pop_front()).find(|waiting| !waiting.is_closed())
+        };
+        match next {
+            // A request that gives up before it takes the slot drops it, which passes it on again.
+            Some(waiting) => drop(waiting.send(Self { slots: Rc::clone(&self.slots), entry: None })),
+            None => self.slots.occupied.set(self.slots.occupied.get() - 1),
+        }
+    }
+}
