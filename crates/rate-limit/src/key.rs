@@ -75,7 +75,7 @@ pub(crate) enum Subject<'r> {
     Of(Cow<'r, [u8]>),
 }
 
-/// The kind is the first hashed byte, as in [`Subject::digest`]. A derived `Hash` would feed an
+/// The kind is the first hashed byte, as in `Subject::digest`. A derived `Hash` would feed an
 /// address to the hasher in four calls, each of which costs time.
 impl Hash for Subject<'_> {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
