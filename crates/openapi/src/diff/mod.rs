@@ -17,7 +17,7 @@
 //! | `body-added`, `body-optional` | no | |
 //! | `media-type-removed` | yes | of requests and responses |
 //! | `media-type-added` | no | |
-//! | `response-removed` | if the status is below 400 | unless a class (`2XX`) or `default` covers it |
+//! | `response-removed` | if the status is below 400 | unless `2XX` or `default` covers it |
 //! | `response-added` | no | |
 //! | `header-removed` | yes | of responses |
 //! | `property-removed` | yes | of requests and responses |
