@@ -1,4 +1,4 @@
-//! The account at the directory: made once, kept, and brought in line with settings that have changed.
+//! The account at the directory: created once, stored, and updated when the settings change.
 
 use crate::acme::Settings;
 use crate::failure::{Failure, FailureReason, has_no_account};
@@ -6,10 +6,10 @@ use crate::stored::Stored;
 use instant_acme::{Account, AccountBuilder, AccountCredentials, NewAccount};
 use serde_json::{Map, Value};
 
-/// What is kept of an account: what the library for the protocol wants, and beside that what the directory was told.
+/// A stored account: the credentials of the ACME library, and the data sent to the directory.
 struct Kept(Map<String, Value>);
 
-/// The members that are ours.
+/// Additional members of the stored object.
 const CONTACTS: &str = "contacts";
 const EXTERNAL: &str = "external";
 
@@ -28,7 +28,7 @@ impl Kept {
         serde_json::from_slice(bytes).map(Self)
     }
 
-    /// The directory knows the contacts.
+    /// Records the contacts known to the directory.
     fn told(&mut self, settings: &Settings) {
         self.0.insert(CONTACTS.to_owned(), settings.contacts.clone().into());
     }
@@ -37,13 +37,14 @@ impl Kept {
         self.0.get(CONTACTS).is_some_and(|known| *known == Value::from(contacts))
     }
 
-    /// Was it made for another account elsewhere than the settings name now? An account is bound once, when it is made.
+    /// Whether it is bound to another external account than the settings name. An account is bound
+    /// only on creation.
     fn is_bound_elsewhere(&self, settings: &Settings) -> bool {
         let Some(wanted) = &settings.external_id else { return false };
         self.0.get(EXTERNAL).is_some_and(|bound| bound.as_str() != Some(wanted))
     }
 
-    /// For the directory that is asked now: two may have one folder.
+    /// The credentials for the current directory URL, since one storage may serve two URLs.
     fn credentials(&self, directory: &str) -> serde_json::Result<AccountCredentials> {
         let mut members = self.0.clone();
         members.insert("directory".to_owned(), directory.into());
@@ -58,8 +59,8 @@ impl Kept {
     }
 }
 
-/// The account. Where this instance has the lock (`may_make`), it is made if there is none, or if the present one is for
-/// something else, and the directory is told of contacts that have changed.
+/// Loads the account. With `may_make`, which requires the lock, a missing account, or one that does
+/// not match the settings, is created, and changed contacts are sent to the directory.
 pub(crate) async fn account(
     settings: &Settings,
     may_make: bool,
@@ -73,7 +74,7 @@ pub(crate) async fn account(
     match read {
         Some(Ok((kept, _))) if kept.is_bound_elsewhere(settings) => tracing::info!(
             target: "peregrine", directory = settings.directory, external = settings.external_id,
-            "the stored ACME account belongs to another external account; a new one takes its place"),
+            "the stored ACME account belongs to another external account; a new one is created"),
         Some(Ok((kept, credentials))) => {
             let account = builder(settings).from_credentials(credentials).await?;
             if may_make && !kept.knows(&settings.contacts) {
@@ -82,7 +83,7 @@ pub(crate) async fn account(
             return Ok(Some(account));
         }
         Some(Err(error)) => tracing::error!(target: "peregrine", %error,
-            "the stored ACME account cannot be used; another one will be made"),
+            "the stored ACME account cannot be used; a new one is created"),
         None => {}
     }
     if may_make { make(settings).await.map(Some) } else { Ok(None) }
@@ -93,7 +94,7 @@ fn builder(settings: &Settings) -> AccountBuilder {
 }
 
 async fn make(settings: &Settings) -> Result<Account, Failure> {
-    // Authorities allow few accounts: none is made that would be lost.
+    // Authorities limit the number of accounts: do not create one that cannot be stored.
     settings.stored.probe().map_err(|error| Failure::storage("the account", &error))?;
     let contact: Vec<_> = settings.contacts.iter().map(String::as_str).collect();
     let new = NewAccount {
@@ -113,11 +114,11 @@ async fn make(settings: &Settings) -> Result<Account, Failure> {
     let kept = kept.map_err(|error| Failure::new(FailureReason::Account, error.to_string()))?;
     kept.store(&settings.stored)?;
     tracing::info!(target: "peregrine", directory = settings.directory, account = account.id(),
-        "an ACME account was made");
+        "an ACME account was created");
     Ok(account)
 }
 
-/// Tells the directory of contacts that have changed. That it does not take them is no reason to have no certificate.
+/// Sends changed contacts to the directory. If it rejects them, orders continue.
 async fn tell_contacts(
     settings: &Settings,
     account: &Account,
@@ -131,7 +132,7 @@ async fn tell_contacts(
             kept.told(settings);
             if let Err(failure) = kept.store(&settings.stored) {
                 tracing::error!(target: "peregrine", error = failure.text,
-                    "what the authority was told is not stored, and is told again");
+                    "the contacts sent to the authority cannot be stored, and will be sent again");
             }
             Ok(())
         }
@@ -139,13 +140,13 @@ async fn tell_contacts(
         Err(error) => {
             tracing::error!(target: "peregrine", account = account.id(), ?contacts,
                 error = Failure::from(error).text,
-                "the contacts of the ACME account cannot be changed; orders go on");
+                "the contacts of the ACME account cannot be changed; orders continue");
             Ok(())
         }
     }
 }
 
-/// Forgets the account that the directory does not know, unless another instance has put a new one in its place.
+/// Removes an account that the directory does not know, unless another instance has replaced it.
 pub(crate) fn forget(stored: &Stored, id: Option<&str>) {
     let is_other = |bytes: Vec<u8>| {
         let kept = Kept::read(&bytes).ok()?;
@@ -155,8 +156,8 @@ pub(crate) fn forget(stored: &Stored, id: Option<&str>) {
         return;
     }
     tracing::warn!(target: "peregrine", account = id,
-        "the authority does not know the ACME account; another one will be made");
+        "the authority does not know the ACME account; a new one is created");
     if let Err(error) = stored.forget_account() {
-        tracing::error!(target: "peregrine", %error, "the ACME account cannot be forgotten");
+        tracing::error!(target: "peregrine", %error, "the ACME account cannot be deleted from the storage");
     }
 }

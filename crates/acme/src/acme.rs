@@ -1,4 +1,4 @@
-//! For which names certificates are got, from whom, and where they are kept.
+//! The configuration of ACME: names, authority, storage and challenges.
 
 use crate::client::Client;
 use crate::error::AcmeError;
@@ -18,24 +18,25 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The directory of Let's Encrypt, which is the default.
+/// The directory of Let's Encrypt, the default.
 pub const LETS_ENCRYPT: &str = LetsEncrypt::Production.url();
 
-/// The directory of Let's Encrypt for tries: no client trusts its certificates, and one may ask more often.
+/// The staging directory of Let's Encrypt, for experiments: no client trusts its certificates, and
+/// its rate limits are higher.
 pub const LETS_ENCRYPT_STAGING: &str = LetsEncrypt::Staging.url();
 
-/// How an authority sees that a name belongs to this server.
+/// How the authority verifies that a name belongs to this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Challenge {
-    /// By a TLS connection to port 443 (RFC 8737): a listener that has the [`Tls`] must be reached there.
+    /// With a TLS connection to port 443 (RFC 8737), which must reach a listener with the [`Tls`].
     TlsAlpn01,
-    /// By a request to port 80 (RFC 8555, section 8.3): any listener of the server must be reached there. The
-    /// application does not see the request.
+    /// With a request to port 80 (RFC 8555, section 8.3), which must reach any listener of the
+    /// server. The application does not see the request.
     Http01,
 }
 
 impl Challenge {
-    /// As the protocol calls it.
+    /// The protocol's name.
     pub(crate) fn kind(self) -> ChallengeType {
         match self {
             Self::TlsAlpn01 => ChallengeType::TlsAlpn01,
@@ -44,11 +45,12 @@ impl Challenge {
     }
 }
 
-/// Gets certificates by ACME and renews them: for which names, from whom, and where they are kept.
+/// Obtains certificates by ACME and renews them.
 ///
-/// Each name has a certificate of its own, so that one that fails keeps no other from being renewed. While a name has
-/// none, clients that ask for it get the certificate of another one; while there is none at all, handshakes fail
-/// with an alert. By using it you agree to the terms of service of the authority.
+/// Each name has its own certificate, so that a failing name does not block the renewal of others.
+/// While a name has no certificate, clients that request it get the certificate of another name;
+/// while there is none at all, handshakes fail with an alert. Using this means that you agree to
+/// the authority's terms of service.
 ///
 /// ```no_run
 /// use peregrine::acme::{Acme, Challenge, LETS_ENCRYPT_STAGING};
@@ -72,7 +74,7 @@ pub struct Acme {
     external: Option<(String, String)>,
     roots: Vec<PathBuf>,
     storage: Option<Arc<dyn Storage>>,
-    /// Where that is, for errors.
+    /// The location of the storage, for errors.
     place: String,
     challenges: Vec<Challenge>,
     profile: Option<String>,
@@ -80,7 +82,8 @@ pub struct Acme {
 }
 
 impl Acme {
-    /// For these DNS names, from [`LETS_ENCRYPT`]. The first one is for clients that ask for none.
+    /// Certificates for these DNS names, from [`LETS_ENCRYPT`]. Clients that send no name get the
+    /// certificate of the first one.
     pub fn new<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Self {
         Self {
             names: names.into_iter().map(Into::into).collect(),
@@ -96,36 +99,38 @@ impl Acme {
         }
     }
 
-    /// The URL of the authority's directory, such as [`LETS_ENCRYPT_STAGING`] or one of your own.
+    /// Sets the URL of the authority's directory, such as [`LETS_ENCRYPT_STAGING`] or a private
+    /// one.
     pub fn directory(mut self, url: impl Into<String>) -> Self {
         self.directory = url.into();
         self
     }
 
-    /// An address of mail at which the authority may reach you. Default none. It is told of those that have changed
-    /// since the account was made.
+    /// Adds an e-mail address at which the authority can reach you. By default there is none. Later
+    /// changes are sent to the authority.
     pub fn contact(mut self, address: impl Into<String>) -> Self {
         self.contacts.push(address.into());
         self
     }
 
-    /// Binds the account to one that exists elsewhere, where the authority asks for that: its identifier, and its
-    /// HMAC key in base64url, as the authority shows it (RFC 8555, section 7.3.4). With another identifier than before,
-    /// another account is made.
+    /// Binds the account to an external one, if the authority requires that: its identifier, and
+    /// its HMAC key in base64url as the authority shows it (RFC 8555, section 7.3.4). A new
+    /// identifier creates a new account.
     pub fn external_account(mut self, id: impl Into<String>, key: impl Into<String>) -> Self {
         self.external = Some((id.into(), key.into()));
         self
     }
 
-    /// Trusts the issuers in this PEM file, beside those that the system trusts, to tell who the directory is: for a
-    /// directory of your own.
+    /// Adds the certificates in this PEM file to the system's trust store when connecting to the
+    /// directory. For private directories.
     pub fn root_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.roots.push(path.into());
         self
     }
 
-    /// Keeps account and certificates in this folder, which is made if it is missing; see [`Folder`]. Instances that
-    /// share it share the certificates, and answer the authority for each other.
+    /// Stores account and certificates in this directory, which is created if it is missing; see
+    /// [`Folder`]. Instances that share it share the certificates, and answer each other's
+    /// challenges.
     pub fn folder(mut self, path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         self.place = path.display().to_string();
@@ -133,45 +138,45 @@ impl Acme {
         self
     }
 
-    /// Keeps them elsewhere.
+    /// Stores account and certificates elsewhere.
     pub fn storage(mut self, storage: impl Storage) -> Self {
         self.storage = Some(Arc::new(storage));
         self
     }
 
-    /// The kinds of challenges that may be answered, the preferred one first. Default both, TLS first. After a
-    /// failure the next one is tried.
+    /// Sets the kinds of challenges to use, in order of preference. The default is both, TLS first.
+    /// After a failure, the next kind is tried.
     pub fn challenges(mut self, kinds: &[Challenge]) -> Self {
         self.challenges = kinds.to_vec();
         self
     }
 
-    /// Asks for certificates of a profile that the authority offers, such as `shortlived`.
+    /// Requests certificates with a profile that the authority offers, such as `shortlived`.
     pub fn profile(mut self, name: impl Into<String>) -> Self {
         self.profile = Some(name.into());
         self
     }
 
-    /// How long to wait after a failure: from `first`, doubled each time, to `max`, each with jitter. Default from
-    /// one minute to six hours. What the authority asks for counts as well.
+    /// Sets the delay after a failure: it starts at `first` and doubles up to `max`, with jitter.
+    /// The default is one minute to six hours. Delays requested by the authority apply in addition.
     pub fn retry(mut self, first: Duration, max: Duration) -> Self {
         self.pauses = (first, max);
         self
     }
 
-    /// TLS with the certificates that are stored, and with whatever keeps them: a server that is given it orders and
-    /// renews them while it serves.
+    /// Creates a `Tls` with the stored certificates. A server that uses it obtains and renews them
+    /// while it runs.
     ///
     /// # Errors
-    /// A setting cannot be used, or nothing can be stored.
+    /// If a setting is invalid, or the storage cannot be written.
     pub fn tls(self) -> Result<Tls, AcmeError> {
         self.open().map(|(tls, _)| tls)
     }
 
-    /// The same, with a handle by which names are added and removed while the server runs.
+    /// Like [`Acme::tls`], with a handle that adds and removes names while the server runs.
     ///
     /// # Errors
-    /// As [`Acme::tls`].
+    /// As for [`Acme::tls`].
     pub fn open(self) -> Result<(Tls, AcmeHandle), AcmeError> {
         if self.names.is_empty() {
             return Err(AcmeError::NoName);
@@ -227,7 +232,7 @@ impl Acme {
     }
 }
 
-/// What does not change while the server runs.
+/// The settings that do not change while the server runs.
 pub(crate) struct Settings {
     pub(crate) directory: String,
     pub(crate) contacts: Vec<String>,
@@ -250,22 +255,20 @@ impl fmt::Debug for Acme {
     }
 }
 
-/// A name in the form in which certificates have it.
-// RFC 1035 §2.3.1 and §2.3.4: letters, digits and hyphens, and how many of them.
+/// Normalizes a name.
+// RFC 1035 §2.3.1 and §2.3.4: letters, digits and hyphens, and the length limits.
 pub(crate) fn check_name(name: &str) -> Result<String, AcmeError> {
     let bad = |cause| Err(AcmeError::BadName { name: name.to_owned(), cause });
     let clean = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
     if clean.starts_with("*.") {
-        return bad(
-            "wildcards are given by way of DNS only (dns-01), which a server cannot answer; \
-            name each host, or have certbot or lego get it, and use Tls::from_pem_files",
-        );
+        return bad("wildcards need the challenge dns-01, which a server cannot answer; \
+            name each host, or obtain it with certbot or lego, and use Tls::from_pem_files");
     }
     if clean.parse::<IpAddr>().is_ok() {
-        return bad("it is an address; give DNS names");
+        return bad("it is an IP address; use DNS names");
     }
     if !clean.is_ascii() {
-        return bad("it is not ASCII; write it as DNS has it (xn--...)");
+        return bad("it is not ASCII; use its encoded form (xn--...)");
     }
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     let is_label = |label: &str| {
@@ -275,23 +278,25 @@ pub(crate) fn check_name(name: &str) -> Result<String, AcmeError> {
             && !label.ends_with('-')
     };
     if clean.len() > 253 || !clean.split('.').all(is_label) {
-        return bad("it is no DNS name; write it as www.example.org, without scheme, port or path");
+        return bad(
+            "it is not a DNS name; use the form www.example.org, without scheme, port or path",
+        );
     }
     Ok(clean)
 }
 
-// RFC 8555 §6.1: HTTPS is used for all of it.
+// RFC 8555 §6.1: all communication uses HTTPS.
 fn is_directory(url: &str) -> bool {
     url.parse::<Uri>().is_ok_and(|uri| uri.scheme_str() == Some("https") && uri.host().is_some())
 }
 
-/// An address as a URL.
+/// The `mailto:` URL of an address.
 fn check_contact(contact: &str) -> Result<String, AcmeError> {
     let address = contact.strip_prefix("mailto:").unwrap_or(contact);
     let is_plain =
         |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_graphic());
     match address.split_once('@') {
-        // RFC 8555 §7.3: one address, without fields.
+        // RFC 8555 §7.3: one address, without header fields.
         Some((user, host)) if is_plain(user) && is_plain(host) && !address.contains([',', '?']) => {
             Ok(format!("mailto:{address}"))
         }
@@ -299,20 +304,22 @@ fn check_contact(contact: &str) -> Result<String, AcmeError> {
     }
 }
 
-/// What cannot be put right by waiting is an error; the rest is told, and certificates that are there are served.
+/// Checks the storage. A temporary error is only logged, and stored certificates are served; any
+/// other error is returned.
 fn check_storage(stored: &Stored, place: &str) -> Result<(), AcmeError> {
     let Err(error) = stored.probe() else { return Ok(()) };
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::TimedOut => {
             tracing::error!(target: "peregrine", place, %error,
-                "ACME cannot keep anything at this moment; certificates that are stored are served");
+                "the ACME storage is currently not writable; stored certificates are served");
             Ok(())
         }
         _ => Err(AcmeError::Storage { what: place.to_owned(), error }),
     }
 }
 
-/// The bytes of a text in base64url, with or without padding; authorities also show the other alphabet.
+/// Decodes base64url, with or without padding; the standard alphabet is accepted too, since some
+/// authorities show it.
 fn base64url(text: &str) -> Option<Vec<u8>> {
     let (mut bits, mut count, mut bytes) = (0_u32, 0_u32, Vec::new());
     for byte in text.trim().trim_end_matches('=').bytes() {
@@ -331,7 +338,7 @@ fn base64url(text: &str) -> Option<Vec<u8>> {
             bytes.push((bits >> count) as u8);
         }
     }
-    // What is left is less than a byte, and less than a letter.
+    // The leftover bits must be fewer than those of one character.
     (count < 6 && !bytes.is_empty()).then_some(bytes)
 }
 
@@ -340,9 +347,9 @@ mod tests {
     use super::*;
 
     fn fault(change: impl FnOnce(Acme) -> Acme) -> String {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("a directory");
         let acme = Acme::new(["a.test"]).folder(folder.path());
-        change(acme).open().map(|_| ()).expect_err("it cannot be used").to_string()
+        change(acme).open().map(|_| ()).expect_err("the setting is invalid").to_string()
     }
 
     #[test]
@@ -374,9 +381,10 @@ mod tests {
 
     #[test]
     fn names_are_one_however_they_are_written() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("a directory");
         let names = ["A.test", "a.test.", "b.test", "xn--bcher-kva.test"];
-        let (tls, handle) = Acme::new(names).folder(folder.path()).open().expect("it can be used");
+        let (tls, handle) =
+            Acme::new(names).folder(folder.path()).open().expect("the settings are valid");
         assert!(tls.status().certificates.is_empty());
         let found: Vec<_> = handle.status().names.into_iter().map(|status| status.name).collect();
         assert_eq!(found, ["a.test", "b.test", "xn--bcher-kva.test"]);

@@ -1,5 +1,5 @@
-//! What is answered to those who check names, for as long as an order goes on: by this server, and through the storage
-//! by all that share it.
+//! The responses to an order's challenges: given by this server and, through the storage, by all
+//! instances that share it.
 
 use crate::stored::{Answer, Stored};
 use aws_lc_rs::digest::{SHA256, digest};
@@ -7,7 +7,7 @@ use peregrine_tls::Challenges;
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
 use std::time::SystemTime;
 
-/// Answers of one order. They are given no longer when it is dropped, however the order ends.
+/// The responses of one order, which are withdrawn on drop, however the order ends.
 pub(crate) struct Answers<'a> {
     challenges: &'a Challenges,
     stored: &'a Stored,
@@ -19,7 +19,7 @@ impl<'a> Answers<'a> {
         Self { challenges, stored, given: Vec::new() }
     }
 
-    /// Gives an answer, here and then elsewhere.
+    /// Publishes a response, first here and then to other instances.
     pub(crate) fn give(&mut self, answer: Answer) -> Result<(), String> {
         if answer.is_by_connection {
             let made = certificate(&answer.name, &answer.text);
@@ -29,10 +29,11 @@ impl<'a> Answers<'a> {
         } else {
             self.challenges.answer_token(&answer.token, &answer.text);
         }
-        // The authority may come here all the same: an instance that is alone needs no other.
+        // The authority may still connect to this instance, and a single instance needs no storage
+        // for this.
         if let Err(error) = self.stored.put_answer(answer.clone(), SystemTime::now()) {
             tracing::error!(target: "peregrine", name = answer.name, %error,
-                "an answer to the authority cannot be stored: other instances do not know it");
+                "a challenge response cannot be stored: other instances cannot answer the challenge");
         }
         self.given.push(answer);
         Ok(())
@@ -49,14 +50,15 @@ impl Drop for Answers<'_> {
             }
             if let Err(error) = self.stored.forget_answer(token, SystemTime::now()) {
                 tracing::debug!(target: "peregrine", name, %error,
-                    "an answer to the authority stays stored until its time is over");
+                    "a challenge response stays stored until it expires");
             }
         }
     }
 }
 
-/// A certificate that answers for `name` with this text, and its key, both in PEM.
-// RFC 8737 §3: it is self-signed, has one name, and the digest in the critical extension acmeIdentifier.
+/// A certificate that answers a challenge for `name` with this text, and its key, both in PEM.
+// RFC 8737 §3: it is self-signed, has one name, and the digest in the critical extension
+// acmeIdentifier.
 pub(crate) fn certificate(name: &str, text: &str) -> Result<(String, String), rcgen::Error> {
     let mut parameters = CertificateParams::new([name.to_owned()])?;
     let digest = digest(&SHA256, text.as_bytes());

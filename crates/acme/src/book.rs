@@ -1,4 +1,5 @@
-//! Which name has which certificate, and what is to be done next. It has no clock, no dice and no network.
+//! The schedule: each name's certificate, and the next step. It has no clock, randomness or network
+//! access.
 
 use crate::when;
 use std::time::{Duration, SystemTime};
@@ -7,56 +8,56 @@ use std::time::{Duration, SystemTime};
 #[derive(Debug, Default)]
 pub(crate) struct Book {
     entries: Vec<Entry>,
-    /// The authority wants to be asked nothing before.
+    /// The authority wants no requests before this time.
     quiet_until: Option<SystemTime>,
 }
 
-/// For how long an authority is asked nothing at most. A clock that was set back makes it no longer.
+/// The maximum pause of all requests. It also bounds the effect of a clock that was set back.
 const QUIET_MAX: Duration = Duration::from_secs(86_400);
 
 /// One name.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) name: String,
-    /// The certificate that is served.
+    /// The served certificate.
     pub(crate) present: Option<Present>,
-    /// When the present one is renewed, if nothing has failed.
+    /// When the present certificate is renewed, if no order has failed.
     renew_at: SystemTime,
-    /// The window that its authority suggests.
+    /// The window suggested by the authority.
     window: Option<(SystemTime, SystemTime)>,
-    /// When the authority is asked for it; `None` if it knows of no windows.
+    /// When to ask for the window; `None` if the authority does not support windows.
     ask_at: Option<SystemTime>,
     ask_failures: u32,
-    /// How many orders have failed, one after another.
+    /// The number of consecutive failed orders.
     pub(crate) failures: u32,
     pub(crate) last_error: Option<String>,
-    /// When it is tried again after a failure, or because another instance is at it.
+    /// The next attempt after a failure, or while another instance is ordering.
     retry_at: Option<SystemTime>,
-    /// When the last certificate was issued, and before when no other one is ordered because it is due.
+    /// When the last certificate was issued, and the earliest time of the next regular order.
     issued_at: Option<SystemTime>,
     not_until: SystemTime,
-    /// How many certificates, one after another, were due as soon as they were issued.
+    /// The number of consecutive certificates that were due as soon as they were issued.
     pub(crate) hasty: u32,
 }
 
-/// A certificate that is served.
+/// A served certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Present {
     pub(crate) not_before: SystemTime,
     pub(crate) not_after: SystemTime,
-    /// The key identifier of its issuer and its serial number, by which its authority knows it.
+    /// The key identifier of its issuer and its serial number, which identify it for the authority.
     pub(crate) issuer: Option<Vec<u8>>,
     pub(crate) serial: Vec<u8>,
 }
 
-/// What is to be done.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// To get a certificate.
+    /// Obtain a certificate.
     Order(String),
-    /// To ask when the certificate should be renewed.
+    /// Ask the authority when to renew the certificate.
     Ask(String),
-    /// Nothing, until then; `None` if nothing is ever due.
+    /// Wait until then; `None` if nothing is scheduled.
     Sleep(Option<SystemTime>),
 }
 
@@ -73,7 +74,7 @@ impl Book {
         self.entries.iter_mut().find(|entry| entry.name == name)
     }
 
-    /// A name that is new here, with the certificate that it has already.
+    /// Adds a name, with the certificate that it already has.
     pub(crate) fn add(
         &mut self,
         name: &str,
@@ -104,19 +105,20 @@ impl Book {
         self.entries.retain(|entry| entry.name != name);
     }
 
-    /// The name has another certificate from now on.
+    /// Replaces the certificate of a name.
     pub(crate) fn has(&mut self, name: &str, present: Present, now: SystemTime, throw: f64) {
         let Some(entry) = self.entry_mut(name) else { return };
         entry.renew_at = when::at_two_thirds(present.not_before, present.not_after, throw);
-        // What its authority cannot know it by, it cannot be asked about.
+        // Without an issuer, the authority cannot identify the certificate.
         entry.ask_at = present.issuer.is_some().then_some(now);
         (entry.window, entry.ask_failures) = (None, 0);
         (entry.failures, entry.last_error, entry.retry_at) = (0, None, None);
         entry.present = Some(present);
     }
 
-    /// A certificate was issued. Where each is due as soon as it is there, because the clock is wrong or the authority
-    /// says so, the pauses between them double, so that nobody orders without end.
+    /// Records an issued certificate. If certificates are due as soon as they are issued, because
+    /// the clock is wrong or the authority says so, the pauses between orders double, to avoid
+    /// ordering endlessly.
     pub(crate) fn issued(
         &mut self,
         name: &str,
@@ -133,7 +135,7 @@ impl Book {
         self.has(name, present, now, throw);
     }
 
-    /// An order failed, and is not tried again before `pause` is over.
+    /// Records a failed order, which is not retried before `pause` has passed.
     pub(crate) fn failed(&mut self, name: &str, error: String, now: SystemTime, pause: Duration) {
         let Some(entry) = self.entry_mut(name) else { return };
         entry.failures = entry.failures.saturating_add(1);
@@ -141,26 +143,26 @@ impl Book {
         entry.retry_at = Some(now + pause);
     }
 
-    /// Another instance is at it.
+    /// Waits for another instance that is ordering.
     pub(crate) fn wait(&mut self, name: &str, now: SystemTime, pause: Duration) {
         let Some(entry) = self.entry_mut(name) else { return };
         entry.retry_at = Some(now + pause);
     }
 
-    /// It is due now, whatever was planned.
+    /// Schedules an order now.
     pub(crate) fn hurry(&mut self, name: &str, now: SystemTime) {
         let Some(entry) = self.entry_mut(name) else { return };
         entry.retry_at = Some(now);
-        // Who asks for it knows better.
+        // The user asked for this order explicitly.
         self.quiet_until = None;
     }
 
-    /// The authority wants to be asked nothing before.
+    /// The authority wants no requests before this time.
     pub(crate) fn keep_quiet(&mut self, until: SystemTime) {
         self.quiet_until = self.quiet_until.max(Some(until));
     }
 
-    /// The authority suggests a window, and when to ask again.
+    /// Records the window suggested by the authority, and when to ask again.
     pub(crate) fn told(
         &mut self,
         name: &str,
@@ -171,11 +173,11 @@ impl Book {
     ) {
         let Some(entry) = self.entry_mut(name) else { return };
         let Some(present) = &entry.present else { return };
-        // RFC 9773 §4.2: one that ends before it begins is as good as none.
+        // RFC 9773 §4.2: a window that ends before it begins is ignored.
         let Some(at) = when::within(window.0, window.1, throw) else {
             return self.untold(name, now, Duration::ZERO);
         };
-        // What was chosen within a window stays as long as the window does.
+        // The chosen time stays the same as long as the window does.
         if entry.window != Some(window) {
             entry.renew_at = at.min(when::at_last(present.not_before, present.not_after));
             entry.window = Some(window);
@@ -184,7 +186,8 @@ impl Book {
         entry.ask_at = Some(now + when::ask_again(again));
     }
 
-    /// The authority did not answer, and is not asked again before `patience` is over.
+    /// Records that the authority did not answer; it is not asked again before `patience` has
+    /// passed.
     pub(crate) fn untold(&mut self, name: &str, now: SystemTime, patience: Duration) {
         let Some(entry) = self.entry_mut(name) else { return };
         entry.ask_failures = entry.ask_failures.saturating_add(1);
@@ -192,14 +195,14 @@ impl Book {
         entry.ask_at = Some(now + pause.max(patience));
     }
 
-    /// The authority knows of no windows.
+    /// Records that the authority does not support windows.
     pub(crate) fn never_told(&mut self, name: &str) {
         let Some(entry) = self.entry_mut(name) else { return };
         entry.ask_at = None;
     }
 
-    /// What is to be done at this moment: the order that has been due for longest, so that those that fail hold up no
-    /// other, then the first question.
+    /// The step that is due now: the order that has been due for longest, so that failing orders do
+    /// not delay others, or else the first question.
     pub(crate) fn next(&self, now: SystemTime) -> Step {
         let quiet = self.quiet_until.filter(|until| *until > now && *until <= now + QUIET_MAX);
         if quiet.is_some() {
@@ -229,9 +232,10 @@ impl Entry {
         }
     }
 
-    /// When the authority is asked for its window.
+    /// When to ask the authority for its window.
     fn asks(&self, now: SystemTime) -> Option<SystemTime> {
-        // RFC 9773 §4.3.3: nobody asks about a certificate that has expired or is about to be replaced.
+        // RFC 9773 §4.3.3: no requests for certificates that have expired or are about to be
+        // replaced.
         let present = self.present.as_ref()?;
         self.ask_at.filter(|_| now < present.not_after && self.retry_at.is_none())
     }
@@ -286,7 +290,7 @@ mod tests {
         book.never_told("a.test");
         assert_eq!(book.next(day(100)), sleep(day(160)));
         assert_eq!(book.next(day(160)), order());
-        // A clock that jumps back undoes nothing, and one that jumps ahead makes it due.
+        // A clock that jumps back has no effect; one that jumps ahead makes it due.
         assert_eq!(book.next(day(1)), sleep(day(160)));
         assert_eq!(book.next(day(5_000)), order());
     }
@@ -297,16 +301,16 @@ mod tests {
         book.told("a.test", (day(170), day(172)), HOUR, day(100), 0.5);
         assert_eq!(book.next(day(100)), sleep(day(100) + HOUR));
         assert_eq!(book.next(day(100) + HOUR), ask());
-        // The same window, another throw: nothing changes.
+        // With the same window and another random number, nothing changes.
         book.told("a.test", (day(170), day(172)), HOUR * 24 * 80, day(101), 0.9);
-        assert_eq!(book.entry("a.test").expect("it is there").due(), day(171));
-        assert_eq!(book.next(day(102)), ask(), "a day is the most that is waited for");
-        // Another window in the past: the certificate is to be replaced now.
+        assert_eq!(book.entry("a.test").expect("the name exists").due(), day(171));
+        assert_eq!(book.next(day(102)), ask(), "the maximum interval is a day");
+        // A new window in the past: replace the certificate now.
         book.told("a.test", (day(90), day(91)), HOUR, day(102), 0.5);
         assert_eq!(book.next(day(102)), order());
-        // One that comes too late is no reason to let it expire.
+        // A window that comes too late must not let it expire.
         book.told("a.test", (day(200), day(201)), HOUR, day(103), 0.5);
-        let due = book.entry("a.test").expect("it is there").due();
+        let due = book.entry("a.test").expect("the name exists").due();
         assert!(due < day(190) && due > day(185));
     }
 
@@ -321,7 +325,7 @@ mod tests {
             }
             assert_eq!(book.next(day(100)), sleep(day(100) + HOUR * hours));
         }
-        assert_eq!(book.entry("a.test").expect("it is there").due(), day(160));
+        assert_eq!(book.entry("a.test").expect("the name exists").due(), day(160));
     }
 
     #[test]
@@ -344,10 +348,10 @@ mod tests {
         book.never_told("b.test");
         assert_eq!(book.next(now), sleep(now + HOUR));
         assert_eq!(book.next(now + HOUR), order());
-        let failed = book.entry("a.test").expect("it is there");
+        let failed = book.entry("a.test").expect("the name exists");
         assert_eq!((failed.failures, failed.last_error.as_deref()), (1, Some("no")));
         book.has("a.test", present(100, 190), now, 0.0);
-        let done = book.entry("a.test").expect("it is there");
+        let done = book.entry("a.test").expect("the name exists");
         assert_eq!((done.failures, done.last_error.as_deref(), done.due()), (0, None, day(160)));
     }
 
@@ -364,20 +368,20 @@ mod tests {
     fn certificates_that_are_due_at_once_are_ordered_less_and_less_often() {
         let (mut book, pauses) = (book(None, day(100)), (HOUR, HOUR * 4));
         for hours in [1, 2, 4, 4] {
-            // It has expired by this clock.
+            // By this clock, it has expired.
             book.issued("a.test", present(1, 2), day(100), 1.0, pauses);
             assert_eq!(book.next(day(100)), sleep(day(100) + HOUR * hours));
             assert_eq!(book.next(day(100) + HOUR * hours), order());
         }
-        // Who asks for it need not wait.
+        // An explicit request does not wait.
         book.hurry("a.test", day(100));
         assert_eq!(book.next(day(100)), order());
-        // One that lives as it should ends that.
+        // A certificate with a normal lifetime ends the delays.
         book.issued("a.test", present(100, 190), day(100), 0.0, pauses);
         book.never_told("a.test");
         assert_eq!(book.next(day(100)), sleep(day(160)));
         book.issued("a.test", present(160, 161), day(160), 1.0, pauses);
-        assert_eq!(book.entry("a.test").expect("it is there").hasty, 0);
+        assert_eq!(book.entry("a.test").expect("the name exists").hasty, 0);
     }
 
     #[test]
@@ -389,12 +393,12 @@ mod tests {
         book.keep_quiet(now + HOUR);
         assert_eq!(book.next(now), sleep(now + HOUR * 2));
         assert_eq!(book.next(now + HOUR * 2), order());
-        // By a clock that was set back it would last for long.
+        // With a clock that was set back, the pause would be too long.
         assert_eq!(book.next(day(1)), order());
         assert_eq!(book.next(now), sleep(now + HOUR * 2));
         book.hurry("b.test", now);
         assert_eq!(book.next(now), order());
-        // One question alone may have to wait as well.
+        // A single question may have to wait too.
         book.has("a.test", present(100, 190), now, 0.0);
         book.has("b.test", present(100, 190), now, 0.0);
         book.never_told("b.test");
@@ -409,7 +413,7 @@ mod tests {
         assert_eq!(book.next(day(1)), sleep(day(1) + HOUR));
         book.hurry("a.test", day(1));
         assert_eq!(book.next(day(1)), order());
-        assert_eq!(book.entry("a.test").expect("it is there").failures, 0);
+        assert_eq!(book.entry("a.test").expect("the name exists").failures, 0);
         book.remove("a.test");
         assert_eq!(book.next(day(1)), Step::Sleep(None));
     }

@@ -1,11 +1,11 @@
-//! Panics as results: what gets certificates goes on.
+//! Turns panics into results, so that the ACME thread survives them.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A future whose panic is a result: what it says.
+/// A future whose panic becomes an `Err` with the panic's message.
 pub(crate) struct Caught<F>(Pin<Box<F>>);
 
 impl<F> Caught<F> {
@@ -19,7 +19,7 @@ impl<F: Future> Future for Caught<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let future = self.0.as_mut();
-        // What it worked on is put in order by who hears of the panic, and the future is never polled again.
+        // The caller repairs the affected state, and the future is not polled again.
         match catch_unwind(AssertUnwindSafe(|| future.poll(context))) {
             Ok(poll) => poll.map(Ok),
             Err(panic) => Poll::Ready(Err(text(panic.as_ref()).to_owned())),
@@ -27,11 +27,11 @@ impl<F: Future> Future for Caught<F> {
     }
 }
 
-/// What a panic says.
+/// The message of a panic.
 pub(crate) fn text(panic: &(dyn Any + Send)) -> &str {
     let literal = panic.downcast_ref::<&str>().copied();
     let formatted = || panic.downcast_ref::<String>().map(String::as_str);
-    literal.or_else(formatted).unwrap_or("it says nothing")
+    literal.or_else(formatted).unwrap_or("no message")
 }
 
 #[cfg(test)]

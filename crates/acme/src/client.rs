@@ -1,4 +1,4 @@
-//! Asks directories: HTTPS within limits, since what answers may be anybody's.
+//! The HTTP client for directories: HTTPS, with limits, since the server may be malicious.
 
 use crate::error::AcmeError;
 use bytes::Bytes;
@@ -21,48 +21,50 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::time::timeout;
 
-/// How long an answer may take.
+/// The time limit of a request.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// How large it may be: chains of certificates have a few kilobytes.
+/// The size limit of a response: certificate chains have a few kilobytes.
 const BYTES_MAX: usize = 1 << 20;
 
-/// How long a directory may ask to wait: a day.
+/// The maximum delay that a directory may request: one day.
 const WAIT_MAX: Duration = Duration::from_secs(86_400);
 
-/// When somebody who does not say so is asked again for a window.
+/// When to ask for the window again if the server does not say.
 // RFC 9773 §4.3.3: six hours.
 const WINDOW_PAUSE: Duration = Duration::from_secs(6 * 3_600);
 
-/// Who is trusted, and what was heard. Connections are made anew by each [`Client::http`].
+/// The trusted roots, and the delays requested by the server. Each [`Client::http`] opens new
+/// connections.
 #[derive(Clone)]
 pub(crate) struct Client {
     config: ClientConfig,
     heard: Arc<Mutex<Heard>>,
 }
 
-/// What a directory said of when it wants to be asked.
+/// The delays that the directory requested.
 #[derive(Debug, Default)]
 struct Heard {
-    /// It refused something, since that was looked at.
+    /// Set if the directory rejected a request since this was last read.
     patience: Option<Patience>,
-    /// With its last answer.
+    /// From the last response.
     last: Option<SystemTime>,
 }
 
-/// A directory refuses for now.
+/// A rejection that applies for some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Patience {
-    /// Until then, if it says so.
+    /// Its end, if the server specified one.
     pub(crate) until: Option<SystemTime>,
-    /// Whatever it is asked, and not only this.
+    /// Whether it applies to all requests, not only to those of this kind.
     pub(crate) is_for_all: bool,
 }
 
 impl Heard {
     fn note(&mut self, status: StatusCode, told: Option<SystemTime>) {
         self.last = told;
-        // RFC 9110 §15.6.4 and RFC 6585 §4: the server is out of order, or too much was asked of this kind.
+        // RFC 9110 §15.6.4 and RFC 6585 §4: the server is unavailable, or there were too many
+        // requests of this kind.
         let is_for_all = status == StatusCode::SERVICE_UNAVAILABLE;
         if is_for_all || status == StatusCode::TOO_MANY_REQUESTS {
             let before = self.patience.take();
@@ -75,7 +77,7 @@ impl Heard {
 }
 
 impl Client {
-    /// Trusts whom the system trusts, and whoever is in these files.
+    /// Trusts the system's roots and those in these files.
     pub(crate) fn new(files: &[PathBuf]) -> Result<Self, AcmeError> {
         let mut roots = RootCertStore::empty();
         for path in files {
@@ -95,7 +97,7 @@ impl Client {
         Ok(Self { config, heard: Arc::default() })
     }
 
-    /// Makes requests, within a runtime.
+    /// Creates an HTTP client, which must be used within a runtime.
     pub(crate) fn http(&self) -> Box<dyn HttpClient> {
         let connector = HttpsConnectorBuilder::new()
             .with_tls_config(self.config.clone())
@@ -106,12 +108,12 @@ impl Client {
         Box::new(Http { pooled, heard: Arc::clone(&self.heard) })
     }
 
-    /// Whether a directory has refused something for now since the last call.
+    /// The rejection since the last call, if any.
     pub(crate) fn patience(&self) -> Option<Patience> {
         self.heard().patience.take()
     }
 
-    /// When a directory wants to be asked next, if it has said so with its last answer.
+    /// The time of the next request, if the last response specified one.
     pub(crate) fn last_told(&self) -> Option<SystemTime> {
         self.heard().last.take()
     }
@@ -142,7 +144,8 @@ type Answer = Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>>
 impl HttpClient for Http {
     fn request(&self, request: Request<BodyWrapper<Bytes>>) -> Answer {
         let place = request.uri().authority().map(ToString::to_string).unwrap_or_default();
-        // All else is asked by POST (RFC 8555, section 6.3), but directories, which need no answer to this.
+        // All requests are POSTs (RFC 8555, section 6.3), except those for windows and for the
+        // directory itself, where this is not needed.
         let is_for_window = request.method() == Method::GET;
         let (asked, heard) = (self.pooled.request(request), Arc::clone(&self.heard));
         Box::pin(async move {
@@ -161,13 +164,13 @@ impl HttpClient for Http {
     }
 }
 
-/// Until when a server asks not to be asked again, which is a day at most.
+/// The time until which a server wants no requests, at most a day from now.
 // RFC 9110 §10.2.3: a number of seconds, or a date.
 fn retry_after(fields: &HeaderMap, now: SystemTime) -> Option<SystemTime> {
     let value = fields.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
     let pause = if is_number {
-        // What is too large for a number is too large.
+        // A number that overflows is more than the maximum.
         value.parse().map_or(WAIT_MAX, Duration::from_secs)
     } else {
         let until = httpdate::parse_http_date(value).ok()?;
@@ -176,8 +179,8 @@ fn retry_after(fields: &HeaderMap, now: SystemTime) -> Option<SystemTime> {
     now.checked_add(pause.min(WAIT_MAX))
 }
 
-/// Has the protocol's client read what was read here, since it adds any number to the time of day, and a sum that is too
-/// large would end the thread. Without the field it would not look at a window either.
+/// Replaces `Retry-After` by the value computed here. The ACME library adds any number to the
+/// current time, and would panic on overflow. For windows, it also requires the field.
 fn put_retry_after(
     fields: &mut HeaderMap,
     told: Option<SystemTime>,
@@ -191,13 +194,13 @@ fn put_retry_after(
     }
 }
 
-/// An error with what caused it.
+/// An error with its causes.
 pub(crate) fn whole(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
         let cause_text = cause.to_string();
-        // Many errors say what their cause says.
+        // Many errors include the text of their cause.
         if !text.contains(&cause_text) {
             text.push_str(": ");
             text.push_str(&cause_text);

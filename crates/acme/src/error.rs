@@ -1,54 +1,54 @@
-//! What can be wrong with the settings of ACME, and how to put it right.
+//! Configuration errors of ACME, and how to fix them.
 
 use peregrine_tls::TlsError;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Why ACME could not be set up. What goes wrong later is in the log and in
+/// Why ACME could not be set up. Later errors are logged and reported in
 /// [`AcmeStatus`](crate::AcmeStatus).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AcmeError {
-    /// No name is given.
+    /// No name was configured.
     NoName,
-    /// A name cannot have a certificate from here.
+    /// ACME cannot obtain a certificate for a name.
     BadName {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// Why the name is invalid.
         cause: &'static str,
     },
-    /// It is not said where account and certificates are kept.
+    /// No storage was configured.
     NoStorage,
-    /// No kind of challenge is left.
+    /// No kind of challenge is enabled.
     NoChallenge,
-    /// The URL of the directory cannot be used.
+    /// The directory URL is invalid.
     BadDirectory {
         /// The URL.
         url: String,
     },
-    /// An address of contact cannot be used.
+    /// A contact address is invalid.
     BadContact {
         /// The address.
         contact: String,
     },
-    /// The key of the external account is not what the authority gave.
+    /// The key of the external account is not base64url.
     BadExternalKey,
-    /// The certificates of issuers cannot be read.
+    /// A file of trusted certificates cannot be read.
     BadRoots {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Why the file is unusable.
         cause: String,
     },
-    /// Nobody is trusted to tell who the authority is.
+    /// There are no trusted certificates with which to verify the directory.
     NoRoots,
     /// The storage cannot be used.
     Storage {
-        /// What is kept there, or a file.
+        /// The location of the storage, or a file.
         what: String,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// TLS cannot be set up.
@@ -58,40 +58,40 @@ pub enum AcmeError {
 impl fmt::Display for AcmeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoName => f.write_str("ACME has no name to get a certificate for; name one"),
+            Self::NoName => f.write_str("ACME has no name to obtain a certificate for; name one"),
             Self::BadName { name, cause } => {
-                write!(f, "ACME cannot get a certificate for {name:?}: {cause}")
+                write!(f, "ACME cannot obtain a certificate for {name:?}: {cause}")
             }
             Self::NoStorage => f.write_str(
-                "ACME has nowhere to keep its account and certificates, and authorities limit how often \
-                 one may ask; name a folder that survives a restart: Acme::folder",
+                "ACME has no storage for its account and certificates, and authorities limit the number of \
+                 orders; set Acme::folder to a directory that survives a restart",
             ),
             Self::NoChallenge => f.write_str(
-                "ACME may answer no kind of challenge; leave Challenge::TlsAlpn01 or Challenge::Http01",
+                "ACME has no kind of challenge; enable Challenge::TlsAlpn01 or Challenge::Http01",
             ),
             Self::BadDirectory { url } => {
-                write!(f, "{url:?} is no URL of an ACME directory; write it as \
+                write!(f, "{url:?} is not the URL of an ACME directory; an example is \
                     https://ca.example/acme/directory")
             }
             Self::BadContact { contact } => {
-                write!(f, "{contact:?} is no address to be reached at by an authority; write \
+                write!(f, "{contact:?} is not an e-mail address; an example is \
                     admin@example.org")
             }
             Self::BadExternalKey => f.write_str(
-                "the key of the external account is not base64url; give the HMAC key as the authority \
+                "the key of the external account is not base64url; use the HMAC key as the authority \
                  shows it",
             ),
             Self::BadRoots { path, cause } => {
-                write!(f, "the certificates of issuers in {} cannot be used: {cause}; ", path.display())?;
-                f.write_str("give the PEM file of whoever issued the directory's own certificate")
+                write!(f, "the trusted certificates in {} cannot be used: {cause}; ", path.display())?;
+                f.write_str("use the PEM file of the CA that issued the directory's own certificate")
             }
             Self::NoRoots => f.write_str(
-                "this system trusts no issuer of certificates, so nobody knows whether the directory is \
-                 who it should be; install ca-certificates, or name a file: Acme::root_file",
+                "this system has no trusted CA certificates, so the directory cannot be \
+                 verified; install ca-certificates, or name a file with Acme::root_file",
             ),
             Self::Storage { what, error } => {
-                write!(f, "ACME cannot keep anything at {what}: {error}; ")?;
-                f.write_str("the user the server runs as must be able to write there")
+                write!(f, "ACME cannot store data at {what}: {error}; ")?;
+                f.write_str("the server's user must be able to write there")
             }
             Self::Tls(error) => error.fmt(f),
         }

@@ -1,4 +1,4 @@
-//! Why there is no certificate.
+//! Reasons why a certificate could not be obtained.
 
 use crate::client::whole;
 use instant_acme::{Error, Problem};
@@ -6,30 +6,30 @@ use std::fmt;
 use std::io;
 use std::time::{Instant, SystemTime};
 
-/// What kept a certificate from being got, for metrics; the text is in
+/// Why a certificate could not be obtained, for metrics; the details are in
 /// [`NameStatus::last_error`](crate::NameStatus::last_error).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum FailureReason {
-    /// The account cannot be made or used.
+    /// The account cannot be created or used.
     Account,
-    /// The authority asks for patience: too much was asked of it, or it is out of order.
+    /// The authority is overloaded, or a rate limit was exceeded.
     Busy,
-    /// What was issued cannot be used.
+    /// The issued certificate cannot be used.
     Certificate,
-    /// The authority could not see that the name is this server's.
+    /// The authority could not verify the name.
     Challenge,
-    /// Another instance has the lock, and nothing comes of it.
+    /// Another instance holds the lock without any result.
     Locked,
-    /// The authority cannot be reached, or what answers is no directory.
+    /// The authority is unreachable, or the server that responds is not an ACME directory.
     Network,
-    /// Something panicked, which is a mistake in a program.
+    /// A panic, which is a bug.
     Panic,
-    /// The authority refuses.
+    /// The authority rejected the request.
     Refused,
-    /// Something cannot be stored or read.
+    /// The storage cannot be read or written.
     Storage,
-    /// It took too long.
+    /// A timeout.
     Timeout,
 }
 
@@ -48,7 +48,7 @@ impl FailureReason {
         Self::Timeout,
     ];
 
-    /// Its name in metrics.
+    /// The reason's label in metrics.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -72,16 +72,16 @@ impl fmt::Display for FailureReason {
     }
 }
 
-/// Why an order came to nothing.
+/// Why an order failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) reason: FailureReason,
     pub(crate) text: String,
-    /// The directory asks not to be asked before.
+    /// The directory asks for no requests before this time.
     pub(crate) until: Option<SystemTime>,
     /// The directory does not know the account.
     pub(crate) is_unknown_account: bool,
-    /// Whoever goes on with the same order fails again.
+    /// Resuming the order would fail again.
     pub(crate) is_final: bool,
 }
 
@@ -91,7 +91,7 @@ impl Failure {
         Self { reason, text, until: None, is_unknown_account: false, is_final: false }
     }
 
-    /// One that would come again if the order was gone on with.
+    /// A failure after which the order must not be resumed.
     pub(crate) fn for_good(reason: FailureReason, text: impl Into<String>) -> Self {
         Self { is_final: true, ..Self::new(reason, text) }
     }
@@ -125,18 +125,18 @@ impl From<Error> for Failure {
     }
 }
 
-/// By the time of day, which pauses are reckoned in.
+/// As wall-clock time, which delays are computed in.
 pub(crate) fn time(at: Instant) -> SystemTime {
     SystemTime::now() + at.saturating_duration_since(Instant::now())
 }
 
-/// Does the directory say that it does not know the account?
+/// Whether the directory does not know the account.
 pub(crate) fn has_no_account(error: &Error) -> bool {
     matches!(error, Error::Api(problem) if kind(problem) == "accountDoesNotExist")
 }
 
-/// Does the problem say nothing about the order that it came up with? What is no problem of ACME's comes from somebody
-/// before the directory.
+/// Whether the problem does not concern the order itself. Problems without an ACME type come from a
+/// proxy in front of the directory.
 // RFC 8555 §6.7.
 pub(crate) fn passes(problem: &Problem) -> bool {
     matches!(
@@ -149,7 +149,7 @@ pub(crate) fn passes(problem: &Problem) -> bool {
     )
 }
 
-/// The problem, as the protocol calls it.
+/// The problem's type in the protocol.
 pub(crate) fn kind(problem: &Problem) -> &str {
     let kind = problem.r#type.as_deref().unwrap_or_default();
     kind.strip_prefix("urn:ietf:params:acme:error:").unwrap_or_default()
@@ -162,7 +162,7 @@ mod tests {
 
     fn problem(kind: &str) -> Error {
         let text = format!("{{\"type\":{kind:?}}}");
-        Error::Api(serde_json::from_str(&text).expect("it is a problem"))
+        Error::Api(serde_json::from_str(&text).expect("the text is a problem"))
     }
 
     #[test]
@@ -179,8 +179,8 @@ mod tests {
             assert_eq!(failure.is_unknown_account, kind.ends_with("NotExist"), "{kind}");
         }
         let later = Failure::from(Error::Timeout(Some(Instant::now() + Duration::from_secs(300))));
-        let left = later.until.expect("it is told").duration_since(SystemTime::now());
-        assert!(left.expect("it is later") > Duration::from_secs(290));
+        let left = later.until.expect("the time is set").duration_since(SystemTime::now());
+        assert!(left.expect("the time is in the future") > Duration::from_secs(290));
         assert_eq!(Failure::from(Error::Timeout(None)).reason, FailureReason::Timeout);
         assert_eq!(Failure::from(Error::Str("no nonce")).reason, FailureReason::Network);
     }

@@ -1,4 +1,4 @@
-//! A storage of the user's own, whose panics are failures of what was asked of it.
+//! Wraps a user's storage, and turns its panics into errors.
 
 use crate::caught::text;
 use crate::storage::Storage;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Calls a storage, and catches what it throws.
+/// Calls a storage and catches panics.
 #[derive(Clone)]
 pub(crate) struct Guarded {
     storage: Arc<dyn Storage>,
@@ -21,7 +21,7 @@ impl Guarded {
         Self { storage, panics: Arc::default() }
     }
 
-    /// How often it has panicked.
+    /// How often the storage has panicked.
     pub(crate) fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
     }
@@ -44,14 +44,14 @@ impl Guarded {
     }
 
     fn call<T>(&self, key: &str, what: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        // What a storage keeps of its own may be in disorder then; that is for it to see to.
+        // The storage is responsible for its own state after a panic.
         catch_unwind(AssertUnwindSafe(what)).unwrap_or_else(|panic| {
             Err(io::Error::other(caught(&self.panics, key, panic.as_ref())))
         })
     }
 }
 
-/// A lock that is had until it is dropped.
+/// A lock, released on drop.
 pub(crate) struct Lock {
     lock: Option<Box<dyn Send>>,
     panics: Arc<AtomicU64>,
@@ -69,6 +69,6 @@ impl Drop for Lock {
 fn caught(panics: &AtomicU64, key: &str, panic: &(dyn Any + Send)) -> String {
     panics.fetch_add(1, Ordering::Relaxed);
     let panic = text(panic);
-    tracing::error!(target: "peregrine", key, panic, "the storage of ACME panicked");
+    tracing::error!(target: "peregrine", key, panic, "the ACME storage panicked");
     format!("the storage panicked: {panic}")
 }

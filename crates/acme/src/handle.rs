@@ -1,4 +1,4 @@
-//! Names that change while the server runs, and what became of them.
+//! Changes names while the server runs, and reports status.
 
 use crate::acme::check_name;
 use crate::error::AcmeError;
@@ -9,8 +9,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// Changes the names while the server runs, from any thread; made by [`Acme::open`](crate::Acme::open). Clones are
-/// handles to the same.
+/// Changes the names while the server runs, from any thread; created by
+/// [`Acme::open`](crate::Acme::open). Clones refer to the same configuration.
 #[derive(Clone)]
 pub struct AcmeHandle(Arc<Shared>);
 
@@ -19,11 +19,11 @@ impl AcmeHandle {
         Self(shared)
     }
 
-    /// Gets a certificate for `name` too, or takes the stored one; false if it was there. It begins at once where a
-    /// server runs.
+    /// Adds a name: loads its stored certificate or obtains one, immediately if a server runs.
+    /// Returns `false` if the name existed.
     ///
     /// # Errors
-    /// It is no name that can have one.
+    /// If ACME cannot obtain a certificate for the name.
     pub fn add(&self, name: &str) -> Result<bool, AcmeError> {
         let name = check_name(name)?;
         Ok(self.0.change_names(|names| {
@@ -35,7 +35,8 @@ impl AcmeHandle {
         }))
     }
 
-    /// No longer serves or renews the certificate of `name`, which stays stored; false if it was not there.
+    /// Stops serving and renewing the certificate of `name`, which stays stored. Returns `false` if
+    /// the name did not exist.
     pub fn remove(&self, name: &str) -> bool {
         let Ok(name) = check_name(name) else { return false };
         self.0.change_names(|names| {
@@ -45,13 +46,14 @@ impl AcmeHandle {
         })
     }
 
-    /// Orders a new certificate for `name` now, such as after its key was lost, or tries again what failed; false if
-    /// the name is not there. Authorities limit how often one may.
+    /// Orders a new certificate for `name` now, for example after its key was compromised, or
+    /// retries a failed order. Returns `false` if the name does not exist. Authorities limit the
+    /// number of orders.
     pub fn renew(&self, name: &str) -> bool {
         check_name(name).is_ok_and(|name| self.0.hurry(&name))
     }
 
-    /// What became of it so far.
+    /// The current status.
     pub fn status(&self) -> AcmeStatus {
         self.0.status()
     }
@@ -63,36 +65,36 @@ impl fmt::Debug for AcmeHandle {
     }
 }
 
-/// What became of orders, and what is planned.
+/// The results of orders so far, and the schedule.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct AcmeStatus {
-    /// All names, in the order in which they were given.
+    /// All names, in the order in which they were added.
     pub names: Vec<NameStatus>,
-    /// How many certificates were issued to this process.
+    /// Certificates issued to this process.
     pub issued: u64,
-    /// How many were taken from the storage because another instance had got them.
+    /// Certificates loaded from the storage that another instance had obtained.
     pub taken: u64,
-    /// How many orders failed.
+    /// Failed orders.
     pub failed: u64,
-    /// The same by what they failed for; reasons that nothing failed for are left out.
+    /// Failed orders by reason; reasons without failures are omitted.
     pub failed_by: BTreeMap<FailureReason, u64>,
-    /// How often something panicked: a storage, or what gets certificates itself, which goes on.
+    /// Panics of the storage or of the ACME thread itself, which continues.
     pub panics: u64,
 }
 
-/// One name.
+/// The status of one name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NameStatus {
     /// The name.
     pub name: String,
-    /// Until when its certificate is valid; `None` if it has none, or no server has begun.
+    /// The expiry of its certificate; `None` if it has none, or no server has started.
     pub not_after: Option<SystemTime>,
-    /// When the next order begins, as far as it is planned.
+    /// When the next order begins, if scheduled.
     pub renew_at: Option<SystemTime>,
-    /// How many orders have failed since the last one that did not.
+    /// The number of failed orders since the last success.
     pub failures: u32,
-    /// Why the last one failed; `None` once one did not.
+    /// Why the last order failed; `None` after a success.
     pub last_error: Option<String>,
 }

@@ -1,7 +1,7 @@
-//! Certificates by ACME (RFC 8555), for servers that run.
+//! Obtains and renews certificates by ACME (RFC 8555) while the server runs.
 //!
-//! [`Acme`] says for which names, from whom and where they are kept; [`Acme::tls`] makes a
-//! [`Tls`](peregrine_tls::Tls) of it, and a server that is given that `Tls` does the rest, on a thread of its own:
+//! [`Acme`] is the configuration; [`Acme::tls`] creates a [`Tls`](peregrine_tls::Tls) from it. A
+//! server with that `Tls` does the rest on a separate thread:
 //!
 //! ```no_run
 //! use peregrine::acme::Acme;
@@ -17,11 +17,12 @@
 //! }
 //! ```
 //!
-//! It is not a client of ACME (that is `instant-acme`), and knows nothing of HTTP servers.
+//! The protocol itself is implemented by `instant-acme`, and this crate does not depend on the HTTP
+//! server.
 //!
-//! Start reading in `work.rs`: what is done and when it is done. `book.rs` decides that, without a clock;
-//! `order.rs` is one order; `storage.rs` is where things are kept, `stored.rs` what is kept there; `lookup.rs` finds what
-//! other instances answer for this one.
+//! Start reading in `work.rs`, which does the work. `book.rs` schedules it, without a clock;
+//! `order.rs` processes one order; `storage.rs` has the storage, and `stored.rs` the data in it;
+//! `lookup.rs` finds challenge responses of other instances.
 #![forbid(unsafe_code)]
 
 mod account;

@@ -1,5 +1,5 @@
-//! Looks up what other instances answer: an authority's request may reach any of those that share a storage, whichever
-//! has ordered.
+//! Looks up the challenge responses of other instances: an authority's request can reach any
+//! instance that shares the storage, whichever ordered.
 
 use crate::answers::certificate;
 use crate::caught;
@@ -14,33 +14,34 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
-/// How far apart two looks into the storage begin. So anybody's questions cost one small file a second, and whoever
-/// asks waits for no longer than that.
+/// The interval between storage reads. Requests by arbitrary clients thus cost at most one small
+/// file per second, and no request waits longer than that.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
-/// How many may wait for a look; more are told at once that nothing is known.
+/// The maximum number of waiting requests; further ones immediately get no response.
 const WAITING_MAX: usize = 4096;
 
-/// The answers of other instances. All are in one place of the storage, so it does not matter what is asked for: each
-/// look is for all who wait, and nothing of a question gets as far as the storage. A look counts for those only who
-/// asked before it began, so what was stored before a question is found.
+/// The responses of other instances. All of them are in one entry of the storage, so that the
+/// content of a request never reaches the storage, and one read serves all waiting requests. A read
+/// counts only for requests that arrived before it began, so responses stored before a request are
+/// found.
 pub(crate) struct Lookup(Arc<Inner>);
 
 struct Inner {
     stored: Stored,
-    /// What is told of what was found; it has this.
+    /// Where found responses are published; it owns this.
     challenges: Weak<Challenges>,
     state: Mutex<State>,
-    /// The number of the last look that is done.
+    /// The number of the last completed read.
     done: watch::Sender<u64>,
 }
 
 #[derive(Default)]
 struct State {
-    /// How many looks have begun.
+    /// The number of reads begun.
     begun: u64,
     begun_at: Option<Instant>,
-    /// The look that somebody waits for.
+    /// The number of the read that requests wait for.
     wanted: u64,
     is_at_work: bool,
 }
@@ -68,7 +69,7 @@ impl LooksElsewhere for Lookup {
                 .spawn(move || worker.work());
             if let Err(error) = begun {
                 tracing::error!(target: "peregrine", %error,
-                    "what other instances answer to an authority cannot be looked up");
+                    "the challenge responses of other instances cannot be looked up");
                 return Box::pin(ready(()));
             }
             state.is_at_work = true;
@@ -80,7 +81,7 @@ impl LooksElsewhere for Lookup {
 }
 
 impl Inner {
-    /// Looks as long as anybody waits.
+    /// Reads as long as requests wait.
     fn work(&self) {
         loop {
             let begun_at = lock(&self.state).begun_at;
@@ -94,7 +95,7 @@ impl Inner {
                 state.begun += 1;
                 state.begun
             };
-            // Whoever waits is told in any case.
+            // Waiting requests are always notified.
             let looked = catch_unwind(AssertUnwindSafe(|| self.look()));
             let cause = match looked {
                 Ok(Ok(())) => None,
@@ -103,7 +104,7 @@ impl Inner {
             };
             if let Some(cause) = cause {
                 tracing::error!(target: "peregrine", cause,
-                    "what other instances answer to an authority cannot be read");
+                    "the challenge responses of other instances cannot be read");
             }
             self.done.send_replace(number);
             let mut state = lock(&self.state);
@@ -136,7 +137,7 @@ mod tests {
     use crate::storage::Storage;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A storage with one answer, which counts how often it is read.
+    /// A storage with one entry, which counts reads.
     struct Counting {
         value: Mutex<Vec<u8>>,
         reads: Arc<AtomicUsize>,
@@ -144,7 +145,10 @@ mod tests {
 
     impl Storage for Counting {
         fn load(&self, _: &str) -> io::Result<Option<Vec<u8>>> {
-            assert!(self.reads.fetch_add(1, Ordering::Relaxed) > 0, "on purpose, the first time");
+            assert!(
+                self.reads.fetch_add(1, Ordering::Relaxed) > 0,
+                "the first read panics on purpose"
+            );
             Ok(Some(lock(&self.value).clone()))
         }
 
@@ -167,15 +171,15 @@ mod tests {
         let reads = Arc::new(AtomicUsize::new(0));
         let storage = Counting { value: Mutex::default(), reads: Arc::clone(&reads) };
         let stored = Stored::new(Guarded::new(Arc::new(storage)), "https://ca.test/");
-        let challenges = Challenges::new().expect("it can be made");
+        let challenges = Challenges::new().expect("the challenges can be created");
         let lookup = Lookup::new(stored.clone(), &challenges);
         challenges.look_at(Box::new(lookup), true, true);
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let ask = |token: &str| runtime.block_on(challenges.token_elsewhere(token));
-        // A storage that panics has nothing, and is asked again the next time.
+        // A storage that panics yields nothing, and is read again the next time.
         assert_eq!(ask("token"), None);
         let answer = Answer::by_request("a.test", "token", "token.thumb");
-        stored.put_answer(answer, SystemTime::now()).expect("it takes all");
+        stored.put_answer(answer, SystemTime::now()).expect("the storage accepts all values");
         let begun = reads.load(Ordering::Relaxed);
         assert_eq!(ask("token").as_deref(), Some("token.thumb"));
         assert_eq!(reads.load(Ordering::Relaxed), begun + 1);
@@ -187,13 +191,14 @@ mod tests {
         let all: Vec<_> = crowd.map(|one| local.spawn_local(one)).collect();
         runtime.block_on(local.run_until(async {
             for one in all {
-                assert_eq!(one.await.expect("it does not panic"), None);
+                assert_eq!(one.await.expect("the task does not panic"), None);
             }
         }));
-        // All have asked before the first look for them began, since one a second begins.
+        // All requests arrive before the first read for them begins, since reads begin one second
+        // apart.
         assert_eq!(reads.load(Ordering::Relaxed), begun + 2);
-        // What is no longer stored is no longer answered.
-        stored.forget_answer("token", SystemTime::now()).expect("it takes all");
+        // A removed response cannot be found.
+        stored.forget_answer("token", SystemTime::now()).expect("the storage accepts all values");
         assert_eq!(ask("token"), None);
     }
 }

@@ -1,4 +1,5 @@
-//! One order: from an account to the certificate, going on where a process before this one was.
+//! One order, from the account to the certificate, resuming an order of a previous process if there
+//! is one.
 
 use crate::acme::{Challenge, Settings};
 use crate::answers::Answers;
@@ -16,26 +17,25 @@ use rustls_pki_types::Der;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::time::sleep;
 
-/// How often the directory is asked whether it is done, and for how long. It says itself how often it wants to be
-/// asked.
+/// How often to poll the directory, and for how long, unless it requests an interval itself.
 const POLLS: RetryPolicy = RetryPolicy::new()
     .initial_delay(Duration::from_millis(250))
     .backoff(1.5)
     .timeout(Duration::from_secs(120));
 
-/// What an order needs.
+/// The context of an order.
 pub(crate) struct Ordering<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) challenges: &'a Challenges,
     pub(crate) name: &'a str,
-    /// How many orders for it have failed.
+    /// The number of failed orders so far.
     pub(crate) failures: u32,
     pub(crate) present: Option<&'a Present>,
-    /// Until when it may wait for the directory. What takes longer is left, and gone on with later.
+    /// The deadline for waiting for the directory. Slower orders are suspended and resumed later.
     pub(crate) until: Instant,
 }
 
-/// By which its authority knows a certificate.
+/// The authority's identifier of a certificate.
 // RFC 9773 §4.1: the key identifier of its issuer, and its serial number.
 pub(crate) fn identifier(present: &Present) -> Option<CertificateIdentifier<'static>> {
     let issuer = Der::from_slice(present.issuer.as_deref()?);
@@ -43,7 +43,7 @@ pub(crate) fn identifier(present: &Present) -> Option<CertificateIdentifier<'sta
 }
 
 impl Ordering<'_> {
-    /// Gets a certificate.
+    /// Obtains a certificate.
     pub(crate) async fn run(&self, account: &Account) -> Result<Read, Failure> {
         let (order, key) = match self.resume(account).await? {
             Some(begun) => begun,
@@ -54,13 +54,13 @@ impl Ordering<'_> {
             && let Err(error) = self.settings.stored.forget_begun(self.name)
         {
             tracing::error!(target: "peregrine", name = self.name, %error,
-                "an order that failed cannot be forgotten, and is tried again");
+                "a failed order cannot be deleted from the storage, and is tried again");
         }
         result
     }
 
-    /// Waits until the directory wants to be asked, if it has said so with its last answer.
-    // RFC 8555 §7.4 and §7.5.1: a server says by Retry-After when to look again.
+    /// Waits until the time of the next poll, if the directory's last response specified one.
+    // RFC 8555 §7.4 and §7.5.1: Retry-After says when to poll again.
     async fn rest(&self) -> Result<(), Failure> {
         match self.settings.client.last_told() {
             Some(until) => self.rest_until(until).await,
@@ -71,7 +71,7 @@ impl Ordering<'_> {
     async fn rest_until(&self, until: SystemTime) -> Result<(), Failure> {
         let pause = until.duration_since(SystemTime::now()).unwrap_or_default();
         if self.until.saturating_duration_since(Instant::now()) < pause {
-            let text = format!("the authority asks for {} s more", pause.as_secs());
+            let text = format!("the authority requires {} s more", pause.as_secs());
             let failure = Failure::new(FailureReason::Timeout, text);
             return Err(Failure { until: Some(until), ..failure });
         }
@@ -79,7 +79,8 @@ impl Ordering<'_> {
         Ok(())
     }
 
-    /// Goes on where the library has lost its patience with what the directory asks for; other errors stay.
+    /// Waits if the library gave up because of a delay requested by the directory; returns other
+    /// errors.
     async fn rest_after(&self, error: Error) -> Result<Result<(), Error>, Failure> {
         let Error::Timeout(Some(at)) = error else { return Ok(Err(error)) };
         self.rest_until(time(at)).await.map(Ok)
@@ -87,7 +88,7 @@ impl Ordering<'_> {
 
     async fn go_on(&self, mut order: Order, key: &str) -> Result<Read, Failure> {
         if order.state().status == OrderStatus::Pending {
-            // They are given until the authority has seen them.
+            // The responses are given until the authority has seen them.
             let mut answers = Answers::new(self.challenges, &self.settings.stored);
             self.answer(&mut order, &mut answers).await?;
             self.rest().await?;
@@ -120,28 +121,28 @@ impl Ordering<'_> {
         };
         let pem = format!("{}\n{key}", chain.trim_end()).into_bytes();
         let unusable = |cause| {
-            let text = format!("the issued certificate cannot be used: {cause}");
+            let text = format!("the issued certificate is not usable: {cause}");
             Failure::for_good(FailureReason::Certificate, text)
         };
         read(self.name, pem).map_err(unusable)
     }
 
-    /// The order that a process before this one has begun, if it can still be of use.
+    /// The order that a previous process began, if it is still usable.
     async fn resume(&self, account: &Account) -> Result<Option<(Order, String)>, Failure> {
         let stored = &self.settings.stored;
         let Some(Begun { order, key }) = stored.begun(self.name) else { return Ok(None) };
-        // What came of it may be stored already.
+        // Its certificate may be stored already.
         let is_done = |read: Read| String::from_utf8_lossy(&read.pem).contains(key.trim());
         if !stored.certificate(self.name).is_some_and(is_done) {
             match account.order(order).await {
                 Ok(mut order) => {
                     if order.state().status != OrderStatus::Invalid {
                         tracing::info!(target: "peregrine", name = self.name, order = order.url(),
-                            "an order is gone on with");
+                            "resuming an order");
                         return Ok(Some((order, key)));
                     }
                 }
-                // The directory knows nothing of it any more.
+                // The directory does not know the order any more.
                 Err(Error::Api(problem)) if !passes(&problem) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -150,7 +151,7 @@ impl Ordering<'_> {
         Ok(None)
     }
 
-    /// A new order, which is stored before anything comes of it.
+    /// A new order, which is stored before it is processed.
     async fn begin(&self, account: &Account) -> Result<(Order, String), Failure> {
         let key = KeyPair::generate()
             .map_err(|error| Failure::new(FailureReason::Certificate, error.to_string()))?;
@@ -166,7 +167,8 @@ impl Ordering<'_> {
         let order = match replaced {
             None => account.new_order(&new()).await?,
             Some(replaced) => match account.new_order(&new().replaces(replaced)).await {
-                // What is replaced is for the authority to know, and no reason to have no certificate.
+                // Naming the replaced certificate only informs the authority; a rejection must not
+                // prevent the order.
                 Err(error) if is_about_replacing(&error) => account.new_order(&new()).await?,
                 order => order?,
             },
@@ -175,11 +177,11 @@ impl Ordering<'_> {
         let kept = self.settings.stored.keep_begun(self.name, &begun);
         kept.map_err(|error| Failure::storage("an order", &error))?;
         tracing::info!(target: "peregrine", name = self.name, order = begun.order,
-            "a certificate is ordered");
+            "a certificate was ordered");
         Ok((order, begun.key))
     }
 
-    /// Answers all challenges that are left.
+    /// Responds to all pending challenges.
     async fn answer(&self, order: &mut Order, answers: &mut Answers<'_>) -> Result<(), Failure> {
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
@@ -188,7 +190,7 @@ impl Ordering<'_> {
                 AuthorizationStatus::Valid => continue,
                 AuthorizationStatus::Pending => {}
                 status => {
-                    let text = format!("its authorization is {status:?}");
+                    let text = format!("the authorization has the status {status:?}");
                     return Err(Failure::for_good(FailureReason::Refused, text));
                 }
             }
@@ -196,7 +198,8 @@ impl Ordering<'_> {
                 authorization.challenges.iter().map(|offered| offered.r#type.clone()).collect();
             let may = |kind: &Challenge| offered.contains(&kind.kind());
             let able: Vec<_> = self.settings.challenges.iter().copied().filter(may).collect();
-            // The authority is at one already, if the order was left; after a failure the next kind is tried.
+            // In a suspended order, the authority may be processing a challenge already; after a
+            // failure, try the next kind.
             let is_at = |kind: &&Challenge| {
                 let mut all = authorization.challenges.iter();
                 let is_it = |status| status == ChallengeStatus::Processing;
@@ -205,7 +208,7 @@ impl Ordering<'_> {
             let next = || able.get(self.failures as usize % able.len().max(1));
             let Some(&kind) = able.iter().find(is_at).or_else(next) else {
                 let text = format!(
-                    "the authority offers no kind of challenge that may be answered: {offered:?}"
+                    "the authority offers none of the enabled kinds of challenge: {offered:?}"
                 );
                 return Err(Failure::new(FailureReason::Challenge, text));
             };
@@ -217,7 +220,7 @@ impl Ordering<'_> {
             };
             let given = answers.give(answer(self.name, &challenge.token, text.as_str()));
             given.map_err(|text| Failure::new(FailureReason::Challenge, text))?;
-            tracing::debug!(target: "peregrine", name = self.name, ?kind, "a challenge is answered");
+            tracing::debug!(target: "peregrine", name = self.name, ?kind, "responding to a challenge");
             if challenge.status == ChallengeStatus::Pending {
                 challenge.set_ready().await?;
             }
@@ -225,7 +228,7 @@ impl Ordering<'_> {
         Ok(())
     }
 
-    /// The request for a certificate with this key.
+    /// The certificate request with this key.
     fn request(&self, key: &str) -> Result<Vec<u8>, Failure> {
         let made = || {
             let mut parameters = CertificateParams::new([self.name.to_owned()])?;
@@ -237,18 +240,18 @@ impl Ordering<'_> {
     }
 }
 
-/// Was the order refused because of what it replaces?
+/// Whether the order was rejected because of the certificate it replaces.
 fn is_about_replacing(error: &Error) -> bool {
     match error {
         Error::Unsupported(_) => true,
-        // RFC 9773 §5: alreadyReplaced; others say what they think of it in words of their own.
+        // RFC 9773 §5: alreadyReplaced; other authorities use other errors.
         Error::Api(problem) => !matches!(kind(problem), "rateLimited" | "accountDoesNotExist"),
-        // The library compares what the authority says to have replaced.
+        // The library compares the authority's `replaces` with ours.
         error => error.to_string().contains("replaces field mismatch"),
     }
 }
 
-/// Why the authority found that the name is not ours: what it says of the challenges.
+/// Why the authority could not verify the name, according to the challenges.
 async fn blame(order: &mut Order, error: Option<Error>) -> Failure {
     let mut found = Vec::new();
     let mut authorizations = order.authorizations();
@@ -261,13 +264,13 @@ async fn blame(order: &mut Order, error: Option<Error>) -> Failure {
         }
     }
     if found.is_empty() {
-        let cause = error.map_or("it does not say why".to_owned(), |error| whole(&error));
-        let text = format!("the authority refuses the order: {cause}");
+        let cause = error.map_or("no reason given".to_owned(), |error| whole(&error));
+        let text = format!("the authority rejected the order: {cause}");
         return Failure::new(FailureReason::Refused, text);
     }
     let text = format!(
-        "the authority could not see that the name is this server's: {}; \
-        its ports 443 (tls-alpn-01) or 80 (http-01) must lead here",
+        "the authority could not verify the name: {}; \
+        port 443 (tls-alpn-01) or 80 (http-01) of the name must reach this server",
         found.join("; ")
     );
     Failure::new(FailureReason::Challenge, text)

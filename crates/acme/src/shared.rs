@@ -1,4 +1,4 @@
-//! What the thread, the handles and the TLS share.
+//! State shared by the ACME thread, the handles and the TLS configuration.
 
 use crate::acme::Settings;
 use crate::handle::{AcmeStatus, NameStatus};
@@ -6,21 +6,21 @@ use peregrine_tls::{Challenges, Tls};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// What the thread, the handles and the TLS share.
+/// State shared by the ACME thread, the handles and the TLS configuration.
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) challenges: Arc<Challenges>,
     pub(crate) wanted: Mutex<Wanted>,
     pub(crate) changed: Notify,
-    /// What was told last.
+    /// The last published status.
     pub(crate) status: Mutex<AcmeStatus>,
 }
 
-/// What handles ask for.
+/// Changes requested by handles.
 #[derive(Default)]
 pub(crate) struct Wanted {
     pub(crate) names: Vec<String>,
-    /// Those that are to be ordered now.
+    /// Names to order now.
     pub(crate) hurried: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ impl Shared {
         Arc::new(Self { settings, challenges, wanted, changed, status })
     }
 
-    /// That of a TLS whose certificates are got by ACME.
+    /// The shared state of a TLS configuration that uses ACME.
     pub(crate) fn of(tls: &Tls) -> Option<Arc<Self>> {
         tls.owner()?.downcast().ok()
     }
@@ -77,7 +77,7 @@ impl Shared {
     }
 }
 
-/// What becomes of the certificates of these that are got by ACME, each once.
+/// The status of each distinct ACME configuration among these TLS configurations.
 #[must_use]
 pub fn statuses<'t>(all: impl Iterator<Item = &'t Tls>) -> Vec<AcmeStatus> {
     let mut each: Vec<Arc<Shared>> = Vec::new();

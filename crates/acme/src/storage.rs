@@ -1,76 +1,76 @@
-//! Where account, certificates and orders are kept.
+//! The storage of account, certificates and orders.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Where account, certificates and orders are kept, between restarts and for all instances of a server: a
-/// [`Folder`], or something of your own, such as a database or a store of secrets.
+/// Stores account, certificates and orders, across restarts and for all instances of a server. Use
+/// a [`Folder`], or implement it for a database or secret store.
 ///
-/// All methods may block: they are called on threads that do nothing else, and where
-/// [`Acme::tls`](crate::Acme::tls) is called. What is kept are secrets. Keys are made of letters, digits, dots, hyphens
-/// and a slash, and have no meaning for a storage. Instances that share one answer an authority's checks for each other:
-/// what one of them has stored, a load by any other must give from then on. A method that panics has failed, and is
-/// told of as such.
+/// All methods may block: they are called on dedicated threads, and by
+/// [`Acme::tls`](crate::Acme::tls). The values are secrets. Keys consist of letters, digits, dots,
+/// hyphens and a slash, and have no meaning for the storage. Instances that share a storage answer
+/// each other's challenges, so a value stored by one must be visible to loads by all others at
+/// once. A panic of a method counts as a failure and is logged.
 pub trait Storage: Send + Sync + 'static {
-    /// What was stored by this key; `None` if nothing was.
+    /// Loads the value of this key; `None` if there is none.
     ///
     /// # Errors
-    /// It cannot be read. It is taken for missing, and the log says so.
+    /// If it cannot be read. The value then counts as missing, and the error is logged.
     fn load(&self, key: &str) -> io::Result<Option<Vec<u8>>>;
 
-    /// Stores `value` in place of what was there, so that whoever loads it gets the whole of the one or of the
-    /// other, even if this process or the machine ends meanwhile.
+    /// Stores `value` atomically: a concurrent load, or one after a crash, must return either the
+    /// old or the new value completely.
     ///
     /// # Errors
-    /// It cannot be stored. It is tried again later, and a new certificate is served meanwhile.
+    /// If it cannot be stored. Storing is retried later; a new certificate is served meanwhile.
     fn store(&self, key: &str, value: &[u8]) -> io::Result<()>;
 
-    /// Removes what was stored; nothing is done if nothing was.
+    /// Removes a value, if there is one.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// If it cannot be removed.
     fn remove(&self, key: &str) -> io::Result<()>;
 
-    /// Takes the lock `key`, which is free again when the returned value is dropped, and at the latest when `lease` is
-    /// over, whatever became of who had it; `None`, at once, if another instance has it. Whoever has it is done with its
-    /// work well before that.
+    /// Takes the lock `key`, or returns `None` immediately if another instance holds it. The lock
+    /// is released when the returned value is dropped, and at the latest after `lease`, even if its
+    /// holder hangs. Holders finish their work well before that.
     ///
     /// # Errors
-    /// It cannot be known who has it.
+    /// If the state of the lock is unknown.
     fn try_lock(&self, key: &str, lease: Duration) -> io::Result<Option<Box<dyn Send>>>;
 }
 
-/// A folder of files that only their owner may read. Each file is written beside, and put in its place when all of
-/// it is on the disk. Locks are those of the file system (`flock`), which frees them when a process ends, and one whose
-/// process hangs is taken from it when its lease is over (on Unix): on a network file system that has none, give each
-/// instance a folder of its own.
+/// A directory of files that only the owner may read. Files are written to a temporary name, synced
+/// and renamed. Locks are those of the file system (`flock`), which are released when a process
+/// ends; on Unix, a lock is also taken from a hanging process when its lease expires. On network
+/// file systems without such locks, use a separate directory for each instance.
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
 }
 
-/// Nothing that is kept is larger.
+/// The maximum size of a value.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// What a process that was killed left half written may be removed after.
+/// The age at which temporary files of killed processes are removed.
 const LEFT_OVER: Duration = Duration::from_secs(3_600);
 
 impl Folder {
-    /// The folder, which is made when something is stored.
+    /// Uses this directory, which is created when the first value is stored.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
     fn place(&self, key: &str) -> io::Result<PathBuf> {
-        // Names are checked before; a storage that was given others must not leave its folder.
+        // Names were validated before; this protects the directory from other callers.
         let is_sound = key.split('/').all(|part| !part.is_empty() && !part.starts_with('.'))
             && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"./-_".contains(&byte));
         if is_sound { Ok(self.path.join(key)) } else { Err(io::ErrorKind::InvalidFilename.into()) }
     }
 
-    /// The same, in a folder that is there.
+    /// The path and its directory, which is created if necessary.
     fn place_to_write(&self, key: &str) -> io::Result<(PathBuf, PathBuf)> {
         let place = self.place(key)?;
         let folder = place.parent().unwrap_or(&self.path).to_owned();
@@ -116,27 +116,30 @@ impl Storage for Folder {
     fn try_lock(&self, key: &str, lease: Duration) -> io::Result<Option<Box<dyn Send>>> {
         let (place, _) = self.place_to_write(key)?;
         let (guarding, _) = self.place_to_write(&format!("{key}.guard"))?;
-        // Who has the guard looks and takes: nobody else does meanwhile. It is had for a moment only.
+        // The guard protects the check and the takeover below against other processes. It is held
+        // only briefly.
         let Some(_guard) = try_open_locked(&guarding)? else { return Ok(None) };
         let file = match try_open_locked(&place)? {
             Some(file) => file,
             None if cfg!(unix) && is_over(&fs::read(&place)?, SystemTime::now(), lease) => {
                 tracing::warn!(target: "peregrine", path = %place.display(),
-                    "the lock of ACME's folder was taken from a process that had it for too long");
-                // That one keeps a file that has no name any more, so it takes nothing from anybody.
+                    "the lock of the ACME directory was taken from a process that held it for too long");
+                // The old holder keeps an unlinked file, so releasing it does not affect the new
+                // lock.
                 fs::remove_file(&place)?;
                 let Some(file) = try_open_locked(&place)? else { return Ok(None) };
                 file
             }
             None => return Ok(None),
         };
-        // Where it cannot be written, such as on a full disk, the lock is had all the same, until this process ends.
+        // If the lease cannot be written, for example on a full disk, the lock still holds until
+        // this process ends.
         let _ = write_lease(&file, SystemTime::now() + lease);
         Ok(Some(Box::new(file)))
     }
 }
 
-/// A file whose lock this process has now; `None` if another one has it.
+/// Opens and locks a file; `None` if another process holds the lock.
 fn try_open_locked(path: &Path) -> io::Result<Option<File>> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -149,15 +152,15 @@ fn try_open_locked(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Until when the lock is had, in seconds since 1970, and by which process, for people who wonder.
+/// Writes when the lease ends, in seconds since 1970, and the process ID for troubleshooting.
 fn write_lease(mut file: &File, until: SystemTime) -> io::Result<()> {
     let until = until.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     file.set_len(0)?;
     writeln!(file, "{until} {}", std::process::id())
 }
 
-/// Is the lease over that was written there? One that lasts for longer than leases do was written by a wrong clock. What
-/// cannot be read is none that has been written.
+/// Whether the written lease has ended. A lease longer than any that is granted was written with a
+/// wrong clock. An unreadable one has not been written yet.
 fn is_over(text: &[u8], now: SystemTime, lease: Duration) -> bool {
     let text = String::from_utf8_lossy(text);
     let until = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
@@ -185,14 +188,14 @@ fn make_folder(folder: &Path) -> io::Result<()> {
     builder.create(folder)
 }
 
-/// A file that nobody else writes: instances in containers may all have the same process number.
+/// A unique temporary name; process IDs are not unique across containers.
 fn beside(folder: &Path) -> io::Result<PathBuf> {
     let mut random = [0; 16];
     aws_lc_rs::rand::fill(&mut random).map_err(io::Error::other)?;
     Ok(folder.join(format!(".{:032x}.new", u128::from_ne_bytes(random))))
 }
 
-/// A new file with this content, all of it on the disk.
+/// Creates a file with this content and syncs it to disk.
 fn write_whole(path: &Path, value: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
@@ -202,12 +205,12 @@ fn write_whole(path: &Path, value: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Has the names in the folder on the disk, where systems know how.
+/// Syncs the names in the directory to disk, where supported.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }
 
-/// Removes what processes left half written that were killed long ago.
+/// Removes old temporary files of killed processes.
 fn remove_left_overs(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -228,7 +231,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     fn folder() -> (tempfile::TempDir, Folder) {
-        let root = tempfile::tempdir().expect("a folder");
+        let root = tempfile::tempdir().expect("a directory");
         let folder = Folder::new(root.path().join("of/acme"));
         (root, folder)
     }
@@ -236,14 +239,17 @@ mod tests {
     #[test]
     fn what_is_stored_is_there_until_it_is_replaced_or_removed() {
         let (_root, folder) = folder();
-        assert_eq!(folder.load("ca/a.test.pem").expect("it is missing"), None);
-        folder.remove("ca/a.test.pem").expect("nothing is to be done");
+        assert_eq!(folder.load("ca/a.test.pem").expect("a missing file is not an error"), None);
+        folder.remove("ca/a.test.pem").expect("a missing file is not an error");
         for value in [&b"one"[..], b"", b"another"] {
-            folder.store("ca/a.test.pem", value).expect("there is room");
-            assert_eq!(folder.load("ca/a.test.pem").expect("it is there").as_deref(), Some(value));
+            folder.store("ca/a.test.pem", value).expect("the disk has space");
+            assert_eq!(
+                folder.load("ca/a.test.pem").expect("the file exists").as_deref(),
+                Some(value)
+            );
         }
-        folder.remove("ca/a.test.pem").expect("it may be removed");
-        assert_eq!(folder.load("ca/a.test.pem").expect("it is missing"), None);
+        folder.remove("ca/a.test.pem").expect("the file can be removed");
+        assert_eq!(folder.load("ca/a.test.pem").expect("a missing file is not an error"), None);
     }
 
     #[cfg(unix)]
@@ -251,38 +257,40 @@ mod tests {
     fn only_the_owner_may_read_and_nothing_is_left_beside() {
         use std::os::unix::fs::PermissionsExt;
         let (_root, folder) = folder();
-        folder.store("ca/account.json", b"secret").expect("there is room");
-        let _lock = folder.try_lock("ca/lock", MINUTE).expect("it is free");
-        let files: Vec<_> = fs::read_dir(folder.path.join("ca")).expect("a folder").collect();
+        folder.store("ca/account.json", b"secret").expect("the disk has space");
+        let _lock = folder.try_lock("ca/lock", MINUTE).expect("the lock is free");
+        let files: Vec<_> = fs::read_dir(folder.path.join("ca")).expect("a directory").collect();
         assert_eq!(files.len(), 3);
         for file in files {
-            let mode = file.expect("a file").metadata().expect("it is there").permissions().mode();
+            let mode =
+                file.expect("a file").metadata().expect("the file exists").permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
         }
-        let mode = fs::metadata(&folder.path).expect("it is there").permissions().mode();
+        let mode = fs::metadata(&folder.path).expect("the file exists").permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
     }
 
     #[test]
     fn a_lock_is_had_by_one_and_is_free_when_it_is_dropped() {
         let (_root, folder) = folder();
-        let one = folder.try_lock("ca/lock", MINUTE).expect("it is known").expect("it is free");
+        let one =
+            folder.try_lock("ca/lock", MINUTE).expect("locks work").expect("the lock is free");
         let other = Folder::new(&folder.path);
-        assert!(other.try_lock("ca/lock", MINUTE).expect("it is known").is_none());
-        assert!(other.try_lock("ca/other", MINUTE).expect("it is known").is_some());
+        assert!(other.try_lock("ca/lock", MINUTE).expect("locks work").is_none());
+        assert!(other.try_lock("ca/other", MINUTE).expect("locks work").is_some());
         drop(one);
-        assert!(other.try_lock("ca/lock", MINUTE).expect("it is known").is_some());
+        assert!(other.try_lock("ca/lock", MINUTE).expect("locks work").is_some());
     }
 
     #[cfg(unix)]
     #[test]
     fn a_lock_whose_lease_is_over_is_taken_from_who_has_it_and_that_one_takes_none_away() {
         let (_root, folder) = folder();
-        let locked = |lease| folder.try_lock("ca/lock", lease).expect("it is known");
-        let hung = locked(Duration::ZERO).expect("it is free");
+        let locked = |lease| folder.try_lock("ca/lock", lease).expect("locks work");
+        let hung = locked(Duration::ZERO).expect("the lock is free");
         let next = locked(MINUTE).expect("the lease is over");
         assert!(locked(MINUTE).is_none());
-        // Whoever comes back frees what it had, which is nobody's any more.
+        // Dropping the old lock releases an unlinked file.
         drop(hung);
         assert!(locked(MINUTE).is_none());
         drop(next);
@@ -299,7 +307,7 @@ mod tests {
             ("1120", false),
             ("1121 1", true),
             ("18446744073709551615 1", true),
-            // Somebody is writing it.
+            // A lease that is being written.
             ("", false),
             ("soon", false),
         ] {
@@ -315,31 +323,31 @@ mod tests {
             assert!(folder.remove(key).is_err(), "{key:?}");
             assert!(folder.try_lock(key, MINUTE).is_err(), "{key:?}");
         }
-        assert_eq!(fs::read_dir(root.path()).expect("a folder").count(), 0);
+        assert_eq!(fs::read_dir(root.path()).expect("a directory").count(), 0);
     }
 
     #[cfg(target_os = "linux")]
     #[test]
     fn a_full_disk_leaves_what_was_there_and_nothing_beside() {
         let (_root, folder) = folder();
-        folder.store("ca/a.test.pem", b"old").expect("there is room");
-        // `/dev/full` takes no byte: a file beside that is a link to it cannot be made here, since it must
-        // be new. A value that is too large for the limit of files of this process would end it. So the
-        // folder goes away under the writer's hands.
+        folder.store("ca/a.test.pem", b"old").expect("the disk has space");
+        // `/dev/full` accepts no bytes, but the temporary file must be new, so it cannot be a link
+        // to that. A value above the file size limit would end the process. Instead, the directory
+        // is moved away.
         let place = folder.path.join("ca");
-        fs::rename(&place, folder.path.join("moved")).expect("it can be moved");
-        fs::write(&place, "a file in the place of the folder").expect("there is room");
+        fs::rename(&place, folder.path.join("moved")).expect("the directory can be moved");
+        fs::write(&place, "a file in place of the directory").expect("the disk has space");
         assert!(folder.store("ca/a.test.pem", b"new").is_err());
-        let kept = fs::read(folder.path.join("moved/a.test.pem")).expect("it is there");
+        let kept = fs::read(folder.path.join("moved/a.test.pem")).expect("the file exists");
         assert_eq!(kept, b"old");
-        assert_eq!(fs::read_dir(folder.path.join("moved")).expect("a folder").count(), 1);
+        assert_eq!(fs::read_dir(folder.path.join("moved")).expect("a directory").count(), 1);
     }
 
     #[test]
     fn what_is_far_too_large_is_not_read() {
         let (_root, folder) = folder();
-        folder.store("ca/large", &vec![b'x'; BYTES_MAX as usize + 1]).expect("there is room");
-        let error = folder.load("ca/large").expect_err("it is too large");
+        folder.store("ca/large", &vec![b'x'; BYTES_MAX as usize + 1]).expect("the disk has space");
+        let error = folder.load("ca/large").expect_err("the file is too large");
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
     }
 }

@@ -1,4 +1,4 @@
-//! What is kept, by which keys and in which form. What is not whole is not there.
+//! The stored data: its keys and format. Incomplete data counts as missing.
 
 use crate::book::Present;
 use crate::guarded::{Guarded, Lock};
@@ -7,32 +7,34 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::{Duration, SystemTime};
 
-/// A storage, as far as it concerns one directory: certificates of one authority are not those of another.
+/// The part of a storage for one directory: different authorities have different certificates.
 #[derive(Clone)]
 pub(crate) struct Stored {
     storage: Guarded,
     directory: String,
 }
 
-/// For how long an order may have the lock. An order is done well before, so that nobody has it who does not know.
+/// The lease of the lock for an order. Orders end well before, so a holder never loses the lock
+/// unnoticed.
 pub(crate) const LEASE: Duration = Duration::from_secs(900);
 
-/// For how long an answer is given if nobody takes it away, because its process was killed.
+/// How long a response is given if nothing withdraws it, because its process was killed.
 const ANSWER_LIFE: Duration = Duration::from_secs(900);
 
-/// How many answers are stored at a time: orders follow one another, unless a lease was over.
+/// The maximum number of stored responses. Usually there is one order at a time, unless a lease has
+/// expired.
 const ANSWERS_MAX: usize = 32;
 
-/// What is answered to those who check a name, by whichever instance they reach.
+/// The response to a challenge, given by whichever instance the authority reaches.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Answer {
     pub(crate) name: String,
     pub(crate) token: String,
     /// The key authorization.
     pub(crate) text: String,
-    /// It is given to connections (tls-alpn-01), or else to requests (http-01).
+    /// Whether it is for connections (tls-alpn-01) rather than requests (http-01).
     pub(crate) is_by_connection: bool,
-    /// Until when, in seconds since 1970.
+    /// When it expires, in seconds since 1970.
     until: u64,
 }
 
@@ -47,20 +49,20 @@ impl Answer {
     }
 }
 
-/// A certificate that was read: its chain and after that its key, in PEM. The key stands last, so that half of the
-/// text has none.
+/// A stored certificate: its chain, then its key, in PEM. The key comes last, so that truncated
+/// text has no key.
 #[derive(Clone)]
 pub(crate) struct Read {
     pub(crate) pem: Vec<u8>,
     pub(crate) present: Present,
 }
 
-/// An order that has begun. With it, whoever comes after a process that was killed goes on where that was.
+/// An order in progress, which can be resumed after its process was killed.
 #[derive(Clone, Deserialize, Serialize)]
 pub(crate) struct Begun {
     /// The order's URL.
     pub(crate) order: String,
-    /// The key that the certificate is to be for, in PEM.
+    /// The key for the certificate, in PEM.
     pub(crate) key: String,
 }
 
@@ -73,7 +75,7 @@ impl Stored {
         format!("{}/{file}", self.directory)
     }
 
-    /// What is kept of the account.
+    /// The stored account.
     pub(crate) fn account(&self) -> io::Result<Option<Vec<u8>>> {
         self.storage.load(&self.key("account.json"))
     }
@@ -86,7 +88,7 @@ impl Stored {
         self.storage.remove(&self.key("account.json"))
     }
 
-    /// The certificate of `name`. What cannot be used is told, and is taken for missing.
+    /// The certificate of `name`. An unusable one is logged and counts as missing.
     pub(crate) fn certificate(&self, name: &str) -> Option<Read> {
         let key = self.key(&format!("{name}.pem"));
         let cause = match self.storage.load(&key) {
@@ -98,7 +100,7 @@ impl Stored {
             Err(error) => error.to_string(),
         };
         tracing::error!(target: "peregrine", name, key, cause,
-            "the stored certificate cannot be used; another one will be ordered");
+            "the stored certificate cannot be used; a new one will be ordered");
         None
     }
 
@@ -106,7 +108,7 @@ impl Stored {
         self.storage.store(&self.key(&format!("{name}.pem")), pem)
     }
 
-    /// The order for `name` that has begun.
+    /// The order in progress for `name`.
     pub(crate) fn begun(&self, name: &str) -> Option<Begun> {
         let value = self.storage.load(&self.key(&format!("{name}.order.json"))).ok()??;
         serde_json::from_slice(&value).ok()
@@ -121,14 +123,14 @@ impl Stored {
         self.storage.remove(&self.key(&format!("{name}.order.json")))
     }
 
-    /// The right to order; `None` if another instance has it.
+    /// Takes the lock for orders; `None` if another instance holds it.
     pub(crate) fn try_lock(&self) -> io::Result<Option<Lock>> {
         self.storage.try_lock(&self.key("lock"), LEASE)
     }
 
-    /// All answers that are given now. That they stand in one place lets whoever is asked read one thing, whatever
-    /// strangers ask for; and it is emptied and not removed, since network file systems remember for long that something
-    /// is missing.
+    /// All current responses. They are in one entry, so that each lookup reads the same entry,
+    /// whatever clients ask for. The entry is emptied rather than removed, since network file
+    /// systems cache the absence of a file for long.
     pub(crate) fn answers(&self, now: SystemTime) -> io::Result<Vec<Answer>> {
         let Some(value) = self.storage.load(&self.key(ANSWERS))? else { return Ok(Vec::new()) };
         let mut all: Vec<Answer> = serde_json::from_slice(&value)?;
@@ -137,7 +139,7 @@ impl Stored {
         Ok(all)
     }
 
-    /// Gives an answer, in place of others for its name.
+    /// Adds a response, replacing others for its name.
     pub(crate) fn put_answer(&self, answer: Answer, now: SystemTime) -> io::Result<()> {
         let until = seconds(now + ANSWER_LIFE);
         self.change_answers(now, |all| {
@@ -146,18 +148,19 @@ impl Stored {
         })
     }
 
-    /// No longer gives the answer with this token.
+    /// Removes the response with this token.
     pub(crate) fn forget_answer(&self, token: &str, now: SystemTime) -> io::Result<()> {
         self.change_answers(now, |all| all.retain(|known| known.token != token))
     }
 
-    /// Who has the lock changes them, so that nobody does meanwhile.
+    /// Changes the responses. Only the holder of the lock does this, so there are no concurrent
+    /// changes.
     fn change_answers(
         &self,
         now: SystemTime,
         change: impl FnOnce(&mut Vec<Answer>),
     ) -> io::Result<()> {
-        // What is not whole is not there.
+        // Incomplete data counts as missing.
         let mut all = self.answers(now).unwrap_or_default();
         change(&mut all);
         all.truncate(ANSWERS_MAX);
@@ -169,8 +172,8 @@ impl Stored {
         self.storage.panics()
     }
 
-    /// Writes something and removes it, to see whether that can be done. It is as large as what is kept: a full disk
-    /// still takes empty files.
+    /// Checks whether the storage is writable, with a value of realistic size: a full disk still
+    /// accepts empty files.
     pub(crate) fn probe(&self) -> io::Result<()> {
         let key = self.key("probe");
         self.storage.store(&key, &[b'x'; 4096])?;
@@ -178,19 +181,19 @@ impl Stored {
     }
 }
 
-/// What instances answer for each other.
+/// The key of the shared responses.
 const ANSWERS: &str = "answers.json";
 
 fn seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Reads a certificate for `name`.
+/// Parses a certificate for `name`.
 pub(crate) fn read(name: &str, pem: Vec<u8>) -> Result<Read, String> {
     let found = inspect(&pem, &pem).map_err(|error: TlsError| error.to_string())?;
     let Inspected { names, not_before, not_after, serial, issuer } = found;
     if !names.iter().any(|found| covers(found, name)) {
-        return Err(format!("it is for {}", names.join(", ")));
+        return Err(format!("the certificate is for {}", names.join(", ")));
     }
     Ok(Read { pem, present: Present { not_before, not_after, issuer, serial } })
 }
@@ -200,7 +203,7 @@ fn covers(found: &str, name: &str) -> bool {
     found == name || found.strip_prefix("*.").is_some_and(|rest| parent() == Some(rest))
 }
 
-/// The folder of a directory: its URL in letters that every file system has.
+/// The key prefix of a directory: its URL in characters that every file system supports.
 fn folder_of(url: &str) -> String {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let letter = |character: char| match character {
@@ -220,14 +223,15 @@ mod tests {
     use std::sync::Arc;
 
     fn made(name: &str) -> Vec<u8> {
-        let parameters = rcgen::CertificateParams::new([name.to_owned()]).expect("it is a name");
-        let key = rcgen::KeyPair::generate().expect("there is randomness");
-        let chain = parameters.self_signed(&key).expect("it can be signed").pem();
+        let parameters =
+            rcgen::CertificateParams::new([name.to_owned()]).expect("the name is valid");
+        let key = rcgen::KeyPair::generate().expect("a key can be generated");
+        let chain = parameters.self_signed(&key).expect("the key can sign").pem();
         format!("{chain}{}", key.serialize_pem()).into_bytes()
     }
 
     fn stored() -> (tempfile::TempDir, Stored) {
-        let root = tempfile::tempdir().expect("a folder");
+        let root = tempfile::tempdir().expect("a directory");
         let storage = Guarded::new(Arc::new(Folder::new(root.path())));
         (root, Stored::new(storage, "https://ca.test:14000/dir"))
     }
@@ -238,20 +242,20 @@ mod tests {
         assert!(stored.certificate("a.test").is_none());
         let pem = made("a.test");
         for end in (0..pem.trim_ascii_end().len()).step_by(11) {
-            stored.keep_certificate("a.test", &pem[..end]).expect("there is room");
+            stored.keep_certificate("a.test", &pem[..end]).expect("the disk has space");
             assert!(stored.certificate("a.test").is_none(), "cut at {end}");
         }
-        stored.keep_certificate("a.test", &pem).expect("there is room");
-        assert_eq!(stored.certificate("a.test").expect("it is whole").pem, pem);
-        // A certificate with the key of another one, and one for another name.
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("it is PEM");
+        stored.keep_certificate("a.test", &pem).expect("the disk has space");
+        assert_eq!(stored.certificate("a.test").expect("the value is complete").pem, pem);
+        // A certificate with another one's key, and one for another name.
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("PEM is text");
         let (one, other) = (text(&pem), text(&made("a.test")));
-        let key = other.find("-----BEGIN PRIVATE KEY").expect("it has one");
-        let end = one.find("-----BEGIN PRIVATE KEY").expect("it has one");
+        let key = other.find("-----BEGIN PRIVATE KEY").expect("the PEM has a key");
+        let end = one.find("-----BEGIN PRIVATE KEY").expect("the PEM has a key");
         let mixed = format!("{}{}", &one[..end], &other[key..]);
-        stored.keep_certificate("a.test", mixed.as_bytes()).expect("there is room");
+        stored.keep_certificate("a.test", mixed.as_bytes()).expect("the disk has space");
         assert!(stored.certificate("a.test").is_none());
-        stored.keep_certificate("a.test", &made("b.test")).expect("there is room");
+        stored.keep_certificate("a.test", &made("b.test")).expect("the disk has space");
         assert!(stored.certificate("a.test").is_none());
     }
 
@@ -260,13 +264,13 @@ mod tests {
         let (root, stored) = stored();
         assert!(stored.begun("a.test").is_none());
         let begun = Begun { order: "https://ca.test/1".to_owned(), key: "key".to_owned() };
-        stored.keep_begun("a.test", &begun).expect("there is room");
-        assert_eq!(stored.begun("a.test").expect("it is whole").order, begun.order);
+        stored.keep_begun("a.test", &begun).expect("the disk has space");
+        assert_eq!(stored.begun("a.test").expect("the value is complete").order, begun.order);
         let path = root.path().join("ca.test-14000-dir/a.test.order.json");
-        let whole = std::fs::read(&path).expect("it is there");
-        std::fs::write(&path, &whole[..whole.len() - 1]).expect("there is room");
+        let whole = std::fs::read(&path).expect("the file exists");
+        std::fs::write(&path, &whole[..whole.len() - 1]).expect("the disk has space");
         assert!(stored.begun("a.test").is_none());
-        stored.forget_begun("a.test").expect("it may be removed");
+        stored.forget_begun("a.test").expect("the file can be removed");
         assert!(!path.exists());
     }
 
@@ -275,30 +279,34 @@ mod tests {
         let (_root, stored) = stored();
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         let tokens = |now| -> Vec<String> {
-            let all = stored.answers(now).expect("it can be read");
+            let all = stored.answers(now).expect("the storage can be read");
             all.into_iter().map(|answer| answer.token).collect()
         };
         assert!(tokens(now).is_empty());
         for (name, token) in [("a.test", "1"), ("b.test", "2"), ("a.test", "3")] {
             let answer = Answer::by_connection(name, token, "text");
-            stored.put_answer(answer, now).expect("there is room");
+            stored.put_answer(answer, now).expect("the disk has space");
         }
         assert_eq!(tokens(now), ["3", "2"], "one for each name");
-        // Another instance has the lock, and takes away what is its own.
+        // Another instance has the lock, and removes its own response.
         let later = now + ANSWER_LIFE / 2;
-        stored.put_answer(Answer::by_request("c.test", "4", "text"), later).expect("room");
-        stored.forget_answer("2", later).expect("there is room");
-        stored.forget_answer("2", later).expect("there is room");
+        stored
+            .put_answer(Answer::by_request("c.test", "4", "text"), later)
+            .expect("the disk has space");
+        stored.forget_answer("2", later).expect("the disk has space");
+        stored.forget_answer("2", later).expect("the disk has space");
         assert_eq!(tokens(later), ["4", "3"]);
         assert_eq!(tokens(now + ANSWER_LIFE), ["4"]);
         for number in 0..ANSWERS_MAX * 2 {
             let answer = Answer::by_request(&format!("{number}.test"), "5", "text");
-            stored.put_answer(answer, later).expect("there is room");
+            stored.put_answer(answer, later).expect("the disk has space");
         }
         assert_eq!(tokens(later).len(), ANSWERS_MAX);
-        stored.storage.store(&stored.key(ANSWERS), b"[{").expect("there is room");
+        stored.storage.store(&stored.key(ANSWERS), b"[{").expect("the disk has space");
         assert!(stored.answers(now).is_err());
-        stored.put_answer(Answer::by_request("c.test", "6", "text"), now).expect("room");
+        stored
+            .put_answer(Answer::by_request("c.test", "6", "text"), now)
+            .expect("the disk has space");
         assert_eq!(tokens(now), ["6"]);
     }
 
@@ -306,9 +314,9 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_not_there() {
         let (root, stored) = stored();
-        // A folder in its place: that cannot be read by root either.
+        // A directory in its place is unreadable even for root.
         let path = root.path().join("ca.test-14000-dir/a.test.pem");
-        std::fs::create_dir_all(path).expect("there is room");
+        std::fs::create_dir_all(path).expect("the disk has space");
         assert!(stored.certificate("a.test").is_none());
         assert!(stored.keep_certificate("a.test", b"x").is_err());
     }

@@ -1,4 +1,4 @@
-//! The thread: when it begins, and how it ends.
+//! The ACME thread: start and shutdown.
 
 use crate::shared::Shared;
 use crate::work::Work;
@@ -10,23 +10,23 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long the thread may take to end.
+/// How long shutdown waits for the thread.
 const END_MAX: Duration = Duration::from_secs(2);
 
-/// Whoever gets the certificates of a server's TLS, before it begins.
+/// The ACME work of a server, before its thread starts.
 pub struct Supplier {
     shared: Arc<Shared>,
     served: Vec<Tls>,
 }
 
-/// The thread at work. It ends when this is dropped, which waits for that.
+/// The running thread. Dropping this ends it and waits for it.
 pub struct Working {
     end: Option<oneshot::Sender<()>>,
     ended: mpsc::Receiver<()>,
 }
 
 impl Supplier {
-    /// Those of all listeners whose certificates are got by ACME, each once.
+    /// One supplier for each distinct ACME configuration among these TLS configurations.
     #[must_use]
     pub fn of<'t>(all: impl Iterator<Item = &'t Tls>) -> Vec<Self> {
         let mut suppliers: Vec<Self> = Vec::new();
@@ -42,7 +42,7 @@ impl Supplier {
         suppliers
     }
 
-    /// What answers challenges.
+    /// The challenges to answer.
     #[must_use]
     pub fn challenges(&self) -> Arc<Challenges> {
         Arc::clone(&self.shared.challenges)
@@ -51,7 +51,7 @@ impl Supplier {
     /// Works from when `begin` completes until `end` does.
     ///
     /// # Errors
-    /// The process is out of threads.
+    /// If the thread cannot be started.
     pub fn start(
         self,
         begin: impl Future<Output = ()> + Send + 'static,
@@ -65,7 +65,7 @@ impl Supplier {
             let runtime = match runtime {
                 Ok(runtime) => runtime,
                 Err(error) => {
-                    tracing::error!(target: "peregrine", %error, "ACME cannot begin");
+                    tracing::error!(target: "peregrine", %error, "ACME cannot start");
                     return;
                 }
             };
@@ -75,11 +75,11 @@ impl Supplier {
                 });
                 tokio::select! { biased; () = &mut end => return, () = begin => {} }
                 let mut work = Work::new(self.shared, self.served);
-                // An order that is under way is left: its answers are given no longer, another process may order, and
-                // what is stored of it lets that one go on.
+                // An order in progress is abandoned: its responses are withdrawn, the lock is
+                // released, and the next process resumes it from the storage.
                 tokio::select! { biased; () = end => {}, () = work.run() => {} }
             });
-            // Somebody who looks up an address may take long.
+            // A pending DNS lookup may take long.
             runtime.shutdown_background();
         };
         thread::Builder::new().name("peregrine-acme".to_owned()).spawn(body)?;
@@ -87,15 +87,15 @@ impl Supplier {
     }
 }
 
-/// The end of the thread, however it comes.
+/// Signals the end of the thread, even by a panic.
 struct End(#[expect(dead_code, reason = "its drop tells")] mpsc::Sender<()>);
 
 impl Drop for End {
     fn drop(&mut self) {
         if thread::panicking() {
-            // What is done there is caught before, so this is not expected.
+            // Not expected, as panics of the work are caught.
             tracing::error!(target: "peregrine",
-                "the thread that gets certificates has panicked; none will be renewed before a restart");
+                "the ACME thread has panicked; no certificate will be renewed before a restart");
         }
     }
 }
@@ -104,7 +104,7 @@ impl Drop for Working {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Err(mpsc::RecvTimeoutError::Timeout) = self.ended.recv_timeout(END_MAX) {
-            tracing::debug!(target: "peregrine", "the thread of ACME did not end in time");
+            tracing::debug!(target: "peregrine", "the ACME thread did not end in time");
         }
     }
 }

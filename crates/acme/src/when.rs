@@ -1,16 +1,16 @@
-//! When something is due: renewals, and what has failed. Nothing here has a clock or dice of its own; a throw
-//! is a number from 0 to 1.
+//! Computes when renewals and retries are due. It has no clock or randomness; `throw` is a random
+//! number from 0 to 1.
 
 use std::time::{Duration, SystemTime};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// For how long somebody who asks for patience is obeyed.
+/// The maximum delay that an authority may request.
 const PATIENCE_MAX: Duration = DAY;
 
-/// When a certificate is renewed if its authority says nothing about it: after two thirds of its life, within
-/// the next part in 24 of it.
+/// When a certificate is renewed if its authority suggests nothing: after two thirds of its
+/// lifetime, spread over the next 1/24.
 pub(crate) fn at_two_thirds(
     not_before: SystemTime,
     not_after: SystemTime,
@@ -20,14 +20,14 @@ pub(crate) fn at_two_thirds(
     not_before + life.mul_f64(2.0 / 3.0 + throw.clamp(0.0, 1.0) / 24.0)
 }
 
-/// The last moment at which a renewal may begin, whatever its authority says: a part in 24 of its life before
-/// its end.
+/// The latest start of a renewal, whatever the authority suggests: 1/24 of the lifetime before the
+/// end.
 pub(crate) fn at_last(not_before: SystemTime, not_after: SystemTime) -> SystemTime {
     let life = not_after.duration_since(not_before).unwrap_or_default();
     not_after - life / 24
 }
 
-/// Some moment of a window that the authority suggests.
+/// A time within the window suggested by the authority.
 // RFC 9773 §4.2: a uniform random time within the suggested window.
 pub(crate) fn within(start: SystemTime, end: SystemTime, throw: f64) -> Option<SystemTime> {
     // RFC 9773 §4.2: the end must be after the start.
@@ -35,23 +35,23 @@ pub(crate) fn within(start: SystemTime, end: SystemTime, throw: f64) -> Option<S
     Some(start + length.mul_f64(throw.clamp(0.0, 1.0)))
 }
 
-/// How long to wait before the authority is asked for its window again.
+/// How long to wait before asking the authority for its window again.
 // RFC 9773 §4.3.2: Retry-After within reasonable limits, such as a minute and a day.
 pub(crate) fn ask_again(told: Duration) -> Duration {
     told.clamp(MINUTE, DAY)
 }
 
-/// The same where it did not answer so many times.
+/// The same after this many failed requests.
 pub(crate) fn ask_again_after_failure(failures: u32) -> Duration {
     doubled(Duration::from_secs(3_600), failures, DAY)
 }
 
-/// How long to wait after so many failures, one after another: from half of to all of a time that doubles.
+/// The delay after this many consecutive failures: half to all of a time that doubles.
 pub(crate) fn pause(failures: u32, first: Duration, max: Duration, throw: f64) -> Duration {
     doubled(first, failures, max.max(first)).mul_f64(0.5 + throw.clamp(0.0, 1.0) / 2.0)
 }
 
-/// How long to wait if somebody asks for patience until then.
+/// How long to wait if the authority requests a delay until then.
 pub(crate) fn patience(until: SystemTime, now: SystemTime) -> Duration {
     until.duration_since(now).unwrap_or_default().min(PATIENCE_MAX)
 }
@@ -83,10 +83,10 @@ mod tests {
             assert!(at >= day(1060) && at <= day(1064), "{throw}");
             assert!(at < at_last(start, end));
         }
-        // Six days, as certificates that live for a short time have.
+        // Six days, as for short-lived certificates.
         let at = at_two_thirds(day(1), day(7), 1.0);
         assert!(at >= day(5) && at < day(6));
-        // What ends before it begins is due at once.
+        // A certificate that ends before it begins is due at once.
         assert!(at_two_thirds(day(2), day(1), 0.5) <= day(2));
     }
 
@@ -96,11 +96,11 @@ mod tests {
         assert_eq!(within(start, end, 0.0), Some(start));
         assert_eq!(within(start, end, 0.5), Some(day(11)));
         for throw in throws() {
-            let at = within(start, end, throw).expect("it is a window");
+            let at = within(start, end, throw).expect("the window is valid");
             assert!(at >= start && at <= end, "{throw}");
         }
-        assert_eq!(within(end, start, 0.5), None, "it ends before it begins");
-        assert_eq!(within(start, start, 0.5), None, "it is empty");
+        assert_eq!(within(end, start, 0.5), None, "the window ends before it begins");
+        assert_eq!(within(start, start, 0.5), None, "the window is empty");
         for throw in [-1.0, 2.0, f64::NAN] {
             assert!(within(start, end, if throw.is_nan() { 0.0 } else { throw }).is_some());
         }
@@ -118,7 +118,7 @@ mod tests {
             whole = (whole * 2).min(max);
         }
         assert_eq!(pause(u32::MAX, first, max, 1.0), max);
-        // A first pause above the last one counts.
+        // A first delay above the maximum applies.
         assert_eq!(pause(1, max, first, 1.0), max);
     }
 

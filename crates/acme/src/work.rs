@@ -1,4 +1,4 @@
-//! What is done and when: nothing of it runs where requests are served.
+//! The background work and its schedule. None of it runs on threads that serve requests.
 
 use crate::account::{account, forget};
 use crate::book::{Book, Present, Step};
@@ -18,51 +18,52 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::time::{sleep, timeout};
 
-/// How often it looks whether another instance has stored something, and whether the clock has jumped.
+/// How often to check the storage for changes by other instances, and the clock for jumps.
 const LOOK_PAUSE: Duration = Duration::from_secs(3_600);
 
-/// How often it tries to store what could not be stored.
+/// The retry interval for data that could not be stored.
 const SAVE_PAUSE: Duration = Duration::from_secs(60);
 
-/// How long it waits for another instance that is ordering.
+/// The polling interval while another instance is ordering.
 const LOCK_PAUSE: Duration = Duration::from_secs(5);
 
-/// How long another instance may have the lock while nothing comes of it, before that is a failure.
+/// How long another instance may hold the lock without result before that is a failure.
 const LOCKED_MAX: Duration = Duration::from_secs(3_600);
 
-/// How long an order may take in all: less than its lease.
+/// The time limit of an order, less than its lease.
 const ORDER_MAX: Duration = Duration::from_secs(600);
 
 const _: () = assert!(ORDER_MAX.as_secs() * 3 / 2 <= LEASE.as_secs());
 
-/// How long it may wait for what its authority asks for, so that there is time for the rest of it.
+/// The time limit for delays requested by the authority, which leaves time for the rest of the
+/// order.
 const ORDER_REST_MAX: Duration = Duration::from_secs(450);
 
-/// A number from 0 to 1.
+/// A random number from 0 to 1.
 fn throw() -> f64 {
     let mut bytes = [0; 4];
-    // Without randomness everything happens at once, which is better than not at all.
+    // Without randomness, all instances act at the same time, which is better than not at all.
     let _ = aws_lc_rs::rand::fill(&mut bytes);
     f64::from(u32::from_ne_bytes(bytes)) / f64::from(u32::MAX)
 }
 
-/// The work of one server.
+/// The work for one server.
 pub(crate) struct Work {
     shared: Arc<Shared>,
     served: Vec<Tls>,
     book: Book,
     account: Option<Account>,
-    /// The account was found or made for orders, and is as the settings are.
+    /// Whether the account was found or created for orders, and matches the settings.
     may_order: bool,
-    /// Certificates that are served and could not be stored.
+    /// Certificates that are served but could not be stored.
     unsaved: HashMap<String, Vec<u8>>,
-    /// Certificates that are not served, since they are not valid yet by this machine's clock.
+    /// Certificates that are not served because they are not valid yet, by this machine's clock.
     early: HashMap<String, Read>,
-    /// Since when another instance has had the lock.
+    /// Since when another instance has held the lock.
     locked_since: Option<Instant>,
-    /// What is being done, for when it panics.
+    /// The step in progress, to report if it panics.
     step: Option<Step>,
-    /// How often something else has panicked, since it did not.
+    /// The number of panics outside steps since the last success.
     panics: u32,
 }
 
@@ -83,32 +84,32 @@ impl Work {
         }
     }
 
-    /// Works until it is dropped, whatever panics meanwhile.
+    /// Works until it is dropped, even after panics.
     pub(crate) async fn run(&mut self) {
         loop {
             let Err(panic) = Caught::new(self.work()).await;
-            // To tell of it may panic as well, where the log can be written nowhere.
+            // Logging the panic may panic too, if the log cannot be written.
             let pause = catch_unwind(AssertUnwindSafe(|| self.panicked(&panic)));
             sleep(pause.unwrap_or(self.shared.settings.pauses.1)).await;
         }
     }
 
-    /// Something panicked: it is done again after a pause.
+    /// Reports a panic, and returns the delay before the work continues.
     fn panicked(&mut self, panic: &str) -> Duration {
         lock(&self.shared.status).panics += 1;
-        // It may be what is in disorder.
+        // The account may be in an inconsistent state.
         self.forget_account();
         match self.step.take() {
             Some(Step::Order(name)) => {
                 self.fail(
                     &name,
-                    Failure::new(FailureReason::Panic, format!("it panicked: {panic}")),
+                    Failure::new(FailureReason::Panic, format!("the order panicked: {panic}")),
                 );
                 Duration::ZERO
             }
             Some(Step::Ask(name)) => {
                 tracing::error!(target: "peregrine", name, panic,
-                    "to ask when a certificate should be renewed panicked; it is tried again later");
+                    "asking the authority when to renew a certificate panicked; it is tried again later");
                 self.book.untold(&name, SystemTime::now(), Duration::ZERO);
                 Duration::ZERO
             }
@@ -117,7 +118,7 @@ impl Work {
                 let (first, max) = self.shared.settings.pauses;
                 let pause = when::pause(self.panics, first, max, throw());
                 tracing::error!(target: "peregrine", panic, retry = ?pause,
-                    "what gets certificates panicked; it goes on after a pause");
+                    "the thread that obtains certificates panicked; it continues after a pause");
                 pause
             }
         }
@@ -134,7 +135,7 @@ impl Work {
             match step {
                 Step::Order(name) => {
                     self.order(&name).await;
-                    // The TLS of others is on other threads; what was asked of this one meanwhile is looked at.
+                    // Yield, so that changes by handles during the order are processed.
                     tokio::task::yield_now().await;
                 }
                 Step::Ask(name) => self.ask(&name).await,
@@ -154,7 +155,7 @@ impl Work {
         }
     }
 
-    /// Follows what handles have changed.
+    /// Applies the changes that handles have made.
     fn follow(&mut self) {
         let (names, hurried) = {
             let mut wanted = lock(&self.shared.wanted);
@@ -167,7 +168,7 @@ impl Work {
             self.early.remove(&name);
             for tls in &self.served {
                 if let Err(error) = tls.remove_certificate(&name) {
-                    tracing::error!(target: "peregrine", name, %error, "a certificate stays");
+                    tracing::error!(target: "peregrine", name, %error, "a certificate cannot be removed");
                 }
             }
         }
@@ -186,12 +187,12 @@ impl Work {
         }
     }
 
-    /// Serves a certificate from the next handshake on, or from when it is valid on.
+    /// Serves a certificate from the next handshake on, or once it becomes valid.
     fn serve(&mut self, name: &str, read: &Read) {
         self.early.remove(name);
         let is_early = read.present.not_before > SystemTime::now();
         let names = self.shared.names();
-        // The first name's certificate is for clients that ask for none.
+        // Clients that send no name get the first name's certificate.
         let later =
             names.iter().position(|known| known == name).map_or(&[][..], |at| &names[at + 1..]);
         for tls in &self.served {
@@ -200,24 +201,24 @@ impl Work {
                 Ok(()) => {}
                 Err(TlsError::NotValidNow { .. }) if is_early => {
                     tracing::warn!(target: "peregrine", name,
-                        "a certificate is not valid yet, and waits until it is; is the clock right?");
+                        "a certificate is not valid yet, and is served once it is; check the clock");
                     self.early.insert(name.to_owned(), read.clone());
                 }
-                // One that has expired is there already, if it was stored at the start.
+                // An expired certificate is served already if it was stored at the start.
                 Err(TlsError::NotValidNow { .. }) => {}
                 Err(error) => tracing::error!(target: "peregrine", name, %error,
-                    "a certificate that was issued is not served"),
+                    "an issued certificate cannot be served"),
             }
         }
     }
 
-    /// Looks at what other instances have stored, and stores what could not be stored.
+    /// Checks the storage for certificates of other instances, and retries to store unsaved ones.
     fn look(&mut self) {
         let stored = &self.shared.settings.stored;
         self.unsaved.retain(|name, pem| {
             let kept = stored.keep_certificate(name, pem);
             if kept.is_ok() {
-                tracing::info!(target: "peregrine", name, "the certificate is stored now");
+                tracing::info!(target: "peregrine", name, "the certificate was stored");
             }
             kept.is_err()
         });
@@ -233,7 +234,8 @@ impl Work {
         }
     }
 
-    /// Takes a certificate that another instance has stored, if it is better than the one that is served.
+    /// Takes over a certificate that another instance has stored, if it is better than the served
+    /// one.
     fn take(&mut self, name: &str) -> bool {
         let Some(entry) = self.book.entry(name) else { return false };
         let Some(read) = self.shared.settings.stored.certificate(name) else { return false };
@@ -244,7 +246,7 @@ impl Work {
             });
         if is_better {
             tracing::info!(target: "peregrine", name,
-                "a certificate was taken that another instance has stored");
+                "a certificate stored by another instance was loaded");
             self.serve(name, &read);
             self.book.has(name, read.present, now, throw());
             self.tell();
@@ -253,7 +255,7 @@ impl Work {
         is_better
     }
 
-    /// Gets a certificate, unless another instance does or has done so.
+    /// Obtains a certificate, unless another instance does or has done so.
     async fn order(&mut self, name: &str) {
         let shared = Arc::clone(&self.shared);
         let _lock = match shared.settings.stored.try_lock() {
@@ -265,8 +267,8 @@ impl Work {
                 if self.take(name) {
                     self.locked_since = None;
                 } else if self.is_locked_out() {
-                    let cause = "another instance has the lock of the storage, and nothing comes of \
-                        it; end the process that has it";
+                    let cause = "another instance holds the lock of the storage without any \
+                        result; stop the process that holds it";
                     self.fail(name, Failure::new(FailureReason::Locked, cause));
                 } else {
                     let pause = LOCK_PAUSE.min(shared.settings.pauses.0).mul_f64(1.0 + throw());
@@ -276,19 +278,19 @@ impl Work {
                 return;
             }
             Err(error) => {
-                let text = format!("the lock of the storage cannot be had: {error}");
+                let text = format!("the storage cannot be locked: {error}");
                 return self.fail(name, Failure::new(FailureReason::Storage, text));
             }
         };
         if self.take(name) {
             return;
         }
-        // What was said before is about what was asked before.
+        // Drop earlier results: they concern earlier requests.
         let _ = shared.settings.client.patience();
         let until = Instant::now() + ORDER_REST_MAX;
         let obtained = timeout(ORDER_MAX, async {
             match self.obtain(name, until).await {
-                // The account was there before, and the directory was set up anew: with another one it may do.
+                // The directory was reset and does not know the account: retry with a new one.
                 Err(failure) if failure.is_unknown_account => {
                     let account = self.account.take();
                     self.forget_account();
@@ -302,13 +304,13 @@ impl Work {
             Ok(Ok(read)) => self.finish(name, read),
             Ok(Err(failure)) => self.fail(name, failure),
             Err(_) => {
-                let text = format!("it took longer than {} s", ORDER_MAX.as_secs());
+                let text = format!("the order took longer than {} s", ORDER_MAX.as_secs());
                 self.fail(name, Failure::new(FailureReason::Timeout, text));
             }
         }
     }
 
-    /// Has another instance had the lock for too long? That is asked each time that it has it.
+    /// Whether another instance has held the lock for too long. Called each time the lock is taken.
     fn is_locked_out(&mut self) -> bool {
         let is_long = self.locked_since.is_some_and(|since| since.elapsed() >= LOCKED_MAX);
         if is_long || self.locked_since.is_none() {
@@ -319,7 +321,8 @@ impl Work {
 
     async fn obtain(&mut self, name: &str, until: Instant) -> Result<Read, Failure> {
         let shared = Arc::clone(&self.shared);
-        // One that was found to ask for a window was not brought in line with the settings.
+        // An account that was only loaded to ask for a window has not been compared with the
+        // settings.
         if !self.may_order {
             self.account = account(&shared.settings, true).await?;
             self.may_order = true;
@@ -338,19 +341,19 @@ impl Work {
         ordering.run(account).await
     }
 
-    /// A certificate was issued. It is served whether or not it can be stored.
+    /// Serves a certificate that was issued, whether or not it can be stored.
     fn finish(&mut self, name: &str, read: Read) {
         self.serve(name, &read);
         let stored = &self.shared.settings.stored;
         match stored.keep_certificate(name, &read.pem) {
             Ok(()) => {
                 self.unsaved.remove(name);
-                // What is left over is found to be done.
+                // If this fails, the leftover order is later found to be complete.
                 let _ = stored.forget_begun(name);
             }
             Err(error) => {
                 tracing::error!(target: "peregrine", name, %error,
-                    "a new certificate is served, but cannot be stored; that is tried again");
+                    "a new certificate is served, but cannot be stored; storing it is retried");
                 self.unsaved.insert(name.to_owned(), read.pem);
             }
         }
@@ -361,16 +364,16 @@ impl Work {
         self.book.issued(name, read.present, SystemTime::now(), throw(), pauses);
         if self.book.entry(name).is_some_and(|entry| entry.hasty > 0) {
             tracing::warn!(target: "peregrine", name,
-                "a certificate was due as soon as it was issued; the next one waits; is the clock right?");
+                "a certificate was due for renewal as soon as it was issued; the next order is delayed; check the clock");
         }
-        // Whoever sees the count sees what came of it.
+        // Publish the status before the counter, so that a reader of the counter sees the result.
         self.tell();
         lock(&self.shared.status).issued += 1;
     }
 
-    /// An order failed. The certificate that is there stays.
+    /// Records a failed order. The present certificate stays.
     fn fail(&mut self, name: &str, Failure { reason, text: error, until, .. }: Failure) {
-        // It may be the account, or the directory may have moved.
+        // The cause may be the account, or the directory may have moved.
         self.forget_account();
         let now = SystemTime::now();
         let (first, max) = self.shared.settings.pauses;
@@ -391,8 +394,8 @@ impl Work {
             }
             None => {
                 tracing::error!(target: "peregrine", name, error, %reason, failures, retry = ?pause,
-                "a certificate could not be got; clients that ask for the name are refused, or get \
-                 another one")
+                "a certificate could not be obtained; clients that request the name are rejected or get \
+                 another certificate")
             }
         }
         self.book.failed(name, error, now, pause);
@@ -402,13 +405,13 @@ impl Work {
         *status.failed_by.entry(reason).or_default() += 1;
     }
 
-    /// Whether the directory has refused something for now, and until when it wants to be left alone. Where that is
-    /// about all that it is asked, nothing is.
+    /// Whether the directory has rejected a request for now, and until when. If it rejects all
+    /// requests, none are made until then.
     fn patience(&mut self, now: SystemTime) -> Option<Option<SystemTime>> {
         let patience = self.shared.settings.client.patience()?;
         if let Some(until) = patience.until.filter(|until| patience.is_for_all && *until > now) {
             tracing::info!(target: "peregrine", seconds = when::patience(until, now).as_secs(),
-                "the authority wants to be asked nothing for a while");
+                "the authority requests a pause of all requests");
             self.book.keep_quiet(until);
         }
         Some(patience.until)
@@ -418,7 +421,7 @@ impl Work {
         (self.account, self.may_order) = (None, false);
     }
 
-    /// Asks when the certificate should be renewed.
+    /// Asks the authority when to renew the certificate.
     async fn ask(&mut self, name: &str) {
         let present = self.book.entry(name).and_then(|entry| entry.present.clone());
         let answer = match present.as_ref().and_then(identifier) {
@@ -433,7 +436,7 @@ impl Work {
             Ok(None) => self.book.never_told(name),
             Err(error) => {
                 tracing::debug!(target: "peregrine", name, error,
-                    "the authority does not say when to renew the certificate");
+                    "the authority did not say when to renew the certificate");
                 self.forget_account();
                 let until = self.patience(now).flatten();
                 let patience = until.map_or(Duration::ZERO, |until| when::patience(until, now));
@@ -442,7 +445,8 @@ impl Work {
         }
     }
 
-    /// The window in which the authority suggests to renew, and when to ask again; `None` if it knows of none.
+    /// The renewal window suggested by the authority, and when to ask again; `None` if it does not
+    /// support windows.
     async fn window(
         &mut self,
         identifier: CertificateIdentifier<'static>,
@@ -459,8 +463,10 @@ impl Work {
                     let seconds = u64::try_from(seconds).ok()?;
                     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
                 };
-                let start = time(window.start.unix_timestamp()).ok_or("its window is no time")?;
-                let end = time(window.end.unix_timestamp()).ok_or("its window is no time")?;
+                let start =
+                    time(window.start.unix_timestamp()).ok_or("the window is not a valid time")?;
+                let end =
+                    time(window.end.unix_timestamp()).ok_or("the window is not a valid time")?;
                 Ok(Some((start, end, again)))
             }
             Err(Error::Unsupported(_)) => Ok(None),
@@ -468,7 +474,7 @@ impl Work {
         }
     }
 
-    /// Tells handles how things stand.
+    /// Publishes the status to handles.
     fn tell(&self) {
         let names = self.book.entries().iter().map(|entry| NameStatus {
             name: entry.name.clone(),

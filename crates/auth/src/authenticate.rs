@@ -1,4 +1,4 @@
-//! The middleware.
+//! The middleware that authenticates requests.
 
 use crate::challenge::{BearerError, REALM, Scheme, challenge, is_plain, unauthorized};
 use crate::credentials::{
@@ -13,10 +13,12 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Asks a function of the application's who it is that sends credentials, for the routes inside, and answers 401 to whoever is nobody.
+/// Authenticates requests to the routes inside with a function of the application, and answers 401
+/// if the function does not accept the credentials.
 ///
-/// The function is given what the request brings ([`BasicAuth`], [`BearerToken`] or [`ApiKey`]), and gives a user back, of any type that can be
-/// cloned and sent, or `None`, or a problem of its own. Handlers take what it gave as [`User<T>`](crate::User).
+/// The function takes the request's credentials ([`BasicAuth`], [`BearerToken`] or [`ApiKey`]). It
+/// returns a user, of any type that is `Clone + Send + Sync`, or `None`, or its own problem.
+/// Handlers take the user as [`User<T>`](crate::User).
 ///
 /// ```
 /// use peregrine::App;
@@ -26,27 +28,33 @@ use std::marker::PhantomData;
 /// struct Robot(&'static str);
 ///
 /// let secret = Secret::new("c2VjcmV0");
-/// let robots = Authenticate::bearer(async move |BearerToken(token)| secret.is(&token).then_some(Robot("crawler")));
+/// let robots = Authenticate::bearer(async move |BearerToken(token)| {
+///     secret.is(&token).then_some(Robot("crawler"))
+/// });
 /// let app = App::new()
 ///     .get("/", || "everybody")
-///     .scope("/robots", |scope| scope.with(robots).get("/me", |User(robot): User<Robot>| robot.0));
+///     .scope("/robots", |scope| {
+///         scope.with(robots).get("/me", |User(robot): User<Robot>| robot.0)
+///     });
 ///
 /// let client = app.test();
+/// let send = |value: &str| client.get("/robots/me").header("authorization", value).send_now();
 /// assert_eq!(client.get("/").send_now().text(), "everybody");
-/// assert_eq!(client.get("/robots/me").header("authorization", "Bearer c2VjcmV0").send_now().text(), "crawler");
-/// let refused = client.get("/robots/me").header("authorization", "Bearer other").send_now();
+/// assert_eq!(send("Bearer c2VjcmV0").text(), "crawler");
+/// let refused = send("Bearer other");
 /// assert_eq!(refused.status(), 401);
 /// assert!(refused.header("www-authenticate").unwrap().contains(r#"error="invalid_token""#));
 /// ```
 ///
-/// | what the request has | answer |
+/// | the request has | response |
 /// |---|---|
-/// | no such credentials | a problem of status 401, with `WWW-Authenticate`; with [`optional`](Self::optional) the routes inside run |
-/// | credentials that cannot be read, or two of them | a problem of status 400 |
-/// | credentials for which the function gives `None` | a problem of status 401, with `WWW-Authenticate` |
+/// | no such credentials | 401 with `WWW-Authenticate`, unless [`optional`](Self::optional) |
+/// | malformed credentials, or two of them | 400 |
+/// | credentials for which the function returns `None` | 401 with `WWW-Authenticate` |
 ///
-/// Responses of the routes inside have `Cache-Control: private` if they say nothing themselves, so that nothing between keeps them for others.
-/// How often somebody may guess, a rate limit says.
+/// Responses of the routes inside get `Cache-Control: private` unless they set the field
+/// themselves, so that shared caches do not store them. To limit how often a client can guess, add
+/// a rate limit.
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
 pub struct Authenticate<C, F> {
     verify: F,
@@ -56,19 +64,20 @@ pub struct Authenticate<C, F> {
     credentials: PhantomData<fn() -> C>,
 }
 
-/// What a function of an [`Authenticate`] may give back: `Option<U>`, or `Result<Option<U>, Problem>`.
+/// What the verify function of an [`Authenticate`] may return: `Option<U>` or
+/// `Result<Option<U>, Problem>`.
 #[diagnostic::on_unimplemented(
-    message = "a function that verifies credentials gives back `Option<U>` or `Result<Option<U>, Problem>`",
+    message = "a function that verifies credentials returns `Option<U>` or `Result<Option<U>, Problem>`",
     label = "not `{Self}`"
 )]
 pub trait Verdict {
-    /// Who it is.
+    /// The user type.
     type User: Clone + Send + Sync + 'static;
 
-    /// `Ok(None)`: nobody.
+    /// `Ok(None)` if the credentials are not accepted.
     ///
     /// # Errors
-    /// It cannot be said, or there is more to say.
+    /// The verify function returned its own problem.
     fn into_user(self) -> Result<Option<Self::User>, Problem>;
 }
 
@@ -89,9 +98,11 @@ impl<U: Clone + Send + Sync + 'static> Verdict for Result<Option<U>, Problem> {
 }
 
 impl<F> Authenticate<BasicAuth, F> {
-    /// By name and password, which browsers ask their users for. Only over TLS: each request has the password in it.
+    /// Authenticates by user name and password; browsers prompt for them. Use it over TLS only:
+    /// each request contains the password.
     ///
-    /// Passwords cost time on purpose, which a function does not spend on the worker's thread: see the guide.
+    /// Password hashes are slow on purpose; compute them outside the worker's thread, as the guide
+    /// shows.
     pub fn basic<V: Verdict>(verify: F) -> Self
     where
         F: AsyncFn(BasicAuth) -> V,
@@ -101,7 +112,7 @@ impl<F> Authenticate<BasicAuth, F> {
 }
 
 impl<F> Authenticate<BearerToken, F> {
-    /// By a Bearer token in the field `Authorization`.
+    /// Authenticates by a Bearer token in `Authorization`.
     pub fn bearer<V: Verdict>(verify: F) -> Self
     where
         F: AsyncFn(BearerToken) -> V,
@@ -109,17 +120,20 @@ impl<F> Authenticate<BearerToken, F> {
         Self::new(verify, Place::BEARER)
     }
 
-    /// Tokens stand behind another word than `Bearer`, which some clients send: `Authorization: Token abc`. Only this word counts then;
-    /// for clients of both kinds have two of these around the same routes, each [`optional`](Self::optional).
+    /// Sets the scheme name before the token, for clients that send one other than `Bearer`, such
+    /// as `Authorization: Token abc`. Only this name is accepted then; to accept several, nest one
+    /// [`optional`](Self::optional) `Authenticate` for each around the same routes.
     ///
     /// ```
     /// use peregrine::App;
     /// use peregrine::auth::{Authenticate, BearerToken};
     ///
-    /// let tokens = Authenticate::bearer(async |BearerToken(token)| (token == "abc").then_some(7)).scheme("Token");
-    /// let client = App::new().with(tokens).get("/", || "let in").test();
-    /// assert_eq!(client.get("/").header("authorization", "Token abc").send_now().text(), "let in");
-    /// let refused = client.get("/").header("authorization", "Bearer abc").send_now();
+    /// let verify = async |BearerToken(token)| (token == "abc").then_some(7);
+    /// let tokens = Authenticate::bearer(verify).scheme("Token");
+    /// let client = App::new().with(tokens).get("/", || "welcome").test();
+    /// let send = |value: &str| client.get("/").header("authorization", value).send_now();
+    /// assert_eq!(send("Token abc").text(), "welcome");
+    /// let refused = send("Bearer abc");
     /// assert_eq!(refused.header("www-authenticate"), Some(r#"Token realm="restricted""#));
     /// ```
     pub fn scheme(self, word: impl Into<Cow<'static, str>>) -> Self {
@@ -128,7 +142,7 @@ impl<F> Authenticate<BearerToken, F> {
 }
 
 impl<F> Authenticate<ApiKey, F> {
-    /// By an API key, in a field or in the query.
+    /// Authenticates by an API key in a header field or in the query.
     pub fn api_key<V: Verdict>(place: ApiKeyPlace, verify: F) -> Self
     where
         F: AsyncFn(ApiKey) -> V,
@@ -143,19 +157,21 @@ impl<C, F> Authenticate<C, F> {
         Self { verify, realm, place, is_optional: false, credentials: PhantomData }
     }
 
-    /// What is protected, as browsers show it to their users, in ASCII. The default is `restricted`.
+    /// Sets the realm, in ASCII, which browsers may show to their users. The default is
+    /// `restricted`.
     pub fn realm(self, realm: impl Into<String>) -> Self {
         Self { realm: realm.into(), ..self }
     }
 
-    /// Lets requests pass that have no such credentials. Those with wrong ones are refused. So several kinds stand around the same routes: an extractor
-    /// [`User`] that finds nobody answers 401, and says all ways to be somebody.
+    /// Also runs the routes inside for requests without such credentials; wrong ones are still
+    /// rejected. This way, several schemes can protect the same routes: if none of them finds
+    /// credentials, the extractor [`User`] answers 401 with the challenges of all.
     pub fn optional(self) -> Self {
         Self { is_optional: true, ..self }
     }
 }
 
-/// The credentials of a request; `Ok(None)`: it has none, and needs none.
+/// The request's credentials; `Ok(None)` if it has none and they are optional.
 fn read<C: Credentials, F>(
     this: &Authenticate<C, F>,
     request: &mut Request,
@@ -173,19 +189,19 @@ fn read<C: Credentials, F>(
     Ok(None)
 }
 
-/// The answer to credentials that are nobody's.
+/// The response to credentials that the verify function did not accept.
 fn invalid(scheme: Scheme, place: &Place, realm: &str, request: &Request) -> Problem {
     let detail = match scheme {
         Scheme::Basic => "The name or the password is wrong.",
-        Scheme::Bearer => "The token is not valid, or not any more.",
-        Scheme::ApiKey => "The API key is not valid, or not any more.",
+        Scheme::Bearer => "The token is invalid or has expired.",
+        Scheme::ApiKey => "The API key is invalid or has expired.",
     };
-    let why = BearerError::Invalid("the token is not valid, or not any more");
+    let why = BearerError::Invalid("the token is invalid or has expired");
     let own = challenge(scheme, place.word(), realm, why);
     with_passed(request, unauthorized("invalid-credentials", detail, [own]))
 }
 
-/// The problem, with what those further out would take as well.
+/// Adds the challenges of the enclosing optional `Authenticate` layers.
 fn with_passed(request: &Request, mut problem: Problem) -> Problem {
     if let Some(Passed(others)) = request.parts.extensions().get::<Passed>() {
         let others = others.iter().map(|value| (WWW_AUTHENTICATE, value.clone()));
@@ -220,29 +236,29 @@ where
     }
 
     fn require(&self, requirements: &mut Requirements) {
-        requirements.refusal(400, "The credentials cannot be read, or there are two of them.");
+        requirements.refusal(400, "The credentials are malformed, or there are two of them.");
         requirements.refusal(
             401,
-            "There are no credentials that let in; `WWW-Authenticate` says which would.",
+            "The credentials are missing or invalid; `WWW-Authenticate` lists the accepted schemes.",
         );
         if !is_plain(&self.realm) {
             let realm = &self.realm;
             requirements.fault(format!(
-                "Authenticate: the realm {realm:?} is to be of visible ASCII and spaces, which is all that the field can hold"
+                "Authenticate: the realm {realm:?} may contain only visible ASCII and spaces"
             ));
         }
         match &self.place {
             Place::Header(name) if HeaderName::from_bytes(name.as_bytes()).is_err() => {
-                requirements.fault(format!("Authenticate: {name:?} is no name of a header field"));
+                requirements.fault(format!("Authenticate: {name:?} is not a header field name"));
             }
             Place::Behind(word) if HeaderName::from_bytes(word.as_bytes()).is_err() => {
                 requirements.fault(format!(
-                    "Authenticate: {word:?} is no name of a scheme: use letters, digits and hyphens"
+                    "Authenticate: {word:?} is not a scheme name: use letters, digits and hyphens"
                 ));
             }
             Place::Query(name) if name.is_empty() || !name.bytes().all(is_name) => {
                 requirements.fault(format!(
-                    "Authenticate: {name:?} is no name for a query: use letters, digits, hyphens and underscores"
+                    "Authenticate: {name:?} is not a query parameter name: use letters, digits, hyphens and underscores"
                 ));
             }
             _ => {}

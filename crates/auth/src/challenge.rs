@@ -1,14 +1,14 @@
-//! What a client is told that has to say who it is.
+//! `WWW-Authenticate` challenges and the problems that carry them.
 
 use http::header::WWW_AUTHENTICATE;
 use http::{HeaderValue, StatusCode};
 use peregrine_web::Problem;
 use std::borrow::Cow;
 
-/// What is protected, where nobody gives it a name.
+/// The default realm.
 pub(crate) const REALM: &str = "restricted";
 
-/// How a client may say who it is.
+/// The authentication schemes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
     Basic,
@@ -16,17 +16,17 @@ pub(crate) enum Scheme {
     ApiKey,
 }
 
-/// Why a Bearer token was not enough. RFC 6750 §3.1: the codes of `error`.
+/// Why a Bearer token was not accepted: the `error` codes of RFC 6750, section 3.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BearerError<'r> {
-    /// None was sent: RFC 6750 §3.1 wants no code then.
+    /// No token was sent. RFC 6750, section 3.1, asks for no code in this case.
     None,
     Malformed,
     Invalid(&'r str),
     Scope(&'r str),
 }
 
-/// The value of `WWW-Authenticate`. A token stands behind `word`.
+/// The value of `WWW-Authenticate`. `word` is the scheme name that clients send before a token.
 pub(crate) fn challenge(
     scheme: Scheme,
     word: &str,
@@ -35,9 +35,10 @@ pub(crate) fn challenge(
 ) -> HeaderValue {
     let realm = quoted(realm);
     let text = match scheme {
-        // RFC 7617 §2.1: the only charset there is to be said.
+        // RFC 7617 §2.1: UTF-8 is the only allowed value of `charset`.
         Scheme::Basic => format!("Basic realm={realm}, charset=\"UTF-8\""),
-        // RFC 9110 §11.6.1: a 401 has a challenge. There is no scheme of this name at IANA, but none other either.
+        // RFC 9110 §11.6.1: a 401 has a challenge. IANA has no scheme for API keys, so this one is
+        // not registered.
         Scheme::ApiKey => format!("ApiKey realm={realm}"),
         Scheme::Bearer => {
             let realm = format!("{word} realm={realm}");
@@ -58,7 +59,8 @@ pub(crate) fn challenge(
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("Bearer"))
 }
 
-/// A quoted string. RFC 9110 §5.6.4: a backslash stands before quotes and backslashes; what fields cannot hold is left out.
+/// A quoted string (RFC 9110, section 5.6.4): quotes and backslashes are escaped with a backslash,
+/// and characters that a field cannot hold are dropped.
 fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -72,12 +74,12 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// Can a realm be told as it is?
+/// Whether a realm can be sent unchanged.
 pub(crate) fn is_plain(realm: &str) -> bool {
     realm.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
-/// The answer to a request without credentials, or with wrong ones.
+/// The response to a request without valid credentials.
 pub(crate) fn unauthorized(
     kind: &'static str,
     detail: impl Into<Cow<'static, str>>,
@@ -88,8 +90,8 @@ pub(crate) fn unauthorized(
     challenges.into_iter().fold(problem, add)
 }
 
-/// The answer to a request whose Bearer token is good, but not for this: status 403, with the scopes that it would need, separated by
-/// spaces (RFC 6750, section 3.1).
+/// The response to a request whose Bearer token is valid but lacks a scope: status 403, with the
+/// required scopes, separated by spaces (RFC 6750, section 3.1).
 ///
 /// ```
 /// let problem = peregrine::auth::insufficient_scope("birds:write");
@@ -98,7 +100,7 @@ pub(crate) fn unauthorized(
 #[must_use]
 pub fn insufficient_scope(scope: &str) -> Problem {
     let value = challenge(Scheme::Bearer, "Bearer", REALM, BearerError::Scope(scope));
-    let detail = "The token does not allow this; WWW-Authenticate says which scope does.";
+    let detail = "The token lacks the required scope; WWW-Authenticate names it.";
     Problem::new(StatusCode::FORBIDDEN, "insufficient-scope", detail)
         .with_header(WWW_AUTHENTICATE, value)
 }

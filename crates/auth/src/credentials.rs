@@ -1,4 +1,4 @@
-//! Credentials, as requests bring them: RFC 9110 §11, RFC 7617, RFC 6750.
+//! Parses the credentials of requests: RFC 9110 §11, RFC 7617, RFC 6750.
 
 use crate::challenge::{BearerError, REALM, Scheme, challenge, unauthorized};
 use base64::Engine as _;
@@ -11,43 +11,46 @@ use peregrine_web::{Head, Parts, Problem};
 use std::borrow::Cow;
 use std::fmt;
 
-/// A name and a password (RFC 7617), which nobody has checked yet. The password is not shown by `Debug`.
+/// A user name and password (RFC 7617), not yet verified. `Debug` does not print the password.
 ///
-/// Without such credentials the problem has status 401 and asks for them, and `Option<BasicAuth>` is `None`; what cannot be read is a problem of
-/// status 400.
+/// A request without them gets a problem of status 401 with a challenge, and `Option<BasicAuth>` is
+/// `None`; malformed credentials get a problem of status 400.
 ///
 /// ```
 /// use peregrine::App;
 /// use peregrine::auth::BasicAuth;
 ///
 /// let client = App::new().get("/", |credentials: BasicAuth| credentials.user).test();
-/// let response = client.get("/").header("authorization", "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==").send_now();
-/// assert_eq!(response.text(), "Aladdin");
+/// let request = client.get("/").header("authorization", "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
+/// assert_eq!(request.send_now().text(), "Aladdin");
 /// let refused = client.get("/").send_now();
-/// assert_eq!(refused.header("www-authenticate"), Some(r#"Basic realm="restricted", charset="UTF-8""#));
+/// let challenge = r#"Basic realm="restricted", charset="UTF-8""#;
+/// assert_eq!(refused.header("www-authenticate"), Some(challenge));
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct BasicAuth {
-    /// Who it claims to be. It may be empty.
+    /// The claimed user name. May be empty.
     pub user: String,
-    /// What is to prove it. It may be empty.
+    /// The password. May be empty.
     pub password: String,
 }
 
-/// A Bearer token (RFC 6750), of the field `Authorization`, which nobody has checked yet. It is not shown by `Debug`.
+/// A Bearer token (RFC 6750) from `Authorization`, not yet verified. `Debug` does not print it.
 ///
-/// Without one the problem has status 401 and asks for it, and `Option<BearerToken>` is `None`; what cannot be read is a problem of status 400.
+/// A request without one gets a problem of status 401 with a challenge, and `Option<BearerToken>`
+/// is `None`; a malformed one gets a problem of status 400.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BearerToken(pub String);
 
-/// An API key of the field `X-Api-Key`, which nobody has checked yet. It is not shown by `Debug`. For other places there is
-/// [`Authenticate::api_key`](crate::Authenticate::api_key).
+/// An API key from the `X-Api-Key` field, not yet verified. `Debug` does not print it. For keys
+/// elsewhere, use [`Authenticate::api_key`](crate::Authenticate::api_key).
 ///
-/// Without one the problem has status 401, and `Option<ApiKey>` is `None`; several, or one that is no visible ASCII, is a problem of status 400.
+/// A request without one gets a problem of status 401, and `Option<ApiKey>` is `None`. Several
+/// keys, or one that is not visible ASCII, get a problem of status 400.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiKey(pub String);
 
-/// Where an API key is.
+/// Where requests carry an API key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKeyPlace(pub(crate) Place);
 
@@ -55,7 +58,7 @@ pub struct ApiKeyPlace(pub(crate) Place);
 pub(crate) enum Place {
     Header(Cow<'static, str>),
     Query(Cow<'static, str>),
-    /// In `Authorization`, behind this word.
+    /// In `Authorization`, after this scheme name.
     Behind(Cow<'static, str>),
 }
 
@@ -63,10 +66,10 @@ impl Place {
     pub(crate) const BASIC: Self = Self::Behind(Cow::Borrowed("Basic"));
     pub(crate) const BEARER: Self = Self::Behind(Cow::Borrowed("Bearer"));
 
-    /// Says that the answer is about a client that was found here.
+    /// Marks the response as specific to the client identified by these credentials.
     pub(crate) fn note(&self, parts: &mut Parts) {
         match self {
-            // The query is a part of what is asked for.
+            // Caches tell clients apart by their query, as they do by `Authorization`.
             Self::Behind(_) | Self::Query(_) => Personal::note_credentials(parts),
             Self::Header(name) if name.eq_ignore_ascii_case("x-api-key") => {
                 Personal::note_credentials(parts);
@@ -75,8 +78,8 @@ impl Place {
         }
     }
 
-    /// Says that a key was looked for here, also where there is none. `Authorization` is marked by
-    /// reading it.
+    /// Records that a key was looked for here, even if there is none. Reading `Authorization`
+    /// leaves its own mark.
     fn note_lookup(&self, parts: &Parts) {
         match self {
             Self::Header(name) if name.eq_ignore_ascii_case("x-api-key") => {
@@ -87,7 +90,7 @@ impl Place {
         }
     }
 
-    /// The word that stands before a token.
+    /// The scheme name before a token.
     pub(crate) fn word(&self) -> &str {
         match self {
             Self::Behind(word) => word,
@@ -97,24 +100,25 @@ impl Place {
 }
 
 impl ApiKeyPlace {
-    /// In a header field of this name, in any case. Best.
+    /// In a header field of this name, in any case. Prefer this one.
     pub fn header(name: impl Into<Cow<'static, str>>) -> Self {
         Self(Place::Header(name.into()))
     }
 
-    /// In the query, under this name. Keys in URLs come into logs, histories and `Referer`; take it only for clients that can nothing else.
+    /// In the query parameter of this name. URLs end up in logs, histories and `Referer`, so use it
+    /// only for clients that cannot send header fields.
     pub fn query(name: impl Into<Cow<'static, str>>) -> Self {
         Self(Place::Query(name.into()))
     }
 }
 
-/// What a function of an [`Authenticate`](crate::Authenticate) may be given.
+/// The credentials that an [`Authenticate`](crate::Authenticate) passes to its verify function.
 pub(crate) trait Credentials: Sized {
     const SCHEME: Scheme;
 
-    /// `None`: the request has none of this kind.
+    /// Reads the credentials; `None` if the request has none of this kind.
     ///
-    /// The error says what is wrong with those that it has.
+    /// The error says how those present are malformed.
     fn read(parts: &Parts, place: &Place) -> Result<Option<Self>, &'static str>;
 }
 
@@ -122,11 +126,12 @@ pub(crate) trait Credentials: Sized {
 fn of_scheme<'h>(head: &'h Head, scheme: &str) -> Result<Option<&'h [u8]>, &'static str> {
     let mut fields = head.fields_named("authorization");
     let Some(value) = fields.next() else { return Ok(None) };
-    // RFC 9110 §11.6.2: one field, one value. Of two, another program may believe the other.
+    // RFC 9110 §11.6.2: one field, one value. Given two, another program could accept the other
+    // one.
     if fields.next().is_some() {
         return Err("there are several Authorization fields");
     }
-    // RFC 9110 §11.1: the scheme is a token in any case, and a space stands behind it.
+    // RFC 9110 §11.1: the scheme is a case-insensitive token, followed by a space.
     let end = value.iter().position(|byte| *byte == b' ').unwrap_or(value.len());
     let (said, rest) = value.split_at(end);
     if !said.eq_ignore_ascii_case(scheme.as_bytes()) {
@@ -140,19 +145,19 @@ impl Credentials for BasicAuth {
 
     fn read(parts: &Parts, _: &Place) -> Result<Option<Self>, &'static str> {
         let Some(sent) = of_scheme(&parts.head, "basic")? else { return Ok(None) };
-        let bytes = STANDARD.decode(sent).map_err(|_| "what stands behind Basic is no base64")?;
-        let text = String::from_utf8(bytes).map_err(|_| "the Basic credentials are no UTF-8")?;
-        // RFC 7617 §2: the first colon ends the name; control characters are in neither.
+        let bytes = STANDARD.decode(sent).map_err(|_| "the Basic credentials are not base64")?;
+        let text = String::from_utf8(bytes).map_err(|_| "the Basic credentials are not UTF-8")?;
+        // RFC 7617 §2: the first colon ends the user name; neither part has control characters.
         if text.chars().any(char::is_control) {
-            return Err("the Basic credentials have a control character in them");
+            return Err("the Basic credentials contain a control character");
         }
         let (user, password) =
-            text.split_once(':').ok_or("the Basic credentials have no colon in them")?;
+            text.split_once(':').ok_or("the Basic credentials contain no colon")?;
         Ok(Some(Self { user: user.to_owned(), password: password.to_owned() }))
     }
 }
 
-/// The bytes of a token68, but for the padding at its end.
+/// The bytes of a token68, except the padding at its end.
 const IN_TOKEN: [bool; 256] = {
     let (mut table, mut byte) = ([false; 256], 0_u8);
     while byte < 128 {
@@ -168,10 +173,10 @@ impl Credentials for BearerToken {
 
     fn read(parts: &Parts, place: &Place) -> Result<Option<Self>, &'static str> {
         let Some(sent) = of_scheme(&parts.head, place.word())? else { return Ok(None) };
-        // RFC 6750 §2.1: b64token, which is RFC 9110's token68.
+        // RFC 6750 §2.1: b64token, which is token68 in RFC 9110.
         let end = sent.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
         if end == 0 || !sent[..end].iter().all(|byte| IN_TOKEN[usize::from(*byte)]) {
-            return Err("what stands behind the scheme is no token");
+            return Err("the text after the scheme is not a token");
         }
         Ok(std::str::from_utf8(sent).ok().map(|token| Self(token.to_owned())))
     }
@@ -201,11 +206,11 @@ impl Credentials for ApiKey {
         }
         let is_one = !key.is_empty() && key.iter().all(u8::is_ascii_graphic);
         let key = String::from_utf8(key.into_owned()).ok().filter(|_| is_one);
-        key.map(|key| Some(Self(key))).ok_or("the API key is empty, or not of visible ASCII")
+        key.map(|key| Some(Self(key))).ok_or("the API key is empty or not visible ASCII")
     }
 }
 
-/// A value of a query, as forms write it.
+/// Decodes a query value in form encoding.
 fn unescaped(value: &str) -> Cow<'_, [u8]> {
     let hex = |byte: Option<&u8>| char::from(*byte?).to_digit(16);
     let bytes = value.as_bytes();
@@ -228,7 +233,7 @@ fn unescaped(value: &str) -> Cow<'_, [u8]> {
     plain.into()
 }
 
-/// The answer to credentials that cannot be read.
+/// The response to malformed credentials.
 pub(crate) fn malformed(scheme: Scheme, place: &Place, realm: &str, why: &str) -> Problem {
     let detail = format!("The credentials cannot be read: {why}.");
     let problem = Problem::new(StatusCode::BAD_REQUEST, "malformed-credentials", detail);
@@ -241,39 +246,41 @@ pub(crate) fn malformed(scheme: Scheme, place: &Place, realm: &str, why: &str) -
     }
 }
 
-/// The answer to a request without credentials.
+/// The response to a request without credentials.
 pub(crate) fn missing(scheme: Scheme, place: &Place, realm: &str) -> Problem {
     let word = place.word();
     let detail = match scheme {
-        Scheme::Basic => "This needs a name and a password, in the field Authorization.".to_owned(),
+        Scheme::Basic => "A user name and password are required in Authorization.".to_owned(),
         Scheme::Bearer => {
-            format!("This needs a token, in the field Authorization behind the word {word}.")
+            format!("A token is required in Authorization, after the scheme {word}.")
         }
-        Scheme::ApiKey => "This needs an API key.".to_owned(),
+        Scheme::ApiKey => "An API key is required.".to_owned(),
     };
     unauthorized("missing-credentials", detail, [challenge(scheme, word, realm, BearerError::None)])
 }
 
 impl BearerToken {
-    /// A token of the field `Authorization` behind another word than `Bearer`, such as `Token`; `None` without one. For middleware and
-    /// extractors of yours; there is [`Authenticate::scheme`](crate::Authenticate::scheme) too.
+    /// A token from `Authorization` with a scheme other than `Bearer`, such as `Token`; `None` if
+    /// there is none. For custom middleware and extractors; see also
+    /// [`Authenticate::scheme`](crate::Authenticate::scheme).
     ///
     /// # Errors
-    /// What cannot be read is a problem of status 400.
+    /// A malformed token is a problem of status 400.
     ///
     /// ```
     /// use peregrine::auth::BearerToken;
     /// use peregrine::prelude::*;
     ///
-    /// async fn whose(mut request: Request) -> Result<String, Problem> {
+    /// async fn token(mut request: Request) -> Result<String, Problem> {
     ///     let token = BearerToken::behind("Token", &mut request.parts)?;
-    ///     Ok(token.map_or("nobody's".to_owned(), |BearerToken(token)| token))
+    ///     Ok(token.map_or("none".to_owned(), |BearerToken(token)| token))
     /// }
     ///
-    /// let client = App::new().get("/", whose).test();
-    /// assert_eq!(client.get("/").header("authorization", "Token abc").send_now().text(), "abc");
-    /// assert_eq!(client.get("/").header("authorization", "Bearer abc").send_now().text(), "nobody's");
-    /// assert_eq!(client.get("/").header("authorization", "Token a b").send_now().status(), 400);
+    /// let client = App::new().get("/", token).test();
+    /// let send = |value: &str| client.get("/").header("authorization", value).send_now();
+    /// assert_eq!(send("Token abc").text(), "abc");
+    /// assert_eq!(send("Bearer abc").text(), "none");
+    /// assert_eq!(send("Token a b").status(), 400);
     /// ```
     pub fn behind(scheme: &'static str, parts: &mut Parts) -> Result<Option<Self>, Problem> {
         let place = Place::Behind(scheme.into());

@@ -1,12 +1,13 @@
-//! Who asks: credentials that requests bring, and what is to be thought of them.
+//! Authentication: reads the credentials of requests and verifies them.
 //!
-//! [`BasicAuth`], [`BearerToken`] and [`ApiKey`] are extractors that read credentials and judge nothing. [`Authenticate`] is the middleware that asks a
-//! function of the application's who that is, and answers whoever is nobody; handlers take the result as [`User`]. With the feature `jwt`,
-//! [`JwtVerifier`] judges tokens that others have signed, and [`Jwt`] gives handlers what they say.
+//! [`BasicAuth`], [`BearerToken`] and [`ApiKey`] are extractors that read credentials without
+//! verifying them. The [`Authenticate`] middleware passes credentials to a function of the
+//! application, which returns a user or `None`; it answers 401 for `None`, and handlers take the
+//! user as [`User`]. With the feature `jwt`, [`JwtVerifier`] verifies signed tokens, and [`Jwt`]
+//! extracts their claims.
 //!
-//! This crate does no I/O: keys of issuers come by a function of the application's. It builds on `peregrine-web` only.
-//!
-//! Start with `authenticate.rs`; `credentials.rs` is the grammar.
+//! This crate does no I/O: the application supplies the function that fetches an issuer's keys.
+//! Start reading with `authenticate.rs`; `credentials.rs` has the grammar.
 #![forbid(unsafe_code)]
 
 mod authenticate;

@@ -1,13 +1,15 @@
-//! Secrets that are compared.
+//! Secrets that are compared in constant time.
 
 use sha2::{Digest, Sha256};
 use std::fmt;
 use subtle::ConstantTimeEq;
 
-/// A secret that requests are to bring, such as an API key. It is kept as its SHA-256, and compared in constant time: neither the memory of
-/// the program nor the time of an answer tells it.
+/// A secret that requests must present, such as an API key. Only its SHA-256 is kept, and it is
+/// compared in constant time, so neither the program's memory nor its response times reveal the
+/// secret.
 ///
-/// It is for secrets that nobody can guess, such as 16 random bytes. What people choose needs a hash that costs something: see the guide on passwords.
+/// Use it for secrets that cannot be guessed, such as 16 random bytes. Passwords chosen by people
+/// need a slow hash: see the guide.
 ///
 /// ```
 /// use peregrine::auth::Secret;
@@ -21,26 +23,26 @@ use subtle::ConstantTimeEq;
 pub struct Secret([u8; 32]);
 
 impl Secret {
-    /// This secret.
+    /// Hashes this secret.
     #[must_use]
     pub fn new(secret: impl AsRef<[u8]>) -> Self {
         Self(Sha256::digest(secret.as_ref()).into())
     }
 
-    /// The secret with this SHA-256, for programs that are not to know it.
+    /// The secret with this SHA-256 digest, for programs that should not contain the secret itself.
     #[must_use]
     pub fn of_sha256(digest: [u8; 32]) -> Self {
         Self(digest)
     }
 
-    /// Is it what was sent? It takes as long whatever was sent, but for its length.
+    /// Whether `sent` is the secret. The time depends only on the length of `sent`.
     #[must_use]
     pub fn is(&self, sent: impl AsRef<[u8]>) -> bool {
         words(&self.0).ct_eq(&words(&Sha256::digest(sent.as_ref()).into())).into()
     }
 }
 
-/// The same in four numbers: a comparison in constant time costs as much for each as for a byte.
+/// The digest as four words: a constant-time comparison costs as much per word as per byte.
 fn words(digest: &[u8; 32]) -> [u64; 4] {
     let (words, _) = digest.as_chunks();
     std::array::from_fn(|index| u64::from_ne_bytes(words[index]))

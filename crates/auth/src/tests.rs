@@ -1,4 +1,4 @@
-//! Credentials through the test client.
+//! Credentials, tested through the test client.
 
 use crate::{ApiKey, ApiKeyPlace, Authenticate, BasicAuth, BearerToken, Secret, User};
 use base64::Engine as _;
@@ -36,7 +36,7 @@ fn basic_credentials_are_read_as_rfc_7617_has_them() {
     let client = extractors();
     let ask = |value: &str| client.get("/basic").header("authorization", value).send_now();
     for (value, expected) in [
-        // RFC 7617 §2 and §2.1 have these two.
+        // These two are from RFC 7617, sections 2 and 2.1.
         ("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==".to_owned(), "Aladdin|open sesame"),
         ("Basic dGVzdDoxMjPCow==".to_owned(), "test|123£"),
         (basic("a:b:c"), "a|b:c"),
@@ -119,7 +119,7 @@ fn two_fields_are_one_too_many() {
         let ask = client.get(path).header(name, value);
         assert_eq!(kind(&ask.header(name, value).send_now()).0, 400, "{path}");
     }
-    // Not even where the other one is of another scheme, or where none is needed.
+    // This holds even if the other field has another scheme, or if credentials are optional.
     for path in ["/basic", "/bearer", "/maybe"] {
         let ask = client.get(path).header("authorization", "Bearer a");
         assert_eq!(kind(&ask.header("Authorization", "Basic YTpi").send_now()).0, 400, "{path}");
@@ -266,7 +266,7 @@ fn several_kinds_stand_around_the_same_routes() {
     assert_eq!(schemes, [b"Bas".to_vec(), b"Bea".to_vec()]);
     assert_eq!(client.get("/maybe").send_now().text(), "false");
     assert_eq!(ask("/maybe", "Bearer robot").text(), "true");
-    // Wrong ones are refused in any case.
+    // Wrong credentials are rejected even if they are optional.
     assert_eq!(ask("/maybe", "Bearer other").status(), 401);
     assert_eq!(ask("/maybe", &basic("Ali:x")).status(), 401);
 }

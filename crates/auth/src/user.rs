@@ -1,4 +1,4 @@
-//! Who asks, as handlers have it.
+//! The authenticated user, as an extractor.
 
 use crate::challenge::unauthorized;
 use http::{HeaderValue, StatusCode};
@@ -7,14 +7,16 @@ use peregrine_web::panics::contained;
 use peregrine_web::{Parts, Problem};
 use std::any::type_name;
 
-/// Who asks: what the function of an [`Authenticate`](crate::Authenticate) around the handler made of the request's credentials.
+/// The authenticated user: what the verify function of the enclosing
+/// [`Authenticate`](crate::Authenticate) returned for the request's credentials.
 ///
-/// Where an optional one found no credentials, the problem has status 401, and `Option<User<T>>` is `None`. Without an `Authenticate` around
-/// the handler, the problem has status 500. Code that has a request's parts finds it in the extensions.
+/// If an optional `Authenticate` found no credentials, the extractor fails with a problem of status
+/// 401, and `Option<User<T>>` is `None`. Without any enclosing `Authenticate`, the problem has
+/// status 500. Code that holds a request's parts finds the user in their extensions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct User<T>(pub T);
 
-/// What those that found no credentials would have told the client.
+/// The challenges of the optional `Authenticate` layers that found no credentials.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Passed(pub(crate) Vec<HeaderValue>);
 
@@ -24,12 +26,12 @@ impl<T: Clone + Send + Sync + 'static> FromRequestParts for User<T> {
             return Ok(user.clone());
         }
         if let Some(Passed(challenges)) = parts.extensions().get::<Passed>() {
-            let detail = "This is for those who say who they are; WWW-Authenticate says how.";
+            let detail = "Credentials are required; WWW-Authenticate lists the accepted schemes.";
             return Err(unauthorized("missing-credentials", detail, challenges.iter().cloned()));
         }
         let name = type_name::<T>();
         contained(
-            || tracing::error!(target: "peregrine", "the handler needs a User<{name}>; add an `Authenticate` that makes one around it"),
+            || tracing::error!(target: "peregrine", "the handler needs a User<{name}>; wrap it in an `Authenticate` that creates one"),
         );
         let detail = "the server lacks something that it needs for this request; its log says what";
         Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-user", detail))

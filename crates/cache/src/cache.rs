@@ -1,4 +1,4 @@
-//! Responses that are given to more than one request.
+//! A response cache: one response may answer several requests.
 
 mod asker;
 mod entry;
@@ -35,19 +35,21 @@ use std::time::Duration;
 use store::{Lead, Turn};
 use tokio::time::Instant;
 
-/// Longer content is not kept, unless set otherwise: 1 MiB.
+/// The default size limit of a stored response.
 const ENTRY_BYTES_MAX: u64 = 1024 * 1024;
-/// So long a request waits for another one that fetches the same, unless set otherwise.
+/// The default time that a request waits for another one that fetches the same response.
 const WAIT_MAX: Duration = Duration::from_secs(10);
-/// A response that is a stream and not over by then is not kept.
+/// A streamed response that takes longer is not stored.
 const GATHER_TIME: Duration = Duration::from_secs(5);
-/// What is fetched for those that wait, or for later ones, may take so long when nobody's time limit counts.
+/// The time limit of a fetch for waiting or later requests, when no request's time limit applies.
 const FETCH_TIME: Duration = Duration::from_secs(60);
 
-/// Requests with one of these ask for something else than the whole of what is there, or for something that only the handler knows.
+/// Requests with one of these fields ask for something other than the whole response, or for
+/// something that only the handler can answer.
 const LEFT_ALONE: [&str; 5] = ["range", "if-range", "if-match", "if-unmodified-since", "upgrade"];
 
-/// Keeps responses, and gives them to later requests (RFC 9111, as a shared cache in front of the handlers).
+/// Stores responses and reuses them for later requests (RFC 9111, as a shared cache in front of the
+/// handlers).
 ///
 /// ```
 /// use peregrine::App;
@@ -66,27 +68,82 @@ const LEFT_ALONE: [&str; 5] = ["range", "if-range", "if-match", "if-unmodified-s
 /// assert_eq!(client.get("/").send_now().text(), "page 2");
 /// ```
 ///
-/// | what | how |
-/// |---|---|
-/// | what is kept | responses to GET that say for how long: `s-maxage`, `max-age`, `Expires`; others only by [`Cache::ttl`]. Of the statuses 200, 203, 204, 300, 301, 302, 307, 308, 404, 405, 410 and 414 |
-/// | what is not | `no-store`, `no-cache`, `private`, `Vary: *`, `Set-Cookie` ([`Cache::with_cookies`]), ranges, trailers, content of more than 1 MiB or a stream that takes longer than 5 s; personal responses, unless they say `public` or `s-maxage` |
-/// | which responses are personal | those to requests with `Authorization` or `X-Api-Key`; to a `Cookie` or a client certificate that was read, by an extractor (`Cookies`, `PrivateCookies`, `Session`, `ClientIdentity`, ..), by middleware, by your code through the request's head, or by a mounted tower service or an upstream server, which may read all; to clients that `Authenticate` identified; and those that your code marks by [`Personal::note`](peregrine_web::personal::Personal::note). All but those of upstream servers are sent with `Cache-Control: private` |
-/// | responses to clients without an identity | where one was looked for, they are given only to other clients without one |
-/// | for which requests | GET and HEAD of the same scheme, host, path (as the client sent it, with the prefix of a mount) and query ([`Cache::key`]), which come to the same route, with the same values of the fields that `Vary` names. Guards of routes add theirs to `Vary`; where a closure decides about a route, and does not say by [`varying_by`](peregrine_web::guard::varying_by) what it looks at, nothing is kept. Those with a body, `Range`, `If-Match` or `Upgrade` go to the handler |
-/// | conditions | `If-None-Match` and `If-Modified-Since` are answered from what is kept; the handler does not see them |
-/// | `Age` | says how old the response is |
-/// | single flight | of requests that come together one is worked on, and the others of all workers wait for it, up to 10 s. If its client leaves while others wait, it is worked on nevertheless |
-/// | stale | as `stale-while-revalidate` and `stale-if-error` allow (RFC 5861), unless there is `must-revalidate`, `proxy-revalidate` or `s-maxage`. A panic counts as an error |
-/// | a refresh beside | has the request's head, and what its extensions hold; **nothing else of middleware further out**, such as a session or a transaction. It counts as in progress for its route and its client, for 60 s at most; where there is no room for it, a later request tries again. If nothing comes of it that may be kept, the next request waits for its own; if nothing comes of that either, what is stale is sent for 5 s before it is tried again, unless only that client was refused |
-/// | validation | a stale 200 that has an `ETag` or `Last-Modified` is asked for with `If-None-Match` and `If-Modified-Since`: a handler that answers 304, or [`Etag`](crate::Etag) further in, makes it fresh again |
-/// | changes | a successful POST, PUT, PATCH, DELETE and the like forgets what is kept for its target, `Location` and `Content-Location`; [`CacheStore::invalidate`] does so by call. What is being fetched then is not kept |
-/// | what clients ask for | `no-store` and `only-if-cached` count; `no-cache` and `max-age` only if [`Cache::obey_clients`] says so, else any client could keep the handlers busy |
-/// | memory | 64 MiB for all of a [`CacheStore`]; what was not asked for the longest gives way |
+/// # Stored responses
 ///
-/// `Cache` goes outside of `Compression` (is added before it), which then compresses each response once for each coding; outside of
-/// [`Etag`](crate::Etag); and inside of whatever is different for each client, such as sessions, logs and rate limits. An answer from the cache
-/// runs no middleware that is further in: what checks who may see something goes outside. A `Cache` around another one with the same store leaves to that one what
-/// both of them see.
+/// Responses to GET with a lifetime (`s-maxage`, `max-age` or `Expires`), or without one if
+/// [`Cache::ttl`] is set, and with status 200, 203, 204, 300, 301, 302, 307, 308, 404, 405, 410 or
+/// 414.
+///
+/// Not stored are responses with `no-store`, `no-cache`, `private`, `Vary: *` or `Set-Cookie` (but
+/// see [`Cache::with_cookies`]), ranges, responses with trailers, with more than 1 MiB of content
+/// or a stream that takes longer than 5 s, and personal responses without `public` or `s-maxage`.
+///
+/// # Personal responses
+///
+/// A response is personal if the request
+///
+/// - has `Authorization` or `X-Api-Key`;
+/// - has a cookie or client certificate that was read: by an extractor (`Cookies`,
+///   `PrivateCookies`, `Session`, `ClientIdentity` and so on), by middleware, by your code through
+///   the request's head, or by a mounted tower service or upstream server, which may read
+///   everything;
+/// - is from a client that `Authenticate` identified; or
+/// - was marked by [`Personal::note`](peregrine_web::personal::Personal::note).
+///
+/// All personal responses except those of upstream servers are sent with `Cache-Control: private`.
+/// If a handler looked for an identity and found none, its response is reused only for other
+/// clients without one.
+///
+/// # Which requests match
+///
+/// A stored response answers GET and HEAD requests with the same scheme, host, path (as the client
+/// sent it, with the prefix of a mount) and query, or the same [`Cache::key`]. They must reach the
+/// same route and have the same values of the fields named by `Vary`. Route guards add their fields
+/// to `Vary`. If a closure without [`varying_by`](peregrine_web::guard::varying_by) decides about a
+/// route, nothing is stored. Requests with a body, `Range`, `If-Match` or `Upgrade` go to the
+/// handler.
+///
+/// `If-None-Match` and `If-Modified-Since` are answered from the store, and the handler does not
+/// see them. Of the client's directives, `no-store` and `only-if-cached` are honored; `no-cache`
+/// and `max-age` only with [`Cache::obey_clients`], because they would let any client keep the
+/// handlers busy. Responses from the store have an `Age`.
+///
+/// # Concurrent requests
+///
+/// Of concurrent requests for the same response, one calls the handler, and the others, on all
+/// workers, wait for it for up to 10 s. If its client disconnects while others wait, the handler
+/// continues.
+///
+/// # Stale responses
+///
+/// Stale responses are used as `stale-while-revalidate` and `stale-if-error` allow (RFC 5861),
+/// unless the response has `must-revalidate`, `proxy-revalidate` or `s-maxage`. A panic counts as
+/// an error.
+///
+/// A background refresh has the request's head and extensions, and **nothing else from outer
+/// middleware**, such as a session or a transaction. It counts as in progress for its route and
+/// client, for up to 60 s; at capacity, a later request tries again. If it produces nothing that
+/// can be stored, the next request waits for its own refresh. If that fails too, the stale response
+/// is sent for 5 s before the next attempt, unless only that client was rejected.
+///
+/// A stale 200 with an `ETag` or `Last-Modified` is revalidated with `If-None-Match` and
+/// `If-Modified-Since`. If the handler, or an inner [`Etag`](crate::Etag), answers 304, the stored
+/// response is fresh again.
+///
+/// # Invalidation and memory
+///
+/// A successful POST, PUT, PATCH, DELETE or other unsafe request removes the responses for its
+/// target, `Location` and `Content-Location`. [`CacheStore::invalidate`] does so explicitly.
+/// Responses being fetched at that moment are not stored. A [`CacheStore`] holds 64 MiB in all by
+/// default and evicts the least recently used responses.
+///
+/// # Order of middleware
+///
+/// Put `Cache` outside (add it before) `Compression`, which then compresses each response once per
+/// coding, and outside [`Etag`](crate::Etag); put it inside middleware that differs per client,
+/// such as sessions, logs and rate limits. A cache hit runs no inner middleware, so access checks
+/// belong outside. A `Cache` around another one with the same store leaves the requests that both
+/// see to the inner one.
 pub struct Cache(Rc<Settings>);
 
 struct Settings {
@@ -101,7 +158,7 @@ struct Settings {
 type Key = Box<dyn Fn(&Parts) -> Option<String>>;
 
 impl Cache {
-    /// Keeps responses in `store`.
+    /// Creates a cache that stores responses in `store`.
     #[must_use]
     pub fn new(store: CacheStore) -> Self {
         Self(Rc::new(Settings {
@@ -115,55 +172,60 @@ impl Cache {
     }
 
     fn set(mut self, set: impl FnOnce(&mut Settings)) -> Self {
-        set(Rc::get_mut(&mut self.0).expect("settings are shared by requests only"));
+        set(Rc::get_mut(&mut self.0).expect("settings are not shared before the first request"));
         self
     }
 
-    /// For how long a 200 is fresh that does not say. Without this it is not kept. Requests with `Cookie`, and those of clients that have said who
-    /// they are, are left out, since their answers may be about one client.
+    /// Sets the lifetime of 200 responses that do not specify one. By default, these are not
+    /// stored. Requests with a `Cookie` or an identified client are excluded, because their
+    /// responses may be personal.
     #[must_use]
     pub fn ttl(self, time: Duration) -> Self {
         self.set(|settings| settings.defaults.fresh = Some(time))
     }
 
-    /// For how long after that a response is sent while a newer one is fetched, if it does not say. The default is zero.
+    /// Sets how long after expiry a response may be sent while a newer one is fetched, if the
+    /// response does not say. The default is zero.
     #[must_use]
     pub fn stale_while_revalidate(self, time: Duration) -> Self {
         self.set(|settings| settings.defaults.while_revalidate = time)
     }
 
-    /// For how long after that a response is sent in place of a 500, 502, 503 or 504, if it does not say. The default is zero.
+    /// Sets how long after expiry a response may be sent in place of a 500, 502, 503 or 504, if the
+    /// response does not say. The default is zero.
     #[must_use]
     pub fn stale_if_error(self, time: Duration) -> Self {
         self.set(|settings| settings.defaults.if_error = time)
     }
 
-    /// Keeps responses that set cookies too, so that all clients are given the same ones.
+    /// Also stores responses with `Set-Cookie`, so all clients get the same cookies.
     #[must_use]
     pub fn with_cookies(self) -> Self {
         self.set(|settings| settings.defaults.cookies = true)
     }
 
-    /// What makes two requests the same, in place of path and query: such as the path alone, where the query means nothing. `None`
-    /// leaves a request alone. Scheme and host count in any case.
+    /// Replaces path and query in the key of a request, for example with the path alone if the
+    /// query is irrelevant. `None` bypasses the cache. Scheme and host are always part of the key.
     #[must_use]
     pub fn key(self, key: impl Fn(&Parts) -> Option<String> + 'static) -> Self {
         self.set(|settings| settings.key = Some(Box::new(key)))
     }
 
-    /// Lets a client that says `Cache-Control: no-cache`, or `max-age` with less than a response's age, have a new one.
+    /// Honors `Cache-Control: no-cache`, and `max-age` below a response's age, in requests: such
+    /// clients get a new response.
     #[must_use]
     pub fn obey_clients(self) -> Self {
         self.set(|settings| settings.obeys = true)
     }
 
-    /// The most bytes of content that a response may have to be kept. The default is 1 MiB.
+    /// Sets the size limit of stored responses, in bytes of content. The default is 1 MiB.
     #[must_use]
     pub fn entry_bytes_max(self, bytes: u64) -> Self {
         self.set(|settings| settings.entry_bytes_max = bytes)
     }
 
-    /// How long a request waits for another one that fetches the same, before it asks the handler itself. The default is 10 s.
+    /// Sets how long a request waits for another one that fetches the same response, before it
+    /// calls the handler itself. The default is 10 s.
     #[must_use]
     pub fn wait_max(self, time: Duration) -> Self {
         self.set(|settings| settings.wait_max = time)
@@ -171,8 +233,8 @@ impl Cache {
 }
 
 impl Middleware for Cache {
-    /// Keeps nothing: what is fetched must be able to outlive the request, and `next` does not. The application calls
-    /// [`Middleware::around`].
+    /// Stores nothing: a fetch must be able to outlive the request, and `next` cannot. Applications
+    /// call [`Middleware::around`].
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
         next.call(request).await
     }
@@ -182,7 +244,7 @@ impl Middleware for Cache {
     }
 }
 
-/// A service whose responses are kept.
+/// A service with a cache.
 struct Cached<S> {
     settings: Rc<Settings>,
     service: Rc<S>,
@@ -191,7 +253,7 @@ struct Cached<S> {
 impl<S: Service + 'static> Service for Cached<S> {
     async fn call(&self, mut request: Request) -> Response {
         let settings = &self.settings;
-        // A proxy inside does not pass these on, so a response must not be kept as one for them.
+        // A proxy inside drops these fields, so responses must not be stored as depending on them.
         request.parts.head.drop_nominated();
         let Some(key) = settings.key_of(&request.parts) else {
             return self.service.call(request).await;
@@ -250,13 +312,14 @@ impl<S: Service + 'static> Cached<S> {
                 }
                 other => other,
             };
-            // RFC 9111 §5.2.1.7: 504 if there is nothing to be had without asking.
+            // RFC 9111 §5.2.1.7: 504 if no stored response can be sent.
             if asks.only_if_cached {
-                let detail = "nothing fresh is kept for this request, and it says only-if-cached";
+                let detail =
+                    "the cache has no fresh response for this request, which says only-if-cached";
                 return Problem::new(StatusCode::GATEWAY_TIMEOUT, "not-cached", detail)
                     .into_response();
             }
-            // What a handler answers to HEAD is not the response to GET.
+            // A handler's response to HEAD is not the response to GET.
             if !is_get {
                 return self.service.call(request).await;
             }
@@ -271,7 +334,8 @@ impl<S: Service + 'static> Cached<S> {
                     Some(Landed::Kept(entry)) if entry.fits(asker) => {
                         return settings.hit(&key, &entry, &head);
                     }
-                    // It was for others only, so that this one is the first of its kind; or nobody is left that works on it.
+                    // The response does not fit this request, or the fetch was abandoned: try
+                    // again.
                     Some(Landed::Kept(_) | Landed::Abandoned) => {}
                     Some(Landed::Passed) | None => return self.service.call(request).await,
                 },
@@ -279,7 +343,8 @@ impl<S: Service + 'static> Cached<S> {
         }
     }
 
-    /// Fetches a newer response for later requests, if nobody does, and if there is room for that beside this request.
+    /// Starts a background refresh for later requests, unless one is running or the client is at
+    /// capacity.
     fn refresh(&self, key: &str, parts: &Parts, stale: Stale, depth: u8) {
         let Some(place) = Counted::of(parts).begin_beside() else { return };
         let turn = self.settings.store.turn(key, Asker::of(parts), depth);
@@ -299,7 +364,7 @@ impl<S: Service + 'static> Cached<S> {
 }
 
 impl Settings {
-    /// An origin, a space, and what is asked for there.
+    /// The key: an origin, a space, and a target.
     fn key_of(&self, parts: &Parts) -> Option<String> {
         let client = parts.client();
         let mut key = client.origin().to_ascii_lowercase();
@@ -323,16 +388,16 @@ impl Settings {
         conditional(entry.to_response_for(head), head)
     }
 
-    /// Waits for what another request fetches; none if that takes too long.
+    /// Waits for another request's response; `None` if that takes too long.
     async fn wait(&self, flight: Arc<Flight>) -> Option<Landed> {
-        // Without a runtime, in tests, there is no clock to be had.
+        // Without a runtime, as in tests, timers do not work.
         if tokio::runtime::Handle::try_current().is_err() {
             return Some(flight.landed().await);
         }
         tokio::time::timeout(self.wait_max, flight.landed()).await.ok()
     }
 
-    /// Keeps a response if it may be kept, and gives it back to be sent. Tells whether it was.
+    /// Stores a response if permitted, and returns it with whether it was stored.
     async fn keep(
         &self,
         mut response: Response,
@@ -365,13 +430,14 @@ impl Settings {
         }
     }
 
-    /// RFC 9111 §4.4: what was changed is not kept any more.
+    /// Removes responses that an unsafe request has invalidated (RFC 9111, section 4.4).
     fn invalidate(&self, key: &str, response: &Response) {
         if !(response.status.is_success() || response.status.is_redirection()) {
             return;
         }
         self.store.remove(key);
-        // Only of the same origin: one site says nothing about another. Where keys are made otherwise, nobody knows theirs.
+        // Same origin only: one site must not invalidate another. With a custom key function, the
+        // keys of these targets are unknown.
         let Some((origin, _)) = key.split_once(' ').filter(|_| self.key.is_none()) else { return };
         for name in [LOCATION, CONTENT_LOCATION] {
             let Some(place) = text(response, &name) else { continue };
@@ -392,7 +458,7 @@ fn is_no_cache(value: &[u8]) -> bool {
     value.trim_ascii().eq_ignore_ascii_case(b"no-cache")
 }
 
-/// RFC 9111 §4.3.2: a cache that has the response answers conditions itself.
+/// Answers the client's conditions from the stored response (RFC 9111, section 4.3.2).
 fn conditional(mut response: Response, head: &Head) -> Response {
     if response.status == StatusCode::OK
         && Validators::of(&response.fields).judge(head) == Verdict::Known

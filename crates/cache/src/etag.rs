@@ -1,4 +1,4 @@
-//! Tags of content, and answers to who has it already.
+//! Entity tags and conditional requests.
 
 use crate::cache::like;
 use crate::gather::{Gathered, gather};
@@ -9,11 +9,11 @@ use peregrine_web::{Body, Head, IntoResponse, Middleware, Request, Response, Ser
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
-/// Longer content gets no tag, unless set otherwise: 1 MiB.
+/// The default size limit of content that gets a tag.
 const BYTES_MAX: u64 = 1024 * 1024;
 
-/// Gives responses an `ETag`, and answers 304 to clients that have the same content already, 412 to those that mean another
-/// (RFC 9110 §13).
+/// Adds an `ETag` to responses. Answers 304 to clients that already have the same content, and 412
+/// if `If-Match` names other content (RFC 9110, section 13).
 ///
 /// ```
 /// use peregrine::App;
@@ -26,22 +26,30 @@ const BYTES_MAX: u64 = 1024 * 1024;
 /// assert_eq!((again.status().as_u16(), again.text().as_str()), (304, ""));
 /// ```
 ///
-/// | what | how |
-/// |---|---|
-/// | which requests | GET and HEAD. The handler runs nevertheless: what is saved is the way of the content. Who changes something looks at the conditions before that, by [`Preconditions`](peregrine_web::extract::Preconditions) |
-/// | a handler's own `ETag` or `Last-Modified` | is what counts; a handler that knows them without making the content costs less |
-/// | the tag | a hash (128 bits of SHA-256) of the content, the same on all workers and machines |
-/// | which content | what is there whole, and streams of known length, up to 1 MiB ([`Etag::bytes_max`]); never a stream without a length |
-/// | which responses | 200 gets a tag; conditions are kept for all of 2xx; `Cache-Control: no-store` gets none |
-/// | HEAD | the fields are those of the GET, if its content is made, as it is for a route of GET; where there is none, as from a proxy, its length stays and there is no tag |
-/// | ranges | are the handler's to send. A part without a tag, of a handler that knows none, cannot be told from a part of another state: if the client asks by a tag (`If-Range`, `If-None-Match`, `If-Match`) or by a date that is not the part's, the handler is called again without `Range`, and the client gets the whole |
-/// | 304 | has the fields of the response, without what describes the content that is not sent |
+/// - **Requests**: GET and HEAD. The handler always runs; only the transfer is saved. For unsafe
+///   methods, check conditions before making changes with
+///   [`Preconditions`](peregrine_web::extract::Preconditions).
+/// - **Validators set by the handler**: an `ETag` or `Last-Modified` from the handler is used as
+///   is. A handler that knows them without generating the content is cheaper.
+/// - **The tag** is 128 bits of the SHA-256 of the content, the same on all workers and machines.
+/// - **Content**: complete content and streams of known length, up to 1 MiB ([`Etag::bytes_max`]);
+///   never streams of unknown length.
+/// - **Responses**: a 200 gets a tag unless it has `Cache-Control: no-store`. Conditions apply to
+///   all 2xx responses.
+/// - **HEAD**: same fields as GET if the content is generated, which GET routes do. Without
+///   content, as from a proxy, the response keeps its length and gets no tag.
+/// - **Ranges** are left to the handler. If a handler without tags sends a part, it may be from
+///   another state than the client's. If the request has a tag (`If-Range`, `If-None-Match`,
+///   `If-Match`) or a date that differs from the part's, the handler is therefore called again
+///   without `Range`, and the client gets the whole content.
+/// - **A 304** has the fields of the response except those that describe the omitted content.
 ///
-/// # Beside compression
+/// # With compression
 ///
-/// `Etag` goes inside of `Compression` (is added after it): the tag is that of the content before it is compressed, which
-/// `Compression` makes weak, and which all codings share; a 304 then costs no compression at all. The other way round works for
-/// content that is compressed at once, and hashes what was compressed for nothing.
+/// Put `Etag` inside (add it after) `Compression`. The tag is then computed before compression;
+/// `Compression` makes it weak, all codings share it, and a 304 costs no compression. The reverse
+/// order works for content that is compressed at once, but hashes the compressed content
+/// needlessly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
 pub struct Etag {
@@ -50,25 +58,25 @@ pub struct Etag {
 }
 
 impl Etag {
-    /// Strong tags: two responses with the same one are the same byte for byte.
+    /// Creates strong tags: two responses with the same tag are identical byte for byte.
     pub const fn new() -> Self {
         Self { bytes_max: BYTES_MAX, is_weak: false }
     }
 
-    /// Weak tags, for content that something further out changes without changing its meaning. They are of no use for
-    /// ranges and for `If-Match`.
+    /// Creates weak tags, for content that outer middleware changes without changing its meaning.
+    /// They do not work with ranges and `If-Match`.
     pub const fn weak(mut self) -> Self {
         self.is_weak = true;
         self
     }
 
-    /// The most bytes of content that are hashed. The default is 1 MiB.
+    /// Sets the size limit of content that is hashed. The default is 1 MiB.
     pub const fn bytes_max(mut self, bytes: u64) -> Self {
         self.bytes_max = bytes;
         self
     }
 
-    /// Gives the response a tag, if it has no validator of its own and should have one.
+    /// Adds a tag to the response if it should have one and has no validator yet.
     async fn tag(&self, response: &mut Response, is_head: bool) {
         let has_tag = response.fields.get(&ETAG).is_some();
         let is_stored = |value: &HeaderValue| {
@@ -79,9 +87,9 @@ impl Etag {
             .iter()
             .filter(|(name, _)| **name == CACHE_CONTROL)
             .all(|(_, value)| is_stored(value));
-        // Nothing tells how long it will take to make content of unknown length: it may be a stream of events.
+        // Content of unknown length may take forever: it may be an event stream.
         let is_short = response.body.length().is_some_and(|length| length <= self.bytes_max);
-        // A handler that answers HEAD itself has made no content.
+        // A handler that answers HEAD itself has generated no content.
         let is_made = !is_head || response.body.length() != Some(0);
         if has_tag || !is_stored || !is_short || !is_made || response.status != StatusCode::OK {
             return;
@@ -130,7 +138,7 @@ impl Middleware for Etag {
         if let Some(whole) = whole.filter(|_| !is_part_of_known_state(&response, &head)) {
             response = next.call(whole).await;
         }
-        // RFC 9110 §13.2.1: conditions count only where the answer without them is a success.
+        // RFC 9110 §13.2.1: conditions apply only if the response without them would be a success.
         if !response.status.is_success() {
             return response;
         }
@@ -150,10 +158,10 @@ impl Middleware for Etag {
     }
 }
 
-/// The conditions that may come with `Range`.
+/// The conditions that may accompany `Range`.
 const RANGE_CONDITIONS: [&str; 3] = ["if-range", "if-none-match", "if-match"];
 
-/// The same request for the whole, if it asks for a part on a condition.
+/// The same request without `Range`, if it has one with a condition.
 fn without_range(request: &Request) -> Option<Request> {
     let head = &request.parts.head;
     let has = |name: &str| head.field(name).is_some();
@@ -161,13 +169,13 @@ fn without_range(request: &Request) -> Option<Request> {
         return None;
     }
     let mut whole = head.share();
-    // RFC 9110 §13.1.5: If-Range means nothing without Range.
+    // RFC 9110 §13.1.5: If-Range has no meaning without Range.
     whole.remove_fields(&["range", "if-range"]);
     Some(like(&request.parts, whole))
 }
 
-/// If this is a part, did the handler see that it is one of the state that the conditions are
-/// about?
+/// If this is a part: whether the handler could check that it is from the state named by the
+/// conditions.
 fn is_part_of_known_state(response: &Response, head: &Head) -> bool {
     if response.status != StatusCode::PARTIAL_CONTENT {
         return true;
@@ -269,11 +277,11 @@ mod tests {
         assert_eq!(
             get(&client, "/text", "if-match", &tag).status(),
             412,
-            "a weak tag never matches"
+            "If-Match never matches a weak tag"
         );
     }
 
-    /// Pieces of a known or unknown length, and how many were asked for.
+    /// Pieces of known or unknown total length, and how many were polled.
     struct Pieces {
         left: u64,
         is_known: bool,
@@ -326,8 +334,8 @@ mod tests {
         }
     }
 
-    /// A file of ten bytes that knows ranges and no tags, as that of tower-http's `ServeDir`, in
-    /// versions.
+    /// A ten-byte file in several versions, from a handler that supports ranges but not tags, like
+    /// tower-http's `ServeDir`.
     fn versions(etag: Etag) -> (TestClient, Rc<Cell<&'static str>>) {
         let now = Rc::new(Cell::new("aaaaaaaaaa"));
         let shown = Rc::clone(&now);
@@ -367,7 +375,7 @@ mod tests {
             let first = client.get("/file").send_now();
             let tag = first.header("etag").unwrap_or("\"none\"").to_owned();
             let date = first.header("last-modified").expect("a date").to_owned();
-            assert_eq!(resume(&date), (206, "aaaaa".to_owned()), "by a date that is the part's");
+            assert_eq!(resume(&date), (206, "aaaaa".to_owned()), "the date is that of the part");
             assert_eq!(resume(&tag), (200, "aaaaaaaaaa".to_owned()), "{etag:?}");
             now.set("bbbbbbbbbb");
             for condition in [tag.as_str(), date.as_str(), "\"another\"", "W/\"x\"", "nonsense"] {
@@ -404,7 +412,7 @@ mod tests {
         assert_eq!((part("if-none-match", "\"own\""), part("if-range", "\"old\"")), (304, 200));
     }
 
-    /// No content, and the length of what a GET would bring, as a proxy answers HEAD.
+    /// An empty body with the length of the GET response, as a proxy answers HEAD.
     struct Promised;
 
     impl http_body::Body for Promised {

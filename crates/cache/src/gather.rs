@@ -1,4 +1,4 @@
-//! Content that is wanted whole.
+//! Collects a body into one buffer.
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -10,20 +10,20 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// So many frames of a body that is always ready are read before others have their turn.
+/// The number of frames to read from an always-ready body before yielding.
 const FRAMES_PER_TURN: u32 = 32;
 
-/// What became of it.
+/// The result.
 pub(crate) enum Gathered {
-    /// All of the content.
+    /// The complete content.
     Whole(Bytes),
-    /// It was too much, took too long, had trailers, broke off, ended before the length that it promised, or came when the worker
-    /// holds as much as it may: the body, as it was.
+    /// The content was too long, took too long, had trailers, failed, did not match its announced
+    /// length, or the worker's memory is full: the unchanged body.
     Other(Body),
 }
 
-/// Reads a body to its end, if that is at most `bytes_max` away and, where that is said, comes within `time_max`. What is
-/// sent instead is the same in any case.
+/// Reads a body of at most `bytes_max` bytes within `time_max`, if set. The body that is sent is
+/// the same in either case.
 pub(crate) async fn gather(mut body: Body, bytes_max: u64, time_max: Option<Duration>) -> Gathered {
     if body.length().is_some_and(|length| length > bytes_max) {
         return Gathered::Other(body);
@@ -34,13 +34,13 @@ pub(crate) async fn gather(mut body: Body, bytes_max: u64, time_max: Option<Dura
     };
     let promised = body.length();
     let (mut held, mut last, mut charge) = (Held::default(), None, Charge::new());
-    // Without a runtime, in tests, there is no clock to be had.
+    // Without a runtime, as in tests, timers do not work.
     let time_max = time_max.filter(|_| tokio::runtime::Handle::try_current().is_ok());
     let mut alarm = pin!(time_max.map(tokio::time::sleep));
     let (mut is_over, mut unbroken) = (false, 0);
     let is_whole = loop {
         let next = poll_fn(|context| {
-            // Also where the body is always ready.
+            // The timer must also stop a body that is always ready.
             if alarm.as_mut().as_pin_mut().is_some_and(|alarm| alarm.poll(context).is_ready()) {
                 return Poll::Ready(None);
             }
@@ -57,7 +57,8 @@ pub(crate) async fn gather(mut body: Body, bytes_max: u64, time_max: Option<Dura
             None => break false,
             Some(None) => {
                 is_over = true;
-                // The answer to HEAD may have the length of what a GET would bring, and nothing else.
+                // A response to HEAD may announce the length of the GET response without having
+                // content.
                 break promised.is_none_or(|length| length == held.length());
             }
             Some(Some(frame)) => match frame.map(Frame::into_data) {
@@ -86,10 +87,11 @@ pub(crate) async fn gather(mut body: Body, bytes_max: u64, time_max: Option<Dura
     Gathered::Other(Body::new(Replayed { read, last, rest: body, is_over, charge }))
 }
 
-/// Content that was read. Pieces are put together as they come: each by itself would cost more than a byte that it has.
+/// The content read so far. Small pieces are copied together: each `Bytes` costs more than its
+/// content.
 #[derive(Default)]
 struct Held {
-    /// The only piece so far, which is not copied.
+    /// The only piece so far, not copied.
     first: Bytes,
     all: Vec<u8>,
 }
@@ -119,13 +121,13 @@ impl Held {
     }
 }
 
-/// What was read already, and then the rest.
+/// The part already read, followed by the rest.
 struct Replayed {
     read: Bytes,
-    /// What came after that, if it was no data.
+    /// The frame after that, unless it was data.
     last: Option<Result<Frame<Bytes>, BodyError>>,
     rest: Body,
-    /// Has the rest ended already?
+    /// Whether the rest has ended.
     is_over: bool,
     charge: Charge,
 }
@@ -166,7 +168,7 @@ mod tests {
     use peregrine_web::account::{held, limit};
     use peregrine_web::test::block_on;
 
-    /// A body of so many pieces, without a length.
+    /// A body of this many pieces, without a length.
     fn body(pieces: usize, piece: &'static [u8]) -> Body {
         struct Pieces(usize, &'static [u8]);
         impl HttpBody for Pieces {
@@ -192,14 +194,14 @@ mod tests {
             let all = piece.repeat(pieces);
             let whole = block_on(gather(body(pieces, piece), 10_000, None));
             assert!(matches!(&whole, Gathered::Whole(read) if *read == all), "{pieces}");
-            // Too much is sent as it came.
+            // Longer content is sent unchanged.
             let most = all.len().saturating_sub(1) as u64;
             let Gathered::Other(other) = block_on(gather(body(pieces, piece), most, None)) else {
-                assert_eq!(most, all.len() as u64, "nothing is not too much");
+                assert_eq!(most, all.len() as u64, "empty content is never too long");
                 continue;
             };
             assert!(held() - before <= 2 * all.len(), "{} bytes are held", held() - before);
-            let other = block_on(other.into_bytes(u64::MAX)).expect("nothing is wrong with it");
+            let other = block_on(other.into_bytes(u64::MAX)).expect("the body is complete");
             assert_eq!(other, all);
         }
         assert_eq!(held(), before);
@@ -210,8 +212,8 @@ mod tests {
         limit(Some(held() + 5_000));
         let gathered = block_on(gather(body(10_000, b"x"), 100_000, None));
         limit(None);
-        let Gathered::Other(other) = gathered else { panic!("there is no room for it") };
-        let other = block_on(other.into_bytes(u64::MAX)).expect("nothing is wrong with it");
+        let Gathered::Other(other) = gathered else { panic!("the worker's memory is full") };
+        let other = block_on(other.into_bytes(u64::MAX)).expect("the body is complete");
         assert_eq!(other.len(), 10_000);
     }
 }

@@ -1,4 +1,4 @@
-//! Requests that may be sent twice and are carried out once.
+//! Idempotency keys: requests that may be sent several times but are executed once.
 
 mod key;
 mod memory;
@@ -29,22 +29,23 @@ use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long an outcome is kept, unless set otherwise: a day.
+/// The default retention time of an outcome: one day.
 const KEEP_FOR: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long a request may be worked on before its key counts as nobody's, unless set otherwise: ten minutes.
+/// The default lease: how long a request may run before its key counts as abandoned.
 const LEASE: Duration = Duration::from_secs(10 * 60);
-/// A longer response is not kept, unless set otherwise: 256 KiB.
+/// The default size limit of a stored response.
 const RESPONSE_BYTES_MAX: u64 = 256 * 1024;
-/// A response that is a stream and not over by then is not kept.
+/// A streamed response that takes longer is not stored.
 const GATHER_TIME: Duration = Duration::from_secs(5);
 
-/// What tells clients apart, unless set otherwise.
+/// The fields that distinguish clients by default.
 const CREDENTIALS: [&str; 2] = ["authorization", "x-api-key"];
 
-/// Says that a response is one that was given before.
+/// Marks a response as a replay.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// Carries out a request with an `Idempotency-Key` once, however often it is sent (draft-ietf-httpapi-idempotency-key-header-07).
+/// Executes a request with an `Idempotency-Key` once, however often it is sent
+/// (draft-ietf-httpapi-idempotency-key-header-07).
 ///
 /// ```
 /// use peregrine::App;
@@ -57,45 +58,82 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 ///     format!("order {}", orders.get())
 /// };
 /// let client = App::new().with(Idempotency::new(store)).post("/orders", order).test();
-/// let send = |body: &'static str| client.post("/orders").header("idempotency-key", "\"a1\"").body(body).send_now();
+/// let send = |body: &'static str| {
+///     client.post("/orders").header("idempotency-key", "\"a1\"").body(body).send_now()
+/// };
 /// assert_eq!(send("a falcon").text(), "order 1");
 /// let again = send("a falcon");
-/// assert_eq!((again.text().as_str(), again.header("idempotent-replayed")), ("order 1", Some("true")));
+/// assert_eq!(again.text(), "order 1");
+/// assert_eq!(again.header("idempotent-replayed"), Some("true"));
 /// assert_eq!(send("a kestrel").status(), 422);
 /// ```
 ///
-/// | what | how |
-/// |---|---|
-/// | which requests | POST and PATCH with the field; [`Idempotency::methods`]. Without it a request passes, or is a 400 where [`Idempotency::required`] says so |
-/// | whose key | one client cannot get at what another has kept: keys are of one value of `Authorization` and `X-Api-Key`, or of what [`Idempotency::scope`] says |
-/// | cookies and certificates | count as identities too: without a scope, a request with other cookies or another client certificate than the first one's is never given its response, but a 409 |
-/// | clients that are identified otherwise | by a session, or a field of their own that is marked by [`Personal::note`](peregrine_web::personal::Personal::note): without a scope their responses are not kept, the same request again is a 409, and the log says that [`Idempotency::scope`] must be set. So it is with `Set-Cookie` in responses to requests without `Authorization` and `X-Api-Key` |
-/// | the same key while the first request is worked on | 409, with `Retry-After` |
-/// | the same key with another method, host, target, value of a field that a guard of the route looks at, `Content-Type`, `Content-Encoding` or content | 422 |
-/// | the same request again | the response that the first one got, with `Idempotent-Replayed: true` |
-/// | which outcomes | all, errors and the 500 of a handler, or of its stream, that panicked too, since nobody knows what it had done by then; 401, 408, 425, 429, and 503 with `Retry-After`, say that nothing was done, so the key is free again; [`Idempotency::forget_if`] |
-/// | a client that leaves, and a route's `timeout` | the client is answered 503, if it is there; the handler goes on in a task of the worker, **up to the lease**, and the outcome is kept. Meanwhile it counts as in progress for its route, its client and its worker |
-/// | codings | the handler does not see `Accept-Encoding`, as who sends the request again may accept something else: `Compression` goes outside of `Idempotency` (is added before it) |
-/// | the request's content | is read before the handler runs, up to its limit; around a mounted service, which has no limit of ours, up to the server's |
-/// | a response of more than 256 KiB, or a stream that takes longer than 5 s | is sent, and not kept: the same request again is a 409 that says so |
-/// | how long | a day; [`Idempotency::keep_for`] |
-/// | a store that fails or is full | 503, before the handler runs; what requests without an identity can fill is a part of it ([`IdempotencyStore::begin_anonymous`]). One without an identity has no cookies, credentials and certificate, or is for a route whose handler looks at none of them; where [`Idempotency::scope`] is set, its scope is empty |
+/// # Keys
 ///
-/// What a middleware further out holds for a request, such as a session, is not there any more for a handler whose client has left; add
-/// `Idempotency` outside of it, and name the user by [`Idempotency::scope`].
+/// Keys apply to POST and PATCH requests that have the field ([`Idempotency::methods`]). A request
+/// without one passes, or gets a 400 with [`Idempotency::required`]. A repeated key gets
+///
+/// - the first response, with `Idempotent-Replayed: true`, if the request is the same;
+/// - 409 with `Retry-After`, while the first request is in progress;
+/// - 422, if method, host, target, `Content-Type`, `Content-Encoding`, content, or a field that a
+///   guard of the route reads differs.
+///
+/// Outcomes are kept for a day ([`Idempotency::keep_for`]).
+///
+/// # Clients
+///
+/// Clients cannot read each other's responses. Keys are scoped to the values of `Authorization` and
+/// `X-Api-Key`, or to [`Idempotency::scope`]. Without a scope:
+///
+/// - Cookies and client certificates count as identities too. A request with others than the first
+///   one gets a 409, never the first response.
+/// - If clients are identified in another way, by a session or a field marked by
+///   [`Personal::note`](peregrine_web::personal::Personal::note), their responses are not stored,
+///   the repeated request gets a 409, and the log says that [`Idempotency::scope`] must be set. The
+///   same applies to responses with `Set-Cookie` to requests without `Authorization` and
+///   `X-Api-Key`.
+///
+/// # Outcomes
+///
+/// All outcomes count, including errors and the 500 of a handler or stream that panicked, since
+/// what it did before is unknown. Exceptions are 401, 408, 425, 429, and 503 with `Retry-After`,
+/// which mean that nothing was done and free the key ([`Idempotency::forget_if`]).
+///
+/// If the client disconnects or the route's `timeout` expires, the client, if still connected, gets
+/// a 503. The handler continues in a task of the worker, **up to the lease**, and the outcome is
+/// stored. Meanwhile the request counts as in progress for its route, client and worker.
+///
+/// A response of more than 256 KiB, or a stream that takes longer than 5 s, is sent but not stored;
+/// the repeated request gets a 409 that says so.
+///
+/// The handler does not see `Accept-Encoding`, since a repeated request may accept other codings:
+/// put `Compression` outside (add it before) `Idempotency`. The request's content is read before
+/// the handler runs, up to its limit; around a mounted service, which sets no limit, up
+/// to the server's.
+///
+/// # The store
+///
+/// If the store fails or is full, requests get a 503 before the handler runs. Requests without an
+/// identity can fill only a part of it ([`IdempotencyStore::begin_anonymous`]). Such requests have
+/// no cookies, credentials or certificate, or go to a route whose handler reads none of them; with
+/// [`Idempotency::scope`], their scope is empty.
+///
+/// Resources that outer middleware holds for a request, such as a session, are gone for a handler
+/// whose client has disconnected. Put `Idempotency` outside that middleware, and identify the user
+/// with [`Idempotency::scope`].
 pub struct Idempotency<S>(Rc<Settings<S>>);
 
 struct Settings<S> {
     store: S,
     methods: Vec<Method>,
     is_required: bool,
-    /// None: by credentials.
+    /// `None`: by credentials.
     scope: Option<Scope>,
     forget: Option<Forget>,
     keep_for: Duration,
     lease: Duration,
     response_bytes_max: u64,
-    /// The routes whose handlers did not look at who sends a request, when last they were called.
+    /// The routes whose handlers did not look for an identity when they were last called.
     open_routes: RefCell<HashSet<u64>>,
 }
 
@@ -103,7 +141,7 @@ type Scope = Box<dyn Fn(&Parts) -> String>;
 type Forget = Box<dyn Fn(&Response) -> bool>;
 
 impl<S: IdempotencyStore> Idempotency<S> {
-    /// Keeps outcomes in `store`.
+    /// Creates the middleware with this store for outcomes.
     #[must_use]
     pub fn new(store: S) -> Self {
         Self(Rc::new(Settings {
@@ -120,50 +158,53 @@ impl<S: IdempotencyStore> Idempotency<S> {
     }
 
     fn set(mut self, set: impl FnOnce(&mut Settings<S>)) -> Self {
-        set(Rc::get_mut(&mut self.0).expect("settings are shared by requests only"));
+        set(Rc::get_mut(&mut self.0).expect("settings are not shared before the first request"));
         self
     }
 
-    /// Refuses requests of these methods that have no key.
+    /// Rejects requests with these methods that have no key.
     #[must_use]
     pub fn required(self) -> Self {
         self.set(|settings| settings.is_required = true)
     }
 
-    /// The methods that keys are for. Others are left alone.
+    /// Sets the methods to which keys apply.
     #[must_use]
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.set(|settings| settings.methods = methods.into_iter().collect())
     }
 
-    /// Whose key it is: the user, the account. Keys of two scopes have nothing to do with each other. Where clients are known by a
-    /// cookie, a certificate or a key in a field of its own, this must say so, or all of them are one scope, and what is about one of them is not kept. Where they have **tokens that they renew**, this must
-    /// say who they are too: with a new token a request is one of another scope, and carried out again.
+    /// Sets the scope of keys: the user or account. Keys of different scopes are independent. Set
+    /// this if clients are identified by a cookie, a certificate or a custom field; otherwise they
+    /// all share one scope, and personal responses are not stored. Set it too if clients use
+    /// **tokens that they renew**: with a new token, a request would be in another scope and would
+    /// be executed again.
     #[must_use]
     pub fn scope(self, scope: impl Fn(&Parts) -> String + 'static) -> Self {
         self.set(|settings| settings.scope = Some(Box::new(scope)))
     }
 
-    /// Responses after which the key is free again, because nothing was done. The default is 401, 408, 425, 429, and 503 with `Retry-After`.
+    /// Sets which responses free the key because nothing was done. The default is 401, 408, 425,
+    /// 429, and 503 with `Retry-After`.
     #[must_use]
     pub fn forget_if(self, forget: impl Fn(&Response) -> bool + 'static) -> Self {
         self.set(|settings| settings.forget = Some(Box::new(forget)))
     }
 
-    /// How long an outcome is kept. The default is a day.
+    /// Sets how long an outcome is kept. The default is a day.
     #[must_use]
     pub fn keep_for(self, time: Duration) -> Self {
         self.set(|settings| settings.keep_for = time)
     }
 
-    /// How long a request may be worked on. After that its key counts as nobody's, for its process may have died. The default is ten
-    /// minutes; it must be longer than the handler ever takes.
+    /// Sets how long a request may run before its key counts as abandoned because the process may
+    /// have died. The default is ten minutes; it must be longer than the handler ever takes.
     #[must_use]
     pub fn lease(self, time: Duration) -> Self {
         self.set(|settings| settings.lease = time)
     }
 
-    /// The most bytes of content that a response may have to be kept. The default is 256 KiB.
+    /// Sets the size limit of stored responses, in bytes of content. The default is 256 KiB.
     #[must_use]
     pub fn response_bytes_max(self, bytes: u64) -> Self {
         self.set(|settings| settings.response_bytes_max = bytes)
@@ -180,7 +221,7 @@ impl<S: IdempotencyStore + 'static> Middleware for Idempotency<S> {
     }
 }
 
-/// A service whose answers are worked out to their end.
+/// A service whose requests run to completion.
 struct Once<S, N> {
     settings: Rc<Settings<S>>,
     service: Rc<N>,
@@ -221,7 +262,7 @@ impl<S: IdempotencyStore> Settings<S> {
 
     /// Answers the request that has this key.
     async fn once<N: Service>(&self, name: String, request: Request, next: &N) -> Response {
-        // Another one further out has the key already, and sees to it.
+        // An outer `Idempotency` has claimed the key already.
         if request.parts.extensions().get::<Claimed>().is_some_and(|claimed| claimed.0 == name) {
             return next.call(request).await;
         }
@@ -258,16 +299,16 @@ impl<S: IdempotencyStore> Settings<S> {
         let watch = Personal::watch(&parts);
         parts.extensions_mut().insert(Claimed(name.clone()));
         let crowd = self.scope.is_none().then(|| Crowd::of(&parts));
-        // Who sends the request again may accept something else.
+        // A repeated request may accept other codings.
         if head.field("accept-encoding").is_some() {
             parts.head.remove_fields(&["accept-encoding"]);
             parts.head.add_field("accept-encoding", b"identity");
         }
         let body = Body::from(content).with_limits(limits);
         let request = Request::from_parts(parts, body);
-        // The content may be a stream, which panics as handlers do.
+        // The content may be a stream, which can panic like a handler.
         let kept = or_panic(async {
-            // The application's form of a problem is what will be sent.
+            // Render problems as the application will send them.
             let response = states.render(next.call(request).await, &head);
             self.note_route(&head, &watch);
             self.keep(&name, claim, response, crowd.as_ref()).await
@@ -282,8 +323,8 @@ impl<S: IdempotencyStore> Settings<S> {
         }
     }
 
-    /// Does nothing tell whose request it is? One that invents credentials where no handler looks
-    /// at them has no identity either.
+    /// Whether the request has no identity. Invented credentials do not count where no handler
+    /// reads them.
     fn is_anonymous(&self, parts: &Parts) -> bool {
         if let Some(scope) = &self.scope {
             return scope(parts).is_empty();
@@ -292,7 +333,7 @@ impl<S: IdempotencyStore> Settings<S> {
         !carries || self.open_routes.borrow().contains(&parts.head.route_path())
     }
 
-    /// Notes whether the handler of a route looks at who sends the request.
+    /// Records whether the handler of a route looks for an identity.
     fn note_route(&self, head: &Head, watch: &PersonalWatch) {
         let (route, mut open) = (head.route_path(), self.open_routes.borrow_mut());
         if watch.sources() == IdentitySources::default() {
@@ -302,7 +343,8 @@ impl<S: IdempotencyStore> Settings<S> {
         }
     }
 
-    /// Keeps what the request came to, and the response unless it is about one of a crowd.
+    /// Stores the outcome, and the response unless it is about one of several clients in the same
+    /// scope.
     async fn keep(
         &self,
         name: &str,
@@ -324,7 +366,7 @@ impl<S: IdempotencyStore> Settings<S> {
         }
         let outcome = if crowd.is_some_and(|crowd| crowd.is_kept_from(&response)) {
             contained(
-                || tracing::error!(target: "peregrine", "an answer to an idempotency key is about a client that neither Authorization nor X-Api-Key tells from others, so it is not kept: say whose keys they are by Idempotency::scope"),
+                || tracing::error!(target: "peregrine", "a response to an idempotency key is not stored, because neither Authorization nor X-Api-Key identifies its client: set Idempotency::scope"),
             );
             Outcome::Lost
         } else {
@@ -342,27 +384,28 @@ impl<S: IdempotencyStore> Settings<S> {
             }
         };
         if let Err(error) = self.store.finish(name, claim, outcome, self.keep_for).await {
-            // The key stays claimed for as long as its lease: nothing is done twice before.
+            // The key stays claimed until the end of its lease, so nothing is executed twice
+            // before.
             contained(
-                || tracing::error!(target: "peregrine", %error, "the outcome of a request with an idempotency key could not be kept"),
+                || tracing::error!(target: "peregrine", %error, "the outcome of a request with an idempotency key could not be stored"),
             );
         }
         response
     }
 }
 
-/// What the request says of its client, where nothing else was said of scopes.
+/// The credentials of a request, which are its scope by default.
 fn credentials(head: &Head) -> String {
     let [token, key] = CREDENTIALS.map(|name| head.peek_field(name).map(String::from_utf8_lossy));
     let token = token.unwrap_or_default().into_owned();
     match key {
-        // No value has such a character in it.
+        // No value contains a newline.
         Some(key) => token + "\n" + &key,
         None => token,
     }
 }
 
-/// Those who share a scope because nobody has said whose keys they are.
+/// The clients that share a scope because [`Idempotency::scope`] is not set.
 struct Crowd {
     has_credentials: bool,
     watch: PersonalWatch,
@@ -374,8 +417,8 @@ impl Crowd {
         Self { has_credentials, watch: Personal::watch(parts) }
     }
 
-    /// Is the response about one of them? Cookies and certificates are in the fingerprint, so they
-    /// tell clients apart.
+    /// Whether the response must not be stored because it is specific to a client. Cookies and
+    /// certificates are part of the fingerprint, so they need no check here.
     fn is_kept_from(&self, response: &Response) -> bool {
         let sets_cookies = response.fields.get(&SET_COOKIE).is_some();
         let is_identified = self.watch.sources().has(IdentitySource::Other);
@@ -383,11 +426,12 @@ impl Crowd {
     }
 }
 
-/// The key under which a request is carried out.
+/// The key under which a request is being executed.
 #[derive(Clone)]
 struct Claimed(String);
 
-/// 401: who asks must say first who it is. 503 counts if it says when to come back: to the same 503 for a day nobody would.
+/// 401 counts because the client was not even identified. 503 counts if it has `Retry-After`, as
+/// clients would not retry just to get the same 503 for a day.
 fn says_that_nothing_was_done(response: &Response) -> bool {
     match response.status.as_u16() {
         401 | 408 | 425 | 429 => true,
@@ -396,7 +440,7 @@ fn says_that_nothing_was_done(response: &Response) -> bool {
     }
 }
 
-/// All of the request's content, which is short as extractors have it.
+/// Reads the request's content, with the size limit of extractors.
 async fn whole(body: Body, parts: &Parts) -> Result<Bytes, Problem> {
     let request = Request::new(
         parts.head.share(),
@@ -419,26 +463,26 @@ fn another_request() -> Problem {
 }
 
 fn in_progress() -> Problem {
-    let detail = "a request with this Idempotency-Key is being worked on; send it again later";
+    let detail = "a request with this Idempotency-Key is in progress; send it again later";
     Problem::new(StatusCode::CONFLICT, "request-in-progress", detail)
         .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
 }
 
 fn lost() -> Problem {
     let detail =
-        "the request with this Idempotency-Key was carried out, but its response was not kept";
+        "the request with this Idempotency-Key was executed, but its response was not stored";
     Problem::new(StatusCode::CONFLICT, "response-not-kept", detail)
 }
 
 fn another_client() -> Problem {
-    let detail = "the request with this Idempotency-Key was carried out for a client with other cookies, or another certificate; use a new key for each operation";
+    let detail = "the request with this Idempotency-Key was executed for a client with other cookies or another certificate; use a new key for each operation";
     Problem::new(StatusCode::CONFLICT, "response-not-kept", detail)
 }
 
 fn full(time: Duration) -> Problem {
-    // Rounded up, since a moment too early is in vain.
+    // Rounded up, since a retry slightly too early would fail.
     let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
-    let detail = "the server keeps as many idempotency keys as it can; send the request again when the time of Retry-After is over";
+    let detail = "the server cannot store more idempotency keys; send the request again after the time in Retry-After";
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "idempotency-store", detail)
         .with_header(RETRY_AFTER, HeaderValue::from(seconds.max(1)))
 }
@@ -447,7 +491,8 @@ fn out_of_reach(error: &StoreError) -> Problem {
     contained(
         || tracing::error!(target: "peregrine", %error, "an idempotency key could not be looked up"),
     );
-    let detail = "the server cannot tell now whether the request was carried out before; send it again later";
+    let detail =
+        "the server cannot check whether the request was executed before; send it again later";
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "idempotency-store", detail)
         .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
 }

@@ -1,4 +1,4 @@
-//! Work that goes on when whoever waits for it has left.
+//! Work that continues after the client that started it has disconnected.
 
 use peregrine_web::in_progress::{Counted, Place};
 use peregrine_web::panics::{contained, guarded, inside, note, or_panic};
@@ -11,17 +11,18 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tracing::Span;
 
-/// The answer to a request. Once it was begun it is worked out to its end: if this is dropped before, by a task of the worker,
-/// for which a shutdown waits. It counts as in progress until then.
+/// A response in the making that runs to completion once it has started: if it is dropped earlier,
+/// a task of the worker finishes it, and a shutdown waits for that task. Until then the request
+/// counts as in progress.
 pub(crate) struct Lasting {
-    /// None while it is polled, so that one that panics is dropped, and when it has ended.
+    /// `None` while it is polled, so that work that panics is dropped, and after completion.
     work: Option<Work>,
     is_begun: bool,
-    /// Does anybody want it still when this is dropped?
+    /// Asked on drop: whether the response is still needed.
     is_wanted: Box<dyn Fn() -> bool>,
-    /// The request that it answers.
+    /// The request that this answers.
     counted: Counted,
-    /// How long it may take from then on.
+    /// The time limit for the task.
     limit: Duration,
 }
 
@@ -37,7 +38,7 @@ impl Lasting {
         Self { work: Some(Box::pin(work)), is_begun: false, is_wanted, counted, limit }
     }
 
-    /// It goes on only if this says so then.
+    /// Continues after a drop only if this returns `true` then.
     pub(crate) fn if_wanted(mut self, is_wanted: impl Fn() -> bool + 'static) -> Self {
         self.is_wanted = Box::new(is_wanted);
         self
@@ -48,7 +49,7 @@ impl Future for Lasting {
     type Output = Response;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Response> {
-        let mut work = self.work.take().expect("it is not polled after its end");
+        let mut work = self.work.take().expect("the future is not polled after completion");
         self.is_begun = true;
         let polled = work.as_mut().poll(context);
         if polled.is_pending() {
@@ -61,28 +62,29 @@ impl Future for Lasting {
 impl Drop for Lasting {
     fn drop(&mut self) {
         if let Some(work) = self.work.take().filter(|_| self.is_begun && (self.is_wanted)()) {
-            // Before the exchange gives up its place, so that nobody else gets in between.
+            // Take the place before the exchange releases it, so that no other request gets it in
+            // between.
             let place = self.counted.go_on();
             spawn(async move { drop(work.await) }, Told::here(), place, self.limit);
         }
     }
 }
 
-/// With what whatever is told is told.
+/// The span and trace under which a task logs.
 pub(crate) struct Told {
     span: Span,
     trace: Option<trace::Place>,
 }
 
 impl Told {
-    /// With the request that runs here.
+    /// Those of the current request.
     fn here() -> Self {
         let (mut span, trace) = (Span::none(), trace::present());
         contained(|| span = Span::current());
         Self { span, trace }
     }
 
-    /// With nothing: what is done has no end that its request knows.
+    /// None, for work whose end is not part of its request.
     pub(crate) const fn alone() -> Self {
         Self { span: Span::none(), trace: None }
     }
@@ -97,8 +99,8 @@ impl Told {
     }
 }
 
-/// Lets a task of this worker do it, for so long at most, and has the place until then. Where there is no worker, in a test without a
-/// runtime, nobody does.
+/// Runs `work` in a task of this worker, within a time limit, holding `place` until the end.
+/// Without a runtime, as in some tests, the work is dropped.
 pub(crate) fn spawn(
     work: impl Future<Output = ()> + 'static,
     told: Told,
@@ -108,24 +110,24 @@ pub(crate) fn spawn(
     if tokio::runtime::Handle::try_current().is_ok() {
         let work = told.run(async move {
             let _place = place;
-            // Nobody else hears of its panic.
+            // Nothing else would report the panic.
             if let Ok(Err(panic)) = tokio::time::timeout(limit, or_panic(work)).await {
                 note("a handler", panic);
             }
         });
-        // A runtime of somebody else's may have no room for what stays on its thread.
+        // Another program's runtime may not support local tasks.
         guarded("the start of a task", || drop(tokio::task::spawn_local(work)));
     }
 }
 
-/// What a handler panicked with.
+/// The payload of a handler's panic.
 pub(crate) type Panic = Box<dyn Any + Send>;
 
-/// The handler's answer, or what it panicked with.
+/// The handler's response, or its panic.
 pub(crate) async fn answer_or_panic<S: Service>(
     request: Request,
     next: &S,
 ) -> Result<Response, Panic> {
-    // The call is inside the future, so that a panic in it is caught as well.
+    // The call is inside the future, so that a panic in it is caught too.
     or_panic(async { next.call(request).await }).await
 }

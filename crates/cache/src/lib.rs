@@ -1,7 +1,7 @@
-//! Middleware that remembers what was answered: [`Etag`], by which clients keep responses; [`Cache`], which keeps them here; and
-//! [`Idempotency`], which lets a client send a request twice that must be carried out once.
+//! Middleware that reuses responses: [`Etag`], so that clients can cache them; [`Cache`], which
+//! caches them on the server; and [`Idempotency`], which makes retried requests safe.
 //!
-//! All build on `peregrine-web` only. Start with `etag.rs`, the shortest; `gather.rs` is what all have in common.
+//! Start reading with `etag.rs`, the shortest one; `gather.rs` is used by all three.
 #![forbid(unsafe_code)]
 
 mod cache;

@@ -1,16 +1,17 @@
-//! Copies for those who keep something for long.
+//! Copies of data that is stored for long.
 //!
-//! What comes from a socket is often a small piece of a large buffer, which lives for as long as one of its pieces does.
+//! Data from a socket is often a small slice of a large buffer, which lives as long as any of its
+//! slices.
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
 
-/// The content in memory of its own, and no more of it than it takes.
+/// Copies content into a buffer of its exact size.
 pub(crate) fn content(shared: &Bytes) -> Bytes {
     Bytes::copy_from_slice(shared)
 }
 
-/// A field in memory of its own.
+/// Copies a field's value into its own buffer.
 pub(crate) fn field((name, shared): (&HeaderName, &HeaderValue)) -> (HeaderName, HeaderValue) {
     let value = HeaderValue::from_bytes(shared.as_bytes());
     let mut value = value.unwrap_or_else(|_| shared.clone());
@@ -23,7 +24,7 @@ pub(crate) mod testing {
     use super::*;
     use std::sync::{Arc, Weak};
 
-    /// Memory that tells when it is freed.
+    /// A buffer that reports when it is freed.
     struct Large {
         bytes: Vec<u8>,
         _alive: Arc<()>,
@@ -35,7 +36,7 @@ pub(crate) mod testing {
         }
     }
 
-    /// A small piece of a large buffer, as libraries give them that read from sockets.
+    /// A small slice of a large buffer, as libraries that read from sockets produce it.
     pub(crate) fn piece() -> (Bytes, Weak<()>) {
         let alive = Arc::new(());
         let weak = Arc::downgrade(&alive);

@@ -1,30 +1,31 @@
-//! What a client accepts.
+//! Negotiation of the content coding.
 
 use crate::coding::Coding;
 use peregrine_web::Head;
 
-/// What a response to a request may be sent in.
+/// The codings that a response may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Accepted {
-    /// The best coding; none if the client likes none of them, or nothing better than no coding.
+    /// The best coding; `None` if the client accepts none of them, or prefers unencoded content.
     pub(crate) coding: Option<Coding>,
-    /// May it be sent as it is?
+    /// Whether unencoded content is acceptable.
     pub(crate) identity: bool,
 }
 
 /// In thousandths.
 type Quality = u16;
 
-/// Qualities as the client gives them.
+/// The weights sent by the client.
 #[derive(Default)]
 struct Said {
-    /// By the place in `Coding::ALL`.
+    /// In the order of `Coding::ALL`.
     codings: [Option<Quality>; 4],
     identity: Option<Quality>,
     star: Option<Quality>,
 }
 
-/// RFC 9110 §12.5.3: chooses a coding by the client's weights, and by our order where they are equal.
+/// Chooses a coding by the client's weights, and by the server's order if these are equal (RFC
+/// 9110, section 12.5.3).
 pub(crate) fn accepted(head: &Head, offered: &[Coding]) -> Accepted {
     let mut said = Said::default();
     let mut is_there = false;
@@ -34,7 +35,8 @@ pub(crate) fn accepted(head: &Head, offered: &[Coding]) -> Accepted {
             said.hear(element);
         }
     }
-    // RFC 9110 §12.5.3: without the field any coding may be sent; who does not ask may not know them.
+    // RFC 9110 §12.5.3: without the field, any coding may be sent, but the client may not support
+    // any.
     if !is_there {
         return Accepted { coding: None, identity: true };
     }
@@ -49,7 +51,8 @@ pub(crate) fn accepted(head: &Head, offered: &[Coding]) -> Accepted {
             best = Some((coding, quality));
         }
     }
-    // RFC 9110 §12.5.3: no coding is acceptable unless `identity;q=0`, or `*;q=0` without a word about it, say otherwise.
+    // RFC 9110 §12.5.3: unencoded content is acceptable unless excluded by `identity;q=0`, or by
+    // `*;q=0` without an element for identity.
     let identity = said.identity.or(said.star);
     let is_better =
         |(_, quality): &(Coding, Quality)| identity.is_none_or(|identity| *quality >= identity);
@@ -58,7 +61,7 @@ pub(crate) fn accepted(head: &Head, offered: &[Coding]) -> Accepted {
 }
 
 impl Said {
-    /// Notes one element. One that breaks the grammar says nothing.
+    /// Records one element. Invalid elements are ignored.
     fn hear(&mut self, element: &[u8]) {
         let mut parts = element.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
         let name = parts.next().unwrap_or_default();
@@ -84,12 +87,12 @@ impl Said {
                 None => return,
             },
         };
-        // Said twice, the first counts.
+        // Of duplicates, the first counts.
         place.get_or_insert(quality);
     }
 }
 
-/// RFC 9110 §12.4.2: a weight has at most three digits after the point, and is at most 1.
+/// RFC 9110, section 12.4.2: a weight has at most three decimal places and is at most 1.
 fn weight(text: &[u8]) -> Option<Quality> {
     let (whole, rest) = text.split_first()?;
     let digits = match rest {
@@ -159,7 +162,7 @@ mod tests {
             ("*;q=0, identity;q=0.5, gzip;q=0.4", "-"),
             ("identity;q=0, *", "zstd!"),
             ("gzip, gzip;q=0", "gzip"),
-            // What breaks the grammar says nothing.
+            // Invalid elements are ignored.
             ("gzip;q=2", "-"),
             ("gzip;q=1.001", "-"),
             ("gzip;q=0.1234", "-"),

@@ -2,17 +2,17 @@
 
 use std::fmt;
 
-/// A content coding of this build: the crate has a feature for each.
+/// A content coding. Each has a feature of this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Coding {
     /// Zstandard (RFC 8878): fast, and about as small as Brotli at these levels.
     #[cfg(feature = "zstd")]
     Zstd,
-    /// Brotli (RFC 7932): browsers accept it over TLS only.
+    /// Brotli (RFC 7932). Browsers accept it over TLS only.
     #[cfg(feature = "br")]
     Br,
-    /// gzip (RFC 1952): everybody knows it.
+    /// gzip (RFC 1952), which every client supports.
     #[cfg(feature = "gzip")]
     Gzip,
     /// zlib (RFC 1950), which HTTP calls deflate.
@@ -21,7 +21,7 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// All codings of this build, the one first that is preferred where a client has no preference.
+    /// All compiled codings, in the server's order of preference.
     pub const ALL: &[Self] = &[
         #[cfg(feature = "zstd")]
         Self::Zstd,
@@ -56,7 +56,7 @@ impl Coding {
         Self::ALL.iter().copied().find(|coding| name.eq_ignore_ascii_case(coding.name().as_bytes()))
     }
 
-    /// The names of all, as a list.
+    /// The names of all codings, as a list.
     pub(crate) fn names() -> String {
         let names: Vec<_> = Self::ALL.iter().map(|coding| coding.name()).collect();
         names.join(", ")

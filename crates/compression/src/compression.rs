@@ -1,4 +1,4 @@
-//! Compressed responses.
+//! The middleware that compresses responses.
 
 use crate::accept::{Accepted, accepted};
 use crate::coding::Coding;
@@ -17,50 +17,58 @@ use peregrine_web::{
 use std::fmt;
 use std::rc::Rc;
 
-/// Content shorter than this, in bytes, is left as it is: it fits into the packet that its head is in.
+/// Shorter content, in bytes, is not compressed: it fits into one packet with its head.
 pub(crate) const BYTES_MIN: u64 = 1024;
 
-/// Content that is here, and no longer than this, is compressed at once; longer content while it is sent, slice by slice.
+/// Complete content up to this size is compressed at once; longer content in slices while it is
+/// sent.
 const AT_ONCE_BYTES_MAX: usize = 32 * 1024;
 
-/// Digests of content, which is other content once it is packed or unpacked.
-// RFC 9530 §2: Content-Digest is of the content as it is sent, with its coding.
-// RFC 9530 §3: Repr-Digest is of the representation, of which the coding is a part.
+/// Digest fields, which are invalid after coding or decoding the content.
+// RFC 9530 §2: Content-Digest covers the content as sent, with its coding.
+// RFC 9530 §3: Repr-Digest covers the representation, which includes the coding.
 pub(crate) const DIGESTS: [&str; 3] = ["content-digest", "repr-digest", "content-md5"];
 
-/// Compresses responses in a coding that the client accepts, whole ones and streams.
+/// Compresses responses, complete or streamed, with a coding that the client accepts.
 ///
 /// ```
 /// use peregrine::compression::Compression;
 /// use peregrine::App;
 ///
-/// let client = App::new().with(Compression::new()).get("/", || "many words, ".repeat(1000)).test();
+/// let page = || "many words, ".repeat(1000);
+/// let client = App::new().with(Compression::new()).get("/", page).test();
 /// let response = client.get("/").header("accept-encoding", "gzip, br;q=0.5").send_now();
 /// assert_eq!(response.header("content-encoding"), Some("gzip"));
 /// assert_eq!(response.header("vary"), Some("accept-encoding"));
 /// assert!(response.bytes().len() < 200);
 /// ```
 ///
-/// | what | how |
-/// |---|---|
-/// | coding | the one that the client gives the highest weight (RFC 9110 §12.5.3); among equal ones, zstd, br, gzip, deflate, or as [`Compression::codings`] says |
-/// | a client that accepts nothing of this, not even no coding | 406, before the handler runs |
-/// | media types | text, JSON, XML, scripts, and the like; [`Compression::types`] |
-/// | length | from 1 KiB; all content of unknown length; [`Compression::bytes_min`] |
-/// | left alone | content that has a coding, ranges (206), `Cache-Control: no-transform`, [`Uncompressed`], [`Compression::except`] |
-/// | `ETag` | a strong one becomes weak, since the bytes are others |
-/// | `Vary` | `Accept-Encoding`, on every response that could be compressed, whether it is or not |
-/// | HEAD | the fields are those of the GET, and nothing is compressed |
-/// | streams | whenever the producer pauses, its readers get all there is; so [server-sent events](peregrine_web::sse) arrive at once |
-/// | large content | 16 KiB at a time; then others have their turn |
-/// | memory | about 320 KiB (gzip), 2.5 MiB (zstd, br) for each response in progress, charged to the worker's account; while memory is short, nothing is compressed |
+/// - **Coding**: the one with the highest weight in `Accept-Encoding` (RFC 9110, section 12.5.3).
+///   With equal weights, the first of zstd, br, gzip and deflate, or of [`Compression::codings`].
+///   If the client rejects all of these and also unencoded content, it gets a 406 before the
+///   handler runs.
+/// - **Media types**: text, JSON, XML, scripts and other compressible types
+///   ([`Compression::types`]).
+/// - **Length**: 1 KiB or more, or unknown ([`Compression::bytes_min`]).
+/// - **Never compressed**: content that has a coding, ranges (206), responses with
+///   `Cache-Control: no-transform` or [`Uncompressed`], and requests selected by
+///   [`Compression::except`].
+/// - **`ETag`**: a strong tag becomes weak, since the bytes differ.
+/// - **`Vary: Accept-Encoding`** is set on every response that could be compressed.
+/// - **HEAD**: the fields are those of the GET response; nothing is compressed.
+/// - **Streams** are flushed whenever the producer pauses, so
+///   [server-sent events](peregrine_web::sse) arrive at once.
+/// - **Large content** is compressed 16 KiB at a time, and the task yields in between.
+/// - **Memory**: about 320 KiB (gzip) or 2.5 MiB (zstd, br) per response in progress, charged to
+///   the worker's memory account. While memory is short, nothing is compressed.
 ///
 /// # Secrets
 ///
-/// Who can make a visitor's browser send requests, put text of their own into the responses, and see how long they are,
-/// can guess what else is in there, letter by letter, if it is compressed (BREACH). So pages that have a secret and something of the request's
-/// in one response should not be compressed, or show the secret masked, as `CsrfToken` is: leave such routes out of the scope, return
-/// [`Uncompressed`] with the response, or name them by [`Compression::except`].
+/// If an attacker can make a visitor's browser send requests, put text into the responses, and see
+/// their compressed length, the attacker can guess other content of the same response byte by byte
+/// (BREACH). Responses with both a secret and data from the request should therefore not be
+/// compressed, or should mask the secret, as `CsrfToken` does. Keep such routes out of the scope,
+/// return [`Uncompressed`] with the response, or exclude them with [`Compression::except`].
 ///
 /// ```
 /// use peregrine::compression::{Compression, Uncompressed};
@@ -85,21 +93,21 @@ pub struct Compression {
 
 type Except = Rc<dyn Fn(&Head) -> bool>;
 
-/// How hard it is tried to make content small.
+/// The trade-off between speed and size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Level {
-    /// As quickly as possible: 1 of gzip, zstd and br.
+    /// Fastest: level 1 of gzip, zstd and br.
     Fast,
-    /// What is worth it for content that is made for each request: 5 of gzip, 3 of zstd, 4 of br.
+    /// A good compromise for content generated per request: level 5 of gzip, 3 of zstd, 4 of br.
     #[default]
     Middle,
-    /// For content that many get from a cache: 9.
+    /// Smallest, for content that is cached: level 9.
     Small,
 }
 
 impl Compression {
-    /// All codings of this build, and the defaults above.
+    /// Creates the middleware with all compiled codings and the defaults above.
     pub fn new() -> Self {
         Self {
             codings: Coding::ALL.to_vec(),
@@ -110,46 +118,48 @@ impl Compression {
         }
     }
 
-    /// Only these codings; among those that a client likes as much, the first.
+    /// Offers only these codings; with equal weights, the first is used.
     pub fn codings(mut self, codings: impl IntoIterator<Item = Coding>) -> Self {
         self.codings = codings.into_iter().collect();
         self
     }
 
-    /// How hard it is tried.
+    /// Sets the compression level.
     pub fn level(mut self, level: Level) -> Self {
         self.level = level;
         self
     }
 
-    /// The least length of content, in bytes, where it is known. The default is 1 KiB.
+    /// Sets the minimum length of content, in bytes, if it is known. The default is 1 KiB.
     pub fn bytes_min(mut self, bytes: u64) -> Self {
         self.bytes_min = bytes;
         self
     }
 
-    /// Which media types are compressed: those for which this says so, which gets them in lower case and without
-    /// parameters, such as `text/html`. Content without a type never is.
+    /// Sets which media types are compressed. The function gets the type in lower case without
+    /// parameters, such as `text/html`. Content without a type is never compressed.
     pub fn types(mut self, is_compressible: impl Fn(&str) -> bool + 'static) -> Self {
         self.types = Rc::new(is_compressible);
         self
     }
 
-    /// Requests whose responses are left alone. A path is as it was sent, and can be written in more than one way
-    /// (`/%61dmin`): for secrets, [`Uncompressed`] and scopes are surer.
+    /// Excludes the requests for which the function returns `true`. A path is matched exactly as
+    /// sent, and the same path can be encoded in several ways (`/%61dmin`): for secrets, prefer
+    /// [`Uncompressed`] or scopes.
     pub fn except(mut self, is_exempt: impl Fn(&Head) -> bool + 'static) -> Self {
         self.except = Some(Rc::new(is_exempt));
         self
     }
 
-    /// `response` in the coding that was agreed on, if it may and should have one.
+    /// Compresses `response` with the negotiated coding, if permitted and useful.
     fn compressed(&self, mut response: Response, accepted: Accepted, is_head: bool) -> Response {
         let is_marked = Uncompressed::is_on(&response);
         if response.status == StatusCode::NOT_MODIFIED && !is_marked {
-            // It stands for a response that would have them.
+            // A 304 stands for a response that would have these fields.
             self.varies(&mut response, accepted.coding.is_some());
             if accepted.coding.is_some() {
-                // RFC 9110 §8.6: the length is that of a 200 to the same request, which nobody knows before it is compressed.
+                // RFC 9110 §8.6: the length would be that of a 200 to the same request, which is
+                // unknown before compression.
                 response.fields.remove(&CONTENT_LENGTH);
             }
             return response;
@@ -191,7 +201,7 @@ impl Compression {
                 return response;
             }
             Err(error) => {
-                // The content is sent as it is, if the encoder has not taken it.
+                // Send the content unencoded, unless the encoder has consumed it.
                 contained(
                     || tracing::error!(target: "peregrine", %coding, %error, "a response could not be compressed"),
                 );
@@ -203,14 +213,14 @@ impl Compression {
         let fields = &mut response.fields;
         fields.set(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
         fields.remove(&CONTENT_LENGTH);
-        // Ranges would be of the content as it was.
+        // Ranges would refer to the unencoded content.
         fields.remove(&ACCEPT_RANGES);
         let digests = DIGESTS.map(HeaderName::from_static);
         digests.iter().for_each(|digest| fields.remove(digest));
         response
     }
 
-    /// The body in this coding; none if it would not be shorter. The body stays where that is so.
+    /// The encoded body; `None`, leaving `body` in place, if it would not be shorter.
     fn encoded(
         &self,
         body: &mut Body,
@@ -233,13 +243,14 @@ impl Compression {
         Ok(Some(Body::buffer(out)))
     }
 
-    /// Says that the response depends on what the client accepts, and, if it is not what the handler made, that it is the same in meaning only.
+    /// Marks the response as depending on `Accept-Encoding`. If it was changed, its tag becomes
+    /// weak.
     fn varies(&self, response: &mut Response, is_changed: bool) {
         response.fields.vary("accept-encoding");
         if !is_changed {
             return;
         }
-        // RFC 9110 §8.8.3.3: representations that differ in their coding differ in strong tags.
+        // RFC 9110 §8.8.3.3: representations with different codings need different strong tags.
         let tag = response.fields.get(&ETAG).filter(|tag| tag.as_bytes().starts_with(b"\""));
         let weak =
             tag.and_then(|tag| HeaderValue::from_bytes(&[b"W/", tag.as_bytes()].concat()).ok());
@@ -270,23 +281,23 @@ impl Middleware for Compression {
         let is_head = request.method() == Method::HEAD;
         let (head, states) = (head.share(), Rc::clone(request.parts.states()));
         let response = next.call(request).await;
-        // The application's form of a problem is what will be sent.
+        // Render problems as the application will send them.
         let response = states.render(response, &head);
         self.compressed(response, accepted, is_head)
     }
 
     fn require(&self, requirements: &mut Requirements) {
         if self.codings.is_empty() {
-            requirements.fault("Compression has no coding; name one, or turn a feature on: br, gzip, zstd or deflate");
+            requirements.fault("Compression has no coding; name one, or enable a feature: br, gzip, zstd or deflate");
         }
     }
 }
 
-/// RFC 9110 §15.5.7: there is no representation that the client accepts.
+/// RFC 9110, section 15.5.7: the client accepts none of the available representations.
 fn unacceptable(codings: &[Coding]) -> Problem {
     let names: Vec<_> = codings.iter().map(|coding| coding.name()).collect();
     let detail = format!(
-        "Accept-Encoding refuses content without a coding, and every coding that this server has: {}.",
+        "Accept-Encoding rejects unencoded content and every coding that this server offers: {}.",
         names.join(", ")
     );
     let problem = Problem::new(StatusCode::NOT_ACCEPTABLE, "no-acceptable-coding", detail);

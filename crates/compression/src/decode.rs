@@ -1,15 +1,15 @@
-//! Decompressors, which make no more of their input than they may.
+//! Decoders with a limit on their output.
 
 use crate::coding::Coding;
 use std::cell::RefCell;
 use std::io::{self, Write};
 use std::rc::Rc;
 
-/// A decompressor of one body.
+/// A decoder for one body.
 pub(crate) struct Decoder {
     kind: Kind,
     sink: Sink,
-    /// Nothing was unpacked yet.
+    /// No input has been decoded yet.
     is_new: bool,
 }
 
@@ -24,23 +24,23 @@ enum Kind {
     Zstd(zstd::stream::zio::Writer<Sink, zstd::stream::raw::Decoder<'static>>),
 }
 
-/// Why a body cannot be unpacked.
+/// Why a body cannot be decoded.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
-    /// More comes of it than may.
+    /// The output exceeds its limit.
     TooMuch,
-    /// It is not in its coding.
+    /// The input is not valid in its coding.
     Invalid,
 }
 
-/// Where decompressed bytes go.
+/// The output of a decoder.
 #[derive(Clone, Default)]
 struct Sink(Rc<RefCell<Output>>);
 
 #[derive(Default)]
 struct Output {
     bytes: Vec<u8>,
-    /// How many bytes more it takes.
+    /// How many more bytes may be written.
     room: usize,
     is_over: bool,
 }
@@ -76,7 +76,7 @@ impl Decoder {
             #[cfg(feature = "zstd")]
             Coding::Zstd => {
                 let mut decoder = zstd::stream::raw::Decoder::new()?;
-                // RFC 9659 §3: a window of more than 8 MiB need not be taken.
+                // RFC 9659 §3: decoders need not support windows of more than 8 MiB.
                 decoder.set_parameter(zstd::stream::raw::DParameter::WindowLogMax(23))?;
                 Kind::Zstd(zstd::stream::zio::Writer::new(into, decoder))
             }
@@ -84,14 +84,14 @@ impl Decoder {
         Ok(Self { kind, sink, is_new: true })
     }
 
-    /// Unpacks `input`, which may make no more than `room` bytes.
+    /// Decodes `input` to at most `room` bytes.
     pub(crate) fn write(&mut self, input: &[u8], room: usize) -> Result<Vec<u8>, Broken> {
         self.sink.0.borrow_mut().room = room;
         #[cfg_attr(not(feature = "br"), expect(unused_variables, reason = "only Brotli asks"))]
         let is_first = std::mem::take(&mut self.is_new);
         let written = match &mut self.kind {
-            // RFC 7932 §9.1: these bits are no size of a window. To the library they are one of its own, of up to 1 GiB,
-            // which it would allocate at once.
+            // RFC 7932 §9.1: these bits are not a valid window size. The library treats them as its
+            // own extension with windows of up to 1 GiB, which it would allocate at once.
             #[cfg(feature = "br")]
             Kind::Br(_) if is_first && input.first().is_some_and(|byte| byte & 0x7f == 0x11) => {
                 return Err(Broken::Invalid);
@@ -108,7 +108,7 @@ impl Decoder {
         self.taken(written)
     }
 
-    /// The end: nothing may be missing.
+    /// Finishes the input, which must be complete.
     pub(crate) fn finish(&mut self, room: usize) -> Result<Vec<u8>, Broken> {
         self.sink.0.borrow_mut().room = room;
         let ended = match &mut self.kind {
@@ -134,7 +134,7 @@ impl Decoder {
     }
 }
 
-/// The library's writer leaves output behind that did not fit its buffer when the input ended.
+/// The library's writer keeps output that did not fit its buffer when the input ended.
 #[cfg(feature = "br")]
 fn write_brotli(
     decoder: &mut brotli::DecompressorWriter<Sink>,
@@ -152,14 +152,14 @@ fn write_brotli(
     }
 }
 
-/// flate2's own writer takes a body that breaks off for a whole one.
+/// flate2's own writer accepts a truncated body as complete.
 #[cfg(feature = "deflate")]
 mod zlib {
     use super::Sink;
     use flate2::{Decompress, FlushDecompress, Status};
     use std::io::{self, Write};
 
-    /// Output is made in such steps.
+    /// The size of the steps in which output is produced.
     const STEP: usize = 4 * 1024;
 
     pub(super) struct Inflater {
@@ -186,14 +186,15 @@ mod zlib {
                 self.sink.write_all(room.get(..made).unwrap_or_default())?;
                 input = input.get(taken..).unwrap_or_default();
                 self.is_ended = status == Status::StreamEnd;
-                // Output that did not fit comes from later calls, and more may follow one that does
-                // not fill the room. Only a call that makes none shows that more input is needed.
+                // Output that did not fit comes from later calls, and more may follow a call that
+                // does not fill the room. Only a call without output shows that more input is
+                // needed.
                 if !self.is_ended && taken == 0 && made == 0 {
                     let fault = || Err(io::ErrorKind::InvalidData.into());
                     return if input.is_empty() { Ok(()) } else { fault() };
                 }
             }
-            // Nothing follows the end.
+            // Nothing may follow the end.
             if input.is_empty() { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
         }
 

@@ -1,4 +1,4 @@
-//! Compressed request bodies.
+//! The middleware that decodes request bodies.
 
 use crate::coding::Coding;
 use crate::compression::DIGESTS;
@@ -16,26 +16,26 @@ use peregrine_web::{
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// More bytes of one are a bomb: text rarely makes more than 20, and what does has little to say.
+/// The default limit of output bytes per input byte: text rarely exceeds 20.
 const RATIO_MAX: u32 = 100;
-/// Small bodies may be packed ever so well.
+/// The ratio is not checked below this size: small bodies may compress very well.
 const RATIO_FROM_BYTES: usize = 64 * 1024;
-/// How often a body may be packed.
+/// The maximum number of codings of one body.
 const CODINGS_MAX: usize = 2;
-/// So much is unpacked at a time, which bounds what comes of it before anybody looks.
+/// The number of input bytes decoded at a time, which bounds the output of one step.
 const SLICE_BYTES: usize = 4 * 1024;
-/// After so much of what was unpacked, others have their turn.
+/// The number of output bytes between yields.
 const TURN_BYTES: usize = 256 * 1024;
-/// A byte that was sent is as much work as so many that come of it, even where nothing does, as of empty members of gzip.
+/// The cost of an input byte in output bytes, even if it produces none, like empty gzip members.
 const WORK_OF_SENT: usize = 16;
-/// The same for a frame, however little it has.
+/// The cost of a frame in output bytes, whatever its size.
 const WORK_OF_FRAME: usize = TURN_BYTES / 32;
-/// What a decompressor has beside its window.
+/// The memory of a decoder besides its window.
 const DECODER_BYTES: usize = 64 * 1024;
-/// The largest window of any coding here, which grows with what is unpacked.
+/// The largest window of any coding here, which grows with the output.
 const WINDOW_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Unpacks request bodies that say by `Content-Encoding` that they are packed.
+/// Decodes request bodies with a `Content-Encoding`.
 ///
 /// ```
 /// use peregrine::compression::Decompression;
@@ -45,25 +45,33 @@ const WINDOW_BYTES_MAX: usize = 16 * 1024 * 1024;
 ///     text
 /// }
 /// let client = App::new().with(Decompression::new()).post("/", echo).test();
-/// // "hello" by gzip.
-/// let packed = [31, 139, 8, 0, 0, 0, 0, 0, 0, 255, 203, 72, 205, 201, 201, 7, 0, 134, 166, 16, 54, 5, 0, 0, 0];
-/// let response = client.post("/").header("content-encoding", "gzip").body(packed.to_vec()).send_now();
-/// assert_eq!(response.text(), "hello");
-/// let response = client.post("/").header("content-encoding", "lzma").body("?").send_now();
-/// assert_eq!(response.status(), 415);
+/// // "hello" in gzip.
+/// let packed = [
+///     31, 139, 8, 0, 0, 0, 0, 0, 0, 255, 203, 72, 205, 201, 201, 7, 0, 134, 166, 16, 54, 5, 0,
+///     0, 0,
+/// ];
+/// let send = |coding: &str, body: Vec<u8>| {
+///     client.post("/").header("content-encoding", coding).body(body).send_now()
+/// };
+/// assert_eq!(send("gzip", packed.to_vec()).text(), "hello");
+/// assert_eq!(send("lzma", b"?".to_vec()).status(), 415);
 /// ```
 ///
-/// The body is unpacked while it is read. Handlers see no `Content-Encoding`, no `Content-Length` and no digest
-/// (`Content-Digest`, `Repr-Digest`, `Content-MD5`), for they are of the body as it was sent.
+/// The body is decoded while it is read. Handlers do not see `Content-Encoding`, `Content-Length`
+/// and the digest fields (`Content-Digest`, `Repr-Digest`, `Content-MD5`), which describe the
+/// encoded body.
 ///
-/// - Body limits count for what was sent and again for what comes of it: the server's, and any
-///   `BodyLimit`, and the route's own for the second. So a bomb is 413, when the limit is reached, and nothing of it is kept beyond that.
-/// - More than 100 bytes of one ([`Decompression::ratio_max`]), beyond the first 64 KiB, are 413 too (`body-inflates`).
-/// - A coding that is unknown is 415 with `Accept-Encoding`; so are more than two codings one after the other.
-/// - What is not in its coding, breaks off, or has something behind its end, is 400 (`body-undecodable`).
-/// - What a decompressor holds is charged to the worker's account, and while that is all but full, nothing is unpacked (503).
+/// - Body limits apply to the encoded and to the decoded body: the server's and any `BodyLimit` to
+///   both, the route's own to the decoded one. A decompression bomb gets a 413 when it reaches the
+///   limit, and no more than that is kept.
+/// - More than 100 output bytes per input byte ([`Decompression::ratio_max`]), after the first 64
+///   KiB, get a 413 (`body-inflates`).
+/// - An unknown coding, or more than two codings, get a 415, with `Accept-Encoding`.
+/// - Invalid, truncated or trailing data gets a 400 (`body-undecodable`).
+/// - A decoder's memory is charged to the worker's memory account. While that is nearly full,
+///   bodies are not decoded (503).
 ///
-/// Without this middleware, handlers get packed bodies as they come.
+/// Without this middleware, handlers get encoded bodies unchanged.
 #[derive(Clone, Debug)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
 pub struct Decompression {
@@ -71,12 +79,13 @@ pub struct Decompression {
 }
 
 impl Decompression {
-    /// The limits above.
+    /// Creates the middleware with the limits above.
     pub const fn new() -> Self {
         Self { ratio_max: RATIO_MAX }
     }
 
-    /// How many bytes of one a body may make, beyond the first 64 KiB.
+    /// Sets the limit of output bytes per input byte, which applies after the first 64 KiB of
+    /// output. The default is 100.
     pub const fn ratio_max(mut self, ratio: u32) -> Self {
         self.ratio_max = ratio;
         self
@@ -116,7 +125,7 @@ impl Middleware for Decompression {
     fn require(&self, requirements: &mut Requirements) {
         if Coding::ALL.is_empty() {
             requirements
-                .fault("Decompression has no coding; turn a feature on: br, gzip, zstd or deflate");
+                .fault("Decompression has no coding; enable a feature: br, gzip, zstd or deflate");
         }
         if self.ratio_max == 0 {
             requirements.fault(
@@ -131,21 +140,21 @@ fn codings_of(head: &Head) -> Result<Vec<Coding>, Problem> {
     let mut codings = Vec::new();
     for value in head.fields_named("content-encoding") {
         for name in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
-            // RFC 9110 §12.5.3: "identity" is no coding, and should not be there.
+            // RFC 9110 §12.5.3: "identity" is not a coding, and should not be there.
             if name.is_empty() || name.eq_ignore_ascii_case(b"identity") {
                 continue;
             }
             let coding = Coding::find(name).ok_or_else(|| {
                 let name = String::from_utf8_lossy(name.get(..40).unwrap_or(name)).into_owned();
                 let detail = format!(
-                    "The content coding `{name}` is not known here; send one of {}, or none.",
+                    "The content coding `{name}` is not supported; use one of {}, or none.",
                     Coding::names()
                 );
                 refused(detail).with("coding", name)
             })?;
             if codings.len() == CODINGS_MAX {
                 let detail = format!(
-                    "The body has more than {CODINGS_MAX} content codings; send it with one, or none."
+                    "The body has more than {CODINGS_MAX} content codings; use one, or none."
                 );
                 return Err(refused(detail));
             }
@@ -155,7 +164,7 @@ fn codings_of(head: &Head) -> Result<Vec<Coding>, Problem> {
     Ok(codings)
 }
 
-/// RFC 9110 §12.5.3: a 415 because of the coding should have Accept-Encoding.
+/// RFC 9110, section 12.5.3: a 415 due to the coding should have `Accept-Encoding`.
 fn refused(detail: String) -> Problem {
     let problem =
         Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-content-coding", detail);
@@ -165,25 +174,25 @@ fn refused(detail: String) -> Problem {
     }
 }
 
-/// A body that is unpacked while it is read.
+/// A body that is decoded while it is read.
 struct Decoded {
     body: Body,
     coding: Coding,
     ratio_max: u32,
     state: State,
-    /// Received, and not unpacked yet.
+    /// Received but not decoded yet.
     input: Bytes,
-    /// Bytes that were unpacked, and what came of them.
+    /// The numbers of input and output bytes so far.
     taken: usize,
     made: usize,
-    /// Made since others had their turn, and what was taken for it, weighed.
+    /// The cost since the last yield.
     unbroken: usize,
     trailers: Option<Frame<Bytes>>,
     charge: Charge,
 }
 
 enum State {
-    /// Nothing is received yet, so nothing is held.
+    /// Nothing has been received yet, so no decoder exists.
     New,
     Busy(Box<Decoder>),
     Ended,
@@ -205,13 +214,13 @@ impl Decoded {
         }
     }
 
-    /// How much more may come of what was taken.
+    /// How many more bytes the ratio permits.
     fn room(&self) -> usize {
         let ratio = usize::try_from(self.ratio_max).unwrap_or(usize::MAX);
         self.taken.saturating_mul(ratio).saturating_add(RATIO_FROM_BYTES).saturating_sub(self.made)
     }
 
-    /// The decompressor, made when the first byte is there.
+    /// Creates the decoder when the first byte arrives.
     fn begin(&mut self) -> Result<(), BodyError> {
         if matches!(self.state, State::New) {
             if filling() >= Filling::Full {
@@ -225,7 +234,7 @@ impl Decoded {
         Ok(())
     }
 
-    /// Unpacks a slice of what is here.
+    /// Decodes a slice of the available input.
     fn advance(&mut self) -> Result<Vec<u8>, BodyError> {
         self.begin()?;
         let length = self.input.len().min(SLICE_BYTES);
@@ -238,11 +247,11 @@ impl Decoded {
         self.grown(made)
     }
 
-    /// The body's end.
+    /// Finishes the body.
     fn end(&mut self) -> Result<Vec<u8>, BodyError> {
         let room = self.room();
         let made = match &mut self.state {
-            // No coding makes nothing of nothing, but that is what clients send.
+            // An empty body is not valid in any coding, but clients do send it.
             State::New | State::Ended => Ok(Vec::new()),
             State::Busy(decoder) => decoder.finish(room),
         };

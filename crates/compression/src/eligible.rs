@@ -1,10 +1,10 @@
-//! Which responses are worth it, and which must stay as they are.
+//! Which responses may and should be compressed.
 
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
 use peregrine_web::Response;
 
-/// May this response be sent in another form, as far as it says itself?
+/// Whether the response's status and fields permit encoding.
 pub(crate) fn may_change(response: &Response) -> bool {
     let has_content = !response.status.is_informational()
         && !matches!(
@@ -15,35 +15,36 @@ pub(crate) fn may_change(response: &Response) -> bool {
                 | StatusCode::PARTIAL_CONTENT
         );
     let fields = &response.fields;
-    // A range is one of the content as it was coded, so it cannot be coded anew.
+    // A range is part of an encoded representation, so it cannot be encoded again.
     has_content
         && fields.get(&CONTENT_ENCODING).is_none()
         && fields.get(&CONTENT_RANGE).is_none()
         && !is_not_to_change(response)
 }
 
-/// Is this a part of what might be sent in another form as a whole?
+/// Whether this is part of a response that could be encoded as a whole.
 pub(crate) fn is_part(response: &Response) -> bool {
     response.status == StatusCode::PARTIAL_CONTENT
         && response.fields.get(&CONTENT_ENCODING).is_none()
         && !is_not_to_change(response)
 }
 
-/// RFC 9111 §5.2.2.6: no-transform forbids to change the content.
+/// RFC 9111, section 5.2.2.6: `no-transform` forbids changing the content.
 fn is_not_to_change(response: &Response) -> bool {
     let values = response.fields.iter().filter(|(name, _)| **name == CACHE_CONTROL);
     let mut directives = values.flat_map(|(_, value)| value.as_bytes().split(|byte| *byte == b','));
     directives.any(|directive| directive.trim_ascii().eq_ignore_ascii_case(b"no-transform"))
 }
 
-/// The media type, without parameters, in lower case.
+/// The media type without parameters, in lower case.
 pub(crate) fn essence(response: &Response) -> Option<String> {
     let value = response.fields.get(&CONTENT_TYPE).map(HeaderValue::as_bytes)?;
     let essence = value.split(|byte| *byte == b';').next()?.trim_ascii();
     Some(std::str::from_utf8(essence).ok()?.to_ascii_lowercase())
 }
 
-/// Does content of this type become smaller? Pictures, sound, archives and most fonts are packed already.
+/// Whether content of this type is compressible. Images, audio, archives and most fonts are
+/// compressed already.
 pub(crate) fn is_compressible(essence: &str) -> bool {
     let Some((kind, name)) = essence.split_once('/') else { return false };
     let has_suffix =

@@ -1,10 +1,10 @@
-//! Compressors.
+//! Encoders for all codings.
 
 use crate::coding::Coding;
 use crate::compression::Level;
 use std::io;
 
-/// A compressor of one body.
+/// An encoder for one body.
 pub(crate) enum Encoder {
     #[cfg(any(feature = "gzip", feature = "deflate"))]
     Deflate(deflate::Deflater),
@@ -15,7 +15,7 @@ pub(crate) enum Encoder {
 }
 
 impl Encoder {
-    /// A compressor for `length` bytes, if that is known.
+    /// Creates an encoder for `length` bytes, if known.
     pub(crate) fn new(coding: Coding, level: Level, length: Option<u64>) -> io::Result<Self> {
         #[cfg(not(any(feature = "br", feature = "zstd")))]
         let _ = length;
@@ -33,7 +33,7 @@ impl Encoder {
         })
     }
 
-    /// The memory that it takes, in bytes, about.
+    /// Approximate memory use, in bytes.
     pub(crate) fn held_bytes(&self) -> usize {
         match self {
             #[cfg(any(feature = "gzip", feature = "deflate"))]
@@ -45,7 +45,7 @@ impl Encoder {
         }
     }
 
-    /// Takes `input`, and adds what is ready to `out`.
+    /// Compresses `input`, and appends finished output to `out`.
     pub(crate) fn write(&mut self, input: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
         match self {
             #[cfg(any(feature = "gzip", feature = "deflate"))]
@@ -57,7 +57,8 @@ impl Encoder {
         }
     }
 
-    /// Adds everything taken so far to `out`, so that its reader has all of it.
+    /// Appends all pending output to `out`, so that the client can decode everything written so
+    /// far.
     pub(crate) fn flush(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
         match self {
             #[cfg(any(feature = "gzip", feature = "deflate"))]
@@ -69,7 +70,7 @@ impl Encoder {
         }
     }
 
-    /// The end of the body.
+    /// Finishes the body.
     pub(crate) fn finish(self, out: &mut Vec<u8>) -> io::Result<()> {
         match self {
             #[cfg(any(feature = "gzip", feature = "deflate"))]
@@ -93,17 +94,18 @@ mod deflate {
     /// The window, the tables and the pending output.
     pub(super) const HELD_BYTES: usize = 320 * 1024;
 
-    /// How many unused compressors a thread keeps, each of one level and wrapping: making one costs more than a small response.
+    /// How many idle compressors a thread keeps for reuse: creating one costs more than compressing
+    /// a small response.
     const STOCK_MAX: usize = 2;
 
-    /// Room for output is made in such steps.
+    /// The size of the steps in which output space is reserved.
     const STEP: usize = 4 * 1024;
 
     thread_local! {
         static STOCK: RefCell<Vec<(Level, Wrapping, Compress)>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// What is around the compressed bytes.
+    /// The container format.
     #[derive(Clone, Copy, PartialEq, Eq)]
     pub(super) enum Wrapping {
         #[cfg(feature = "gzip")]
@@ -113,11 +115,11 @@ mod deflate {
     }
 
     pub(crate) struct Deflater {
-        /// There until it goes back to the stock.
+        /// `None` once it has gone back to the stock.
         compress: Option<Compress>,
         level: Level,
         wrapping: Wrapping,
-        /// Of the content.
+        /// The checksum of the content.
         crc: Crc,
         is_begun: bool,
     }
@@ -135,15 +137,16 @@ mod deflate {
             Self { compress: Some(compress), level, wrapping, crc: Crc::new(), is_begun: false }
         }
 
-        /// The compressor, with the header before its first output.
+        /// The compressor, after writing the header on first use.
         fn begun(&mut self, out: &mut Vec<u8>) -> &mut Compress {
             #[cfg(feature = "gzip")]
             if !self.is_begun && self.wrapping == Wrapping::Gzip {
-                // RFC 1952 §2.3: magic, DEFLATE, no flags, no time, no extra flags, an unknown system.
+                // RFC 1952 §2.3: magic, DEFLATE, no flags, no time, no extra flags, an unknown
+                // system.
                 out.extend_from_slice(&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255]);
             }
             self.is_begun = true;
-            self.compress.as_mut().expect("it is there until the end")
+            self.compress.as_mut().expect("the compressor is taken only on drop")
         }
 
         pub(super) fn write(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
@@ -188,7 +191,7 @@ mod deflate {
     impl Drop for Deflater {
         fn drop(&mut self) {
             let Some(mut compress) = self.compress.take() else { return };
-            // While the thread ends, the stock is gone already.
+            // The stock is already gone while the thread exits.
             let _ = STOCK.try_with(|stock| {
                 let mut stock = stock.borrow_mut();
                 if stock.len() < STOCK_MAX {
@@ -224,7 +227,8 @@ mod br {
     use brotli::enc::BrotliEncoderParams;
     use std::io::{self, Write};
 
-    /// The window as a power of two. Larger ones find a little more, and take their memory for every response in progress.
+    /// The binary logarithm of the window size. Larger windows gain little and need memory for
+    /// every response in progress.
     const WINDOW: u32 = 18;
     const WINDOW_MIN: u32 = 12;
 
@@ -240,13 +244,13 @@ mod br {
                 Level::Middle => 4,
                 Level::Small => 9,
             };
-            // A window longer than the content is of no use.
+            // A window longer than the content is useless.
             let bits = length.map_or(WINDOW, |length| 64 - length.leading_zeros());
             let window = bits.clamp(WINDOW_MIN, WINDOW);
             let mut params = BrotliEncoderParams { quality, ..BrotliEncoderParams::default() };
             params.lgwin = i32::try_from(window).unwrap_or(18);
             params.size_hint = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(0);
-            // Ring buffer, commands and hashes.
+            // The ring buffer, commands and hash tables.
             let held_bytes = (8 << window) + 512 * 1024;
             Self { writer: CompressorWriter::with_params(Vec::new(), 4096, &params), held_bytes }
         }
@@ -276,7 +280,8 @@ mod zstandard {
     use std::io;
     use zstd::stream::raw::{CParameter, Encoder, Operation, OutBuffer};
 
-    /// The window as a power of two. RFC 8878 §3.1.1.1.2: decoders need not take more than 8 MiB.
+    /// The binary logarithm of the window size. RFC 8878, section 3.1.1.1.2: decoders need not
+    /// support more than 8 MiB.
     const WINDOW: u32 = 19;
     const WINDOW_MIN: u32 = 10;
     const STEP: usize = 4 * 1024;

@@ -10,27 +10,28 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// So much is compressed at a time; then others have their turn: compressing is work, and the content may be here already.
+/// The number of bytes compressed between yields. Compression takes CPU time, and the content may
+/// all be available at once.
 const TURN_BYTES: usize = 16 * 1024;
-/// A frame is as much work as so many bytes, if not for the encoder, then for who makes it.
+/// The cost of a frame in bytes. Even a small one is work for its producer.
 const WORK_OF_FRAME: usize = TURN_BYTES / 32;
-/// A frame that has so much is sent.
+/// A frame of this size is sent.
 const FRAME_BYTES: usize = 8 * 1024;
 
 /// A body in a content coding.
 pub(crate) struct Encoded {
     body: Body,
-    /// `None`: its end is written.
+    /// `None` once the end has been written.
     encoder: Option<Encoder>,
-    /// Taken from the body, and not compressed yet.
+    /// Received but not compressed yet.
     input: Bytes,
-    /// Compressed, and not sent yet.
+    /// Compressed but not sent yet.
     out: Vec<u8>,
-    /// What the encoder took since it was flushed may still be in there.
+    /// Whether the encoder has input that was not flushed.
     is_unflushed: bool,
-    /// Compressed since others had their turn.
+    /// Bytes compressed since the last yield.
     unbroken: usize,
-    /// What comes after the content.
+    /// The frame after the content.
     trailers: Option<Frame<Bytes>>,
     charge: Charge,
 }
@@ -50,12 +51,12 @@ impl Encoded {
         }
     }
 
-    /// A frame of what is compressed.
+    /// Takes the compressed output as a frame.
     fn frame(&mut self) -> Frame<Bytes> {
         Frame::data(Bytes::from(std::mem::take(&mut self.out)))
     }
 
-    /// Compresses a slice of what is here.
+    /// Compresses a slice of the available input.
     fn advance(&mut self) -> io::Result<()> {
         let Some(encoder) = &mut self.encoder else { return Ok(()) };
         let length = self.input.len().min(TURN_BYTES);
@@ -94,7 +95,7 @@ impl Encoded {
             match Pin::new(&mut self.body).poll_frame(context) {
                 Poll::Ready(None) => self.end().map_err(failed)?,
                 Poll::Ready(Some(Err(error))) => {
-                    // What was compressed so far is of no use without its end.
+                    // The output so far is useless without its end.
                     self.encoder = None;
                     self.out = Vec::new();
                     self.charge.set(0);
@@ -112,7 +113,8 @@ impl Encoded {
                 },
                 Poll::Pending => {
                     self.unbroken = 0;
-                    // The producer pauses: its reader gets all that there is.
+                    // The producer pauses: flush, so that the client gets everything written so
+                    // far.
                     if let Some(encoder) = self.encoder.as_mut().filter(|_| self.is_unflushed) {
                         self.is_unflushed = false;
                         encoder.flush(&mut self.out).map_err(failed)?;
@@ -143,7 +145,7 @@ impl HttpBody for Encoded {
     }
 }
 
-/// A body of no content and unknown length: the answer to HEAD where that to GET is compressed.
+/// An empty body of unknown length, for responses to HEAD where the GET response is compressed.
 pub(crate) struct Untold;
 
 impl HttpBody for Untold {

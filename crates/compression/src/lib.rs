@@ -1,15 +1,16 @@
-//! Compressed responses and request bodies: two middleware.
+//! Middleware for compressed responses and request bodies.
 //!
-//! [`Compression`] compresses what routes answer, whole bodies and streams, in a coding that the client accepts.
-//! [`Decompression`] unpacks what clients send. Both build on `peregrine-web` only.
+//! [`Compression`] compresses responses, complete or streamed, with a coding that the client
+//! accepts; [`Decompression`] decodes request bodies. The codings are libraries (flate2, brotli,
+//! zstd), each behind a feature.
 //!
-//! The codings themselves are other people's libraries (flate2, brotli, zstd), each behind a feature. Adapters such as
-//! `async-compression` are not used: they want readers and writers of bytes, where bodies here are streams of frames with
-//! trailers, and they neither flush when a producer pauses, nor yield within a large piece, nor bound what a bomb makes of a small one.
+//! Adapters such as `async-compression` are not used. They work on byte streams, whereas bodies
+//! here are streams of frames with trailers; and they do not flush when a producer pauses, do not
+//! yield within a large piece, and do not limit the output of a decompression bomb.
 //!
-//! Start with `compression.rs`; `encoded.rs` is the body that it makes.
+//! Start reading with `compression.rs`; `encoded.rs` is the body that it produces.
 #![forbid(unsafe_code)]
-// Without a coding there is nothing here.
+// Without any coding, the crate is empty.
 #![cfg(any(feature = "br", feature = "deflate", feature = "gzip", feature = "zstd"))]
 
 mod accept;

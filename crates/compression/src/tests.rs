@@ -7,7 +7,7 @@ mod responses;
 use crate::Coding;
 use std::io::{Read, Write};
 
-/// What `bytes` are in this coding, by its library's own way.
+/// Encodes `bytes` directly with the coding's library.
 fn pack(coding: Coding, bytes: &[u8]) -> Vec<u8> {
     match coding {
         Coding::Zstd => zstd::stream::encode_all(bytes, 3).expect("zstd"),
@@ -33,7 +33,7 @@ fn pack(coding: Coding, bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What is in `bytes`, and all of it.
+/// Decodes all of `bytes`.
 fn unpack(coding: &str, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     match coding {
@@ -48,12 +48,12 @@ fn unpack(coding: &str, bytes: &[u8]) -> Vec<u8> {
             flate2::read::ZlibDecoder::new(bytes).read_to_end(&mut out).expect("zlib");
         }
 
-        other => panic!("no such coding: {other}"),
+        other => panic!("unknown coding: {other}"),
     }
     out
 }
 
-/// As much as can be read of content that goes on.
+/// Decodes as much as possible of incomplete content.
 fn unpack_so_far(coding: &str, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let _ = match coding {
@@ -61,12 +61,12 @@ fn unpack_so_far(coding: &str, bytes: &[u8]) -> Vec<u8> {
         "br" => brotli::Decompressor::new(bytes, 4096).read_to_end(&mut out),
         "gzip" => flate2::read::GzDecoder::new(bytes).read_to_end(&mut out),
         "deflate" => flate2::read::ZlibDecoder::new(bytes).read_to_end(&mut out),
-        other => panic!("no such coding: {other}"),
+        other => panic!("unknown coding: {other}"),
     };
     out
 }
 
-/// Text that becomes smaller, but not to nothing.
+/// Text with a realistic compression ratio.
 fn text(bytes: usize) -> String {
     let (mut text, mut state) = (String::with_capacity(bytes + 16), 1_u64);
     while text.len() < bytes {
@@ -78,7 +78,7 @@ fn text(bytes: usize) -> String {
     text
 }
 
-/// Bytes that do not become smaller.
+/// Incompressible bytes.
 fn noise(bytes: usize) -> Vec<u8> {
     let mut state = 88_172_645_463_325_252_u64;
     let mut next = || {

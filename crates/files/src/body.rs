@@ -1,4 +1,4 @@
-//! Content that is read while it is sent, or that the connection's driver sends by itself.
+//! File bodies, either read while they are sent, or sent by the connection's driver.
 
 use crate::disk::{Now, has, read, read_now, warm};
 use crate::facts::Content;
@@ -15,41 +15,41 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// How much is read at once. Two of these are in memory at most: one on its way, and one that is read.
+/// The size of a read. At most two of these are in memory: one being sent and one being read.
 const CHUNK_BYTES: u64 = 128 * 1024;
 
-/// How much of a file a driver sends at once. Whether it is in the system's memory is asked before each.
+/// The amount that a driver sends at once. Before each, the page cache is checked.
 const PART_BYTES: u64 = 1024 * 1024;
 
-/// A piece of a body: bytes at hand, or some of a file.
+/// A piece of a body: bytes in memory, or a range of a file.
 #[derive(Debug)]
 pub(crate) enum Piece {
     Bytes(Bytes),
     File { at: u64, length: u64 },
 }
 
-/// Pieces of one file that stays open. It is read only as far as the peer takes it.
+/// Pieces of one open file, read only as fast as the client takes them.
 ///
-/// What the system has in its memory is read, or sent, where it is asked for. For the rest there are threads that may
-/// block.
+/// Data in the page cache is read or sent immediately; for other data, threads that may block are
+/// used.
 pub(crate) struct OpenBody {
     file: Arc<File>,
     pieces: VecDeque<Piece>,
     state: State,
-    /// The chunk that was read last. When its reader is done with it, its memory is used again.
+    /// The last chunk. Its memory is reused when the driver has released it.
     last: Bytes,
-    /// Bytes still to be sent.
+    /// Bytes that remain to be sent.
     left: u64,
     charge: Charge,
 }
 
-/// What is being done about the first piece.
+/// The state of the first piece.
 enum State {
     Nothing,
     Reading(Work<io::Result<Bytes>>),
-    /// So many bytes come into the system's memory.
+    /// This many bytes are being loaded into the page cache.
     Warming(Work<io::Result<()>>, u64),
-    /// The system does not tell what it has in its memory, so that the file is read by threads.
+    /// The page cache cannot be queried, so threads read the file.
     Reads,
 }
 
@@ -64,7 +64,8 @@ impl OpenBody {
         Self { file, pieces, state, last, left, charge }
     }
 
-    /// The first piece, if it is of the file: where it begins, and its length. Pieces at hand are taken.
+    /// The position and length of the first piece if it is a file range; pieces in memory are
+    /// returned.
     fn first(&mut self) -> Result<Option<Bytes>, (u64, u64)> {
         loop {
             match self.pieces.pop_front() {
@@ -82,7 +83,7 @@ impl OpenBody {
         }
     }
 
-    /// So much of the first piece is given away.
+    /// Removes `count` sent bytes from the first piece.
     fn advance(&mut self, count: u64) {
         if let Some(Piece::File { at, length }) = self.pieces.front_mut() {
             *at += count;
@@ -91,7 +92,7 @@ impl OpenBody {
         self.left -= count;
     }
 
-    /// The length was promised: what cannot be read breaks the response off.
+    /// The length was announced, so a read error must abort the response.
     fn fail<T>(&mut self, error: io::Error) -> Poll<Option<Result<T, BodyError>>> {
         contained(
             || tracing::error!(target: "peregrine", %error, "a file could not be read to its end"),
@@ -110,7 +111,7 @@ impl OpenBody {
         let wanted = usize::try_from(CHUNK_BYTES.min(length)).unwrap_or(usize::MAX);
         self.charge.set(2 * wanted);
         if matches!(self.state, State::Nothing) {
-            // The memory of the last chunk, unless somebody has it still.
+            // Reuse the memory of the last chunk, unless it is still in use.
             let mut chunk = std::mem::take(&mut self.last).try_into_mut().unwrap_or_default();
             chunk.resize(wanted, 0);
             if let Now::Done(count) = read_now(&self.file, &mut chunk, at) {
@@ -125,7 +126,7 @@ impl OpenBody {
                 let file = Arc::clone(&self.file);
                 let read = move || read(&file, at, wanted).map(Bytes::from);
                 *state = State::Reading(Work::begin(read));
-                let State::Reading(reading) = state else { unreachable!("it was set just now") };
+                let State::Reading(reading) = state else { unreachable!("the state was just set") };
                 reading
             }
         };
@@ -134,7 +135,8 @@ impl OpenBody {
         Poll::Ready(read)
     }
 
-    /// Ready with how much of the file from `at` on may be sent; none if it must be read.
+    /// Ready with how many bytes from `at` on can be sent without blocking; `None` if they must be
+    /// read.
     fn poll_warm(
         &mut self,
         context: &mut Context<'_>,
@@ -217,7 +219,7 @@ impl FileBody for OpenBody {
     }
 }
 
-/// The body of these pieces.
+/// Creates the body of these pieces.
 pub(crate) fn body(content: &Content, pieces: VecDeque<Piece>) -> peregrine_web::Body {
     match content {
         Content::Open(file) => {

@@ -1,4 +1,4 @@
-//! Files that were asked for lately, for one worker: the content of small ones, and larger ones open.
+//! A worker's cache of recent files: the content of small files, and open handles of larger ones.
 
 use crate::encoding::Accepted;
 use crate::facts::{Content, Found};
@@ -7,24 +7,24 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// What an entry costs beside its content.
+/// The overhead of an entry.
 const ENTRY_BYTES: usize = 512;
 
-/// The most files that are kept open: 64. A descriptor each, and the disk's room where one was deleted.
+/// The maximum number of open files. Each needs a descriptor, and the disk space if it was deleted.
 pub(crate) const OPEN_FILES_MAX: usize = 64;
 
 pub(crate) type Key = (Target, Accepted);
 
-/// Keeps files for a short time, without a look at the disk.
+/// Caches files for a short time, to avoid looking at the disk.
 #[derive(Debug)]
 pub(crate) struct Cache {
     entries: HashMap<Key, Entry>,
     bytes: usize,
     bytes_max: usize,
-    /// The entries that are files that are open, by when they were looked at, the earliest first.
+    /// The open files by lookup time, earliest first.
     open: Vec<(Instant, Key)>,
     fresh_for: Duration,
-    /// Counts uses, so that what was not used longest goes first.
+    /// A counter of uses, for least-recently-used eviction.
     uses: u64,
     closings: u64,
 }
@@ -42,8 +42,8 @@ impl Cache {
         Self { entries, bytes: 0, bytes_max, open, fresh_for, uses: 0, closings: 0 }
     }
 
-    /// The file, if the disk was looked at for it lately. Content that is in memory stays what it was; a file that is
-    /// open is asked whether it was changed since.
+    /// The cached file, if it is fresh. Small files keep their cached content; for open files, the
+    /// metadata is compared with the cached one.
     pub(crate) fn find(&mut self, key: &Key, now: Instant) -> Option<Rc<Found>> {
         self.uses += 1;
         self.close_stale(now);
@@ -57,7 +57,7 @@ impl Cache {
         Some(Rc::clone(&entry.found))
     }
 
-    /// Keeps what was found, if there is room, for which others may go.
+    /// Caches a file, evicting others if necessary.
     pub(crate) fn keep(&mut self, key: Key, found: &Rc<Found>, now: Instant) {
         let (bytes, is_open) = (weight(&key, found), found.is_open());
         if bytes > self.bytes_max || self.fresh_for.is_zero() {
@@ -80,7 +80,8 @@ impl Cache {
         self.entries.insert(key, entry);
     }
 
-    /// Closes all files, for a process that has no descriptor left. How often it has done so, with this time if there were any.
+    /// Closes all files when the process is out of descriptors. Returns how often this has closed
+    /// any.
     pub(crate) fn close_all(&mut self) -> u64 {
         let open = std::mem::take(&mut self.open);
         open.iter().for_each(|(_, key)| self.remove(key));
@@ -93,7 +94,7 @@ impl Cache {
         self.closings
     }
 
-    /// Closes files that would be looked for again in any case.
+    /// Closes files whose entries are stale.
     fn close_stale(&mut self, now: Instant) {
         while let Some((looked, key)) = self.open.first() {
             if now.saturating_duration_since(*looked) < self.fresh_for {
@@ -104,11 +105,11 @@ impl Cache {
         }
     }
 
-    /// Removes what was not used for longest among these entries, of which there is one.
+    /// Removes the least recently used of the matching entries, of which there must be one.
     fn remove_oldest(&mut self, is_meant: impl Fn(&Entry) -> bool) {
         let meant = self.entries.iter().filter(|(_, entry)| is_meant(entry));
         let oldest = meant.min_by_key(|(_, entry)| entry.used).map(|(key, _)| key.clone());
-        self.remove(&oldest.expect("what is counted is there"));
+        self.remove(&oldest.expect("counted entries exist"));
     }
 
     fn remove(&mut self, key: &Key) {
@@ -158,7 +159,7 @@ mod tests {
         let mut cache = Cache::new(room, Duration::from_secs(1));
         cache.keep(key("a"), &found(1000), start);
         assert!(cache.find(&key("a"), later(999)).is_some());
-        assert!(cache.find(&key("a"), later(1000)).is_none(), "it must be looked at again");
+        assert!(cache.find(&key("a"), later(1000)).is_none(), "the entry is stale");
         assert_eq!(cache.bytes, 0);
 
         for name in ["a", "b"] {
@@ -167,14 +168,17 @@ mod tests {
         }
         assert!(cache.find(&key("a"), start).is_some());
         cache.keep(key("c"), &found(1000), start);
-        assert!(cache.find(&key("a"), start).is_some(), "it was used last");
+        assert!(cache.find(&key("a"), start).is_some(), "the entry was used last");
         assert!(cache.find(&key("b"), start).is_none());
         assert!(cache.find(&key("c"), start).is_some());
         cache.keep(key("d"), &found(room), start);
-        assert!(cache.find(&key("d"), start).is_none(), "there is never room for it");
+        assert!(cache.find(&key("d"), start).is_none(), "the entry is too large");
         assert!(cache.bytes <= room);
         cache.keep(key("a"), &found(10), start);
-        assert_eq!(cache.find(&key("a"), start).expect("it is new").facts.length, 10);
+        assert_eq!(
+            cache.find(&key("a"), start).expect("the entry was just added").facts.length,
+            10
+        );
     }
 
     #[test]
@@ -183,8 +187,12 @@ mod tests {
         let file = std::sync::Arc::new(tempfile::tempfile().expect("a file"));
         let new = || {
             let content = Content::Open(std::sync::Arc::clone(&file));
-            let facts = Facts::of(&file.metadata().expect("it is open"), None);
-            Rc::new(Found { content, facts, ..Rc::into_inner(found(0)).expect("it is new") })
+            let facts = Facts::of(&file.metadata().expect("the file is open"), None);
+            Rc::new(Found {
+                content,
+                facts,
+                ..Rc::into_inner(found(0)).expect("the entry has no other owner")
+            })
         };
         let mut cache = Cache::new(1 << 20, Duration::from_secs(1));
         cache.keep(key("small"), &found(1000), start);
@@ -195,13 +203,13 @@ mod tests {
         let open = |cache: &Cache| (cache.open.len(), std::sync::Arc::strong_count(&file) - 1);
         assert_eq!(open(&cache), (OPEN_FILES_MAX, OPEN_FILES_MAX));
         assert!(cache.find(&key("4"), start).is_none() && cache.find(&key("5"), start).is_some());
-        assert!(cache.find(&key("small"), start).is_some(), "it has no descriptor");
+        assert!(cache.find(&key("small"), start).is_some(), "a file in memory needs no descriptor");
         cache.keep(key("new"), &new(), start + Duration::from_secs(1));
         assert_eq!(open(&cache), (1, 1));
         cache.keep(key("newer"), &new(), start + Duration::from_millis(1500));
         assert!(cache.find(&key("none"), start + Duration::from_secs(2)).is_none());
-        assert_eq!(open(&cache), (1, 1), "whoever asks for anything has the stale one closed");
+        assert_eq!(open(&cache), (1, 1), "any lookup closes stale files");
         assert_eq!((cache.closings(), cache.close_all(), cache.close_all()), (0, 1, 1));
-        assert_eq!((open(&cache), cache.entries.len()), ((0, 0), 1), "the small one stays");
+        assert_eq!((open(&cache), cache.entries.len()), ((0, 0), 1), "the file in memory stays");
     }
 }

@@ -1,24 +1,24 @@
-//! Reading from files: what the system has in its memory at once, and the rest where one may block.
+//! File reads: immediately if the data is in the page cache, otherwise on threads that may block.
 
 use std::fs::File;
 use std::io;
 
-/// What came of a look that does not wait for a disk.
+/// The result of a read attempt that does not wait for the disk.
 #[derive(Debug)]
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux says"))]
 pub(crate) enum Now<T> {
     Done(io::Result<T>),
-    /// Somebody would have to wait for the disk.
+    /// Reading would wait for the disk.
     WouldBlock,
-    /// This system, or the file's file system, does not say.
+    /// The system or the file system cannot tell.
     Unknown,
 }
 
-/// How far apart bytes are that stand for all between them. The system reads and forgets what is near together at about
-/// the same time, and each look is a call.
+/// The distance of probes for cached data. The kernel loads and evicts neighboring pages at about
+/// the same time, and each probe is a system call.
 const STEP_BYTES: u64 = 512 * 1024;
 
-/// Does the system have these bytes in its memory, as far as some of them tell? A file that ends before them is an
+/// Whether these bytes are in the page cache, judging by samples. A file that ends earlier is an
 /// error.
 pub(crate) fn has(file: &File, at: u64, length: u64) -> Now<()> {
     let last = at + length.saturating_sub(1);
@@ -35,7 +35,7 @@ pub(crate) fn has(file: &File, at: u64, length: u64) -> Now<()> {
     }
 }
 
-/// Reads what the system has in its memory, and nothing at the file's end.
+/// Reads from the page cache only; 0 bytes at the end of the file.
 #[cfg(target_os = "linux")]
 pub(crate) fn read_now(file: &File, buffer: &mut [u8], at: u64) -> Now<usize> {
     use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -45,7 +45,8 @@ pub(crate) fn read_now(file: &File, buffer: &mut [u8], at: u64) -> Now<usize> {
             Ok(count) => Now::Done(Ok(count)),
             Err(Errno::INTR) => continue,
             Err(Errno::AGAIN) => Now::WouldBlock,
-            // Some file systems do not know the flag, old kernels not the call, and filters forbid it.
+            // Some file systems do not support the flag, old kernels not the call, and seccomp
+            // filters may forbid it.
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::INVAL) => Now::Unknown,
             Err(error) => Now::Done(Err(error.into())),
         };
@@ -57,7 +58,7 @@ pub(crate) fn read_now(_: &File, _: &mut [u8], _: u64) -> Now<usize> {
     Now::Unknown
 }
 
-/// Has the system read these bytes into its memory, and begin with those after them. It may block.
+/// Loads these bytes into the page cache, and starts to read ahead. May block.
 pub(crate) fn warm(file: &File, at: u64, length: u64) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     let mut done = 0;
@@ -74,7 +75,7 @@ pub(crate) fn warm(file: &File, at: u64, length: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads as much as is asked for, or until the file's end. It may block.
+/// Reads `bytes` bytes, or fewer at the end of the file. May block.
 pub(crate) fn read(file: &File, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
     let mut buffer = vec![0; bytes];
     let mut filled = 0;
@@ -91,11 +92,11 @@ pub(crate) fn read(file: &File, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
     Ok(buffer)
 }
 
-/// The system may begin with these bytes, of which nobody waits for any.
+/// Advises the kernel to load these bytes, without waiting for them.
 fn read_ahead(file: &File, at: u64, length: u64) {
     #[cfg(target_os = "linux")]
     if let Some(length) = std::num::NonZero::new(length) {
-        // It is advice.
+        // This is only advice, so errors do not matter.
         let _ = rustix::fs::fadvise(file, at, Some(length), rustix::fs::Advice::WillNeed);
     }
     #[cfg(not(target_os = "linux"))]
@@ -119,16 +120,16 @@ mod tests {
 
     #[test]
     fn what_was_just_written_is_there_and_what_is_beyond_the_end_is_an_error() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("a directory");
         let path = folder.path().join("file");
-        fs::write(&path, vec![7; 600_000]).expect("there is room");
-        let file = File::open(&path).expect("it is there");
+        fs::write(&path, vec![7; 600_000]).expect("the disk has space");
+        let file = File::open(&path).expect("the file exists");
         assert!(matches!(has(&file, 1000, 599_000), Now::Done(Ok(())) | Now::Unknown));
         for (at, length) in [(0, 600_001), (600_000, 1)] {
             assert!(matches!(has(&file, at, length), Now::Done(Err(_)) | Now::Unknown));
             assert!(warm(&file, at, length).is_err());
         }
-        warm(&file, 0, 600_000).expect("all of it is there");
-        assert_eq!(read(&file, 599_990, 100).expect("it can be read"), [7; 10]);
+        warm(&file, 0, 600_000).expect("the file is long enough");
+        assert_eq!(read(&file, 599_990, 100).expect("the file is readable"), [7; 10]);
     }
 }

@@ -1,4 +1,4 @@
-//! Files that are part of the program.
+//! Files embedded in the program.
 
 use crate::encoding::{Accepted, Encoding, is_compressible};
 use crate::facts::{Content, Facts, Found, media_type};
@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
-/// A tree of files inside of the program.
+/// An embedded file tree.
 #[derive(Clone, Debug)]
 pub(crate) struct Embedded {
     get: fn(&str) -> Option<EmbeddedFile>,

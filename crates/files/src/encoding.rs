@@ -1,8 +1,8 @@
-//! Which compressed form of a file a peer takes.
+//! Negotiation of precompressed files.
 
 use peregrine_web::Head;
 
-/// A way to compress, best first: this order decides between those that a peer likes alike.
+/// A compression format. The order is the preference among formats with equal weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Encoding {
     Brotli,
@@ -13,7 +13,7 @@ pub(crate) enum Encoding {
 pub(crate) const ALL: [Encoding; 3] = [Encoding::Brotli, Encoding::Zstd, Encoding::Gzip];
 
 impl Encoding {
-    /// The word of HTTP.
+    /// The name in HTTP.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Brotli => "br",
@@ -22,7 +22,7 @@ impl Encoding {
         }
     }
 
-    /// The ending of a file that is compressed so.
+    /// The extension of files in this format.
     pub(crate) fn ending(self) -> &'static str {
         match self {
             Self::Brotli => ".br",
@@ -37,11 +37,11 @@ impl Encoding {
     }
 }
 
-/// What a peer takes, best first.
+/// The formats that a client accepts, best first.
 pub(crate) type Accepted = [Option<Encoding>; 3];
 
-/// RFC 9110 §12.5.3: a field that is absent takes anything, but who sends none is no browser, and gets what
-/// every peer understands.
+/// RFC 9110, section 12.5.3: without the field, anything is acceptable. But such a client is not a
+/// browser, and gets what every client understands.
 pub(crate) fn accepted(head: &Head) -> Accepted {
     let mut qualities = [None; 3];
     let (mut rest, mut identity) = (0, None);
@@ -58,7 +58,7 @@ pub(crate) fn accepted(head: &Head) -> Accepted {
             }
         }
     }
-    // Who prefers what is not compressed gets that.
+    // Clients that prefer uncompressed content get it.
     let least = identity.unwrap_or_default().max(1);
     let quality = |at: usize| qualities[at].unwrap_or(rest);
     let mut places = [0, 1, 2];
@@ -77,7 +77,8 @@ fn weighed(item: &str) -> (&str, u16) {
     (coding, weight.map_or(1000, thousandths))
 }
 
-/// RFC 9110 §12.4.2: a weight has at most three digits behind the point. What is none weighs nothing.
+/// RFC 9110, section 12.4.2: a weight has at most three decimal places. An invalid weight counts as
+/// 0.
 fn thousandths(text: &str) -> u16 {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let is_number = part.len() <= 3 && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -88,7 +89,7 @@ fn thousandths(text: &str) -> u16 {
     }
 }
 
-/// May a file of this type have compressed ones beside it?
+/// Whether files of this type may have compressed variants.
 pub(crate) fn is_compressible(media_type: &str) -> bool {
     let (kind, subtype) = media_type.split_once('/').unwrap_or((media_type, ""));
     match kind {
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
     use peregrine_web::{App, Request};
 
-    /// What a peer that sends this takes.
+    /// The formats accepted by a client that sends this field.
     fn takes(sent: Option<&str>) -> String {
         let handler = async |request: Request| {
             let accepted = accepted(&request.parts.head);

@@ -1,4 +1,4 @@
-//! What is known about a file.
+//! Metadata of a file.
 
 use crate::encoding::Encoding;
 use bytes::Bytes;
@@ -13,26 +13,26 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// A file that was found, open or in memory.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// The path below the folder, of the file that was meant.
+    /// The path below the root of the requested file, not of its compressed variant.
     pub(crate) path: String,
     pub(crate) media_type: &'static str,
     pub(crate) facts: Facts,
-    /// How the content is compressed.
+    /// The compression format of the content.
     pub(crate) encoding: Option<Encoding>,
-    /// Whether peers that take other encodings may get something else.
+    /// Whether other values of `Accept-Encoding` may select another variant.
     pub(crate) varies: bool,
     pub(crate) content: Content,
 }
 
 impl Found {
-    /// Does it keep a file open?
+    /// Whether it keeps a file open.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.content, Content::Open(_))
     }
 
-    /// Is it a file that is open, and was written to since the facts were taken? Its bytes would go out as what
-    /// they no longer are. This is one call, which looks up no path: the system has in memory what it knows of a
-    /// file that is open.
+    /// Whether an open file was modified since its metadata was read; its bytes would no longer
+    /// match that metadata. This takes one system call without a path lookup: the kernel has the
+    /// metadata of open files in memory.
     pub(crate) fn is_changed(&self) -> bool {
         let Content::Open(file) = &self.content else { return false };
         let is_same = |now: &Metadata| {
@@ -45,28 +45,28 @@ impl Found {
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     Memory(Bytes),
-    /// A file that stays open, so that its bytes are of one and the same file.
+    /// An open file, so that all bytes come from the same file.
     Open(Arc<File>),
 }
 
-/// What tells one state of a file from another.
+/// The metadata that distinguishes the states of a file.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) length: u64,
     pub(crate) modified: Option<SystemTime>,
     /// The entity tag, with its quotes.
     pub(crate) tag: String,
-    /// Both as fields say them.
+    /// Both as header field values.
     pub(crate) tag_value: HeaderValue,
     pub(crate) modified_value: Option<HeaderValue>,
 }
 
-/// A file that was changed so lately may change again without showing it: the clock of a file system has
-/// steps.
+/// A file modified more recently than this may change again without a change of its timestamp,
+/// whose resolution is limited.
 const SETTLED: Duration = Duration::from_secs(2);
 
 impl Facts {
-    /// What is known, with a tag that is plain text.
+    /// Metadata with this tag, which must be plain text.
     pub(crate) fn new(length: u64, modified: Option<SystemTime>, tag: String) -> Self {
         let text = |text: &str| HeaderValue::from_str(text).expect("tags and dates are plain text");
         let modified_value = modified.map(|it| text(&fmt_http_date(whole_seconds(it))));
@@ -90,7 +90,7 @@ impl Facts {
         Self::new(metadata.len(), modified, tag)
     }
 
-    /// What conditions of requests are held against.
+    /// The validators for conditional requests.
     pub(crate) fn validators(&self) -> Validators<'_> {
         Validators { tag: Some(&self.tag), modified: self.modified }
     }
@@ -106,10 +106,10 @@ fn inode(_: &Metadata) -> u64 {
     0
 }
 
-/// The media type of a name, by its ending.
+/// The media type by file extension.
 pub(crate) fn media_type(path: &str) -> &'static str {
     let ending = path.rsplit_once('.').map_or("", |(_, ending)| ending);
-    // Those that browsers need exactly, and with the charset that pages are written in.
+    // Types that browsers depend on, with the charset of web pages.
     match ending.to_ascii_lowercase().as_str() {
         "html" | "htm" => "text/html; charset=utf-8",
         "css" => "text/css; charset=utf-8",

@@ -1,4 +1,4 @@
-//! The handler.
+//! The handler that serves files.
 
 use crate::cache::Cache;
 #[cfg(feature = "embed")]
@@ -24,25 +24,27 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The content of small files that each worker keeps, unless set otherwise: 8 MiB.
+/// The default size of each worker's cache of small files: 8 MiB.
 pub const CACHE_BYTES: usize = 8 * 1024 * 1024;
 
-/// How long a file that is kept counts as it was, unless set otherwise: 1 s.
+/// The default time for which cached files count as fresh: 1 s.
 pub const CACHE_FRESH_FOR: Duration = Duration::from_secs(1);
 
-/// Larger files than these are not kept, and are read while they are sent: 64 KiB.
+/// Larger files are not cached in memory, but read while they are sent: 64 KiB.
 pub const SMALL_BYTES_MAX: u64 = 64 * 1024;
 
-/// What files are asked for with.
+/// The methods that files support.
 const METHODS: &str = "GET, HEAD, OPTIONS";
 
-/// Files of a folder, or of a tree that is part of the program: a handler for
-/// [`App::subtree`](peregrine_web::App::subtree), for a fallback, or for a route that ends in `{*path}`.
+/// Serves the files of a directory, or of a tree embedded in the program. Use it as a handler for
+/// [`App::subtree`](peregrine_web::App::subtree), as a fallback, or for a route that ends in
+/// `{*path}`.
 ///
-/// It answers GET and HEAD, with ranges and conditions, and OPTIONS; what is not there is a 404. Served is what is a
-/// file beneath the folder, by a path of plain names. Names that begin with a dot are not served, links are not
-/// followed, and no path leads out, unless a method below says otherwise. An open file stays the same file
-/// until its response has ended, whatever takes its place meanwhile.
+/// It answers GET and HEAD, with ranges and conditions, and OPTIONS; a missing file is a 404. It
+/// serves regular files beneath the directory. Unless a method below changes that, names that begin
+/// with a dot are not served and symbolic links are not followed; no path ever leads out of the
+/// directory. An open file stays the same until its response has ended, even if it is replaced
+/// meanwhile.
 ///
 /// ```
 /// use peregrine::files::Files;
@@ -73,13 +75,13 @@ enum Tree {
     Embedded(Embedded),
 }
 
-/// Which files a `Cache-Control` is for.
+/// The files that a `Cache-Control` applies to.
 enum Rule {
     Pattern(String),
     Hashed,
 }
 
-/// What there is for a request.
+/// The result of a lookup for a request.
 enum Outcome {
     File(Rc<Found>),
     Folder,
@@ -88,7 +90,7 @@ enum Outcome {
 }
 
 impl Files {
-    /// The files of the folder at `root`. The log tells if it is not there when this is called.
+    /// Serves the directory at `root`. If it does not exist at this time, that is logged.
     #[must_use]
     pub fn folder(root: impl Into<PathBuf>) -> Self {
         let root = root.into();
@@ -96,7 +98,7 @@ impl Files {
             contained(|| {
                 tracing::error!(
                     target: "peregrine", root = %root.display(),
-                    "there is no folder to serve files from: make it, or give another path",
+                    "the directory to serve files from does not exist: create it, or use another path",
                 )
             });
         }
@@ -112,9 +114,10 @@ impl Files {
         .index("index.html")
     }
 
-    /// The files of a tree that is part of the program: a type with `#[derive(rust_embed::Embed)]`. Files that end
-    /// in `.br`, `.zst` and `.gz` are the compressed forms of others, as with [`Files::precompressed`]. In a
-    /// debug build, `rust-embed` reads the files from the disk for each request, on the worker's thread.
+    /// Serves a tree embedded in the program: a type with `#[derive(rust_embed::Embed)]`. Files
+    /// with the extensions `.br`, `.zst` and `.gz` are compressed variants of others, as with
+    /// [`Files::precompressed`]. In debug builds, `rust-embed` reads the files from disk for each
+    /// request, on the worker's thread.
     #[cfg(feature = "embed")]
     #[must_use]
     pub fn embedded<T: rust_embed::RustEmbed>() -> Self {
@@ -143,7 +146,7 @@ impl Files {
         self
     }
 
-    /// The file that stands for a folder. The default is `index.html`.
+    /// Sets the file that is served for a directory. The default is `index.html`.
     #[must_use]
     pub fn index(mut self, name: impl Into<String>) -> Self {
         let name = name.into();
@@ -151,54 +154,55 @@ impl Files {
         self.set(|folder| folder.index = Some(name))
     }
 
-    /// No file stands for a folder.
+    /// Serves no index file for directories.
     #[must_use]
     pub fn no_index(mut self) -> Self {
         self.index = None;
         self.set(|folder| folder.index = None)
     }
 
-    /// Sends this file, with status 200, to whoever asks for a page that is not there: for applications
-    /// whose routes are known to the browser only. A page is what a request with `text/html` in its
-    /// `Accept` asks for, so that a script or an image that is missing is a 404.
+    /// Serves this file with status 200 for missing pages: for applications whose routes exist only
+    /// in the browser. A page is a request with `text/html` in its `Accept`, so that a missing
+    /// script or image is still a 404.
     #[must_use]
     pub fn fallback(self, path: impl Into<String>) -> Self {
         Self { fallback: Some(path.into()), ..self }
     }
 
-    /// Sends a file `x.css.br`, `x.css.zst` or `x.css.gz` in place of `x.css`, to peers that take it. Whoever
-    /// writes `x.css` writes these too: nobody looks whether they fit. Types that are compressed already,
-    /// such as pictures, are not looked for.
+    /// Serves `x.css.br`, `x.css.zst` or `x.css.gz` instead of `x.css` to clients that accept it.
+    /// Keep these files up to date with `x.css`: their content is not checked. Types that are
+    /// compressed already, such as images, have no variants.
     #[must_use]
     pub fn precompressed(self) -> Self {
         self.set(|folder| folder.is_precompressed = true)
     }
 
-    /// Serves files and folders whose names begin with a dot, such as `.well-known`.
+    /// Serves files and directories whose names begin with a dot, such as `.well-known`.
     #[must_use]
     pub fn dot_files(mut self) -> Self {
         self.has_dot_files = true;
         self.set(|folder| folder.has_dot_files = true)
     }
 
-    /// Follows symbolic links that lead to places beneath the folder. Those that lead out, and on Linux all
-    /// that begin with a slash, are not followed still.
+    /// Follows symbolic links to targets beneath the directory. Links that lead out of it, and on
+    /// Linux all absolute links, are still not followed.
     #[must_use]
     pub fn symlinks(self) -> Self {
         self.set(|folder| folder.has_links = true)
     }
 
-    /// Lists folders that have no index, with at most 1,000 entries. Trees inside of programs are not listed.
+    /// Lists directories without an index, with at most 1,000 entries. Embedded trees are not
+    /// listed.
     #[must_use]
     pub fn listing(self) -> Self {
         self.set(|folder| folder.is_listed = true)
     }
 
-    /// Sends this `Cache-Control` with files whose path below the folder fits the pattern, in which `*`
-    /// stands for any characters, slashes too. The first rule that fits counts.
+    /// Sends this `Cache-Control` with files whose path below the directory matches the pattern, in
+    /// which `*` stands for any characters including slashes. The first matching rule applies.
     ///
     /// # Panics
-    /// The value cannot stand in a header.
+    /// If the value is not a valid header field value.
     #[must_use]
     pub fn cache_control(mut self, pattern: impl Into<String>, value: &str) -> Self {
         let value = HeaderValue::from_str(value).expect("a Cache-Control is plain text");
@@ -206,9 +210,9 @@ impl Files {
         self
     }
 
-    /// Lets peers keep files with a hash of their content in their names (`index-BXk29aQ1.js`) for a year, without
-    /// asking again: `Cache-Control: public, max-age=31536000, immutable`. It is a rule like those of
-    /// [`Files::cache_control`].
+    /// Lets clients cache files with a content hash in their names (`index-BXk29aQ1.js`) for a year
+    /// without revalidation: `Cache-Control: public, max-age=31536000, immutable`. This is a rule
+    /// like those of [`Files::cache_control`].
     #[must_use]
     pub fn immutable_hashed_names(mut self) -> Self {
         let value = HeaderValue::from_static("public, max-age=31536000, immutable");
@@ -216,18 +220,19 @@ impl Files {
         self
     }
 
-    /// How much content of small files each worker keeps, in bytes, and for how long it counts as it was; of larger
-    /// files 64 are kept open for as long. A change is noticed after that time at the latest, and at once where a larger
-    /// file is written to in its place; with no time, nothing is kept. The defaults are [`CACHE_BYTES`] and [`CACHE_FRESH_FOR`].
+    /// Sets how much content of small files each worker caches, in bytes, and how long cached files
+    /// count as fresh. Up to 64 larger files are kept open for the same time. A change is noticed
+    /// after that time at the latest, and at once if a larger file is modified in place. With a
+    /// time of zero, nothing is cached. The defaults are [`CACHE_BYTES`] and [`CACHE_FRESH_FOR`].
     #[must_use]
     pub fn cache(self, bytes_max: usize, fresh_for: Duration) -> Self {
         let cache = RefCell::new(Cache::new(bytes_max, fresh_for));
         Self { cache, cache_bytes: bytes_max, fresh_for, ..self }
     }
 
-    /// Answers a handler's request with the file at this path below the folder: plain names with slashes
-    /// between them, not percent-encoded. For handlers that first look who asks. A folder is not there, even if it has an
-    /// index.
+    /// Answers a handler's request with the file at this path below the directory: plain names
+    /// separated by slashes, not percent-encoded. For handlers that check permissions first. A
+    /// directory is a 404, even if it has an index.
     ///
     /// ```
     /// use peregrine::files::{Files, attachment};
@@ -253,8 +258,9 @@ impl Files {
         }
     }
 
-    /// Answers with what is there for the target; nothing is there for none. Unless the request's path `is_target`, a
-    /// folder is nothing: what has a slash more than that path has nothing to do with it.
+    /// Answers with the target's file; without a target, with a 404. Unless the target `is_target`
+    /// of the request's own path, a directory is a 404 too, since redirecting to that path with a
+    /// slash would lead elsewhere.
     async fn answer(&self, parts: &Parts, target: Option<Target>, is_target: bool) -> Response {
         let (head, path) = (&parts.head, target.as_ref().map_or("", |target| &*target.path));
         let accepted = accepted(head);
@@ -288,7 +294,7 @@ impl Files {
             Ok(Outcome::Nothing) => absent(),
             Err(error) => failed(path, &error),
         };
-        // RFC 9110 §12.5.5: whether the page or a 404 is the answer depends on this field.
+        // RFC 9110 §12.5.5: whether the response is the page or a 404 depends on this field.
         if fallback.is_some() {
             response.fields.vary("accept");
         }
@@ -304,7 +310,7 @@ impl Files {
                 return Ok(Outcome::of(lookup));
             }
         };
-        // The time of asking counts: what changes while the disk is looked at is noticed in time.
+        // Take the time before the lookup, so that changes during the lookup are noticed in time.
         let (key, now) = ((target.clone(), accepted), Instant::now());
         if let Some(found) = self.cache.borrow_mut().find(&key, now) {
             return Ok(Outcome::File(found));
@@ -314,9 +320,9 @@ impl Files {
             let (folder, wanted) = (Arc::clone(&folder), target.clone());
             match Work::begin(move || folder.look(&wanted, accepted)).finish().await {
                 Ok(lookup) => break lookup,
-                // Files that are open for the sake of speed only give way to one that is asked for.
+                // Cached open files are closed to make descriptors available for the requested one.
                 Err(error) => match closings.take().filter(|_| is_exhausted(&error)) {
-                    // They may have been closed for another request in the meantime.
+                    // They may have been closed for another request meanwhile.
                     Some(before) if self.cache.borrow_mut().close_all() != before => {}
                     _ => return Err(error),
                 },
@@ -353,24 +359,24 @@ impl Outcome {
 impl Service for Files {
     async fn call(&self, request: Request) -> Response {
         let head = &request.parts.head;
-        // RFC 9110 §9.3.7: what may be asked for here. Nobody has to look at the disk for it.
+        // RFC 9110 §9.3.7: lists the supported methods, without a look at the disk.
         if head.method() == Method::OPTIONS {
             let response = Response::new(StatusCode::NO_CONTENT);
             return response.with_header(ALLOW, HeaderValue::from_static(METHODS));
         }
         if !matches!(head.method(), Method::GET | Method::HEAD) {
-            let detail = "files are read with GET and HEAD only";
+            let detail = "files support only GET and HEAD";
             let status = StatusCode::METHOD_NOT_ALLOWED;
             let problem = Problem::new(status, "method-not-allowed", detail);
             return problem.with_header(ALLOW, HeaderValue::from_static(METHODS)).into_response();
         }
-        // A path that no file may have may still be one of a page.
+        // A path that is not valid for a file may still be that of a page.
         let target = Target::of(&request.parts, self.has_dot_files);
         self.answer(&request.parts, target, true).await
     }
 }
 
-/// Does the peer take pages, for which the fallback stands?
+/// Whether the client accepts HTML pages, which the fallback replaces.
 fn takes_pages(head: &Head) -> bool {
     let takes_pages = |list: &[u8]| list.windows(9).any(|it| it.eq_ignore_ascii_case(b"text/html"));
     head.fields_named("accept").any(takes_pages)
@@ -384,7 +390,7 @@ fn absent() -> Response {
 fn failed(path: &str, error: &io::Error) -> Response {
     contained(|| tracing::error!(target: "peregrine", path, %error, "a file could not be read"));
     if is_exhausted(error) {
-        let detail = "the server has no room for another file at present; try again later";
+        let detail = "the server has no resources to open another file at present; try again later";
         let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "file-not-read", detail);
         return problem.with_header(RETRY_AFTER, HeaderValue::from_static("1")).into_response();
     }
@@ -392,13 +398,14 @@ fn failed(path: &str, error: &io::Error) -> Response {
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "file-not-read", detail).into_response()
 }
 
-/// Has the process or the machine no descriptor or memory left? ENOMEM, ENFILE and EMFILE have no kind; their numbers
-/// are those of every Unix.
+/// Whether the process or machine is out of descriptors or memory. ENOMEM, ENFILE and EMFILE have
+/// no [`io::ErrorKind`]; their numbers are the same on every Unix.
 fn is_exhausted(error: &io::Error) -> bool {
     cfg!(unix) && matches!(error.raw_os_error(), Some(12 | 23 | 24))
 }
 
-/// A folder's own path ends with a slash, so that its page's links lead into it.
+/// Redirects to the path with a trailing slash, so that relative links in the index resolve below
+/// it.
 fn with_slash(parts: &Parts) -> Response {
     let (head, client) = (&parts.head, parts.client());
     // A path that begins with two slashes would lead to another host.

@@ -1,4 +1,4 @@
-//! Looking for files in a folder. Everything here may block.
+//! Looks up files in a directory. All functions here may block.
 
 mod beneath;
 
@@ -14,7 +14,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What a folder serves, and how.
+/// A directory and how to serve it.
 #[derive(Clone, Debug)]
 pub(crate) struct Folder {
     pub(crate) root: PathBuf,
@@ -23,30 +23,30 @@ pub(crate) struct Folder {
     pub(crate) has_dot_files: bool,
     pub(crate) is_listed: bool,
     pub(crate) is_precompressed: bool,
-    /// Files of at most so many bytes are read at once.
+    /// Files of at most this size are read completely.
     pub(crate) small_bytes_max: u64,
 }
 
-/// What was found.
+/// The result of a lookup.
 #[derive(Debug)]
 pub(crate) enum Lookup {
     File(Found),
-    /// A folder, asked for without the slash at its end.
+    /// A directory whose path was requested without a trailing slash.
     Folder,
-    /// What is in a folder, and whether there is more.
+    /// The entries of a directory, and whether there are more.
     Listing(Vec<Entry>, bool),
     Nothing,
 }
 
 impl Folder {
-    /// Looks for what is asked for.
+    /// Looks up a target.
     pub(crate) fn look(&self, target: &Target, accepted: Accepted) -> io::Result<Lookup> {
         match self.try_look(target, accepted) {
             Ok(lookup) => Ok(lookup),
             Err(error) if is_absence(&error) => Ok(Lookup::Nothing),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 contained(
-                    || tracing::warn!(target: "peregrine", path = target.path, "a file may not be read"),
+                    || tracing::warn!(target: "peregrine", path = target.path, "a file is not readable"),
                 );
                 Ok(Lookup::Nothing)
             }
@@ -55,8 +55,8 @@ impl Folder {
     }
 
     fn try_look(&self, target: &Target, accepted: Accepted) -> io::Result<Lookup> {
-        // The folder's own path may be a link that is pointed elsewhere with each release: it is looked up
-        // anew each time, and once for all that is looked up in it.
+        // The root may be a symbolic link that each release redirects, so it is opened anew for
+        // each lookup, and once for all files of that lookup.
         let root = Root::open(&self.root, self.has_links)?;
         if !target.is_folder && !target.path.is_empty() {
             return self.file(&root, &target.path, accepted);
@@ -94,7 +94,7 @@ impl Folder {
         if metadata.is_dir() {
             return Ok(Lookup::Folder);
         }
-        // Pipes, sockets and devices have no content that could be sent.
+        // Pipes, sockets and devices have no content to send.
         if !metadata.is_file() {
             return Ok(Lookup::Nothing);
         }
@@ -121,8 +121,8 @@ impl Folder {
         if facts.length <= self.small_bytes_max {
             let length = usize::try_from(facts.length).unwrap_or(usize::MAX);
             let bytes = read(&file, 0, length)?;
-            // One that is being written may have become shorter since: then its length is a promise that
-            // the body will break.
+            // A file that is being written may have shrunk since: fall back to streaming, which
+            // fails if the announced length is not reached.
             if bytes.len() == length {
                 return Ok(Content::Memory(bytes.into()));
             }
@@ -131,7 +131,7 @@ impl Folder {
     }
 }
 
-/// Is nothing there, or nothing that may be served?
+/// Whether the error means that no servable file exists.
 fn is_absence(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound};
     let kinds = [NotFound, NotADirectory, IsADirectory, InvalidInput, InvalidFilename];

@@ -1,4 +1,4 @@
-//! Files as responses: of a folder, or of a tree that is part of the program.
+//! Serves static files from a directory or an embedded tree.
 //!
 //! ```
 //! use peregrine::files::Files;
@@ -9,13 +9,15 @@
 //! # drop(app);
 //! ```
 //!
-//! Ranges (RFC 9110 §14), conditions (§13), compressed forms beside a file, media types, an index, a fallback for
-//! applications of a single page, listings, names for downloads. Nothing outside of the folder is served, and
-//! nothing hidden. The disk is left to threads that may block; a large file is sent from the system's memory as its
-//! peer takes it, and small ones are kept for a moment.
+//! Supports ranges and conditions (RFC 9110, sections 14 and 13), precompressed files, media types,
+//! index files, a fallback for single-page applications, listings and download names. Files outside
+//! the directory and hidden files are not served. Disk access that may block runs on other threads;
+//! large files are sent from the page cache as the client takes them, and small files are cached
+//! briefly.
 //!
-//! Start reading at [`Files`], then `folder.rs` for the disk and `respond.rs` for HTTP. `range.rs` and `encoding.rs`
-//! are rules without I/O; those of conditions are in `peregrine-web`. `body.rs` gives parts of files to drivers that send them, and `disk.rs` asks what the system has in memory.
+//! Start reading at [`Files`], then `folder.rs` for the disk and `respond.rs` for HTTP. `range.rs`
+//! and `encoding.rs` do no I/O; the rules for conditions are in `peregrine-web`. `body.rs` passes
+//! file ranges to drivers, and `disk.rs` queries the page cache.
 #![forbid(unsafe_code)]
 
 mod body;

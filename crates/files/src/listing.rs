@@ -1,22 +1,22 @@
-//! What is in a folder, as a page.
+//! Directory listings as HTML pages.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use std::fmt::Write;
 
-/// The most entries of a page.
+/// The maximum number of entries on a page.
 pub(crate) const LISTING_MAX: usize = 1000;
 
-/// A file or a folder in a folder.
+/// A file or directory in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) is_folder: bool,
 }
 
-/// RFC 3986 §2.3: these mean themselves everywhere.
+/// RFC 3986, section 2.3: these characters never need encoding.
 const NAME: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// The page. `path` is for people to read, and has been decoded.
+/// Renders the page. `path` is decoded, and only displayed.
 pub(crate) fn page(path: &str, entries: &[Entry], more: bool) -> String {
     let mut title = String::from("/");
     escape(path, &mut title);
@@ -29,7 +29,8 @@ pub(crate) fn page(path: &str, entries: &[Entry], more: bool) -> String {
     }
     for Entry { name, is_folder } in entries {
         let slash = if *is_folder { "/" } else { "" };
-        // Writing to a string never fails. `./` keeps a name with a colon from being a scheme.
+        // Writing to a string never fails. `./` prevents a name with a colon from being read as a
+        // scheme.
         let _ = write!(page, "<li><a href=\"./{}{slash}\">", utf8_percent_encode(name, NAME));
         escape(name, &mut page);
         page.push_str(slash);

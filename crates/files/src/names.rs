@@ -1,9 +1,9 @@
-//! Names of files: for downloads, and as patterns.
+//! File names: for downloads, and as patterns.
 
 use http::HeaderValue;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// RFC 8187 §3.2.1: the characters of an extended value that mean themselves.
+/// RFC 8187, section 3.2.1: the characters of an extended value that need no encoding.
 const VALUE: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'!')
     .remove(b'#')
@@ -18,10 +18,11 @@ const VALUE: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'|')
     .remove(b'~');
 
-/// A `Content-Disposition` by which a browser saves the response under this name (RFC 6266), in any alphabet.
+/// A `Content-Disposition` with which browsers save the response under this name (RFC 6266), in any
+/// script.
 ///
-/// What is no plain character becomes `_` in the form for old clients; slashes and control characters do
-/// in both, so that nobody can take the name for a path.
+/// In the form for old clients, characters other than plain ASCII become `_`. In both forms,
+/// slashes and control characters do, so that the name cannot be taken for a path.
 ///
 /// ```
 /// use peregrine::files::attachment;
@@ -34,7 +35,7 @@ pub fn attachment(name: &str) -> HeaderValue {
     disposition("attachment", name)
 }
 
-/// The same for a response that a browser shows, and saves under this name if asked to.
+/// Like [`attachment`], but browsers display the response, and suggest this name when it is saved.
 #[must_use]
 pub fn inline(name: &str) -> HeaderValue {
     disposition("inline", name)
@@ -43,7 +44,7 @@ pub fn inline(name: &str) -> HeaderValue {
 fn disposition(kind: &str, name: &str) -> HeaderValue {
     let is_path = |letter: char| letter.is_control() || letter == '/' || letter == '\\';
     let name: String = name.chars().map(|it| if is_path(it) { '_' } else { it }).collect();
-    // RFC 6266 appendix D: quotes and percent signs are read differently by different clients.
+    // RFC 6266 appendix D: clients differ in how they read quotes and percent signs.
     let is_plain = |letter: char| (' '..='~').contains(&letter) && !['"', '%'].contains(&letter);
     let plain: String = name.chars().map(|it| if is_plain(it) { it } else { '_' }).collect();
     let value = if plain == name {
@@ -52,13 +53,13 @@ fn disposition(kind: &str, name: &str) -> HeaderValue {
         let extended = utf8_percent_encode(&name, VALUE);
         format!("{kind}; filename=\"{plain}\"; filename*=UTF-8''{extended}")
     };
-    HeaderValue::try_from(value).expect("all characters are plain ones")
+    HeaderValue::try_from(value).expect("all characters are plain ASCII")
 }
 
-/// Does the path fit the pattern, in which `*` stands for any characters, slashes too?
+/// Whether the path matches the pattern, in which `*` stands for any characters including slashes.
 pub(crate) fn fits(pattern: &str, path: &str) -> bool {
     let (pattern, path) = (pattern.as_bytes(), path.as_bytes());
-    // Where to go on after the last `*`, if what follows does not fit.
+    // Where to resume after the last `*` if the rest does not match.
     let (mut at, mut place, mut again) = (0, 0, None);
     while place < path.len() {
         match pattern.get(at) {
@@ -80,9 +81,10 @@ pub(crate) fn fits(pattern: &str, path: &str) -> bool {
     pattern[at..].iter().all(|byte| *byte == b'*')
 }
 
-/// Does the name have a hash of its content, as build tools write it: `index-BXk29aQ1.js`,
-/// `app.3f2a9c1b.css`? A part between dots or hyphens, before the ending, of at least eight letters and digits, that
-/// has a digit, and a letter that is one of hexadecimal digits or of both cases.
+/// Whether the name has a content hash as written by build tools: `index-BXk29aQ1.js`,
+/// `app.3f2a9c1b.css`. This is a part between dots, hyphens or underscores, before the extension,
+/// of at least eight letters and digits, with a digit, and with letters that are all hexadecimal
+/// digits or of both cases.
 pub(crate) fn is_hashed(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let Some((stem, _)) = name.rsplit_once('.') else { return false };

@@ -1,26 +1,26 @@
-//! Parts of a file (RFC 9110 §14).
+//! Byte ranges of a file (RFC 9110, section 14).
 
-/// More parts than these, and the whole file is sent.
+/// The maximum number of parts; with more, the whole file is sent.
 pub(crate) const RANGES_MAX: usize = 16;
 
-/// Some bytes of a file.
+/// A byte range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) at: u64,
     pub(crate) length: u64,
 }
 
-/// What a `Range` asks for.
+/// The interpretation of `Range`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ranges {
-    /// Nothing that is understood, or too much of it: the whole file is sent.
+    /// Not understood, or too many parts: send the whole file.
     Whole,
-    /// Nothing that the file has: 416.
+    /// Outside the file: 416.
     Nothing,
     Parts(Vec<Part>),
 }
 
-/// Reads the value of a `Range` about a file of `length` bytes.
+/// Parses the value of `Range` for a file of `length` bytes.
 pub(crate) fn parse(value: &[u8], length: u64) -> Ranges {
     let Ok(value) = std::str::from_utf8(value) else { return Ranges::Whole };
     let Some((unit, list)) = value.split_once('=') else { return Ranges::Whole };
@@ -37,7 +37,7 @@ pub(crate) fn parse(value: &[u8], length: u64) -> Ranges {
         }
         parts.extend(part);
     }
-    // RFC 9110 §14.2: overlaps that come to more than the file are an attack, or a mistake.
+    // RFC 9110 §14.2: overlapping parts that exceed the file in total are an attack or a mistake.
     let asked: u64 = parts.iter().map(|part| part.length).sum();
     match () {
         () if count == 0 || parts.len() > 1 && asked > length => Ranges::Whole,
@@ -46,13 +46,13 @@ pub(crate) fn parse(value: &[u8], length: u64) -> Ranges {
     }
 }
 
-/// One part: `None` around for what is none, and within for one that the file does not have.
+/// Parses one part. The outer `None` means a syntax error, the inner one a part outside the file.
 fn part(item: &str, length: u64) -> Option<Option<Part>> {
     let (first, last) = item.split_once('-')?;
     let (first, last) = (number(first)?, number(last)?);
     let part = match (first, last) {
         (None, None) => return None,
-        // The last bytes, or all of them.
+        // A suffix: the last `count` bytes, or the whole file.
         (None, Some(count)) => {
             let count = count.min(length);
             Part { at: length - count, length: count }
@@ -67,8 +67,8 @@ fn part(item: &str, length: u64) -> Option<Option<Part>> {
     Some((part.length > 0).then_some(part))
 }
 
-/// A number, or nothing; `None` around for what is neither. What is too large for a number is beyond every
-/// file.
+/// Parses an optional number; the outer `None` means a syntax error. A number that overflows is
+/// beyond the end of any file.
 fn number(text: &str) -> Option<Option<u64>> {
     let text = text.trim_ascii();
     if text.is_empty() {

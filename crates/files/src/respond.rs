@@ -1,4 +1,4 @@
-//! From a file that was found to a response.
+//! Builds the response for a file.
 
 use crate::body::{Piece, body};
 use crate::facts::Found;
@@ -20,12 +20,12 @@ use std::time::SystemTime;
 pub(crate) fn respond(head: &Head, found: &Found, cache: Option<&HeaderValue>) -> Response {
     match found.facts.validators().judge(head) {
         Verdict::Failed => {
-            let detail = "the file is not in the state that the request's conditions ask for";
+            let detail = "the file does not meet the request's conditions";
             let status = StatusCode::PRECONDITION_FAILED;
             let problem = Problem::new(status, "precondition-failed", detail);
             described(problem.into_response(), found, cache)
         }
-        // RFC 9110 §15.4.5: what is said about a file that the peer has is what a 200 says, but the content.
+        // RFC 9110 §15.4.5: a 304 has the fields of a 200, but no content.
         Verdict::Known => described(Response::new(StatusCode::NOT_MODIFIED), found, cache),
         Verdict::Send => send(head, found, cache),
     }
@@ -33,7 +33,7 @@ pub(crate) fn respond(head: &Head, found: &Found, cache: Option<&HeaderValue>) -
 
 fn send(head: &Head, found: &Found, cache: Option<&HeaderValue>) -> Response {
     let length = found.facts.length;
-    // RFC 9110 §14.2: only a GET has ranges, and only if the condition on them holds.
+    // RFC 9110 §14.2: ranges apply only to GET, and only if their condition holds.
     let range = head.field("range").filter(|_| head.method() == Method::GET);
     let ranges = match range {
         Some(range) if found.facts.validators().range_holds(head) => parse(range, length),
@@ -41,7 +41,7 @@ fn send(head: &Head, found: &Found, cache: Option<&HeaderValue>) -> Response {
     };
     let mut response = match ranges {
         Ranges::Nothing => {
-            let detail = format!("the file has {length} bytes, and none of those asked for");
+            let detail = format!("the file has {length} bytes, and none of the requested ranges");
             let status = StatusCode::RANGE_NOT_SATISFIABLE;
             let problem = Problem::new(status, "range-not-satisfiable", detail);
             let range = text(format!("bytes */{length}"));
@@ -95,13 +95,13 @@ fn partial(found: &Found, parts: &[Part]) -> Response {
     response.with_body(body(&found.content, pieces))
 }
 
-/// What no file has in it, since nobody knew it before.
+/// A random boundary, which no file can contain.
 fn boundary() -> String {
     let number = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", number(), number())
 }
 
-/// The fields that every answer about a file has.
+/// Adds the fields that every response about a file has.
 fn described(mut response: Response, found: &Found, cache: Option<&HeaderValue>) -> Response {
     let facts = &found.facts;
     set(&mut response, ETAG, facts.tag_value.clone());

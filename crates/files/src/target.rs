@@ -1,19 +1,19 @@
-//! From a request's path to the path of a file, or to nothing.
+//! Maps a request's path to a file path.
 
 use percent_encoding::percent_decode;
 use peregrine_web::Parts;
 
-/// Which file is asked for: a path below the folder, of plain names.
+/// The requested file: a path of plain names below the directory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Target {
-    /// Names with slashes between them. Empty: the folder itself.
+    /// Names separated by slashes; empty for the directory itself.
     pub(crate) path: String,
     /// The request's path ends with a slash.
     pub(crate) is_folder: bool,
 }
 
 impl Target {
-    /// What a request asks for; `None` for a path that no file may have.
+    /// The target of a request; `None` if its path cannot be that of a file.
     pub(crate) fn of(parts: &Parts, has_dot_files: bool) -> Option<Self> {
         let whole = parts.head.path().as_bytes();
         let is_folder = whole.ends_with(b"/");
@@ -21,14 +21,14 @@ impl Target {
         Self::parse(raw, is_folder, has_dot_files)
     }
 
-    /// A path of plain names that a handler made.
+    /// The target for a path from a handler; `None` unless all names are plain.
     pub(crate) fn plain(path: &str, has_dot_files: bool) -> Option<Self> {
         let is_served = |name: &str| is_plain(name) && (has_dot_files || !name.starts_with('.'));
         let path = path.split('/').all(is_served).then(|| path.to_owned())?;
         Some(Self { path, is_folder: false })
     }
 
-    /// Splits first and decodes then, so that no encoded slash makes two names of one.
+    /// Splits before decoding, so that an encoded slash never separates names.
     pub(crate) fn parse(raw: &[u8], is_folder: bool, has_dot_files: bool) -> Option<Self> {
         let raw = raw.strip_suffix(b"/").filter(|raw| !raw.is_empty()).unwrap_or(raw);
         let mut path = String::with_capacity(raw.len());
@@ -49,8 +49,8 @@ impl Target {
     }
 }
 
-/// May a file have this name? Windows gives a meaning to more characters, and drops dots and spaces at the
-/// end.
+/// Whether a file may have this name. Windows gives more characters a special meaning, and drops
+/// trailing dots and spaces.
 fn is_plain(name: &str) -> bool {
     let is_refused = |letter: char| letter == '/' || letter == '\\' || letter.is_control();
     let is_windows = || {
@@ -64,11 +64,11 @@ fn is_plain(name: &str) -> bool {
         || cfg!(windows) && is_windows())
 }
 
-/// The path below the route's prefix. `None`: no route matched, and all of the path counts.
+/// The path below the route's prefix; `None` if no route matched, and the whole path counts.
 fn below(parts: &Parts) -> Option<&[u8]> {
     let (_, last) = parts.pattern()?.rsplit_once('/')?;
     if !last.starts_with("{*") {
-        // The prefix of a subtree itself.
+        // This is the prefix of a subtree itself.
         return Some(b"");
     }
     parts.path_values()?.iter().last().map(|(_, value)| value)

@@ -1,4 +1,4 @@
-//! Work for threads that may block.
+//! Work on threads that may block.
 
 use std::panic::resume_unwind;
 use std::pin::Pin;
@@ -6,15 +6,15 @@ use std::task::{Context, Poll, ready};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-/// Work that was begun.
+/// Work that has started.
 pub(crate) enum Work<T> {
     Elsewhere(JoinHandle<T>),
     Done(Option<T>),
 }
 
 impl<T: Send + 'static> Work<T> {
-    /// Begins `work` on a thread that may block. Where there is no runtime, as in a test without one, it is
-    /// done at once.
+    /// Starts `work` on a thread that may block, or runs it at once without a runtime, as in some
+    /// tests.
     pub(crate) fn begin(work: impl FnOnce() -> T + Send + 'static) -> Self {
         match Handle::try_current() {
             Ok(runtime) => Self::Elsewhere(runtime.spawn_blocking(work)),
@@ -22,7 +22,7 @@ impl<T: Send + 'static> Work<T> {
         }
     }
 
-    /// Ready with its result, once. A panic of the work goes on here.
+    /// Polls for the result, once. A panic of the work is resumed here.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<T> {
         let error = match self {
             Self::Done(result) => return result.take().map_or(Poll::Pending, Poll::Ready),
@@ -33,7 +33,7 @@ impl<T: Send + 'static> Work<T> {
         };
         match error.try_into_panic() {
             Ok(panic) => resume_unwind(panic),
-            // The runtime has shut down before the work began, and is about to drop whoever waits here.
+            // The runtime shut down before the work started, and is about to drop the waiting task.
             Err(_) => {
                 *self = Self::Done(None);
                 Poll::Pending
@@ -41,7 +41,7 @@ impl<T: Send + 'static> Work<T> {
         }
     }
 
-    /// Waits for its result.
+    /// Waits for the result.
     pub(crate) async fn finish(mut self) -> T {
         std::future::poll_fn(|context| self.poll(context)).await
     }

@@ -1,4 +1,4 @@
-//! A whole form as a value of a type of the application's.
+//! Deserializes a whole form.
 
 use crate::multipart::Multipart;
 use crate::read::{self, Value};
@@ -8,20 +8,20 @@ use peregrine_web::{BodyError, Problem, Request};
 use serde::de::DeserializeOwned;
 use std::ops::{Deref, DerefMut};
 
-/// What a field takes beside its name and its content, while the rest of the form is read.
+/// The memory of a field, besides its name and content, while the rest of the form is read.
 const FIELD_BYTES: usize = size_of::<(String, Value)>();
 
-/// A form with files as a `T`, read whole: the last argument of a handler.
+/// A whole multipart form as a `T`: the last argument of a handler.
 ///
-/// A field of `T` is found by its name, serde's `rename` and the like included. It may be text, a number, a
-/// `bool` (`true`, `false`, or `on` as a check box sends it), an enum without content, an
-/// [`Upload`](crate::Upload), an `Option`, or a `Vec` of these for a name that is sent several times. Where
-/// nothing was entered or chosen (an empty text, a file without a name and content), an `Option` is `None`
-/// and a list has nothing. What `T` does not name is read and dropped. Structs within structs have no form
-/// here; `#[serde(flatten)]` works for text and for files, but not for numbers, which serde then does not
-/// ask for as such.
+/// Fields of `T` are matched by name, including serde's `rename`. A field may be text, a number, a
+/// `bool` (`true`, `false`, or `on` as sent by a check box), a unit enum, an
+/// [`Upload`](crate::Upload), an `Option`, or a `Vec` of these for a name that is sent several
+/// times. If nothing was entered or chosen (empty text, or a file without name and content), an
+/// `Option` is `None` and a list is empty. Fields that `T` does not have are read and dropped.
+/// Nested structs are not supported; `#[serde(flatten)]` works for text and files, but not for
+/// numbers, since serde then does not request them as such.
 ///
-/// The problems are those of [`Multipart`], and 422 for a form that is not a `T`, with the `path` of the
+/// It fails like [`Multipart`], and with 422 for a form that is not a `T`, with the `path` of the
 /// field.
 ///
 /// ```
@@ -42,8 +42,10 @@ const FIELD_BYTES: usize = size_of::<(String, Value)>();
 ///
 /// let client = App::new().post("/sightings", report).test();
 /// let form = "--b\r\nContent-Disposition: form-data; name=\"bird\"\r\n\r\nlanner\r\n\
-///             --b\r\nContent-Disposition: form-data; name=\"photo\"; filename=\"a.jpg\"\r\n\r\n\u{1}\u{2}\r\n--b--\r\n";
-/// let request = client.post("/sightings").header("content-type", "multipart/form-data; boundary=b");
+///             --b\r\nContent-Disposition: form-data; name=\"photo\"; filename=\"a.jpg\"\r\n\r\n\
+///             \u{1}\u{2}\r\n--b--\r\n";
+/// let content_type = "multipart/form-data; boundary=b";
+/// let request = client.post("/sightings").header("content-type", content_type);
 /// assert_eq!(request.body(form).send_now().text(), "1 of lanner, 2 bytes of photo");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,8 +63,8 @@ impl<T: DeserializeOwned> FromRequest for MultipartForm<T> {
 }
 
 impl Multipart {
-    /// Reads the rest of the form as a `T`: what [`MultipartForm`] does, for handlers that set limits or
-    /// watch the progress first.
+    /// Deserializes the rest of the form as a `T`, like [`MultipartForm`]. For handlers that set
+    /// limits or watch the progress first.
     ///
     /// # Errors
     /// As for [`MultipartForm`].

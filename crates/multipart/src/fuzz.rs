@@ -1,15 +1,15 @@
-//! What any bytes may do to the parser.
+//! The fuzz target of the parser.
 
 use crate::limits::Limits;
 use crate::parser::{Event, Parser};
 use crate::reject::Reject;
 use bytes::Bytes;
 
-/// Parses the bytes behind the first two as a form with the boundary `b`: whole, and in pieces whose sizes
-/// the first two bytes tell.
+/// Parses the bytes after the first two as a form with the boundary `b`: once whole, and once in
+/// pieces of the sizes given by the first two bytes.
 ///
 /// # Panics
-/// The events differ, or the parser breaks a promise.
+/// If the events differ, or the parser breaks a promise.
 pub fn fuzz_one(data: &[u8]) {
     let (&[one, two], form) = data.split_first_chunk::<2>().unwrap_or((&[0, 0], data));
     let form = Bytes::copy_from_slice(form);
@@ -18,7 +18,7 @@ pub fn fuzz_one(data: &[u8]) {
     assert_eq!(whole, cut, "any cut of the same bytes gives the same events");
 }
 
-/// All events, with the data of each part put together, and how the form ends.
+/// All events, with the data of each part joined, and the result of the form.
 pub(crate) fn events(form: &Bytes, sizes: [usize; 2]) -> (Vec<Event>, Result<(), Reject>) {
     let limits = Limits {
         fields_max: 20,
@@ -30,7 +30,7 @@ pub(crate) fn events(form: &Bytes, sizes: [usize; 2]) -> (Vec<Event>, Result<(),
         head_bytes_max: 200,
         ..Limits::DEFAULT
     };
-    let mut parser = Parser::new(b"b", &limits).expect("it is a boundary");
+    let mut parser = Parser::new(b"b", &limits).expect("the boundary is valid");
     let (mut rest, mut sizes, mut events) = (form.clone(), sizes.iter().cycle(), Vec::new());
     while let Some(size) = sizes.next().filter(|_| !rest.is_empty()) {
         let mut input = rest.split_to(rest.len().min(*size));
@@ -39,26 +39,26 @@ pub(crate) fn events(form: &Bytes, sizes: [usize; 2]) -> (Vec<Event>, Result<(),
                 Ok(Some(event)) => event,
                 Ok(None) => break,
                 Err(reject) => {
-                    // How much of the last part was told before depends on the cut.
+                    // How much of the last part was reported before the error depends on the cut.
                     events.pop_if(|event| matches!(event, Event::Data(_)));
                     return (events, Err(reject));
                 }
             };
             match (events.last_mut(), event) {
                 (Some(Event::Data(all)), Event::Data(more)) => {
-                    assert!(!more.is_empty(), "no piece is empty");
+                    assert!(!more.is_empty(), "pieces are not empty");
                     *all = [&**all, &more].concat().into();
                 }
                 (_, event) => events.push(event),
             }
         }
-        assert!(input.is_empty(), "what is received is used up");
-        assert!(parser.held_bytes() <= 2 * limits.head_bytes_max, "little is kept");
+        assert!(input.is_empty(), "all input is consumed");
+        assert!(parser.held_bytes() <= 2 * limits.head_bytes_max, "the parser buffers little");
     }
     (events, parser.finish())
 }
 
-/// Forms to begin with, behind the sizes of pieces.
+/// Seed forms, prefixed with the sizes of pieces.
 #[must_use]
 pub fn seeds() -> Vec<Vec<u8>> {
     let field = |head: &str, content: &str| format!("--b\r\n{head}\r\n\r\n{content}\r\n");

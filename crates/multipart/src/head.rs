@@ -1,13 +1,13 @@
-//! The head of a part: its name, the name of its file, its media type.
+//! The head of a part: its name, file name and media type.
 
 use crate::reject::Reject;
 use percent_encoding::percent_decode;
 use std::str;
 
-/// What a part says about itself.
+/// The head of a part.
 ///
-/// All of it comes from the peer. The name of a file is no path, and must not be used as one:
-/// [`safe_name`](crate::safe_name) makes a name of it that is none.
+/// All of it is sent by the client. A file name must not be used as a path;
+/// [`safe_name`](crate::safe_name) turns it into a safe name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartHead {
     name: String,
@@ -17,7 +17,7 @@ pub struct PartHead {
 }
 
 impl PartHead {
-    /// Reads header fields, each of which ends with CR LF.
+    /// Parses header fields, each of which ends with CR LF.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Reject> {
         let mut head = Self::default();
         let mut disposition = None;
@@ -30,11 +30,12 @@ impl PartHead {
                 {
                     return Err(Reject::NoDisposition);
                 }
-                // The first counts, as in `PartHead::header`.
+                // The first one counts, as in `PartHead::header`.
                 "content-type" if head.header("content-type").is_none() => {
                     head.content_type = str::from_utf8(value).ok().map(str::to_owned);
                 }
-                // RFC 7578 §4.7: senders should not use it. What is encoded must not pass for content.
+                // RFC 7578 §4.7: senders should not use it. Encoded content must not pass for plain
+                // content.
                 "content-transfer-encoding" => {
                     let plain = [&b"binary"[..], b"8bit", b"7bit"];
                     if !plain.iter().any(|plain| value.eq_ignore_ascii_case(plain)) {
@@ -59,20 +60,19 @@ impl PartHead {
         &self.name
     }
 
-    /// The name that the file has at the peer, as the peer says. It is empty for a field where a file
-    /// could have been chosen and was not.
+    /// The file name sent by the client. It is empty for a file field without a chosen file.
     #[must_use]
     pub fn file_name(&self) -> Option<&str> {
         self.file_name.as_deref()
     }
 
-    /// Is it a file? A part is one if it has a name for it, though it be empty.
+    /// Whether this is a file: a part with a file name, even an empty one.
     #[must_use]
     pub fn is_file(&self) -> bool {
         self.file_name.is_some()
     }
 
-    /// The media type, as the peer says.
+    /// The media type sent by the client.
     #[must_use]
     pub fn content_type(&self) -> Option<&str> {
         self.content_type.as_deref()
@@ -86,13 +86,13 @@ impl PartHead {
         Some(value)
     }
 
-    /// Takes the name, the file's name and the media type out.
+    /// The name, the file name and the media type.
     pub(crate) fn into_names(self) -> (String, Option<String>, Option<String>) {
         (self.name, self.file_name, self.content_type)
     }
 }
 
-/// A name in lower case, and a value without the white space around it.
+/// The name in lower case, and the value without surrounding whitespace.
 fn header(line: &[u8]) -> Result<(String, &[u8]), Reject> {
     let colon = line.iter().position(|byte| *byte == b':').ok_or(Reject::InvalidHeader)?;
     let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
@@ -107,7 +107,7 @@ fn header(line: &[u8]) -> Result<(String, &[u8]), Reject> {
     Ok((name.to_ascii_lowercase(), value))
 }
 
-/// RFC 9110 §5.6.2: the characters of a token.
+/// RFC 9110, section 5.6.2: the characters of a token.
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
@@ -130,7 +130,7 @@ impl Disposition {
             let place = match () {
                 () if name.eq_ignore_ascii_case("name") => &mut found.name,
                 () if name.eq_ignore_ascii_case("filename") => &mut found.file_name,
-                // RFC 7578 §4.2 forbids it; clients of .NET send it for names outside of ASCII.
+                // RFC 7578 §4.2 forbids it; .NET clients send it for non-ASCII names.
                 () if name.eq_ignore_ascii_case("filename*") => {
                     let value = decode_extended(&value).ok_or(Reject::InvalidDisposition)?;
                     if extended.replace(value).is_some() {
@@ -149,7 +149,7 @@ impl Disposition {
     }
 }
 
-/// RFC 8187 §3.2: a charset, a language, and percent-encoded text.
+/// RFC 8187, section 3.2: a charset, a language, and percent-encoded text.
 fn decode_extended(value: &str) -> Option<String> {
     let (charset, rest) = value.split_once('\'')?;
     let (_, text) = rest.split_once('\'')?;
@@ -171,15 +171,15 @@ impl<'v> Parameters<'v> {
         Self { essence: essence.trim_ascii(), rest }
     }
 
-    /// What stands before them.
+    /// The text before the parameters.
     pub(crate) fn essence(&self) -> &'v str {
         self.essence
     }
 
-    /// The next name and value; `None` within for the end, and around for what is no parameter.
+    /// The next name and value. The inner `None` is the end, the outer one a syntax error.
     pub(crate) fn next(&mut self) -> Option<Option<(&'v str, String)>> {
         self.rest = self.rest.trim_ascii_start();
-        // RFC 9110 §5.6.6: a semicolon may stand without a parameter behind it.
+        // RFC 9110 §5.6.6: a semicolon need not be followed by a parameter.
         while let Some(rest) = self.rest.strip_prefix(';') {
             self.rest = rest.trim_ascii_start();
         }
@@ -206,11 +206,12 @@ impl<'v> Parameters<'v> {
     }
 }
 
-/// The text of a quoted string behind its first quote, and where it ends, its last quote included.
+/// The content of a quoted string after its opening quote, and the length including the closing
+/// quote.
 ///
-/// Browsers write a quote as `%22` and line ends as `%0D%0A`, and leave a backslash as it is; others write
-/// a backslash before a quote and before a backslash. Both are read; a backslash before anything else
-/// stands for itself.
+/// Browsers write a quote as `%22` and line ends as `%0D%0A`, and do not escape backslashes; other
+/// clients escape quotes and backslashes with a backslash. Both forms are accepted; a backslash
+/// before any other character stands for itself.
 fn unquote(text: &str) -> Option<(String, usize)> {
     let (mut value, mut rest) = (String::new(), text);
     loop {
@@ -253,7 +254,7 @@ pub(crate) fn boundary(content_type: &[u8]) -> Option<Result<String, Reject>> {
     }
 }
 
-/// Is the text of a field with this type in UTF-8, as far as the type says?
+/// Whether a field with this type is UTF-8, as far as the type says.
 pub(crate) fn is_utf8(content_type: &str) -> bool {
     let mut parameters = Parameters::new(content_type);
     while let Some(Some((name, value))) = parameters.next() {

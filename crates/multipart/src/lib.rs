@@ -1,8 +1,8 @@
-//! Forms with files: `multipart/form-data` (RFC 7578), as browsers send it.
+//! Multipart forms with file uploads (`multipart/form-data`, RFC 7578), as browsers send them.
 //!
-//! [`Multipart`] gives a form's fields as they arrive, each as a stream of pieces that holds the peer back;
-//! [`MultipartForm`] gives the whole form as a type of the application's. Files stay in memory while they
-//! are small, and go to temporary files otherwise, written by threads that may block.
+//! [`Multipart`] yields the fields of a form as they arrive, each as a stream with backpressure;
+//! [`MultipartForm`] deserializes the whole form. Small files stay in memory; larger ones go to
+//! temporary files, written by threads that may block.
 //!
 //! ```
 //! use peregrine::multipart::{MultipartForm, Upload};
@@ -22,11 +22,11 @@
 //! # drop(app);
 //! ```
 //!
-//! Everything has a limit ([`Limits`]), and names of files are no paths ([`safe_name`]). Parts in parts
-//! (`multipart/mixed`, which RFC 7578 §4.3 gave up) are content like any other, and so is a field
-//! `_charset_`.
+//! Everything has a limit ([`Limits`]), and file names are not paths ([`safe_name`]). Nested parts
+//! (`multipart/mixed`, deprecated by RFC 7578, section 4.3) are treated as ordinary content, and so
+//! is a field named `_charset_`.
 //!
-//! Start reading at `parser.rs`, which has no I/O, then `multipart.rs`.
+//! Start reading at `parser.rs`, which does no I/O, then `multipart.rs`.
 #![forbid(unsafe_code)]
 
 mod form;

@@ -1,14 +1,14 @@
-//! How much a form may be.
+//! Limits of a form.
 
 use peregrine_web::middleware::Middleware;
 use peregrine_web::{Request, Response, Service};
 
-/// How much a form may hold. Beyond it the peer gets status 413, which names the limit.
+/// Limits of a form. A client that exceeds one gets a 413 that names it.
 ///
-/// Beside these, the limit of the request's body applies to the form as a whole, 2 MiB unless the route or
-/// the server sets another: a route for uploads needs `handler.body_limit(64 << 20)`.
+/// In addition, the body limit applies to the form as a whole: 2 MiB unless the route or server
+/// sets another one. A route for uploads needs `handler.body_limit(64 << 20)`.
 ///
-/// It is a middleware as well: the forms of the routes that follow in its scope have these limits.
+/// As middleware, it sets the limits of forms for the routes that follow in its scope.
 ///
 /// ```
 /// use peregrine::multipart::{Limits, Multipart};
@@ -28,22 +28,23 @@ use peregrine_web::{Request, Response, Service};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How many parts there may be, files among them. The default is 256.
+    /// The maximum number of parts, including files. The default is 256.
     pub fields_max: usize,
-    /// How many of them may be files. The default is 32.
+    /// The maximum number of files. The default is 32.
     pub files_max: usize,
-    /// The largest field that is no file, in bytes. The default is 256 KiB.
+    /// The maximum size of a field that is not a file, in bytes. The default is 256 KiB.
     pub field_bytes_max: u64,
-    /// The largest file, in bytes. The default is 32 MiB.
+    /// The maximum size of a file, in bytes. The default is 32 MiB.
     pub file_bytes_max: u64,
-    /// The content of all parts together, in bytes. The default is 64 MiB.
+    /// The maximum content of all parts in total, in bytes. The default is 64 MiB.
     pub all_bytes_max: u64,
-    /// How many header fields a part may have. The default is 16.
+    /// The maximum number of header fields of a part. The default is 16.
     pub headers_max: usize,
-    /// The bytes of a part's header fields together, and of what stands before the first part and after
-    /// the last one. The default is 4 KiB.
+    /// The maximum size of a part's header fields, and of the data before the first part and after
+    /// the last one, in bytes. The default is 4 KiB.
     pub head_bytes_max: usize,
-    /// A file beyond this many bytes is kept in a temporary file, not in memory. The default is 64 KiB.
+    /// Larger files, in bytes, are stored in a temporary file instead of memory. The default is 64
+    /// KiB.
     pub memory_bytes_max: usize,
 }
 

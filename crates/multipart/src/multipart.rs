@@ -1,4 +1,4 @@
-//! A form as it arrives: field after field, each piece after piece.
+//! A form as it arrives, field by field and piece by piece.
 
 use crate::head::{PartHead, boundary, is_utf8};
 use crate::limits::Limits;
@@ -17,12 +17,12 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// A form with files, read as it arrives: the last argument of a handler.
+/// A multipart form, read as it arrives: the last argument of a handler.
 ///
-/// The peer sends no more than what is read, so a handler that takes its time holds it back. Limits are in
-/// [`Limits`]. The problems are: 415 for another `Content-Type` than `multipart/form-data`; 400 for a form
-/// that breaks a rule or ends too early; 413 for one that passes a limit; and those of a body that cannot be
-/// read. `Option<Multipart>` is `None` for a request with neither a body nor a `Content-Type`.
+/// Slow handlers apply backpressure to the client. For limits, see [`Limits`]. It fails with 415
+/// for a `Content-Type` other than `multipart/form-data`, 400 for a form that is malformed or
+/// incomplete, 413 for one that exceeds a limit, and like any body that cannot be read.
+/// `Option<Multipart>` is `None` for a request with neither body nor `Content-Type`.
 ///
 /// ```
 /// use peregrine::multipart::Multipart;
@@ -50,7 +50,7 @@ pub struct Multipart {
     boundary: String,
     parser: Parser,
     limits: Limits,
-    /// What came and was not parsed yet.
+    /// Received but not parsed yet.
     input: Bytes,
     place: Place,
     progress: Progress,
@@ -60,24 +60,23 @@ pub struct Multipart {
 #[derive(Debug)]
 enum Place {
     Between,
-    /// Inside of a part.
+    /// Inside a part.
     Inside,
     Ended,
     Failed(Problem),
 }
 
-/// How much of a form has come.
+/// How much of a form has been received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of the body that have come.
+    /// The bytes of the body received so far.
     pub received: u64,
-    /// Bytes of the whole body, if the peer said so before.
+    /// The length of the whole body, if the client announced it.
     pub expected: Option<u64>,
 }
 
-/// One field of a form. If it is dropped before its end, the rest is passed over.
-///
-/// It is a stream of its pieces as well.
+/// One field of a form, which is also a stream of its pieces. If it is dropped before its end, the
+/// rest is skipped.
 pub struct Field<'m> {
     form: &'m mut Multipart,
     head: PartHead,
@@ -130,35 +129,35 @@ impl Multipart {
         })
     }
 
-    /// Sets other limits, before anything was read. They replace those of the route.
+    /// Sets limits before anything is read, instead of those of the route.
     ///
     /// # Panics
-    /// Something was read already.
+    /// If something was read already.
     #[must_use]
     pub fn with_limits(self, limits: Limits) -> Self {
         assert!(self.progress.received == 0, "limits are set before a form is read");
         let parser = Parser::new(self.boundary.as_bytes(), &limits);
-        Self { parser: parser.expect("the boundary was read before"), limits, ..self }
+        Self { parser: parser.expect("the boundary was validated before"), limits, ..self }
     }
 
-    /// Calls `watcher` for each piece that comes, with how much has come so far. The next piece waits until
+    /// Calls `watcher` for each received piece with the progress so far. The next piece waits until
     /// it returns.
     #[must_use]
     pub fn on_progress(self, watcher: impl FnMut(Progress) + 'static) -> Self {
         Self { watcher: Some(Box::new(watcher)), ..self }
     }
 
-    /// How much has come.
+    /// How much has been received.
     #[must_use]
     pub fn progress(&self) -> Progress {
         self.progress
     }
 
-    /// The next field; `None` at the end. What is left of the field before is passed over.
+    /// The next field; `None` at the end. The rest of the previous field is skipped.
     ///
     /// # Errors
-    /// The form breaks a rule, passes a limit, or cannot be read: the problem is the answer to the peer.
-    /// Every call after that fails alike.
+    /// The form is malformed, exceeds a limit, or cannot be read. The problem is the response for
+    /// the client. Later calls fail in the same way.
     pub async fn next_field(&mut self) -> Result<Option<Field<'_>>, Problem> {
         while matches!(self.place, Place::Inside) {
             poll_fn(|context| self.poll_chunk(None, context)).await?;
@@ -181,7 +180,7 @@ impl Multipart {
         }
     }
 
-    /// Reads what stands behind the last delimiter, so that the connection may go on.
+    /// Reads the data after the last delimiter, so that the connection stays usable.
     async fn read_on(&mut self) -> Result<(), Problem> {
         loop {
             let parsed = self.parser.receive(&mut self.input).map_err(Problem::from);
@@ -192,7 +191,7 @@ impl Multipart {
         }
     }
 
-    /// A piece of the part that is read; `None` at its end.
+    /// A piece of the current part; `None` at its end.
     fn poll_chunk(
         &mut self,
         name: Option<&str>,
@@ -212,7 +211,7 @@ impl Multipart {
         }
     }
 
-    /// The next event; a problem is about the field of this name.
+    /// The next event; problems name this field.
     fn poll_event(
         &mut self,
         name: Option<&str>,
@@ -230,7 +229,7 @@ impl Multipart {
         }
     }
 
-    /// Takes more of the body in; false at its end.
+    /// Receives more of the body; `false` at its end.
     fn poll_input(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, Problem>> {
         loop {
             let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
@@ -238,7 +237,7 @@ impl Multipart {
                 Some(Ok(frame)) => frame,
                 Some(Err(error)) => return Poll::Ready(self.fail(error.into())),
             };
-            // Trailers say nothing about a form.
+            // Trailers have no meaning for a form.
             let Ok(data) = frame.into_data() else { continue };
             self.progress.received += data.len() as u64;
             self.input = data;
@@ -272,25 +271,25 @@ impl Field<'_> {
         self.head.name()
     }
 
-    /// The name that the file has at the peer, see [`PartHead::file_name`].
+    /// The file name sent by the client, see [`PartHead::file_name`].
     #[must_use]
     pub fn file_name(&self) -> Option<&str> {
         self.head.file_name()
     }
 
-    /// The media type, as the peer says.
+    /// The media type sent by the client.
     #[must_use]
     pub fn content_type(&self) -> Option<&str> {
         self.head.content_type()
     }
 
-    /// All that the part says about itself.
+    /// The head of the part.
     #[must_use]
     pub fn head(&self) -> &PartHead {
         &self.head
     }
 
-    /// How much of the whole form has come.
+    /// How much of the whole form has been received.
     #[must_use]
     pub fn progress(&self) -> Progress {
         self.form.progress
@@ -299,7 +298,7 @@ impl Field<'_> {
     /// The next piece, never empty; `None` at the field's end.
     ///
     /// # Errors
-    /// As [`Multipart::next_field`].
+    /// As for [`Multipart::next_field`].
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, Problem> {
         poll_fn(|context| self.poll(context)).await
     }
@@ -308,10 +307,11 @@ impl Field<'_> {
         self.form.poll_chunk(Some(self.head.name()), context)
     }
 
-    /// The rest of the field, in memory. The limit is that of [`Limits`] for a file or for another field.
+    /// Reads the rest of the field into memory, up to the limit for files or other fields in
+    /// [`Limits`].
     ///
     /// # Errors
-    /// As [`Multipart::next_field`]; or the worker holds as much as it may.
+    /// As for [`Multipart::next_field`], or if the worker's memory is full.
     pub async fn bytes(mut self) -> Result<Bytes, Problem> {
         let Some(first) = self.chunk().await? else { return Ok(Bytes::new()) };
         let mut charge = Charge::of(first.len());
@@ -328,10 +328,10 @@ impl Field<'_> {
         Ok(all.into())
     }
 
-    /// The rest of the field as text, which must be UTF-8.
+    /// Reads the rest of the field as UTF-8 text.
     ///
     /// # Errors
-    /// As [`Field::bytes`]; 400 if it is no text, and 415 if its type names another charset.
+    /// As for [`Field::bytes`]; 400 if it is not UTF-8, and 415 if its type names another charset.
     pub async fn text(self) -> Result<String, Problem> {
         let name = self.head.name().to_owned();
         if !self.head.content_type().is_none_or(is_utf8) {
@@ -341,11 +341,11 @@ impl Field<'_> {
         String::from_utf8(bytes.into()).map_err(|_| Reject::NotText.problem(Some(&name)))
     }
 
-    /// The rest of the field as a file: in memory, or beyond [`Limits::memory_bytes_max`] in a temporary
-    /// file.
+    /// Reads the rest of the field as a file: in memory, or in a temporary file if it exceeds
+    /// [`Limits::memory_bytes_max`].
     ///
     /// # Errors
-    /// As [`Field::bytes`]; status 500 or 507 if it cannot be stored.
+    /// As for [`Field::bytes`]; status 500 or 507 if it cannot be stored.
     pub async fn upload(mut self) -> Result<Upload, Problem> {
         let mut store = Store::new(self.form.limits.memory_bytes_max);
         while let Some(piece) = self.chunk().await? {
@@ -359,7 +359,7 @@ impl Stream for Field<'_> {
     type Item = Result<Bytes, Problem>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        // A failure is told once, so that whoever collects the stream comes to an end.
+        // A failure is yielded once, so that code that collects the stream terminates.
         if matches!(self.form.place, Place::Failed(_)) {
             return Poll::Ready(None);
         }

@@ -1,16 +1,16 @@
-//! Names of files that are no paths.
+//! Safe file names.
 
-/// The most bytes of a name: what file systems take, with room for an ending.
+/// The maximum length in bytes: the limit of file systems, minus room for an extension.
 const BYTES_MAX: usize = 200;
 
-/// A name that is safe as the last part of a path, from one that a peer sent: `None` if nothing is left.
+/// A file name from a client, made safe as the last component of a path; `None` if nothing is left.
 ///
-/// What stands before the last slash or backslash is dropped, and so are control characters, characters that
-/// a system gives a meaning (`<>:"|?*`), and dots and spaces at both ends; names of Windows' devices get an
-/// underscore in front. It is at most 200 bytes long.
+/// Removed are everything up to the last slash or backslash, control characters, characters with a
+/// special meaning (`<>:"|?*`), and dots and spaces at both ends. Names of Windows devices get an
+/// underscore as a prefix. The result has at most 200 bytes.
 ///
-/// The name is not unique: two files may have the same. It says nothing about the content either. Prefer a
-/// name of your own, and keep this one for people to read.
+/// The name is not unique, and says nothing about the content. Prefer to generate a name, and keep
+/// this one for display.
 ///
 /// ```
 /// use peregrine::multipart::safe_name;
@@ -23,7 +23,7 @@ const BYTES_MAX: usize = 200;
 pub fn safe_name(sent: &str) -> Option<String> {
     let last = sent.rsplit(['/', '\\']).next()?;
     let is_plain = |letter: &char| !letter.is_control() && !"<>:\"|?*".contains(*letter);
-    // Marks that turn the direction of text let `gpj.exe` read as `exe.jpg`.
+    // Marks that change the text direction could make `gpj.exe` look like `exe.jpg`.
     let turns = |letter: &char| matches!(letter, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let name: String = last.chars().filter(|letter| is_plain(letter) && !turns(letter)).collect();
     let name = &name[..name.floor_char_boundary(BYTES_MAX)];
@@ -35,7 +35,7 @@ pub fn safe_name(sent: &str) -> Option<String> {
     Some(if is_device(stem) { format!("_{name}") } else { name.to_owned() })
 }
 
-/// Names that Windows opens as devices, whatever ending they have.
+/// Names that Windows opens as devices, whatever their extension.
 fn is_device(stem: &str) -> bool {
     let stem = stem.to_ascii_uppercase();
     let is_numbered = |prefix| {
@@ -70,7 +70,7 @@ mod tests {
         ] {
             assert_eq!(safe_name(sent).as_deref(), safe, "{sent:?}");
         }
-        let long = safe_name(&"ü".repeat(500)).expect("something is left");
+        let long = safe_name(&"ü".repeat(500)).expect("some characters are left");
         assert!(long.len() <= BYTES_MAX && long.chars().all(|letter| letter == 'ü'));
     }
 }

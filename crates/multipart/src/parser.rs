@@ -1,8 +1,9 @@
-//! The parser: bytes in, events out. It has no I/O, and keeps no content.
+//! The parser: bytes in, events out. It does no I/O and buffers no content.
 //!
-//! A delimiter is CR LF, two hyphens and the boundary. No character of it but the first may be a CR, so a
-//! place where one may have begun is known by a single number: how much of it has come. If it turns out
-//! to be none, the bytes that were held back are the delimiter's own first ones, and nothing is stored.
+//! A delimiter is CR LF, two hyphens and the boundary. Only its first byte can be a CR, so a
+//! possible delimiter at the end of the input is described by a single number: how many of its
+//! bytes have arrived. If it turns out not to be a delimiter, the bytes that were held back are a
+//! prefix of the delimiter, so they need not be stored.
 //!
 //! | state | input | next | event |
 //! |---|---|---|---|
@@ -22,48 +23,48 @@ use bytes::{Buf, Bytes};
 use memchr::memmem::Finder;
 use memchr::{memchr, memrchr};
 
-/// Parses one form. Feed it with [`Parser::receive`], and say with [`Parser::finish`] that nothing more
-/// comes.
+/// Parses one form. Feed it with [`Parser::receive`], and call [`Parser::finish`] at the end of the
+/// body.
 #[derive(Debug)]
 pub struct Parser {
     limits: Limits,
     delimiter: Bytes,
     finder: Finder<'static>,
     state: State,
-    /// The head of a part, as far as it has come.
+    /// The head of a part, as far as received.
     head: Vec<u8>,
     fields: usize,
     files: usize,
     is_file: bool,
-    /// The content of this part, and of all parts, in bytes.
+    /// The bytes of content in this part, and in all parts.
     part_bytes: u64,
     all_bytes: u64,
-    /// What stands before the first part, or after the last one, or behind a boundary, in bytes.
+    /// The bytes before the first part, after the last one, and after boundaries.
     around_bytes: usize,
-    /// How many of the bytes held back belong to what stands before: the end of the line in front of the
-    /// first delimiter, which need not be there, and the empty line in front of a part without content.
+    /// How many of the bytes held back do not belong to content: the line end before the first
+    /// delimiter, which is optional, and the empty line before a part without content.
     before_bytes: usize,
 }
 
-/// The end of a line.
+/// The length of a line end.
 const LINE_END: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Before the first delimiter, of which this much has come.
+    /// Before the first delimiter, of which this many bytes have arrived.
     Before(usize),
     Behind(Behind),
-    /// Within a head, with this many lines.
+    /// In a head, with this many lines so far.
     Head {
         lines: usize,
         line_begins: usize,
     },
-    /// Within content; this much has come of what may be a delimiter.
+    /// In content, with this many bytes of a possible delimiter.
     Content(usize),
     After,
 }
 
-/// Where in the line behind a delimiter.
+/// The position in the line after a delimiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behind {
     Begin,
@@ -72,30 +73,30 @@ enum Behind {
     Return,
 }
 
-/// What a form consists of.
+/// The events of a form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A part begins.
     Part(PartHead),
-    /// Some of its content, never empty.
+    /// A piece of the part's content, never empty.
     Data(Bytes),
-    /// It has ended.
+    /// The part has ended.
     PartEnd,
     /// The form has ended.
     End,
 }
 
-/// What was found in content.
+/// Something found in content.
 enum Found {
     Data(Bytes),
     Delimiter,
 }
 
 impl Parser {
-    /// A parser for a form with this boundary.
+    /// Creates a parser for a form with this boundary.
     ///
     /// # Errors
-    /// RFC 2046 §5.1.1 does not allow the boundary.
+    /// RFC 2046, section 5.1.1, does not allow the boundary.
     pub fn new(boundary: &[u8], limits: &Limits) -> Result<Self, Reject> {
         if !is_boundary(boundary) {
             return Err(Reject::InvalidBoundary);
@@ -117,10 +118,10 @@ impl Parser {
         })
     }
 
-    /// The next event in `input`, which is moved on behind it. `None`: all of it is used.
+    /// The next event in `input`, which is advanced past it. `None` when all input is consumed.
     ///
     /// # Errors
-    /// The form breaks a rule or passes a limit. Nothing that follows means anything then.
+    /// The form breaks a rule or exceeds a limit. Later calls have no meaning.
     pub fn receive(&mut self, input: &mut Bytes) -> Result<Option<Event>, Reject> {
         while !input.is_empty() {
             match self.state {
@@ -155,15 +156,15 @@ impl Parser {
         Ok(None)
     }
 
-    /// Nothing more comes.
+    /// Ends the input.
     ///
     /// # Errors
-    /// The form is not complete.
+    /// The form is incomplete.
     pub fn finish(&self) -> Result<(), Reject> {
         if self.state == State::After { Ok(()) } else { Err(Reject::Incomplete) }
     }
 
-    /// The bytes that the parser holds.
+    /// The number of bytes that the parser buffers.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.head.capacity()
@@ -204,7 +205,7 @@ impl Parser {
         Ok(None)
     }
 
-    /// Reads lines of a head, and the head when the last one has come.
+    /// Reads lines of a head, and the head after the last one.
     fn head(
         &mut self,
         mut lines: usize,
@@ -251,8 +252,8 @@ impl Parser {
         Ok(Event::Part(head))
     }
 
-    /// What comes next in content, if `come` bytes of a delimiter have come already, and how many have
-    /// come then.
+    /// Finds data or a delimiter in content, given that `come` bytes of a delimiter have arrived.
+    /// Also returns how many have arrived now.
     fn content(&mut self, come: usize, input: &mut Bytes) -> (usize, Option<Found>) {
         if come > 0 {
             let wanted = &self.delimiter[come..];
@@ -287,7 +288,7 @@ impl Parser {
         (0, Some(Found::Data(input.split_to(at))))
     }
 
-    /// Counts content.
+    /// Counts content against the limits.
     fn count(&mut self, data: Bytes) -> Result<Event, Reject> {
         let bytes = data.len() as u64;
         self.part_bytes += bytes;
@@ -303,7 +304,7 @@ impl Parser {
         }
     }
 
-    /// Counts what belongs to no part.
+    /// Counts bytes outside parts against the limit.
     fn around(&mut self, bytes: usize) -> Result<(), Reject> {
         self.around_bytes = self.around_bytes.saturating_add(bytes);
         if self.around_bytes > self.limits.head_bytes_max {
@@ -313,7 +314,8 @@ impl Parser {
     }
 }
 
-/// RFC 2046 §5.1.1: a boundary has 1 to 70 of these characters, and does not end with a space.
+/// RFC 2046, section 5.1.1: a boundary has 1 to 70 of these characters and does not end with a
+/// space.
 fn is_boundary(boundary: &[u8]) -> bool {
     let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"'()+_,-./:=? ".contains(byte);
     let (Some(last), 1..=70) = (boundary.last(), boundary.len()) else { return false };

@@ -1,8 +1,8 @@
-//! Fields of a form as values of serde's.
+//! Deserializes the fields of a form with serde.
 //!
-//! serde knows text and numbers, but no files. So while a form is read, its files lie on a desk of this
-//! thread, and what serde carries is a token that says which. The token is no UTF-8, so that no text of a
-//! peer can be one, and no field of text can take one.
+//! serde knows text and numbers, but not files. While a form is read, its files are therefore kept
+//! in a thread-local list, the desk, and serde carries tokens that refer to them. A token is not
+//! valid UTF-8, so text from a client can never be a token, and a text field cannot contain one.
 
 use crate::upload::Upload;
 use serde::de::value::{MapDeserializer, SeqDeserializer, StrDeserializer};
@@ -13,21 +13,21 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 
-/// What was sent as one field.
+/// The value of one field.
 #[derive(Debug)]
 pub(crate) enum Value {
     Text(String),
     File(Upload),
 }
 
-/// Why a form is not of the type that was asked for.
+/// Why a form does not have the requested type.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) field: Option<String>,
     pub(crate) reason: String,
 }
 
-/// Reads all fields of a form as a `T`.
+/// Deserializes all fields of a form as a `T`.
 pub(crate) fn read<T: DeserializeOwned>(fields: Vec<(String, Value)>) -> Result<T, Fault> {
     let _desk = Desk::open();
     let mut places = HashMap::new();
@@ -42,7 +42,7 @@ pub(crate) fn read<T: DeserializeOwned>(fields: Vec<(String, Value)>) -> Result<
     T::deserialize(Form(groups))
 }
 
-/// Puts the desk of an outer form aside while an inner one is read.
+/// Sets aside the files of an outer form while an inner one is read.
 struct Desk(Vec<Option<Upload>>);
 
 thread_local! {
@@ -73,13 +73,13 @@ impl Drop for Desk {
     }
 }
 
-/// What a token begins with: no UTF-8 has such a byte.
+/// The prefix of a token. Its first byte does not occur in UTF-8.
 const TOKEN: &[u8] = b"\xffperegrine-upload";
 
-/// What an [`Upload`] asks a deserializer for.
+/// The newtype name by which [`Upload`] requests a file from a deserializer.
 const UPLOAD: &str = "$peregrine::multipart::Upload";
 
-/// Only out of a form: [`MultipartForm`](crate::MultipartForm).
+/// Works only inside a form: [`MultipartForm`](crate::MultipartForm).
 impl<'de> Deserialize<'de> for Upload {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_newtype_struct(UPLOAD, Take)
@@ -99,7 +99,7 @@ impl<'de> Visitor<'de> for Take {
         Desk::take(token).ok_or_else(|| E::invalid_type(Unexpected::Other("bytes"), &self))
     }
 
-    /// What serde kept because of `flatten`, for example.
+    /// A value that serde has buffered, for example because of `flatten`.
     fn visit_newtype_struct<D: Deserializer<'de>>(self, kept: D) -> Result<Upload, D::Error> {
         kept.deserialize_bytes(self)
     }
@@ -140,7 +140,7 @@ impl<'de> Deserializer<'de> for Form {
     }
 }
 
-/// All that was sent under one name.
+/// All values sent under one name.
 struct Field {
     name: String,
     values: Vec<Value>,
@@ -159,14 +159,14 @@ impl Field {
         }
     }
 
-    /// Names the field in a fault that does not say where it is.
+    /// Adds the field's name to a fault without one.
     fn here<T>(name: &str, result: Result<T, Fault>) -> Result<T, Fault> {
         result.map_err(|fault| Fault { field: fault.field.or(Some(name.to_owned())), ..fault })
     }
 }
 
 impl Value {
-    /// Was nothing entered, or chosen?
+    /// Whether the field was left empty.
     fn is_nothing(&self) -> bool {
         match self {
             Self::Text(text) => text.is_empty(),
@@ -284,14 +284,14 @@ impl IntoDeserializer<'_, Fault> for Field {
     }
 }
 
-/// One value, and the name it was sent under.
+/// One value, and the name under which it was sent.
 struct One {
     name: String,
     value: Value,
 }
 
 impl One {
-    /// The text, for a type that is not text itself.
+    /// Parses the text, for types other than text.
     fn parse<T: std::str::FromStr<Err: fmt::Display>>(&self) -> Result<T, Fault> {
         let text = self.text()?;
         text.trim_ascii().parse().map_err(|error| self.fault(format!("{error}")))
@@ -320,7 +320,7 @@ macro_rules! parsed {
     };
 }
 
-/// Not NaN, which would pass every comparison with the bounds of a range, and not infinite.
+/// Rejects NaN, which would pass every comparison with the bounds of a range, and infinity.
 macro_rules! finite {
     ($($name:ident $visit:ident $type:ident)*) => {
         $(

@@ -1,34 +1,34 @@
-//! Why a form is refused.
+//! Reasons for rejecting a form.
 
 use http::StatusCode;
 use peregrine_web::Problem;
 use std::fmt;
 
-/// Why a form is refused: the peer's fault in every case.
+/// Why a form is rejected. The client is at fault in each case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reject {
-    /// The `Content-Type` has no `boundary`, or has two.
+    /// The `Content-Type` has no `boundary`, or two of them.
     NoBoundary,
-    /// The boundary is empty, too long, or has a character that a boundary may not have.
+    /// The boundary is empty, too long, or contains a forbidden character.
     InvalidBoundary,
-    /// What follows a boundary is neither the end of its line nor two hyphens.
+    /// A boundary is followed by something other than a line end or two hyphens.
     InvalidDelimiter,
-    /// A line of a part's head ends without a carriage return, or has one within.
+    /// A line of a part's head ends without a carriage return, or contains one.
     InvalidLine,
-    /// A line of a part's head is no header field.
+    /// A line of a part's head is not a header field.
     InvalidHeader,
-    /// A part has no `Content-Disposition: form-data`, or has two.
+    /// A part has no `Content-Disposition: form-data`, or two of them.
     NoDisposition,
-    /// A part's `Content-Disposition` cannot be read, or is not UTF-8.
+    /// A part's `Content-Disposition` is malformed or not UTF-8.
     InvalidDisposition,
     /// A part has no name.
     NoName,
-    /// A part is encoded as it must not be.
+    /// A part has a forbidden `Content-Transfer-Encoding`.
     Encoded,
     /// A field's text is not UTF-8.
     NotText,
-    /// A field says that its text is in another alphabet's encoding.
+    /// A field declares a charset other than UTF-8.
     Charset,
     /// The form ends before its last boundary.
     Incomplete,
@@ -36,20 +36,20 @@ pub enum Reject {
     TooManyFields(usize),
     /// Too many of the parts are files.
     TooManyFiles(usize),
-    /// A field that is no file is too large.
+    /// A field that is not a file is too large.
     FieldTooLarge(u64),
     /// A file is too large.
     FileTooLarge(u64),
-    /// The parts are too large together.
+    /// The parts are too large in total.
     AllTooLarge(u64),
     /// A part has too many header fields.
     TooManyHeaders(usize),
-    /// A part's head is too long, or what stands around the parts.
+    /// A part's head, or the data around the parts, is too long.
     HeadTooLong(usize),
 }
 
 impl Reject {
-    /// The status of the answer.
+    /// The status of the response.
     #[must_use]
     pub fn status(self) -> StatusCode {
         match self {
@@ -59,7 +59,7 @@ impl Reject {
         }
     }
 
-    /// The limit that the form passed, if that is the reason.
+    /// The limit that the form exceeded, if that is the reason.
     #[must_use]
     pub fn limit(self) -> Option<u64> {
         match self {
@@ -83,7 +83,7 @@ impl Reject {
         }
     }
 
-    /// The problem, about the part of this name if one is known.
+    /// The problem, about the part of this name if known.
     #[must_use]
     pub fn problem(self, field: Option<&str>) -> Problem {
         let problem = Problem::new(self.status(), self.kind(), self.to_string());
@@ -98,7 +98,7 @@ impl Reject {
     }
 }
 
-/// Text of the peer, short enough to be sent back.
+/// Text from the client, truncated for the response.
 fn shortened(text: &str) -> &str {
     &text[..text.floor_char_boundary(200)]
 }
@@ -115,7 +115,7 @@ impl fmt::Display for Reject {
                 f.write_str("a boundary must be followed by the end of its line, or by `--`")
             }
             Self::InvalidLine => {
-                f.write_str("each line of a part's head must end with CR LF, and have no CR within")
+                f.write_str("each line of a part's head must end with CR LF, and contain no other CR")
             }
             Self::InvalidHeader => {
                 f.write_str("each line of a part's head must be a name, a colon and a value")
@@ -124,11 +124,11 @@ impl fmt::Display for Reject {
                 f.write_str("each part must have one header field `Content-Disposition: form-data`")
             }
             Self::InvalidDisposition => {
-                f.write_str("a part's Content-Disposition cannot be read, or is not UTF-8")
+                f.write_str("a part's Content-Disposition is malformed or not UTF-8")
             }
             Self::NoName => f.write_str("each part's Content-Disposition must have a `name`"),
             Self::Encoded => f.write_str(
-                "a part must be sent as it is, without a Content-Transfer-Encoding but 7bit, 8bit or binary",
+                "a part must not have a Content-Transfer-Encoding other than 7bit, 8bit or binary",
             ),
             Self::NotText => f.write_str("the field must be UTF-8 text"),
             Self::Charset => f.write_str("the field's charset must be UTF-8"),
@@ -142,14 +142,14 @@ impl fmt::Display for Reject {
                 write!(f, "the file is larger than the limit of {limit} bytes")
             }
             Self::AllTooLarge(limit) => {
-                write!(f, "the form's fields are larger than the limit of {limit} bytes together")
+                write!(f, "the form's fields exceed the total limit of {limit} bytes")
             }
             Self::TooManyHeaders(limit) => {
                 write!(f, "a part has more than {limit} header fields")
             }
             Self::HeadTooLong(limit) => write!(
                 f,
-                "a part's head, or what stands around the parts, is longer than the limit of {limit} bytes"
+                "a part's head, or the data around the parts, is longer than the limit of {limit} bytes"
             ),
         }
     }

@@ -1,4 +1,4 @@
-//! Files of forms: in memory while they are small, else in a temporary file.
+//! Uploaded files: in memory while they are small, otherwise in a temporary file.
 
 use crate::head::PartHead;
 use crate::name::safe_name;
@@ -13,15 +13,15 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A file that came with a form, whole.
+/// A complete file from a form.
 ///
-/// It is in memory, or beyond [`Limits::memory_bytes_max`](crate::Limits::memory_bytes_max) in a temporary
-/// file in the folder that [`std::env::temp_dir`] tells (the variable `TMPDIR`, on Unix). That file has no
-/// name, and vanishes when the last copy of this is dropped or the process ends, however it ends. Reading
-/// and writing it is left to threads that may block.
+/// It is in memory, or in a temporary file if it exceeds
+/// [`Limits::memory_bytes_max`](crate::Limits::memory_bytes_max). The temporary file is in
+/// [`std::env::temp_dir`] (`TMPDIR` on Unix) and has no name; it disappears when the last clone is
+/// dropped or the process ends in any way. It is read and written on threads that may block.
 ///
-/// In a [`MultipartForm`](crate::MultipartForm) it is a field's type, and so are `Option<Upload>` and
-/// `Vec<Upload>`.
+/// In a [`MultipartForm`](crate::MultipartForm), a field can have the type `Upload`,
+/// `Option<Upload>` or `Vec<Upload>`.
 #[derive(Clone, Debug)]
 pub struct Upload {
     file_name: Option<String>,
@@ -36,12 +36,12 @@ enum Content {
     Temporary(Arc<File>),
 }
 
-/// A file could not be stored or read. As a problem it has status 507 if there is no room, else 500; the log
-/// has the cause.
+/// A file could not be stored or read. As a problem it has status 507 if the disk is full,
+/// otherwise 500; the cause is logged.
 #[derive(Debug)]
 pub struct StoreError(pub io::Error);
 
-/// A file, as documents of OpenAPI have it.
+/// The schema of a file in OpenAPI documents.
 #[cfg(feature = "schema")]
 impl schemars::JsonSchema for Upload {
     fn inline_schema() -> bool {
@@ -62,20 +62,19 @@ impl schemars::JsonSchema for Upload {
 }
 
 impl Upload {
-    /// The name that the file has at the peer, as the peer says. It is no path; see
-    /// [`Upload::safe_name`].
+    /// The file name sent by the client. Do not use it as a path; see [`Upload::safe_name`].
     #[must_use]
     pub fn file_name(&self) -> Option<&str> {
         self.file_name.as_deref()
     }
 
-    /// The file's name, safe as the last part of a path: [`safe_name`](crate::safe_name).
+    /// The file's name, safe as the last component of a path: [`safe_name`](crate::safe_name).
     #[must_use]
     pub fn safe_name(&self) -> Option<String> {
         safe_name(self.file_name()?)
     }
 
-    /// The media type, as the peer says. Nobody looked whether the content is of that type.
+    /// The media type sent by the client. The content was not checked against it.
     #[must_use]
     pub fn content_type(&self) -> Option<&str> {
         self.content_type.as_deref()
@@ -87,19 +86,19 @@ impl Upload {
         self.length
     }
 
-    /// Has the file no bytes?
+    /// Whether the file is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Is the file in memory?
+    /// Whether the file is in memory.
     #[must_use]
     pub fn is_in_memory(&self) -> bool {
         matches!(self.content, Content::Memory(_))
     }
 
-    /// Was there a field for a file and none was chosen?
+    /// Whether a file field was submitted without choosing a file.
     pub(crate) fn is_unchosen(&self) -> bool {
         self.is_empty() && self.file_name().is_none_or(str::is_empty)
     }
@@ -113,7 +112,7 @@ impl Upload {
         }
     }
 
-    /// The whole content, in memory.
+    /// Reads the whole content into memory.
     ///
     /// # Errors
     /// The temporary file cannot be read.
@@ -130,19 +129,19 @@ impl Upload {
         Work::begin(read).finish().await.map_err(StoreError)
     }
 
-    /// Copies the content to a new file at `path`. A file that is there already is left as it is, and the
-    /// error is [`io::ErrorKind::AlreadyExists`], so that two peers who send the same name do not replace
-    /// each other's files.
+    /// Copies the content to a new file at `path`. An existing file is not changed, and the error
+    /// is [`io::ErrorKind::AlreadyExists`], so that clients cannot replace each other's files by
+    /// sending the same name.
     ///
     /// # Errors
-    /// The file is there, cannot be made, or cannot be written to its end; what was written stays.
+    /// The file exists, or cannot be created or written completely. A partially written file is not
+    /// removed.
     pub async fn save(&self, path: impl Into<PathBuf>) -> Result<(), StoreError> {
         let (content, length, path) = (self.content.clone(), self.length, path.into());
         Work::begin(move || save(content, length, &path)).finish().await.map_err(StoreError)
     }
 
-    /// Reads the content from its beginning, on a thread that may block: the reader is made for
-    /// `peregrine::offload`.
+    /// A reader of the content from its beginning. It may block: use it with `peregrine::offload`.
     #[must_use]
     pub fn reader(&self) -> impl Read + Send + 'static {
         match &self.content {
@@ -178,7 +177,7 @@ impl Read for Either {
     }
 }
 
-/// Reads a file that others may read too, at a place of its own.
+/// Reads a shared file, with its own position.
 struct Reader {
     file: Arc<File>,
     at: u64,
@@ -204,13 +203,13 @@ fn read_at(file: &File, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
     std::os::windows::fs::FileExt::seek_read(file, buffer, at)
 }
 
-/// How much is handed to the thread that writes, at least, but at a file's end.
+/// The minimum size of a write, except at the end of a file.
 const BATCH_BYTES: usize = 256 * 1024;
 
-/// What a piece costs beside its bytes while it waits.
+/// The overhead of a waiting piece.
 const PIECE_BYTES: usize = 64;
 
-/// Takes a file in. While one batch is written, the next one is received.
+/// Receives a file. While one batch is written, the next one is received.
 pub(crate) struct Store {
     memory_bytes_max: usize,
     pieces: Vec<Bytes>,
@@ -232,7 +231,7 @@ impl Store {
         self.pieces.push(piece);
         self.charge.set(self.waiting);
         let is_large = self.length > self.memory_bytes_max as u64;
-        // Many small pieces are put together, lest they cost a multiple of their bytes.
+        // Join many small pieces, which would cost a multiple of their bytes.
         if !is_large && self.pieces.len() > 64 {
             self.pieces = vec![self.pieces.concat().into()];
             self.waiting = self.pieces[0].len() + PIECE_BYTES;
@@ -247,7 +246,7 @@ impl Store {
         Ok(())
     }
 
-    /// Hands over what waits, when what was handed over before is written.
+    /// Starts to write the waiting pieces, after the previous write has finished.
     async fn write(&mut self) -> Result<(), Problem> {
         let file = match self.file.take() {
             Some(file) => Some(file.finish().await.map_err(StoreError)?),
@@ -270,7 +269,7 @@ impl Store {
     pub(crate) async fn finish(mut self, head: PartHead) -> Result<Upload, Problem> {
         let content = if self.length > self.memory_bytes_max as u64 {
             self.write().await?;
-            let file = self.file.take().expect("something was written");
+            let file = self.file.take().expect("a write was started");
             Content::Temporary(Arc::new(file.finish().await.map_err(StoreError)?))
         } else {
             Content::Memory(match &mut *self.pieces {
@@ -294,7 +293,7 @@ impl fmt::Debug for Content {
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a file of a form could not be stored or read: {}", self.0)
+        write!(f, "an uploaded file could not be stored or read: {}", self.0)
     }
 }
 
@@ -306,8 +305,8 @@ impl std::error::Error for StoreError {
 
 impl From<StoreError> for Problem {
     fn from(StoreError(error): StoreError) -> Self {
-        // The text may name paths of the server, so it goes to the log only.
-        tracing::error!(target: "peregrine", %error, "a file of a form could not be stored or read");
+        // The error may contain paths of the server, so it is only logged.
+        tracing::error!(target: "peregrine", %error, "an uploaded file could not be stored or read");
         let status = match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 StatusCode::INSUFFICIENT_STORAGE

@@ -1,19 +1,19 @@
-//! Work for threads that may block.
+//! Work on threads that may block.
 
 use std::future::pending;
 use std::panic::resume_unwind;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-/// Work that was begun.
+/// Work that has started.
 pub(crate) enum Work<T> {
     Elsewhere(JoinHandle<T>),
     Done(T),
 }
 
 impl<T: Send + 'static> Work<T> {
-    /// Begins `work` on a thread that may block. Where there is no runtime, as in a test without one, it is
-    /// done at once.
+    /// Starts `work` on a thread that may block, or runs it at once without a runtime, as in some
+    /// tests.
     pub(crate) fn begin(work: impl FnOnce() -> T + Send + 'static) -> Self {
         match Handle::try_current() {
             Ok(runtime) => Self::Elsewhere(runtime.spawn_blocking(work)),
@@ -21,7 +21,7 @@ impl<T: Send + 'static> Work<T> {
         }
     }
 
-    /// Waits for its result. A panic of the work goes on here.
+    /// Waits for the result. A panic of the work is resumed here.
     pub(crate) async fn finish(self) -> T {
         let error = match self {
             Self::Done(result) => return result,
@@ -32,7 +32,7 @@ impl<T: Send + 'static> Work<T> {
         };
         match error.try_into_panic() {
             Ok(panic) => resume_unwind(panic),
-            // The runtime has shut down before the work began, and is about to drop this future.
+            // The runtime shut down before the work started, and is about to drop this future.
             Err(_) => pending().await,
         }
     }

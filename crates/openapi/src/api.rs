@@ -9,11 +9,12 @@ use peregrine_web::handler::{Handler, Signature};
 use peregrine_web::middleware::{IntoMiddleware, Middleware};
 use std::fmt;
 
-/// A scope in which every route describes itself: a handler that cannot does not compile. Made by [`describe`].
+/// A scope in which every route describes itself; other handlers do not compile. Created by
+/// [`describe`].
 pub struct Api(Scope);
 
-/// Describes all routes that `build` adds: for [`App::scope`](peregrine_web::App::scope), or without a prefix for
-/// [`App::add`](peregrine_web::App::add).
+/// Describes all routes that `build` adds. Use it with [`App::scope`](peregrine_web::App::scope),
+/// or without a prefix with [`App::add`](peregrine_web::App::add).
 ///
 /// ```
 /// use peregrine::openapi::{Api, DescribeExt, HasOpenApi, OpenApi, describe};
@@ -63,7 +64,7 @@ impl Api {
         options OPTIONS;
     }
 
-    /// Answers and describes requests for `pattern` in `method`.
+    /// Answers and describes requests for `pattern` with `method`.
     #[track_caller]
     #[must_use]
     pub fn on<Args, Via, H>(self, method: Method, pattern: &str, handler: H) -> Self
@@ -74,15 +75,15 @@ impl Api {
         Self(self.0.on(method, pattern, handler.described()))
     }
 
-    /// The same with a prefix, within.
+    /// Adds a nested scope with a prefix.
     #[track_caller]
     #[must_use]
     pub fn scope(self, prefix: &str, build: impl FnOnce(Self) -> Self) -> Self {
         Self(self.0.scope(prefix, describe(build)))
     }
 
-    /// Adds the routes of a function, such as one of another file. What it says of routes that follow, and the middleware that it adds, stay
-    /// within.
+    /// Adds the routes of a function, such as one in another file. Its descriptions of subsequent
+    /// routes and its middleware apply only within it.
     ///
     /// ```
     /// # use peregrine::openapi::{Api, HasOpenApi, OpenApi, describe};
@@ -94,14 +95,14 @@ impl Api {
     ///     api.tag("eggs").get("/eggs", || "none")
     /// }
     ///
-    /// let app = App::new().add(describe(|api| api.add(birds).add(eggs))).add(OpenApi::new("Birds", "1.0"));
-    /// let document = app.openapi()?;
-    /// assert_eq!(document.operation("GET", "/eggs").unwrap()["tags"], serde_json::json!(["eggs"]));
+    /// let all = describe(|api| api.add(birds).add(eggs));
+    /// let document = App::new().add(all).add(OpenApi::new("Birds", "1.0")).openapi()?;
+    /// assert_eq!(document.operation("GET", "/eggs").unwrap()["tags"][0], "eggs");
     /// # Ok::<(), peregrine::openapi::OpenApiError>(())
     /// ```
     #[expect(
         clippy::should_implement_trait,
-        reason = "named as `App::add`, and nobody takes it for `+`"
+        reason = "named like `App::add`; it cannot be mistaken for `+`"
     )]
     #[track_caller]
     #[must_use]
@@ -109,13 +110,13 @@ impl Api {
         self.scope("", build)
     }
 
-    /// Adds what needs no description, or has one of its own.
+    /// Adds routes that need no description, or describe themselves in another way.
     #[must_use]
     pub fn plain(self, build: impl FnOnce(Scope) -> Scope) -> Self {
         Self(build(self.0))
     }
 
-    /// Runs `middleware` around the routes that follow ([`Scope::with`]).
+    /// Runs `middleware` around subsequent routes ([`Scope::with`]).
     #[track_caller]
     #[must_use]
     pub fn with<Args, M>(self, middleware: M) -> Self
@@ -125,14 +126,14 @@ impl Api {
         Self(self.0.with(middleware))
     }
 
-    /// Lets the routes that follow answer only what `guard` accepts ([`Scope::when`]).
+    /// Restricts subsequent routes to requests that `guard` accepts ([`Scope::when`]).
     #[must_use]
     pub fn when(self, guard: impl Guard + 'static) -> Self {
         Self(self.0.when(guard))
     }
 
-    /// Says something of all routes that follow here and in the scopes within, however they are added. What they say
-    /// themselves counts more.
+    /// Describes all subsequent routes here and in nested scopes, however they are added. Their own
+    /// descriptions take precedence.
     #[must_use]
     pub fn for_all(
         self,
@@ -141,21 +142,21 @@ impl Api {
         Self(self.0.noted(for_all(edit)))
     }
 
-    /// Puts the routes that follow under a heading.
+    /// Adds a tag to subsequent routes.
     #[must_use]
     pub fn tag(self, name: &str) -> Self {
         let name = name.to_owned();
         self.for_all(move |it| it.tag(&*name))
     }
 
-    /// The routes that follow let in by this scheme alone, whatever was said around them.
+    /// Makes this scheme the only security requirement of subsequent routes.
     #[must_use]
     pub fn security(self, scheme: &str) -> Self {
         let scheme = scheme.to_owned();
         self.for_all(move |it| it.only_security(&scheme))
     }
 
-    /// The routes that follow let in everybody.
+    /// Removes the security requirements of subsequent routes.
     #[must_use]
     pub fn no_security(self) -> Self {
         self.for_all(Operation::no_security)

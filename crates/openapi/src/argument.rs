@@ -1,4 +1,4 @@
-//! What handlers take, as parameters, bodies and refusals of an operation.
+//! Describes the arguments of handlers as parameters, bodies and error responses of an operation.
 
 use crate::operation::Operation;
 use crate::parameter::Parameter;
@@ -18,12 +18,12 @@ use serde_json::json;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What a 422 of `Valid` is.
+/// The description of the 422 of `Valid`.
 #[cfg(feature = "validate")]
-pub(crate) const BREAKS_RULES: &str =
-    "A value breaks a rule; `errors` lists them with JSON pointers.";
+pub(crate) const BREAKS_RULES: &str = "Values break rules; `errors` lists them with JSON pointers.";
 
-/// An extractor that says what it asks of requests. Without it a route cannot be described by its handler alone.
+/// An extractor that describes what it requires of requests. Without this, the route of a handler
+/// cannot be described automatically.
 ///
 /// ```
 /// use peregrine::openapi::{DescribeArgument, Operation, Parameter};
@@ -35,28 +35,30 @@ pub(crate) const BREAKS_RULES: &str =
 ///     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
 ///         let version = parts.head.field_text("x-api-version").and_then(|text| text.parse().ok());
 ///         version.map(ApiVersion).ok_or_else(|| {
-///             Problem::new(StatusCode::BAD_REQUEST, "no-api-version", "send X-Api-Version with a whole number")
+///             let detail = "send X-Api-Version with a whole number";
+///             Problem::new(StatusCode::BAD_REQUEST, "no-api-version", detail)
 ///         })
 ///     }
 /// }
 ///
 /// impl DescribeArgument for ApiVersion {
 ///     fn describe(operation: &mut Operation) {
-///         operation.parameter(Parameter::header("X-Api-Version").required().of::<u32>()).problems(&[400]);
+///         let version = Parameter::header("X-Api-Version").required().of::<u32>();
+///         operation.parameter(version).problems(&[400]);
 ///     }
 /// }
 /// ```
 ///
-/// An extractor that asks nothing of requests has an empty implementation; one that lets in who has a token calls
-/// [`Operation::security`].
+/// An extractor that requires nothing has an empty implementation; one that checks credentials
+/// calls [`Operation::security`].
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say what it asks of requests, so that no OpenAPI document can",
-    label = "an argument of a handler that is to be described",
-    note = "the `T` in `Json<T>`, `Form<T>`, `Query<T>` and `Path<T>` must be `schemars::JsonSchema`: put `#[derive(schemars::JsonSchema)]` on it",
-    note = "for an extractor of your own implement `peregrine::openapi::DescribeArgument`; an empty implementation says that it asks nothing of requests"
+    message = "`{Self}` does not describe what it requires of requests, so an OpenAPI document cannot include it",
+    label = "an argument of a described handler",
+    note = "the `T` in `Json<T>`, `Form<T>`, `Query<T>` and `Path<T>` must be `schemars::JsonSchema`: add `#[derive(schemars::JsonSchema)]`",
+    note = "for your own extractor, implement `peregrine::openapi::DescribeArgument`; an empty implementation means that it requires nothing of requests"
 )]
 pub trait DescribeArgument {
-    /// Adds what it asks for, and how it refuses.
+    /// Adds what it requires, and how it fails.
     fn describe(_operation: &mut Operation) {}
 }
 
@@ -109,30 +111,31 @@ described! {
     Vec<u8> => |it| { it.body_of("*/*", json!({}), false).problems(&[400, 408, 413]); };
     String => |it| { it.body_of("text/plain", json!({ "type": "string" }), false).problems(&[400, 408, 413]); };
     Body => |it| { it.body_of("*/*", json!({}), false); };
-    // The field itself is none of OpenAPI's parameters: the media types of the responses say it.
+    // OpenAPI does not allow `Accept` as a parameter: the media types of the responses imply it.
     Accept => |it| { it.problems(&[406]); };
     Preconditions => conditions;
 }
 
 fn conditions(operation: &mut Operation) {
     for (name, text) in [
-        ("If-Match", "The entity tags of states that are meant."),
-        ("If-None-Match", "The entity tags of states that are not meant, or `*` for any."),
-        ("If-Modified-Since", "The state that is known is of this time."),
-        ("If-Unmodified-Since", "The state that is meant is of this time."),
+        ("If-Match", "The entity tags of the expected states."),
+        ("If-None-Match", "The entity tags of the known states, or `*` for any."),
+        ("If-Modified-Since", "The time of the known state."),
+        ("If-Unmodified-Since", "The time of the expected state."),
     ] {
         operation.parameter(Parameter::header(name).description(text));
     }
-    operation.problem(412, "The resource is in another state than the conditions ask for.");
+    operation.problem(412, "The resource does not meet the conditions.");
 }
 
-/// Each line has the schema. OpenAPI 3.1 has no word for that, but JSON Schema has one for text that is JSON.
+/// The schema applies to each line. OpenAPI 3.1 cannot express that, but JSON Schema has a keyword
+/// for text that contains JSON.
 impl<T: JsonSchema> DescribeArgument for NdJson<T> {
     fn describe(operation: &mut Operation) {
         let line = operation.schemas().input::<T>();
         let schema = json!({
             "type": "string",
-            "description": "A JSON document a line.",
+            "description": "One JSON document per line.",
             "contentMediaType": "application/json",
             "contentSchema": line,
         });
@@ -175,7 +178,7 @@ forms! {
     MessagePack "application/vnd.msgpack"
 }
 
-/// Messages have no JSON schema: their `.proto` file says what they are.
+/// Messages have no JSON schema; their `.proto` file defines them.
 #[cfg(feature = "protobuf")]
 impl<T> DescribeArgument for peregrine_web::extract::Protobuf<T> {
     fn describe(operation: &mut Operation) {
@@ -245,7 +248,7 @@ impl<T: JsonSchema> DescribeArgument for Form<T> {
 impl<T> DescribeArgument for LastEventId<T> {
     fn describe(operation: &mut Operation) {
         let parameter = Parameter::header("Last-Event-ID").required();
-        let text = "The id of the last event that the reader got.";
+        let text = "The ID of the last event that the client received.";
         operation.parameter(parameter.description(text)).problems(&[400]);
     }
 }
@@ -261,7 +264,7 @@ impl<T: headers::Header> DescribeArgument for peregrine_web::extract::TypedHeade
 impl DescribeArgument for peregrine_websocket::WebSocketUpgrade {
     fn describe(operation: &mut Operation) {
         operation
-            .response(101, "The connection is a WebSocket from here on.")
+            .response(101, "The connection is switched to the WebSocket protocol.")
             .problems(&[400, 403, 426]);
     }
 }

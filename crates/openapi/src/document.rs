@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::fmt;
 use std::rc::Rc;
 
-/// An OpenAPI document: JSON, by [`Document::value`] or `Serialize`.
+/// An OpenAPI document. Get its JSON with [`Document::value`] or `Serialize`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
     value: Value,
@@ -26,26 +26,26 @@ impl Document {
         &self.value
     }
 
-    /// One operation: that of `method`, in any case, for the path as the document writes it.
+    /// The operation of `method`, in any case, for the path as written in the document.
     #[must_use]
     pub fn operation(&self, method: &str, path: &str) -> Option<&Value> {
         self.value.get("paths")?.get(path)?.get(method.to_ascii_lowercase())
     }
 
-    /// The routes that are not in it.
+    /// The routes that are not in the document.
     #[must_use]
     pub fn undescribed(&self) -> &[Undescribed] {
         &self.undescribed
     }
 
-    /// As it is sent: in the same order every time.
+    /// The document as served. The order of its members is deterministic.
     #[must_use]
     pub fn to_json(&self) -> String {
         self.value.to_string()
     }
 }
 
-/// Indented, for files that people compare.
+/// Indented JSON, for files that are compared by people.
 impl fmt::Display for Document {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#}", self.value)
@@ -58,7 +58,7 @@ impl Serialize for Document {
     }
 }
 
-/// The documents of applications, for tests, and for programs that write them to files.
+/// Returns the documents of applications, for tests and for programs that write them to files.
 ///
 /// ```
 /// use peregrine::openapi::{DescribeExt, HasOpenApi, OpenApi};
@@ -74,10 +74,10 @@ impl Serialize for Document {
 /// # Ok::<(), peregrine::openapi::OpenApiError>(())
 /// ```
 pub trait HasOpenApi {
-    /// The document of the [`OpenApi`](crate::OpenApi) that was added to it.
+    /// The document of the [`OpenApi`](crate::OpenApi) that was added to the application.
     ///
     /// # Errors
-    /// None was added, or the application cannot be built.
+    /// If none was added, or the application cannot be built.
     fn openapi(self) -> Result<Rc<Document>, OpenApiError>;
 }
 
@@ -94,7 +94,7 @@ impl HasOpenApi for &Application {
     }
 }
 
-/// Why there is no document.
+/// Why a document is not available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenApiError {
     /// The application cannot be built.

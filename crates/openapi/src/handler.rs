@@ -1,4 +1,4 @@
-//! Handlers that describe themselves by their arguments and results.
+//! Handlers that describe themselves through their argument and return types.
 
 use crate::argument::DescribeArgument;
 use crate::operation::Operation;
@@ -12,20 +12,20 @@ use peregrine_web::{Request, Response};
 use std::fmt;
 use std::rc::Rc;
 
-/// Changes a description.
+/// A change of a description.
 pub(crate) type Edit = dyn for<'a> Fn(&'a mut Operation) -> &'a mut Operation;
 
-/// What stands beside a route that is described, or left out on purpose.
+/// A note attached to a route that is described or hidden.
 #[derive(Clone)]
 pub struct Note(pub(crate) Kind);
 
 #[derive(Clone)]
 pub(crate) enum Kind {
-    /// Of a scope: for all routes within.
+    /// Of a scope, for all routes in it.
     Around(Rc<Edit>),
-    /// What the types of a handler say.
+    /// From the types of a handler.
     Signature(fn(&mut Operation)),
-    /// What else is said of a route.
+    /// Added to a route explicitly.
     Edit(Rc<Edit>),
     Hidden,
 }
@@ -41,32 +41,33 @@ impl fmt::Debug for Note {
     }
 }
 
-/// A note for all routes of a scope, also for those that are added in other ways than [`Api`](crate::Api):
-/// `.noted(openapi::for_all(|it| it.tag("birds").security("token")))`. What a route itself says counts more.
+/// A note for all routes of a scope, including those not added through [`Api`](crate::Api):
+/// `.noted(openapi::for_all(|it| it.tag("birds").security("token")))`. The descriptions of the
+/// routes themselves take precedence.
 pub fn for_all(edit: impl for<'a> Fn(&'a mut Operation) -> &'a mut Operation + 'static) -> Note {
     Note(Kind::Around(Rc::new(edit)))
 }
 
-/// A note for routes that are left out of the document on purpose, so that nobody misses them:
+/// A note that excludes routes from the document, so that they do not count as undescribed:
 /// `.noted(openapi::hidden())` on a scope or a handler.
 #[must_use]
 pub fn hidden() -> Note {
     Note(Kind::Hidden)
 }
 
-/// A handler whose arguments and result say what they are. `Args` is inferred.
+/// A handler whose argument and return types describe themselves. `Args` is inferred.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be described by its arguments and its result",
-    label = "not a handler that describes itself",
-    note = "each argument must be `DescribeArgument`, and the result `DescribeResponse`; those of the framework are, if what is inside of them derives `schemars::JsonSchema`",
+    message = "`{Self}` cannot be described by its argument and return types",
+    label = "not a self-describing handler",
+    note = "each argument must implement `DescribeArgument`, and the return type `DescribeResponse`; those of the framework do, if the types inside them derive `schemars::JsonSchema`",
     note = "a service or a handler that returns `impl IntoResponse` is described by `.described_by(|it| ..)`"
 )]
 pub trait Describe<Args>: Signature<Args> {
-    /// Says what the types tell.
+    /// Adds the description that follows from the types.
     fn describe(operation: &mut Operation);
 }
 
-/// Puts the description of a handler's route into documents.
+/// Adds the description of a handler's route to the document.
 ///
 /// ```
 /// use peregrine::openapi::{DescribeExt, JsonSchema, OpenApi};
@@ -83,10 +84,11 @@ pub trait Describe<Args>: Signature<Args> {
 ///
 /// let app = App::new().get("/birds/{id}", show.described()).add(OpenApi::new("Birds", "1.0"));
 /// let document = app.test().get("/openapi.json").send_now().json::<serde_json::Value>();
-/// assert_eq!(document["paths"]["/birds/{id}"]["get"]["parameters"][0]["schema"]["format"], "uint32");
+/// let parameter = &document["paths"]["/birds/{id}"]["get"]["parameters"][0];
+/// assert_eq!(parameter["schema"]["format"], "uint32");
 /// ```
 pub trait DescribeExt<Args>: Signature<Args> + Sized {
-    /// Describes it by its arguments and its result.
+    /// Describes the route by the handler's argument and return types.
     fn described(self) -> Described<Self>
     where
         Self: Describe<Args>,
@@ -95,7 +97,7 @@ pub trait DescribeExt<Args>: Signature<Args> + Sized {
         Described { handler: self, notes: notes.into() }
     }
 
-    /// The same, and what else there is to say, which counts more.
+    /// Like [`described`](Self::described), with additions by `edit`, which take precedence.
     fn describe(
         self,
         edit: impl for<'a> Fn(&'a mut Operation) -> &'a mut Operation + 'static,
@@ -107,7 +109,8 @@ pub trait DescribeExt<Args>: Signature<Args> + Sized {
         Described { handler: self, notes: [signature, Note(Kind::Edit(Rc::new(edit)))].into() }
     }
 
-    /// Describes it by what `edit` says alone: for services, and for handlers that return `impl IntoResponse`.
+    /// Describes the route only by `edit`: for services, and for handlers that return
+    /// `impl IntoResponse`.
     fn described_by(
         self,
         edit: impl for<'a> Fn(&'a mut Operation) -> &'a mut Operation + 'static,
@@ -115,7 +118,7 @@ pub trait DescribeExt<Args>: Signature<Args> + Sized {
         Described { handler: self, notes: [Note(Kind::Edit(Rc::new(edit)))].into() }
     }
 
-    /// Leaves it out of the document on purpose.
+    /// Excludes the route from the document.
     fn hidden(self) -> Described<Self> {
         Described { handler: self, notes: [hidden()].into() }
     }
@@ -123,7 +126,7 @@ pub trait DescribeExt<Args>: Signature<Args> + Sized {
 
 impl<Args, H: Signature<Args>> DescribeExt<Args> for H {}
 
-/// A handler whose route is described. Made by [`DescribeExt`].
+/// A handler whose route is described, created by [`DescribeExt`].
 #[derive(Clone, Debug)]
 pub struct Described<H> {
     handler: H,
@@ -149,7 +152,7 @@ impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for Descri
     }
 }
 
-/// Its description stands beside its route already.
+/// The description is already attached to its route.
 impl<Args, H: Signature<Args>> Describe<ViaOptions<Args>> for Described<H> {
     fn describe(_: &mut Operation) {}
 }
@@ -188,7 +191,7 @@ where
     }
 }
 
-/// Implements [`Describe`] for one number of arguments and one way to return.
+/// Implements [`Describe`] for one number of arguments and one kind of return.
 macro_rules! handler {
     ($Marker:ident, $Fn:ident, [$($result:tt)*], $($Argument:ident)*) => {
         impl<F, R, $($Argument,)*> Describe<($Marker, $($Argument,)*)> for F

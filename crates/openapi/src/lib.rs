@@ -1,12 +1,13 @@
-//! OpenAPI 3.1 from the handlers of an application: what they take and what they return is what the document says.
+//! Generates OpenAPI 3.1 documents from the argument and return types of handlers.
 //!
-//! A route is described by [`described()`](DescribeExt::described) on its handler, or with all others of its scope by
-//! [`describe`]; what is inside of `Json`, `Path` and the others derives [`JsonSchema`]. [`OpenApi`] says what the
-//! whole is, and adds `/openapi.json` and a page. Documents are made when an application is built; requests pay
-//! nothing. The command `contract` tells what between two documents breaks clients ([`diff`]).
+//! Describe a route by calling [`described()`](DescribeExt::described) on its handler, or all
+//! routes of a scope with [`describe`]. Types inside `Json`, `Path` and other extractors derive
+//! [`JsonSchema`]. [`OpenApi`] describes the application as a whole, and adds `/openapi.json` and a
+//! page. Documents are created when an application is built, and cost nothing per request. The
+//! command `contract` reports which changes between two documents break clients ([`diff`]).
 //!
-//! Nothing here is known to `peregrine-web`: descriptions are notes beside routes. Start with `handler.rs`, then
-//! `openapi.rs`.
+//! `peregrine-web` knows nothing of this crate: descriptions are notes attached to routes. Start
+//! reading with `handler.rs`, then `openapi.rs`.
 #![forbid(unsafe_code)]
 
 mod api;

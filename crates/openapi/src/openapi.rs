@@ -1,4 +1,4 @@
-//! What an application says of itself, and its document.
+//! The description of an application, and its document.
 
 use crate::document::Document;
 use crate::handler::{Kind, Note};
@@ -19,11 +19,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
 
-/// The version of OpenAPI that documents are written in.
+/// The OpenAPI version of the documents.
 pub const VERSION: &str = "3.1.0";
 
-/// What is said of an application as a whole. Given to [`App::add`](peregrine_web::App::add) it adds a route that answers with the
-/// document, and a page that shows it.
+/// The description of an application as a whole. Pass it to [`App::add`](peregrine_web::App::add)
+/// to add a route that serves the document, and a page that displays it.
 ///
 /// ```
 /// use peregrine::openapi::{DescribeExt, OpenApi, SecurityScheme};
@@ -48,7 +48,7 @@ pub struct OpenApi {
     schemes: Map<String, Value>,
     security: Vec<Value>,
     must_describe_all: bool,
-    /// The form of problems, if it is another one than the default.
+    /// The format of problems, if it is not the default.
     problem: Option<(String, MakeSchema)>,
     more: Map<String, Value>,
     pub(crate) json_at: String,
@@ -56,7 +56,7 @@ pub struct OpenApi {
 }
 
 impl OpenApi {
-    /// For an API with this name and version.
+    /// Describes an API with this name and version.
     #[must_use]
     pub fn new(title: impl Into<String>, version: impl Into<String>) -> Self {
         let (title, version) = (title.into(), version.into());
@@ -79,95 +79,99 @@ impl OpenApi {
         }
     }
 
-    /// What it is for; Markdown.
+    /// Sets the description, in Markdown.
     #[must_use]
     pub fn description(self, text: impl Into<String>) -> Self {
         self.info("description", text.into())
     }
 
-    /// A member of the document's `info`, such as `contact` or `license`.
+    /// Sets a member of the document's `info`, such as `contact` or `license`.
     #[must_use]
     pub fn info(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.info.insert(name.to_owned(), value.into());
         self
     }
 
-    /// Where it is served. Without one it is where the document came from.
+    /// Adds a server URL. The default is the server that sent the document.
     #[must_use]
     pub fn server(mut self, url: &str) -> Self {
         self.servers.push(json!({ "url": url }));
         self
     }
 
-    /// What a tag is about. Tags are listed in the order in which they are described.
+    /// Describes a tag. Tags are listed in the order of these calls.
     #[must_use]
     pub fn tag(mut self, name: &str, description: &str) -> Self {
         self.tags.push(json!({ "name": name, "description": description }));
         self
     }
 
-    /// A way to be let in, to which operations refer by `name`.
+    /// Adds a security scheme, to which operations refer by `name`.
     #[must_use]
     pub fn security_scheme(mut self, name: &str, scheme: SecurityScheme) -> Self {
         self.schemes.insert(name.to_owned(), scheme.0);
         self
     }
 
-    /// One way by which all operations let in, unless they say otherwise. Of several ways one is enough.
+    /// Adds an alternative security requirement of all operations, unless they override it. One of
+    /// several alternatives suffices.
     #[must_use]
     pub fn security(mut self, scheme: &str) -> Self {
         self.security.push(json!({ scheme: [] }));
         self
     }
 
-    /// A route that is neither described nor [hidden](crate::DescribeExt::hidden) is a fault of the application, which
-    /// is then not built. Without this such routes are only listed ([`Document::undescribed`]).
+    /// Makes it an error at start-up if a route is neither described nor
+    /// [hidden](crate::DescribeExt::hidden). By default, such routes are only listed
+    /// ([`Document::undescribed`]).
     #[must_use]
     pub fn all_described(mut self) -> Self {
         self.must_describe_all = true;
         self
     }
 
-    /// The form of problems, where [`App::on_problem`](peregrine_web::App::on_problem) gives them one of its own.
+    /// Sets the format of problems, if [`App::on_problem`](peregrine_web::App::on_problem) changes
+    /// it.
     #[must_use]
     pub fn problems_as<T: JsonSchema>(mut self, media_type: &str) -> Self {
         self.problem = Some((media_type.to_owned(), SchemaGenerator::subschema_for::<T>));
         self
     }
 
-    /// A member of the document whose name begins with `x-`.
+    /// Adds an extension member of the document, whose name begins with `x-`.
     #[must_use]
     pub fn extension(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.more.insert(name.into(), value.into());
         self
     }
 
-    /// Where the document is. The default is `/openapi.json`.
+    /// Sets the path of the document. The default is `/openapi.json`.
     #[must_use]
     pub fn json_at(mut self, path: &str) -> Self {
         path.clone_into(&mut self.json_at);
         self
     }
 
-    /// Where the page is that shows it. The default is `/docs`.
+    /// Sets the path of the page. The default is `/docs`.
     #[must_use]
     pub fn page_at(mut self, path: &str) -> Self {
         self.page_at = Some(path.trim_end_matches('/').to_owned());
         self
     }
 
-    /// Has no page.
+    /// Serves no page.
     #[must_use]
     pub fn without_page(mut self) -> Self {
         self.page_at = None;
         self
     }
 
-    /// The document of an application.
+    /// Creates the document of an application.
     ///
     /// # Errors
-    /// All that is wrong at once: operations that ask for a security scheme which is not there or have one id, and, where all
-    /// must be described, routes that are not. Each says where the route is, and what to do.
+    /// All errors at once: operations that require an unknown security scheme or share an ID and,
+    /// with [`OpenApi::all_described`], undescribed routes. Each error contains the location of the
+    /// route and the fix.
     pub fn document(&self, application: &Application) -> Result<Document, Vec<String>> {
         let mut plan = Plan::default();
         for route in application.routes().filter(|route| !route.is_slash_twin()) {
@@ -191,7 +195,8 @@ impl OpenApi {
         }
         let mut document = self.around(all);
         let schemas = Rc::into_inner(schemas).map(RefCell::into_inner);
-        let schemas = schemas.expect("operations are gone, and nobody else has it");
+        let schemas =
+            schemas.expect("the operations, which held the other references, are dropped");
         let components = schemas.finish(&mut document);
         if !components.is_empty() {
             document["components"]["schemas"] = Value::Object(components);
@@ -222,7 +227,7 @@ impl OpenApi {
         let all = plan.paths.values().flat_map(|path| path.operations.values());
         let own = self.security.iter().filter_map(Value::as_object).flat_map(|way| way.keys());
         let mut unknown: BTreeMap<&str, String> =
-            own.map(|name| (name.as_str(), "the whole".to_owned())).collect();
+            own.map(|name| (name.as_str(), "the application".to_owned())).collect();
         for described in all {
             for scheme in described.operation.schemes() {
                 unknown.entry(scheme).or_insert_with(|| described.route.clone());
@@ -231,7 +236,7 @@ impl OpenApi {
         for (scheme, route) in unknown {
             if !self.schemes.contains_key(scheme) {
                 faults.push(format!(
-                    "{route} asks for the security scheme `{scheme}`, which the OpenApi does not have: add \
+                    "{route} requires the security scheme `{scheme}`, which the OpenApi does not have: add \
                      `.security_scheme(\"{scheme}\", ..)`"
                 ));
             }
@@ -240,7 +245,8 @@ impl OpenApi {
         for described in plan.paths.values().flat_map(|path| path.operations.values()) {
             let Some(id) = described.operation.own_id() else { continue };
             let first = *ids.entry(id).or_insert(described);
-            // A subtree, or a pattern that may leave something out, is several paths, which nobody can name apart.
+            // A subtree, or a pattern with optional parts, has several paths, which cannot be named
+            // separately.
             if first.place != described.place {
                 faults.push(format!(
                     "{} and {} both have the id `{id}`: rename one",
@@ -272,9 +278,9 @@ pub struct Undescribed {
     pub method: String,
     /// The whole pattern.
     pub pattern: String,
-    /// Where it was added.
+    /// The source location where it was added.
     pub place: String,
-    /// Why it is not there.
+    /// Why it is missing.
     pub reason: &'static str,
 }
 
@@ -288,7 +294,7 @@ impl fmt::Display for Undescribed {
 #[derive(Default)]
 struct Plan {
     schemas: Rc<RefCell<Schemas>>,
-    /// By their shapes.
+    /// By shape.
     paths: BTreeMap<String, Path>,
     undescribed: Vec<Undescribed>,
     faults: Vec<String>,
@@ -301,9 +307,9 @@ struct Path {
 
 struct Described {
     operation: Operation,
-    /// As faults name it.
+    /// Its name in error messages.
     route: String,
-    /// Where it was added.
+    /// The source location where it was added.
     place: String,
     name: Option<String>,
     absent: usize,
@@ -337,7 +343,10 @@ impl Plan {
             Err(_) => {
                 let asked = describe(&Method::GET);
                 let Some(methods) = asked.asked_methods() else {
-                    self.leave_out(route, "answers any method; say which by `it.methods([..])`");
+                    self.leave_out(
+                        route,
+                        "answers any method; specify which with `it.methods([..])`",
+                    );
                     return;
                 };
                 methods.iter().map(|method| (method.clone(), describe(method))).collect()
@@ -358,7 +367,7 @@ impl Plan {
         const METHODS: [&str; 8] =
             ["GET", "PUT", "POST", "DELETE", "OPTIONS", "HEAD", "PATCH", "TRACE"];
         if !METHODS.contains(&method.as_str()) {
-            self.leave_out(route, "has a method for which OpenAPI 3.1 has no place; hide it");
+            self.leave_out(route, "has a method that OpenAPI 3.1 does not support; hide it");
             return;
         }
         let path = self.paths.entry(template.shape.clone());
@@ -368,7 +377,7 @@ impl Plan {
         if path.operations.contains_key(&method) {
             self.leave_out(
                 route,
-                "has the path and the method of another one, for which a document has one place; hide it",
+                "has the same path and method as another route, and a document can have only one; hide it",
             );
             return;
         }
@@ -381,7 +390,7 @@ impl Plan {
 
     fn leave_out(&mut self, route: &RouteInfo<'_>, reason: &'static str) {
         let (method, place) = (route.methods.to_owned(), route.place.to_string());
-        // A subtree is three routes, which are written once.
+        // A subtree has three routes, of which one is listed.
         let pattern = readable(route.pattern).into_owned();
         let is_told = self.undescribed.iter().any(|told| {
             told.place == place
@@ -394,7 +403,7 @@ impl Plan {
     }
 }
 
-/// What all notes beside a route say: the scopes first, then its types, then what else is said of it.
+/// Combines all notes of a route: first those of scopes, then its types, then its own.
 fn described(route: &RouteInfo<'_>, mut operation: Operation) -> Operation {
     let notes = || route.notes::<Note>().map(|note| &note.0);
     if let Some(DocComment(text)) = route.notes::<DocComment>().last() {
@@ -421,8 +430,8 @@ fn described(route: &RouteInfo<'_>, mut operation: Operation) -> Operation {
     operation
 }
 
-/// The ids of operations, by their shapes and methods: those that they were given, and else the names of their routes, with
-/// what tells them apart where several have one name.
+/// The operation IDs by shape and method: explicit ones, otherwise the names of routes, made unique
+/// where several routes have the same name.
 fn ids(paths: &BTreeMap<String, Path>) -> BTreeMap<(String, String), String> {
     let all = || {
         paths.iter().flat_map(|(shape, path)| {
@@ -440,7 +449,7 @@ fn ids(paths: &BTreeMap<String, Path>) -> BTreeMap<(String, String), String> {
         }
     }
     let (mut ids, mut given) = (BTreeMap::new(), BTreeSet::new());
-    // A whole pattern has the name; those that leave something out have a number beside.
+    // The complete pattern gets the plain name; those without optional parts get a number.
     let mut ordered: Vec<_> = all().collect();
     ordered.sort_by_key(|(_, _, described)| described.absent);
     for (shape, method, described) in ordered {
@@ -461,8 +470,8 @@ fn ids(paths: &BTreeMap<String, Path>) -> BTreeMap<(String, String), String> {
     ids
 }
 
-/// The name with the first number that makes another one of it.
+/// The name with the first number that makes it unique.
 fn numbered(name: &str, taken: &mut BTreeSet<String>) -> String {
     let mut names = (2..).map(|number| format!("{name}_{number}"));
-    names.find(|id| taken.insert(id.clone())).expect("there is no end of numbers")
+    names.find(|id| taken.insert(id.clone())).expect("the numbers do not run out")
 }

@@ -1,4 +1,4 @@
-//! One operation: what a route asks of requests and what it answers.
+//! One operation: the requirements and responses of a route.
 
 use crate::argument::DescribeArgument;
 use crate::parameter::{Parameter, Place};
@@ -12,8 +12,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// The description of one route under construction. Extractors and responses add what their types tell; what these
-/// cannot know is added by the closure of [`describe`](crate::DescribeExt::describe), after them.
+/// The description of one route under construction. Extractors and responses add what follows from
+/// their types; afterwards, the closure of [`describe`](crate::DescribeExt::describe) adds what the
+/// types cannot express.
 ///
 /// ```
 /// use peregrine::openapi::{DescribeExt, OpenApi};
@@ -23,7 +24,7 @@ use std::rc::Rc;
 ///     Ok(Json(format!("bird {id}")))
 /// }
 ///
-/// let show = show.describe(|it| it.summary("One bird").tag("birds").problem(404, "There is no such bird."));
+/// let show = show.describe(|it| it.summary("One bird").tag("birds").problem(404, "Not found."));
 /// let app = App::new().get("/birds/{id}", show).add(OpenApi::new("Birds", "1.0"));
 /// let document = app.build()?.test().get("/openapi.json").send_now().json::<serde_json::Value>();
 /// assert_eq!(document["paths"]["/birds/{id}"]["get"]["summary"], "One bird");
@@ -76,25 +77,26 @@ impl Operation {
         }
     }
 
-    /// The method. Where the route answers any method, it is GET until [`Operation::methods`] says otherwise.
+    /// The method. If the route answers any method, this is GET unless [`Operation::methods`] is
+    /// set.
     #[must_use]
     pub fn method(&self) -> &Method {
         &self.method
     }
 
-    /// What it does, in a few words.
+    /// Sets a short summary.
     pub fn summary(&mut self, text: impl Into<String>) -> &mut Self {
         self.summary = Some(text.into());
         self
     }
 
-    /// What it does, at length; Markdown.
+    /// Sets the description, in Markdown.
     pub fn description(&mut self, text: impl Into<String>) -> &mut Self {
         self.description = Some(text.into());
         self
     }
 
-    /// Puts it under one more heading.
+    /// Adds a tag.
     pub fn tag(&mut self, name: impl Into<String>) -> &mut Self {
         let name = name.into();
         if !self.tags.contains(&name) {
@@ -103,25 +105,27 @@ impl Operation {
         self
     }
 
-    /// The name that clients which are made from the document give it, in place of the route's name.
+    /// Sets the operation ID, which generated clients use as a name, instead of the route's name.
     pub fn id(&mut self, name: impl Into<String>) -> &mut Self {
         self.id = Some(name.into());
         self
     }
 
-    /// Clients should stop using it.
+    /// Marks the operation as deprecated.
     pub fn deprecated(&mut self) -> &mut Self {
         self.is_deprecated = true;
         self
     }
 
-    /// One more way to be let in: by the scheme of this name ([`OpenApi::security_scheme`](crate::OpenApi::security_scheme)).
-    /// Of several ways one is enough.
+    /// Adds an alternative security requirement: the scheme with this name
+    /// ([`OpenApi::security_scheme`](crate::OpenApi::security_scheme)). One of several alternatives
+    /// suffices.
     pub fn security(&mut self, scheme: &str) -> &mut Self {
         self.security_scopes(scheme, [])
     }
 
-    /// The same with the scopes (of OAuth 2 and OpenID Connect) or the roles that are asked for.
+    /// Like [`Operation::security`], with the required scopes (of OAuth 2 and OpenID Connect) or
+    /// roles.
     pub fn security_scopes<const N: usize>(
         &mut self,
         scheme: &str,
@@ -135,36 +139,38 @@ impl Operation {
         self
     }
 
-    /// Everybody is let in, whatever the scopes around it and the document as a whole say.
+    /// Removes all security requirements, including those of enclosing scopes and the document.
     pub fn no_security(&mut self) -> &mut Self {
         self.security = Some(Vec::new());
         self
     }
 
-    /// What is asked for is this alone, whatever was said before.
+    /// Replaces all security requirements by this scheme.
     pub(crate) fn only_security(&mut self, scheme: &str) -> &mut Self {
         self.no_security().security(scheme)
     }
 
-    /// The methods that it is documented for, where the route answers any method.
+    /// Sets the documented methods of a route that answers any method.
     pub fn methods(&mut self, methods: impl IntoIterator<Item = Method>) -> &mut Self {
         self.methods = Some(methods.into_iter().collect());
         self
     }
 
-    /// A member of its own, whose name begins with `x-`.
+    /// Adds an extension member, whose name begins with `x-`.
     pub fn extension(&mut self, name: impl Into<String>, value: impl Into<Value>) -> &mut Self {
         self.more.insert(name.into(), value.into());
         self
     }
 
-    /// What the extractor `A` asks of requests, for handlers that do not show it, such as services.
+    /// Adds the description of the extractor `A`, for handlers whose type does not show it, such as
+    /// services.
     pub fn argument<A: DescribeArgument>(&mut self) -> &mut Self {
         A::describe(self);
         self
     }
 
-    /// What the response `R` is, for handlers that do not show it, such as those that return `impl IntoResponse`.
+    /// Adds the description of the response `R`, for handlers whose type does not show it, such as
+    /// those that return `impl IntoResponse`.
     pub fn answers<R: DescribeResponse>(&mut self) -> &mut Self {
         let mut responses = Responses::new(&self.schemas);
         R::describe(&mut responses);
@@ -174,7 +180,7 @@ impl Operation {
         self
     }
 
-    /// The same with this status, whatever `R` says.
+    /// Like [`Operation::answers`], with this status instead of that of `R`.
     pub fn answers_with<R: DescribeResponse>(
         &mut self,
         status: u16,
@@ -192,7 +198,8 @@ impl Operation {
         self
     }
 
-    /// The status of the response whose status the types do not tell, such as that of `(StatusCode, Json<T>)`.
+    /// Sets the status of the response whose type does not state it, such as
+    /// `(StatusCode, Json<T>)`.
     pub fn status(&mut self, status: StatusCode) -> &mut Self {
         let is_meant = |answer: &Answer| answer.status == Status::Unknown && !answer.is_problem();
         if let Some(place) = self.answers.iter().position(is_meant) {
@@ -203,7 +210,8 @@ impl Operation {
         self
     }
 
-    /// Describes the response with this status; it is a new one without content, if there is none.
+    /// Sets the description of the response with this status; adds one without content if there is
+    /// none.
     pub fn response(&mut self, status: u16, description: impl Into<String>) -> &mut Self {
         let status = Status::Code(status);
         match self.answers.iter_mut().find(|answer| answer.status == status) {
@@ -213,13 +221,13 @@ impl Operation {
         self
     }
 
-    /// There is a problem with this status.
+    /// Adds a problem with this status.
     pub fn problem(&mut self, status: u16, description: impl Into<String>) -> &mut Self {
         let problem = Answer::problem(Status::Code(status), &self.schemas).describe(description);
         self.answer(problem)
     }
 
-    /// An example of the content of the response with this status.
+    /// Adds an example of the content of the response with this status.
     pub fn response_example(
         &mut self,
         status: u16,
@@ -235,7 +243,7 @@ impl Operation {
         self
     }
 
-    /// A parameter beside those that the extractors tell, or more about one of these.
+    /// Adds a parameter, or adds information to one of an extractor.
     pub fn parameter(&mut self, parameter: Parameter) -> &mut Self {
         let parameter = parameter.resolved(&mut self.schemas.borrow_mut());
         let known = self.parameters.iter_mut().find(|known| known.is(&parameter));
@@ -246,13 +254,13 @@ impl Operation {
         self
     }
 
-    /// A body of this media type, beside those that it has. What reads it may find it absent.
+    /// Adds a body of this media type, in addition to others.
     pub fn body<T: JsonSchema>(&mut self, media_type: &str) -> &mut Self {
         let schema = self.schemas.borrow_mut().input::<T>();
         self.body_of(media_type, schema, true)
     }
 
-    /// What the body is.
+    /// Sets the description of the body.
     pub fn body_description(&mut self, text: impl Into<String>) -> &mut Self {
         if let Some(body) = &mut self.body {
             body.description = Some(text.into());
@@ -260,7 +268,7 @@ impl Operation {
         self
     }
 
-    /// An example of a body.
+    /// Adds an example of the body.
     pub fn body_example(&mut self, name: &str, value: impl Serialize) -> &mut Self {
         for content in self.body.iter_mut().flat_map(|body| body.content.values_mut()) {
             add_example(content, name, &value);
@@ -269,21 +277,21 @@ impl Operation {
     }
 }
 
-/// Examples of a media type, by their names.
+/// Adds a named example to a media type.
 fn add_example(content: &mut Value, name: &str, value: &impl Serialize) {
     if let Ok(value) = serde_json::to_value(value) {
         content["examples"][name] = json!({ "value": value });
     }
 }
 
-/// For the descriptions of extractors.
+/// Methods for the descriptions of extractors.
 impl Operation {
     /// The schemas of the document.
     pub fn schemas(&mut self) -> std::cell::RefMut<'_, Schemas> {
         self.schemas.borrow_mut()
     }
 
-    /// A body with a schema of [`Operation::schemas`], beside those that it has.
+    /// Adds a body with a schema from [`Operation::schemas`], in addition to others.
     pub fn body_of(&mut self, media_type: &str, schema: Value, is_required: bool) -> &mut Self {
         let body = self.body.get_or_insert_with(|| Body {
             is_required,
@@ -295,7 +303,7 @@ impl Operation {
         self
     }
 
-    /// Requests may be refused with these statuses.
+    /// Adds problems with these statuses.
     pub fn problems(&mut self, statuses: &[u16]) -> &mut Self {
         for status in statuses {
             let problem = Answer::problem(Status::Code(*status), &self.schemas);
@@ -304,12 +312,12 @@ impl Operation {
         self
     }
 
-    /// The properties of `T` as parameters of the query.
+    /// Adds the properties of `T` as parameters in the query.
     pub fn query<T: JsonSchema>(&mut self) -> &mut Self {
         let schema = self.schemas.borrow_mut().input::<T>();
         let properties = self.schemas.borrow().properties(&schema);
         let Some(properties) = properties else {
-            // A map, or pairs: all names are free.
+            // A map, or pairs: all names are allowed.
             let parameter = Parameter::query("params").schema_of(json!({
                 "type": "object",
                 "additionalProperties": { "type": "string" },
@@ -326,7 +334,8 @@ impl Operation {
         self
     }
 
-    /// What `T` says of the path's parameters: a value, a tuple of them, or an object by their names.
+    /// Adds the types of the path's parameters from `T`: a single value, a tuple, or an object by
+    /// name.
     pub fn path<T: JsonSchema>(&mut self) -> &mut Self {
         let schema = self.schemas.borrow_mut().input::<T>();
         let resolved = self.schemas.borrow().resolved(&schema);
@@ -350,12 +359,12 @@ impl Operation {
         self
     }
 
-    /// What `describe` adds is optional.
+    /// Makes everything that `describe` adds optional.
     pub(crate) fn optionally(&mut self, describe: impl FnOnce(&mut Self)) {
         let (count, has_body) = (self.parameters.len(), self.body.is_some());
         let ways = self.security.as_ref().map_or(0, Vec::len);
         describe(self);
-        // Who lets in by it lets in without it as well: OpenAPI 3.1, Operation Object.
+        // OpenAPI 3.1, Operation Object: an empty requirement makes security optional.
         if let Some(all) = self.security.as_mut().filter(|all| all.len() > ways) {
             all.push(json!({}));
         }
@@ -367,7 +376,7 @@ impl Operation {
         }
     }
 
-    /// What `describe` adds refuses nothing.
+    /// Drops the problems that `describe` adds.
     pub(crate) fn without_problems(&mut self, describe: impl FnOnce(&mut Self)) {
         let answers = std::mem::take(&mut self.answers);
         self.optionally(describe);
@@ -377,7 +386,7 @@ impl Operation {
         }
     }
 
-    /// Adds a response, to the one with the same status if there is one.
+    /// Adds a response, merging it with one of the same status.
     fn answer(&mut self, answer: Answer) -> &mut Self {
         let is_same = |known: &&mut Answer| {
             known.status == answer.status && known.is_problem() == answer.is_problem()
@@ -390,7 +399,7 @@ impl Operation {
     }
 }
 
-/// For the document.
+/// Methods for the document.
 impl Operation {
     pub(crate) fn asked_methods(&self) -> Option<&[Method]> {
         self.methods.as_deref()
@@ -400,13 +409,13 @@ impl Operation {
         self.id.as_deref()
     }
 
-    /// The names of the security schemes that it asks for.
+    /// The names of the required security schemes.
     pub(crate) fn schemes(&self) -> impl Iterator<Item = &str> {
         let ways = self.security.iter().flatten();
         ways.filter_map(Value::as_object).flat_map(|way| way.keys().map(String::as_str))
     }
 
-    /// What a doc comment says, where nothing else was said.
+    /// Uses a doc comment as the default summary and description.
     pub(crate) fn comment(&mut self, text: &str) {
         let (first, rest) = text.split_once("\n\n").unwrap_or((text, ""));
         if !first.trim().is_empty() {
@@ -456,7 +465,7 @@ impl Operation {
 
     fn responses(&self) -> Value {
         let mut joined: BTreeMap<Status, Answer> = BTreeMap::new();
-        // Those that are no problems speak first.
+        // Other responses take precedence over problems.
         let (problems, others): (Vec<_>, Vec<_>) =
             self.answers.iter().partition(|answer| answer.is_problem());
         for answer in others.into_iter().chain(problems) {
@@ -470,7 +479,7 @@ impl Operation {
         let named = joined.iter().map(|(status, answer)| (status.to_string(), answer.to_value()));
         let mut all: Map<String, Value> = named.collect();
         if all.is_empty() {
-            let text = "The handler decides what it is.";
+            let text = "Determined by the handler.";
             all.insert("default".to_owned(), json!({ "description": text }));
         }
         Value::Object(all)

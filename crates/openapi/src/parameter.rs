@@ -1,11 +1,11 @@
-//! What a request brings beside its body: in the path, the query, header fields and cookies.
+//! The parameters of a request: in the path, the query, header fields and cookies.
 
 use crate::schemas::{Schemas, without_null};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// Where a parameter is.
+/// The location of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     Path,
@@ -25,8 +25,8 @@ impl Place {
     }
 }
 
-/// A parameter of an operation ([`Operation::parameter`](crate::Operation::parameter)). It is text and optional, unless
-/// something else is said; those of the path are there always.
+/// A parameter of an operation ([`Operation::parameter`](crate::Operation::parameter)). By default
+/// it is optional text; parameters in the path are always required.
 #[derive(Debug)]
 pub struct Parameter {
     pub(crate) place: Place,
@@ -55,13 +55,13 @@ impl Parameter {
         }
     }
 
-    /// A parameter of the path, which the pattern has.
+    /// A parameter in the path; the route's pattern must have it.
     #[must_use]
     pub fn path(name: &str) -> Self {
         Self::new(Place::Path, name)
     }
 
-    /// A pair of the query.
+    /// A parameter in the query.
     #[must_use]
     pub fn query(name: &str) -> Self {
         Self::new(Place::Query, name)
@@ -79,35 +79,35 @@ impl Parameter {
         Self::new(Place::Cookie, name)
     }
 
-    /// Requests without it are refused.
+    /// Marks it as required.
     #[must_use]
     pub fn required(mut self) -> Self {
         self.is_required = true;
         self
     }
 
-    /// Clients should stop sending it.
+    /// Marks it as deprecated.
     #[must_use]
     pub fn deprecated(mut self) -> Self {
         self.is_deprecated = true;
         self
     }
 
-    /// What it is; Markdown.
+    /// Sets the description, in Markdown.
     #[must_use]
     pub fn description(mut self, text: impl Into<String>) -> Self {
         self.description = Some(text.into());
         self
     }
 
-    /// Its type.
+    /// Sets the type.
     #[must_use]
     pub fn of<T: JsonSchema>(mut self) -> Self {
         self.of_type = Some(Schemas::input::<T>);
         self
     }
 
-    /// An example.
+    /// Adds an example.
     #[must_use]
     pub fn example(mut self, name: &str, value: impl Serialize) -> Self {
         if let Ok(value) = serde_json::to_value(value) {
@@ -126,7 +126,7 @@ impl Parameter {
         self
     }
 
-    /// What the schema of a property says. Its description is the parameter's.
+    /// Sets the schema of a property, whose description becomes the parameter's.
     pub(crate) fn of_property(mut self, schema: Value) -> Self {
         let mut schema = without_null(schema);
         if let Value::Object(members) = &mut schema {
@@ -138,7 +138,7 @@ impl Parameter {
         self.schema_of(schema)
     }
 
-    /// Its schema is made now.
+    /// Creates its schema.
     pub(crate) fn resolved(mut self, schemas: &mut Schemas) -> Self {
         if let Some(schema) = self.of_type.take() {
             self.schema = Some(without_null(schema(schemas)));
@@ -147,7 +147,7 @@ impl Parameter {
     }
 
     pub(crate) fn is(&self, other: &Self) -> bool {
-        // RFC 9110 §5.1: names of fields are the same in any case.
+        // RFC 9110 §5.1: field names are case-insensitive.
         let same = match self.place {
             Place::Header => self.name.eq_ignore_ascii_case(&other.name),
             _ => self.name == other.name,
@@ -155,7 +155,7 @@ impl Parameter {
         self.place == other.place && same
     }
 
-    /// Adds what `more` says of the same parameter.
+    /// Adds the information of `more` about the same parameter.
     pub(crate) fn complete(&mut self, more: Self) {
         self.is_required |= more.is_required;
         self.is_deprecated |= more.is_deprecated;
@@ -164,8 +164,8 @@ impl Parameter {
         self.examples.extend(more.examples);
     }
 
-    /// Takes over what an extractor says of a parameter of the path. The pattern may know more: `{id:u32}` is a number
-    /// though the extractor takes a text.
+    /// Adds an extractor's information about a parameter in the path. The pattern may be more
+    /// precise: `{id:u32}` is a number even if the extractor takes a string.
     pub(crate) fn refine(&mut self, schema: Value) {
         let is_text = schema.get("type").is_some_and(|kind| kind == "string")
             && schema.as_object().is_some_and(|members| members.len() == 1);

@@ -1,4 +1,4 @@
-//! The route that answers with the document, and the page that shows it.
+//! The routes that serve the document and the page that displays it.
 
 use crate::document::Document;
 use crate::handler::hidden;
@@ -19,18 +19,18 @@ const HTML: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// A note beside the route of the document, which is made when the application is built.
+/// A route note that holds the document, which is created when the application is built.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Published(Rc<OnceCell<Ready>>);
 
 #[derive(Debug)]
 struct Ready {
     document: Rc<Document>,
-    /// As it is sent, made when somebody asks.
+    /// The document as served, created on the first request.
     file: OnceCell<File>,
 }
 
-/// What does not change while the program runs.
+/// Content that does not change while the program runs.
 #[derive(Clone, Debug)]
 struct File {
     media_type: &'static str,
@@ -41,7 +41,8 @@ struct File {
 impl File {
     fn new(media_type: &'static str, content: impl Into<Bytes>) -> Self {
         let content = content.into();
-        // The same in every instance of one program. A tag need not withstand people who look for a second document with it.
+        // The tag is the same in every instance of a program. It need not resist attempts to find
+        // another document with the same tag.
         let mut hasher = DefaultHasher::new();
         hasher.write(&content);
         let tag = format!("\"{:016x}\"", hasher.finish());
@@ -106,7 +107,8 @@ impl OpenApi {
     }
 
     fn page(&self, scope: Scope, page_at: &str) -> Scope {
-        // Where an application takes both for one, a browser that has the page with a slash behind it looks for its files elsewhere.
+        // If an application treats both paths as one, relative links on the page with a trailing
+        // slash resolve differently.
         let [html, html_behind_slash] = [page_at.to_owned(), format!("{page_at}/")].map(|at| {
             let link = |to: &str| escaped(&relative(&at, to));
             let html = HTML
@@ -137,7 +139,7 @@ impl OpenApi {
             .get(&format!("{page_at}/page.js"), script.noted(hidden()))
     }
 
-    /// What the page may load: its own files, and what the API's servers answer.
+    /// The Content-Security-Policy: the page's own files, and requests to the API's servers.
     fn policy(&self) -> String {
         let servers =
             self.servers.iter().filter_map(|server| server.get("url").and_then(Value::as_str));
@@ -155,7 +157,7 @@ impl OpenApi {
     }
 }
 
-/// `to` as seen from `from`, so that both may be below any prefix.
+/// The relative path from `from` to `to`, which works below any prefix.
 fn relative(from: &str, to: &str) -> String {
     let folders: Vec<&str> = from.split('/').collect();
     let folders = &folders[..folders.len() - 1];
@@ -166,7 +168,7 @@ fn relative(from: &str, to: &str) -> String {
     format!("{up}{}", target[same..].join("/"))
 }
 
-/// Text in HTML, in attributes too.
+/// Escapes text for HTML, including attributes.
 fn escaped(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     text.replace('"', "&quot;").replace('\'', "&#39;")

@@ -1,4 +1,4 @@
-//! What handlers return, as responses of an operation.
+//! Describes the return types of handlers as responses of an operation.
 
 mod of_types;
 
@@ -11,13 +11,13 @@ use std::rc::Rc;
 
 pub use of_types::Status as StatusResponse;
 
-/// The status of a response, as far as types tell it.
+/// The status of a response, as far as its type states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Status {
     Code(u16),
     /// A class such as 3XX.
     Class(u16),
-    /// Any that no other response has.
+    /// Any status without a separate response.
     Unknown,
 }
 
@@ -31,8 +31,8 @@ impl fmt::Display for Status {
     }
 }
 
-/// A value that a handler can return, and that says what it is. Without it a route cannot be described by its handler
-/// alone.
+/// A return type of handlers that describes its responses. Without this, the route of a handler
+/// cannot be described automatically.
 ///
 /// ```
 /// use peregrine::openapi::{DescribeResponse, Responses};
@@ -53,25 +53,25 @@ impl fmt::Display for Status {
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say what it answers, so that no OpenAPI document can",
-    label = "returned by a handler that is to be described",
-    note = "the `T` in `Json<T>` and `Form<T>` must be `schemars::JsonSchema`: put `#[derive(schemars::JsonSchema)]` on it",
-    note = "for a type of your own implement `peregrine::openapi::DescribeResponse`",
+    message = "`{Self}` does not describe its responses, so an OpenAPI document cannot include it",
+    label = "returned by a described handler",
+    note = "the `T` in `Json<T>` and `Form<T>` must be `schemars::JsonSchema`: add `#[derive(schemars::JsonSchema)]`",
+    note = "for your own type, implement `peregrine::openapi::DescribeResponse`",
     note = "a handler that returns `impl IntoResponse` is described by `.described_by(|it| it.argument::<..>().answers::<..>())`"
 )]
 pub trait DescribeResponse {
-    /// Adds the responses that it may be.
+    /// Adds the possible responses.
     fn describe(responses: &mut Responses);
 }
 
-/// A part of a response, which stands before the body in a tuple, and that says what it is.
+/// A part of a response before the body in a tuple that describes its effect.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say what it does to a response, so that no OpenAPI document can",
-    label = "returned before the body by a handler that is to be described",
-    note = "for a type of your own implement `peregrine::openapi::DescribeParts`; an empty implementation says that there is nothing to tell"
+    message = "`{Self}` does not describe its effect on a response, so an OpenAPI document cannot include it",
+    label = "returned before the body by a described handler",
+    note = "for your own type, implement `peregrine::openapi::DescribeParts`; an empty implementation means that there is nothing to document"
 )]
 pub trait DescribeParts {
-    /// Changes the responses that stand behind it in the tuple.
+    /// Changes the responses that follow in the tuple.
     fn describe(_responses: &mut Responses) {}
 }
 
@@ -96,39 +96,40 @@ impl Responses {
         self.schemas.borrow_mut()
     }
 
-    /// A response with this status and no content.
+    /// Adds a response with this status and no content.
     pub fn empty(&mut self, status: u16) -> &mut Self {
         self.add(Answer::new(Status::Code(status)))
     }
 
-    /// A response with this status and content of a media type, whose schema is one of [`Responses::schemas`].
+    /// Adds a response with this status and content of a media type, with a schema from
+    /// [`Responses::schemas`].
     pub fn content(&mut self, status: u16, media_type: &str, schema: Value) -> &mut Self {
         self.add(Answer::new(Status::Code(status)).content(media_type, Some(schema)))
     }
 
-    /// A response with this status and text.
+    /// Adds a response with this status and text.
     pub fn text(&mut self, status: u16, media_type: &str) -> &mut Self {
         self.content(status, media_type, json!({ "type": "string" }))
     }
 
-    /// A response with this status and bytes.
+    /// Adds a response with this status and bytes.
     pub fn bytes(&mut self, status: u16, media_type: &str) -> &mut Self {
         self.add(Answer::new(Status::Code(status)).content(media_type, None))
     }
 
-    /// A problem with this status.
+    /// Adds a problem with this status.
     pub fn problem(&mut self, status: u16, description: &str) -> &mut Self {
         let problem = Answer::problem(Status::Code(status), &self.schemas);
         self.add(if description.is_empty() { problem } else { problem.describe(description) })
     }
 
-    /// A problem of any status.
+    /// Adds a problem of any status.
     pub fn any_problem(&mut self) -> &mut Self {
         let problem = Answer::problem(Status::Unknown, &self.schemas);
-        self.add(problem.describe("Something is wrong; the problem says what."))
+        self.add(problem.describe("An error, described by the problem."))
     }
 
-    /// The status of the responses so far is not known.
+    /// Makes the status of the responses so far unknown.
     pub fn any_status(&mut self) -> &mut Self {
         for answer in &mut self.answers {
             answer.status = Status::Unknown;
@@ -136,7 +137,7 @@ impl Responses {
         self
     }
 
-    /// The status of the responses so far that are no problems.
+    /// Sets the status of the responses so far, except problems.
     pub fn status(&mut self, status: u16) -> &mut Self {
         for answer in self.answers.iter_mut().filter(|answer| !answer.is_problem()) {
             answer.status = Status::Code(status);
@@ -144,7 +145,7 @@ impl Responses {
         self
     }
 
-    /// A header field that the responses so far have.
+    /// Adds a header field to the responses so far.
     pub fn header(&mut self, name: &str, description: &str) -> &mut Self {
         for answer in &mut self.answers {
             answer.header(name, description);
@@ -163,7 +164,7 @@ impl Responses {
 pub(crate) struct Answer {
     pub(crate) status: Status,
     pub(crate) description: Option<String>,
-    /// Media type objects, by media types.
+    /// Media type objects by media type.
     pub(crate) content: BTreeMap<String, Value>,
     headers: Map<String, Value>,
     is_problem: bool,
@@ -200,7 +201,8 @@ impl Answer {
         self.headers.insert(name.to_owned(), header);
     }
 
-    /// The same response as `other` says more of it. Two schemas for one media type are either of them.
+    /// Merges the description of `other`, for the same status. Two schemas for one media type
+    /// become alternatives.
     pub(crate) fn join(&mut self, other: Self) {
         self.description = match (self.description.take(), other.description) {
             (Some(one), Some(two)) if one != two && !other.content.is_empty() => {
@@ -240,7 +242,7 @@ impl Answer {
 
 fn either(known: &mut Value, more: &Value) {
     let (Some(one), Some(two)) = (known.get("schema").cloned(), more.get("schema")) else {
-        // One of them says that it may be anything.
+        // One of them allows anything.
         *known = json!({});
         return;
     };

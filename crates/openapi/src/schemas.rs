@@ -1,7 +1,8 @@
-//! Schemas of types, collected while operations are described.
+//! The schemas of types, collected while operations are described.
 //!
-//! A type may have two: what it reads and what it writes, which differ where a field has a default, for example. Each
-//! is generated on its own side; where both are the same there is one component in the end, else there are two.
+//! A type can have two schemas: one for reading and one for writing, which differ, for example, if
+//! a field has a default. Each is generated separately. If they are the same, they become one
+//! component in the document, otherwise two.
 
 use http::StatusCode;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
@@ -14,7 +15,7 @@ const INPUT: &str = "#/input/";
 const OUTPUT: &str = "#/output/";
 const COMPONENTS: &str = "#/components/schemas/";
 
-/// Makes the schema of some type.
+/// Creates the schema of a type.
 pub(crate) type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
 
 /// The schemas of one document.
@@ -22,7 +23,7 @@ pub(crate) type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
 pub struct Schemas {
     input: SchemaGenerator,
     output: SchemaGenerator,
-    /// The media type of problems, and their schema.
+    /// The media type and schema of problems.
     problem: (Cow<'static, str>, MakeSchema),
 }
 
@@ -48,26 +49,26 @@ impl Schemas {
         Self { problem: (media_type, schema), ..Self::default() }
     }
 
-    /// The schema of what a peer sends as a `T`.
+    /// The schema of a `T` in requests.
     pub fn input<T: JsonSchema>(&mut self) -> Value {
         self.input.subschema_for::<T>().to_value()
     }
 
-    /// The schema of what a peer is sent as a `T`.
+    /// The schema of a `T` in responses.
     pub fn output<T: JsonSchema>(&mut self) -> Value {
         self.output.subschema_for::<T>().to_value()
     }
 
-    /// The media type of problems, and their schema.
+    /// The media type and schema of problems.
     pub(crate) fn problem(&mut self) -> (String, Value) {
         let schema = (self.problem.1)(&mut self.output);
         (self.problem.0.clone().into_owned(), schema.to_value())
     }
 
-    /// The schema that `schema` stands for, if it is a reference.
+    /// The target of `schema`, if it is a reference.
     pub(crate) fn resolved(&self, schema: &Value) -> Value {
         let mut schema = schema.clone();
-        // References to references end, unless a type is nothing but itself.
+        // Chains of references are short, unless a type is defined as itself.
         for _ in 0..16 {
             let Some(reference) = schema.get("$ref").and_then(Value::as_str) else { break };
             let (definitions, name) =
@@ -82,7 +83,8 @@ impl Schemas {
         schema
     }
 
-    /// Makes the references in `document` lead to its components, which are returned: those that it needs.
+    /// Redirects the references in `document` to its components. Returns the components that it
+    /// needs.
     pub(crate) fn finish(mut self, document: &mut Value) -> Map<String, Value> {
         let sides = [
             (INPUT, self.input.take_definitions(true)),
@@ -91,7 +93,7 @@ impl Schemas {
         let mut differ: BTreeSet<String> = BTreeSet::new();
         let [(_, input), (_, output)] = &sides;
         let both = || input.keys().filter(|name| output.contains_key(*name));
-        // What refers to what differs, differs too.
+        // A schema also differs if it refers to one that differs.
         loop {
             let more = both().filter(|name| {
                 !differ.contains(*name)
@@ -133,7 +135,7 @@ impl Schemas {
     }
 }
 
-/// The schema without the references' sides, to compare.
+/// Compares schemas regardless of the side that their references point to.
 fn same(input: &Value, output: &Value) -> bool {
     fn sideless(value: &Value) -> String {
         value.to_string().replace("\"#/output/", "\"#/input/")
@@ -178,7 +180,7 @@ fn redirect(value: &mut Value, names: &BTreeMap<String, String>) {
     }
 }
 
-/// The components that `document` refers to, and what these refer to.
+/// The components that `document` refers to, directly or indirectly.
 fn needed(document: &Value, all: &BTreeMap<String, Value>) -> Map<String, Value> {
     let mut found = Map::new();
     let mut open = Vec::new();
@@ -193,7 +195,7 @@ fn needed(document: &Value, all: &BTreeMap<String, Value>) -> Map<String, Value>
     found
 }
 
-/// OpenAPI 3.1, Components Object: names of components have letters, digits and `.-_` only.
+/// OpenAPI 3.1, Components Object: names of components consist of letters, digits and `.-_` only.
 fn plain(name: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || ".-_".contains(letter);
     let plain: String =
@@ -205,10 +207,11 @@ fn plain(name: &str) -> String {
 fn free(name: &str, taken: &mut BTreeSet<String>) -> String {
     let numbered = (2..).map(|number| format!("{name}{number}"));
     let mut names = std::iter::once(name.to_owned()).chain(numbered);
-    names.find(|name| taken.insert(name.clone())).expect("there is no end of numbers")
+    names.find(|name| taken.insert(name.clone())).expect("the numbers do not run out")
 }
 
-/// RFC 6901 §6: a pointer in a fragment is percent-encoded, and `~0` and `~1` stand for `~` and `/`.
+/// RFC 6901, section 6: a pointer in a fragment is percent-encoded, with `~0` and `~1` for `~` and
+/// `/`.
 fn unescaped(reference: &str) -> String {
     let mut bytes = Vec::with_capacity(reference.len());
     let mut rest = reference.as_bytes();
@@ -236,29 +239,29 @@ impl JsonSchema for Problem {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "type": "object",
-            "description": "What is wrong with the request (RFC 9457). There may be further members.",
+            "description": "A problem with the request (RFC 9457). It may have further members.",
             "properties": {
                 "type": {
                     "type": "string",
                     "format": "uri-reference",
                     "description": "The kind of problem.",
                 },
-                "title": { "type": "string", "description": "The status in words." },
+                "title": { "type": "string", "description": "The status as text." },
                 "status": { "type": "integer", "minimum": 100, "maximum": 599 },
-                "detail": { "type": "string", "description": "What is wrong, and how to mend it." },
+                "detail": { "type": "string", "description": "The cause of the problem, and how to fix it." },
             },
             "required": ["type", "status", "detail"],
         })
     }
 }
 
-/// The reason phrase of a status, or what stands for it.
+/// The reason phrase of a status, or a substitute.
 pub(crate) fn phrase(status: u16) -> &'static str {
     let status = StatusCode::from_u16(status).ok();
-    status.and_then(|status| status.canonical_reason()).unwrap_or("A status of its own")
+    status.and_then(|status| status.canonical_reason()).unwrap_or("A non-standard status")
 }
 
-/// A schema without `null` among what it allows.
+/// The schema without `null`.
 pub(crate) fn without_null(mut schema: Value) -> Value {
     if let Some(Value::Array(types)) = schema.get_mut("type") {
         types.retain(|one| one != "null");
@@ -295,16 +298,16 @@ pub(crate) fn without_null(mut schema: Value) -> Value {
     schema
 }
 
-/// A property of an object: its name, its schema, and whether it must be there.
+/// A property of an object: its name, its schema, and whether it is required.
 pub(crate) struct Property {
     pub(crate) name: String,
     pub(crate) schema: Value,
     pub(crate) is_required: bool,
-    /// It is of one part of several, of which a value fits one, such as of a variant of an enum.
+    /// It belongs to one of several alternatives, such as a variant of an enum.
     is_choice: bool,
 }
 
-/// Collects the properties that an object's schema names itself.
+/// Collects the properties that an object's schema lists itself.
 fn collect_own(schema: &Value, must: bool, found: &mut Vec<Property>) {
     let required: Vec<_> =
         schema.get("required").and_then(Value::as_array).into_iter().flatten().collect();
@@ -322,7 +325,7 @@ fn collect_own(schema: &Value, must: bool, found: &mut Vec<Property>) {
     }
 }
 
-/// The schema of what fits one of two.
+/// The union of two schemas.
 fn either(one: &Value, other: &Value) -> Value {
     let words = |schema: &Value| match (schema.get("const"), schema.get("enum")) {
         (Some(word), _) => Some(vec![word.clone()]),
@@ -344,7 +347,7 @@ fn either(one: &Value, other: &Value) -> Value {
 }
 
 impl Schemas {
-    /// The properties of an object's schema, in the parts that it is made of too; `None` if it has none of its own.
+    /// The properties of an object's schema, including those of its parts; `None` if it has none.
     pub(crate) fn properties(&self, schema: &Value) -> Option<Vec<Property>> {
         let mut found: Vec<Property> = Vec::new();
         self.collect(schema, true, 0, &mut found);
@@ -356,7 +359,7 @@ impl Schemas {
             return;
         }
         let resolved = self.resolved(schema);
-        // A reference may have properties beside it, as the tag of a variant is.
+        // A reference may have sibling properties, such as the tag of a variant.
         if *schema != resolved {
             collect_own(schema, must, found);
         }

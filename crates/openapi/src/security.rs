@@ -1,13 +1,13 @@
-//! How requests are let in.
+//! Security schemes.
 
 use serde_json::{Value, json};
 
-/// A way to be let in ([`OpenApi::security_scheme`](crate::OpenApi::security_scheme)).
+/// A security scheme ([`OpenApi::security_scheme`](crate::OpenApi::security_scheme)).
 #[derive(Clone, Debug, PartialEq)]
 pub struct SecurityScheme(pub(crate) Value);
 
 impl SecurityScheme {
-    /// A token in `Authorization: Bearer`. `format` says what it is, such as `JWT`; empty if that is nobody's business.
+    /// A token in `Authorization: Bearer`. `format` describes it, such as `JWT`, and may be empty.
     #[must_use]
     pub fn bearer(format: &str) -> Self {
         let mut scheme = json!({ "type": "http", "scheme": "bearer" });
@@ -17,7 +17,7 @@ impl SecurityScheme {
         Self(scheme)
     }
 
-    /// A name and a password in `Authorization: Basic`.
+    /// A user name and password in `Authorization: Basic`.
     #[must_use]
     pub fn basic() -> Self {
         Self(json!({ "type": "http", "scheme": "basic" }))
@@ -41,7 +41,7 @@ impl SecurityScheme {
         Self(json!({ "type": "apiKey", "in": "cookie", "name": name }))
     }
 
-    /// A certificate of the client's.
+    /// A client certificate.
     #[must_use]
     pub fn mutual_tls() -> Self {
         Self(json!({ "type": "mutualTLS" }))
@@ -53,7 +53,7 @@ impl SecurityScheme {
         Self(json!({ "type": "openIdConnect", "openIdConnectUrl": url }))
     }
 
-    /// OAuth 2 with an authorization code, and the scopes that there are, each with what it allows.
+    /// OAuth 2 with an authorization code, and the available scopes with their descriptions.
     #[must_use]
     pub fn oauth2_code(authorization_url: &str, token_url: &str, scopes: &[(&str, &str)]) -> Self {
         let scopes: serde_json::Map<_, _> =
@@ -68,13 +68,13 @@ impl SecurityScheme {
         }))
     }
 
-    /// Any other scheme, as OpenAPI writes it.
+    /// Any other scheme, as an OpenAPI object.
     #[must_use]
     pub fn other(scheme: Value) -> Self {
         Self(scheme)
     }
 
-    /// What it is for; Markdown.
+    /// Sets the description, in Markdown.
     #[must_use]
     pub fn description(mut self, text: &str) -> Self {
         self.0["description"] = json!(text);

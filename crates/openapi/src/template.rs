@@ -1,18 +1,19 @@
-//! Patterns of the router as templates of OpenAPI.
+//! Converts the router's patterns to OpenAPI path templates.
 
 use crate::parameter::Parameter;
 use peregrine_web::application::RouteInfo;
 use peregrine_web::route::next_hole;
 use serde_json::{Value, json};
 
-/// A route's path in a document.
+/// The path of a route in a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Template {
-    /// As documents write it: `/files/{path}`.
+    /// As written in documents: `/files/{path}`.
     pub(crate) text: String,
-    /// Without names. OpenAPI 3.1, Paths Object: templates that differ only in these are the same.
+    /// The template without names. OpenAPI 3.1, Paths Object: templates that differ only in names
+    /// are the same.
     pub(crate) shape: String,
-    /// Its parameters; those that take the rest of a path begin with `*`.
+    /// Its parameters; those for the rest of a path begin with `*`.
     pub(crate) names: Vec<String>,
 }
 
@@ -32,14 +33,15 @@ impl Template {
         Self { text: text + &rest, shape: shape + &rest, names }
     }
 
-    /// The parameters, as far as the pattern tells them, under the names of `template`, which has the same shape.
+    /// The parameters as far as the pattern defines them, with the names of `template`, which has
+    /// the same shape.
     pub(crate) fn parameters(&self, route: &RouteInfo<'_>, template: &Self) -> Vec<Parameter> {
         let names = self.names.iter().zip(&template.names);
         let parameter = |(own, name): (&String, &String)| {
             let parameter = Parameter::path(name.trim_start_matches('*'));
             match route.type_of(own) {
                 _ if own.starts_with('*') => {
-                    let text = "The rest of the path, slashes included.";
+                    let text = "The rest of the path, including slashes.";
                     parameter.description(text).extension("x-rest-of-path", json!(true))
                 }
                 Some(kind) => parameter.schema_of(schema(kind)),
@@ -50,12 +52,12 @@ impl Template {
     }
 }
 
-/// Fixed text of a pattern, where braces are doubled, as templates have it.
+/// Converts literal text of a pattern, in which braces are doubled.
 fn literal(text: &str) -> String {
     text.replace("{{", "%7B").replace("}}", "%7D")
 }
 
-/// The schema of a type that patterns know.
+/// The schema of a type in patterns.
 fn schema(kind: &str) -> Value {
     let between = |format: &str, least: Value, most: Value| json!({ "type": "integer", "format": format, "minimum": least, "maximum": most });
     match kind {

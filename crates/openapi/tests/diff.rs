@@ -1,4 +1,4 @@
-//! What breaks clients, in a table: schemas in both directions, and everything else.
+//! A table of breaking changes: schemas in both directions, and all other parts.
 
 use peregrine_openapi::diff::{Change, diff};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ fn document(schema: &Value) -> Value {
     })
 }
 
-/// The rules and places of what breaks, for one side.
+/// The rules and locations of breaking changes on one side.
 fn breaking(changes: &[Change], side: &str) -> Vec<String> {
     let of_side = changes.iter().filter(|change| change.is_breaking && change.place.contains(side));
     let mut rules: Vec<_> = of_side
@@ -35,7 +35,7 @@ fn breaking(changes: &[Change], side: &str) -> Vec<String> {
     rules
 }
 
-/// A name, the schemas before and after, and the rules that break in requests and in responses.
+/// A name, the schemas before and after, and the rules broken in requests and in responses.
 type Row<'t> = (&'t str, Value, Value, &'t [&'t str], &'t [&'t str]);
 
 #[test]
@@ -43,7 +43,7 @@ type Row<'t> = (&'t str, Value, Value, &'t [&'t str], &'t [&'t str]);
 fn requests_may_only_grow_and_responses_may_only_shrink() {
     let text = || json!({ "type": "string" });
     let object = |properties: Value, required: Value| json!({ "type": "object", "properties": properties, "required": required });
-    // From one schema to the other: what breaks in requests, and in responses.
+    // From one schema to the other: the rules broken in requests, and in responses.
     let narrowed = &["narrowed"][..];
     let widened = &["widened"][..];
     let none = &[][..];
@@ -221,7 +221,7 @@ fn requests_may_only_grow_and_responses_may_only_shrink() {
             &["widened /name"],
         ),
         (
-            "what nobody understands",
+            "unknown keywords",
             json!({ "not": { "const": 1 } }),
             json!({ "not": { "const": 2 } }),
             narrowed,
@@ -336,7 +336,8 @@ fn every_part_of_an_operation_is_judged() {
             "securitySchemes": { "token": { "type": "http", "scheme": "bearer" }, "key": { "type": "apiKey", "in": "header", "name": "k" } },
         },
     });
-    // A pointer and a value there (or nothing), and the rules that it meets, those that break with an exclamation mark.
+    // A pointer and a value to set there (or `None`), and the rules that apply, with `!` for
+    // breaking ones.
     let table = [
         ("/info", Some(json!({ "title": "new" })), ""),
         ("/paths/~1birds~1{id}", None, "path-removed!"),
@@ -438,17 +439,17 @@ fn every_part_of_an_operation_is_judged() {
     let item = renamed["paths"]
         .as_object_mut()
         .and_then(|paths| paths.remove("/birds/{id}"))
-        .expect("it is there");
+        .expect("the path exists");
     renamed["paths"]["/birds/{name}"] = item;
     renamed["paths"]["/birds/{name}"]["get"]["parameters"][0]["name"] = json!("name");
-    assert_eq!(diff(&old, &renamed), [], "names of parameters in a path are not sent");
+    assert_eq!(diff(&old, &renamed), [], "the names of path parameters are not sent");
 }
 
-/// Puts `value` where `pointer` leads, or takes away what is there.
+/// Sets the value at `pointer`, or removes it.
 fn change(document: &mut Value, pointer: &str, value: Option<Value>) {
-    let (parent, name) = pointer.rsplit_once('/').expect("it begins with a slash");
+    let (parent, name) = pointer.rsplit_once('/').expect("the pointer begins with a slash");
     let name = name.replace("~1", "/");
-    match (document.pointer_mut(parent).expect("there is such a place"), value) {
+    match (document.pointer_mut(parent).expect("the parent exists"), value) {
         (Value::Object(members), Some(value)) => drop(members.insert(name, value)),
         (Value::Object(members), None) => drop(members.remove(&name)),
         (Value::Array(items), Some(value)) => {
@@ -465,16 +466,16 @@ fn contract(arguments: &[&str], input: &str) -> Output {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("it was built");
-    // It may have ended without a look at its input.
-    let _ = process.stdin.take().expect("it is piped").write_all(input.as_bytes());
-    process.wait_with_output().expect("it ends")
+        .expect("the command was built");
+    // It may have exited without reading its input.
+    let _ = process.stdin.take().expect("the input is piped").write_all(input.as_bytes());
+    process.wait_with_output().expect("the command ends")
 }
 
 #[test]
 fn the_command_tells_by_its_status_whether_clients_break() {
     let folder = std::env::temp_dir().join(format!("contract-{}", std::process::id()));
-    fs::create_dir_all(&folder).expect("a folder");
+    fs::create_dir_all(&folder).expect("a directory");
     let path = |name: &str| folder.join(name).to_str().expect("text").to_owned();
     let write = |name: &str, text: &str| {
         fs::write(path(name), text).expect("written");
@@ -506,13 +507,13 @@ fn the_command_tells_by_its_status_whether_clients_break() {
         (
             &["diff", old, less],
             1,
-            "breaking: POST /a: it is not there any more [operation-removed]\n1 change breaks",
+            "breaking: POST /a: it was removed [operation-removed]\n1 change breaks",
         ),
         (&["diff", "--breaking", less, old], 0, "nothing changed"),
         (&["diff", "--json", old, less], 1, r#""rule": "operation-removed""#),
         (&["--help"], 0, "Exit status: 0"),
         (&["diff", old], 2, "two documents"),
-        (&["patch", old, old], 2, "it takes `diff`"),
+        (&["patch", old, old], 2, "expected `diff`"),
         (&["diff", "--all", old, old], 2, "no option `--all`"),
         (&["diff", "-", "-"], 2, "only one"),
         (&["diff", old, &missing], 2, "cannot be read"),
@@ -552,7 +553,7 @@ fn long_lists_of_values_are_compared_to_their_ends() {
         };
         let all = with(values(1000).collect());
         let reversed: Vec<_> = values(1000).rev().collect();
-        assert_eq!(diff(&all, &with(reversed)), [], "the order means nothing");
+        assert_eq!(diff(&all, &with(reversed)), [], "the order does not matter");
         let changes = diff(&all, &with(values(999).collect()));
         assert_eq!(breaking(&changes, " body"), ["narrowed"], "{changes:#?}");
         assert!(changes[0].what.contains("value-999"), "{changes:#?}");
@@ -563,7 +564,7 @@ fn long_lists_of_values_are_compared_to_their_ends() {
 
 #[test]
 fn documents_that_mean_no_good_end_the_comparison_too() {
-    // A name for itself, a circle of allOf, deep nesting, and wrong types everywhere.
+    // A reference to itself, a cycle of allOf, deep nesting, and wrong types everywhere.
     let mut deep = json!({ "type": "string" });
     for _ in 0..100 {
         deep = json!({ "type": "array", "items": deep });

@@ -1,4 +1,4 @@
-//! What happens to a request.
+//! Checks a request against the limits.
 
 use crate::fields;
 use crate::gcra::Decision;
@@ -8,22 +8,22 @@ use peregrine_web::requirements::Requirements;
 use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Service};
 use smallvec::{SmallVec, smallvec};
 
-/// For so many limits a request needs no memory of its own.
+/// Up to this many limits, a request needs no allocation.
 const LIMITS_USUAL: usize = 2;
 
-/// Whose request it is, for each limit.
+/// The key of a request for each limit.
 pub(crate) type Subjects<'r> = SmallVec<[Option<Subject<'r>>; LIMITS_USUAL]>;
 
-/// What the limits say of a request.
+/// The results of the limits for a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Verdict {
-    /// For each limit; `None`: it does not count it.
+    /// One for each limit; `None` if the limit does not count the request.
     pub(crate) decisions: SmallVec<[Option<Decision>; LIMITS_USUAL]>,
     pub(crate) is_let_in: bool,
 }
 
 impl Verdict {
-    /// None of these has counted.
+    /// No limit counts the request.
     pub(crate) fn none(limits: &[Limit]) -> Self {
         Self { decisions: smallvec![None; limits.len()], is_let_in: true }
     }
@@ -36,8 +36,9 @@ pub(crate) fn count_here(ready: &Ready, subjects: &Subjects<'_>, now: u64) -> Ve
     verdict
 }
 
-/// Judges the limits from this one on, and charges all or none: a request that one of them refuses costs nothing with the others.
-/// The places stay locked meanwhile, in the order of the limits, each of which has a table of its own.
+/// Judges the limits from `index` on, and charges either all or none: a request that one limit
+/// rejects costs nothing with the others. The entries stay locked meanwhile. This cannot deadlock,
+/// because every request locks in the order of the limits, each of which has its own table.
 fn charge(
     ready: &Ready,
     subjects: &Subjects<'_>,
@@ -71,14 +72,17 @@ fn charge(
 }
 
 impl RateLimit {
-    /// Counts a request of `key` with all limits of this value, whatever they count by otherwise, unless that is everybody: for what only a
-    /// handler knows, as the name in a form by which somebody logs in.
+    /// Counts a request under `key` with all limits of this value, whatever key they are set to,
+    /// except those for everybody. Use it for keys that only a handler knows, such as the user name
+    /// in a login form.
     ///
     /// ```
     /// use peregrine::prelude::*;
     /// use peregrine::rate_limit::RateLimit;
     ///
-    /// async fn login(limit: StateRef<RateLimit>, Path(name): Path<String>) -> Result<String, Problem> {
+    /// type Answer = Result<String, Problem>;
+    ///
+    /// async fn login(limit: StateRef<RateLimit>, Path(name): Path<String>) -> Answer {
     ///     limit.take(&name).await?;
     ///     Ok(format!("the password of {name} is checked"))
     /// }
@@ -93,8 +97,9 @@ impl RateLimit {
     /// ```
     ///
     /// # Errors
-    /// It comes too early: the problem has status 429 and `Retry-After`. A limit that cannot be kept, which [`App::build`](peregrine_web::App::build) would
-    /// name if this was a middleware, is a problem of status 500.
+    /// If the request is over a limit, a problem of status 429 with `Retry-After`. Invalid
+    /// settings, which [`App::build`](peregrine_web::App::build) reports for middleware, are a
+    /// problem of status 500 here.
     pub async fn take(&self, key: impl AsRef<[u8]>) -> Result<(), Problem> {
         let ready = self.ready()?;
         let key = key.as_ref();
@@ -150,8 +155,7 @@ impl Middleware for RateLimit {
     }
 
     fn require(&self, requirements: &mut Requirements) {
-        requirements
-            .refusal(429, "This was asked too often; `Retry-After` says when to come again.");
+        requirements.refusal(429, "Too many requests; `Retry-After` says when to retry.");
         for fault in self.faults() {
             requirements.fault(format!("RateLimit: {fault}"));
         }

@@ -1,18 +1,19 @@
-//! What limits have done, counted.
+//! Statistics of limits.
 
 use peregrine_web::panics::contained;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What the limits of a [`RateLimit`](crate::RateLimit) have done since it was made, on all workers.
+/// Statistics of a [`RateLimit`](crate::RateLimit) since it was created, over all workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RateLimitCounts {
-    /// Requests that were refused.
+    /// Rejected requests.
     pub refused: u64,
-    /// Times that a new key found no free place in the table, and took over what another one owed. If these grow, a flood of keys is under
-    /// way, or the table is too small: see [`RateLimit::keys_max`](crate::RateLimit::keys_max).
+    /// How often a new key found no free entry in the table and inherited another key's debt. If
+    /// this grows, there is a flood of keys, or the table is too small: see
+    /// [`RateLimit::keys_max`](crate::RateLimit::keys_max).
     pub crowded: u64,
-    /// Requests for which Redis was not asked, or gave no answer.
+    /// Requests for which Redis failed or was skipped.
     pub store_failed: u64,
 }
 
@@ -31,14 +32,14 @@ impl Counts {
 
     pub(crate) fn crowd(&self, name: &str) {
         let before = self.crowded.fetch_add(1, Relaxed);
-        // The first, and each time that there are ten times as many: a flood of keys is no flood of lines.
+        // Logs the 1st, 10th, 100th time and so on: a flood of keys must not flood the log.
         if std::iter::successors(Some(1_u64), |power| power.checked_mul(10))
             .any(|power| power == before + 1)
         {
             contained(|| {
                 tracing::warn!(
                     target: "peregrine", limit = name, times = before + 1,
-                    "the table of a rate limit has no place for a new key, which takes over what another one owes: \
+                    "the table of a rate limit has no room for a new key, which inherits another key's debt: \
                      a flood of keys, or `keys_max` is too small"
                 )
             });

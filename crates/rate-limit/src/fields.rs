@@ -1,4 +1,4 @@
-//! What clients are told: draft-ietf-httpapi-ratelimit-headers-10, and `Retry-After`.
+//! The response fields of draft-ietf-httpapi-ratelimit-headers-10, and `Retry-After`.
 
 use crate::check::Verdict;
 use crate::limit::Ready;
@@ -11,23 +11,24 @@ const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
 const SECOND: u64 = 1_000_000_000;
 
-/// `"name";q=100;w=60`: an item of `RateLimit-Policy`. RFC 9651 §4.1.6: quotes and backslashes have a backslash before them.
+/// `"name";q=100;w=60`: an item of `RateLimit-Policy`. Quotes and backslashes are escaped with a
+/// backslash (RFC 9651, section 4.1.6).
 pub(crate) fn policy(name: &str, (quota, window): (u64, u64)) -> (String, HeaderValue) {
     let name = format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""));
     let value = HeaderValue::try_from(format!("{name};q={quota};w={window}"));
     (name, value.unwrap_or(HeaderValue::from_static("\"default\"")))
 }
 
-/// Tells of each limit that counted the request. What is further in may have told of its own: both are lists, whose members may
-/// stand in several fields.
+/// Adds a member for each limit that counted the request. An inner limit may have added members
+/// already: both fields are lists, whose members may be spread over several fields.
 pub(crate) fn tell(ready: &Ready, verdict: &Verdict, response: &mut Response) {
     for (limit, decision) in ready.limits.iter().zip(&verdict.decisions) {
         let Some(decision) = decision else { continue };
-        // Intervals are rounded up to a nanosecond, which must not make a second more of a burst.
+        // Subtract the rounding of the intervals, which must not add a second.
         let full_in = decision.full_in.saturating_sub(u64::from(limit.rate.burst));
         let seconds = full_in.div_ceil(SECOND);
         let remaining = u64::from(decision.remaining);
-        // A list that is full to the last byte becomes a value without being copied.
+        // A `Vec` filled to its capacity becomes a value without a copy.
         let bytes = limit.quoted.len() + 6 + digits(remaining) + digits(seconds);
         let mut text = Vec::with_capacity(bytes);
         text.extend_from_slice(limit.quoted.as_bytes());
@@ -42,7 +43,7 @@ pub(crate) fn tell(ready: &Ready, verdict: &Verdict, response: &mut Response) {
     }
 }
 
-/// How many decimal digits a number has.
+/// The number of decimal digits.
 fn digits(number: u64) -> usize {
     number.checked_ilog10().map_or(1, |power| power as usize + 1)
 }
@@ -61,7 +62,7 @@ fn push_decimal(number: u64, text: &mut Vec<u8>) {
     text[start..].reverse();
 }
 
-/// The answer to a request that comes too early.
+/// The response to a request over a limit.
 pub(crate) fn refusal(ready: &Ready, verdict: &Verdict) -> Problem {
     let broken = || {
         let all = ready.limits.iter().zip(&verdict.decisions);
@@ -71,7 +72,7 @@ pub(crate) fn refusal(ready: &Ready, verdict: &Verdict) -> Problem {
     let wait = broken().map(|(_, decision)| decision.wait).max().unwrap_or(0);
     let seconds = wait.div_ceil(SECOND).max(1);
     let names: Vec<_> = broken().map(|(limit, _)| limit.name.clone()).collect();
-    let detail = format!("There were too many requests. The next is answered in {seconds} s.");
+    let detail = format!("Too many requests. The next one is allowed in {seconds} s.");
     Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", detail)
         .with("violated-policies", names)
         .with_header(RETRY_AFTER, HeaderValue::from(seconds))

@@ -1,38 +1,40 @@
 //! The generic cell rate algorithm, in whole nanoseconds.
 //!
-//! ITU-T I.371 (2004), annex A.1, "virtual scheduling": of each key one number is kept, the *theoretical arrival time* (TAT) of its next
-//! request, had all come at the even rate. A request may come before that by the tolerance at most, and moves it by one interval:
+//! ITU-T I.371 (2004), annex A.1, "virtual scheduling": each key has one number, the *theoretical
+//! arrival time* (TAT) of its next request if all requests came at the even rate. A request may
+//! come earlier than that by at most the tolerance, and moves the TAT by one interval:
 //!
 //! ```text
 //! TAT' = max(TAT, now) + interval
-//! the request conforms if TAT' - now <= burst * interval; then TAT := TAT', and otherwise nothing changes
+//! the request conforms if TAT' - now <= burst * interval; then TAT := TAT', else nothing changes
 //! ```
 //!
-//! Which is the same as a bucket of `burst` tokens, one of which comes back in each interval, without a timer that fills it. `TAT - now`
-//! is called the *debt* here: the time until the key is as one that never asked.
+//! This is equivalent to a bucket of `burst` tokens that gains one token per interval, but needs no
+//! timer to refill it. `TAT - now` is called the *debt* here: the time until the key is in the
+//! state of one that never sent a request.
 
 use std::time::Duration;
 
-/// By how much a clock may go back as if it stood still, in nanoseconds.
+/// How far the clock may go back and count as standing still, in nanoseconds.
 const SLACK: u64 = 1_000_000_000;
 
-/// How often a key may ask.
+/// How often requests of a key are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rate {
-    /// The time in which one request comes back, in nanoseconds. More than zero.
+    /// The time per request, in nanoseconds. More than zero.
     pub(crate) interval: u64,
-    /// How many may come at once. More than zero.
+    /// How many requests may come at once. More than zero.
     pub(crate) burst: u32,
 }
 
-/// What is said of a request.
+/// The result for one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Decision {
-    /// How long the request should have waited, in nanoseconds; 0: it conforms.
+    /// How long the request should have waited, in nanoseconds; 0 if it conforms.
     pub(crate) wait: u64,
-    /// How many more may come at once now, this one counted if it conforms.
+    /// How many more requests may come at once now, after this one if it conforms.
     pub(crate) remaining: u32,
-    /// When all of the burst is there again, in nanoseconds.
+    /// When the burst is fully available again, in nanoseconds.
     pub(crate) full_in: u64,
 }
 
@@ -43,16 +45,16 @@ impl Decision {
 }
 
 impl Rate {
-    /// `count` requests in each `period`. The interval is rounded up to a whole nanosecond, so the rate is never higher. `None`: it
-    /// would be zero, or is longer than the clock.
+    /// `count` requests per `period`. The interval is rounded up to a whole nanosecond, so the rate
+    /// is never exceeded. `None` if the interval would be zero or exceed the range of the clock.
     pub(crate) fn new(count: u32, period: Duration) -> Option<Self> {
         let period = u64::try_from(period.as_nanos()).ok()?;
-        // A burst of these must fit into the clock's 584 years beside the time that it is.
+        // A burst of these must fit into the clock's 584 years in addition to the current time.
         let is_fit = count > 0 && period >= u64::from(count) && period <= u64::MAX / 8;
         is_fit.then(|| Self { interval: period.div_ceil(u64::from(count)), burst: count })
     }
 
-    /// The most debt that a key may have. `None`: it is longer than the clock.
+    /// The maximum debt of a key; `None` if it exceeds the range of the clock.
     pub(crate) fn depth(&self) -> Option<u64> {
         let depth = self.interval.checked_mul(u64::from(self.burst))?;
         (depth <= u64::MAX / 4).then_some(depth)
@@ -62,20 +64,21 @@ impl Rate {
         self.depth().unwrap_or(u64::MAX / 4)
     }
 
-    /// What is to be kept in place of `kept`, mostly itself. Nobody owes more than a whole burst: what is further away was written before the
-    /// clock was set back, and nobody waits for that. [`SLACK`] is for threads that looked at the clock one after the other, and
-    /// count the other way around.
+    /// Corrects a stored TAT, which rarely changes it. No key owes more than a whole burst: a later
+    /// TAT was written before the clock was set back, and clients must not wait for that. [`SLACK`]
+    /// allows for threads that read the clock in one order and count in the other.
     pub(crate) fn settled(&self, kept: u64, now: u64) -> u64 {
         let latest = now.saturating_add(self.depth_or_all());
         if kept > latest.saturating_add(SLACK) { latest } else { kept }
     }
 
-    /// The TAT that counts, of what is kept.
+    /// The TAT that applies, given the stored one.
     fn tat(&self, kept: u64, now: u64) -> u64 {
         self.settled(kept, now).max(now)
     }
 
-    /// Judges a request at `now` of a key for which `kept` is kept; what is to be kept if the request is let in.
+    /// Judges a request at `now`. Returns the decision and the TAT to store if the request is let
+    /// through.
     pub(crate) fn judge(&self, kept: u64, now: u64) -> (Decision, u64) {
         let depth = self.depth_or_all();
         let tat = self.tat(kept, now);
@@ -85,7 +88,7 @@ impl Rate {
         (Decision { wait, remaining: self.remaining(debt), full_in: debt }, next)
     }
 
-    /// What is left for a key that is not charged, because another limit refused the request.
+    /// The state of a key that is not charged because another limit rejected the request.
     pub(crate) fn look(&self, kept: u64, now: u64) -> Decision {
         let debt = self.tat(kept, now) - now;
         Decision { wait: 0, remaining: self.remaining(debt), full_in: debt }
@@ -102,7 +105,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The same as a bucket of tokens, each worth an interval, that fills as time goes by.
+    /// The equivalent bucket of tokens, each worth one interval, that fills over time.
     struct Bucket {
         level: u128,
         depth: u128,
@@ -142,7 +145,8 @@ mod tests {
                 if decision.conforms() {
                     kept = next;
                 } else {
-                    // A nanosecond before the time that is told it is refused, and then let in.
+                    // One nanosecond before the reported time the request is rejected; at that time
+                    // it conforms.
                     prop_assert!(!rate.judge(kept, now + decision.wait - 1).0.conforms());
                     prop_assert!(rate.judge(kept, now + decision.wait).0.conforms());
                 }
@@ -190,11 +194,15 @@ mod tests {
         let rate = Rate { interval: 10, burst: 3 };
         let (_, kept) = rate.judge(0, 5 * SLACK);
         let (decision, _) = rate.judge(kept, 500);
-        assert_eq!((decision.wait, decision.full_in), (10, 30), "as one that has just used all");
+        assert_eq!((decision.wait, decision.full_in), (10, 30), "as if the burst was just used up");
         let settled = rate.settled(kept, 500);
         assert_eq!(settled, 530);
-        assert!(rate.judge(settled, 510).0.conforms(), "and it is paid off by the new time");
-        assert_eq!(rate.settled(kept, 5 * SLACK - 1), kept, "threads are late, clocks are not");
+        assert!(rate.judge(settled, 510).0.conforms(), "the debt decreases with the new clock");
+        assert_eq!(
+            rate.settled(kept, 5 * SLACK - 1),
+            kept,
+            "a small difference is due to threads, not the clock"
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Whose requests count together.
+//! Keys: which requests share a limit.
 
 use peregrine_web::Parts;
 use std::borrow::Cow;
@@ -7,7 +7,8 @@ use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Whose requests count together, as [`RateLimit::by`](crate::RateLimit::by) is told.
+/// Which requests share a limit: the result of the function passed to
+/// [`RateLimit::by`](crate::RateLimit::by).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key(Kind);
 
@@ -20,31 +21,32 @@ enum Kind {
 }
 
 impl Key {
-    /// Those with the same value: a user's number, the name of a plan. A secret, such as an API key, is kept as a hash of it.
+    /// Requests with the same value, such as a user ID or the name of a plan. The table keeps only
+    /// a hash, so secrets such as API keys are safe to use.
     pub fn of(value: impl AsRef<[u8]>) -> Self {
         Self(Kind::Of(value.as_ref().to_vec()))
     }
 
-    /// Those of the same client address, as by default.
+    /// Requests from the same client address, as by default.
     #[must_use]
     pub fn client() -> Self {
         Self(Kind::Client)
     }
 
-    /// All.
+    /// All requests together.
     #[must_use]
     pub fn everybody() -> Self {
         Self(Kind::Everybody)
     }
 
-    /// The request does not count, and is let in as far as this limit goes.
+    /// Not counted: this limit lets the request through.
     #[must_use]
     pub fn exempt() -> Self {
         Self(Kind::Exempt)
     }
 }
 
-/// How a limit finds out whose request it is.
+/// How a limit derives the key of a request.
 #[derive(Clone)]
 pub(crate) enum By {
     Client,
@@ -54,17 +56,17 @@ pub(crate) enum By {
     Function(Arc<dyn Fn(&Parts) -> Key + Send + Sync>),
 }
 
-/// How many bits of an address are one client's.
+/// How many bits of an address identify a client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prefixes {
     pub(crate) v4: u8,
     pub(crate) v6: u8,
 }
 
-/// Whose request it is.
+/// The key of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Subject<'r> {
-    /// A client whose address nobody tells.
+    /// A client without a known address.
     Nobody,
     Everybody,
     Client(IpAddr),
@@ -73,7 +75,8 @@ pub(crate) enum Subject<'r> {
     Of(Cow<'r, [u8]>),
 }
 
-/// The kind is the first byte of what is hashed, as in the digest. Derived, an address would be four pieces, each of which costs.
+/// The kind is the first hashed byte, as in `Subject::digest`. A derived `Hash` would feed an
+/// address to the hasher in four calls, each of which costs time.
 impl Hash for Subject<'_> {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let mut bytes = |kind: u8, value: &[u8]| {
@@ -95,7 +98,7 @@ impl Hash for Subject<'_> {
 }
 
 impl By {
-    /// Whose request it is; `None`: it does not count.
+    /// The key of a request; `None` if it is exempt.
     pub(crate) fn subject<'r>(&self, parts: &'r Parts, prefixes: Prefixes) -> Option<Subject<'r>> {
         let client = || match parts.client().ip() {
             Some(address) => Subject::Client(prefixes.network(address)),
@@ -117,7 +120,7 @@ impl By {
 }
 
 impl Prefixes {
-    /// The part of an address that stands for a client.
+    /// The part of an address that identifies a client.
     fn network(self, address: IpAddr) -> IpAddr {
         match address {
             IpAddr::V4(address) => {
@@ -134,7 +137,7 @@ impl Prefixes {
 
 #[cfg(feature = "redis")]
 impl Subject<'_> {
-    /// A text of equal length for each, in which nobody reads what it was made of.
+    /// A fixed-length text that does not reveal the key.
     pub(crate) fn digest(&self) -> String {
         use sha2::{Digest, Sha256};
         let mut hash = Sha256::new();
@@ -163,7 +166,7 @@ impl Subject<'_> {
             }
         }
         let digest = hash.finalize();
-        // Half of it is enough that no two keys meet.
+        // 128 bits suffice to avoid collisions.
         digest[..16].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }

@@ -1,10 +1,10 @@
-//! Limits on how often clients may ask.
+//! Rate limiting.
 //!
-//! [`RateLimit`] is the middleware. It counts by the generic cell rate algorithm (`gcra.rs`), in a table of fixed size that all
-//! workers share (`table.rs`), or in Redis for several machines (`redis.rs`). Without the feature `redis` this crate does no I/O; it
-//! builds on `peregrine-web` only.
+//! [`RateLimit`] is the middleware. It uses the generic cell rate algorithm (`gcra.rs`), with
+//! counters in a fixed-size table that all workers share (`table.rs`), or in Redis for several
+//! machines (`redis.rs`). Without the feature `redis`, this crate does no I/O.
 //!
-//! Start with `limit.rs`; `check.rs` is what happens to a request.
+//! Start reading with `limit.rs`; `check.rs` handles a request.
 #![forbid(unsafe_code)]
 
 mod check;

@@ -1,4 +1,4 @@
-//! The limits, and how they are set.
+//! The middleware and its settings.
 
 use crate::check::Subjects;
 use crate::counts::{Counts, RateLimitCounts};
@@ -16,24 +16,24 @@ use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How many keys a limit tells apart.
+/// The default number of keys per limit.
 const KEYS_MAX: usize = 65_536;
-/// How many limits one value may have.
+/// The maximum number of limits in one value.
 pub(crate) const LIMITS_MAX: usize = 8;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Lets a client's requests in only so often, for the routes inside.
+/// Limits how often a client may call the routes inside.
 ///
 /// ```
 /// use peregrine::rate_limit::RateLimit;
 /// use peregrine::App;
 ///
-/// // Ten a second, twenty at once; and a thousand an hour.
+/// // 10 a second, bursts of 20, and 1000 an hour.
 /// let limit = RateLimit::per_second(10).burst(20).and(RateLimit::per_hour(1000).named("hourly"));
-/// // Each worker makes its application of the same value, so that they count together.
+/// // Each worker builds its application from the same value, so that all of them count together.
 /// let make = move || App::new().with(limit.clone()).get("/", || "hello");
 ///
 /// let client = make().test();
@@ -44,33 +44,39 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// assert_eq!((refused.status().as_u16(), refused.header("retry-after")), (429, Some("1")));
 /// ```
 ///
-/// Clones count together, wherever they are: make the value outside of what `serve` is given, and clone it in. One around a scope counts what all of its
-/// routes are asked; for one route, give it a scope of its own. A change of a clone's settings begins new counts.
+/// Clones count together: create the value outside the closure passed to `serve` and clone it in
+/// there. A limit around a scope counts the requests to all routes of the scope; to limit one
+/// route, wrap it in a scope. Changing a setting of a clone starts new counters.
 ///
 /// | setting | default |
 /// |---|---|
-/// | [`burst`](Self::burst): how many may come at once | as many as the rate has: `per_hour(1000)` lets a thousand come at once |
-/// | whose requests count together: [`by`](Self::by), [`by_header`](Self::by_header), [`by_cookie`](Self::by_cookie), [`for_everybody`](Self::for_everybody) | the client's address, behind trusted proxies too |
-/// | [`ipv6_prefix`](Self::ipv6_prefix), [`ipv4_prefix`](Self::ipv4_prefix): how much of it | 64 bits, 32 bits |
+/// | [`burst`](Self::burst): requests allowed at once | the rate's count |
+/// | the key | the client's address |
+/// | [`ipv6_prefix`](Self::ipv6_prefix), [`ipv4_prefix`](Self::ipv4_prefix) | 64 bits, 32 bits |
 /// | [`named`](Self::named) | `default` |
-/// | [`keys_max`](Self::keys_max): how many keys are told apart | 65,536, for which 1 MiB is taken for each limit when it first counts |
+/// | [`keys_max`](Self::keys_max): number of keys | 65,536, which takes 1 MiB per limit |
 ///
-/// The first five are those of the limit that was named last, and [`and`](Self::and) names further ones. A request must keep all limits, and
-/// one that is refused costs nothing with any of them.
+/// Set the key with [`by`](Self::by), [`by_header`](Self::by_header),
+/// [`by_cookie`](Self::by_cookie) or [`for_everybody`](Self::for_everybody). Behind trusted
+/// proxies, the client's address is the one that they report. All settings but `keys_max` apply to
+/// the most recently added limit; [`and`](Self::and) adds another one. A request must conform to
+/// all limits, and a rejected request is charged to none of them.
 ///
-/// A request that comes too early is a problem of status 429 with `Retry-After`. Responses tell of all limits by `RateLimit-Policy` and
-/// `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10), unless [`without_fields`](Self::without_fields) says otherwise.
+/// A request over a limit gets a problem of status 429 with `Retry-After`. Responses describe all
+/// limits in `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10), unless
+/// [`without_fields`](Self::without_fields) is set.
 ///
-/// **When the table is full** of keys that have asked of late, a new key takes the place of the one in its part of the table that owes
-/// least, together with what that owes. Nobody is let in for having been forgotten; under a flood of keys newcomers may be refused that have asked for
-/// nothing. [`counts`](Self::counts) says how often there was no place.
+/// **When the table is full** of recently active keys, a new key replaces the one with the least
+/// debt in its set and inherits that debt. A key is therefore never let through because it was
+/// forgotten, but during a flood of keys, new clients may be rejected although they have sent
+/// nothing before. [`counts`](Self::counts) reports how often this happens.
 #[derive(Clone)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
 pub struct RateLimit(Arc<Inner>);
 
 struct Inner {
     settings: Settings,
-    /// Made when first asked for, so that settings may be made one after another.
+    /// Built on first use, so that settings can be chained.
     ready: OnceLock<Option<Ready>>,
 }
 
@@ -88,7 +94,7 @@ struct Settings {
     redis: Option<RedisStore>,
 }
 
-/// What requests are judged by.
+/// The validated limits and their counters.
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) limits: Vec<Limit>,
@@ -98,7 +104,7 @@ pub(crate) struct Ready {
 #[derive(Debug)]
 pub(crate) struct Limit {
     pub(crate) name: String,
-    /// The name as fields have it.
+    /// The name as a quoted string.
     pub(crate) quoted: String,
     pub(crate) policy: HeaderValue,
     pub(crate) rate: Rate,
@@ -107,27 +113,28 @@ pub(crate) struct Limit {
 }
 
 impl RateLimit {
-    /// So many in each second.
+    /// Allows `count` requests per second.
     pub fn per_second(count: u32) -> Self {
         Self::new(count, Duration::from_secs(1))
     }
 
-    /// So many in each minute.
+    /// Allows `count` requests per minute.
     pub fn per_minute(count: u32) -> Self {
         Self::new(count, MINUTE)
     }
 
-    /// So many in each hour.
+    /// Allows `count` requests per hour.
     pub fn per_hour(count: u32) -> Self {
         Self::new(count, HOUR)
     }
 
-    /// So many in each day.
+    /// Allows `count` requests per day.
     pub fn per_day(count: u32) -> Self {
         Self::new(count, DAY)
     }
 
-    /// So many in each period, evenly: after a burst, one comes back in each `period / count`, rounded up to a nanosecond.
+    /// Allows `count` requests per period, evenly: after a burst, one more is allowed every
+    /// `period / count`, rounded up to a nanosecond.
     pub fn new(count: u32, period: Duration) -> Self {
         Self::of(Settings {
             rules: vec![Rule::new(count, period)],
@@ -154,18 +161,19 @@ impl RateLimit {
         self.set(|settings| settings.rules.last_mut().map(set).unwrap_or_default())
     }
 
-    /// How many may come at once. As many are let in after a pause, then the rate counts. The default is what the rate has for its period.
+    /// Sets how many requests may come at once after a pause. The default is the rate's count.
     pub fn burst(self, count: u32) -> Self {
         self.set_rule(|rule| rule.burst = Some(count))
     }
 
-    /// What the limit is called in fields and problems. Each of several should have a name of its own; in Redis, those that have the same one
-    /// and the same rate count together.
+    /// Names the limit in header fields and problems. Give each of several limits a different name;
+    /// in Redis, limits with the same name and rate share their counters.
     pub fn named(self, name: impl Into<String>) -> Self {
         self.set_rule(|rule| rule.name = name.into())
     }
 
-    /// Counts by what a function makes of the request: the user that a middleware further out found, the plan of a customer.
+    /// Sets the key to a function of the request, such as the user that an outer middleware
+    /// authenticated or the plan of a customer.
     ///
     /// ```
     /// use peregrine::rate_limit::{Key, RateLimit};
@@ -173,10 +181,10 @@ impl RateLimit {
     /// #[derive(Clone)]
     /// struct UserId(u64);
     ///
-    /// // Users by their number, and everybody else by address.
-    /// let limit = RateLimit::per_minute(100).by(|request| match request.extensions().get::<UserId>() {
-    ///     Some(user) => Key::of(user.0.to_be_bytes()),
-    ///     None => Key::client(),
+    /// // Users by ID, all other clients by address.
+    /// let limit = RateLimit::per_minute(100).by(|request| {
+    ///     let user = request.extensions().get::<UserId>();
+    ///     user.map_or_else(Key::client, |user| Key::of(user.0.to_be_bytes()))
     /// });
     /// # let _ = limit;
     /// ```
@@ -184,13 +192,15 @@ impl RateLimit {
         self.set_rule(|rule| rule.by = By::Function(Arc::new(key)))
     }
 
-    /// Counts by the value of a header field, and requests without it by address. Clients choose what they send: it must have been checked
-    /// further out, or every new value is a new client.
+    /// Sets the key to a header field, or the client's address if it is absent. Clients choose what
+    /// they send: an outer middleware must have verified the value, or each new value is a new
+    /// client.
     pub fn by_header(self, name: impl Into<String>) -> Self {
         self.set_rule(|rule| rule.by = By::Header(name.into()))
     }
 
-    /// Counts by the value of a cookie, and requests without it by address. As with [`RateLimit::by_header`], clients choose what they send.
+    /// Sets the key to a cookie, or the client's address if it is absent. The warning of
+    /// [`RateLimit::by_header`] applies here too.
     pub fn by_cookie(self, name: impl Into<String>) -> Self {
         self.set_rule(|rule| rule.by = By::Cookie(name.into()))
     }
@@ -200,46 +210,50 @@ impl RateLimit {
         self.set_rule(|rule| rule.by = By::Everybody)
     }
 
-    /// How many bits of an IPv6 address stand for a client. The default is 64: who has one address of such a network mostly has all. Where providers
-    /// give larger ones, 56 or 48.
+    /// Sets how many bits of an IPv6 address identify a client. The default is 64, because a client
+    /// with one address of a /64 network can usually use all of them. If providers assign larger
+    /// networks, use 56 or 48.
     pub fn ipv6_prefix(self, bits: u8) -> Self {
         self.set_rule(|rule| rule.prefixes.v6 = bits)
     }
 
-    /// How many bits of an IPv4 address stand for a client. The default is 32, all.
+    /// Sets how many bits of an IPv4 address identify a client. The default is 32.
     pub fn ipv4_prefix(self, bits: u8) -> Self {
         self.set_rule(|rule| rule.prefixes.v4 = bits)
     }
 
-    /// A request must keep the limits of `other` as well, of which there may be eight in all. Settings that are not of a single
-    /// limit are those of `self`.
+    /// Adds the limits of `other`, up to eight in all; a request must conform to each. Settings
+    /// that do not belong to a single limit are those of `self`.
     pub fn and(self, other: Self) -> Self {
         self.set(|settings| settings.rules.extend(other.0.settings.rules.iter().cloned()))
     }
 
-    /// Lets requests pass that are not to be counted.
+    /// Exempts requests for which the function returns `true`.
     pub fn exempt(self, is_exempt: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.set(|settings| settings.exempt = Some(Arc::new(is_exempt)))
     }
 
-    /// How many keys each limit tells apart. It takes 17 bytes for each, never more. The default is 65,536. Twice as many as ask within
-    /// the time in which a burst comes back leave next to nobody without a place.
+    /// Sets how many keys each limit tracks, at 17 bytes each. The default is 65,536. With twice as
+    /// many keys as are active within the time that a burst takes to refill, the table is
+    /// practically never full.
     pub fn keys_max(self, keys: usize) -> Self {
         self.set(|settings| settings.keys_max = keys)
     }
 
-    /// Tells clients nothing of limits but `Retry-After`.
+    /// Sends no header field but `Retry-After`.
     pub fn without_fields(self) -> Self {
         self.set(|settings| settings.has_fields = false)
     }
 
-    /// Counts in Redis, so that several machines count together. There, limits of the same name and rate are one: name them.
+    /// Counts in Redis, so that several machines share the limits. Limits with the same name and
+    /// rate are one limit there: name them.
     #[cfg(feature = "redis")]
     pub fn in_redis(self, store: RedisStore) -> Self {
         self.set(|settings| settings.redis = Some(store))
     }
 
-    /// Another clock than the machine's, for tests: the time since some moment.
+    /// Replaces the system clock, for tests. The function returns the time since an arbitrary fixed
+    /// point.
     ///
     /// ```
     /// use peregrine::App;
@@ -249,7 +263,8 @@ impl RateLimit {
     /// use std::time::Duration;
     ///
     /// let seconds = Arc::new(AtomicU64::new(0));
-    /// let clock = { let seconds = Arc::clone(&seconds); move || Duration::from_secs(seconds.load(Relaxed)) };
+    /// let shared = Arc::clone(&seconds);
+    /// let clock = move || Duration::from_secs(shared.load(Relaxed));
     /// let limit = RateLimit::per_minute(1).clock(clock);
     /// let client = App::new().with(limit).get("/", || "hello").test();
     /// assert_eq!(client.get("/").send_now().status(), 200);
@@ -261,13 +276,13 @@ impl RateLimit {
         self.set(|settings| settings.clock = Some(Arc::new(clock)))
     }
 
-    /// What the limits have done since this value was made.
+    /// Statistics of the limits since this value was created.
     #[must_use]
     pub fn counts(&self) -> RateLimitCounts {
         self.ready().map(|ready| ready.counts.read()).unwrap_or_default()
     }
 
-    /// What requests are judged by.
+    /// The validated limits, built on first use.
     pub(crate) fn ready(&self) -> Result<&Ready, Problem> {
         let ready = self.0.ready.get_or_init(|| {
             let settings = &self.0.settings;
@@ -279,9 +294,9 @@ impl RateLimit {
         ready.as_ref().ok_or_else(|| {
             let faults = self.faults().join("; ");
             contained(
-                || tracing::error!(target: "peregrine", "a rate limit cannot be kept: {faults}"),
+                || tracing::error!(target: "peregrine", "a rate limit has invalid settings: {faults}"),
             );
-            let detail = "The server has a limit that it cannot keep; its log says more.";
+            let detail = "A rate limit of the server has invalid settings; the log has details.";
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "rate-limit-invalid", detail)
         })
     }
@@ -304,14 +319,14 @@ impl RateLimit {
         self.0.settings.redis.as_ref()
     }
 
-    /// The time, in nanoseconds since some moment.
+    /// The time in nanoseconds since an arbitrary fixed point.
     pub(crate) fn now(&self) -> u64 {
         static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
         let now = match &self.0.settings.clock {
             Some(clock) => clock(),
             None => BEGUN.elapsed(),
         };
-        // Half of what the number holds, 292 years, so that a burst still fits behind it.
+        // Saturates at half the range, 292 years, so that adding a burst cannot overflow.
         u64::try_from(now.as_nanos()).map_or(u64::MAX / 2, |now| now.min(u64::MAX / 2))
     }
 
@@ -321,12 +336,12 @@ impl RateLimit {
 }
 
 impl Settings {
-    /// What cannot be kept.
+    /// Invalid settings.
     fn faults(&self) -> Vec<String> {
         let mut faults: Vec<_> = self.rules.iter().flat_map(Rule::faults).collect();
         if self.rules.len() > LIMITS_MAX {
             faults.push(format!(
-                "it has {} limits, and may have {LIMITS_MAX}: put the others into another one",
+                "it has {} limits, and the maximum is {LIMITS_MAX}: move the rest to another RateLimit",
                 self.rules.len()
             ));
         }
@@ -335,12 +350,10 @@ impl Settings {
             self.rules[..*index].iter().any(|earlier| earlier.name == **name)
         });
         if let Some((_, name)) = twice {
-            faults.push(format!(
-                "two limits are called \"{name}\": give one another name by named(..)"
-            ));
+            faults.push(format!("two limits are called \"{name}\": rename one with named(..)"));
         }
         if self.keys_max == 0 {
-            faults.push("keys_max(0) has no place for anybody: make it 1 or more".to_owned());
+            faults.push("keys_max(0) has no room for any key: use 1 or more".to_owned());
         }
         #[cfg(feature = "redis")]
         faults.extend(self.redis.iter().flat_map(RedisStore::faults));

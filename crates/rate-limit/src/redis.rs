@@ -1,4 +1,4 @@
-//! Where several machines count together.
+//! Counters in Redis, shared by several machines.
 
 use crate::check::{Subjects, Verdict, count_here};
 use crate::gcra::{Decision, Rate};
@@ -20,14 +20,15 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
-/// How long a request waits for Redis.
+/// The default time limit of a request to Redis.
 const TIMEOUT: Duration = Duration::from_millis(100);
-/// How long Redis is left alone after a failure, in nanoseconds.
+/// How long Redis is skipped after a failure, in nanoseconds.
 const REST: u64 = 1_000_000_000;
 
-/// All limits of a request at once, by the clock of Redis, in whole microseconds: Lua's numbers hold those exactly for 280 years. What is
-/// kept ends with the debt, so that a key that does not ask takes no memory. A debt of more than a burst was written before the clock was
-/// set back, or before the limit was changed. What comes back is what each key owed before.
+/// Checks all limits of a request at once, by the clock of Redis, in whole microseconds, which
+/// Lua's numbers represent exactly for 280 years. Entries expire with the debt, so idle keys take
+/// no memory. A debt of more than a burst was written before the clock was set back or the limit
+/// was changed. The script returns the previous debt of each key.
 const SCRIPT: &str = r"
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -54,26 +55,27 @@ end
 return debts
 ";
 
-/// What counts while Redis does not answer.
+/// How requests are counted while Redis does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenDown {
-    /// Each process counts for itself, by the same limits. The default.
+    /// Each process counts for itself, with the same limits. The default.
     #[default]
     CountHere,
-    /// Every request is let in.
+    /// Lets every request through.
     Allow,
-    /// Every request is refused, with a problem of status 503.
+    /// Rejects every request with a problem of status 503.
     Refuse,
 }
 
-/// Redis, or a server that speaks as it does and runs its scripts: one, not a cluster.
+/// A Redis server, or a compatible one that runs its Lua scripts. Clusters are not supported.
 ///
-/// A request costs one round trip, on a connection that each worker has. What Redis keeps of a key has the limit's name and rate and a hash in its name, and
-/// ends by itself when the key owes nothing.
+/// Each request costs one round trip, on a connection that each worker keeps. The names of Redis
+/// keys contain the limit's name and rate and a hash of the key; entries expire when their debt is
+/// zero.
 ///
-/// By name and rate machines find the limits that are theirs together. So of two limits of one program that have both in common, as two without
-/// a name may, requests count together: give each a name of its own.
+/// Machines share limits by name and rate. Two limits of one program with the same name and rate,
+/// such as two unnamed ones, would therefore count together: give each a different name.
 ///
 /// ```no_run
 /// use peregrine::prelude::*;
@@ -82,17 +84,18 @@ pub enum WhenDown {
 /// fn main() -> peregrine::Result<()> {
 ///     let store = RedisStore::open("redis://127.0.0.1/");
 ///     let limit = RateLimit::per_minute(100).in_redis(store);
-///     Server::bind("127.0.0.1:8080").serve(move || App::new().with(limit.clone()).get("/", || "hello"))
+///     let make = move || App::new().with(limit.clone()).get("/", || "hello");
+///     Server::bind("127.0.0.1:8080").serve(make)
 /// }
 /// ```
 ///
 /// | setting | default |
 /// |---|---|
-/// | [`prefix`](Self::prefix): how names of keys begin | `peregrine:limit:` |
-/// | [`timeout`](Self::timeout): how long a request waits for an answer | 100 ms |
+/// | [`prefix`](Self::prefix) of key names | `peregrine:limit:` |
+/// | [`timeout`](Self::timeout) of a request to Redis | 100 ms |
 /// | [`when_down`](Self::when_down) | each process counts for itself |
 ///
-/// After an answer that did not come, Redis is left alone for a second, so that not every request waits.
+/// After a failure or timeout, Redis is skipped for a second, so that not every request waits.
 #[derive(Clone)]
 pub struct RedisStore {
     client: Result<Client, String>,
@@ -102,17 +105,18 @@ pub struct RedisStore {
     shared: Arc<Shared>,
 }
 
-/// What the clones of a store have together.
+/// The state that clones of a store share.
 struct Shared {
     number: u64,
     script: Script,
-    /// Redis is left alone until then.
+    /// Redis is skipped until then.
     rests_until: AtomicU64,
 }
 
 impl RedisStore {
-    /// Redis at this URL: `redis://user:password@host:port/database`, or `redis+unix:///path`. A URL that is none is an error when the application is built. For
-    /// `rediss://`, TLS, the program needs the crate `redis` 0.32 with its feature `tokio-rustls-comp`.
+    /// Redis at this URL: `redis://user:password@host:port/database` or `redis+unix:///path`. An
+    /// invalid URL is an error when the application is built. `rediss://` (TLS) needs the crate
+    /// `redis` 0.32 with its feature `tokio-rustls-comp` in the program.
     #[must_use]
     pub fn open(url: &str) -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -127,29 +131,30 @@ impl RedisStore {
         }
     }
 
-    /// How the names of keys begin. Applications that share a Redis and are not to count together have different ones.
+    /// Sets the prefix of key names. Applications that share a Redis but not their limits need
+    /// different prefixes.
     #[must_use]
     pub fn prefix(self, prefix: impl Into<String>) -> Self {
         Self { prefix: prefix.into(), ..self }
     }
 
-    /// How long a request waits for Redis. The default is 100 ms.
+    /// Sets how long a request waits for Redis. The default is 100 ms.
     #[must_use]
     pub fn timeout(self, time: Duration) -> Self {
         Self { timeout: time, ..self }
     }
 
-    /// What counts while Redis does not answer.
+    /// Sets what the limit does while Redis does not answer.
     #[must_use]
     pub fn when_down(self, when_down: WhenDown) -> Self {
         Self { when_down, ..self }
     }
 
-    /// What cannot be kept.
+    /// Invalid settings.
     pub(crate) fn faults(&self) -> Option<String> {
         let error = self.client.as_ref().err()?;
-        // Not the URL itself: it may have a password.
-        Some(format!("the URL of RedisStore::open is none: {error}"))
+        // The URL is not shown: it may contain a password.
+        Some(format!("the URL of RedisStore::open is invalid: {error}"))
     }
 
     /// Counts a request. `now` is this process's time.
@@ -166,7 +171,7 @@ impl RedisStore {
             match timeout(self.timeout, self.ask(ready, subjects)).await {
                 Ok(Ok(verdict)) => return Ok(verdict),
                 Ok(Err(error)) => self.rest(now, &error.to_string()),
-                Err(_) => self.rest(now, "it does not answer in time"),
+                Err(_) => self.rest(now, "no answer in time"),
             }
         }
         ready.counts.fail();
@@ -174,7 +179,7 @@ impl RedisStore {
             WhenDown::CountHere => Ok(count_here(ready, subjects, now)),
             WhenDown::Allow => Ok(Verdict::none(&ready.limits)),
             WhenDown::Refuse => {
-                let detail = "The server cannot count its requests at present. Try again later.";
+                let detail = "The server's rate limit is temporarily unavailable. Try again later.";
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 let problem = Problem::new(status, "rate-limit-unavailable", detail);
                 Err(problem.with_header(RETRY_AFTER, HeaderValue::from(1)))
@@ -182,13 +187,13 @@ impl RedisStore {
         }
     }
 
-    /// Leaves Redis alone for a while, and forgets a connection on which nothing comes.
+    /// Skips Redis for a while, and drops the worker's connection.
     fn rest(&self, now: u64, error: &str) {
         CONNECTIONS.with_borrow_mut(|all| all.remove(&self.shared.number));
         self.shared.rests_until.store(now.saturating_add(REST), Relaxed);
         let when_down = self.when_down;
         contained(
-            || tracing::warn!(target: "peregrine", error, ?when_down, "the Redis of a rate limit does not count"),
+            || tracing::warn!(target: "peregrine", error, ?when_down, "Redis failed to count a request for a rate limit"),
         );
     }
 
@@ -228,7 +233,7 @@ impl RedisStore {
         Ok(verdict)
     }
 
-    /// This worker's connection. While it is made, all others of the worker wait for it.
+    /// This worker's connection. While it is being opened, the worker's other requests wait for it.
     async fn connection(&self) -> Result<MultiplexedConnection, RedisError> {
         let number = self.shared.number;
         let cell = CONNECTIONS.with_borrow_mut(|all| Rc::clone(all.entry(number).or_default()));
@@ -243,11 +248,12 @@ impl RedisStore {
 type Connection = Rc<OnceCell<MultiplexedConnection>>;
 
 thread_local! {
-    /// Of each store, the worker's connection: it lives in the worker's runtime.
+    /// The worker's connection to each store: connections belong to the worker's runtime.
     static CONNECTIONS: RefCell<HashMap<u64, Connection>> = RefCell::default();
 }
 
-/// The rate is a part of it: what another rate has written is no debt by this one, and would be cut down to it.
+/// The rate is part of the key: after a change of the rate, an old value would not be a debt at the
+/// new rate, and would be cut down to it.
 fn key_of(prefix: &str, name: &str, rate: Rate, subject: &Subject<'_>) -> String {
     let Rate { interval, burst } = rate;
     format!("{prefix}{name}:{burst}x{interval}us:{}", subject.digest())
@@ -264,7 +270,7 @@ fn in_nanoseconds(decision: Decision) -> Decision {
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The URL may have a password.
+        // The URL may contain a password.
         f.debug_struct("RedisStore")
             .field("prefix", &self.prefix)
             .field("timeout", &self.timeout)

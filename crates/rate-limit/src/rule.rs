@@ -1,15 +1,15 @@
-//! One limit: how often, for whom, and under which name.
+//! One limit: its rate, key and name.
 
 use crate::gcra::Rate;
 use crate::key::{By, Prefixes};
 use std::time::Duration;
 
-/// What limits are called that have no name.
+/// The default name of a limit.
 pub(crate) const NAME: &str = "default";
 
 const SECOND: u128 = 1_000_000_000;
 
-/// One limit, as it was asked for.
+/// One limit as configured.
 #[derive(Clone, Debug)]
 pub(crate) struct Rule {
     pub(crate) count: u32,
@@ -26,15 +26,16 @@ impl Rule {
         Self { count, period, burst: None, by: By::Client, prefixes, name: NAME.to_owned() }
     }
 
-    /// `None`: the rule has faults.
+    /// The rate; `None` if the settings are invalid.
     pub(crate) fn rate(&self) -> Option<Rate> {
         let rate = Rate::new(self.count, self.period)?;
         let rate = Rate { burst: self.burst.unwrap_or(rate.burst), ..rate };
         (rate.burst > 0 && rate.depth().is_some()).then_some(rate)
     }
 
-    /// The limit in the words of `RateLimit-Policy`: so many requests in so many seconds. The burst, and how long it takes to be whole
-    /// again; where that is less than a second, what a second brings.
+    /// The limit as `RateLimit-Policy` expresses it: requests per number of seconds. This is the
+    /// burst and the time it takes to refill; if that is less than a second, it is the number of
+    /// requests in one second.
     pub(crate) fn quota(&self) -> (u64, u64) {
         let (count, period) = (u128::from(self.count.max(1)), self.period.as_nanos());
         let burst = u128::from(self.burst.unwrap_or(self.count));
@@ -47,38 +48,38 @@ impl Rule {
         (word(quota), word(window.max(1)))
     }
 
-    /// What cannot be kept.
+    /// Invalid settings.
     pub(crate) fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let name = &self.name;
         if Rate::new(self.count, self.period).is_none() {
             faults.push(format!(
-                "the limit \"{name}\" lets {} requests in within {:?}: it must be at least one, at most one in a nanosecond, and \
-                 the time at most 73 years",
+                "the limit \"{name}\" allows {} requests per {:?}: it must allow at least one, at most one in a nanosecond, and \
+                 the period must be at most 73 years",
                 self.count, self.period
             ));
         } else if self.burst == Some(0) {
             faults.push(format!(
-                "burst(0) of the limit \"{name}\" lets nobody in: make it 1 or more"
+                "burst(0) of the limit \"{name}\" rejects every request: use 1 or more"
             ));
         } else if self.rate().is_none() {
             faults.push(format!(
-                "burst({}) of the limit \"{name}\" comes back in no less than 146 years: make it less",
+                "burst({}) of the limit \"{name}\" takes more than 146 years to refill: use a smaller one",
                 self.burst.unwrap_or(self.count)
             ));
         }
         if name.is_empty() || !name.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
             faults.push(format!(
-                "named({name:?}) is no name for a field: use letters, digits and hyphens"
+                "named({name:?}) is not a valid name: use letters, digits and hyphens"
             ));
         }
         if self.prefixes.v4 > 32 || self.prefixes.v6 > 128 {
-            faults.push("an IPv4 address has 32 bits, and an IPv6 address 128".to_owned());
+            faults.push("an IPv4 prefix has at most 32 bits, and an IPv6 prefix 128".to_owned());
         }
         if let By::Header(name) | By::Cookie(name) = &self.by
             && http::HeaderName::from_bytes(name.as_bytes()).is_err()
         {
-            faults.push(format!("\"{name}\" is no name of a header or cookie"));
+            faults.push(format!("\"{name}\" is not a header or cookie name"));
         }
         faults
     }

@@ -1,19 +1,22 @@
-//! Where the workers of a process count: a table of fixed size.
+//! The counters of a process: a fixed-size table that all workers share.
 //!
-//! An entry is a key's hash and its theoretical arrival time. Once that has passed, the entry says no more than none would, so its place is
-//! free. A key may be in one set of [`WAYS`] places only, each set behind a lock of its own, so that workers meet seldom and an attacker
-//! who fills one does not fill the others: the hash has a secret of this table's.
+//! An entry is a key's hash and its theoretical arrival time. Once that time has passed, the entry
+//! carries no information and is free. A key can be in one set of [`WAYS`] entries only. Each set
+//! has its own lock, so that workers rarely contend, and the hash is keyed with a secret, so that
+//! an attacker cannot choose a set to fill.
 //!
-//! When a set is full of keys that owe something, a newcomer takes the place of the one that owes least, **and its debt**. (Metwally,
-//! Agrawal, El Abbadi: *Efficient computation of frequent and top-k elements in data streams*, 2005, do the same with counts. All debts
-//! shrink at one speed, so the argument holds for them.) So a key that is not in the table owes at most what the least of its set
-//! owes: nobody is ever let in for having been forgotten, those who owe most stay longest, and what a flood of keys can do is that newcomers
-//! wait as if they had asked before.
+//! When all keys of a set are in debt, a new key replaces the one with the least debt **and
+//! inherits that debt**. (Metwally, Agrawal, El Abbadi: *Efficient computation of frequent and
+//! top-k elements in data streams*, 2005, do the same with counts. All debts shrink at the same
+//! speed, so their argument holds.) A key that is not in the table therefore owes at most the least
+//! debt of its set: no key gets through because it was forgotten, the keys with the most debt stay
+//! longest, and all that a flood of keys can do is to make new clients wait as if they had sent
+//! requests before.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Places in a set: two lines of a processor's cache, and a lock.
+/// Entries per set: with the lock, two cache lines and a bit.
 const WAYS: usize = 8;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,25 +27,25 @@ struct Entry {
 
 type Set = [Entry; WAYS];
 
-/// Keys and what they owe.
+/// Keys and their debts.
 #[derive(Debug)]
 pub(crate) struct Table {
     hasher: RandomState,
     sets: Box<[Mutex<Set>]>,
 }
 
-/// The place of a key, locked.
+/// The entry of a key, with its set locked.
 #[derive(Debug)]
 pub(crate) struct Place<'t> {
     set: MutexGuard<'t, Set>,
     way: usize,
     hash: u64,
-    /// The key is new, and nobody's place was free.
+    /// The key is new and no entry was free.
     pub(crate) is_crowded: bool,
 }
 
 impl Table {
-    /// A table with places for so many keys, and up to seven more.
+    /// A table for `keys` keys, rounded up to a multiple of [`WAYS`].
     pub(crate) fn new(keys: usize) -> Self {
         let sets = keys.div_ceil(WAYS).max(1);
         Self {
@@ -51,13 +54,13 @@ impl Table {
         }
     }
 
-    /// The place of a key at `now`.
+    /// The entry of a key at `now`.
     pub(crate) fn place(&self, key: &impl Hash, now: u64) -> Place<'_> {
         self.place_of(self.hasher.hash_one(key), now)
     }
 
     fn place_of(&self, hash: u64, now: u64) -> Place<'_> {
-        // The upper bits, scaled, choose the set.
+        // Scales the upper bits to the index of a set.
         let set = (u128::from(hash) * self.sets.len() as u128) >> 64;
         let set = self.sets[set as usize].lock().unwrap_or_else(PoisonError::into_inner);
         let known = set.iter().position(|entry| entry.hash == hash);
@@ -71,17 +74,17 @@ impl Table {
 }
 
 impl Place<'_> {
-    /// What is kept for the key.
+    /// The stored TAT.
     pub(crate) fn kept(&self) -> u64 {
         self.set[self.way].tat
     }
 
-    /// Corrects what is kept here, whosever it is.
+    /// Corrects the stored TAT without changing the entry's key.
     pub(crate) fn settle(&mut self, tat: u64) {
         self.set[self.way].tat = tat;
     }
 
-    /// Keeps something else for the key.
+    /// Stores a TAT for this key.
     pub(crate) fn keep(&mut self, tat: u64) {
         self.set[self.way] = Entry { hash: self.hash, tat };
     }
@@ -96,7 +99,7 @@ mod tests {
 
     const RATE: Rate = Rate { interval: 100, burst: 5 };
 
-    /// Whether a request is let in, and whether its key was new where nothing was free.
+    /// Whether a request is let through, and whether its key was new with no entry free.
     fn ask(table: &Table, key: u64, now: u64) -> (bool, bool) {
         let mut place = table.place(&key, now);
         let (decision, next) = RATE.judge(place.kept(), now);
@@ -118,7 +121,7 @@ mod tests {
                 let (is_let_in, _) = ask(&table, key, now);
                 let kept = exact.entry(key).or_default();
                 let (decision, next) = RATE.judge(*kept, now);
-                prop_assert!(decision.conforms() || !is_let_in, "{key} was forgotten");
+                prop_assert!(decision.conforms() || !is_let_in, "the table forgot {key}");
                 if is_let_in {
                     *kept = next;
                 }
@@ -147,10 +150,10 @@ mod tests {
         let crowded = (0..50_000).filter(|key| ask(&table, *key, 1_000).1).count();
         assert!(crowded > 40_000, "the flood was larger than the table: {crowded}");
         for key in abusers {
-            assert!(!ask(&table, key, 1_000).0, "{key} is let in after a flood");
+            assert!(!ask(&table, key, 1_000).0, "{key} is let through after a flood");
         }
         assert_eq!(table.sets.len() * WAYS, places);
-        // When a burst's time is over, everybody is as new.
+        // When the time of a burst has passed, every key is as new.
         assert!((0..500).all(|key| ask(&table, key, 1_000 + 501).0));
     }
 

@@ -1,4 +1,4 @@
-//! Limits through the test client, at times that the tests choose.
+//! Limits through the test client, with a test clock.
 
 use crate::{Key, RateLimit};
 use peregrine_web::connection::{ConnectionInfo, Peer};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A clock that goes when it is told to.
+/// A clock that tests advance.
 #[derive(Clone, Default)]
 struct Clock(Arc<AtomicU64>);
 
@@ -40,7 +40,7 @@ fn status(client: &TestClient) -> u16 {
     client.get("/").send_now().status().as_u16()
 }
 
-/// How many requests are let in before one is not.
+/// How many requests are let through before one is rejected.
 fn let_in(client: &TestClient) -> usize {
     (0..1_000).take_while(|_| status(client) == 200).count()
 }
@@ -83,13 +83,13 @@ fn clients_are_told_apart_by_address_and_networks_of_ipv6() {
     let all = client(clock.of(RateLimit::per_second(2)));
     let one = from(&all, "192.0.2.1:1000");
     assert_eq!(let_in(&one), 2);
-    assert_eq!(let_in(&from(&all, "192.0.2.1:2000")), 0, "another port is the same client");
-    assert_eq!(let_in(&from(&all, "[::ffff:192.0.2.1]:1")), 0, "in the form of IPv6 as well");
+    assert_eq!(let_in(&from(&all, "192.0.2.1:2000")), 0, "another port of the same client");
+    assert_eq!(let_in(&from(&all, "[::ffff:192.0.2.1]:1")), 0, "the same address, mapped to IPv6");
     assert_eq!(let_in(&from(&all, "192.0.2.2:1")), 2);
     assert_eq!(let_in(&from(&all, "[2001:db8:0:1::1]:1")), 2);
     assert_eq!(let_in(&from(&all, "[2001:db8:0:1:ffff::2]:1")), 0);
     assert_eq!(let_in(&from(&all, "[2001:db8:0:2::1]:1")), 2);
-    assert_eq!(let_in(&all), 2, "those without an address are one");
+    assert_eq!(let_in(&all), 2, "clients without an address count together");
 
     let wide = client(clock.of(RateLimit::per_second(2).ipv6_prefix(48).ipv4_prefix(24)));
     assert_eq!(let_in(&from(&wide, "[2001:db8:0:1::1]:1")), 2);
@@ -108,7 +108,7 @@ fn behind_trusted_proxies_it_is_the_client_that_counts_and_nobody_else_chooses_a
     };
     let proxied = from(&all, "10.0.0.1:1").behind(TrustedProxies::hops(1));
     assert_eq!((said(&proxied, "192.0.2.1"), said(&proxied, "192.0.2.2")), (2, 2));
-    assert_eq!(said(&proxied, "6.6.6.6, 192.0.2.1"), 0, "what is further left is not believed");
+    assert_eq!(said(&proxied, "6.6.6.6, 192.0.2.1"), 0, "addresses further left are not trusted");
     let direct = from(&all, "192.0.2.9:1");
     assert_eq!((said(&direct, "192.0.2.3"), said(&direct, "192.0.2.4")), (2, 0));
 }
@@ -126,13 +126,13 @@ fn requests_count_by_header_cookie_function_or_together() {
     assert_eq!(asked(&by_header, "x-api-key", "a"), 2);
     assert_eq!(asked(&by_header, "X-API-KEY", "a"), 0);
     assert_eq!(asked(&by_header, "x-api-key", "b"), 2);
-    assert_eq!(let_in(&by_header), 2, "without it, by address");
+    assert_eq!(let_in(&by_header), 2, "by address if the field is absent");
     assert_eq!(asked(&from(&by_header, "192.0.2.1:1"), "x-other", "a"), 2);
 
     let by_cookie = client(limit().by_cookie("session"));
     assert_eq!(asked(&by_cookie, "cookie", "a=1; session=x"), 2);
     assert_eq!(asked(&by_cookie, "cookie", "session=x; session=y"), 0);
-    assert_eq!(asked(&by_cookie, "cookie", "xsession=x"), 2, "it is not there: by address");
+    assert_eq!(asked(&by_cookie, "cookie", "xsession=x"), 2, "by address if the cookie is absent");
     assert_eq!(asked(&by_cookie, "cookie", "session"), 0);
 
     let by_function = client(limit().by(|parts| match parts.head.field_text("x-plan") {
@@ -146,7 +146,7 @@ fn requests_count_by_header_cookie_function_or_together() {
     assert_eq!((asked(&by_function, "x-plan", "a"), asked(&by_function, "x-plan", "b")), (2, 2));
     assert_eq!(let_in(&by_function), 2);
     let response = by_function.get("/").header("x-plan", "gold").send_now();
-    assert_eq!(told(&response), ("", "", None), "what does not count is not told");
+    assert_eq!(told(&response), ("", "", None), "exempt requests get no fields");
 
     let together = client(limit().for_everybody());
     assert_eq!(let_in(&from(&together, "192.0.2.1:1")), 2);
@@ -171,12 +171,12 @@ fn of_several_limits_all_are_kept_and_a_refused_request_costs_nothing() {
     assert!(refused.text().contains(r#""violated-policies":["fast"]"#));
     assert_eq!(limit.counts().refused, 2);
     clock.forward(1_000);
-    // Of the slow one, which refused nobody yet, one is left.
+    // The slow limit, which has rejected nothing yet, has one request left.
     assert_eq!(let_in(&client), 1);
     let refused = client.get("/").send_now();
     assert!(refused.text().contains(r#""violated-policies":["slow"]"#));
     assert_eq!(refused.header("retry-after"), Some("1199"));
-    let fast = refused.header("ratelimit").expect("told");
+    let fast = refused.header("ratelimit").expect("a field");
     assert_eq!(fast, r#""fast";r=1;t=1"#, "the fast one was charged once");
 }
 
@@ -197,7 +197,11 @@ fn one_value_counts_wherever_it_is_and_two_count_apart() {
     assert_eq!((0..50).filter(|_| ask("/free") == 200).count(), 50);
     let login = || client.post("/login").send_now().status().as_u16();
     assert_eq!([login(), login()], [200, 429]);
-    assert_eq!([ask("/"), ask("/"), ask("/")], [200, 200, 429], "a change begins new counts");
+    assert_eq!(
+        [ask("/"), ask("/"), ask("/")],
+        [200, 200, 429],
+        "a changed setting starts new counters"
+    );
 }
 
 #[test]
@@ -228,7 +232,7 @@ fn a_flood_of_keys_lets_nobody_in_who_was_refused_and_is_counted() {
         }
     }
     assert!(limit.counts().crowded > 1_000, "{:?}", limit.counts());
-    // A flood that is over is forgotten when what was owed is paid.
+    // After a flood, the table recovers when the debts are paid.
     clock.forward(1_000);
     assert_eq!(let_in(&abuser), 5);
     assert_eq!(let_in(&from(&all, "192.0.2.77:1")), 5);
@@ -245,7 +249,7 @@ fn threads_that_count_at_once_let_in_exactly_as_many_as_there_may_be() {
     };
     let total: usize = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| ask(limit.clone()))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).sum()
+        threads.into_iter().map(|thread| thread.join().expect("the thread does not panic")).sum()
     });
     assert_eq!(total, 700);
     assert_eq!(limit.counts().refused, 3_300);
@@ -261,8 +265,8 @@ fn settings_that_cannot_be_kept_are_errors_at_start() {
         (RateLimit::new(1, Duration::MAX), "73 years"),
         (one.clone().burst(0), "burst(0)"),
         (RateLimit::per_day(1).burst(u32::MAX), "146 years"),
-        (one.clone().named(""), "no name"),
-        (one.clone().named("ö"), "no name"),
+        (one.clone().named(""), "not a valid name"),
+        (one.clone().named("ö"), "not a valid name"),
         (one.clone().by_header("a b"), "\"a b\""),
         (one.clone().by_cookie("a;b"), "\"a;b\""),
         (one.clone().ipv6_prefix(129), "128"),
@@ -272,9 +276,9 @@ fn settings_that_cannot_be_kept_are_errors_at_start() {
         ((0..8).fold(one.clone(), many), "9 limits"),
     ] {
         let build = App::new().with(limit.clone()).get("/", || "").build();
-        let error = build.expect_err("it is refused").to_string();
+        let error = build.expect_err("the settings are invalid").to_string();
         assert!(error.contains("RateLimit: ") && error.contains(word), "{word}: {error}");
-        let problem = block_on(limit.take("a")).expect_err("it cannot be kept");
+        let problem = block_on(limit.take("a")).expect_err("the settings are invalid");
         assert_eq!(problem.status, 500);
     }
     assert!(App::new().with((0..7).fold(one.clone(), many)).get("/", || "").build().is_ok());
@@ -305,7 +309,7 @@ mod redis_that_is_not_there {
         builder.expect("a runtime").block_on(future)
     }
 
-    /// How many of ten requests are let in, and the status of those that are not.
+    /// How many of ten requests are let through, and the status of the others.
     fn ask(limit: &RateLimit) -> (usize, Option<u16>) {
         in_runtime(async {
             let (mut is_let_in, mut refused) = (0, None);
@@ -321,11 +325,11 @@ mod redis_that_is_not_there {
 
     #[test]
     fn what_counts_then_is_as_it_was_set_and_nobody_waits_for_long() {
-        // It takes connections, and says nothing on them.
+        // A server that accepts connections but never answers.
         let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let silent_url = format!("redis://{}", silent.local_addr().expect("it has one"));
+        let silent_url = format!("redis://{}", silent.local_addr().expect("the listener is bound"));
         let gone = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let gone_url = format!("redis://{}", gone.local_addr().expect("it has one"));
+        let gone_url = format!("redis://{}", gone.local_addr().expect("the listener is bound"));
         drop(gone);
         for url in [silent_url, gone_url] {
             let clock = Clock::default();
@@ -341,7 +345,7 @@ mod redis_that_is_not_there {
                 assert_eq!(limit.counts().store_failed, 10);
             }
         }
-        // Of each ten requests one has asked; the others let it rest.
+        // Of each ten requests, one has tried Redis; the others skipped it.
         silent.set_nonblocking(true).expect("a socket");
         assert_eq!(std::iter::from_fn(|| silent.accept().ok()).count(), 3);
     }

@@ -1,4 +1,4 @@
-//! Where sessions are kept.
+//! Where sessions are stored.
 
 use crate::clock::{now, seconds};
 use crate::session::BEGUN;
@@ -13,7 +13,7 @@ use tower_sessions_core::{SessionStore, session_store};
 
 pub(crate) type Data = HashMap<String, Value>;
 
-/// Where sessions are kept.
+/// Where sessions are stored.
 #[derive(Clone, Debug)]
 pub(crate) enum Backend {
     Store(Arc<dyn SessionStore>),
@@ -21,21 +21,21 @@ pub(crate) enum Backend {
     Cookie(CookieKeys),
 }
 
-/// What was found for a request.
+/// The session loaded for a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Loaded {
-    /// Of a session that is there.
+    /// The ID, if there is a session.
     pub(crate) id: Option<Id>,
-    /// Where there is one: when it ends unless it is used again.
+    /// When the session ends unless it is used again, if there is one.
     pub(crate) expiry: Option<OffsetDateTime>,
-    /// Its use was written down when it was loaded, so that it ends later than its cookie says.
+    /// Loading extended the session, so that it ends later than its cookie says.
     pub(crate) is_prolonged: bool,
-    /// The request had a cookie, whatever it was worth.
+    /// The request had a session cookie, valid or not.
     pub(crate) has_cookie: bool,
 }
 
 impl Backend {
-    /// The session that the cookie's value stands for, if it is there and still counts.
+    /// The session that the cookie's value refers to, unless it is missing or has expired.
     pub(crate) async fn load(
         &self,
         name: &str,
@@ -56,7 +56,7 @@ impl Backend {
         }))
     }
 
-    /// Keeps a session that has no id yet, under one that nobody knows.
+    /// Saves a session that has no ID yet under a new, unpredictable one.
     pub(crate) async fn create(&self, record: &mut Record) -> session_store::Result<()> {
         match self {
             Self::Store(store) => store.create(record).await,
@@ -64,7 +64,8 @@ impl Backend {
         }
     }
 
-    /// Keeps a session that is there. Stores keep whatever they are given: [`is_there`](Self::is_there) tells whether it has ended meanwhile.
+    /// Saves a session that exists. Stores save whatever they get; [`is_there`](Self::is_there)
+    /// says whether the session has ended meanwhile.
     pub(crate) async fn save(&self, record: &Record) -> session_store::Result<()> {
         match self {
             Self::Store(store) => store.save(record).await,
@@ -72,7 +73,7 @@ impl Backend {
         }
     }
 
-    /// Is the session that was loaded still there? One in a cookie is, wherever that has gone, until it ends.
+    /// Whether a loaded session still exists. One in a cookie always does until it expires.
     pub(crate) async fn is_there(&self, id: Id, loaded: &Loaded) -> session_store::Result<bool> {
         let expiry = match self {
             Self::Store(store) => store.load(&id).await?.map(|record| record.expiry_date),
@@ -81,7 +82,7 @@ impl Backend {
         Ok(expiry.is_some_and(|expiry| expiry > now()))
     }
 
-    /// What the cookie of a session has in it.
+    /// The value of a session's cookie.
     pub(crate) fn value(&self, name: &str, record: &Record) -> session_store::Result<String> {
         match self {
             Self::Store(_) => Ok(record.id.to_string()),
@@ -97,7 +98,8 @@ impl Backend {
     }
 }
 
-/// What a cookie has in it: when it ends, in whole seconds since 1970, and the values. It comes with every request, and is as short as can be.
+/// The content of a cookie: the expiry in whole seconds since 1970, and the values. It is compact
+/// because every request carries it.
 #[derive(Serialize, Deserialize)]
 struct Kept<D>(i64, D);
 
@@ -111,11 +113,12 @@ fn sealed(keys: &CookieKeys, name: &str, record: &Record) -> session_store::Resu
 fn unsealed(text: &str) -> Option<Record> {
     let Kept(expiry, data) = serde_json::from_str(text).ok()?;
     let expiry_date = OffsetDateTime::from_unix_timestamp(expiry).ok()?;
-    // There is no store in which an id would find anything.
+    // Without a store, the ID has no meaning.
     Some(Record { id: Id(0), data, expiry_date })
 }
 
-/// When a session began. One of another program's, as `tower-sessions` itself, does not say.
+/// When a session began. Sessions saved by other programs, such as `tower-sessions` itself, do not
+/// say.
 pub(crate) fn begun(data: &Data) -> Option<OffsetDateTime> {
     OffsetDateTime::from_unix_timestamp(data.get(BEGUN)?.as_i64()?).ok()
 }
@@ -130,15 +133,15 @@ mod tests {
         let second = OffsetDateTime::UNIX_EPOCH + Duration::seconds(1_000_000_000);
         let back = |expiry_date: OffsetDateTime| {
             let record = Record { id: Id(0), data: Data::new(), expiry_date };
-            let value = sealed(&keys, "id", &record).expect("it is plain data");
-            let text = keys.open("id", &value).expect("it was sealed so");
-            unsealed(&text).expect("it was written so").expiry_date
+            let value = sealed(&keys, "id", &record).expect("the data is plain JSON");
+            let text = keys.open("id", &value).expect("the same keys sealed it");
+            unsealed(&text).expect("it has the format of `sealed`").expiry_date
         };
         for (nanoseconds, kept) in [(0, 0), (1, 1), (500_000_000, 1), (999_999_999, 1)] {
             let expiry = second + Duration::nanoseconds(nanoseconds);
             assert_eq!(back(expiry), second + Duration::seconds(kept), "{nanoseconds}");
         }
         let never = second.saturating_add(Duration::MAX);
-        assert_eq!(back(never).unix_timestamp(), never.unix_timestamp(), "without an end");
+        assert_eq!(back(never).unix_timestamp(), never.unix_timestamp(), "the expiry saturates");
     }
 }

@@ -1,10 +1,10 @@
-//! What time it is.
+//! The current time, which tests can shift.
 
 use time::OffsetDateTime;
 
 #[cfg(test)]
 thread_local! {
-    /// How much later it is in a test.
+    /// How far tests have advanced the clock.
     pub(crate) static LATER: std::cell::Cell<time::Duration> = const { std::cell::Cell::new(time::Duration::ZERO) };
 }
 
@@ -15,8 +15,8 @@ pub(crate) fn now() -> OffsetDateTime {
     now
 }
 
-/// Whole seconds since 1970, rounded up: a session that has begun a second lives to its end. Cut off, it would end before its time, or
-/// never live. There is no second after the last one that can be told.
+/// Whole seconds since 1970, rounded up so that a session lives until its end: rounded down, it
+/// would end early, or at once. The result saturates at the last representable second.
 pub(crate) fn seconds(time: OffsetDateTime) -> i64 {
     time.saturating_add(time::Duration::nanoseconds(999_999_999)).unix_timestamp()
 }

@@ -1,11 +1,11 @@
-//! The cookie that a session is known by.
+//! The session cookie.
 
 use http::HeaderValue;
 use peregrine_web::Head;
 use peregrine_web::cookies::{Cookie, SameSite};
 use time::Duration;
 
-/// How the cookie looks.
+/// The cookie's name and attributes.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) name: String,
@@ -13,35 +13,35 @@ pub(crate) struct Settings {
     pub(crate) domain: Option<String>,
     pub(crate) same_site: SameSite,
     pub(crate) secure: Secure,
-    /// Does it end with the browser, rather than with the session?
+    /// Whether the cookie ends with the browser rather than with the session.
     pub(crate) ends_with_browser: bool,
 }
 
-/// Whether the browser sends the cookie over TLS only.
+/// When the cookie gets `Secure`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Secure {
-    /// Where it was set over TLS.
+    /// If the client uses TLS.
     AsRequested,
     Always,
 }
 
 impl Settings {
-    /// The value in the request: that of the first cookie of this name.
+    /// The value in the request, from the first cookie of this name.
     pub(crate) fn value<'h>(&self, head: &'h Head) -> Option<&'h str> {
         let value = head.cookie(&self.name)?;
         std::str::from_utf8(value).ok()
     }
 
-    /// The field that sets it, for so long; `None`: it is no valid field.
+    /// The field that sets the cookie with this lifetime; `None` if it would be invalid.
     pub(crate) fn set(&self, value: &str, age: Duration, is_secure: bool) -> Option<HeaderValue> {
         let cookie = self.build(value, is_secure);
-        // It is told in whole seconds, and what is cut off would end before the session does.
+        // `Max-Age` has whole seconds. Rounded down, the cookie would end before the session.
         let age = age.saturating_add(Duration::nanoseconds(999_999_999));
         let cookie = if self.ends_with_browser { cookie } else { cookie.max_age(age) };
         HeaderValue::try_from(cookie.build().to_string()).ok()
     }
 
-    /// The field that removes it.
+    /// The field that removes the cookie.
     pub(crate) fn remove(&self, is_secure: bool) -> Option<HeaderValue> {
         let cookie = self.build("", is_secure).max_age(Duration::ZERO);
         HeaderValue::try_from(cookie.build().to_string()).ok()
@@ -64,13 +64,13 @@ impl Settings {
         }
     }
 
-    /// What browsers would refuse.
+    /// Settings that browsers would reject.
     pub(crate) fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let is_secure = self.secure == Secure::Always;
         if http::HeaderName::from_bytes(self.name.as_bytes()).is_err() {
             faults.push(format!(
-                "cookie_name(\"{}\") is no name of a cookie: letters, digits and hyphens are",
+                "cookie_name(\"{}\") is not a cookie name: use letters, digits and hyphens",
                 self.name
             ));
         }
@@ -93,12 +93,12 @@ impl Settings {
             |text: &str| !text.bytes().any(|byte| byte < b' ' || byte == b';' || byte == 0x7f);
         if !self.path.starts_with('/') || !is_plain(&self.path) {
             faults.push(format!(
-                "path(\"{}\") must begin with a slash, and have no semicolon",
+                "path(\"{}\") must begin with a slash and contain no semicolon",
                 self.path
             ));
         }
         if self.domain.as_deref().is_some_and(|domain| domain.is_empty() || !is_plain(domain)) {
-            faults.push("domain(..) is no host".to_owned());
+            faults.push("domain(..) is not a host name".to_owned());
         }
         faults
     }

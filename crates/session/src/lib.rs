@@ -1,10 +1,10 @@
-//! Sessions: what a server remembers of a visitor from one request to the next.
+//! Sessions: data that the server keeps about a client from one request to the next.
 //!
-//! [`Sessions`] is the middleware, [`Session`] what handlers take. Where sessions are kept is up to a store of
-//! `tower-sessions` (in memory, SQL, Redis and others fit as they are), or they are in the visitor's own cookie, encrypted.
-//! This crate does no I/O, and builds on `peregrine-web` only.
+//! [`Sessions`] is the middleware, and handlers take [`Session`]. Sessions live in any
+//! `tower-sessions` store (memory, SQL, Redis and others) or, encrypted, in the client's cookie.
+//! This crate does no I/O itself.
 //!
-//! Start with `sessions.rs`.
+//! Start reading with `sessions.rs`.
 #![forbid(unsafe_code)]
 
 mod backend;

@@ -1,4 +1,4 @@
-//! A visitor's session, as handlers have it.
+//! The session, as handlers use it.
 
 use crate::backend::Loaded;
 use crate::sessions::Settings;
@@ -15,21 +15,22 @@ use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
 
-/// Names that begin so are the session's own.
+/// Prefix of names reserved for this crate.
 const OWN: &str = "_peregrine.";
 /// When the session began, in seconds since 1970.
 pub(crate) const BEGUN: &str = "_peregrine.begun";
 const FLASHES: &str = "_peregrine.flashes";
-/// More messages than this are not kept; the oldest go.
+/// The number of flash messages kept; older ones are dropped.
 const FLASHES_MAX: usize = 16;
 
-/// What is remembered of a visitor.
+/// The data that the server keeps about a client.
 ///
-/// As a handler's argument it needs [`Sessions`](crate::Sessions) around the handler; otherwise the problem has status 500, and
-/// `Option<Session>` is `None`. It is loaded when a handler first asks for it, and saved before the response leaves; after that, changes are lost. A
-/// visitor of whom nothing is remembered has no cookie, and nothing in the store.
+/// As a handler's argument it needs [`Sessions`](crate::Sessions) around the handler; otherwise the
+/// problem has status 500, and `Option<Session>` is `None`. The session is loaded when it is first
+/// extracted and saved before the response is sent; later changes are lost. A client with an empty
+/// session has no cookie and no entry in the store.
 ///
-/// Of two requests of a visitor at the same time that change it, the one that is answered last says what is kept.
+/// If two concurrent requests change the same session, the one that finishes last wins.
 #[derive(Clone)]
 pub struct Session(pub(crate) Rc<RefCell<State>>);
 
@@ -38,15 +39,15 @@ pub(crate) struct State {
     pub(crate) loaded: Loaded,
     pub(crate) data: HashMap<String, Value>,
     pub(crate) change: Change,
-    /// Gets another id, whatever else becomes of it.
+    /// The session gets a new ID when it is saved.
     pub(crate) is_renewed: bool,
-    /// Nothing is left in it of the session that was loaded.
+    /// Nothing of the loaded session is left.
     pub(crate) is_new: bool,
-    /// There is something that whoever hears of success believes to be kept.
+    /// Something was added that a client would take for saved if the request succeeded.
     pub(crate) has_added: bool,
 }
 
-/// What becomes of the session when the request is over.
+/// The action to take on the session at the end of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     None,
@@ -57,15 +58,15 @@ pub(crate) enum Change {
 /// A message for the next page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flash {
-    /// What kind of message, such as `error`.
+    /// The kind of message, such as `error`.
     pub kind: String,
-    /// The message.
+    /// The text.
     pub text: String,
 }
 
 impl Session {
-    /// The value called `name`. One that is there, but is no `T`, as after a change of the program, counts as absent, and the log
-    /// says so.
+    /// The value called `name`. A value that cannot be read as `T`, for example after an update of
+    /// the program, counts as absent and is logged.
     #[must_use]
     pub fn get<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         let state = self.0.borrow();
@@ -74,25 +75,23 @@ impl Session {
             Ok(value) => Some(value),
             Err(error) => {
                 contained(
-                    || tracing::warn!(target: "peregrine", name, %error, "a value of a session is not what it is read as"),
+                    || tracing::warn!(target: "peregrine", name, %error, "a session value does not have the expected type"),
                 );
                 None
             }
         }
     }
 
-    /// Remembers a value.
+    /// Stores a value.
     ///
     /// # Errors
-    /// It cannot be written as JSON, or its name begins with `_peregrine.`: a problem of status 500, and the log says more.
+    /// If the value cannot be serialized as JSON, or its name begins with `_peregrine.`: a problem
+    /// of status 500, with details in the log.
     pub fn insert(&self, name: impl Into<String>, value: impl Serialize) -> Result<(), Problem> {
         let name = name.into();
         let value = serde_json::to_value(value).map_err(|error| unwritable(&name, &error))?;
         if name.starts_with(OWN) {
-            return Err(unwritable(
-                &name,
-                &"names that begin with `_peregrine.` are the session's own",
-            ));
+            return Err(unwritable(&name, &"names that begin with `_peregrine.` are reserved"));
         }
         let mut state = self.0.borrow_mut();
         if state.data.get(&name) != Some(&value) {
@@ -102,7 +101,7 @@ impl Session {
         Ok(())
     }
 
-    /// Forgets the value called `name`; `false`: there was none.
+    /// Removes the value called `name`. Returns whether it existed.
     pub fn remove(&self, name: &str) -> bool {
         let mut state = self.0.borrow_mut();
         let was_there = !name.starts_with(OWN) && state.data.remove(name).is_some();
@@ -112,21 +111,22 @@ impl Session {
         was_there
     }
 
-    /// Is nothing remembered?
+    /// Whether the session has no values and no flash messages.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.borrow().data.keys().all(|name| name.starts_with(OWN) && name != FLASHES)
     }
 
-    /// Gives the session another id: to be called whenever the visitor gets more rights, as by a login, so that nobody who knew the id
-    /// before has them too. The old id is worth nothing any more.
+    /// Gives the session a new ID and invalidates the old one. Call this whenever the client gains
+    /// rights, such as at login, so that anyone who knew the old ID does not gain them too.
     pub fn regenerate(&self) {
         let mut state = self.0.borrow_mut();
         state.is_renewed = true;
         state.add();
     }
 
-    /// Ends the session: forgets everything, here, in the store, and in the browser. What is inserted later in the same request begins a new one.
+    /// Ends the session: deletes its data here, in the store and in the browser. Values inserted
+    /// later in the same request begin a new session.
     pub fn destroy(&self) {
         let mut state = self.0.borrow_mut();
         state.data.clear();
@@ -135,19 +135,20 @@ impl Session {
         state.change = Change::Destroyed;
     }
 
-    /// Keeps a message for the next request that asks for it: what a redirect after a form wants to say. At most 16 are kept.
+    /// Stores a message for the next request that takes it, such as the result of a form before a
+    /// redirect. At most 16 messages are kept; older ones are dropped.
     pub fn flash(&self, kind: impl Into<String>, text: impl Into<String>) {
         let mut state = self.0.borrow_mut();
         let mut all = state.flashes();
         all.push(Flash { kind: kind.into(), text: text.into() });
         let excess = all.len().saturating_sub(FLASHES_MAX);
         all.drain(..excess);
-        // Texts are always JSON.
+        // Strings always serialize.
         state.data.insert(FLASHES.to_owned(), serde_json::to_value(all).unwrap_or_default());
         state.add();
     }
 
-    /// The messages that were kept, each shown once.
+    /// Removes and returns the stored messages.
     #[must_use]
     pub fn take_flashes(&self) -> Vec<Flash> {
         let mut state = self.0.borrow_mut();
@@ -176,13 +177,13 @@ impl State {
 
 fn unwritable(name: &str, error: &dyn fmt::Display) -> Problem {
     contained(
-        || tracing::error!(target: "peregrine", name, %error, "a value cannot be kept in a session"),
+        || tracing::error!(target: "peregrine", name, %error, "a value cannot be saved in a session"),
     );
-    let detail = "the server could not keep something in the session; its log says why";
+    let detail = "the server could not save a session value; its log says why";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "session-value", detail)
 }
 
-/// The session of the request that is being polled.
+/// The session of the request that is currently polled.
 pub(crate) struct Held {
     pub(crate) settings: Rc<Settings>,
     pub(crate) session: Option<Session>,
@@ -192,7 +193,7 @@ thread_local! {
     pub(crate) static HELD: Cell<Option<Held>> = const { Cell::new(None) };
 }
 
-/// Looks at what the middleware holds, and puts it back.
+/// Calls `look` with the middleware's session, and puts it back.
 fn with_held<T>(look: impl FnOnce(&mut Held) -> T) -> Option<T> {
     let mut held = HELD.take()?;
     let value = look(&mut held);
@@ -212,7 +213,7 @@ async fn current(parts: &mut Parts) -> Result<Option<Session>, Problem> {
     let state =
         State { loaded, data, change: Change::None, is_renewed: false, is_new, has_added: false };
     let session = Session(Rc::new(RefCell::new(state)));
-    // Somebody else may have loaded it meanwhile: there is one for a request.
+    // A concurrent future of the same request may have loaded the session meanwhile: use that one.
     Ok(with_held(|held| held.session.get_or_insert(session).clone()))
 }
 
@@ -232,7 +233,7 @@ impl FromRequestParts for Session {
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Values may be secrets, and so is the id.
+        // Values and the ID may be secret.
         let state = self.0.borrow();
         f.debug_struct("Session")
             .field("names", &state.data.keys())

@@ -1,4 +1,4 @@
-//! The middleware.
+//! The session middleware: settings, loading and saving.
 
 use crate::backend::{Backend, Data, Loaded, begun};
 use crate::clock::{now, seconds};
@@ -19,12 +19,12 @@ use time::{Duration, OffsetDateTime};
 use tower_sessions_core::session::{Id, Record};
 use tower_sessions_core::{SessionStore, session_store};
 
-/// The longest cookie that browsers take, in bytes: name, value and attributes.
+/// The cookie size that browsers accept, in bytes: name, value and attributes.
 const COOKIE_BYTES_MAX: usize = 4096;
-/// What a session may remember, in bytes of JSON.
+/// The default size limit of a session, in bytes of JSON.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// Gives the routes inside sessions: [`Session`] as a handler's argument.
+/// Adds sessions to the routes inside, which take them as [`Session`].
 ///
 /// ```
 /// use peregrine::session::{Session, Sessions};
@@ -37,8 +37,8 @@ const BYTES_MAX: usize = 64 * 1024;
 ///     session.insert("visits", visits)?;
 ///     Ok(format!("visit number {visits}"))
 /// }
-/// let secret = [7; 32]; // from the configuration
-/// let client = App::new().with(Sessions::in_cookies(CookieKeys::new(&secret))).get("/", visit).test();
+/// let keys = CookieKeys::new(&[7; 32]); // from the configuration
+/// let client = App::new().with(Sessions::in_cookies(keys)).get("/", visit).test();
 /// let first = client.get("/").send_now();
 /// let cookie = first.header("set-cookie").unwrap().split(';').next().unwrap();
 /// assert_eq!(client.get("/").header("cookie", cookie).send_now().text(), "visit number 2");
@@ -47,16 +47,26 @@ const BYTES_MAX: usize = 64 * 1024;
 /// | setting | default |
 /// |---|---|
 /// | [`cookie_name`](Self::cookie_name) | `session` |
-/// | attributes of the cookie | `HttpOnly`, `SameSite=Lax`, `Path=/`, and `Secure` where the client speaks TLS, with a trusted proxy too |
-/// | [`idle`](Self::idle): ends when not used for so long | a day |
-/// | [`absolute`](Self::absolute): ends in any case | 30 days |
-/// | [`bytes_max`](Self::bytes_max): what one may remember | 64 KiB of JSON; in cookies what fits into one, somewhat less than 3 KiB |
+/// | cookie attributes | `HttpOnly`, `SameSite=Lax`, `Path=/`, and `Secure` over TLS |
+/// | [`idle`](Self::idle): lifetime since the last use | 1 day |
+/// | [`absolute`](Self::absolute): total lifetime | 30 days |
+/// | [`bytes_max`](Self::bytes_max) | 64 KiB of JSON; a cookie holds somewhat less than 3 KiB |
 ///
-/// Using a session keeps it from ending for want of use; that is written down when it is loaded and a tenth of the time is over, not with every request.
-/// A session is saved before the response leaves. If that fails, the response is a problem of status 500 in its place, so that nobody
-/// believes what was not kept. What a request does to a session that has ended meanwhile, by another request or for want of use, is lost,
-/// [`Session::regenerate`] too: where something was to be kept, the response is a problem of status 409. Stores cannot look and write in one step, so that this does not cover the moment between the two. An id that a browser brings counts only if the store has it; new sessions always have new ones. Responses of handlers
-/// that asked for a session have `Cache-Control: private`, unless they say something else, and `Vary: Cookie`.
+/// `Secure` is also set if a trusted proxy reports that the client uses TLS.
+///
+/// Using a session extends its idle time. To save writes, the store is updated only when a session
+/// is loaded and a tenth of the idle time has passed, not on every request.
+///
+/// A session is saved before the response is sent. If saving fails, the client gets a problem of
+/// status 500 instead of the response, so that it cannot take lost changes for saved ones. If
+/// another request or a timeout ends the session while a request uses it, that request's changes
+/// are lost, including [`Session::regenerate`]; if it had added something, the response is a
+/// problem of status 409. Stores cannot check and write in one step, so a short race remains
+/// between the two.
+///
+/// A session ID from a client counts only if the store has it; new sessions always get new IDs.
+/// Responses of handlers that took a session get `Vary: Cookie`, and `Cache-Control: private`
+/// unless they set it themselves.
 #[derive(Clone, Debug)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
 pub struct Sessions(Rc<Settings>);
@@ -71,14 +81,15 @@ pub(crate) struct Settings {
 }
 
 impl Sessions {
-    /// Keeps sessions in a store of `tower-sessions`: `MemoryStore`, `PostgresStore`, `RedisStore` and so on, of its version 0.15. All
-    /// workers share it: make it outside of what `serve` is given, and clone it in.
+    /// Keeps sessions in a `tower-sessions` store (version 0.15), such as `MemoryStore`,
+    /// `PostgresStore` or `RedisStore`. All workers share the store: create one `Sessions` outside
+    /// the closure passed to `serve` and clone it in there.
     pub fn new(store: impl SessionStore) -> Self {
         Self::over(Backend::Store(Arc::new(store)))
     }
 
-    /// Keeps sessions in the visitor's cookie, encrypted. There is no store, and the server cannot end one before its time: whoever has copied a cookie can use it until
-    /// then.
+    /// Keeps sessions in the client's cookie, encrypted, without a store. The server cannot end
+    /// such a session early: a copied cookie remains usable until it expires.
     pub fn in_cookies(keys: CookieKeys) -> Self {
         Self::over(Backend::Cookie(keys))
     }
@@ -106,54 +117,58 @@ impl Sessions {
         self
     }
 
-    /// The cookie's name. Over TLS `__Host-session` is best, with [`Sessions::always_secure`]: no other host can set it.
+    /// Sets the cookie's name. Over TLS, prefer `__Host-session` with [`Sessions::always_secure`]:
+    /// no other host can set such a cookie.
     pub fn cookie_name(self, name: impl Into<String>) -> Self {
         self.set(|settings| settings.cookie.name = name.into())
     }
 
-    /// The cookie is sent for paths below this one only.
+    /// Sets the path: browsers send the cookie only with requests below it.
     pub fn path(self, path: impl Into<String>) -> Self {
         self.set(|settings| settings.cookie.path = path.into())
     }
 
-    /// The cookie is sent to this host and all below it. By default it is sent to the host that set it.
+    /// Sends the cookie to this domain and its subdomains. By default it is sent only to the host
+    /// that set it.
     pub fn domain(self, domain: impl Into<String>) -> Self {
         self.set(|settings| settings.cookie.domain = Some(domain.into()))
     }
 
-    /// Whether the cookie is sent with requests that other sites make the browser send. `Lax`, the default, sends it when a visitor follows a link.
+    /// Sets whether browsers send the cookie with requests initiated by other sites. With `Lax`,
+    /// the default, they do so only when a user follows a link.
     pub fn same_site(self, same_site: SameSite) -> Self {
         self.set(|settings| settings.cookie.same_site = same_site)
     }
 
-    /// The cookie is for TLS only, wherever it is set. Browsers refuse it otherwise.
+    /// Always sets `Secure`, also over plain HTTP, where browsers then reject the cookie.
     pub fn always_secure(self) -> Self {
         self.set(|settings| settings.cookie.secure = Secure::Always)
     }
 
-    /// The cookie ends with the browser, if not before.
+    /// Makes the cookie last until the browser closes, or the session ends, whichever is first.
     pub fn until_browser_closes(self) -> Self {
         self.set(|settings| settings.cookie.ends_with_browser = true)
     }
 
-    /// A session ends that was not used for so long. The default is a day.
+    /// Sets after how long without use a session ends. The default is 1 day.
     pub fn idle(self, time: StdDuration) -> Self {
         self.set(|settings| settings.idle = Duration::try_from(time).unwrap_or(Duration::MAX))
     }
 
-    /// A session ends after so long, however much it is used. The default is 30 days.
+    /// Sets after how long a session ends regardless of use. The default is 30 days.
     pub fn absolute(self, time: StdDuration) -> Self {
         self.set(|settings| settings.absolute = Duration::try_from(time).unwrap_or(Duration::MAX))
     }
 
-    /// How many bytes of JSON a session may be. A larger one is not kept, and the response is a problem of status 500. The default is 64 KiB.
+    /// Sets the size limit of a session in bytes of JSON. A larger session is not saved, and the
+    /// response is a problem of status 500. The default is 64 KiB.
     pub fn bytes_max(self, bytes: usize) -> Self {
         self.set(|settings| settings.bytes_max = bytes)
     }
 }
 
 impl Settings {
-    /// The session of a request.
+    /// Loads the session of a request.
     pub(crate) async fn load(&self, head: &Head) -> Result<(Loaded, Data), Problem> {
         let Some(value) = self.cookie.value(head) else { return Ok(<_>::default()) };
         let record = self.backend.load(&self.cookie.name, value, self.absolute).await;
@@ -161,8 +176,9 @@ impl Settings {
         let loaded = Loaded { has_cookie: true, ..Loaded::default() };
         let Some(mut record) = record else { return Ok((loaded, Data::default())) };
         let expiry = self.stamp(&mut record.data);
-        // Now, not when the request is over: that may take long, and another one may have changed it or ended it by then.
-        // It may also be sooner, where another program kept it, or this one gave sessions more time before.
+        // Extend the lifetime now rather than after the request: a request may take long, and
+        // another one may change or end the session meanwhile. The new expiry may also be earlier,
+        // if another program saved the session or `idle` was longer before.
         let is_prolonged = (expiry - record.expiry_date).abs() >= self.idle / 10;
         if is_prolonged {
             record.expiry_date = expiry;
@@ -172,7 +188,7 @@ impl Settings {
         Ok((Loaded { id: Some(id), expiry: Some(expiry_date), is_prolonged, ..loaded }, data))
     }
 
-    /// Keeps what became of the session. The field that tells the browser, if there is something to tell.
+    /// Saves the session. Returns the `Set-Cookie` field, if the client needs one.
     async fn save(
         &self,
         session: &Session,
@@ -183,8 +199,9 @@ impl Settings {
         if change == Change::None && !loaded.is_prolonged {
             return Ok(None);
         }
-        // A request may take long, as slowly as its client sends the body: a session from which the visitor has logged out meanwhile
-        // must not come back, nor under another id. The browser may have another one by now, so nothing is said to it.
+        // A request can take long, for example if its client sends the body slowly. A session that
+        // was logged out meanwhile must not be recreated, even under another ID. The browser may
+        // already have another session, so its cookie is left alone.
         if let Some(id) = loaded.id.filter(|_| !is_new)
             && !self.backend.is_there(id, &loaded).await.map_err(unsaved)?
         {
@@ -210,7 +227,7 @@ impl Settings {
                     self.backend.save(&record).await.map_err(unsaved)?;
                 }
             }
-            // The new one is there before the old one is not.
+            // Create the new session before deleting the old one.
             old => {
                 self.backend.create(&mut record).await.map_err(unsaved)?;
                 if let Some(old) = old {
@@ -219,7 +236,8 @@ impl Settings {
             }
         }
         let value = self.backend.value(&self.cookie.name, &record).map_err(unsaved)?;
-        // An answer that told the browser of the use of a session may have been lost, and the next one that does comes a tenth later.
+        // The cookie outlives the session by a fifth of the idle time: a response that extended it
+        // may have been lost, and the next extension comes a tenth of the idle time later.
         let lasts = expiry - now() + self.idle / 5;
         let field = self.cookie.set(&value, lasts, is_secure);
         let field = field.filter(|field| field.len() <= COOKIE_BYTES_MAX);
@@ -228,7 +246,7 @@ impl Settings {
         })
     }
 
-    /// Writes down in the session when it began. When it ends unless it is used.
+    /// Records when the session began. Returns when it expires unless it is used again.
     pub(crate) fn stamp(&self, data: &mut Data) -> OffsetDateTime {
         let begun = begun(data).unwrap_or_else(now);
         data.insert(BEGUN.to_owned(), seconds(begun).into());
@@ -241,7 +259,7 @@ impl Settings {
             return Ok(());
         }
         Err(too_large(&format!(
-            "it has {length} bytes of JSON, and may have {}; see Sessions::bytes_max",
+            "it has {length} bytes of JSON, and the limit is {}; see Sessions::bytes_max",
             self.bytes_max
         )))
     }
@@ -249,7 +267,7 @@ impl Settings {
 
 fn failed(what: &str, error: &session_store::Error) -> Problem {
     contained(|| tracing::error!(target: "peregrine", %error, "{what}"));
-    let detail = "The server could not reach what it remembers of its visitors. Try again later.";
+    let detail = "The server could not reach its session store. Try again later.";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "session-store", detail)
 }
 
@@ -257,23 +275,22 @@ fn unsaved(error: session_store::Error) -> Problem {
     failed("a session could not be saved", &error)
 }
 
-/// The session has ended while a request added something to it.
+/// The response if a session ended while a request added something to it.
 fn ended() -> Problem {
     contained(|| {
         tracing::warn!(
             target: "peregrine",
-            "a session ended while a request that changed it was served, so that nothing of the change is kept: another request \
+            "a session ended while a request that changed it was served, and the change is lost: another request \
              ended it, or Sessions::idle or Sessions::absolute is shorter than the request took"
         );
     });
-    let detail =
-        "What the server remembers of its visitor ended while it served the request. Try again.";
+    let detail = "The session ended while the server handled the request. Try again.";
     Problem::new(StatusCode::CONFLICT, "session-ended", detail)
 }
 
 fn too_large(why: &str) -> Problem {
-    contained(|| tracing::error!(target: "peregrine", "a session is too large to be kept: {why}"));
-    let detail = "The server remembers too much of this visitor; its log says more.";
+    contained(|| tracing::error!(target: "peregrine", "a session is too large to be saved: {why}"));
+    let detail = "The session is too large; the server's log has details.";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "session-too-large", detail)
 }
 

@@ -1,4 +1,4 @@
-//! Sessions through the test client, over a store that others made and in cookies.
+//! Sessions through the test client, over a third-party store and in cookies.
 
 mod meanwhile;
 
@@ -18,7 +18,7 @@ use tower_sessions_core::session::{Id, Record};
 use tower_sessions_core::{SessionStore, session_store};
 use tower_sessions_memory_store::MemoryStore;
 
-/// A store that counts, and fails on demand.
+/// A store that counts its calls and fails on demand.
 #[derive(Clone, Debug, Default)]
 struct Store(Arc<Inner>);
 
@@ -28,7 +28,7 @@ struct Inner {
     loads: AtomicUsize,
     writes: AtomicUsize,
     is_broken: AtomicBool,
-    /// What has ended is not there, as in stores of others.
+    /// Whether expired sessions are gone, as in other stores.
     forgets: AtomicBool,
 }
 
@@ -44,7 +44,7 @@ impl Store {
         self.0.records.lock().expect("whole").keys().copied().collect()
     }
 
-    /// Loads and writes since they were asked for.
+    /// The numbers of loads and writes since the last call.
     fn uses(&self) -> (usize, usize) {
         (self.0.loads.swap(0, Relaxed), self.0.writes.swap(0, Relaxed))
     }
@@ -66,7 +66,7 @@ impl SessionStore for Store {
     async fn load(&self, id: &Id) -> session_store::Result<Option<Record>> {
         self.checked()?;
         self.0.loads.fetch_add(1, Relaxed);
-        // By default it keeps what has ended: the middleware does not rely on stores.
+        // By default it returns expired sessions: the middleware must not rely on the store.
         let forgets = self.0.forgets.load(Relaxed);
         let record = self.0.records.lock().expect("whole").get(id).cloned();
         Ok(record.filter(|record| !forgets || record.expiry_date > now()))
@@ -121,7 +121,7 @@ fn app(sessions: Sessions) -> TestClient {
         .test()
 }
 
-/// A browser with one cookie.
+/// A browser that keeps one cookie.
 struct Browser(TestClient, Option<String>);
 
 impl Browser {
@@ -144,7 +144,7 @@ impl Browser {
     }
 }
 
-/// The same over each kind of keeping.
+/// Runs a test over a store and over cookies.
 fn everywhere(test: impl Fn(Sessions, &mut dyn FnMut(Sessions) -> Browser)) {
     let mut browser = |sessions: Sessions| Browser(app(sessions), None);
     LATER.set(time::Duration::ZERO);
@@ -198,7 +198,7 @@ fn who_is_not_remembered_has_no_cookie_and_costs_the_store_nothing() {
     assert_eq!(
         (response.header("set-cookie"), store.uses()),
         (None, (1, 0)),
-        "nothing has changed"
+        "the session is unchanged"
     );
 }
 
@@ -212,14 +212,14 @@ fn an_id_that_the_store_does_not_have_is_never_taken_over() {
         let mut browser =
             Browser(app(Sessions::new(store.clone())), Some(format!("session={cookie}")));
         assert_eq!(browser.text("/visit"), "1");
-        assert_eq!(browser.text("/visit"), "2", "with an id of its own");
+        assert_eq!(browser.text("/visit"), "2", "the session has a new ID");
     }
     assert!(!store.ids().contains(&planted));
     let sealed = Sessions::in_cookies(CookieKeys::new(&[2; 32]));
     let mut foreign = Browser(app(sealed), None);
     foreign.get("/visit");
     let mut browser = Browser(app(Sessions::in_cookies(keys())), foreign.1);
-    assert_eq!(browser.text("/visit"), "1", "it was sealed by another key");
+    assert_eq!(browser.text("/visit"), "1", "the cookie was sealed with another key");
     let cookie = browser.1.clone().expect("a cookie");
     for at in ["session=".len(), cookie.len() / 2, cookie.len() - 3] {
         let mut changed = cookie.clone().into_bytes();
@@ -237,18 +237,14 @@ fn a_login_changes_the_id_and_the_old_one_is_worth_nothing() {
     let before = browser.1.clone();
     assert_eq!(browser.text("/login"), "in");
     assert_ne!(browser.1, before);
-    assert_eq!(
-        (browser.text("/look"), store.ids().len()),
-        ("1".to_owned(), 1),
-        "what was remembered stays"
-    );
+    assert_eq!((browser.text("/look"), store.ids().len()), ("1".to_owned(), 1), "the data is kept");
     assert_eq!(Browser(browser.0.clone(), before).text("/look"), "0");
     everywhere(|sessions, browser| {
         let mut browser = browser(sessions);
         assert_eq!(
             [browser.text("/login"), browser.text("/visit")],
             ["in", "1"],
-            "a login may be the first thing"
+            "the session may begin with a login"
         );
     });
 }
@@ -259,7 +255,8 @@ fn a_logout_forgets_everything_everywhere() {
     let mut browser = Browser(app(Sessions::new(store.clone())), None);
     browser.get("/visit");
     let before = browser.1.clone();
-    let line = browser.get("/logout").header("set-cookie").expect("it is removed").to_owned();
+    let line =
+        browser.get("/logout").header("set-cookie").expect("the cookie is removed").to_owned();
     assert!(
         line.starts_with("session=; ") && line.contains("Max-Age=0") && line.contains("Path=/"),
         "{line}"
@@ -273,9 +270,9 @@ fn a_logout_forgets_everything_everywhere() {
         let before = browser.1.clone();
         browser.get("/switch");
         assert_eq!(browser.text("/look"), "100");
-        assert_ne!(browser.1, before, "another one begins at once");
+        assert_ne!(browser.1, before, "a new session begins at once");
         browser.get("/forget");
-        assert_eq!(browser.1, None, "a session of nothing ends");
+        assert_eq!(browser.1, None, "an empty session ends");
     });
 }
 
@@ -286,7 +283,7 @@ fn messages_are_shown_once_and_are_few() {
         browser.get("/say/saved");
         browser.get("/say/twice");
         assert_eq!([browser.text("/hear"), browser.text("/hear")], ["note:saved note:twice", ""]);
-        assert_eq!(browser.1, None, "and leave nothing behind");
+        assert_eq!(browser.1, None, "the session is empty again");
         for number in 0..20 {
             browser.get(&format!("/say/{number}"));
         }
@@ -301,7 +298,7 @@ fn it_ends_when_it_is_not_used_and_in_any_case_in_the_end() {
         let sessions = sessions.idle(10 * HOUR).absolute(24 * HOUR);
         let mut browser = browser(sessions);
         browser.get("/visit");
-        // It begins with a second.
+        // The session begins at a whole second.
         let second = Duration::from_secs(1);
         for (time, visits, is_told) in [
             (9 * HOUR, "1", true),
@@ -309,7 +306,7 @@ fn it_ends_when_it_is_not_used_and_in_any_case_in_the_end() {
             (5 * HOUR, "1", false),
             (HOUR + second, "0", false),
         ] {
-            // A store of others' looks at its own clock.
+            // A third-party store uses its own clock.
             later(time);
             let response = browser.get("/look");
             assert_eq!(
@@ -321,7 +318,7 @@ fn it_ends_when_it_is_not_used_and_in_any_case_in_the_end() {
         LATER.set(time::Duration::ZERO);
         assert_eq!(browser.text("/visit"), "2");
         later(11 * HOUR);
-        assert_eq!(browser.text("/look"), "0", "nobody used it");
+        assert_eq!(browser.text("/look"), "0", "the session was not used in time");
     });
 }
 
@@ -375,7 +372,7 @@ fn the_cookie_has_what_protects_it() {
         "HttpOnly; SameSite=Strict; Path=/shop; Domain=a.test"
     );
     for (sessions, word) in [
-        (new().cookie_name("a b"), "no name of a cookie"),
+        (new().cookie_name("a b"), "is not a cookie name"),
         (new().cookie_name("__Host-id"), "__Host-"),
         (new().cookie_name("__Host-id").always_secure().domain("a.test"), "__Host-"),
         (new().cookie_name("__Secure-id"), "__Secure-"),
@@ -437,9 +434,10 @@ fn middleware_and_handler_have_the_same_session_and_without_sessions_there_is_no
     impl Middleware for Counts {
         async fn run<S: Service>(&self, mut request: Request, next: &S) -> Response {
             use peregrine_web::extract::FromRequestParts;
-            let session =
-                Session::from_request_parts(&mut request.parts).await.expect("it is there");
-            session.insert("seen", true).expect("it is JSON");
+            let session = Session::from_request_parts(&mut request.parts)
+                .await
+                .expect("the middleware is present");
+            session.insert("seen", true).expect("the value is JSON");
             next.call(request).await
         }
     }

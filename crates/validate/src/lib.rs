@@ -1,8 +1,8 @@
-//! Rules for the values that requests bring, checked before a handler runs.
+//! Validation of request data before a handler runs.
 //!
-//! The rules stand beside a type's fields, by the derive macro of [`garde`]; [`Valid`] around an extractor
-//! checks them. What breaks a rule is a problem with status 422 that lists every rule broken, each with a JSON
-//! pointer (RFC 6901) to the value, in the names that the peer uses.
+//! Declare rules on a type's fields with the derive macro of [`garde`], and wrap an extractor in
+//! [`Valid`]. If rules are broken, the client gets a problem of status 422 that lists each of them
+//! with a JSON pointer (RFC 6901) to the value, in the names that the client uses.
 //!
 //! ```
 //! use peregrine::prelude::*;
@@ -29,19 +29,22 @@
 //! assert!(response.text().contains(r#""errors":[{"detail":"lower than 18","pointer":"/age"}]"#));
 //! ```
 //!
-//! The macro names the crate `garde`, so an application depends on it too: `garde = { version = "0.23", features =
-//! ["derive"] }`.
+//! The macro refers to the crate `garde`, so the application must depend on it:
+//! `garde = { version = "0.23", features = ["derive"] }`.
 //!
 //! # Names
 //!
-//! [`garde`] knows Rust's names of fields, a peer those of serde. So when a rule is broken, the document is read once
-//! more by serde, and the names that serde asks for at each place are what a pointer is made of. A field's
-//! name is found among them if it is the same, or the same but for case and what is no letter or digit, which all
-//! forms of `rename_all` are, and most names given by `rename`. Where none fits, as in `#[serde(rename = "type")]
-//! kind`, [`FieldNames`] tells it; without that, the pointer is to the value around, and the text names the field:
-//! less exact, but never a name that the peer does not know. Behind `flatten`, and inside enums with
-//! `tag` or `untagged`, serde does not say which names it asks for: there the names that the peer sent are taken, and a
-//! flattened struct leaves no trace in a pointer. A name given by `alias` is told as the field's own name.
+//! [`garde`] knows the Rust names of fields, clients the serde names. When a rule is broken, serde
+//! therefore reads the document once more, and the names that it requests at each place make up the
+//! pointer. A field matches a name that is equal, or equal except for case and punctuation, which
+//! covers all forms of `rename_all` and most uses of `rename`. For other names, as in
+//! `#[serde(rename = "type")] kind`, use [`FieldNames`]. Otherwise the pointer leads to the
+//! enclosing value and the text names the field: less exact, but never a name that the client does
+//! not know.
+//!
+//! Inside `flatten`, and in enums with `tag` or `untagged`, serde does not reveal which names it
+//! expects. There, the names in the document are used, and a flattened struct adds nothing to a
+//! pointer. A field sent under an `alias` is reported under its own name.
 //!
 //! Start reading at [`Valid`], then `names.rs`.
 #![forbid(unsafe_code)]

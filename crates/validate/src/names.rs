@@ -1,4 +1,4 @@
-//! From garde's path of Rust's names to a JSON pointer of the peer's.
+//! Converts garde's paths of Rust names to JSON pointers of the client's names.
 
 use garde::Path;
 use serde_json::Value;
@@ -6,25 +6,26 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::Write;
 
-/// What serde asked for at one place of a document, and what it found there.
+/// The shape that serde requested at one place of a document, and the data at that place.
 #[derive(Debug, Default)]
 pub(crate) enum Shape {
-    /// A value without parts, or one that nobody looked into.
+    /// A value without parts, or one that was not inspected.
     #[default]
     Leaf,
     /// A struct: its serde name, the names of all its fields, and those that were sent.
     Struct { name: &'static str, fields: &'static [&'static str], sent: Vec<(String, Shape)> },
-    /// An object of which serde does not say what names it may have.
+    /// An object for which serde does not say which names it may have.
     Map(Vec<(String, Shape)>),
     /// A list.
     List(Vec<Shape>),
-    /// A variant of an enum, inside of an object with its name.
+    /// An enum variant, inside an object with its name.
     Variant(String, Box<Shape>),
-    /// Fields of a form: flattened structs leave no trace.
+    /// Fields of a form. Flattened structs leave no trace.
     Fields,
 }
 
-/// Names of fields that nobody can tell from Rust's: the application's state, given with `.state(names)`.
+/// Client names of fields that cannot be derived from the Rust names. Set it as the application's
+/// state with `.state(names)`.
 ///
 /// ```
 /// use peregrine::prelude::*;
@@ -50,14 +51,14 @@ pub(crate) enum Shape {
 pub struct FieldNames(HashMap<(Cow<'static, str>, Cow<'static, str>), Cow<'static, str>>);
 
 impl FieldNames {
-    /// No names.
+    /// An empty list of names.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The field `field` of the struct `of`, as Rust calls it, is called `sent` by peers. For a struct that
-    /// serde renames, `of` is serde's name.
+    /// Declares that clients call the Rust field `field` of the struct `of` `sent`. If serde
+    /// renames the struct, `of` is the serde name.
     #[must_use]
     pub fn name(
         mut self,
@@ -74,7 +75,7 @@ impl FieldNames {
     }
 }
 
-/// The pointer, and Rust's name of a field that it had to stop before.
+/// The pointer, and the Rust name of the field at which it had to stop, if any.
 pub(crate) fn pointer(
     path: &Path,
     shape: &Shape,
@@ -95,17 +96,17 @@ pub(crate) fn pointer(
                 let number: Option<usize> = component.parse().ok();
                 number.and_then(|number| items.get(number)).unwrap_or(&LEAF)
             }
-            // A key that is a number is told as an index.
+            // garde reports a numeric key as an index.
             (Kind::Index, Shape::Map(sent)) if sent.iter().any(|(name, _)| name == component) => {
                 add(&mut pointer, component);
                 inside(sent, component)
             }
-            // In a form, an index is one of several fields of a name.
+            // In a form, an index selects one of several fields with the same name.
             (Kind::Index, Shape::Fields) => {
                 add(&mut pointer, component);
                 shape
             }
-            // What serde reads as the value itself, garde calls its first field.
+            // serde reads a newtype as its value; garde calls that value its first field.
             (Kind::Index, _) => shape,
             (Kind::Key, Shape::Struct { name, fields, sent }) => {
                 let told = names.and_then(|names| names.find(name, component));
@@ -122,8 +123,8 @@ pub(crate) fn pointer(
                         add(&mut pointer, found);
                         inside(sent, found)
                     }
-                    // A flattened struct has no name in the document; a field that was not sent has none
-                    // that we know.
+                    // A flattened struct has no name in the document, and the client's name of a
+                    // field that was not sent is unknown.
                     None if is_last => return (pointer, Some(component.clone())),
                     None => shape,
                 }
@@ -136,16 +137,16 @@ pub(crate) fn pointer(
     (pointer, None)
 }
 
-/// What a component of a path is.
+/// The kind of a path component.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// The only thing in a container: it has no name.
+    /// The only value in a container, without a name.
     None,
     Index,
     Key,
 }
 
-/// The components, outermost first. garde shows them by serde only.
+/// The components, outermost first. garde reveals them only through serde.
 fn components(path: &Path) -> Vec<(Kind, String)> {
     let Ok(Value::Array(components)) = serde_json::to_value(path) else { return Vec::new() };
     let component = |component: &Value| {
@@ -165,7 +166,7 @@ fn inside<'s>(sent: &'s [(String, Shape)], name: &str) -> &'s Shape {
     sent.iter().find(|(present, _)| present == name).map_or(&LEAF, |(_, shape)| shape)
 }
 
-/// RFC 6901 §3: `~` and `/` are written `~0` and `~1`.
+/// RFC 6901, section 3: `~` and `/` are written `~0` and `~1`.
 fn add(pointer: &mut String, name: &str) {
     pointer.push('/');
     for letter in name.chars() {
@@ -177,7 +178,7 @@ fn add(pointer: &mut String, name: &str) {
     }
 }
 
-/// The one of these names that a field of Rust's has: the same, or the only one with the same letters and
+/// The name that matches a Rust field: the equal one, or the only one with the same letters and
 /// digits.
 fn fit<'n>(field: &str, names: impl Iterator<Item = &'n str> + Clone) -> Option<&'n str> {
     if let Some(same) = names.clone().find(|name| *name == field) {
@@ -199,7 +200,7 @@ fn tell_unknown(of: &str, field: &str) {
     let _ = write!(fix, ".state(FieldNames::new().name({of:?}, {field:?}, ..))");
     tracing::warn!(
         target: "peregrine", of, field, fix,
-        "a field breaks a rule, and none of the names that serde asks for is like its own",
+        "a field breaks a rule, and none of the names that serde expects matches its Rust name",
     );
 }
 
@@ -217,7 +218,11 @@ mod tests {
             assert_eq!(fit("user_id", ["other", form].into_iter()), Some(form));
         }
         assert_eq!(fit("user_id", ["userId", "user_id"].into_iter()), Some("user_id"));
-        assert_eq!(fit("user_id", ["userId", "user-id"].into_iter()), None, "either may be meant");
+        assert_eq!(
+            fit("user_id", ["userId", "user-id"].into_iter()),
+            None,
+            "the name is ambiguous"
+        );
         assert_eq!(fit("kind", ["type"].into_iter()), None);
     }
 }

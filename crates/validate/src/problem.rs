@@ -1,21 +1,22 @@
-//! The problem that lists every rule that is broken.
+//! The problem that lists all broken rules.
 
 use http::StatusCode;
 use peregrine_web::respond::IntoResponse;
 use peregrine_web::{Problem, Response};
 use serde_json::json;
 
-/// The most rules that one problem lists; how many more there were is its member `more`.
+/// The maximum number of rules in one problem; its member `more` counts the rest.
 pub const ERRORS_MAX: usize = 64;
 
-/// The most bytes of a pointer or a text: both may hold what the peer sent.
+/// The maximum length of a pointer or text in bytes: both may contain client data.
 const TEXT_BYTES_MAX: usize = 200;
 
-/// Values that break rules: the problem that [`Valid`](crate::Valid) answers with. A handler may make one of its own,
-/// for rules that need more than the value, such as a name that is taken.
+/// The values that break rules: the problem with which [`Valid`](crate::Valid) fails. Handlers can
+/// create one too, for rules that need more than the value, such as unique names.
 ///
-/// It has status 422, the kind `validation-failed`, a member `in` (`body`, `query` or `path`), and a member
-/// `errors`, a list of objects with a `pointer` (RFC 6901; the empty one is the whole value) and a `detail`.
+/// It has status 422, the kind `validation-failed`, a member `in` (`body`, `query` or `path`), and
+/// a member `errors`, a list of objects with a `pointer` (RFC 6901; empty for the whole value) and
+/// a `detail`.
 ///
 /// ```
 /// use peregrine::prelude::*;
@@ -39,19 +40,19 @@ pub struct Invalid {
 }
 
 impl Invalid {
-    /// Nothing yet, in the body.
+    /// An empty list of errors in the body.
     #[must_use]
     pub fn in_body() -> Self {
         Self::of("body")
     }
 
-    /// Nothing yet, in the query.
+    /// An empty list of errors in the query.
     #[must_use]
     pub fn in_query() -> Self {
         Self::of("query")
     }
 
-    /// Nothing yet, in the path.
+    /// An empty list of errors in the path.
     #[must_use]
     pub fn in_path() -> Self {
         Self::of("path")
@@ -61,7 +62,7 @@ impl Invalid {
         Self { place, errors: Vec::new(), more: 0 }
     }
 
-    /// Adds what is wrong with the value that `pointer` leads to.
+    /// Adds an error at the value that `pointer` refers to.
     #[must_use]
     pub fn and(mut self, pointer: impl Into<String>, detail: impl Into<String>) -> Self {
         if self.errors.len() < ERRORS_MAX {
@@ -72,12 +73,12 @@ impl Invalid {
         self
     }
 
-    /// Says that there are so many beside those that were added.
+    /// Adds a number of errors that are not listed.
     pub(crate) fn more(self, more: usize) -> Self {
         Self { more: self.more + more, ..self }
     }
 
-    /// Was anything added? For handlers that check several rules.
+    /// Whether no error was added. For handlers that check several rules.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.errors.is_empty()
@@ -98,7 +99,7 @@ impl From<Invalid> for Problem {
         let detail = match &*errors {
             [(pointer, detail)] if pointer.is_empty() => format!("{place}: {detail}"),
             [(pointer, detail)] => format!("{place}: {pointer}: {detail}"),
-            _ => format!("{place}: {count} values break a rule; `errors` has them"),
+            _ => format!("{place}: {count} values break a rule; see `errors`"),
         };
         let errors: Vec<_> = errors
             .into_iter()

@@ -1,14 +1,14 @@
-//! The names of a struct's fields, as serde says before it reads any.
+//! The names of a struct's fields, which serde states before it reads any.
 
 use crate::names::Shape;
 use serde::de::{DeserializeOwned, Deserializer, Error, Visitor};
 use std::fmt;
 
-/// What serde asks for when it reads a `T` from fields: a form, a query, a path.
+/// The shape that serde requests for a `T` read from fields: a form, a query or a path.
 pub(crate) fn of_fields<T: DeserializeOwned>() -> Shape {
     match T::deserialize(Ask) {
         Err(Answer::Struct(name, fields)) => {
-            // Under each name there may be one value, or several of them.
+            // Each name may have one value or several.
             let sent = fields.iter().map(|field| ((*field).to_owned(), Shape::Fields)).collect();
             Shape::Struct { name, fields, sent }
         }
@@ -17,7 +17,7 @@ pub(crate) fn of_fields<T: DeserializeOwned>() -> Shape {
     }
 }
 
-/// Reads nothing: each question is answered with an error that says what was asked for.
+/// A deserializer that reads nothing: each call fails with an error that contains the request.
 struct Ask;
 
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl Error for Answer {
 
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nothing is read here")
+        f.write_str("this deserializer reads nothing")
     }
 }
 

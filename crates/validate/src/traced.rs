@@ -1,4 +1,4 @@
-//! A JSON document, read again by serde, with a record of what serde asked for at each place.
+//! Deserializes a JSON document once more, and records what serde requests at each place.
 
 use crate::names::Shape;
 use serde::de::value::StrDeserializer;
@@ -9,11 +9,12 @@ use serde::de::{
 use serde_json::{Error, Value, map};
 use std::slice;
 
-/// What serde asked for while it read the document as a `T`, as far as it came.
+/// Records what serde requests while it reads the document as a `T`, up to the first failure.
 pub(crate) fn trace<T: DeserializeOwned>(json: &[u8]) -> Shape {
     let mut shape = Shape::Leaf;
     if let Ok(document) = serde_json::from_slice(json) {
-        // It was read before; what is read differently now (numbers of 128 bits) only ends the record.
+        // The document was valid before. If it fails now (128-bit numbers do), only the record ends
+        // early.
         let _ = T::deserialize(Traced { value: &document, shape: &mut shape });
     }
     shape
@@ -67,7 +68,7 @@ impl<'de> Deserializer<'de> for Traced<'de, '_> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, Error> {
-        // serde_json's own types have words of their own for their values.
+        // serde_json encodes its own types, such as `RawValue`, in a private form.
         if name.starts_with("$serde_json") {
             return self.value.deserialize_newtype_struct(name, visitor);
         }
@@ -98,7 +99,7 @@ impl<'de> Deserializer<'de> for Traced<'de, '_> {
     }
 }
 
-/// The record cannot go on. Nobody sees this: the record ends here.
+/// Ends the record early. The error is never shown.
 fn lost() -> Error {
     serde::de::Error::custom("the record ends here")
 }

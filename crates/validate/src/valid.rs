@@ -1,4 +1,4 @@
-//! The extractor around extractors.
+//! The extractor that validates what another extractor returns.
 
 use crate::names::{FieldNames, Shape, pointer};
 use crate::problem::{ERRORS_MAX, Invalid};
@@ -15,18 +15,18 @@ use serde::de::DeserializeOwned;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
-/// An extractor whose value keeps the rules of its type: `Valid<Json<T>>`, and the same with `Form`, `Query`,
-/// `Path` and `MultipartForm`.
+/// An extractor whose value satisfies the rules of its type: `Valid<Json<T>>`, and likewise with
+/// `Form`, `Query`, `Path` and `MultipartForm`.
 ///
-/// The problems are those of the extractor inside, and 422 `validation-failed` for a value that breaks a rule,
-/// see [`Invalid`]. `Option<Valid<_>>` is `None` where the extractor inside finds nothing.
+/// It fails like the inner extractor, and with 422 `validation-failed` for a value that breaks a
+/// rule; see [`Invalid`]. `Option<Valid<_>>` is `None` where the inner extractor finds nothing.
 ///
-/// Rules may ask for a context (`#[garde(context(Words))]`), whose type has a default. It is the
-/// application's state of that type, given with `.state(value)`, or else that default.
+/// Rules may need a context (`#[garde(context(Words))]`) whose type implements `Default`. The
+/// context is the application's state of that type, set with `.state(value)`, or else the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Valid<E>(pub E);
 
-/// The rules that `value` breaks.
+/// Checks the rules of `value`.
 fn check<T>(value: &T, states: &States) -> Result<(), Report>
 where
     T: Validate<Context: Default + 'static>,
@@ -37,12 +37,12 @@ where
     }
 }
 
-/// The problem, with what serde knows about the names.
+/// Builds the problem, with field names as serde knows them.
 #[cold]
 fn explain(report: &Report, place: &'static str, shape: &Shape, states: &States) -> Problem {
     let names = states.get::<FieldNames>();
     let mut invalid = Invalid::of(place);
-    // To look for a name takes time that grows with the document: only what is listed is looked for.
+    // Finding a name takes time proportional to the document, so only listed errors get one.
     for (path, error) in report.iter().take(ERRORS_MAX) {
         let (pointer, unknown) = pointer(path, shape, names);
         let detail = match unknown {
@@ -128,7 +128,7 @@ where
     }
 }
 
-/// A form of GET and HEAD is in the query.
+/// GET and HEAD send a form in the query.
 fn place_of_form(request: &Request) -> &'static str {
     if matches!(request.method(), http::Method::GET | http::Method::HEAD) {
         "query"

@@ -1,4 +1,4 @@
-//! Values that break rules, and where the peer is told to look.
+//! Values that break rules, and the pointers that clients get.
 
 use garde::Validate;
 use http::Method;
@@ -110,7 +110,7 @@ fn a_pointer_leads_to_the_value_in_what_the_peer_sent() {
         wrong[member] = value;
         let response = send(&client, &wrong);
         assert_eq!(pointers(&response), [pointer], "{wrong}");
-        assert!(wrong.pointer(pointer).is_some(), "{pointer} leads somewhere");
+        assert!(wrong.pointer(pointer).is_some(), "{pointer} exists in the document");
         assert_eq!(response.json::<Value>()["in"], "body");
     }
 }
@@ -127,7 +127,7 @@ fn variants_of_enums_are_part_of_a_pointer_where_they_are_part_of_the_document()
         .test();
     for (payment, pointer, unknown) in [
         (json!({ "voucher": 0 }), "/voucher", None),
-        // `cardNumber` is not like `number`: the pointer stops before.
+        // `cardNumber` does not match `number`, so the pointer stops before it.
         (json!({ "credit_card": { "cardNumber": "1" } }), "/credit_card", Some("number: ")),
     ] {
         for target in ["/", "/just"] {
@@ -146,7 +146,7 @@ fn a_name_that_nobody_can_guess_is_told_by_the_application() {
         json!({ "customerName": "ada", "orderLines": [{ "item-count": 1, "type": "long" }] });
     let response = send(&App::new().post("/", order).test(), &wrong);
     let [(pointer, detail)] = &errors(&response)[..] else { panic!("one error") };
-    assert_eq!(pointer, "/orderLines/0", "rather less than wrong");
+    assert_eq!(pointer, "/orderLines/0", "better incomplete than wrong");
     assert!(detail.starts_with("kind: "), "{detail}");
     let names = FieldNames::new().name("Line", "kind", "type");
     let client = App::new().state(names).post("/", order).test();
@@ -167,10 +167,10 @@ fn every_broken_rule_is_listed_up_to_a_limit() {
     let long = "k".repeat(10_000);
     let response =
         send(&client, &json!({ "customerName": "ada", "byPlace": { long: { "item-count": 0 } } }));
-    assert!(response.text().len() < 1000, "what the peer sent is cut short");
+    assert!(response.text().len() < 1000, "client data is truncated");
 }
 
-/// Counts what is told to the log.
+/// Counts log events.
 #[derive(Clone, Default)]
 struct Log(Arc<AtomicUsize>);
 
@@ -204,8 +204,8 @@ fn names_are_looked_for_only_where_they_are_listed() {
     let log = Log::default();
     let response = tracing::subscriber::with_default(log.clone(), || {
         send(&client, &wrong);
-        // Another test may have been the first to come to these events, on a thread without a log:
-        // `tracing` asks the thread that comes first, and keeps "nobody listens" for all.
+        // Another test may have reached these events first, on a thread without a subscriber;
+        // `tracing` then caches that no subscriber is interested.
         tracing::callsite::rebuild_interest_cache();
         log.0.store(0, Ordering::Relaxed);
         send(&client, &wrong)
@@ -364,7 +364,7 @@ fn no_float_passes_a_range_without_being_in_it() {
         assert_eq!(all("1", number), [422; 7], "{number}");
     }
     for number in ["NaN", "nan", "-NaN", "inf", "-inf", "Infinity", "-infinity", "1e999"] {
-        // As text that is no number at all.
+        // Not a number in any format.
         let refused = [400, 400, 422, 422, 400, 400, 404];
         assert_eq!(all(number, "1"), refused, "{number}");
         assert_eq!(all("1", number), refused, "{number}");

@@ -304,7 +304,7 @@ fn a_provider_that_says_no_or_something_else_lets_nobody_in() {
         (Twist::Denies, "403", "access_denied"),
         (Twist::OtherNonce, "403", "another login"),
         (Twist::OtherAudience, "403", "for another audience"),
-        (Twist::OtherIssuer, "403", "of another issuer"),
+        (Twist::OtherIssuer, "403", "from another issuer"),
         (Twist::OtherKey, "403", "signature"),
         (Twist::Expired, "403", "expired"),
         (Twist::NoToken, "502", "provider-unusable"),

@@ -262,7 +262,7 @@ fn requests_whose_keys_cannot_be_kept_are_answered(driver: DriverChoice) {
     let _one = begin();
     let Some(running) = start(driver, |server| server) else { return };
     for (path, status, told) in [
-        ("/keys/forgotten", 201, "could not be kept"),
+        ("/keys/forgotten", 201, "could not be stored"),
         ("/keys/undone", 503, "could not be freed"),
         ("/no-keys/forgotten", 503, "could not be looked up"),
     ] {

@@ -1,4 +1,4 @@
-//! The keys that an issuer publishes.
+//! Fetches and caches the keys that a token issuer publishes.
 
 use super::keys::KeySet;
 use bytes::Bytes;
@@ -12,29 +12,31 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, MutexGuard};
 
-/// How long keys are taken for new.
+/// How long fetched keys count as fresh.
 const FRESH_FOR: Duration = Duration::from_secs(10 * 60);
-/// How long they count beyond that, where there are no newer ones to be had.
+/// How long stale keys are still used while the issuer does not answer.
 const STALE_FOR: Duration = Duration::from_secs(60 * 60);
-/// How long nobody asks again.
+/// The pause between two attempts to fetch the keys.
 const PAUSE: Duration = Duration::from_secs(30);
-/// How long an answer may take.
+/// The time limit of one attempt.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest document that is read, in bytes.
+/// The size limit of the fetched document, in bytes.
 const BYTES_MAX: usize = 512 * 1024;
 
 type Fetching = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
 
-/// The keys that an issuer publishes as a document (a JWKS, RFC 7517), and changes from time to time.
+/// The keys that an issuer publishes as a JWKS document (RFC 7517) and rotates from time to time.
 ///
-/// The document is fetched by a function of the application's, with the client of HTTP that it has anyway. The function must follow no redirects to elsewhere,
-/// and is best given a URL with `https:`. Clones share what was fetched: make one outside of what `serve` is given, and clone it in.
+/// The application supplies the function that fetches the document, with whatever HTTP client it
+/// already has. The function should use an `https:` URL and must not follow redirects to other
+/// hosts. Clones share the fetched keys: create one `Jwks` outside the closure passed to `serve`
+/// and clone it in there.
 ///
 /// ```
 /// use peregrine::auth::{Jwks, JwtKeys, JwtVerifier};
 ///
 /// let keys = Jwks::new(async || {
-///     // For example: client.get("https://id.example/jwks.json").send().await?.error_for_status()?.bytes().await
+///     // For example: client.get("https://id.example/jwks.json").send().await?.bytes().await
 ///     Ok::<_, std::io::Error>(r#"{"keys":[]}"#)
 /// });
 /// let verifier = JwtVerifier::new(JwtKeys::published(keys), "https://id.example", "my-api");
@@ -43,26 +45,33 @@ type Fetching = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
 ///
 /// | setting | default |
 /// |---|---|
-/// | [`fresh_for`](Self::fresh_for): after that the next request fetches again, and others go on with what there is | 10 minutes |
-/// | [`stale_for`](Self::stale_for): how long keys count beyond that while the issuer does not answer | an hour |
-/// | [`pause`](Self::pause): between two attempts | 30 s |
-/// | [`timeout`](Self::timeout) of one | 5 s |
+/// | [`fresh_for`](Self::fresh_for): after this time, the next request fetches again | 10 minutes |
+/// | [`stale_for`](Self::stale_for): extra time while the issuer does not answer | 1 hour |
+/// | [`pause`](Self::pause) between two attempts | 30 s |
+/// | [`timeout`](Self::timeout) of one attempt | 5 s |
 ///
-/// A token whose key is not known is a reason to ask the issuer, who may have changed keys: once for all requests that wait for it, and not sooner than the
-/// pause after the attempt before, however many such tokens come. An attempt that all who wait for have left is gone on with, or made again when its time is over.
-/// Documents have at most 512 KiB, of which 100 keys count; a function that reads no further than that keeps one of any length out of memory.
+/// While one request refreshes stale keys, concurrent requests use the stale ones.
+///
+/// A token with an unknown key ID triggers a fetch, because the issuer may have rotated its keys.
+/// All waiting requests share one fetch, and fetches are at least one pause apart, however many
+/// such tokens arrive. If every waiting request is cancelled, the next request resumes the fetch,
+/// or starts a new one if the timeout has passed.
+///
+/// The document may have at most 512 KiB, and only its first 100 keys are used. The size is checked
+/// after the fetch: let the function stop reading at that size to bound memory.
 #[derive(Clone)]
 pub struct Jwks(Arc<Inner>);
 
 struct Inner {
     settings: Settings,
     kept: RwLock<Kept>,
-    /// Who has it asks the issuer, or goes on with what somebody else began to ask.
+    /// The holder of the lock starts a fetch or resumes one that a cancelled request left behind.
     asking: Mutex<Option<Attempt>>,
 }
 
-/// A question that is under way. It stays where it is when the request that asked is given up, and the next one goes on with it, as long as
-/// an answer may take: so there is one at a time, however many clients come and go.
+/// A fetch in progress. It survives cancellation of the request that started it: the next request
+/// resumes it until its timeout. There is therefore one fetch at a time, even if clients
+/// disconnect.
 struct Attempt {
     fetching: Fetching,
     began_at: Duration,
@@ -78,22 +87,23 @@ struct Settings {
     clock: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
 
-/// What is known, and since when.
+/// The cached keys and their age.
 #[derive(Clone, Debug, Default)]
 struct Kept {
     keys: Arc<KeySet>,
-    /// When they were fetched; `None`: never.
+    /// When the keys were fetched; `None` if never.
     fetched_at: Option<Duration>,
-    /// Nobody asks again before that.
+    /// The earliest time of the next attempt.
     asks_again_at: Duration,
 }
 
-/// There are no keys to be had.
+/// No usable keys: there are none, or they are too old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoKeys;
 
 impl Jwks {
-    /// The document that this function fetches.
+    /// Keys from the document that `fetch` returns. Nothing is fetched until the first token
+    /// arrives.
     pub fn new<F, T, E>(fetch: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<T, E>> + Send + 'static,
@@ -128,44 +138,48 @@ impl Jwks {
         Self::of(settings)
     }
 
-    /// How long keys are taken for new. The default is 10 minutes.
+    /// Sets how long fetched keys count as fresh. The default is 10 minutes.
     #[must_use]
     pub fn fresh_for(self, time: Duration) -> Self {
         self.set(|settings| settings.fresh_for = time)
     }
 
-    /// How long keys count beyond that while the issuer does not answer. The default is an hour. A key that the issuer has withdrawn counts as long.
+    /// Sets how long stale keys are still used while the issuer does not answer, in addition to
+    /// [`fresh_for`](Self::fresh_for). The default is 1 hour. A withdrawn key is accepted for just
+    /// as long.
     #[must_use]
     pub fn stale_for(self, time: Duration) -> Self {
         self.set(|settings| settings.stale_for = time)
     }
 
-    /// How long nobody asks the issuer again. The default is 30 s.
+    /// Sets the minimum time between two attempts. The default is 30 s.
     #[must_use]
     pub fn pause(self, time: Duration) -> Self {
         self.set(|settings| settings.pause = time)
     }
 
-    /// How long an attempt may take. The default is 5 s.
+    /// Sets the time limit of one attempt. The default is 5 s.
     #[must_use]
     pub fn timeout(self, time: Duration) -> Self {
         self.set(|settings| settings.timeout = time)
     }
 
-    /// Another clock than the machine's, for tests: the time since some moment.
+    /// Replaces the system clock, for tests. The function returns the time since an arbitrary fixed
+    /// point.
     #[must_use]
     pub fn clock(self, clock: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         self.set(|settings| settings.clock = Arc::new(clock))
     }
 
-    /// The keys, asked for again where the one with this id is missing, or where all are old.
+    /// The keys, fetched again if the one with this ID is missing or all are stale.
     pub(super) async fn keys(&self, id: Option<&str>) -> Result<Arc<KeySet>, NoKeys> {
         let inner = &*self.0;
         let kept = inner.kept();
         let state = inner.state(&kept, id);
         match state {
             State::Good => return Ok(kept.keys),
-            // Whoever comes first asks, and is the only one that waits.
+            // The first request refreshes the keys and waits; concurrent requests use the stale
+            // keys.
             State::Old => {
                 if inner.may_ask(&kept)
                     && let Ok(asking) = inner.asking.try_lock()
@@ -176,7 +190,8 @@ impl Jwks {
             State::Missing => {
                 if inner.may_ask(&kept) {
                     let asking = inner.asking.lock().await;
-                    // Somebody else may have asked meanwhile.
+                    // Another request may have refreshed the keys while this one waited for the
+                    // lock.
                     if inner.may_ask(&inner.kept()) {
                         inner.ask(asking).await;
                     }
@@ -189,11 +204,11 @@ impl Jwks {
 }
 
 enum State {
-    /// They are new, and what is looked for is there.
+    /// The keys are fresh, and the requested one is among them.
     Good,
-    /// They count, but not for long.
+    /// The keys are usable but stale.
     Old,
-    /// There are none any more, or the one that is looked for is not among them.
+    /// There are no usable keys, or the requested one is not among them.
     Missing,
 }
 
@@ -206,7 +221,7 @@ impl Inner {
         self.kept.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Do the keys not count any more?
+    /// Whether the keys are too old to use.
     fn is_over(&self, kept: &Kept) -> bool {
         let longest = self.settings.fresh_for.saturating_add(self.settings.stale_for);
         kept.fetched_at.is_none_or(|at| self.now().saturating_sub(at) > longest)
@@ -222,15 +237,16 @@ impl Inner {
         }
     }
 
-    /// Was there a pause since the last attempt?
+    /// Whether the pause since the last attempt is over.
     fn may_ask(&self, kept: &Kept) -> bool {
         self.now() >= kept.asks_again_at
     }
 
-    /// One attempt.
+    /// Makes one attempt, or resumes one.
     async fn ask(&self, asking: MutexGuard<'_, Option<Attempt>>) {
         let mut turn = Turn::new(asking, |left| {
-            // One that nobody has looked at since its time was over says nothing about the issuer.
+            // A fetch that was left unpolled past its timeout says nothing about the issuer: start
+            // a new one.
             let is_old =
                 |left: &Attempt| self.now().saturating_sub(left.began_at) >= self.settings.timeout;
             left.filter(|left| !is_old(left)).unwrap_or_else(|| Attempt {
@@ -246,16 +262,15 @@ impl Inner {
             None => None,
         };
         turn.attempt = None;
-        let read =
-            answer.unwrap_or(Err("there was no answer in time".to_owned())).and_then(|document| {
-                if document.len() > BYTES_MAX {
-                    return Err(format!(
-                        "the document has {} bytes, and may have {BYTES_MAX}",
-                        document.len()
-                    ));
-                }
-                KeySet::read(&document).map_err(|error| error.to_string())
-            });
+        let read = answer.unwrap_or(Err("the fetch timed out".to_owned())).and_then(|document| {
+            if document.len() > BYTES_MAX {
+                return Err(format!(
+                    "the document has {} bytes; the limit is {BYTES_MAX}",
+                    document.len()
+                ));
+            }
+            KeySet::read(&document).map_err(|error| error.to_string())
+        });
         let now = self.now();
         let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
         kept.asks_again_at = now.saturating_add(self.settings.pause);
@@ -266,14 +281,14 @@ impl Inner {
             }
             Err(error) => {
                 contained(
-                    || tracing::error!(target: "peregrine", error, "the keys of an issuer of tokens could not be fetched"),
+                    || tracing::error!(target: "peregrine", error, "the keys of a token issuer could not be fetched"),
                 );
             }
         }
     }
 }
 
-/// The right to go on with an attempt.
+/// An attempt taken out of the lock, which goes back when this is dropped.
 struct Turn<'a> {
     asking: MutexGuard<'a, Option<Attempt>>,
     attempt: Option<Attempt>,
@@ -298,7 +313,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// What the future gives, or nothing if it takes longer, by the clock of this thread.
+/// The future's output, or `None` after `time` on this thread's clock.
 async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
     if time.is_zero() {
         return None;

@@ -1,4 +1,4 @@
-//! Keys, and what each of them may be used for.
+//! Verification keys and the algorithms that each may be used with.
 
 use super::jwks::Jwks;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyOperations, PublicKeyUse};
@@ -7,10 +7,11 @@ use serde_json::Value;
 use std::fmt;
 use std::sync::Arc;
 
-/// Keys of one set beyond these are left out.
+/// Further keys of a set are ignored.
 const KEYS_MAX: usize = 100;
 
-/// What tokens are signed by: a secret, the public keys of an issuer, or those that it publishes ([`Jwks`]).
+/// The keys that verify token signatures: a shared secret, an issuer's public keys, or the keys
+/// that an issuer publishes ([`Jwks`]).
 #[derive(Clone, Debug)]
 pub struct JwtKeys(pub(super) Source);
 
@@ -20,24 +21,25 @@ pub(super) enum Source {
     Published(Jwks),
 }
 
-/// A key that cannot be used.
+/// Why a key cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// The secret is shorter than what the algorithm makes of it, which RFC 7518 (section 3.2) forbids: so many bytes are needed.
+    /// The secret is shorter than the output of the algorithm's hash, which RFC 7518 (section 3.2)
+    /// forbids.
     SecretTooShort {
-        /// How many bytes there must be.
+        /// The required length in bytes.
         bytes_min: usize,
     },
-    /// A secret is for HS256, HS384 and HS512 only, and a public key for the others only.
+    /// The algorithm does not match the key: secrets work with HS256, HS384 and HS512 only, public
+    /// keys with the others only.
     WrongAlgorithm,
-    /// The text is no set of keys (RFC 7517): why.
+    /// The document is not a key set (RFC 7517), for this reason.
     NoSet(String),
-    /// The set has no key that signatures can be checked with.
+    /// The set has no key that can verify signatures.
     NoUsableKey,
 }
 
-/// One key.
 #[derive(Clone)]
 pub(super) struct Key {
     pub(super) id: Option<String>,
@@ -45,15 +47,16 @@ pub(super) struct Key {
     pub(super) key: DecodingKey,
 }
 
-/// The keys of an issuer.
+/// The usable keys of one issuer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KeySet(pub(super) Vec<Key>);
 
 impl JwtKeys {
-    /// A secret that the issuer has as well: this server itself, mostly. With HS256 it has 32 random bytes at least.
+    /// A secret shared with the issuer, which is usually this server itself. HS256 needs at least
+    /// 32 random bytes, HS384 needs 48 and HS512 needs 64.
     ///
     /// # Errors
-    /// The secret is too short, or the algorithm is not for secrets.
+    /// The secret is too short, or the algorithm does not use secrets.
     pub fn secret(algorithm: Algorithm, secret: impl AsRef<[u8]>) -> Result<Self, KeyError> {
         let bytes_min = match algorithm {
             Algorithm::HS256 => 32,
@@ -71,7 +74,7 @@ impl JwtKeys {
     /// A public key.
     ///
     /// # Errors
-    /// The algorithm does not fit the key.
+    /// The algorithm does not match the key.
     pub fn public(algorithm: Algorithm, key: DecodingKey) -> Result<Self, KeyError> {
         let is_secret = algorithm.family() == Algorithm::HS256.family();
         if is_secret || algorithm.family() != key.family() {
@@ -80,16 +83,17 @@ impl JwtKeys {
         Ok(Self::fixed(algorithm, key))
     }
 
-    /// The public keys of a set (RFC 7517), as a document. Secrets in it are left out, and keys for other uses.
+    /// The public keys of a JWK set (RFC 7517). Symmetric keys and keys for other purposes are
+    /// ignored.
     ///
     /// # Errors
-    /// It is no such set, or there is no key in it that can be used.
+    /// The document is not a JWK set, or has no usable key.
     pub fn jwk_set(document: &str) -> Result<Self, KeyError> {
         let set = KeySet::read(document.as_bytes())?;
         Ok(Self(Source::Fixed(Arc::new(set))))
     }
 
-    /// The keys that an issuer publishes, which change.
+    /// The keys that an issuer publishes and rotates.
     #[must_use]
     pub fn published(keys: Jwks) -> Self {
         Self(Source::Published(keys))
@@ -106,9 +110,9 @@ impl KeySet {
         let document: Value =
             serde_json::from_slice(document).map_err(|error| KeyError::NoSet(error.to_string()))?;
         let Some(keys) = document.get("keys").and_then(Value::as_array) else {
-            return Err(KeyError::NoSet("it has no list `keys`".to_owned()));
+            return Err(KeyError::NoSet("it has no `keys` array".to_owned()));
         };
-        // RFC 7517 §5: keys that one does not understand are left out, and do not spoil the set.
+        // RFC 7517 §5: keys that are not understood are ignored and do not invalidate the set.
         let keys: Vec<_> = keys.iter().take(KEYS_MAX).filter_map(Key::read).collect();
         if keys.is_empty() {
             return Err(KeyError::NoUsableKey);
@@ -116,8 +120,9 @@ impl KeySet {
         Ok(Self(keys))
     }
 
-    /// The key of a token with this id and algorithm. A key without an id is for all tokens whose id no other one has. Without an id it is the
-    /// only one for the algorithm, if there is only one.
+    /// The key for a token with this key ID and algorithm. A key without an ID matches every token
+    /// whose ID no other key has. A token without an ID matches only if exactly one key fits its
+    /// algorithm.
     pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<&Key> {
         let mut fit = self.0.iter().filter(|key| key.algorithms.contains(&algorithm));
         match id {
@@ -132,14 +137,15 @@ impl KeySet {
         }
     }
 
-    /// Is there a key of this name, or one for all?
+    /// Whether a key has this ID, or has none and so may match any token.
     pub(super) fn knows(&self, id: &str) -> bool {
         self.0.iter().any(|key| key.id.as_deref().is_none_or(|own| own == id))
     }
 }
 
 impl Key {
-    /// A key that signatures can be checked with; `None`: it is for something else, or nobody knows what.
+    /// Parses a key that can verify signatures; `None` if it has another purpose or an unknown
+    /// type.
     fn read(value: &Value) -> Option<Self> {
         let jwk: Jwk = serde_json::from_value(value.clone()).ok()?;
         let common = &jwk.common;
@@ -169,7 +175,7 @@ impl Key {
                 Algorithm::PS384,
                 Algorithm::PS512,
             ],
-            // RFC 8725 §3.1: a published secret would be one that everybody signs with.
+            // RFC 8725 §3.1: anyone could sign tokens with a published secret.
             AlgorithmParameters::OctetKey(_) => return None,
         };
         let said = common.key_algorithm.map(|said| said.to_string().parse::<Algorithm>());
@@ -200,11 +206,11 @@ impl fmt::Display for KeyError {
                 "the secret is too short for its algorithm: take {bytes_min} random bytes or more"
             ),
             Self::WrongAlgorithm => {
-                f.write_str("the algorithm does not fit the key: HS256 and its like are for secrets, all others for public keys")
+                f.write_str("the algorithm does not fit the key: use HS256, HS384 or HS512 with a secret and the others with a public key")
             }
-            Self::NoSet(why) => write!(f, "the document is no set of keys: {why}"),
+            Self::NoSet(why) => write!(f, "the document is not a key set: {why}"),
             Self::NoUsableKey => {
-                f.write_str("the set has no public key that signatures can be checked with")
+                f.write_str("the set has no public key that can verify signatures")
             }
         }
     }

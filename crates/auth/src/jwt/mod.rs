@@ -1,6 +1,7 @@
-//! JSON Web Tokens that others have signed (RFC 7519, and RFC 8725 for what goes wrong with them).
+//! Verifies signed JSON Web Tokens (RFC 7519, with the precautions of RFC 8725).
 //!
-//! `verifier.rs` judges tokens, `keys.rs` finds the key that a token is signed by, and `jwks.rs` keeps the keys that an issuer publishes.
+//! `verifier.rs` verifies tokens, `keys.rs` selects the key for a token, and `jwks.rs` caches the
+//! keys that an issuer publishes.
 
 mod jwks;
 mod keys;

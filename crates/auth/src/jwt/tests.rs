@@ -1,4 +1,4 @@
-//! Tokens of issuers that the tests are, by a clock of theirs.
+//! Tokens signed by test issuers, with a test clock.
 
 mod published;
 
@@ -24,7 +24,7 @@ struct Claims {
     sub: String,
 }
 
-/// A key pair, as its issuer has it.
+/// A key pair, as the issuer has it.
 struct Signer {
     algorithm: Algorithm,
     encoding: EncodingKey,
@@ -67,7 +67,7 @@ impl Signer {
     }
 
     fn sign_with(&self, header: &Header, claims: &Value) -> String {
-        encode(header, claims, &self.encoding).expect("it is signed")
+        encode(header, claims, &self.encoding).expect("the key signs")
     }
 }
 
@@ -76,7 +76,7 @@ fn set(signers: &[&Signer]) -> String {
     json!({ "keys": keys }).to_string()
 }
 
-/// Claims that are good, with some of them changed; null removes one.
+/// Valid claims with these changes; null removes a claim.
 fn claims(changes: Value) -> Value {
     let now = get_current_timestamp();
     let mut claims = json!({"sub": "alice", "iss": ISSUER, "aud": "birds", "exp": now + 300});
@@ -118,8 +118,8 @@ fn tokens_must_be_in_force_and_for_this_service() {
         (json!({"nbf": now + 10}), good()),
         (json!({"exp": now - 100}), refused("The token has expired.")),
         (json!({"exp": 0}), refused("The token has expired.")),
-        (json!({"nbf": now + 100}), refused("The token is not in force yet.")),
-        (json!({"iss": "https://id.example.evil"}), refused("The token is of another issuer.")),
+        (json!({"nbf": now + 100}), refused("The token is not valid yet.")),
+        (json!({"iss": "https://id.example.evil"}), refused("The token is from another issuer.")),
         (json!({"aud": "fish"}), refused("The token is for another audience.")),
         (json!({"aud": []}), refused("The token is for another audience.")),
         (json!({"exp": null}), refused(lacks)),
@@ -127,7 +127,7 @@ fn tokens_must_be_in_force_and_for_this_service() {
         (json!({"aud": null}), refused(lacks)),
         (json!({"exp": "tomorrow"}), refused(lacks)),
         (json!({"aud": 7}), refused(lacks)),
-        (json!({"sub": 7}), refused("The token's claims are not those that are expected here.")),
+        (json!({"sub": 7}), refused("The token's claims do not have the expected form.")),
     ] {
         assert_eq!(
             verify(&verifier, &signer.sign(&claims(changes.clone()))),
@@ -157,7 +157,7 @@ fn a_token_does_not_choose_how_it_is_checked() {
     let wrong = refused("The token's signature is wrong.");
     assert_eq!(verify(&verifier, &other.sign(&sound)), wrong);
 
-    // The public key, which everybody has, as the secret of HS256.
+    // The public key, which everyone has, as the secret of HS256.
     let mut header = Header::new(Algorithm::HS256);
     header.kid = Some("1".to_owned());
     for secret in [document.as_bytes(), &URL_SAFE_NO_PAD.decode("AAAA").expect("base64")] {
@@ -169,10 +169,10 @@ fn a_token_does_not_choose_how_it_is_checked() {
         let header = part(&json!({"alg": algorithm, "kid": "1"}));
         for signature in ["", "AAAA"] {
             let forged = format!("{header}.{}.{signature}", part(&sound));
-            assert_eq!(verify(&verifier, &forged), refused("The token is no signed JWT."));
+            assert_eq!(verify(&verifier, &forged), refused("The token is not a signed JWT."));
         }
     }
-    // A key of the token's own.
+    // The token carries its own key in its header.
     let mut header = other.header();
     header.jwk = serde_json::from_value(other.jwk.clone()).expect("a key");
     header.jku = Some("https://evil.example/keys".to_owned());
@@ -180,15 +180,15 @@ fn a_token_does_not_choose_how_it_is_checked() {
 
     let mut header = signer.header();
     header.crit = Some(vec!["exp".to_owned()]);
-    let critical = refused("The token has extensions that are not known here.");
+    let critical = refused("The token has unknown critical extensions.");
     assert_eq!(verify(&verifier, &signer.sign_with(&header, &sound)), critical);
 
     let narrow = verifier.clone().algorithms([Algorithm::EdDSA]);
-    let other_algorithm = refused("The token's algorithm is not one that is taken here.");
+    let other_algorithm = refused("The token's algorithm is not accepted here.");
     assert_eq!(verify(&narrow, &signer.sign(&sound)), other_algorithm);
 
     let access = verifier.typ("at+jwt");
-    assert_eq!(verify(&access, &signer.sign(&sound)), refused("The token is of another type."));
+    assert_eq!(verify(&access, &signer.sign(&sound)), refused("The token has another type."));
     for typ in ["at+jwt", "AT+JWT", "application/at+jwt"] {
         let mut header = signer.header();
         header.typ = Some(typ.to_owned());
@@ -262,16 +262,16 @@ fn of_a_set_the_key_that_fits_is_used_and_others_are_left_out() {
     header.kid = Some("6".to_owned());
     let token = encode(&header, &sound, &EncodingKey::from_secret(&[9; 32])).expect("signed");
     assert_eq!(verify(&verifier, &token), unknown);
-    // Without a name, only the one of its algorithm is meant.
+    // A token without a key ID matches only if one key fits its algorithm.
     let nameless =
         |signer: &Signer| signer.sign_with(&Header { kid: None, ..signer.header() }, &sound);
     assert_eq!(verify(&verifier, &nameless(&three)), good());
     assert_eq!(verify(&verifier, &nameless(&one)), unknown);
 
     for (document, word) in [
-        ("", "no set"),
-        ("[]", "no list `keys`"),
-        (r#"{"keys":7}"#, "no list `keys`"),
+        ("", "not a key set"),
+        ("[]", "no `keys` array"),
+        (r#"{"keys":7}"#, "no `keys` array"),
         (r#"{"keys":[]}"#, "no public key"),
         (r#"{"keys":[{"kty":"oct","k":"AAAA"}]}"#, "no public key"),
     ] {
@@ -292,7 +292,7 @@ fn the_key_that_a_token_names_is_used_before_one_without_a_name() {
     let mut header = nameless.header();
     header.kid = Some("other".to_owned());
     let token = nameless.sign_with(&header, &claims(json!({})));
-    assert_eq!(verify(&verifier, &token), good(), "it is for all that are not named");
+    assert_eq!(verify(&verifier, &token), good(), "the key without an ID matches unknown IDs");
 }
 
 #[test]
@@ -382,7 +382,7 @@ fn handlers_have_what_a_token_says_and_clients_are_told_why_it_is_not_good() {
 #[test]
 fn an_application_without_a_verifier_is_not_built() {
     let app = App::new().get("/", |Jwt(it): Jwt<Claims>| it.sub);
-    let error = app.build().expect_err("there is none").to_string();
+    let error = app.build().expect_err("the application has no verifier").to_string();
     assert!(error.contains("JwtVerifier"), "{error}");
 }
 

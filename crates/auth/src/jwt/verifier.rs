@@ -1,4 +1,4 @@
-//! What makes a token good.
+//! Verifies tokens, and extracts their claims in handlers.
 
 use super::jwks::NoKeys;
 use super::keys::{JwtKeys, KeySet, Source};
@@ -18,27 +18,32 @@ use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How far the issuer's clock may differ.
+/// The default tolerance for clock differences between issuer and server.
 const LEEWAY: Duration = Duration::from_secs(30);
-/// The most that may be allowed for that.
+/// The upper limit of that tolerance.
 const LEEWAY_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// Whom tokens must come from, or be for.
+/// The issuers or audiences that a token may name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// One of these.
+    /// The token must name one of these.
     OneOf(Vec<String>),
-    /// Anybody: the token need not say. Only where no other service has tokens of the same keys.
+    /// The token may name any value, or none. Use this only if the keys sign tokens for no other
+    /// service.
     Anything,
 }
 
-/// Judges tokens: JWTs that are signed (JWS, RFC 7515) by one of the keys, for this service, and in force.
+/// Verifies JWTs: signed by one of the keys (JWS, RFC 7515), made for this service, and not
+/// expired.
 ///
-/// It takes an issuer (`iss`) and an audience (`aud`) that tokens must name, because one that was made for another service is none here. `exp` must be there, `exp` and `nbf` are
-/// kept, with 30 s for clocks that differ. The algorithm is one for which the key is, so that a token cannot choose one; `none` is
-/// nothing that exists here. Tokens with extensions that must be understood (`crit`) are refused.
+/// Tokens must name the expected issuer (`iss`) and audience (`aud`), so that a token made for
+/// another service is rejected. `exp` is required; `exp` and `nbf` are enforced with a tolerance of
+/// 30 s for clock differences. The algorithm must be one that the key is meant for, so a token
+/// cannot choose its own, and `none` is never accepted. Tokens with critical extensions (`crit`)
+/// are rejected.
 ///
-/// It is given to the application as a state, and handlers take [`Jwt`]; or to [`Authenticate::jwt`]. Clones share the keys.
+/// Add it to the application as state and take [`Jwt`] in handlers, or pass it to
+/// [`Authenticate::jwt`]. Clones share the keys.
 ///
 /// ```
 /// use peregrine::App;
@@ -54,7 +59,8 @@ pub enum Expected {
 /// let verifier = JwtVerifier::new(keys, "https://id.example", "birds");
 /// let client = App::new().state(verifier).get("/", |Jwt(claims): Jwt<Claims>| claims.sub).test();
 ///
-/// let (sub, iss, aud) = ("alice".to_owned(), "https://id.example".to_owned(), "birds".to_owned());
+/// let iss = "https://id.example".to_owned();
+/// let (sub, aud) = ("alice".to_owned(), "birds".to_owned());
 /// let claims = Claims { sub, iss, aud, exp: 4_000_000_000 };
 /// let token = encode(&Header::default(), &claims, &EncodingKey::from_secret(&secret)).unwrap();
 /// let response = client.get("/").header("authorization", format!("Bearer {token}")).send_now();
@@ -76,10 +82,11 @@ struct Settings {
 }
 
 impl JwtVerifier {
-    /// Tokens of this issuer for this audience, signed by one of these keys.
+    /// Accepts tokens of this issuer for this audience, signed by one of these keys.
     #[must_use]
     pub fn new(keys: JwtKeys, issuer: impl Into<Expected>, audience: impl Into<Expected>) -> Self {
-        // Where the program has both of its implementations, the library panics unless one was chosen. Whoever chose before us is obeyed.
+        // If both of its crypto backends are compiled in, `jsonwebtoken` panics unless one was
+        // chosen. An earlier choice by the application is kept.
         let _ = aws_lc::DEFAULT_PROVIDER.install_default();
         let (issuer, audience) = (issuer.into(), audience.into());
         Self(Arc::new(Settings {
@@ -98,39 +105,41 @@ impl JwtVerifier {
         self
     }
 
-    /// Only these algorithms. By default all for which the keys are.
+    /// Restricts the accepted algorithms. By default, each key accepts all algorithms that fit it.
     #[must_use]
     pub fn algorithms(self, algorithms: impl Into<Vec<Algorithm>>) -> Self {
         self.set(|settings| settings.algorithms = Some(algorithms.into()))
     }
 
-    /// How far the issuer's clock may differ. The default is 30 s, and an hour is the most.
+    /// Sets the tolerance for clock differences. The default is 30 s; values over 1 hour are
+    /// capped.
     #[must_use]
     pub fn leeway(self, time: Duration) -> Self {
         self.set(|settings| settings.leeway = time.min(LEEWAY_MAX))
     }
 
-    /// The type (`typ`) that tokens must have, such as `at+jwt` for access tokens (RFC 9068), so that one of another kind is none here. By default it
-    /// is not looked at.
+    /// Requires this token type (`typ`), such as `at+jwt` for access tokens (RFC 9068), so that
+    /// tokens of another kind are rejected. By default the type is not checked.
     #[must_use]
     pub fn typ(self, typ: impl Into<String>) -> Self {
         self.set(|settings| settings.kind = Some(typ.into()))
     }
 
-    /// What is protected, as `WWW-Authenticate` says it, in ASCII. The default is `restricted`.
+    /// Sets the realm in `WWW-Authenticate`, in ASCII. The default is `restricted`.
     #[must_use]
     pub fn realm(self, realm: impl Into<String>) -> Self {
         self.set(|settings| settings.realm = realm.into())
     }
 
-    /// What a token says, if it is good.
+    /// The claims of a token, if it is valid.
     ///
     /// # Errors
-    /// It is not: a problem of status 401 that says why, with `WWW-Authenticate`. Or the keys of the issuer are not to be had: status 503.
+    /// If the token is invalid, a problem of status 401 with the reason and `WWW-Authenticate`; if
+    /// the issuer's keys are unavailable, one of status 503.
     pub async fn verify<C: DeserializeOwned>(&self, token: &str) -> Result<C, Problem> {
         let settings = &*self.0;
         let header =
-            decode_header(token).map_err(|_| settings.invalid("the token is no signed JWT"))?;
+            decode_header(token).map_err(|_| settings.invalid("the token is not a signed JWT"))?;
         settings.check(&header)?;
         let keys = settings.keys(header.kid.as_deref()).await?;
         let Some(key) = keys.find(header.kid.as_deref(), header.alg) else {
@@ -146,27 +155,27 @@ impl JwtVerifier {
 
 impl Settings {
     fn check(&self, header: &Header) -> Result<(), Problem> {
-        // RFC 7515 §4.1.11: what must be understood and is not makes a token invalid.
+        // RFC 7515 §4.1.11: a critical extension that is not understood makes a token invalid.
         if header.crit.is_some() {
-            return Err(self.invalid("the token has extensions that are not known here"));
+            return Err(self.invalid("the token has unknown critical extensions"));
         }
         if self.algorithms.as_ref().is_some_and(|all| !all.contains(&header.alg)) {
-            return Err(self.invalid("the token's algorithm is not one that is taken here"));
+            return Err(self.invalid("the token's algorithm is not accepted here"));
         }
-        // RFC 7515 §4.1.9: `application/` may be left out, and case does not matter.
+        // RFC 7515 §4.1.9: `application/` may be omitted, and case does not matter.
         let short = |typ: &str| {
             let typ = typ.to_ascii_lowercase();
             typ.strip_prefix("application/").map(str::to_owned).unwrap_or(typ)
         };
         match (&self.kind, &header.typ) {
             (Some(wanted), said) if said.as_deref().map(short) != Some(short(wanted)) => {
-                Err(self.invalid("the token is of another type"))
+                Err(self.invalid("the token has another type"))
             }
             _ => Ok(()),
         }
     }
 
-    /// The answer to a token that is not good.
+    /// The response to an invalid token.
     fn invalid(&self, why: &'static str) -> Problem {
         let value = challenge(Scheme::Bearer, "Bearer", &self.realm, BearerError::Invalid(why));
         let mut detail = why.to_owned();
@@ -178,7 +187,8 @@ impl Settings {
         match &self.keys.0 {
             Source::Fixed(keys) => Ok(Arc::clone(keys)),
             Source::Published(keys) => keys.keys(id).await.map_err(|NoKeys| {
-                let detail = "The keys by which tokens are checked are not to be had at present. Try again later.";
+                let detail =
+                    "The keys that verify tokens are currently unavailable. Try again later.";
                 Problem::new(StatusCode::SERVICE_UNAVAILABLE, "token-keys-unavailable", detail)
                     .with_header(RETRY_AFTER, HeaderValue::from(30))
             }),
@@ -209,27 +219,29 @@ impl Settings {
     }
 }
 
-/// Why a token is not good, as its client may know.
+/// The reason for rejecting a token, in words that the client may see.
 fn reason(kind: &ErrorKind) -> &'static str {
     match kind {
         ErrorKind::ExpiredSignature => "the token has expired",
-        ErrorKind::ImmatureSignature => "the token is not in force yet",
-        ErrorKind::InvalidIssuer => "the token is of another issuer",
+        ErrorKind::ImmatureSignature => "the token is not valid yet",
+        ErrorKind::InvalidIssuer => "the token is from another issuer",
         ErrorKind::InvalidAudience => "the token is for another audience",
         ErrorKind::MissingRequiredClaim(_) => "the token lacks one of exp, iss and aud",
         ErrorKind::InvalidSignature => "the token's signature is wrong",
         ErrorKind::Json(_) | ErrorKind::Utf8(_) | ErrorKind::InvalidClaimFormat(_) => {
-            "the token's claims are not those that are expected here"
+            "the token's claims do not have the expected form"
         }
         _ => "the token is not valid",
     }
 }
 
-/// What the token of the field `Authorization` says, if the application's [`JwtVerifier`] finds it good. `T` is a type that can be read from JSON; it need not have `exp`,
-/// `iss` and `aud`.
+/// The claims of the Bearer token in `Authorization`, verified by the application's
+/// [`JwtVerifier`]. `T` is deserialized from the claims; it does not need fields for `exp`, `iss`
+/// and `aud`.
 ///
-/// That there is a verifier among the states is checked when the application is built. Without a token the problem has status 401, and
-/// `Option<Jwt<T>>` is `None`; a token that is not good is a problem of status 401 in both cases.
+/// Building the application fails if no verifier is among its states. A request without a token
+/// gets a problem of status 401, and `Option<Jwt<T>>` is `None`; an invalid token gets a 401 in
+/// both cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Jwt<T>(pub T);
 
@@ -258,7 +270,7 @@ fn verifier(parts: &Parts) -> Result<JwtVerifier, Problem> {
 }
 
 impl JwtVerifier {
-    /// What the token of a request says; `None`: it has none.
+    /// The claims of the request's token; `None` if it has no token.
     async fn read<C: DeserializeOwned>(&self, parts: &Parts) -> Result<Option<C>, Problem> {
         let read = BearerToken::read(parts, &Place::BEARER);
         match read.map_err(|why| malformed(Scheme::Bearer, &Place::BEARER, &self.0.realm, why))? {
@@ -269,7 +281,8 @@ impl JwtVerifier {
 }
 
 impl Authenticate<BearerToken, ()> {
-    /// By a JWT in the field `Authorization`; what it says is the [`User`](crate::User). The realm is the verifier's.
+    /// Authenticates by a JWT in `Authorization`; its claims become the [`User`](crate::User). The
+    /// realm is the verifier's.
     pub fn jwt<C>(
         verifier: JwtVerifier,
     ) -> Authenticate<BearerToken, impl AsyncFn(BearerToken) -> Result<Option<C>, Problem>>

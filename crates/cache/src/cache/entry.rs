@@ -1,4 +1,4 @@
-//! A response that is kept.
+//! A stored response.
 
 use super::asker::Asker;
 use super::policy::{Audience, Lifetime};
@@ -17,8 +17,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// RFC 9111 §3.1: what is about one connection, and what is told anew each time. What a client has left of a limit is
-/// not for the next one.
+/// RFC 9111, section 3.1: fields about one connection, and fields that are generated anew for each
+/// response. A client's remaining rate limit does not concern the next client.
 const NOT_KEPT: [HeaderName; 10] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -32,59 +32,61 @@ const NOT_KEPT: [HeaderName; 10] = [
     HeaderName::from_static("ratelimit-policy"),
 ];
 
-/// RFC 9111 §3.2: what a 304 does not change. Its tag is that of the entry, in another form at most.
+/// RFC 9111, section 3.2: fields that a 304 does not update. The tag is that of the entry, except
+/// perhaps for its weakness.
 const NOT_UPDATED: [HeaderName; 5] =
     [CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG];
 
-/// When nothing came of a newer response for which a client waited, it is not asked for again for so long.
+/// How long to wait before the next attempt, after a refresh on behalf of a client has failed.
 const RENEW_AGAIN: Duration = Duration::from_secs(5);
 
-/// A response to a GET request.
+/// A stored response to a GET request.
 #[derive(Debug)]
 pub(crate) struct Entry {
     status: StatusCode,
     fields: Vec<(HeaderName, HeaderValue)>,
     content: Bytes,
-    /// It has a secret.
+    /// The content includes a secret and must not be compressed.
     is_uncompressed: bool,
-    /// The fields of a request that it depends on, and their values.
+    /// The request fields named by `Vary`, with their values.
     varies: Vec<(Box<str>, Vec<u8>)>,
-    /// Which of the routes of its target it is from.
+    /// The route that produced it, among those of the same target.
     place: Vec<u8>,
-    /// The identities that were looked for. Only requests without any of them are answered by it,
-    /// unless it is for all.
+    /// The identities that the handler looked for. Unless the response is for all clients, it is
+    /// used only for requests with none of these.
     sources: IdentitySources,
     lifetime: Lifetime,
     since: Instant,
     renewal: Mutex<Renewal>,
 }
 
-/// How a newer response is fetched while this one may be sent.
+/// How the next refresh of a stale entry is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewal {
-    /// This one is sent, and another is fetched beside.
+    /// In the background, while this response is sent.
     Beside,
-    /// Fetching beside came to nothing, so somebody has to wait for it: it may lack what only a request has.
+    /// A background refresh has failed, perhaps because it lacks something that only a request has:
+    /// the next client waits for its own.
     First,
-    /// That came to nothing either.
+    /// That has failed too: not before this time.
     NotBefore(Instant),
 }
 
-/// What an entry may be used for.
+/// The remaining uses of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Freshness {
-    /// Everything.
+    /// Any request.
     Fresh,
-    /// It is sent, and a newer one is fetched.
+    /// Any request, while a newer response is fetched.
     Revalidate,
-    /// It is sent if there is nothing better than an error.
+    /// Only in place of an error.
     IfError,
     /// Nothing.
     Over,
 }
 
 impl Entry {
-    /// The response to this request, which was made at this time.
+    /// The response to this request, generated at `since`.
     pub(crate) fn new(
         response: &Response,
         content: &Bytes,
@@ -123,7 +125,7 @@ impl Entry {
         }
     }
 
-    /// RFC 9111 §4.1: is it the answer to this request too?
+    /// Whether the entry may answer this request too (RFC 9111, section 4.1).
     pub(crate) fn fits(&self, asker: Asker<'_>) -> bool {
         let is_known = asker.is_known() || self.sources.are_carried(asker.head, asker.connection);
         let is_for_it = match self.lifetime.audience {
@@ -144,7 +146,7 @@ impl Entry {
         self.to_response()
     }
 
-    /// Can it be told from another state, so that a handler may say that it is good still?
+    /// Whether it has a validator, so that a handler can confirm it.
     pub(crate) fn has_validators(&self) -> bool {
         self.validator(&ETAG).or(self.validator(&LAST_MODIFIED)).is_some()
     }
@@ -155,7 +157,8 @@ impl Entry {
         found.map(|(_, value)| value)
     }
 
-    /// RFC 9111 §4.3.1: asks in a request whether it is good still. `false`: nothing tells.
+    /// Adds conditions to a request that ask whether the entry is still valid (RFC 9111, section
+    /// 4.3.1). `false` if the entry has no validators.
     pub(crate) fn add_conditions(&self, head: &mut Head) -> bool {
         let mut add = |condition, name| {
             let value = self.validator(name);
@@ -165,9 +168,10 @@ impl Entry {
         add("if-modified-since", &LAST_MODIFIED) || has_tag
     }
 
-    /// RFC 9111 §4.3.4: the response as a 304 brings it up to date; none if that is about another state.
+    /// The entry's response updated by a 304 (RFC 9111, section 4.3.4); `None` if the 304 is about
+    /// another state.
     pub(crate) fn updated(&self, news: &Response) -> Option<Response> {
-        // RFC 9110 §8.8.3.2: weak comparison is enough for this.
+        // RFC 9110 §8.8.3.2: weak comparison suffices here.
         let plain = |value: &HeaderValue| {
             let tag = value.as_bytes();
             tag.strip_prefix(b"W/").unwrap_or(tag).to_vec()
@@ -194,17 +198,17 @@ impl Entry {
         Some(response)
     }
 
-    /// The fields of requests that it depends on.
+    /// The request fields named by `Vary`.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.varies.iter().map(|(name, _)| &**name)
     }
 
-    /// Is it from the route that answers this request?
+    /// Whether it is from the route that answers this request.
     pub(crate) fn is_from(&self, asker: Asker<'_>) -> bool {
         self.place == asker.place() || asker.is_plain_head()
     }
 
-    /// Is it the answer to the same requests as another?
+    /// Whether it answers the same requests as `other`.
     pub(crate) fn replaces(&self, other: &Self) -> bool {
         self.varies == other.varies && self.place == other.place
     }
@@ -220,17 +224,19 @@ impl Entry {
         }
     }
 
-    /// RFC 9111 §4.2.3: the age that it had when it came, and the time since.
+    /// RFC 9111, section 4.2.3: the age on arrival plus the time since.
     pub(crate) fn age(&self) -> Duration {
         self.lifetime.age.saturating_add(self.since.elapsed())
     }
 
-    /// Who asks for a newer response? `may_wait`: the request that does may wait for it.
+    /// How to refresh this stale entry now. `may_wait`: whether the current request may wait for
+    /// it.
     pub(crate) fn renewal(&self, may_wait: bool) -> Renewal {
         let mut renewal = self.lock_renewal();
         let now = *renewal;
         match now {
-            // Whatever becomes of this one, which may leave or be late, others are sent what there is.
+            // Only this request waits: even if its client disconnects or times out, others get the
+            // stale response.
             Renewal::First if may_wait => *renewal = again(),
             Renewal::NotBefore(time) if time <= Instant::now() => {
                 *renewal = Renewal::Beside;
@@ -242,18 +248,18 @@ impl Entry {
         now
     }
 
-    /// What was fetched, beside or for a client, could not be kept.
+    /// A background or foreground refresh produced nothing that can be stored.
     pub(crate) fn not_renewed(&self, is_beside: bool) {
         *self.lock_renewal() = if is_beside { Renewal::First } else { again() };
     }
 
-    /// What was fetched for a client is for nobody else, which says nothing of what others would be given.
+    /// The refresh produced a response for one client only, which says nothing about other clients.
     pub(crate) fn not_renewed_by_one(&self) {
         *self.lock_renewal() = Renewal::Beside;
     }
 
     fn lock_renewal(&self) -> MutexGuard<'_, Renewal> {
-        // Nothing in there panics.
+        // No code under this lock panics.
         self.renewal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -273,7 +279,7 @@ impl Entry {
         response
     }
 
-    /// About how much memory it takes.
+    /// Approximate memory use.
     pub(crate) fn held_bytes(&self) -> usize {
         let fields = self.fields.iter().map(|(name, value)| 64 + name.as_str().len() + value.len());
         let varies = self.varies.iter().map(|(name, value)| 64 + name.len() + value.len());

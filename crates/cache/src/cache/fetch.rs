@@ -1,4 +1,4 @@
-//! Asking the handler for what is not kept, or not fresh any more.
+//! Calls the handler for a response that is missing or stale.
 
 use super::asker::Asker;
 use super::entry::{Entry, Freshness};
@@ -16,24 +16,24 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// A handler that obeyed the client's conditions would make a 304, which is of no use for others.
+/// A handler that sees the client's conditions could answer 304, which cannot be stored for others.
 const CONDITIONS: [&str; 2] = ["if-none-match", "if-modified-since"];
 
-/// What is kept and not fresh any more, and what it is good for.
+/// A stale response and its remaining use.
 pub(super) type Stale = (Arc<Entry>, Freshness);
 
-/// Something that is fetched. It outlives the request if others want it.
+/// A fetch in progress. It outlives its request if others wait for it.
 pub(super) struct Fetch<S> {
     pub(super) settings: Rc<Settings>,
     pub(super) service: Rc<S>,
     pub(super) lead: Lead,
     pub(super) stale: Option<Stale>,
-    /// Does no client wait for it?
+    /// Whether this is a background refresh, for which no client waits.
     pub(super) is_beside: bool,
 }
 
 impl<S: Service> Fetch<S> {
-    /// Asks the handler, keeps what it says if that may be kept, and answers the client that asked.
+    /// Calls the handler, stores the response if permitted, and answers the client.
     pub(super) async fn answer(self, mut parts: Parts) -> Response {
         let Self { settings, service, lead, stale, is_beside } = self;
         let (asked, states) = (parts.head.share(), Rc::clone(parts.states()));
@@ -47,7 +47,7 @@ impl<S: Service> Fetch<S> {
             Some((entry, _)) => validate(&*service, parts, entry, &lead).await,
             None => Ok(service.call(whole(parts)).await),
         };
-        // The application's form of a problem is what will be sent.
+        // Render problems as the application will send them.
         let answered = answered.map(|response| states.render(response, &asked));
         let is_failure = answered
             .as_ref()
@@ -56,7 +56,7 @@ impl<S: Service> Fetch<S> {
             stale.clone().filter(|(_, freshness)| is_failure && *freshness < Freshness::Over);
         if let Some((entry, _)) = usable {
             contained(
-                || tracing::warn!(target: "peregrine", path = asked.path(), "a stale response is sent in place of an error"),
+                || tracing::warn!(target: "peregrine", path = asked.path(), "a stale response was sent in place of an error"),
             );
             if let Err(panic) = answered {
                 let _ = guarded("a handler", || resume_unwind(panic));
@@ -82,7 +82,7 @@ impl<S: Service> Fetch<S> {
     }
 }
 
-/// Asks whether what is kept is good still, where it can be told from another state; else for the whole.
+/// Revalidates a stored response if it has a validator, else fetches it anew.
 async fn validate<S: Service>(
     service: &S,
     parts: Parts,
@@ -102,7 +102,7 @@ async fn validate<S: Service>(
             lead.count_validated();
             Ok(response)
         }
-        // It speaks of another state.
+        // The 304 is about another state.
         None => answer_or_panic(whole(parts), service).await,
     }
 }
@@ -111,7 +111,7 @@ fn whole(parts: Parts) -> Request {
     Request::from_parts(parts, Body::empty())
 }
 
-/// A request with this head, and with what middleware further out found out.
+/// A request with this head and the extensions that outer middleware added.
 pub(crate) fn like(parts: &Parts, head: Head) -> Request {
     let (states, connection) = (Rc::clone(parts.states()), Rc::clone(parts.peek_connection()));
     let mut request = Request::new(head, Body::empty(), states, connection);

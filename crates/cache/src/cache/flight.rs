@@ -1,4 +1,4 @@
-//! One request that is worked on for many that wait.
+//! One request that others wait for.
 
 use super::entry::Entry;
 use std::fmt;
@@ -6,18 +6,19 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// What those that wait learn in the end.
+/// The outcome that waiting requests get.
 #[derive(Clone, Debug)]
 pub(crate) enum Landed {
-    /// The response, which may be theirs too.
+    /// A response, which may fit their requests too.
     Kept(Arc<Entry>),
-    /// A response that is not for others, or a panic, which their requests may not bring about: each asks on its own.
+    /// A response that is not for others, or a panic, which must not spread: each waiting request
+    /// calls the handler itself.
     Passed,
-    /// Nobody works on it any more: somebody else must.
+    /// The request was abandoned: one of the waiting requests must take over.
     Abandoned,
 }
 
-/// The request that is worked on, as all see it: workers share it.
+/// The request that others wait for, shared by all workers.
 #[derive(Default)]
 pub(crate) struct Flight(Mutex<State>);
 
@@ -26,17 +27,17 @@ struct State {
     landed: Option<Landed>,
     waiting: Vec<(u64, Waker)>,
     tickets: u64,
-    /// What it fetches was changed since it began.
+    /// Its target was changed meanwhile, so the response must not be stored.
     is_void: bool,
 }
 
 impl Flight {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing in there panics between two changes that hang together.
+        // No code under this lock panics halfway through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for its end.
+    /// Waits for the outcome.
     pub(crate) async fn landed(self: Arc<Self>) -> Landed {
         let seat = Seat { flight: &self, ticket: self.ticket() };
         poll_fn(|context| {
@@ -60,12 +61,12 @@ impl Flight {
         state.tickets
     }
 
-    /// How many wait.
+    /// How many requests wait.
     pub(crate) fn waiting(&self) -> usize {
         self.lock().waiting.len()
     }
 
-    /// What it brings is not to be kept.
+    /// Prevents the response from being stored.
     pub(crate) fn void(&self) {
         self.lock().is_void = true;
     }
@@ -74,7 +75,7 @@ impl Flight {
         self.lock().is_void
     }
 
-    /// Tells all that wait, once.
+    /// Publishes the outcome; only the first call has an effect.
     pub(crate) fn land(&self, landed: Landed) {
         let mut state = self.lock();
         if state.landed.is_some() {
@@ -87,7 +88,7 @@ impl Flight {
     }
 }
 
-/// A place among those that wait, which is free again when its owner leaves.
+/// A waiting request, removed when it is dropped.
 struct Seat<'f> {
     flight: &'f Flight,
     ticket: u64,

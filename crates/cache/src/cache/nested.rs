@@ -1,12 +1,12 @@
-//! A cache around another one.
+//! A cache around another cache with the same store.
 
 use super::store::CacheStore;
 use peregrine_web::Parts;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// What a request has with it that a cache fetches, for those further in. One with the same store must not wait for the outer one, which waits for it; what
-/// it keeps, the outer one finds there.
+/// Marks a request that a cache fetches, for inner caches. An inner cache with the same store must
+/// not wait for the outer one, which waits for it; the outer one finds what the inner one stores.
 #[derive(Clone)]
 pub(crate) struct Outer {
     store: CacheStore,
@@ -15,13 +15,13 @@ pub(crate) struct Outer {
 }
 
 impl Outer {
-    /// How many caches with this store are around a request.
+    /// How many caches with this store enclose a request.
     pub(crate) fn depth(parts: &Parts, store: &CacheStore) -> u8 {
         let outer = parts.extensions().get::<Self>().filter(|outer| outer.store.is(store));
         outer.map_or(0, |outer| outer.depth.saturating_add(1))
     }
 
-    /// Lets those further in know, and gives what tells of them.
+    /// Marks the request for inner caches.
     pub(crate) fn enter(parts: &mut Parts, store: &CacheStore) -> Self {
         let depth = Self::depth(parts, store);
         let outer = Self { store: store.clone(), depth, has_inner: Arc::default() };
@@ -29,7 +29,7 @@ impl Outer {
         outer
     }
 
-    /// A cache with the same store says that it looks after this request.
+    /// Reports that an inner cache with the same store handles this request.
     pub(crate) fn take_over(parts: &Parts, store: &CacheStore) {
         if let Some(outer) = parts.extensions().get::<Self>().filter(|outer| outer.store.is(store))
         {
@@ -37,7 +37,7 @@ impl Outer {
         }
     }
 
-    /// Was there one?
+    /// Whether an inner cache has handled the request.
     pub(crate) fn has_inner(&self) -> bool {
         self.has_inner.load(Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What fields say of keeping a response (RFC 9111). No I/O and no clock.
+//! The rules for storing responses (RFC 9111). No I/O and no clock.
 
 use http::header::{AGE, CACHE_CONTROL, CONTENT_RANGE, EXPIRES, SET_COOKIE, TRAILER, VARY};
 use http::{HeaderName, StatusCode};
@@ -6,7 +6,7 @@ use httpdate::parse_http_date;
 use peregrine_web::response::Fields;
 use std::time::{Duration, SystemTime};
 
-/// RFC 9111 §1.2.2: larger numbers are as good as this one.
+/// RFC 9111, section 1.2.2: larger numbers may be replaced by this one.
 const SECONDS_MAX: u64 = 1 << 31;
 
 /// The directives of `Cache-Control`, of a request or a response.
@@ -17,7 +17,7 @@ pub(crate) struct Directives {
     pub(crate) private: bool,
     pub(crate) public: bool,
     pub(crate) must_revalidate: bool,
-    /// As `must-revalidate`, for caches that many share; but it does not say that many may share the response.
+    /// Like `must-revalidate`, for shared caches; but it does not permit sharing.
     pub(crate) proxy_revalidate: bool,
     pub(crate) only_if_cached: bool,
     pub(crate) s_maxage: Option<Duration>,
@@ -51,13 +51,13 @@ impl Directives {
         let argument = parts.next().map(<[u8]>::trim_ascii);
         let seconds = |known: Option<Duration>| {
             let said = argument.and_then(seconds).unwrap_or_default();
-            // RFC 9111 §4.2.1: of several that contradict each other, the one that is stale first.
+            // RFC 9111 §4.2.1: of several contradicting values, the one that expires first applies.
             Some(known.map_or(said, |known| known.min(said)))
         };
         match name.as_slice() {
             b"no-store" => self.no_store = true,
             b"no-cache" => self.no_cache = true,
-            // RFC 9111 §5.2.2.7: with names of fields, a cache may treat it as if it had none.
+            // RFC 9111 §5.2.2.7: with field names, a cache may treat it as if it had none.
             b"private" => self.private = true,
             b"public" => self.public = true,
             b"must-revalidate" => self.must_revalidate = true,
@@ -74,7 +74,7 @@ impl Directives {
     }
 }
 
-/// Where an element of a list ends: at a comma outside of quotes.
+/// The end of a list element: a comma outside quotes.
 fn end_of_element(list: &[u8]) -> usize {
     let (mut is_quoted, mut is_escaped) = (false, false);
     let end = list.iter().position(|byte| {
@@ -90,7 +90,8 @@ fn end_of_element(list: &[u8]) -> usize {
     end.unwrap_or(list.len())
 }
 
-/// RFC 9111 §5.2: an argument may be quoted though it should not. One that is no number counts as 0.
+/// RFC 9111, section 5.2: an argument may be quoted although it should not be. An invalid number
+/// counts as 0.
 fn seconds(argument: &[u8]) -> Option<Duration> {
     let digits = argument.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
     let digits = digits.unwrap_or(argument);
@@ -101,35 +102,35 @@ fn seconds(argument: &[u8]) -> Option<Duration> {
     Some(Duration::from_secs(number.min(SECONDS_MAX)))
 }
 
-/// For which clients a response may be used.
+/// The clients for which a response may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Audience {
-    /// All: the response says `public` or `s-maxage`.
+    /// All: the response has `public` or `s-maxage`.
     All,
-    /// Those that were not identified: the response says how long it is fresh, but not that it is
+    /// Clients that were not identified: the response has a lifetime, but does not say that it is
     /// for all.
     Unknown,
-    /// Those that cannot have been identified either: only the cache's settings say that it may be
-    /// kept.
+    /// Clients that cannot have been identified: only the cache's settings permit storing the
+    /// response.
     Assumed,
 }
 
-/// For how long a response may be used.
+/// How long a response may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lifetime {
-    /// By which clients.
+    /// The clients for which it may be used.
     pub(crate) audience: Audience,
-    /// How old it is already.
+    /// Its age on arrival.
     pub(crate) age: Duration,
     /// The age until which it is fresh.
     pub(crate) fresh: Duration,
-    /// How much longer it may be used while a newer one is fetched.
+    /// The additional time during which it may be used while a newer one is fetched.
     pub(crate) while_revalidate: Duration,
-    /// How much longer it may be used because a newer one cannot be had.
+    /// The additional time during which it may be used in place of an error.
     pub(crate) if_error: Duration,
 }
 
-/// What is kept though the response does not say so.
+/// The settings for responses that do not specify a lifetime.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Defaults {
     pub(crate) fresh: Option<Duration>,
@@ -138,11 +139,11 @@ pub(crate) struct Defaults {
     pub(crate) cookies: bool,
 }
 
-/// RFC 9110 §15.1 and RFC 9111 §3: final statuses of whose meaning nothing here is ignorant.
+/// RFC 9110, section 15.1, and RFC 9111, section 3: the final statuses that this cache understands.
 const STATUSES: [u16; 12] = [200, 203, 204, 300, 301, 302, 307, 308, 404, 405, 410, 414];
 
-/// Whether a response to a GET request may be kept, and for how long. `is_personal` tells whether it may be about the client, and `has_credentials`
-/// whether that is because the client has said who it is.
+/// Whether and how long a response to a GET request may be stored. `is_personal`: the response may
+/// be specific to the client; `has_credentials`: because the client sent credentials.
 pub(crate) fn lifetime(
     status: StatusCode,
     fields: &Fields,
@@ -156,25 +157,26 @@ pub(crate) fn lifetime(
         *name == VARY
             && value.as_bytes().split(|byte| *byte == b',').any(|part| part.trim_ascii() == b"*")
     });
-    // RFC 9111 §3: what may be stored. What must be validated before each use is not kept here at all.
+    // RFC 9111 §3: what may be stored. Responses that need validation before each use are not
+    // stored.
     let is_refused = said.no_store || said.private || said.no_cache || varies_by_all;
     let is_unfit = has(&CONTENT_RANGE) || has(&TRAILER) || (has(&SET_COOKIE) && !defaults.cookies);
     if is_refused || is_unfit || !STATUSES.contains(&status.as_u16()) {
         return None;
     }
-    // RFC 9111 §3.5: the answer to a request with credentials is for others only if it says so.
-    // `must-revalidate` would do as well, but most who say it speak of freshness, not of who may
-    // see the response.
+    // RFC 9111 §3.5: a response to a request with credentials is shareable only if it says so.
+    // `must-revalidate` would permit it too, but in practice it is used to control freshness, not
+    // access.
     let is_for_all = said.public || said.s_maxage.is_some();
     if has_credentials && !is_for_all {
         return None;
     }
     let explicit = said.s_maxage.or(said.max_age).or_else(|| expires(fields));
-    // Nobody said that this is for others, so it is not if it may be somebody's.
+    // Without an explicit lifetime, a response that may be specific to a client is not shared.
     let fresh = explicit.or(defaults.fresh.filter(|_| !is_personal && status == StatusCode::OK))?;
     let age = fields.get(&AGE).and_then(|age| seconds(age.as_bytes().trim_ascii()));
     let age = age.unwrap_or_default();
-    // RFC 9111 §4.2.4 and §5.2.2.10: these directives forbid to use it when it is stale.
+    // RFC 9111 §4.2.4 and §5.2.2.10: these directives forbid using a stale response.
     let must_revalidate = said.must_revalidate || said.proxy_revalidate || said.s_maxage.is_some();
     let stale = |said: Option<Duration>, default: Duration| match must_revalidate {
         true => Duration::ZERO,
@@ -196,7 +198,7 @@ pub(crate) fn lifetime(
     (fresh.saturating_add(longer) > age).then_some(lifetime)
 }
 
-/// RFC 9111 §5.3: a date that is none, such as 0, is in the past.
+/// RFC 9111, section 5.3: an invalid date, such as 0, is in the past.
 fn expires(fields: &Fields) -> Option<Duration> {
     let date = |name: &str| parse_http_date(fields.text(name)?).ok();
     fields.get(&EXPIRES)?;
@@ -217,7 +219,7 @@ mod tests {
         fields
     }
 
-    /// Seconds: fresh, while revalidating, if an error.
+    /// In seconds: fresh, stale while revalidating, stale if error.
     fn kept(status: u16, all: &[(&'static str, &'static str)]) -> Option<[u64; 3]> {
         let status = StatusCode::from_u16(status).expect("a status");
         let it = lifetime(status, &fields(all), &Defaults::default(), false, false)?;
@@ -293,11 +295,11 @@ mod tests {
             let fields = fields(&[("cache-control", value)]);
             lifetime(StatusCode::OK, &fields, &defaults, has_credentials, is_personal).is_some()
         };
-        assert!(kept("max-age=5", false, true), "it says so itself");
+        assert!(kept("max-age=5", false, true), "the response has a lifetime");
         assert!(!kept("max-age=5", true, true));
         assert!(kept("max-age=5, public", true, true) && kept("s-maxage=5", true, true));
         assert!(!kept("max-age=5, must-revalidate", true, true));
         assert!(!kept("max-age=5, proxy-revalidate", true, true));
-        assert!(kept("x", false, false) && !kept("x", false, true), "nobody said anything");
+        assert!(kept("x", false, false) && !kept("x", false, true), "only the default applies");
     }
 }

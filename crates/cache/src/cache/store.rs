@@ -1,4 +1,4 @@
-//! Where responses are kept.
+//! The store of responses.
 
 use super::asker::Asker;
 use super::entry::{Entry, Freshness};
@@ -11,23 +11,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// So much is kept, unless set otherwise: 64 MiB.
+/// The default capacity.
 const BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Responses to one target that differ in what they depend on; the oldest gives way.
+/// The maximum number of variants of one target; the oldest is evicted.
 const VARIANTS_MAX: usize = 16;
 
-/// Stores of so many bytes have several parts, so that workers seldom wait for each other.
+/// Stores of at least this size have several parts, to reduce lock contention between workers.
 const PARTED_BYTES: usize = 16 * 1024 * 1024;
 const PARTS: usize = 8;
 
-/// For so long those that ask for something that turned out not to be for others do not wait for each other.
+/// How long requests do not wait for each other after a response turned out not to be shareable.
 const PASS_FOR: Duration = Duration::from_secs(5);
 
-/// Keeps responses for [`Cache`](super::Cache), in memory. A clone is the same store: make it outside of the application's closure, and clone it
-/// in, and all workers share it; made inside, each worker has its own, which costs as much memory more and no locks that others hold.
+/// An in-memory response store for [`Cache`](super::Cache). Clones share the store. Create it
+/// outside the application's closure and clone it in, and all workers share it; created inside,
+/// each worker has its own, which needs more memory but avoids lock contention.
 ///
-/// Beyond 64 MiB, or [`CacheStore::with_bytes_max`], what was not asked for the longest gives way.
+/// When it exceeds 64 MiB, or [`CacheStore::with_bytes_max`], it evicts the least recently used
+/// responses.
 #[derive(Clone)]
 pub struct CacheStore(Arc<Inner>);
 
@@ -36,30 +38,30 @@ struct Inner {
     hasher: RandomState,
 }
 
-/// What a store did so far.
+/// Statistics of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheCounts {
-    /// Requests that were answered by a response that was kept.
+    /// Requests answered with a stored response.
     pub hits: u64,
-    /// Those among them whose response was stale.
+    /// Hits whose response was stale.
     pub stale: u64,
-    /// Requests that went to their handler.
+    /// Requests passed to the handler.
     pub misses: u64,
-    /// Those among them by which the handler said (304) that what is kept is good still.
+    /// Misses for which the handler confirmed the stored response with a 304.
     pub validated: u64,
-    /// Responses that gave way to others.
+    /// Responses evicted for lack of space.
     pub evicted: u64,
-    /// Responses that are kept.
+    /// Responses in the store.
     pub entries: usize,
-    /// What they take, in bytes.
+    /// The memory they use, in bytes.
     pub bytes: usize,
 }
 
 #[derive(Default)]
 struct Part {
     places: HashMap<Arc<str>, Place>,
-    /// Keys by when they were last asked for.
+    /// Keys by their last use.
     order: BTreeMap<u64, Arc<str>>,
     flights: HashMap<(Arc<str>, Vec<u8>), Arc<Flight>>,
     tick: u64,
@@ -67,42 +69,43 @@ struct Part {
     counts: CacheCounts,
 }
 
-/// What is known of one target.
+/// The responses of one target.
 #[derive(Default)]
 struct Place {
-    /// The youngest comes last.
+    /// The newest is last.
     variants: Vec<Arc<Entry>>,
     used: u64,
-    /// Answers are not for others; for those to clients that say who they are, and for those to the others.
+    /// Until when responses are known not to be shareable: for clients without and with an
+    /// identity.
     pass_until: [Option<Instant>; 2],
 }
 
-/// What to do about a request for which nothing fresh is kept.
+/// How to handle a request without a fresh response.
 pub(crate) enum Turn {
-    /// It goes on, and others may wait for it.
+    /// Call the handler; others may wait for the response.
     Lead(Lead),
-    /// Another is on its way.
+    /// Wait for another request.
     Wait(Arc<Flight>),
 }
 
-/// The place of a request that others wait for. Dropping it lets another take it.
+/// The right to call the handler on behalf of waiting requests. Dropping it passes that right on.
 pub(crate) struct Lead {
     store: CacheStore,
     key: Arc<str>,
     variant: Vec<u8>,
     pub(crate) flight: Arc<Flight>,
-    /// Nobody waits for it, because what came before was not for others.
+    /// No request waits for this one, because recent responses were not shareable.
     pub(crate) is_alone: bool,
 }
 
 impl CacheStore {
-    /// An empty store.
+    /// Creates an empty store of 64 MiB.
     #[must_use]
     pub fn new() -> Self {
         Self::with_bytes_max(BYTES_MAX)
     }
 
-    /// An empty store that keeps so many bytes: content, fields, and what they take beside.
+    /// Creates an empty store with this capacity, which covers content, fields and overhead.
     #[must_use]
     pub fn with_bytes_max(bytes: usize) -> Self {
         let parts = if bytes >= PARTED_BYTES { PARTS } else { 1 };
@@ -111,13 +114,14 @@ impl CacheStore {
         Self(Arc::new(Inner { parts, hasher: RandomState::new() }))
     }
 
-    /// Forgets what is kept for a path, whatever host and query it was asked for with. What is being fetched for it now is not kept.
-    /// Paths are as clients send them, with the prefix of a mount, and still percent-encoded.
+    /// Removes the responses for a path, for all hosts and queries. Responses being fetched for it
+    /// now are not stored. The path is as clients send it: percent-encoded, and with the prefix of
+    /// a mount.
     pub fn invalidate(&self, path: &str) {
         self.forget(|key| path_of(key) == path);
     }
 
-    /// As [`CacheStore::invalidate`], for a path and everything below it.
+    /// Like [`CacheStore::invalidate`], for a path and everything below it.
     pub fn invalidate_below(&self, path: &str) {
         let stem = path.strip_suffix('/').unwrap_or(path);
         self.forget(|key| {
@@ -126,12 +130,12 @@ impl CacheStore {
         });
     }
 
-    /// Forgets everything.
+    /// Removes all responses.
     pub fn clear(&self) {
         self.forget(|_| true);
     }
 
-    /// What it did so far.
+    /// The statistics so far.
     #[must_use]
     pub fn counts(&self) -> CacheCounts {
         let mut all = CacheCounts::default();
@@ -152,14 +156,14 @@ impl CacheStore {
         self.0.parts.iter().for_each(|part| lock(part).forget(&is_meant));
     }
 
-    /// Forgets what is kept under exactly this key.
+    /// Removes the responses under exactly this key.
     pub(crate) fn remove(&self, key: &str) {
         let mut part = self.part(key);
         part.take(key);
         part.void(|other| other == key);
     }
 
-    /// Is it the same store?
+    /// Whether this is the same store.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -170,7 +174,7 @@ impl CacheStore {
         lock(&parts[usize::try_from(hash % parts.len() as u64).unwrap_or_default()])
     }
 
-    /// What is kept for this request, unless it is of no use any more.
+    /// The stored response for this request, unless it is useless by now.
     pub(crate) fn find(&self, key: &str, asker: Asker<'_>) -> Option<(Arc<Entry>, Freshness)> {
         let mut part = self.part(key);
         let place = part.places.get(key)?;
@@ -180,14 +184,15 @@ impl CacheStore {
         is_useful(&entry).then_some((entry, freshness))
     }
 
-    /// Counts a request that was answered from here.
+    /// Counts a hit.
     pub(crate) fn hit(&self, key: &str, is_stale: bool) {
         let counts = &mut self.part(key).counts;
         counts.hits += 1;
         counts.stale += u64::from(is_stale);
     }
 
-    /// Who fetches? Behind so many other caches with this store, which have their turns.
+    /// Decides which request fetches. `depth` is the number of outer caches with this store, which
+    /// fetch separately.
     pub(crate) fn turn(&self, key: &str, asker: Asker<'_>, depth: u8) -> Turn {
         let mut part = self.part(key);
         let place = part.places.get(key);
@@ -195,12 +200,13 @@ impl CacheStore {
         let mut variant = vec![depth, u8::from(asker.is_personal())];
         variant.extend(asker.place());
         if is_alone {
-            // It has a flight of its own all the same: what is changed meanwhile is not kept.
+            // It gets its own flight anyway, so that a concurrent change prevents it from being
+            // stored.
             part.tick += 1;
             variant.push(1);
             variant.extend(part.tick.to_be_bytes());
         } else {
-            // Requests that the last response would tell apart do not wait for each other.
+            // Requests that the last response's `Vary` distinguishes do not wait for each other.
             let mut variants = place.into_iter().flat_map(|place| place.variants.iter().rev());
             let last = variants.find(|last| last.is_from(asker));
             variant.push(0);
@@ -228,10 +234,10 @@ impl Default for CacheStore {
 }
 
 impl Lead {
-    /// Keeps the response, and gives it to all that wait.
+    /// Stores the response and hands it to all waiting requests.
     pub(crate) fn keep(self, entry: &Arc<Entry>) {
         let mut part = self.store.part(&self.key);
-        // Seen and done behind one lock, behind which changes void it as well.
+        // Check and store under one lock, which invalidation takes too.
         if !self.flight.is_void() {
             part.keep(&self.key, entry);
         }
@@ -239,24 +245,24 @@ impl Lead {
         self.flight.land(Landed::Kept(Arc::clone(entry)));
     }
 
-    /// All that wait are given a response that was kept before, and stays.
+    /// Hands a stored response, which stays, to all waiting requests.
     pub(crate) fn reuse(self, entry: &Arc<Entry>) {
         self.flight.land(Landed::Kept(Arc::clone(entry)));
     }
 
-    /// A response with this status is not for others, so what was kept is not either.
+    /// The response has this status and is not shareable, so the stored one is not valid either.
     pub(crate) fn pass(self, asker: Asker<'_>, status: StatusCode) {
         let has_crowd = self.flight.waiting() > 0;
         self.store.part(&self.key).pass(&self.key, asker, status, has_crowd);
         self.flight.land(Landed::Passed);
     }
 
-    /// Another cache with the same store, further in, has done what is to be done.
+    /// An inner cache with the same store has handled the request.
     pub(crate) fn hand_over(self) {
         self.flight.land(Landed::Passed);
     }
 
-    /// Counts what is good still.
+    /// Counts a confirmed response.
     pub(crate) fn count_validated(&self) {
         self.store.part(&self.key).counts.validated += 1;
     }
@@ -266,7 +272,7 @@ impl Drop for Lead {
     fn drop(&mut self) {
         let place = (Arc::clone(&self.key), std::mem::take(&mut self.variant));
         let mut part = self.store.part(&self.key);
-        // After an invalidation there may be another one in this place.
+        // After an invalidation, this key may belong to another flight.
         if part.flights.get(&place).is_some_and(|other| Arc::ptr_eq(other, &self.flight)) {
             part.flights.remove(&place);
         }
@@ -289,7 +295,7 @@ impl Part {
     fn keep(&mut self, key: &Arc<str>, entry: &Arc<Entry>) {
         let bytes = entry.held_bytes();
         if weight(key) + bytes > self.bytes_max {
-            // What was kept is older than what cannot be.
+            // The stored response is older than the one that does not fit.
             self.take(key);
             return;
         }
@@ -305,7 +311,7 @@ impl Part {
         self.make_room();
     }
 
-    /// What was not asked for the longest gives way.
+    /// Evicts the least recently used responses.
     fn make_room(&mut self) {
         while self.counts.bytes > self.bytes_max {
             let Some((_, oldest)) = self.order.first_key_value() else { break };
@@ -317,7 +323,7 @@ impl Part {
 
     fn pass(&mut self, key: &Arc<str>, asker: Asker<'_>, status: StatusCode, has_crowd: bool) {
         let mut place = self.take(key).unwrap_or_default();
-        // What one client is told, or that something is out of order, says nothing about what is kept for others.
+        // A response for one client, or an error, says nothing about responses for other clients.
         let is_news = !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS;
         if is_news && !asker.is_personal() {
             place.variants.retain(|entry| !entry.fits(asker));
@@ -341,7 +347,7 @@ impl Part {
         self.void(is_meant);
     }
 
-    /// What is being fetched there is not to be kept.
+    /// Prevents responses that are being fetched from being stored.
     fn void(&mut self, is_meant: impl Fn(&str) -> bool) {
         self.flights.retain(|(key, _), flight| {
             let is_over = is_meant(key);
@@ -371,7 +377,7 @@ impl Part {
 }
 
 impl Place {
-    /// Are answers for such clients known not to be for others?
+    /// Whether responses for such clients are known not to be shareable.
     fn passes(&self, asker: Asker<'_>) -> bool {
         let until = self.pass_until[usize::from(asker.is_personal())];
         until.is_some_and(|until| until > Instant::now())
@@ -382,12 +388,12 @@ impl Place {
     }
 }
 
-/// Is there anything that an entry may be used for? One that can be validated always may.
+/// Whether an entry has any use left. One with a validator always does.
 fn is_useful(entry: &Entry) -> bool {
     entry.freshness() < Freshness::Over || entry.has_validators()
 }
 
-/// What a place costs beside its responses.
+/// The overhead of a target.
 fn weight(key: &str) -> usize {
     192 + key.len()
 }
@@ -399,7 +405,7 @@ fn path_of(key: &str) -> &str {
 }
 
 fn lock(part: &Mutex<Part>) -> MutexGuard<'_, Part> {
-    // Nothing in there panics between two changes that hang together.
+    // No code under this lock panics halfway through a change.
     part.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Runs `future` with time that passes as soon as everything waits.
+/// Runs `future` with paused time, which advances when all tasks wait.
 fn run<T>(future: impl Future<Output = T>) -> T {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build().expect("a runtime");
@@ -24,7 +24,8 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 
 type Count = Rc<Cell<u32>>;
 
-/// `/{name}` answers `name number`, with the `Cache-Control` of its query. What else it does, its name says.
+/// `/{name}` answers `name number`, with the `Cache-Control` given in its query. Some names have
+/// special behavior.
 fn app(cache: Cache) -> (TestClient, Count) {
     let count = Count::default();
     let made = Rc::clone(&count);
@@ -53,11 +54,11 @@ fn app(cache: Cache) -> (TestClient, Count) {
             }
             "panic" => {
                 sleep(SECOND).await;
-                panic!("as asked");
+                panic!("requested by the test");
             }
             "panics-once" => {
                 sleep(SECOND).await;
-                assert!(number > 1, "as asked");
+                assert!(number > 1, "requested by the test");
             }
             "flaky" if number > 1 => response.status = StatusCode::BAD_GATEWAY,
             "gone" if number > 1 => response.status = StatusCode::IM_A_TEAPOT,
@@ -134,7 +135,7 @@ fn what_says_for_how_long_is_kept_and_nothing_else() {
         let is_same = again.text() == first && again.header("age") == Some("0");
         assert_eq!(is_same, is_kept, "{target}: {first}, {}", again.text());
     }
-    assert_eq!(get(&client, "/refused"), "form: nothing", "as the application shows it");
+    assert_eq!(get(&client, "/refused"), "form: nothing", "in the application's format");
     assert_eq!(with(&client, "/a?max-age=60", "host", "other").text(), "a 15");
     let counts = store.counts();
     assert_eq!((counts.entries, counts.hits, counts.stale, counts.evicted), (5, 5, 0, 0));
@@ -169,7 +170,7 @@ fn what_varies_is_told_apart() {
     assert_eq!(
         get(&client, "/vary?max-age=60"),
         "vary 4",
-        "nothing is something else than an empty field"
+        "an absent field differs from an empty one"
     );
     assert_eq!((ask("").as_str(), ask("en").as_str()), ("vary 5", "vary 2"));
     for number in 0..40 {
@@ -178,7 +179,8 @@ fn what_varies_is_told_apart() {
     assert_eq!(store.counts().entries, 16);
 }
 
-/// A response that an upstream gave without a field is not kept as one for a value of that field.
+/// An upstream response that was made without a field is not stored as one for a value of that
+/// field.
 #[test]
 fn what_a_proxy_does_not_pass_on_is_not_what_a_response_varies_by() {
     let language = |mut request: Request| {
@@ -258,7 +260,7 @@ fn head_and_conditions_are_answered_from_what_is_kept() {
     assert_eq!((head.header("etag"), head.text().as_str()), (Some("\"t\""), ""));
     assert_eq!(count.get(), 1);
     drop(client.head("/a?max-age=60").send_now());
-    assert_eq!(get(&client, "/a?max-age=60"), "a 3", "the answer to HEAD is not that to GET");
+    assert_eq!(get(&client, "/a?max-age=60"), "a 3", "the response to HEAD is not that to GET");
 }
 
 #[test]
@@ -269,7 +271,7 @@ fn changes_are_seen_at_once() {
     assert_eq!(client.post("/fails").send_now().status(), 409);
     drop(client.post("/a?max-age=60").send_now());
     let all = ["/a?max-age=60", "/other?max-age=60", "/a?max-age=61"].map(|it| get(&client, it));
-    assert_eq!(all, ["a 4", "other 5", "a 3"], "the target, and where it says the new one is");
+    assert_eq!(all, ["a 4", "other 5", "a 3"], "the target and its Location");
     store.invalidate("/a");
     store.invalidate_below("/oth");
     let all = ["/a?max-age=60", "/other?max-age=60", "/a?max-age=61"].map(|it| get(&client, it));
@@ -285,22 +287,25 @@ fn of_many_that_come_together_one_is_worked_on() {
         let ask = |target: &'static str| spawn_local(client.get(target).send());
         let all: Vec<_> = (0..50).map(|_| ask("/slow?max-age=60")).collect();
         for one in all {
-            assert_eq!(one.await.expect("it ends").text(), "slow 1");
+            assert_eq!(one.await.expect("the task ends").text(), "slow 1");
         }
         assert_eq!((count.get(), store.counts().misses, store.counts().hits), (1, 1, 49));
-        // What turns out to be for one client only is made for each, and they do not queue up.
+        // A personal response is generated for each client, without queueing.
         let begun = tokio::time::Instant::now();
         let all: Vec<_> = (0..10).map(|_| ask("/slow?private")).collect();
         for one in all {
-            drop(one.await.expect("it ends"));
+            drop(one.await.expect("the task ends"));
         }
         assert_eq!(count.get(), 11);
         assert!(begun.elapsed() < 3 * SECOND, "{:?}", begun.elapsed());
         let more: Vec<_> = (0..10).map(|_| ask("/slow?private")).collect();
         for one in more {
-            drop(one.await.expect("it ends"));
+            drop(one.await.expect("the task ends"));
         }
-        assert!(begun.elapsed() < 4 * SECOND, "known to be so, they do not wait at all");
+        assert!(
+            begun.elapsed() < 4 * SECOND,
+            "the responses are known to be personal, so no request waits"
+        );
     });
 }
 
@@ -314,14 +319,17 @@ fn a_leader_whose_client_leaves_works_on_for_those_that_wait_and_else_makes_room
         let waiting = spawn_local(ask());
         sleep(SECOND / 10).await;
         leader.abort();
-        assert_eq!((waiting.await.expect("it ends").text().as_str(), count.get()), ("slow 1", 1));
+        assert_eq!(
+            (waiting.await.expect("the task ends").text().as_str(), count.get()),
+            ("slow 1", 1)
+        );
         let alone = tokio::time::timeout(SECOND / 10, client.get("/slow?max-age=61").send()).await;
         assert!(alone.is_err());
         let next = client.get("/slow?max-age=61").send().await;
         assert_eq!(
             (next.text().as_str(), count.get()),
             ("slow 3", 3),
-            "nobody waited for the second"
+            "no request waited for the second"
         );
     });
 }
@@ -332,13 +340,13 @@ fn a_leader_that_panics_fails_nobody_else() {
         let (client, _, count) = client();
         let ask = || spawn_local(client.get("/panics-once?max-age=60").send());
         let (leader, waiting) = (ask(), [ask(), ask()]);
-        assert!(leader.await.is_err(), "the server knows what to do about it");
+        assert!(leader.await.is_err(), "the panic reaches the server");
         for waiting in waiting {
-            waiting.await.expect("it does not panic").assert_status(200);
+            waiting.await.expect("the task does not panic").assert_status(200);
         }
-        assert_eq!(count.get(), 3, "each asked on its own");
-        assert_eq!(ask().await.expect("it does not panic").text(), "panics-once 4");
-        assert_eq!(ask().await.expect("it does not panic").text(), "panics-once 4");
+        assert_eq!(count.get(), 3, "each request called the handler");
+        assert_eq!(ask().await.expect("the task does not panic").text(), "panics-once 4");
+        assert_eq!(ask().await.expect("the task does not panic").text(), "panics-once 4");
     });
 }
 
@@ -349,9 +357,12 @@ fn those_that_wait_too_long_ask_themselves() {
         let (client, count) = app(Cache::new(store).wait_max(SECOND / 10));
         let ask = || spawn_local(client.get("/slow?max-age=60").send());
         let (first, second) = (ask(), ask());
-        assert_eq!(first.await.expect("it ends").text(), "slow 1");
-        assert_eq!((second.await.expect("it ends").text().as_str(), count.get()), ("slow 2", 2));
-        assert_eq!(ask().await.expect("it ends").text(), "slow 1");
+        assert_eq!(first.await.expect("the task ends").text(), "slow 1");
+        assert_eq!(
+            (second.await.expect("the task ends").text().as_str(), count.get()),
+            ("slow 2", 2)
+        );
+        assert_eq!(ask().await.expect("the task ends").text(), "slow 1");
     });
 }
 
@@ -364,13 +375,13 @@ fn what_was_changed_while_it_was_fetched_is_not_kept() {
         sleep(SECOND / 2).await;
         drop(client.post("/slow?max-age=60").send().await);
         let after = ask();
-        assert_eq!(before.await.expect("it ends").text(), "slow 1");
+        assert_eq!(before.await.expect("the task ends").text(), "slow 1");
         assert_eq!(
-            after.await.expect("it ends").text(),
+            after.await.expect("the task ends").text(),
             "slow 2",
-            "it does not wait for the old one"
+            "the new request does not wait for the old one"
         );
-        assert_eq!(ask().await.expect("it ends").text(), "slow 2");
+        assert_eq!(ask().await.expect("the task ends").text(), "slow 2");
     });
 }
 
@@ -389,7 +400,7 @@ fn a_stale_response_is_sent_while_one_newer_one_is_fetched() {
         sleep(2 * SECOND).await;
         assert_eq!((client.get(target).send().await.text().as_str(), count.get()), ("slow 2", 2));
         sleep(50 * SECOND).await;
-        assert_eq!(client.get(target).send().await.text(), "slow 3", "too old by now");
+        assert_eq!(client.get(target).send().await.text(), "slow 3", "the response is too old");
     });
 }
 
@@ -408,7 +419,7 @@ fn a_stale_response_is_better_than_an_error_for_a_while() {
         assert_eq!(stale.header("age"), Some("20"));
         sleep(20 * SECOND).await;
         assert_eq!(client.get(target).send().await.status(), 502);
-        // An answer that is no error is what counts.
+        // Any response that is not a server error replaces the stored one.
         let target = "/gone?max-age=10&stale-if-error=30&stale-while-revalidate=30";
         count.set(0);
         assert_eq!(client.get(target).send().await.text(), "gone 1");
@@ -425,7 +436,7 @@ fn what_was_not_asked_for_the_longest_gives_way() {
     let (client, _) = app(Cache::new(store.clone()));
     for number in 0..30 {
         drop(get(&client, &format!("/p{number}?max-age=60")));
-        assert_eq!(get(&client, "/p0?max-age=60"), "p0 1", "it is asked for all the time");
+        assert_eq!(get(&client, "/p0?max-age=60"), "p0 1", "the response is used all the time");
         assert!(store.counts().bytes <= 5000);
     }
     let counts = store.counts();

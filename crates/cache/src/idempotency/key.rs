@@ -1,4 +1,4 @@
-//! What a request says it is, and what it really is.
+//! The key and the fingerprint of a request.
 
 use super::store::Fingerprint;
 use http::StatusCode;
@@ -7,10 +7,10 @@ use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// A longer key is refused.
+/// The maximum length of a key.
 const KEY_BYTES_MAX: usize = 255;
 
-/// The key of a request; none if it has none.
+/// The key of a request; `None` if it has none.
 pub(crate) fn key_of(head: &Head) -> Result<Option<Cow<'_, str>>, Problem> {
     let mut all = head.fields_named("idempotency-key");
     let Some(value) = all.next() else { return Ok(None) };
@@ -24,8 +24,8 @@ pub(crate) fn key_of(head: &Head) -> Result<Option<Cow<'_, str>>, Problem> {
     })
 }
 
-/// draft-ietf-httpapi-idempotency-key-header-07 §2.1: an Item that is a String (RFC 8941 §3.3.3). Many clients leave the quotes out, which
-/// is unmistakable as long as it is a token.
+/// draft-ietf-httpapi-idempotency-key-header-07, section 2.1: an Item that is a String (RFC 8941,
+/// section 3.3.3). Many clients omit the quotes, which is unambiguous for tokens.
 fn read(text: &str) -> Option<Cow<'_, str>> {
     let Some(quoted) = text.strip_prefix('"') else {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~+/=:".contains(&byte);
@@ -41,13 +41,13 @@ fn read(text: &str) -> Option<Cow<'_, str>> {
             _ => return None,
         }
     }
-    // Parameters mean nothing here.
+    // Parameters have no meaning here.
     let rest = letters.as_str();
     (rest.is_empty() || rest.starts_with(';')).then_some(Cow::Owned(key))
 }
 
-/// The name under which a store has a key: nobody gets at what another has kept, and what is said of a scope is not
-/// written into a data base.
+/// The name of a key in the store: scopes are separated, and the content of a scope, which may be
+/// secret, is not written to a database.
 pub(crate) fn stored_name(scope: &str, key: &str) -> String {
     let mut hash = Sha256::new();
     add(&mut hash, scope.as_bytes());
@@ -60,23 +60,23 @@ pub(crate) fn stored_name(scope: &str, key: &str) -> String {
     name
 }
 
-/// The first half is of what must be the same when a request is sent again: method, host, target,
-/// the fields that guards of routes look at, the type and coding of the content, and the content.
-/// The second half is of the client's cookies and of what its connection says of it, where these
-/// tell clients apart.
+/// The first half covers what must be the same in a repeated request: method, host, target, the
+/// fields that route guards read, the type and coding of the content, and the content. The second
+/// half covers the client's cookies and the identity of its connection, if these distinguish
+/// clients.
 pub(crate) fn fingerprint_of(parts: &Parts, content: &[u8], is_by_client: bool) -> Fingerprint {
     let (head, mut hash) = (&parts.head, Sha256::new());
     add(&mut hash, parts.client().host().to_ascii_lowercase().as_bytes());
     add(&mut hash, head.method_name().as_bytes());
     add(&mut hash, head.original_path().as_bytes());
-    // In an application that another mounted, the path may have been changed on the way.
+    // In a mounted application, the path may have been rewritten.
     add(&mut hash, head.path().as_bytes());
     add(&mut hash, head.query().unwrap_or_default().as_bytes());
     for name in ["content-type", "content-encoding"] {
         add(&mut hash, head.field(name).unwrap_or_default());
     }
-    // Guards tell routes of one target apart. The number of a route may be another one in the next
-    // version of the program, so it counts only where nothing else is known.
+    // Guards select among the routes of one target. A route's number may change with the next
+    // version of the program, so it counts only if the guards' fields are unknown.
     for name in &*head.guard_fields() {
         add(&mut hash, name.as_str().as_bytes());
         head.peek_fields_named(name.as_str()).for_each(|value| add(&mut hash, value));
@@ -91,7 +91,7 @@ pub(crate) fn fingerprint_of(parts: &Parts, content: &[u8], is_by_client: bool) 
     fingerprint
 }
 
-/// 128 bits are enough that no two requests, and no two clients, meet.
+/// 128 bits suffice to avoid collisions of requests or clients.
 const HALF: usize = size_of::<Fingerprint>() / 2;
 
 pub(crate) fn is_same_request(first: &Fingerprint, second: &Fingerprint) -> bool {
@@ -102,10 +102,10 @@ pub(crate) fn is_same_client(first: &Fingerprint, second: &Fingerprint) -> bool 
     first[HALF..] == second[HALF..]
 }
 
-/// Whatever identifies the client beside its credentials, by which keys are told apart already.
+/// The client's identity apart from its credentials, which already scope its keys.
 fn client_of(parts: &Parts) -> Fingerprint {
     let (connection, mut hash) = (parts.peek_connection(), Sha256::new());
-    // RFC 9113 §8.2.3: HTTP/2 may split the field, which joined is the same again.
+    // RFC 9113 §8.2.3: HTTP/2 may split the field; joined, it is the same again.
     let cookies: Vec<_> = parts.head.peek_fields_named("cookie").collect();
     add(&mut hash, &cookies.join(&b"; "[..]));
     let certificate = connection.client().map(|client| client.fingerprint);
@@ -115,7 +115,8 @@ fn client_of(parts: &Parts) -> Fingerprint {
     hash.finalize().into()
 }
 
-/// Each part has its length before it, so that no two lists of parts look the same.
+/// Each part is prefixed with its length, so that different lists of parts never have the same
+/// hash.
 fn add(hash: &mut Sha256, part: &[u8]) {
     hash.update((part.len() as u64).to_be_bytes());
     hash.update(part);

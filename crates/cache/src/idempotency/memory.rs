@@ -1,4 +1,4 @@
-//! Outcomes in the memory of the process.
+//! An in-memory store of outcomes.
 
 use super::store::{Begun, Fingerprint, IdempotencyStore, Outcome, StoreError};
 use peregrine_web::panics::contained;
@@ -8,45 +8,46 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// So much is kept, unless set otherwise: 64 MiB.
+/// The default capacity: 64 MiB.
 const BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// What an entry costs beside its key and content.
+/// The overhead of an entry.
 const ENTRY_BYTES: usize = 256;
 
-/// Requests without an identity may take this part of the store.
+/// Requests without an identity may use one nth of the store.
 const ANONYMOUS_PART: usize = 4;
 
-/// Keeps outcomes in the memory of the process. A clone is the same store: make it outside of the application's closure, and clone it
-/// in, so that all workers share it.
+/// Stores outcomes in memory. Clones share the store: create it outside the application's closure
+/// and clone it in, so that all workers share it.
 ///
-/// It never forgets a key before its time, since that might carry a request out twice. So when it is full (64 MiB, or what
-/// [`MemoryStore::bytes_max`] says), it first forgets the responses of finished requests, the
-/// oldest first: sent again, such a request is a 409. When it is full of keys alone, new ones are
-/// refused with 503, and `Retry-After` says when the next key ends; the log says so once. Requests
-/// without an identity may take a quarter of the store, so that they cannot keep other clients out.
+/// Keys are never evicted before they expire, since a request could then be executed twice. When
+/// the store is full (64 MiB, or [`MemoryStore::bytes_max`]), it first evicts the responses of
+/// finished requests, oldest first; repeating such a request gets a 409. When it is full of keys
+/// alone, requests with new keys get a 503 with a `Retry-After` at which the next key expires, and
+/// this is logged once. Requests without an identity may use a quarter of the store, so that they
+/// cannot lock other clients out.
 #[derive(Clone)]
 pub struct MemoryStore(Arc<Mutex<Kept>>);
 
 struct Kept {
     entries: HashMap<Box<str>, Entry>,
-    /// Of requests with an identity, and of those without.
+    /// For requests with an identity, and for those without.
     shares: [Share; 2],
     claims: u64,
     bytes_max: usize,
 }
 
-/// Requests with an identity, or those without.
+/// The part of the store for requests with, or without, an identity.
 #[derive(Default)]
 struct Share {
-    /// The keys by when they run out; the number tells those of one moment apart.
+    /// The keys by expiry; the number distinguishes those with the same expiry.
     ends: BTreeMap<(Instant, u64), Box<str>>,
-    /// The keys whose responses are kept, the oldest first.
+    /// The keys with stored responses, oldest first.
     responses: BTreeMap<u64, Box<str>>,
     bytes: usize,
-    /// What the responses take of it.
+    /// The bytes used by responses.
     response_bytes: usize,
-    /// It was full, and that was logged.
+    /// The share was full, and that was logged.
     is_reported: bool,
 }
 
@@ -54,7 +55,7 @@ struct Entry {
     fingerprint: Fingerprint,
     claim: u64,
     is_anonymous: bool,
-    /// None while the request is worked on.
+    /// `None` while the request is in progress.
     outcome: Option<Outcome>,
     end: Instant,
 }
@@ -71,7 +72,7 @@ impl MemoryStore {
         })))
     }
 
-    /// How much memory outcomes may take, in bytes.
+    /// Sets the capacity, in bytes.
     #[must_use]
     pub fn bytes_max(self, bytes: usize) -> Self {
         self.lock().bytes_max = bytes;
@@ -79,7 +80,7 @@ impl MemoryStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        // Nothing in there panics between two changes that hang together.
+        // No code under this lock panics halfway through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -106,9 +107,9 @@ impl MemoryStore {
 
 fn report(is_anonymous: bool) {
     if is_anonymous {
-        tracing::warn!(target: "peregrine", "the quarter of the store of idempotency keys that requests without an identity may take is full: more of them are refused until their keys end; limit their rate");
+        tracing::warn!(target: "peregrine", "the quarter of the store of idempotency keys for requests without an identity is full: more such requests are rejected until keys expire; limit their rate");
     } else {
-        tracing::error!(target: "peregrine", "the store of idempotency keys is full: requests with new keys are refused until others end; give it more room, or keep outcomes for a shorter time");
+        tracing::error!(target: "peregrine", "the store of idempotency keys is full: requests with new keys are rejected until others expire; enlarge the store, or shorten the retention time");
     }
 }
 
@@ -151,7 +152,7 @@ impl Kept {
         }
         let Some(entry) = self.remove(key) else { return };
         let least = ENTRY_BYTES + key.len();
-        // A response that takes more than half of what there is would drive out all others.
+        // A response of more than half the capacity would evict all others.
         let is_small = least + weight(&outcome) <= self.bytes_of(entry.is_anonymous) / 2;
         if !is_small || !self.make_room(least + weight(&outcome), entry.is_anonymous) {
             outcome = Outcome::Lost;
@@ -172,7 +173,7 @@ impl Kept {
         }
     }
 
-    /// How much these requests may take.
+    /// How many bytes these requests may use.
     fn bytes_of(&self, is_anonymous: bool) -> usize {
         if is_anonymous { self.bytes_max / ANONYMOUS_PART } else { self.bytes_max }
     }
@@ -181,11 +182,11 @@ impl Kept {
         self.shares.iter().map(|share| share.bytes).sum()
     }
 
-    /// Is there room for so many bytes, when responses have been forgotten as far as that helps?
+    /// Makes room for this many bytes by evicting responses. Returns whether there is room now.
     fn make_room(&mut self, bytes: usize, is_anonymous: bool) -> bool {
         let share_max = self.bytes_of(is_anonymous);
         let keys = self.shares.each_ref().map(|share| share.bytes - share.response_bytes);
-        // In vain, no response is forgotten.
+        // If evicting all responses would not suffice, keep them.
         let fits_share = !is_anonymous || keys[1] + bytes <= share_max;
         if !fits_share || keys.iter().sum::<usize>() + bytes > self.bytes_max {
             return false;
@@ -200,17 +201,18 @@ impl Kept {
         true
     }
 
-    /// Forgets the oldest response of a share, and keeps its key.
+    /// Evicts the oldest response of a share, and keeps its key.
     fn forget_response(&mut self, number: usize) {
         let share = &mut self.shares[number];
-        let (_, key) = share.responses.pop_first().expect("its bytes are those of responses");
-        let entry = self.entries.get_mut(&key).expect("a share has keys of entries only");
+        let (_, key) =
+            share.responses.pop_first().expect("the share's response bytes are not zero");
+        let entry = self.entries.get_mut(&key).expect("every key of a share has an entry");
         let bytes = entry.outcome.replace(Outcome::Lost).as_ref().map_or(0, weight);
         share.bytes -= bytes;
         share.response_bytes -= bytes;
     }
 
-    /// When the next key ends whose place such a request could have.
+    /// The expiry of the next key that would make room for such a request.
     fn next_end(&self, is_anonymous: bool) -> Option<Instant> {
         let first = |share: &Share| share.ends.keys().next().map(|(end, _)| *end);
         let is_share_full = is_anonymous
@@ -221,7 +223,7 @@ impl Kept {
         }
     }
 
-    /// Is it news that a share is full? It is not full any more when a quarter of it is free.
+    /// Whether to log that a share is full. It counts as full until a quarter of it is free.
     fn report(&mut self, is_anonymous: bool, is_full: bool) -> bool {
         let (used, most) = match is_anonymous {
             true => (self.shares[1].bytes, self.bytes_of(true)),
@@ -260,7 +262,7 @@ impl Kept {
 }
 
 fn later(now: Instant, after: Duration) -> Instant {
-    // Centuries are for ever.
+    // Overflow: a century or so is as good as forever.
     now.checked_add(after).unwrap_or_else(|| now + Duration::from_secs(u64::from(u32::MAX)))
 }
 

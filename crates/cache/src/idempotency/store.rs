@@ -1,4 +1,4 @@
-//! Where outcomes are kept, and in which form.
+//! The interface of stores, and the serialized form of outcomes.
 
 use crate::owned;
 use bytes::{BufMut, Bytes};
@@ -9,20 +9,22 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// The fingerprint of a request: 128 bits of what may not change when it is sent again, then 128
-/// bits of its client.
+/// A request's fingerprint: 128 bits of what must not change when it is sent again, and 128 bits of
+/// its client.
 pub type Fingerprint = [u8; 32];
 
-/// Keeps what became of requests, for [`Idempotency`](super::Idempotency). [`MemoryStore`](super::MemoryStore) is one; a data base that
-/// several machines share is another.
+/// Stores the outcomes of requests for [`Idempotency`](super::Idempotency). Implementations are
+/// [`MemoryStore`](super::MemoryStore), or your own, such as a database that several machines
+/// share.
 ///
-/// `begin` must be one step for everybody who shares the store: of two that begin with one key at the same time, one gets the claim.
-/// In Redis that is `SET key value NX PX lease`, in SQL an `INSERT .. ON CONFLICT DO NOTHING`.
+/// `begin` must be atomic across all users of the store: of two concurrent calls with the same key,
+/// one gets the claim. In Redis, use `SET key value NX PX lease`; in SQL,
+/// `INSERT .. ON CONFLICT DO NOTHING`.
 pub trait IdempotencyStore {
-    /// Claims `key`, unless it is known. A claim counts for as long as `lease`, so that one whose process died ends.
+    /// Claims `key` unless it is known. A claim expires after `lease`, in case its process dies.
     ///
     /// # Errors
-    /// The store cannot be reached, or is full. The request is not carried out then.
+    /// The store is unreachable or full. The request is not executed then.
     fn begin(
         &self,
         key: &str,
@@ -30,12 +32,11 @@ pub trait IdempotencyStore {
         lease: Duration,
     ) -> impl Future<Output = Result<Begun, StoreError>>;
 
-    /// As `begin`, for a request that carries no identity. Every client can send any number of
-    /// these, so a store that can be filled gives them a share of its room only. The default is
-    /// `begin`.
+    /// Like `begin`, for a request without an identity. Any client can send any number of these, so
+    /// a store with limited space should restrict them to a part of it. The default calls `begin`.
     ///
     /// # Errors
-    /// As with `begin`.
+    /// As for `begin`.
     fn begin_anonymous(
         &self,
         key: &str,
@@ -45,10 +46,11 @@ pub trait IdempotencyStore {
         self.begin(key, fingerprint, lease)
     }
 
-    /// Keeps what became of the request that has this claim, for so long. A claim that has run out changes nothing.
+    /// Stores the outcome of the request that holds this claim, for this long. An expired claim has
+    /// no effect.
     ///
     /// # Errors
-    /// The store cannot be reached. The key stays claimed until its lease ends.
+    /// The store is unreachable. The key stays claimed until its lease ends.
     fn finish(
         &self,
         key: &str,
@@ -57,34 +59,36 @@ pub trait IdempotencyStore {
         keep_for: Duration,
     ) -> impl Future<Output = Result<(), StoreError>>;
 
-    /// Forgets the key, if it has this claim still: nothing was done, and the request may be sent again.
+    /// Removes the key, if it still has this claim: nothing was done, and the request may be sent
+    /// again.
     ///
     /// # Errors
-    /// As with `finish`.
+    /// As for `finish`.
     fn release(&self, key: &str, claim: u64) -> impl Future<Output = Result<(), StoreError>>;
 }
 
-/// What a store says of a key.
+/// The state of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// It is new. The number tells this claim from others on the key.
+    /// It is new. The number distinguishes this claim from others on the same key.
     Claimed(u64),
-    /// A request with this fingerprint is being worked on.
+    /// A request with this fingerprint is in progress.
     InProgress(Fingerprint),
-    /// A request with this fingerprint came to this.
+    /// A request with this fingerprint had this outcome.
     Done(Fingerprint, Outcome),
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// This response.
     Kept(KeptResponse),
-    /// It was answered, but the response could not be kept: it was too large, or is not over yet.
+    /// The request was answered, but the response was not stored, for example because it was too
+    /// long or streamed for too long.
     Lost,
 }
 
-/// A response to be sent again.
+/// A stored response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptResponse {
     /// The status.
@@ -93,7 +97,7 @@ pub struct KeptResponse {
     pub fields: Vec<(HeaderName, HeaderValue)>,
     /// The content.
     pub content: Bytes,
-    /// It has a secret, and must not be compressed ([`Uncompressed`]).
+    /// The content includes a secret and must not be compressed ([`Uncompressed`]).
     pub is_uncompressed: bool,
 }
 
@@ -113,20 +117,21 @@ impl KeptResponse {
         response
     }
 
-    /// About how much memory it takes.
+    /// Approximate memory use.
     pub(crate) fn held_bytes(&self) -> usize {
         let fields = self.fields.iter().map(|(name, value)| 64 + name.as_str().len() + value.len());
         self.content.len() + fields.sum::<usize>()
     }
 }
 
-/// The form's number, which stands first.
+/// The version of the format, in the first byte.
 const FORM: u8 = 1;
-/// The same form, for a response that must not be compressed. Who does not know it must not send the response.
+/// The same format for a response that must not be compressed. Versions of this crate that do not
+/// know it must not send the response.
 const FORM_UNCOMPRESSED: u8 = 2;
 
 impl Outcome {
-    /// The outcome as bytes, for stores outside of the process.
+    /// Serializes the outcome, for stores outside the process.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let Self::Kept(kept) = self else { return vec![FORM, 0] };
@@ -144,7 +149,7 @@ impl Outcome {
         bytes
     }
 
-    /// Reads what [`Outcome::to_bytes`] wrote; `None` for anything else.
+    /// Parses the output of [`Outcome::to_bytes`]; `None` for anything else.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (form, mut rest) = bytes.split_first()?;
@@ -170,7 +175,7 @@ impl Outcome {
     }
 }
 
-/// A number of so many bytes, the largest part first.
+/// A big-endian number of `N` bytes.
 fn number<const N: usize>(rest: &mut &[u8]) -> Option<u64> {
     let (number, behind) = rest.split_first_chunk::<N>()?;
     *rest = behind;
@@ -184,16 +189,16 @@ fn text<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
     Some(text)
 }
 
-/// Why a store did not do what it was asked for.
+/// Why a store operation failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// It has no room for another key. Keys run out with time.
+    /// The store has no room for another key until keys expire.
     Full,
-    /// It has no room for another key before this time is over, when one ends. The store logs this
-    /// itself.
+    /// The store has no room for another key before this time, when one expires. The store logs
+    /// this itself.
     FullFor(Duration),
-    /// It could not be reached, or failed.
+    /// The store is unreachable or failed.
     Failed(Box<dyn Error + Send + Sync>),
 }
 
@@ -201,7 +206,7 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Full | Self::FullFor(_) => f.write_str(
-                "the store of idempotency keys is full: give it more room, or keep outcomes for a shorter time",
+                "the store of idempotency keys is full: enlarge the store, or shorten the retention time",
             ),
             Self::Failed(error) => write!(f, "the store of idempotency keys failed: {error}"),
         }
@@ -237,7 +242,7 @@ mod tests {
                 assert_eq!(Outcome::from_bytes(&bytes[..length]), None, "{length}");
             }
         }
-        // As it was written before there was another form.
+        // The format as written before the other one existed.
         let old = Outcome::from_bytes(&[1, 1, 0, 200, 0, 0, 0, 0, b'x']);
         assert!(matches!(old, Some(Outcome::Kept(kept)) if !kept.is_uncompressed));
         for bytes in

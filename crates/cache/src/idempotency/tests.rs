@@ -14,14 +14,14 @@ use tokio::time::sleep;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Runs `future` with time that passes as soon as everything waits.
+/// Runs `future` with paused time, which advances when all tasks wait.
 fn run<T>(future: impl Future<Output = T>) -> T {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build().expect("a runtime");
     LocalSet::new().block_on(&runtime, future)
 }
 
-/// Content that panics while it is made.
+/// A body that panics when it is polled.
 struct Panics;
 
 impl http_body::Body for Panics {
@@ -32,11 +32,11 @@ impl http_body::Body for Panics {
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        panic!("as asked")
+        panic!("requested by the test")
     }
 }
 
-/// How often the handler began, and how often it ended.
+/// How often the handler began, and how often it finished.
 type Counts = Rc<Cell<(u32, u32)>>;
 
 fn app(idempotency: Idempotency<MemoryStore>) -> (TestClient, Counts) {
@@ -47,7 +47,7 @@ fn app(idempotency: Idempotency<MemoryStore>) -> (TestClient, Counts) {
         count.set((begun + 1, ended));
         match body.as_str() {
             "slow" => sleep(SECOND).await,
-            "panic" => panic!("as asked"),
+            "panic" => panic!("requested by the test"),
             "stream" => return Body::new(Panics).into_response(),
             "busy" => return StatusCode::TOO_MANY_REQUESTS.into_response(),
             "fail" => return StatusCode::BAD_GATEWAY.into_response(),
@@ -114,7 +114,7 @@ fn a_key_is_of_one_request_of_one_client() {
     assert_eq!(query.send_now().status(), 422);
     assert_eq!(counts.get(), (1, 1));
     assert_eq!(with("authorization", "Bearer other"), 201);
-    assert_eq!(counts.get(), (2, 2), "another client has keys of its own");
+    assert_eq!(counts.get(), (2, 2), "another client's keys are independent");
 }
 
 #[test]
@@ -148,8 +148,8 @@ fn one_of_two_that_come_at_once_is_carried_out() {
         sleep(SECOND / 10).await;
         let second = send(&client, "slow").await;
         assert_eq!((second.status().as_u16(), second.header("retry-after")), (409, Some("1")));
-        assert_eq!(send(&client, "other").await.status(), 422, "it will never fit");
-        assert_eq!(first.await.expect("it ends").text(), "order 1: slow");
+        assert_eq!(send(&client, "other").await.status(), 422, "the request is a different one");
+        assert_eq!(first.await.expect("the task ends").text(), "order 1: slow");
         assert_eq!(send(&client, "slow").await.text(), "order 1: slow");
         assert_eq!(counts.get(), (1, 1));
     });
@@ -162,11 +162,11 @@ fn what_a_client_that_left_has_begun_comes_to_its_end() {
         let send = || client.post("/orders").header("idempotency-key", "\"a\"").body("slow").send();
         let left = tokio::time::timeout(SECOND / 10, send()).await;
         assert!(left.is_err() && counts.get() == (1, 0));
-        assert_eq!(send().await.status(), 409, "it is worked on");
+        assert_eq!(send().await.status(), 409, "the request is in progress");
         sleep(SECOND).await;
         let again = send().await;
         assert_eq!((again.text().as_str(), counts.get()), ("order 1: slow", (1, 1)));
-        // Without a key nobody is promised anything.
+        // Without a key, the handler stops with its client.
         let request = client.post("/orders").body("slow").send();
         assert!(tokio::time::timeout(SECOND / 10, request).await.is_err());
         sleep(10 * SECOND).await;
@@ -179,7 +179,7 @@ fn a_handler_that_panicked_is_not_called_again() {
     for body in ["panic", "stream"] {
         let (client, counts) = client();
         let panicked = std::panic::catch_unwind(Safe(|| post(&client, "\"a\"", body)));
-        assert!(panicked.is_err(), "the server knows what to do about it");
+        assert!(panicked.is_err(), "the panic reaches the server");
         let again = post(&client, "\"a\"", body);
         let (status, text) = (again.status().as_u16(), again.text());
         assert_eq!((status, text.as_str()), (500, "form: internal-error"), "{body}");
@@ -228,9 +228,9 @@ fn hosts_and_api_keys_have_nothing_to_do_with_each_other() {
         request.header(name, value).send_now().status().as_u16()
     };
     assert_eq!((with("x-api-key", "ali"), with("x-api-key", "eve")), (201, 201));
-    assert_eq!(counts.get(), (2, 2), "each has its own");
+    assert_eq!(counts.get(), (2, 2), "each client has its own keys");
     assert_eq!((with("host", "a.example"), with("host", "A.example")), (201, 201));
-    assert_eq!(with("host", "b.example"), 422, "it is not the same request there");
+    assert_eq!(with("host", "b.example"), 422, "another host makes it a different request");
     assert_eq!(counts.get(), (3, 3));
 }
 
@@ -247,7 +247,7 @@ fn who_is_told_to_come_back_may_come_back() {
     }
     for _ in 0..2 {
         assert_eq!(post(&client, "\"down\"", "down").status(), 503);
-        assert_eq!(counts.get().0, 5, "nothing says that it was not done");
+        assert_eq!(counts.get().0, 5, "the handler may have done something");
     }
 }
 
@@ -278,7 +278,7 @@ fn an_outcome_does_not_hold_the_buffer_that_it_came_in() {
         let sent = client.post("/").header("idempotency-key", "\"a\"").send_now();
         assert_eq!(sent.text(), "xxxxxxxxxx");
     }
-    assert_eq!(buffer.strong_count(), 0, "a megabyte for ten bytes");
+    assert_eq!(buffer.strong_count(), 0, "the outcome must not hold its buffer");
 }
 
 #[test]
@@ -314,7 +314,8 @@ fn outside_of_it_an_answer_is_compressed_for_each_and_a_secret_never() {
     }
 }
 
-/// Answers to two who send the same with the same key: a status, and whether it is a replay.
+/// The responses to two clients that send the same request with the same key: the status, and
+/// whether it is a replay.
 fn twice(client: &TestClient, fields: &[(&str, &str)]) -> [(u16, bool); 2] {
     [0, 1].map(|_| {
         let request = client.post("/").header("idempotency-key", "\"a\"");
@@ -344,7 +345,8 @@ fn nobody_is_given_what_is_about_another_that_no_scope_tells_apart() {
     let named = once().scope(|parts| parts.head.field_text("cookie").unwrap_or_default().into());
     let named = App::new().with(named).with(sessions()).post("/", visit).test();
     assert_eq!(twice(&named, &[("cookie", "session=ali")]), REPLAYED);
-    // Known before the handler runs, by a field of its own and by one that scopes are made of.
+    // Identified before the handler runs: by a custom field, and by a field that is part of the
+    // scope.
     for (place, name, expected) in [
         (ApiKeyPlace::header("X-Customer"), "x-customer", NOT_KEPT),
         (ApiKeyPlace::header("X-API-Key"), "x-api-key", REPLAYED),

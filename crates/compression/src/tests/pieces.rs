@@ -1,4 +1,4 @@
-//! What goes through compressors and decompressors piece by piece arrives piece by piece.
+//! Data that enters an encoder or decoder piece by piece also leaves it piece by piece.
 
 use super::{noise, text};
 use crate::coding::Coding;
@@ -8,22 +8,22 @@ use crate::encode::Encoder;
 
 const CODINGS: [Coding; 4] = [Coding::Gzip, Coding::Deflate, Coding::Br, Coding::Zstd];
 
-/// Feeds `pieces` through an encoder and a decoder, with a flush behind each.
+/// Sends `pieces` through an encoder and a decoder, with a flush after each.
 fn passes(coding: Coding, level: Level, pieces: &[&[u8]]) {
     let mut encoder = Encoder::new(coding, level, None).expect("an encoder");
     let mut decoder = Decoder::new(coding).expect("a decoder");
     let mut out = Vec::new();
     for (number, piece) in pieces.iter().enumerate() {
-        encoder.write(piece, &mut out).expect("it compresses");
-        encoder.flush(&mut out).expect("it flushes");
-        let read = decoder.write(&out, usize::MAX).expect("it was compressed");
+        encoder.write(piece, &mut out).expect("the encoder works");
+        encoder.flush(&mut out).expect("the encoder works");
+        let read = decoder.write(&out, usize::MAX).expect("the input is valid");
         let lengths = (read.len(), piece.len());
         assert!(read == *piece, "{coding:?}, {level:?}, piece {number}: {lengths:?}");
         out.clear();
-        // As small a room as the next piece gets in a program.
+        // Leave as little space as the next piece gets in practice.
         out.shrink_to(number % 3 * 1_000);
     }
-    encoder.finish(&mut out).expect("it ends");
+    encoder.finish(&mut out).expect("the encoder works");
     assert_eq!(decoder.write(&out, usize::MAX), Ok(Vec::new()));
     assert_eq!(decoder.finish(usize::MAX), Ok(Vec::new()));
 }
@@ -33,7 +33,7 @@ fn a_flush_lets_all_out_that_was_written() {
     let (noise, text) = (noise(70_000), text(70_000).into_bytes());
     // Base64: no matches, but fewer bits than bytes.
     let base64: Vec<u8> = noise.iter().map(|byte| b'0' + byte % 64).collect();
-    // Lines, events, and sizes around the blocks and buffers of the compressors.
+    // Lines, events, and sizes around the block and buffer sizes of the encoders.
     let edges = [4_096, 16_384, 31_744, 65_536];
     let around = edges.iter().flat_map(|edge| [edge - 1, edge + 1, edge + 38]);
     let sizes: Vec<usize> = [0, 1, 2, 13, 200, 1_023].into_iter().chain(around).collect();
@@ -59,7 +59,7 @@ fn a_flush_lets_all_out_at_each_size_around_the_end_of_a_block() {
     }
 }
 
-/// Whatever the place where the input is cut, all comes out that can be made of it.
+/// Wherever the input is cut, the decoder produces all output that it can.
 #[test]
 fn a_decoder_holds_nothing_back() {
     use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
@@ -71,12 +71,12 @@ fn a_decoder_holds_nothing_back() {
     }
     let mut packed = Vec::with_capacity(content.len());
     let mut compress = Compress::new(Compression::best(), true);
-    compress.compress_vec(&content, &mut packed, FlushCompress::Finish).expect("it compresses");
+    compress.compress_vec(&content, &mut packed, FlushCompress::Finish).expect("the encoder works");
     let mut decoder = Decoder::new(Coding::Deflate).expect("a decoder");
     let (mut expected, mut read) = (Vec::with_capacity(content.len() + 1), 0);
     let mut inflate = Decompress::new(true);
     for (number, byte) in packed.iter().enumerate() {
-        read += decoder.write(&[*byte], usize::MAX).expect("it was compressed").len();
+        read += decoder.write(&[*byte], usize::MAX).expect("the input is valid").len();
         let mut rest = &[*byte][..];
         loop {
             let before = (inflate.total_in(), inflate.total_out());

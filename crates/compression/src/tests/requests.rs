@@ -72,7 +72,11 @@ fn bodies_are_unpacked_however_they_arrive() {
     assert_eq!(sent(&client, "/", &["X-GZip"], pack(Coding::Gzip, b"x")).text(), "x");
     assert_eq!(sent(&client, "/", &[], b"plain".to_vec()).text(), "plain");
     assert_eq!(sent(&client, "/", &["identity", ""], b"plain".to_vec()).text(), "plain");
-    assert_eq!(sent(&client, "/", &["gzip"], Vec::new()).text(), "", "clients send nothing so");
+    assert_eq!(
+        sent(&client, "/", &["gzip"], Vec::new()).text(),
+        "",
+        "some clients send empty bodies so"
+    );
 }
 
 #[test]
@@ -87,7 +91,7 @@ fn handlers_do_not_see_what_was_said_of_the_packed_body() {
     };
     assert_eq!(seen("gzip", pack(Coding::Gzip, b"x")), "host want-content-digest");
     let all = "host content-digest repr-digest content-md5 want-content-digest";
-    assert_eq!(seen("identity", b"x".to_vec()), all, "it is the body that was sent");
+    assert_eq!(seen("identity", b"x".to_vec()), all, "the body is unchanged");
 }
 
 #[test]
@@ -137,7 +141,7 @@ fn a_bomb_is_too_large_by_its_ratio_or_by_the_limit() {
             "413 body-inflates",
             "{coding}"
         );
-        // What is not that dense counts by its length.
+        // Less dense content is checked by its length.
         let dense = pack(coding, text(3 << 20).as_bytes());
         assert_eq!(
             kind(&sent(&client, "/", &[coding.name()], dense.clone())),
@@ -184,7 +188,7 @@ fn others_have_their_turn_though_nothing_comes_of_a_body() {
             std::future::poll_fn(|context| {
                 let polled = Pin::new(&mut body).poll_frame(context);
                 pauses += usize::from(polled.is_pending());
-                polled.map(|last| assert!(last.is_none(), "nothing comes of it"))
+                polled.map(|last| assert!(last.is_none(), "the body is empty"))
             })
             .await;
             pauses.to_string()
@@ -228,7 +232,7 @@ fn what_breaks_off_or_is_changed_is_a_problem_and_never_a_panic() {
                 let mut changed = packed.clone();
                 changed[at] ^= change;
                 let response = sent(&client, "/", &[coding.name()], changed);
-                // Not every coding has a checksum, and text that is none is another problem.
+                // Not every coding has a checksum, and invalid UTF-8 gives another problem.
                 assert!(
                     matches!(response.status().as_u16(), 200 | 400 | 413),
                     "{coding} {at}: {}",

@@ -33,7 +33,7 @@ fn asked(client: &TestClient, accepted: &str) -> TestResponse {
     client.get("/").header("accept-encoding", accepted).send_now()
 }
 
-/// A body in steps: a piece, a pause (`None`), trailers at the end.
+/// A body in steps: a piece, a pause (`None`), and trailers at the end.
 struct Steps(VecDeque<Option<Result<Bytes, &'static str>>>, Option<HeaderMap>);
 
 impl HttpBody for Steps {
@@ -90,7 +90,7 @@ fn compressors_of_the_stock_begin_anew() {
     for _ in 0..5 {
         assert_eq!(asked(&client, "gzip").bytes(), first);
     }
-    // One that was given up in the middle goes back as well.
+    // A compressor that was dropped halfway also goes back to the stock.
     let stream = App::new()
         .with(Compression::new())
         .get("/", || with_fields(steps([Some("begun "), None]), &[TYPE]))
@@ -136,7 +136,7 @@ fn what_is_not_worth_it_or_must_not_be_changed_is_left_alone() {
     ] {
         let made = Cell::new(Some(with_fields(body, fields)));
         let make = move || {
-            let mut response = made.take().expect("asked once");
+            let mut response = made.take().expect("the handler is called once");
             response.status = StatusCode::from_u16(status).expect("a status");
             response
         };
@@ -191,7 +191,7 @@ fn fields_say_what_became_of_the_content() {
         with_fields(text(2000), &[TYPE, ("etag", "W/\"x\"")])
     });
     assert_eq!(asked(&weak, "gzip").field("etag"), Some("W/\"x\""));
-    // A 304 has the tag of the response that it stands for, and no length of another one.
+    // A 304 has the tag of the response that it stands for, and no length.
     let not_modified = super::responses::client(Compression::new(), || {
         let mut response =
             with_fields(Body::empty(), &[("etag", "\"x\""), ("content-length", "2000")]);
@@ -232,7 +232,7 @@ fn who_accepts_nothing_of_this_is_told_so_before_the_handler_runs() {
         assert_eq!(response.field("vary"), Some("accept-encoding"));
         assert!(response.text().contains("/problems/no-acceptable-coding"));
     }
-    // Where no coding is refused, even short content of no type has one.
+    // If no coding is rejected, even short content without a type gets one.
     let response = asked(&client, "gzip, identity;q=0");
     assert_eq!(
         (response.field("content-encoding"), unpack("gzip", &response.bytes())),
@@ -307,7 +307,7 @@ fn trailers_and_failures_come_through() {
     });
     let mut body = asked(&client_, "gzip").into_response().body;
     assert!(matches!(poll(&mut body), Poll::Ready(Some(Err(BodyError::Failed(_))))));
-    assert!(matches!(poll(&mut body), Poll::Ready(None)), "it breaks off, and does not look whole");
+    assert!(matches!(poll(&mut body), Poll::Ready(None)), "the body ends without looking complete");
 }
 
 #[test]
@@ -318,9 +318,9 @@ fn large_content_is_compressed_in_turns() {
         let (mut packed, mut pauses) = (Vec::new(), 0);
         loop {
             match poll(&mut body) {
-                Poll::Ready(Some(frame)) => {
-                    packed.extend_from_slice(frame.expect("it goes on").data_ref().expect("data"))
-                }
+                Poll::Ready(Some(frame)) => packed.extend_from_slice(
+                    frame.expect("the body continues").data_ref().expect("data"),
+                ),
                 Poll::Ready(None) => break,
                 Poll::Pending => pauses += 1,
             }

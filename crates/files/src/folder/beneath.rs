@@ -1,8 +1,8 @@
-//! Opening what lies beneath a folder, and nothing else.
+//! Opens files beneath a directory, and none outside.
 //!
-//! The kernel sees to it where it can (`openat2` on Linux). Elsewhere on Unix each name is opened in the folder
-//! before it, and links are not followed. On other systems links are looked for before the file is opened,
-//! which somebody who may write to the folder can outrun.
+//! On Linux, the kernel enforces this (`openat2`). On other Unix systems, each path component is
+//! opened in the previous directory without following links. On other systems, links are checked
+//! before the file is opened, which is a race that anyone who can write to the directory can win.
 
 use crate::listing::Entry;
 use std::io;
@@ -13,7 +13,7 @@ pub(super) use unix::{Root, is_refusal};
 #[cfg(not(unix))]
 pub(super) use other::{Root, is_refusal};
 
-/// Entries and whether there are more, or why there are none.
+/// The entries and whether there are more, or the error.
 type Listed = io::Result<(Vec<Entry>, bool)>;
 
 #[cfg(unix)]
@@ -26,15 +26,15 @@ mod unix {
     use std::os::fd::{AsFd, OwnedFd};
     use std::path::{Path, PathBuf};
 
-    /// A folder that is open.
+    /// An open directory.
     #[derive(Debug)]
     pub(in crate::folder) struct Root {
         folder: OwnedFd,
-        /// Where links may lead to: nowhere, or beneath this.
+        /// `None` if links are not followed, else the directory that they must stay beneath.
         links: Option<PathBuf>,
     }
 
-    /// A pipe without a writer would keep the thread for ever.
+    /// `NONBLOCK`: opening a pipe without a writer would block forever.
     const FILE: OFlags =
         OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
@@ -50,7 +50,8 @@ mod unix {
             self.beneath(path, FILE).map(File::from)
         }
 
-        /// The entries of a folder that `shows` takes, at most so many, and whether there are more.
+        /// The entries of a directory accepted by `shows`, up to `most`, and whether there are
+        /// more.
         pub(in crate::folder) fn list(
             &self,
             path: &str,
@@ -87,9 +88,9 @@ mod unix {
                 None => resolve | ResolveFlags::NO_SYMLINKS,
             };
             match openat2(&self.folder, path, flags, Mode::empty(), resolve) {
-                // An old kernel, or a filter that does not know the call.
+                // An old kernel, or a seccomp filter that does not know the call.
                 Err(Errno::NOSYS | Errno::PERM) => self.walk(path, flags),
-                // Something was moved while the kernel looked.
+                // A path component was renamed during the lookup.
                 Err(Errno::AGAIN) => self.walk(path, flags),
                 opened => Ok(opened?),
             }
@@ -100,10 +101,10 @@ mod unix {
             self.walk(path, flags)
         }
 
-        /// Opens name after name, each in the folder before it.
+        /// Opens the path component by component.
         pub(super) fn walk(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
             if let Some(root) = &self.links {
-                // The path without links is walked like any other: if one is put in its way meanwhile, it
+                // The canonical path is walked like any other: a link that is put there meanwhile
                 // is not followed.
                 let root = root.canonicalize()?;
                 let whole = root.join(path).canonicalize()?;
@@ -125,7 +126,8 @@ mod unix {
         }
     }
 
-    /// Is it a link that is not followed, a path that leads out, or a device without a driver?
+    /// Whether the error means a link that is not followed, a path that leads out, or a device
+    /// without a driver.
     pub(in crate::folder) fn is_refusal(error: &io::Error) -> bool {
         let refusals = [Errno::LOOP, Errno::XDEV, Errno::NAMETOOLONG, Errno::NXIO, Errno::MLINK];
         Errno::from_io_error(error).is_some_and(|error| refusals.contains(&error))
@@ -139,7 +141,7 @@ mod other {
     use std::io;
     use std::path::{Path, PathBuf};
 
-    /// A folder.
+    /// A directory.
     #[derive(Debug)]
     pub(in crate::folder) struct Root {
         root: PathBuf,
@@ -155,7 +157,8 @@ mod other {
             File::open(self.beneath(path)?)
         }
 
-        /// The entries of a folder that `shows` takes, at most so many, and whether there are more.
+        /// The entries of a directory accepted by `shows`, up to `most`, and whether there are
+        /// more.
         pub(in crate::folder) fn list(
             &self,
             path: &str,
@@ -192,7 +195,7 @@ mod other {
         }
     }
 
-    /// Every refusal looks like an absence here.
+    /// Here, every refusal looks like a missing file.
     pub(in crate::folder) fn is_refusal(_: &io::Error) -> bool {
         false
     }
@@ -206,15 +209,16 @@ mod tests {
 
     #[test]
     fn without_the_kernels_help_links_lead_nowhere_either() {
-        let outside = tempfile::tempdir().expect("a folder");
-        std::fs::write(outside.path().join("secret"), "s").expect("there is room");
-        let folder = tempfile::tempdir().expect("a folder");
+        let outside = tempfile::tempdir().expect("a directory");
+        std::fs::write(outside.path().join("secret"), "s").expect("the disk has space");
+        let folder = tempfile::tempdir().expect("a directory");
         let root = folder.path();
-        std::fs::create_dir_all(root.join("a/b")).expect("there is room");
-        std::fs::write(root.join("a/b/c"), "c").expect("there is room");
-        symlink(outside.path(), root.join("out")).expect("links are known");
-        symlink(outside.path().join("secret"), root.join("a/secret")).expect("links are known");
-        symlink("b/c", root.join("a/within")).expect("links are known");
+        std::fs::create_dir_all(root.join("a/b")).expect("the disk has space");
+        std::fs::write(root.join("a/b/c"), "c").expect("the disk has space");
+        symlink(outside.path(), root.join("out")).expect("the file system has links");
+        symlink(outside.path().join("secret"), root.join("a/secret"))
+            .expect("the file system has links");
+        symlink("b/c", root.join("a/within")).expect("the file system has links");
         for (has_links, path, opens) in [
             (false, "a/b/c", true),
             (false, "a/within", false),
@@ -225,7 +229,7 @@ mod tests {
             (true, "a/secret", false),
             (true, "out/secret", false),
         ] {
-            let root = Root::open(root, has_links).expect("it is there");
+            let root = Root::open(root, has_links).expect("the directory exists");
             assert_eq!(root.walk(path, OFlags::RDONLY).is_ok(), opens, "{path} {has_links}");
             assert_eq!(root.file(path).is_ok(), opens, "{path} {has_links}");
         }

@@ -1,4 +1,4 @@
-//! Files as responses, and what the process holds open for them.
+//! Files as responses, and the descriptors that they keep open.
 
 #[cfg(target_os = "linux")]
 mod descriptors;

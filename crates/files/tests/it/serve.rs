@@ -9,23 +9,23 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 
-/// Content of so many bytes, in which every place can be told from others.
+/// Content of this many bytes in which every position is distinguishable.
 fn content(bytes: usize) -> Vec<u8> {
     (0..).flat_map(|number: u32| format!("{number:08} ").into_bytes()).take(bytes).collect()
 }
 
-/// Writes a file that was last changed a while ago.
+/// Writes a file that was modified a while ago.
 fn write(folder: &Path, path: &str, content: impl AsRef<[u8]>) {
     let path = folder.join(path);
-    fs::create_dir_all(path.parent().expect("it is in a folder")).expect("there is room");
-    fs::write(&path, content).expect("there is room");
-    let file = File::options().write(true).open(&path).expect("it is there");
+    fs::create_dir_all(path.parent().expect("the path has a parent")).expect("the disk has space");
+    fs::write(&path, content).expect("the disk has space");
+    let file = File::options().write(true).open(&path).expect("the file exists");
     let then = SystemTime::now() - Duration::from_secs(1000);
     file.set_times(FileTimes::new().set_modified(then)).expect("times can be set");
 }
 
 fn folder() -> TempDir {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a directory");
     let root = folder.path();
     write(root, "hello.txt", "hello, world");
     write(root, "index.html", "<p>index</p>");
@@ -157,11 +157,11 @@ fn a_redirect_has_what_a_proxy_removed_from_the_path() {
 #[test]
 fn links_are_followed_by_choice_and_never_out() {
     use std::os::unix::fs::symlink;
-    let (folder, outside) = (folder(), tempfile::tempdir().expect("a folder"));
+    let (folder, outside) = (folder(), tempfile::tempdir().expect("a directory"));
     write(outside.path(), "secret", "s");
-    symlink(outside.path(), folder.path().join("out")).expect("links are known");
-    symlink("docs", folder.path().join("in")).expect("links are known");
-    symlink("/etc/hostname", folder.path().join("host")).expect("links are known");
+    symlink(outside.path(), folder.path().join("out")).expect("the file system has links");
+    symlink("docs", folder.path().join("in")).expect("the file system has links");
+    symlink("/etc/hostname", folder.path().join("host")).expect("the file system has links");
     let strict = client(Files::folder(folder.path()));
     let lax = client(Files::folder(folder.path()).symlinks());
     for (target, status_lax) in
@@ -170,9 +170,9 @@ fn links_are_followed_by_choice_and_never_out() {
         assert_eq!(status(&strict, target, &[]), 404, "{target}");
         assert_eq!(status(&lax, target, &[]), status_lax, "{target}");
     }
-    // The folder itself may be a link.
+    // The directory itself may be a link.
     let link = outside.path().join("current");
-    symlink(folder.path(), &link).expect("links are known");
+    symlink(folder.path(), &link).expect("the file system has links");
     assert_eq!(status(&client(Files::folder(link)), "/f/hello.txt", &[]), 200);
 }
 
@@ -238,7 +238,7 @@ fn conditions_are_looked_at_in_their_order() {
     let response = get(&client, "/f/hello.txt", &[]);
     let tag = response.header("etag").expect("a tag").to_owned();
     let date = response.header("last-modified").expect("a date").to_owned();
-    assert!(tag.starts_with('"'), "a file that is settled has a strong tag");
+    assert!(tag.starts_with('"'), "an old file has a strong tag");
     let (weak, list) = (format!("W/{tag}"), format!("\"a,b\" , W/\"c\",{tag}"));
     let (old, new) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Fri, 31 Dec 2100 23:59:59 GMT");
     let (none, range) = ("\"other\"", ("range", "bytes=0-0"));
@@ -254,7 +254,7 @@ fn conditions_are_looked_at_in_their_order() {
         (&[("if-modified-since", new)], 304),
         (&[("if-modified-since", old)], 200),
         (&[("if-modified-since", "yesterday")], 200),
-        // If-None-Match counts, and the date does not.
+        // If-None-Match takes precedence over the date.
         (&[("if-none-match", none), ("if-modified-since", new)], 200),
         (&[("if-match", &tag)], 200),
         (&[("if-match", "*")], 200),
@@ -263,7 +263,7 @@ fn conditions_are_looked_at_in_their_order() {
         (&[("if-unmodified-since", &date)], 200),
         (&[("if-unmodified-since", old)], 412),
         (&[("if-unmodified-since", "yesterday")], 200),
-        // If-Match counts, and the date does not.
+        // If-Match takes precedence over the date.
         (&[("if-match", &tag), ("if-unmodified-since", old)], 200),
         (&[("if-match", none), ("if-none-match", &tag)], 412),
         (&[("if-match", &tag), ("if-none-match", &tag)], 304),
@@ -299,11 +299,11 @@ fn a_change_is_noticed() {
     };
     let (before, kept) = (tags(&never), tags(&long));
     assert_eq!(before, kept);
-    fs::write(&path, "hello, again").expect("there is room");
+    fs::write(&path, "hello, again").expect("the disk has space");
     let after = tags(&never);
     assert!(after.0 != before.0 && after.1 == "hello, again");
-    assert!(after.0.starts_with("W/"), "it may change again within a step of the clock");
-    assert_eq!(tags(&long), kept, "what is kept counts for its time");
+    assert!(after.0.starts_with("W/"), "the file may change again within the clock's resolution");
+    assert_eq!(tags(&long), kept, "the cached file is fresh for its time");
 }
 
 #[test]
@@ -360,7 +360,7 @@ fn pages_of_an_application_fall_back_and_its_assets_do_not() {
         assert_eq!(response.header("cache-control"), Some("no-cache"), "{target}");
     }
     assert_eq!(status(&client, "/assets/gone-00000000.js", &[("accept", "*/*")]), 404);
-    // A cache must not give the one answer to who would get the other.
+    // Caches must not mix up the page and the 404.
     for (target, accept) in [("/gone", "text/html"), ("/gone", "*/*"), ("/a//b", "*/*")] {
         let response = get(&client, target, &[("accept", accept)]);
         assert_eq!(response.header("vary"), Some("accept"), "{target} {accept}");
@@ -387,7 +387,7 @@ fn a_folder_is_listed_by_choice() {
     assert_eq!(page.header("content-security-policy"), Some("default-src 'none'"));
     let text = page.text();
     assert!(text.contains("./sub/") && text.contains("&lt;b&gt;.txt") && !text.contains("hidden"));
-    assert_eq!(get(&client, "/f/docs/", &[]).text(), "<p>docs</p>", "an index comes first");
+    assert_eq!(get(&client, "/f/docs/", &[]).text(), "<p>docs</p>", "an index takes precedence");
     let dots = Files::folder(folder.path()).listing().dot_files().no_index();
     let dots = self::client(dots);
     assert!(get(&dots, "/f/empty/", &[]).text().contains(".hidden"));
@@ -398,23 +398,24 @@ fn a_folder_is_listed_by_choice() {
 #[test]
 fn a_response_is_of_one_file_whatever_takes_its_place() {
     let folder = folder();
-    // Nothing is kept open, so that the next request sees the other one.
+    // Without a cache, so that the next request sees the new file.
     let client = client(Files::folder(folder.path()).cache(0, Duration::ZERO));
     let path = folder.path().join("large.bin");
     let mut request = Some(client.get("/f/large.bin"));
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    let response = runtime.block_on(async { request.take().expect("once").send().await });
+    let response =
+        runtime.block_on(async { request.take().expect("the request is sent once").send().await });
     let mut body = response.into_response().body;
     let mut whole = Vec::new();
     runtime.block_on(async {
-        let first = body.next().await.expect("more").expect("it can be read");
-        assert!(first.len() < 300_000, "it is read as it is taken");
+        let first = body.next().await.expect("more data").expect("the file is readable");
+        assert!(first.len() < 300_000, "the file is read as the client takes it");
         whole.extend_from_slice(&first);
         let other = folder.path().join("other");
-        fs::write(&other, vec![b'x'; 300_000]).expect("there is room");
-        fs::rename(&other, &path).expect("in the same folder");
+        fs::write(&other, vec![b'x'; 300_000]).expect("the disk has space");
+        fs::rename(&other, &path).expect("both are in the same directory");
         while let Some(piece) = body.next().await {
-            whole.extend_from_slice(&piece.expect("it can be read"));
+            whole.extend_from_slice(&piece.expect("the file is readable"));
         }
     });
     assert_eq!(whole, content(300_000));
@@ -429,10 +430,10 @@ fn a_file_that_becomes_shorter_breaks_its_response_off() {
     let mut body = response.into_response().body;
     peregrine_web::test::block_on(async {
         let file = File::options().write(true).open(folder.path().join("large.bin"));
-        file.expect("it is there").set_len(10).expect("it can be cut");
+        file.expect("the file exists").set_len(10).expect("the file can be truncated");
         let mut bytes = 0;
         let error = loop {
-            match body.next().await.expect("no end in order") {
+            match body.next().await.expect("the body ends with an error") {
                 Ok(piece) => bytes += piece.len(),
                 Err(error) => break error,
             }
@@ -470,7 +471,7 @@ fn a_large_file_that_is_written_to_in_its_place_is_another_at_once() {
     let folder = folder();
     let cached = client(Files::folder(folder.path()).cache(1 << 20, Duration::from_secs(3600)));
     let before = get(&cached, "/f/large.bin", &[]);
-    let tag = before.header("etag").expect("files have one").to_owned();
+    let tag = before.header("etag").expect("the response has a tag").to_owned();
     assert_eq!(status(&cached, "/f/large.bin", &[("if-none-match", &tag)]), 304);
     for bytes in [vec![b'Z'; 300_000], vec![b'Y'; 100_000]] {
         write(folder.path(), "large.bin", &bytes);

@@ -1,4 +1,4 @@
-//! Forms in handlers: fields, files, limits, and every way to be wrong.
+//! Forms in handlers: fields, files, limits, and malformed input.
 
 use peregrine_multipart::{Limits, Multipart, MultipartForm, Upload};
 use peregrine_web::test::{TestClient, TestResponse};
@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 const TYPE: &str = "multipart/form-data; boundary=b";
 
-/// A form of fields, each with what follows `form-data; `, and its content.
+/// A form of these fields, each with the text after `form-data; ` and its content.
 fn form(fields: &[(&str, &str)]) -> String {
     let field = |(names, content): &(&str, &str)| {
         format!("--b\r\nContent-Disposition: form-data; {names}\r\n\r\n{content}\r\n")
@@ -90,7 +90,7 @@ fn a_form_is_a_struct_of_text_numbers_options_lists_and_files() {
     for size in [1, 7, 64] {
         assert_eq!(in_pieces(&client, &full, size).text(), expected);
     }
-    // What a browser sends for fields that were left as they are.
+    // Browsers send this for fields left empty.
     let empty = form(&[
         ("name=birdName", ""),
         ("name=count", ""),
@@ -153,7 +153,7 @@ fn files_keep_their_place_in_flattened_structs_and_maps() {
     let client = App::new().post("/", flat).test();
     let fields = [("name=file; filename=f", "123"), ("name=a", "x"), ("name=text", "y")];
     assert_eq!(post(&client, form(&fields)).text(), "x y Some(\"123\")");
-    // No text of a peer is taken for a file.
+    // Text from a client is never taken for a file.
     let response = post(&client, form(&[("name=file", "0"), fields[1], fields[2]]));
     assert_eq!(response.status(), 422);
     let client = App::new().post("/", map).test();
@@ -180,7 +180,7 @@ fn refused(client: &TestClient, body: &str, status: u16, kind: &str, inside: &st
         response.json::<Value>()
     });
     let [whole, pieces] = &mut problems;
-    assert_eq!(whole, pieces, "whole bodies and streams are judged alike");
+    assert_eq!(whole, pieces, "whole bodies and streams give the same problem");
     assert_eq!(whole["type"], format!("/problems/{kind}"), "{whole}");
     assert!(whole["detail"].as_str().expect("text").contains(inside), "{whole}");
     whole.take()
@@ -228,7 +228,7 @@ fn a_passed_limit_is_named_with_the_field() {
     let many = form(&[("name=a", ""), ("name=a", ""), ("name=a", "")]);
     let problem = refused(&client, &many, 413, "multipart-too-large", "2 fields");
     assert_eq!(problem["limit"], 2);
-    // The body's own limit is another one.
+    // The limit of the body is a different one.
     let client = App::new().post("/", sizes.body_limit(100)).test();
     refused(&client, &form(&[("name=a", &"x".repeat(99))]), 413, "body-too-large", "100 bytes");
 }
@@ -245,7 +245,7 @@ fn a_handler_may_choose_its_limits_and_watch_the_progress() {
         while form.next_field().await?.is_some() {}
         let seen = seen.borrow();
         assert!(seen.is_sorted_by_key(|progress| progress.received));
-        let last = seen.last().expect("something came");
+        let last = seen.last().expect("some progress was reported");
         assert_eq!(*last, form.progress());
         Ok(format!("{:?} {} {}", last.expected, last.received, seen.len()))
     }
@@ -289,12 +289,12 @@ fn text_must_be_utf8_and_say_so_if_it_says_anything() {
     let problem: Value = post(&client, typed("text/plain; charset=latin1")).json();
     assert_eq!((&problem["status"], &problem["field"]), (&415.into(), &"a".into()));
     let mut wrong = form(&[("name=a", "?")]).into_bytes();
-    *wrong.iter_mut().find(|byte| **byte == b'?').expect("it is there") = 0xff;
+    *wrong.iter_mut().find(|byte| **byte == b'?').expect("the body has a question mark") = 0xff;
     let response = client.post("/").header("content-type", TYPE).body(wrong).send_now();
     assert_eq!(response.status(), 400);
 }
 
-/// Content that is the same nowhere.
+/// Non-repeating content.
 fn content(bytes: usize) -> String {
     (0..bytes.div_ceil(8)).map(|number| format!("{number:08}")).collect()
 }
@@ -304,37 +304,37 @@ fn a_large_file_is_kept_on_disk_and_is_the_same_whoever_reads_it() {
     async fn check(MultipartForm(all): MultipartForm<std::collections::BTreeMap<String, Upload>>) {
         let (large, small) = (&all["large"], &all["small"]);
         assert!(small.is_in_memory() && !large.is_in_memory());
-        assert_eq!(large.bytes().await.expect("it is there"), content(1_000_000));
-        let folder = tempfile::tempdir().expect("a folder");
-        let name = large.safe_name().expect("it has one");
+        assert_eq!(large.bytes().await.expect("the file can be read"), content(1_000_000));
+        let folder = tempfile::tempdir().expect("a directory");
+        let name = large.safe_name().expect("the file has a name");
         assert_eq!(name, "x");
         let path = folder.path().join(&name);
         for upload in [large, small] {
-            upload.save(&path).await.expect("there is room");
+            upload.save(&path).await.expect("the disk has space");
             assert_eq!(std::fs::metadata(&path).expect("a file").len(), upload.len());
-            let again = upload.save(&path).await.expect_err("it is there already");
+            let again = upload.save(&path).await.expect_err("the file exists already");
             assert_eq!(again.0.kind(), std::io::ErrorKind::AlreadyExists);
-            std::fs::remove_file(&path).expect("it is ours");
+            std::fs::remove_file(&path).expect("the test owns the file");
         }
-        // Two readers at once, each at its place.
+        // Two readers at once, each with its own position.
         let (mut one, mut two) = (large.reader(), large.reader());
         let (mut head, mut all) = ([0; 16], Vec::new());
-        one.read_exact(&mut head).expect("it is long enough");
-        two.read_to_end(&mut all).expect("it can be read");
+        one.read_exact(&mut head).expect("the file is long enough");
+        two.read_to_end(&mut all).expect("the file can be read");
         assert_eq!((&head[..], all.len()), (&content(16).into_bytes()[..], 1_000_000));
     }
     let client = App::new().post("/", check.body_limit(2 << 20)).test().body_limit(u64::MAX);
     let large = content(1_000_000);
     let body = form(&[("name=large; filename=\"/y/x\"", &large), ("name=small; filename=s", "1")]);
     assert_eq!(post(&client, &*body).status(), 200);
-    // With a runtime, threads that may block do the work.
+    // With a runtime, other threads do the work.
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let pieces: Vec<Vec<u8>> = body.as_bytes().chunks(4093).map(<[u8]>::to_vec).collect();
     let request = client.post("/").header("content-type", TYPE).pieces(pieces);
     assert_eq!(runtime.block_on(request.send()).status(), 200);
 }
 
-/// Each field is small, and all of them together are what is held.
+/// Each field is small, but their total exceeds the worker's memory limit.
 #[test]
 fn a_form_that_is_more_than_the_worker_may_hold_is_refused() {
     use peregrine_web::account::{held, limit};

@@ -1,4 +1,4 @@
-//! The parser of forms, and forms in handlers.
+//! The form parser, and forms in handlers.
 
 mod forms;
 mod parser;

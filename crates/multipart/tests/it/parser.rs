@@ -19,7 +19,7 @@ fn parse(form: &str) -> Result<Vec<Event>, Reject> {
     parse_within(&Limits::DEFAULT, form)
 }
 
-/// Name, file name and content of each part.
+/// The name, file name and content of each part.
 fn parts(form: &str) -> Vec<(String, Option<String>, String)> {
     let mut parts: Vec<(String, Option<String>, String)> = Vec::new();
     for event in parse(form).unwrap_or_else(|reject| panic!("{form:?}: {reject}")) {
@@ -88,8 +88,8 @@ fn names_are_read_as_browsers_and_others_write_them() {
         let head = head(disposition).unwrap_or_else(|reject| panic!("{disposition}: {reject}"));
         assert_eq!((head.name(), head.file_name()), (name, file), "{disposition}");
     }
-    let twice =
-        head("form-data; name=a\r\nContent-Type: a/b\r\nContent-Type: c/d").expect("it is one");
+    let twice = head("form-data; name=a\r\nContent-Type: a/b\r\nContent-Type: c/d")
+        .expect("the part is valid");
     assert_eq!(twice.content_type().map(str::as_bytes), twice.header("content-type"));
 }
 
@@ -182,7 +182,7 @@ fn seeds_of_the_fuzz_target_hold_in_every_cut() {
     }
 }
 
-/// Pieces of which forms are made, whole and broken.
+/// Pieces of forms, valid and broken.
 fn pieces() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         4 => Just(A.to_owned()),

@@ -9,15 +9,15 @@ use std::io::{self, Read, Write};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-Tells what changed from one OpenAPI document to another, and what of it breaks clients.
+Reports the changes between two OpenAPI documents, and which of them break clients.
 
 Usage: contract diff [--breaking] [--json] OLD NEW
 
-  OLD, NEW     documents in JSON; `-` is the standard input, for one of them
-  --breaking   tells only what breaks clients
-  --json       tells it as a list in JSON
+  OLD, NEW     documents in JSON; one of them can be `-` for standard input
+  --breaking   reports only changes that break clients
+  --json       reports them as a JSON array
 
-Exit status: 0 where nothing breaks clients, 1 where something does, 2 where the documents cannot be compared.
+Exit status: 0 if no change breaks clients, 1 if one does, 2 if the documents cannot be compared.
 ";
 
 fn main() -> ExitCode {
@@ -34,18 +34,18 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whoever reads may have read enough.
+/// The reader may have closed the pipe already.
 fn print(text: &str, status: u8) -> ExitCode {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            eprintln!("contract: the result cannot be written: {error}");
+            eprintln!("contract: cannot write the result: {error}");
             ExitCode::from(2)
         }
         _ => ExitCode::from(status),
     }
 }
 
-/// What is printed, and whether something breaks clients.
+/// The text to print, and whether a change breaks clients.
 fn compare(arguments: &[String]) -> Result<(String, bool), String> {
     let (options, rest): (Vec<_>, Vec<_>) =
         arguments.iter().map(String::as_str).partition(|argument| argument.starts_with("--"));
@@ -54,10 +54,10 @@ fn compare(arguments: &[String]) -> Result<(String, bool), String> {
         return Err(format!("there is no option `{unknown}`; see `contract --help`"));
     }
     let ["diff", old, new] = rest[..] else {
-        return Err("it takes `diff` and two documents; see `contract --help`".to_owned());
+        return Err("expected `diff` and two documents; see `contract --help`".to_owned());
     };
     if old == "-" && new == "-" {
-        return Err("only one of the documents can be the standard input".to_owned());
+        return Err("only one of the documents can be standard input".to_owned());
     }
     let mut changes = diff(&read(old)?, &read(new)?);
     let breaking = changes.iter().filter(|change| change.is_breaking).count();
@@ -85,7 +85,7 @@ fn in_words(changes: &[Change], breaking: usize) -> String {
     let lines: String = changes.iter().map(|change| format!("{change}\n")).collect();
     let harmless = changes.len() - breaking.min(changes.len());
     match (breaking, harmless) {
-        (0, 0) => "nothing changed that clients could notice\n".to_owned(),
+        (0, 0) => "nothing changed that affects clients\n".to_owned(),
         (0, _) => format!("{lines}nothing breaks clients\n"),
         (1, _) => format!("{lines}1 change breaks clients\n"),
         _ => format!("{lines}{breaking} changes break clients\n"),
@@ -99,20 +99,21 @@ fn read(path: &str) -> Result<Value, String> {
         _ => fs::read_to_string(path).map(|content| text = content),
     };
     result.map_err(|error| format!("{path} cannot be read: {error}"))?;
-    let value: Value = serde_json::from_str(&text).map_err(|error| {
-        format!("{path} is not JSON: {error}; documents in YAML are to be converted first")
-    })?;
+    let value: Value = serde_json::from_str(&text)
+        .map_err(|error| format!("{path} is not JSON: {error}; convert YAML documents first"))?;
     match value.get("openapi").and_then(Value::as_str) {
         Some(version) if version.starts_with("3.") => match astray(&value) {
             None => Ok(value),
             Some(reference) if reference.starts_with('#') => Err(format!(
-                "{path} refers to `{reference}`, which is not in it: what is meant there cannot be compared"
+                "{path} refers to `{reference}`, which is not in it, so it cannot be compared"
             )),
             Some(reference) => Err(format!(
-                "{path} refers to `{reference}` outside of it: put all parts into one document first, as a bundler does"
+                "{path} refers to `{reference}` outside of it: combine all parts into one document with a bundler first"
             )),
         },
-        Some(version) => Err(format!("{path} is a document of OpenAPI {version}; 3.x is read")),
-        None => Err(format!("{path} is no document of OpenAPI: it has no member `openapi`")),
+        Some(version) => {
+            Err(format!("{path} is an OpenAPI {version} document; only 3.x is supported"))
+        }
+        None => Err(format!("{path} is not an OpenAPI document: it has no member `openapi`")),
     }
 }

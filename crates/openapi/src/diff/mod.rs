@@ -1,33 +1,34 @@
-//! What changed between two documents, and what of it breaks clients. The command `contract diff OLD NEW` prints it.
+//! The changes between two documents, and which of them break clients. The command
+//! `contract diff OLD NEW` prints them.
 //!
-//! A client that was made for the old document must work with a server of the new one. So what requests may hold may only
-//! grow, and what responses may hold may only shrink:
+//! A client made for the old document must work with a server of the new one. Requests may
+//! therefore only become more permissive, and responses only less:
 //!
-//! | rule | breaks | |
+//! | rule | breaking | notes |
 //! |---|---|---|
-//! | `path-removed`, `operation-removed` | yes | names of parameters in a path do not count |
+//! | `path-removed`, `operation-removed` | yes | names of path parameters do not matter |
 //! | `path-added`, `operation-added` | no | |
-//! | `parameter-removed` | yes | what clients send is not read any more |
+//! | `parameter-removed` | yes | clients' values are no longer read |
 //! | `parameter-added` | if it is required | |
 //! | `parameter-required` | yes | it was optional |
 //! | `parameter-optional` | no | |
-//! | `parameter-changed` | yes | the way in which it is written: `style`, `explode`, `allowReserved`, or `content` in place of a schema |
-//! | `body-removed`, `body-required` | yes | also where there was none before |
+//! | `parameter-changed` | yes | its `style`, `explode`, `allowReserved` or `content` |
+//! | `body-removed`, `body-required` | yes | also if there was none before |
 //! | `body-added`, `body-optional` | no | |
 //! | `media-type-removed` | yes | of requests and responses |
 //! | `media-type-added` | no | |
-//! | `response-removed` | if the status is below 400 | one that a class (`2XX`) or `default` stands for is there |
+//! | `response-removed` | if the status is below 400 | unless `2XX` or `default` covers it |
 //! | `response-added` | no | |
 //! | `header-removed` | yes | of responses |
 //! | `property-removed` | yes | of requests and responses |
-//! | `property-added` | no | a required one of requests is `narrowed` |
-//! | `narrowed` | yes | a schema of a request: types, values, bounds, formats, patterns, what is required |
-//! | `widened` | yes | a schema of a response, the same |
-//! | `security-added`, `security-changed` | yes | who was let in is not any more |
+//! | `property-added` | no | a required one in requests is `narrowed` |
+//! | `narrowed` | yes | a request's schema: types, values, bounds, formats, patterns, required |
+//! | `widened` | yes | a response's schema: the same |
+//! | `security-added`, `security-changed` | yes | previously sufficient credentials are not |
 //! | `security-removed` | no | |
 //! | `security-scheme-changed` | yes | |
 //! | `deprecated` | no | |
-//! | `id-changed` | no | though clients made anew have another name for it |
+//! | `id-changed` | no | but newly generated clients have another name for it |
 //!
 //! Start with [`diff`]; `schema.rs` compares schemas.
 
@@ -44,16 +45,16 @@ use std::fmt;
 
 pub use reference::astray;
 
-/// One thing that changed.
+/// One change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Change {
-    /// Does it break clients?
+    /// Whether it breaks clients.
     pub is_breaking: bool,
-    /// Where: the operation, and the part of it.
+    /// The location: the operation, and the part of it.
     pub place: String,
-    /// The rule by which it is judged.
+    /// The rule that applies.
     pub rule: &'static str,
-    /// What changed.
+    /// The change in words.
     pub what: String,
 }
 
@@ -64,7 +65,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// All that changed from `old` to `new`, what breaks clients first.
+/// All changes from `old` to `new`, breaking ones first.
 ///
 /// ```
 /// use peregrine::openapi::diff::diff;
@@ -73,7 +74,7 @@ impl fmt::Display for Change {
 /// let old = json!({ "paths": { "/birds": { "get": {}, "post": {} } } });
 /// let new = json!({ "paths": { "/birds": { "get": {} } } });
 /// let changes = diff(&old, &new);
-/// assert_eq!(changes[0].to_string(), "breaking: POST /birds: it is not there any more [operation-removed]");
+/// assert_eq!(changes[0].to_string(), "breaking: POST /birds: it was removed [operation-removed]");
 /// ```
 #[must_use]
 pub fn diff(old: &Value, new: &Value) -> Vec<Change> {
@@ -81,7 +82,7 @@ pub fn diff(old: &Value, new: &Value) -> Vec<Change> {
     let (before, after) = (paths(old), paths(new));
     for (shape, (path, item)) in &before {
         match after.get(shape) {
-            None => report.breaks(path, "path-removed", "it is not there any more"),
+            None => report.breaks(path, "path-removed", "it was removed"),
             Some((new_path, new_item)) => {
                 Compared { old, new, report: &mut report }.item((path, item), (new_path, new_item));
             }
@@ -89,7 +90,7 @@ pub fn diff(old: &Value, new: &Value) -> Vec<Change> {
     }
     for (shape, (path, _)) in &after {
         if !before.contains_key(shape) {
-            report.passes(path, "path-added", "it is new");
+            report.passes(path, "path-added", "it was added");
         }
     }
     schemes(old, new, &mut report);
@@ -99,7 +100,7 @@ pub fn diff(old: &Value, new: &Value) -> Vec<Change> {
     changes
 }
 
-/// What was found so far.
+/// The changes found so far.
 #[derive(Default)]
 struct Report(Vec<Change>);
 
@@ -119,7 +120,7 @@ impl Report {
 
 const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
 
-/// The path items by their shapes.
+/// The path items by shape.
 fn paths(document: &Value) -> BTreeMap<String, (String, Value)> {
     let paths = document.get("paths").and_then(Value::as_object).into_iter().flatten();
     paths
@@ -138,7 +139,7 @@ fn is_set(value: &Value, name: &str) -> bool {
     value.get(name) == Some(&Value::Bool(true))
 }
 
-/// Two documents, of which two parts are compared.
+/// Two documents during a comparison.
 struct Compared<'d> {
     old: &'d Value,
     new: &'d Value,
@@ -151,9 +152,9 @@ impl Compared<'_> {
             let place = format!("{} {path}", method.to_ascii_uppercase());
             match (old.get(method), new.get(method)) {
                 (Some(_), None) => {
-                    self.report.breaks(&place, "operation-removed", "it is not there any more");
+                    self.report.breaks(&place, "operation-removed", "it was removed");
                 }
-                (None, Some(_)) => self.report.passes(&place, "operation-added", "it is new"),
+                (None, Some(_)) => self.report.passes(&place, "operation-added", "it was added"),
                 (None, None) => {}
                 (Some(before), Some(after)) => {
                     let before_parameters = parameters(self.old, path, old, before);
@@ -172,20 +173,20 @@ impl Compared<'_> {
         for (key, old) in before {
             let place = format!("{place} {} parameter `{}`", key.0, text(old, "name"));
             let Some(new) = after.get(key) else {
-                self.report.breaks(&place, "parameter-removed", "it is not read any more");
+                self.report.breaks(&place, "parameter-removed", "it is no longer read");
                 continue;
             };
             match (is_set(old, "required"), is_set(new, "required")) {
                 (false, true) => {
-                    self.report.breaks(&place, "parameter-required", "it must be sent now")
+                    self.report.breaks(&place, "parameter-required", "it is now required")
                 }
                 (true, false) => {
-                    self.report.passes(&place, "parameter-optional", "it may be left out now")
+                    self.report.passes(&place, "parameter-optional", "it is now optional")
                 }
                 _ => {}
             }
             if written(old) != written(new) {
-                self.report.breaks(&place, "parameter-changed", "it is written in another way now");
+                self.report.breaks(&place, "parameter-changed", "its serialization changed");
             }
             self.schemas(&place, Side::Request, old.get("schema"), new.get("schema"));
             if old.get("content").is_some() && new.get("content").is_some() {
@@ -196,7 +197,8 @@ impl Compared<'_> {
             if !before.contains_key(key) {
                 let place = format!("{place} {} parameter `{}`", key.0, text(new, "name"));
                 let is_required = is_set(new, "required");
-                let what = if is_required { "it is new, and must be sent" } else { "it is new" };
+                let what =
+                    if is_required { "it was added and is required" } else { "it was added" };
                 self.report.say(is_required, &place, "parameter-added", what);
             }
         }
@@ -210,19 +212,17 @@ impl Compared<'_> {
         match (body(self.old, before), body(self.new, after)) {
             (None, None) => {}
             (None, Some(new)) if is_set(&new, "required") => {
-                self.report.breaks(&place, "body-required", "it is new, and must be sent");
+                self.report.breaks(&place, "body-required", "it was added and is required");
             }
-            (None, Some(_)) => self.report.passes(&place, "body-added", "it is new"),
-            (Some(_), None) => {
-                self.report.breaks(&place, "body-removed", "it is not read any more")
-            }
+            (None, Some(_)) => self.report.passes(&place, "body-added", "it was added"),
+            (Some(_), None) => self.report.breaks(&place, "body-removed", "it is no longer read"),
             (Some(old), Some(new)) => {
                 match (is_set(&old, "required"), is_set(&new, "required")) {
                     (false, true) => {
-                        self.report.breaks(&place, "body-required", "it must be sent now")
+                        self.report.breaks(&place, "body-required", "it is now required")
                     }
                     (true, false) => {
-                        self.report.passes(&place, "body-optional", "it may be left out now")
+                        self.report.passes(&place, "body-optional", "it is now optional")
                     }
                     _ => {}
                 }
@@ -244,8 +244,8 @@ impl Compared<'_> {
                 (None, Some(found)) if side == Side::Request => {
                     self.schemas(&place, side, content.get("schema"), found.get("schema"));
                 }
-                // What may be of any type need not be of this one.
-                _ => self.report.breaks(&place, "media-type-removed", "it is not there any more"),
+                // A wildcard media type need not include this one.
+                _ => self.report.breaks(&place, "media-type-removed", "it was removed"),
             }
         }
         for (media_type, _) in members(new, "content") {
@@ -253,7 +253,7 @@ impl Compared<'_> {
                 self.report.passes(
                     &format!("{place} {media_type}"),
                     "media-type-added",
-                    "it is new",
+                    "it was added",
                 );
             }
         }
@@ -268,12 +268,7 @@ impl Compared<'_> {
                 .find_map(|status| after.get("responses")?.get(status));
             let Some(found) = found else {
                 let is_failure = status.starts_with(['4', '5']) || status == "default";
-                self.report.say(
-                    !is_failure,
-                    &place,
-                    "response-removed",
-                    "it is not there any more",
-                );
+                self.report.say(!is_failure, &place, "response-removed", "it was removed");
                 continue;
             };
             let (old, new) = (resolved(self.old, old), resolved(self.new, found));
@@ -283,7 +278,7 @@ impl Compared<'_> {
                     members(&new, "headers").any(|(one, _)| one.eq_ignore_ascii_case(name));
                 if !is_there {
                     let place = format!("{place} header `{name}`");
-                    self.report.breaks(&place, "header-removed", "it is not there any more");
+                    self.report.breaks(&place, "header-removed", "it was removed");
                 }
             }
         }
@@ -292,7 +287,7 @@ impl Compared<'_> {
                 self.report.passes(
                     &format!("{place} response {status}"),
                     "response-added",
-                    "it is new",
+                    "it was added",
                 );
             }
         }
@@ -319,13 +314,13 @@ impl Compared<'_> {
             return;
         }
         if is_open(&new) {
-            self.report.passes(place, "security-removed", "everybody is let in now");
+            self.report.passes(place, "security-removed", "no credentials are required any more");
         } else if is_open(&old) {
-            self.report.breaks(place, "security-added", "not everybody is let in any more");
+            self.report.breaks(place, "security-added", "credentials are now required");
         } else {
             for way in old.iter().filter(|way| !new.iter().any(|new| is_enough(way, new))) {
                 let names: Vec<_> = way.keys().map(String::as_str).collect();
-                let what = format!("`{}` is not enough any more", names.join("` with `"));
+                let what = format!("`{}` is no longer sufficient", names.join("` with `"));
                 self.report.breaks(place, "security-changed", what);
             }
         }
@@ -333,24 +328,24 @@ impl Compared<'_> {
 
     fn rest(&mut self, place: &str, before: &Value, after: &Value) {
         if !is_set(before, "deprecated") && is_set(after, "deprecated") {
-            self.report.passes(place, "deprecated", "clients should stop using it");
+            self.report.passes(place, "deprecated", "it is now deprecated");
         }
         let (old, new) = (text(before, "operationId"), text(after, "operationId"));
         if !old.is_empty() && old != new {
             let now = if new.is_empty() { "none".to_owned() } else { format!("`{new}`") };
-            self.report.passes(place, "id-changed", format!("its id was `{old}` and is {now} now"));
+            self.report.passes(place, "id-changed", format!("its ID was `{old}` and is now {now}"));
         }
     }
 }
 
-/// Who sends what is compared.
+/// The side whose message is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Request,
     Response,
 }
 
-/// In which way a parameter is written, as OpenAPI 3.1 has it where nothing is said: Parameter Object.
+/// How a parameter is serialized, with the defaults of OpenAPI 3.1, Parameter Object.
 fn written(parameter: &Value) -> (&str, bool, bool, bool) {
     let usual = match text(parameter, "in") {
         "query" | "cookie" => "form",
@@ -364,7 +359,7 @@ fn written(parameter: &Value) -> (&str, bool, bool, bool) {
     (style, explode, is_set(parameter, "allowReserved"), parameter.get("content").is_some())
 }
 
-/// By place, and name; those of paths by their positions.
+/// By location and name; path parameters by position.
 type Parameters = BTreeMap<(String, String), Value>;
 
 fn parameters(document: &Value, path: &str, item: &Value, operation: &Value) -> Parameters {
@@ -390,7 +385,7 @@ fn text<'v>(value: &'v Value, name: &str) -> &'v str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The ways in which an operation lets in.
+/// The alternative security requirements of an operation.
 fn ways(document: &Value, operation: &Value) -> Vec<Map<String, Value>> {
     let ways = operation.get("security").or_else(|| document.get("security"));
     let ways = ways.and_then(Value::as_array).into_iter().flatten();
@@ -401,7 +396,7 @@ fn is_open(ways: &[Map<String, Value>]) -> bool {
     ways.is_empty() || ways.iter().any(Map::is_empty)
 }
 
-/// Is who comes by `old` let in by `new`?
+/// Whether credentials that satisfy `old` also satisfy `new`.
 fn is_enough(old: &Map<String, Value>, new: &Map<String, Value>) -> bool {
     new.iter().all(|(name, scopes)| {
         let had = old.get(name).and_then(Value::as_array);
@@ -427,7 +422,7 @@ fn schemes(old: &Value, new: &Value, report: &mut Report) {
         };
         if essence(scheme) != essence(now) {
             let place = format!("security scheme `{name}`");
-            report.breaks(&place, "security-scheme-changed", "it asks for something else");
+            report.breaks(&place, "security-scheme-changed", "the scheme changed");
         }
     }
 }

@@ -1,15 +1,15 @@
-//! A schema taken apart into plain ones.
+//! Splits a schema into alternatives.
 
 use super::reference::resolved;
 use super::schema::DEPTH_MAX;
 use serde_json::{Map, Value, json};
 
-/// How many parts a schema has at most that is put together of several; the others are left out.
+/// The maximum number of alternatives of a combined schema; further ones are ignored.
 const PARTS_MAX: usize = 256;
 
-/// The plain schemas of which a value fits one at least. None: nothing fits.
+/// The alternatives of which a value must match at least one. An empty list matches nothing.
 ///
-/// `trail` is what leads here: references, and parts without one.
+/// `trail` contains the references that lead here, and an empty string for each step without one.
 pub(super) fn parts(document: &Value, schema: &Value, trail: &mut Vec<String>) -> Vec<Value> {
     let mut schema = match schema {
         Value::Bool(false) => return Vec::new(),
@@ -22,7 +22,7 @@ pub(super) fn parts(document: &Value, schema: &Value, trail: &mut Vec<String>) -
     let mut together: Vec<Vec<Value>> = Vec::new();
     if let Some(Value::String(reference)) = schema.remove("$ref") {
         let target = resolved(document, &json!({ "$ref": reference }));
-        // One that leads nowhere, or back to itself, says nothing.
+        // A reference to a missing target, or to itself, does not constrain anything.
         if target.get("$ref").is_none() && !trail.contains(&reference) {
             trail.push(reference);
             together.push(parts(document, &target, trail));
@@ -43,20 +43,20 @@ pub(super) fn parts(document: &Value, schema: &Value, trail: &mut Vec<String>) -
     trail.pop();
     let mut found = split(schema);
     for alternatives in together {
-        // A list of values may be long; what multiplies may not.
+        // A long list of values is allowed, but not a long product.
         let most = PARTS_MAX.max(alternatives.len()).max(found.len());
         let joined =
             found.iter().flat_map(|one| alternatives.iter().map(|other| joined(one, other)));
         found = joined.take(most).collect();
     }
-    // No value is of two types at once.
+    // A value has only one type.
     found.retain(|part| part.get("type").is_none_or(|kind| !kind.is_null()));
     found
 }
 
 /// One schema for each type, and for each value.
 fn split(mut schema: Map<String, Value>) -> Vec<Value> {
-    // OpenAPI 3.0 says so what is a type of its own since 3.1.
+    // OpenAPI 3.0 has `nullable` where 3.1 has a type.
     if schema.remove("nullable") == Some(Value::Bool(true)) {
         if let Some(Value::Array(values)) = schema.get_mut("enum") {
             values.retain(|value| !value.is_null());
@@ -78,7 +78,7 @@ fn split(mut schema: Map<String, Value>) -> Vec<Value> {
         Some(Value::Array(types)) => {
             let with = |kind: Value| {
                 let mut one = schema.clone();
-                // A bound is about one type only, and so is what is inside.
+                // Bounds and contents concern one type only.
                 if kind == "null" {
                     one.clear();
                 }
@@ -91,7 +91,8 @@ fn split(mut schema: Map<String, Value>) -> Vec<Value> {
     }
 }
 
-/// What fits both. Where they have different types nothing does, which a type of `null` stands for.
+/// The intersection of two schemas. If their types differ, the type is `null` (the JSON value),
+/// which matches nothing.
 fn joined(one: &Value, other: &Value) -> Value {
     let (Value::Object(one), Value::Object(other)) = (one, other) else { return one.clone() };
     let mut both = one.clone();

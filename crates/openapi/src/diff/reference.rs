@@ -1,8 +1,8 @@
-//! Where references lead.
+//! Resolves references.
 
 use serde_json::Value;
 
-/// What a reference within `document` leads to, or the value itself.
+/// The target of a reference within `document`, or the value itself.
 pub(super) fn resolved(document: &Value, value: &Value) -> Value {
     let mut value = value;
     for _ in 0..16 {
@@ -17,7 +17,7 @@ fn target<'d>(document: &'d Value, reference: &str) -> Option<&'d Value> {
     document.pointer(&decoded(reference.strip_prefix('#')?))
 }
 
-/// RFC 6901 §6: a pointer in a fragment is percent-encoded.
+/// RFC 6901, section 6: a pointer in a fragment is percent-encoded.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -39,11 +39,11 @@ fn decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A reference that leads to nothing in `document`, such as one to another file. What it stands for is unknown, and [`diff`](super::diff) takes it
-/// for anything.
+/// A reference without a target in `document`, such as one to another file. Its target is unknown,
+/// and [`diff`](super::diff) treats it as allowing anything.
 #[must_use]
 pub fn astray(document: &Value) -> Option<&str> {
-    /// What is in these is somebody's own, and no schema.
+    /// Members that contain arbitrary values, not schemas.
     const VALUES: [&str; 6] = ["const", "default", "enum", "example", "examples", "value"];
     let mut open = vec![document];
     while let Some(value) = open.pop() {

@@ -1,24 +1,26 @@
-//! Whether all that one schema allows is allowed by another.
+//! Determines whether everything that one schema allows is allowed by another.
 //!
-//! What a client may send must still be accepted: the old schema is to be within the new one. What a server may send must
-//! have been expected: the new one is to be within the old one. So there is one question, asked in either direction.
+//! The requests of clients must still be accepted, so the old schema must be within the new one.
+//! The responses of a server must have been expected, so the new schema must be within the old one.
+//! The question is the same, in either direction.
 //!
-//! A schema is taken apart into plain ones, of which a value fits one at least: each of `anyOf` and `oneOf`, each of several
-//! types, each value of an `enum`; `allOf` and references are put together. Each plain part of one must be within a part of
-//! the other. What is not understood (`not`, `if`, `patternProperties` and the like) must stay as it is.
+//! A schema is split into alternatives, of which a value must match at least one: each of `anyOf`
+//! and `oneOf`, each of several types, each value of an `enum`; `allOf` and references are
+//! combined. Each alternative of one schema must be within an alternative of the other. Keywords
+//! that are not understood (`not`, `if`, `patternProperties` and others) must not change.
 
 use super::parts::parts;
 use super::{Change, Side};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-/// How deep schemas are compared; beyond that they are taken for the same.
+/// The maximum depth of the comparison; deeper schemas count as equal.
 pub(super) const DEPTH_MAX: usize = 32;
 
-/// How many pairs of parts are compared for one schema of an operation.
+/// The maximum number of pairs of alternatives compared for one schema of an operation.
 const PAIRS_MAX: usize = 100_000;
 
-/// What must stay as it is, since nothing here knows what it means.
+/// Keywords that are not understood and must not change.
 const OPAQUE: [&str; 10] = [
     "not",
     "if",
@@ -32,7 +34,7 @@ const OPAQUE: [&str; 10] = [
     "unevaluatedProperties",
 ];
 
-/// A least or a most, and whether less of it is more.
+/// Bounds, and whether each is a lower bound.
 const BOUNDS: [(&str, bool); 10] = [
     ("minimum", true),
     ("exclusiveMinimum", true),
@@ -51,7 +53,7 @@ pub(super) struct Comparison<'d> {
     new: &'d Value,
     side: Side,
     changes: Vec<Change>,
-    /// References that are being compared, or were.
+    /// References that are being or were compared.
     seen: BTreeSet<(String, String)>,
     path: Vec<String>,
     pairs: usize,
@@ -65,13 +67,13 @@ impl<'d> Comparison<'d> {
 
     pub(super) fn into_changes(mut self) -> Vec<Change> {
         if self.pairs > PAIRS_MAX {
-            let what = "there is too much in it to be compared";
+            let what = "it is too complex to be compared";
             self.push(true, "narrowed", what);
         }
         self.changes
     }
 
-    /// Compares two schemas, each of its own document.
+    /// Compares two schemas, each from its own document.
     pub(super) fn compare(&mut self, old: &Value, new: &Value) {
         if self.path.len() > DEPTH_MAX {
             return;
@@ -94,9 +96,10 @@ impl<'d> Comparison<'d> {
         self.properties_that_went(&before, &after);
     }
 
-    /// `part` must be within one of `all`; if it is not, what is wrong is told by the one that comes closest.
+    /// Checks that `part` is within one of `all`; otherwise, reports the differences to the closest
+    /// one.
     fn within_one(&mut self, part: &Value, all: &[Value]) {
-        // A value is no reference, so it means the same in both documents.
+        // A constant has no references, so it means the same in both documents.
         if part.get("const").is_some() && all.contains(part) {
             return;
         }
@@ -111,7 +114,7 @@ impl<'d> Comparison<'d> {
             self.within(part, other);
             let found = std::mem::replace(&mut self.changes, changes);
             let count = |found: &[Change]| {
-                // Another type altogether is further away than anything else.
+                // A different type is further away than any other difference.
                 let far = found
                     .iter()
                     .filter(|change| change.place == self.place() && change.what.contains("type"))
@@ -125,7 +128,7 @@ impl<'d> Comparison<'d> {
             {
                 break;
             }
-            // What was looked at on a way that leads nowhere is looked at again.
+            // Comparisons in a rejected attempt do not count.
             self.seen.clone_from(&begun);
         }
         match closest {
@@ -153,21 +156,21 @@ impl<'d> Comparison<'d> {
         } else if big.get("const").is_some_and(|other| Some(other) != value) {
             let value = value.map(Value::to_string).unwrap_or_default();
             self.differ(
-                &format!("{value} is not accepted any more"),
-                &format!("it may be {value} now"),
+                &format!("{value} is no longer accepted"),
+                &format!("it may now be {value}"),
             );
         }
         self.objects(small, big);
         self.lists(small, big);
         for key in OPAQUE {
             if small.get(key) != big.get(key) {
-                let what = format!("`{key}` changed, which may mean anything");
+                let what = format!("`{key}` changed, with unknown effect");
                 self.differ(&what, &what);
             }
         }
     }
 
-    /// Where the types differ, nothing else need be told.
+    /// If the types differ, no further differences are reported.
     fn is_of_type(&mut self, small: &Value, big: &Value) -> bool {
         let Some(allowed) = type_of(big) else { return true };
         let given = type_of(small);
@@ -175,14 +178,14 @@ impl<'d> Comparison<'d> {
         if !fits {
             let given = given.unwrap_or("anything");
             self.differ(
-                &format!("the type `{given}` is not accepted any more, but `{allowed}`"),
-                &format!("it may be of the type `{given}` now, besides `{allowed}`"),
+                &format!("the type `{given}` is no longer accepted, only `{allowed}`"),
+                &format!("it may now be of the type `{given}`, besides `{allowed}`"),
             );
         }
         fits
     }
 
-    /// One value must keep the rules of a schema for many. Those that cannot be asked here, it does not keep.
+    /// Checks one value against a schema. Rules that cannot be checked here count as violated.
     fn value_within(&mut self, value: &Value, big: &Value) {
         #[expect(clippy::cast_precision_loss, reason = "lengths and counts are small")]
         let size = match value {
@@ -219,8 +222,8 @@ impl<'d> Comparison<'d> {
         }
         for key in broken {
             self.differ(
-                &format!("{value} may break `{key}`, which is there now"),
-                &format!("it may be {value} now, which may break `{key}`"),
+                &format!("{value} may violate `{key}`, which was added"),
+                &format!("it may now be {value}, which may violate `{key}`"),
             );
         }
     }
@@ -230,12 +233,12 @@ impl<'d> Comparison<'d> {
             let Some(limit) = big.get(key).and_then(Value::as_f64) else { continue };
             let said = |key: &str| small.get(key).and_then(Value::as_f64);
             let own = said(key).or_else(|| match key {
-                // What a format cannot hold needs no bound beside it, nor does what is less than that.
+                // The range of a format, or an exclusive bound, implies a bound.
                 "minimum" => said("exclusiveMinimum").or(range(small).map(|(least, _)| least)),
                 "maximum" => said("exclusiveMaximum").or(range(small).map(|(_, most)| most)),
                 "exclusiveMinimum" => said("minimum").filter(|least| *least > limit),
                 "exclusiveMaximum" => said("maximum").filter(|most| *most < limit),
-                // No length is less.
+                // Lengths are never negative.
                 _ if is_least => Some(0.0),
                 _ => None,
             });
@@ -244,8 +247,8 @@ impl<'d> Comparison<'d> {
             if !is_within {
                 let was = own.map_or("none".to_owned(), |own| own.to_string());
                 self.differ(
-                    &format!("`{key}` is {limit} and was {was}"),
-                    &format!("`{key}` was {limit} and is {was}"),
+                    &format!("`{key}` is now {limit} and was {was}"),
+                    &format!("`{key}` was {limit} and is now {was}"),
                 );
             }
         }
@@ -254,8 +257,8 @@ impl<'d> Comparison<'d> {
             if small.get(key) != Some(rule) {
                 let own = small.get(key).map_or("none".to_owned(), Value::to_string);
                 self.differ(
-                    &format!("`{key}` is {rule} and was {own}"),
-                    &format!("`{key}` was {rule} and is {own}"),
+                    &format!("`{key}` is now {rule} and was {own}"),
+                    &format!("`{key}` was {rule} and is now {own}"),
                 );
             }
         }
@@ -277,8 +280,8 @@ impl<'d> Comparison<'d> {
         }
         let own = own.unwrap_or_else(|| "none".to_owned());
         self.differ(
-            &format!("`format` is `{wanted}` and was `{own}`"),
-            &format!("`format` was `{wanted}` and is `{own}`"),
+            &format!("`format` is now `{wanted}` and was `{own}`"),
+            &format!("`format` was `{wanted}` and is now `{own}`"),
         );
     }
 
@@ -301,8 +304,8 @@ impl<'d> Comparison<'d> {
                 Some(other) => self.inside(name, schema, other),
                 None if big_more == json!(false) => self.at(name, |it| {
                     it.differ(
-                        "it is not allowed any more",
-                        "it may be there now, where nothing else was",
+                        "it is no longer allowed",
+                        "it may now be present, where no other property was allowed",
                     );
                 }),
                 None if big_more.is_object() => self.inside(name, schema, &big_more),
@@ -310,10 +313,10 @@ impl<'d> Comparison<'d> {
             }
         }
         for name in required(big).difference(&required(small)) {
-            // What went altogether is told as such.
+            // Removed properties are reported as such.
             if self.side == Side::Request || own.contains_key(*name) {
                 self.at(name, |it| {
-                    it.differ("it must be sent now", "it is not always there any more")
+                    it.differ("it is now required", "it is no longer always present")
                 });
             }
         }
@@ -321,8 +324,8 @@ impl<'d> Comparison<'d> {
         if is_object && small_more != big_more {
             if big_more == json!(false) {
                 self.differ(
-                    "other properties are refused now",
-                    "other properties may be there now",
+                    "other properties are no longer allowed",
+                    "other properties may now be present",
                 );
             } else if big_more.is_object() && small_more != json!(false) {
                 self.inside("*", &small_more, &big_more);
@@ -347,7 +350,7 @@ impl<'d> Comparison<'d> {
         }
     }
 
-    /// The properties that only the old schema knows, and those that only the new one does.
+    /// Reports properties that only the old schema has, and those that only the new one has.
     fn properties_that_went(&mut self, before: &[Value], after: &[Value]) {
         let names = |parts: &[Value]| -> BTreeSet<String> {
             let properties = parts.iter().filter_map(|part| part.get("properties")?.as_object());
@@ -357,22 +360,22 @@ impl<'d> Comparison<'d> {
         if new.is_empty()
             && after.iter().all(|part| type_of(part).is_some_and(|kind| kind != "object"))
         {
-            // Another type is told as such.
+            // Different types are reported as such.
             return;
         }
         for name in old.difference(&new) {
             let what = match self.side {
-                Side::Request => "it is not read any more",
-                Side::Response => "it is not sent any more",
+                Side::Request => "it is no longer read",
+                Side::Response => "it is no longer sent",
             };
             self.at(name, |it| it.push(true, "property-removed", what));
         }
         for name in new.difference(&old) {
-            self.at(name, |it| it.push(false, "property-added", "it is new"));
+            self.at(name, |it| it.push(false, "property-added", "it was added"));
         }
     }
 
-    /// Compares what is inside at `name`.
+    /// Compares the schemas of a member.
     fn inside(&mut self, name: &str, small: &Value, big: &Value) {
         let (small, big) = (small.clone(), big.clone());
         self.at(name, |it| match it.side {
@@ -387,7 +390,8 @@ impl<'d> Comparison<'d> {
         self.path.pop();
     }
 
-    /// What is allowed by the smaller schema and not by the bigger one: in words for requests, and for responses.
+    /// Reports that the smaller schema allows something that the bigger one does not, in words for
+    /// requests and responses.
     fn differ(&mut self, request: &str, response: &str) {
         match self.side {
             Side::Request => self.push(true, "narrowed", request),
@@ -422,7 +426,7 @@ fn required(schema: &Value) -> BTreeSet<&str> {
     names.filter_map(Value::as_str).collect()
 }
 
-/// The least and the most that a format of whole numbers holds.
+/// The range of an integer format.
 fn range(schema: &Value) -> Option<(f64, f64)> {
     #[expect(
         clippy::cast_precision_loss,

@@ -1,5 +1,5 @@
-// Shows an OpenAPI 3.1 document, and tries what it describes. It builds elements and never writes HTML, so nothing in a document
-// can become code.
+// Displays an OpenAPI 3.1 document and sends test requests. It creates elements and never writes HTML, so that text in a document
+// cannot become code.
 "use strict";
 
 const METHODS = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
@@ -59,7 +59,7 @@ function typeOf(given) {
   return parts.join(", ");
 }
 
-// A schema, with what is inside of it behind something to open.
+// Renders a schema; nested schemas are collapsed.
 function showSchema(given, name = "", required = false, depth = 0) {
   const schema = resolve(given);
   const head = make("span", {},
@@ -90,7 +90,7 @@ function inside(schema, word, depth) {
   return isPlain ? [] : [showSchema(schema, word, false, depth + 1)];
 }
 
-// A value that fits a schema, to begin with.
+// A sample value that matches a schema.
 function sample(given, depth = 0) {
   const schema = resolve(given);
   if (schema === true || schema === false || depth > DEPTH_MAX) return null;
@@ -244,7 +244,7 @@ async function attempt(path, method, operation, inputs, answer) {
   }
 }
 
-// The operation that the address names; anybody may have written it.
+// The operation named by the URL fragment, which is untrusted.
 function chosen() {
   try { return decodeURI(location.hash); } catch { return ""; }
 }

@@ -1,4 +1,4 @@
-//! The responses of the framework's own types.
+//! Descriptions of the framework's response types.
 
 use super::{Answer, DescribeParts, DescribeResponse, Responses, Status as Known};
 use bytes::Bytes;
@@ -13,7 +13,8 @@ use schemars::JsonSchema;
 use std::borrow::Cow;
 use std::convert::Infallible;
 
-/// A response whose status is part of its type, so that documents can tell it: `Status<201, Json<Bird>>`.
+/// A response whose status is part of its type, so that the document can state it:
+/// `Status<201, Json<Bird>>`.
 ///
 /// ```
 /// use peregrine::openapi::Status;
@@ -25,18 +26,13 @@ use std::convert::Infallible;
 /// assert_eq!(App::new().post("/", create).test().post("/").send_now().status(), 201);
 /// ```
 ///
-/// A number that is no status does not compile.
+/// An invalid status does not compile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status<const CODE: u16, R>(pub R);
 
 impl<const CODE: u16, R: IntoResponse> IntoResponse for Status<CODE, R> {
     fn into_response(self) -> Response {
-        const {
-            assert!(
-                CODE >= 200 && CODE < 600,
-                "a status has three digits, the first of which is 2 to 5"
-            )
-        };
+        const { assert!(CODE >= 200 && CODE < 600, "the status must be between 200 and 599") };
         let status = StatusCode::from_u16(CODE).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         (status, self.0).into_response()
     }
@@ -94,7 +90,7 @@ described! {
     Body => |it| { it.bytes(200, "*/*"); };
     () => |it| { it.empty(200); };
     StatusCode => |it| { it.empty(200).any_status(); };
-    Response => |it| { it.add(Answer::new(Known::Unknown).describe("The handler decides what it is.")); };
+    Response => |it| { it.add(Answer::new(Known::Unknown).describe("Determined by the handler.")); };
     Infallible => |_| {};
     Sse => |it| { it.text(200, "text/event-stream"); };
     Problem => |it| { it.any_problem(); };
@@ -102,8 +98,8 @@ described! {
     UrlError => |it| { it.problem(500, ""); };
     HeaderMap => |it| { it.empty(200); };
     Redirect => |it| {
-        let mut redirect = Answer::new(Known::Class(3)).describe("Leads elsewhere.");
-        redirect.header("Location", "Where to.");
+        let mut redirect = Answer::new(Known::Class(3)).describe("A redirect.");
+        redirect.header("Location", "The target URL.");
         it.add(redirect);
     };
 }
@@ -179,14 +175,14 @@ macro_rules! jars {
             $(#[$when])*
             impl DescribeParts for peregrine_web::cookies::$Jar {
                 fn describe(responses: &mut Responses) {
-                    responses.header("Set-Cookie", "Cookies that were changed.");
+                    responses.header("Set-Cookie", "Changed cookies.");
                 }
             }
 
             $(#[$when])*
             impl DescribeResponse for peregrine_web::cookies::$Jar {
                 fn describe(responses: &mut Responses) {
-                    responses.empty(200).header("Set-Cookie", "Cookies that were changed.");
+                    responses.empty(200).header("Set-Cookie", "Changed cookies.");
                 }
             }
         )*
@@ -221,7 +217,7 @@ macro_rules! tuples {
     ($($part:ident),+) => {
         impl<$($part: DescribeParts,)+ R: DescribeResponse> DescribeResponse for ($($part,)+ R) {
             fn describe(responses: &mut Responses) {
-                // Parts change what stands in the tuple, and nothing that was there before.
+                // Parts affect only the response in their own tuple, not those added before.
                 let mut own = Responses::new(&responses.schemas);
                 R::describe(&mut own);
                 $($part::describe(&mut own);)+

@@ -1,4 +1,4 @@
-//! Documents of whole applications, held to the schema that the OpenAPI Initiative publishes.
+//! Documents of whole applications, validated against the official OpenAPI schema.
 
 use crate::{
     Api, DescribeExt, Document, HasOpenApi, OpenApi, OpenApiError, Parameter, SecurityScheme,
@@ -20,8 +20,8 @@ const SCHEMA: &str = include_str!("../../schema/openapi-3.1-2022-10-07.json");
 
 fn document(app: App) -> Rc<Document> {
     let document = app.openapi().unwrap_or_else(|error| panic!("{error}"));
-    let schema: Value = serde_json::from_str(SCHEMA).expect("it is JSON");
-    let validator = jsonschema::draft202012::new(&schema).expect("it is a schema");
+    let schema: Value = serde_json::from_str(SCHEMA).expect("the schema is JSON");
+    let validator = jsonschema::draft202012::new(&schema).expect("the schema is valid");
     let wrong: Vec<_> = validator
         .iter_errors(document.value())
         .map(|error| format!("{}: {error}", error.instance_path()))
@@ -34,17 +34,17 @@ fn api() -> OpenApi {
     OpenApi::new("Test", "1")
 }
 
-/// The one operation of `handler` for `GET /x`.
+/// The only operation of the route at `path`.
 fn operation(app: App, path: &str) -> Value {
     let document = document(app.add(api()));
     let item = document.value()["paths"][path].as_object().unwrap_or_else(|| panic!("{document}"));
-    item.values().next().expect("there is one").clone()
+    item.values().next().expect("the path has an operation").clone()
 }
 
-/// A bird as it is stored.
+/// A stored bird.
 #[derive(Deserialize, Serialize, JsonSchema)]
 struct Bird {
-    /// What it is called.
+    /// The bird's name.
     name: String,
     #[serde(default)]
     weight: Option<u32>,
@@ -59,7 +59,7 @@ enum Kind {
 }
 
 #[derive(Deserialize, JsonSchema)]
-#[expect(dead_code, reason = "only its shape is looked at")]
+#[expect(dead_code, reason = "only its schema is used")]
 struct Page {
     /// Counted from 1.
     page: u32,
@@ -150,7 +150,11 @@ fn every_shape_of_result_has_its_statuses() {
     assert!(responses["202"]["content"]["application/json"].is_object());
     assert_eq!(responses["409"]["description"], "It is there already.");
     let default = responses["default"]["content"].as_object().expect("content");
-    assert_eq!(default.keys().collect::<Vec<_>>(), ["application/problem+json"], "the JSON moved");
+    assert_eq!(
+        default.keys().collect::<Vec<_>>(),
+        ["application/problem+json"],
+        "the JSON has a status now"
+    );
     let html = || Html("a");
     assert!(self::operation(App::new().get("/x", html.described()), "/x")["responses"]["200"]["content"]["text/html"].is_object());
     async fn events(_: Option<LastEventId>) -> Sse {
@@ -216,7 +220,7 @@ fn forms_are_queries_with_get_and_bodies_else() {
 fn queries_of_several_forms_take_what_each_takes() {
     #[derive(Deserialize, JsonSchema)]
     #[serde(tag = "kind")]
-    #[expect(dead_code, reason = "only its shape is looked at")]
+    #[expect(dead_code, reason = "only its schema is used")]
     enum Search {
         Name { text: String, exact: bool },
         Tag { text: String, exact: Option<u32> },
@@ -225,7 +229,7 @@ fn queries_of_several_forms_take_what_each_takes() {
         All,
     }
     #[derive(Deserialize, JsonSchema)]
-    #[expect(dead_code, reason = "only its shape is looked at")]
+    #[expect(dead_code, reason = "only its schema is used")]
     struct Words {
         text: String,
     }
@@ -244,15 +248,15 @@ fn queries_of_several_forms_take_what_each_takes() {
     assert_eq!(schema("text"), json!({ "type": "string" }));
     let kinds: Vec<_> = schema("exact")["anyOf"].as_array().expect("two").clone();
     let kinds: Vec<_> = kinds.iter().map(|kind| kind["type"].clone()).collect();
-    assert_eq!(kinds, ["boolean", "integer"], "nothing is null in a query");
+    assert_eq!(kinds, ["boolean", "integer"], "a query has no null values");
 }
 
 #[test]
 fn patterns_become_templates_whatever_they_contain() {
     #[derive(Deserialize, JsonSchema)]
-    #[expect(dead_code, reason = "only its shape is looked at")]
+    #[expect(dead_code, reason = "only its schema is used")]
     struct Place {
-        /// Who.
+        /// The user.
         user: String,
         post: Option<u64>,
     }
@@ -280,14 +284,15 @@ fn patterns_become_templates_whatever_they_contain() {
     let at = |path: &str| document.operation("GET", path).expect(path).clone();
     assert_eq!(at("/users/{user}/{post}")["operationId"], "posts");
     assert_eq!(at("/users/{user}")["operationId"], "posts_2");
-    assert_eq!(at("/users/{user}/{post}")["parameters"][0]["description"], "Who.");
+    assert_eq!(at("/users/{user}/{post}")["parameters"][0]["description"], "The user.");
     assert_eq!(at("/users/{user}/{post}")["parameters"][1]["schema"]["type"], "integer");
     assert_eq!(at("/typed/{id}/{word}")["parameters"][1]["schema"]["pattern"], "^[A-Za-z]+$");
     assert_eq!(at("/bare/{id}")["parameters"][0]["schema"]["format"], "uuid");
     assert_eq!(at("/files/{path}")["parameters"][0]["x-rest-of-path"], true);
-    // One shape is one path, whose parameters have one name.
+    // Routes with the same shape are one path, with common parameter names.
     assert_eq!(
-        document.operation("delete", "/bare/{id}").expect("it is there")["parameters"][0]["name"],
+        document.operation("delete", "/bare/{id}").expect("the operation exists")["parameters"][0]
+            ["name"],
         "id"
     );
 }
@@ -324,7 +329,7 @@ fn routes_that_are_left_out_are_listed_and_an_error_where_all_are_asked_for() {
     );
 
     let Err(OpenApiError::Build(error)) = app().add(api().all_described()).openapi() else {
-        panic!("it must not build")
+        panic!("the application must not build")
     };
     let text = error.to_string();
     assert_eq!(error.faults.len(), 4, "{text}");
@@ -385,7 +390,7 @@ fn scopes_say_what_holds_for_all_of_their_routes_and_a_route_has_the_last_word()
 fn what_cannot_be_true_is_a_fault_of_the_application() {
     let wrong = |app: App| match app.openapi() {
         Err(OpenApiError::Build(error)) => error.to_string(),
-        other => panic!("it must not build: {other:?}"),
+        other => panic!("the application must not build: {other:?}"),
     };
     let text = wrong(App::new().get("/x", (|| ()).describe(|it| it.security("tokn"))).add(api()));
     assert!(
@@ -395,7 +400,7 @@ fn what_cannot_be_true_is_a_fault_of_the_application() {
         "{text}"
     );
     let text = wrong(App::new().add(api().security("key")));
-    assert!(text.contains("the whole asks for the security scheme `key`"), "{text}");
+    assert!(text.contains("the application requires the security scheme `key`"), "{text}");
     let one = |it: &'static str| (|| ()).describe(move |operation| operation.id(it));
     let text = wrong(App::new().get("/x", one("a")).get("/y", one("a")).add(api()));
     assert!(text.contains("both have the id `a`"), "{text}");
@@ -407,8 +412,14 @@ fn routes_with_one_name_have_ids_by_their_methods() {
         .get("/x", (|| ()).named("x").described())
         .post("/x", (|| ()).named("x").described());
     let document = document(app.add(api()));
-    assert_eq!(document.operation("GET", "/x").expect("it is there")["operationId"], "get_x");
-    assert_eq!(document.operation("POST", "/x").expect("it is there")["operationId"], "post_x");
+    assert_eq!(
+        document.operation("GET", "/x").expect("the operation exists")["operationId"],
+        "get_x"
+    );
+    assert_eq!(
+        document.operation("POST", "/x").expect("the operation exists")["operationId"],
+        "post_x"
+    );
 }
 
 #[test]
@@ -427,7 +438,10 @@ fn a_route_of_several_paths_may_have_one_id() {
         .collect();
     ids.sort_unstable();
     assert_eq!(ids, ["birds", "birds_2", "birds_3", "files", "files_2"]);
-    assert_eq!(document.operation("GET", "/birds/{id}").expect("one")["operationId"], "birds");
+    assert_eq!(
+        document.operation("GET", "/birds/{id}").expect("the operation exists")["operationId"],
+        "birds"
+    );
 }
 
 #[test]
@@ -449,10 +463,10 @@ fn who_may_come_without_credentials_is_let_in_without() {
         .get("/may", (|_: Option<Token>| ()).described())
         .get("/kept", (|_: Result<Token, Problem>| ()).described());
     let document = document(app.add(api));
-    let of = |path: &str| document.operation("GET", path).expect("it is there").clone();
+    let of = |path: &str| document.operation("GET", path).expect("the operation exists").clone();
     assert_eq!(of("/must")["security"], json!([{ "token": [] }]));
     assert_eq!(of("/may")["security"], json!([{ "token": [] }, {}]));
-    // What refuses nothing may answer otherwise.
+    // An extractor that rejects nothing may still cause other responses.
     let kept = of("/kept");
     assert_eq!(kept["security"], json!([{ "token": [] }, {}]));
     let statuses: Vec<_> = kept["responses"].as_object().expect("some").keys().collect();
@@ -482,7 +496,7 @@ fn what_stands_around_a_route_refuses_in_its_document() {
     });
     let document = document(app.add(api()));
     let text = |path: &str, status: &str| {
-        let operation = document.operation("GET", path).expect("it is there");
+        let operation = document.operation("GET", path).expect("the operation exists");
         operation["responses"][status]["description"].as_str().map(str::to_owned)
     };
     assert_eq!((text("/outside", "401"), text("/outside", "429")), (None, None));
@@ -574,7 +588,7 @@ fn the_document_is_sent_once_to_who_has_it() {
         assert!(!tags.contains(&tag));
         tags.push(tag);
     }
-    // The same document has the same tag in every worker, and another one another.
+    // The same document has the same tag in every worker, and another document has another tag.
     let again = App::new().get("/birds", (|| "all").described()).add(api()).test();
     assert_eq!(again.get(paths[0]).send_now().header("etag"), Some(tags[0].as_str()));
     let more = App::new().get("/fish", (|| "all").described()).add(api()).test();
@@ -624,7 +638,7 @@ fn services_and_hidden_results_are_described_by_hand() {
     let operation = operation(App::new().get("/x", opaque), "/x");
     assert_eq!(operation["parameters"].as_array().map(Vec::len), Some(4));
     assert_eq!(operation["responses"]["202"]["description"], "Later.");
-    // Nobody sends it, so that there is one form of it.
+    // It is only read, so it has one schema.
     assert_eq!(
         operation["responses"]["200"]["content"]["application/json"]["schema"]["$ref"],
         "#/components/schemas/Bird"
@@ -635,12 +649,12 @@ fn services_and_hidden_results_are_described_by_hand() {
 fn two_types_of_one_name_are_two_components() {
     mod other {
         #[derive(serde::Deserialize, schemars::JsonSchema)]
-        #[expect(dead_code, reason = "only its shape is looked at")]
+        #[expect(dead_code, reason = "only its schema is used")]
         pub(super) struct Bird {
             wings: u8,
         }
         #[derive(serde::Deserialize, schemars::JsonSchema)]
-        #[expect(dead_code, reason = "only its shape is looked at")]
+        #[expect(dead_code, reason = "only its schema is used")]
         #[schemars(rename = "Problem")]
         pub(super) struct Own {
             mine: u8,
@@ -686,7 +700,7 @@ fn the_page_and_the_document_are_served_where_they_are_wanted() {
             && text.contains("src=\"docs/page.js\""),
         "{text}"
     );
-    // Nothing inline, which a strict policy would refuse.
+    // Nothing is inline, which a strict policy would reject.
     assert!(
         !text.contains("<style")
             && !text.contains(" style=")
@@ -700,7 +714,7 @@ fn the_page_and_the_document_are_served_where_they_are_wanted() {
     );
     assert_eq!(client.get("/v1/docs/page.css").send_now().status(), 200);
     let document: Value = client.get("/v1/openapi.json").send_now().json();
-    assert!(document["paths"]["/v1/birds"].is_object(), "the paths are those of the whole");
+    assert!(document["paths"]["/v1/birds"].is_object(), "the paths are those of the application");
 
     let client = inner().add(api().json_at("/api.json").without_page()).test();
     assert_eq!(client.get("/api.json").send_now().status(), 200);
@@ -710,7 +724,7 @@ fn the_page_and_the_document_are_served_where_they_are_wanted() {
 #[test]
 fn problems_may_have_a_form_of_their_own() {
     #[derive(JsonSchema)]
-    #[expect(dead_code, reason = "only its shape is looked at")]
+    #[expect(dead_code, reason = "only its schema is used")]
     struct Failure {
         code: u16,
     }
@@ -719,7 +733,7 @@ fn problems_may_have_a_form_of_their_own() {
         .add(api().problems_as::<Failure>("application/json"));
     let document = document(app);
     let refusal =
-        &document.operation("GET", "/x").expect("it is there")["responses"]["400"]["content"];
+        &document.operation("GET", "/x").expect("it exists")["responses"]["400"]["content"];
     assert_eq!(refusal["application/json"]["schema"]["$ref"], "#/components/schemas/Failure");
 }
 
@@ -728,14 +742,14 @@ fn types_of_one_name_are_told_apart_by_a_name_of_their_own() {
     mod users {
         #[derive(serde::Deserialize, schemars::JsonSchema)]
         #[schemars(rename = "UserChange")]
-        #[expect(dead_code, reason = "only its shape is looked at")]
+        #[expect(dead_code, reason = "only its schema is used")]
         pub(super) struct Change {
             name: String,
         }
     }
     mod birds {
         #[derive(serde::Deserialize, schemars::JsonSchema)]
-        #[expect(dead_code, reason = "only its shape is looked at")]
+        #[expect(dead_code, reason = "only its schema is used")]
         pub(super) struct Change {
             wingspan: u32,
         }
@@ -748,8 +762,9 @@ fn types_of_one_name_are_told_apart_by_a_name_of_their_own() {
     let schemas = document.value()["components"]["schemas"].as_object().expect("there are some");
     let names: Vec<_> = schemas.keys().filter(|name| name.contains("Change")).collect();
     assert_eq!(names, ["Change", "UserChange"]);
-    let tags =
-        |path: &str| document.operation("POST", path).expect("it is there").get("tags").cloned();
+    let tags = |path: &str| {
+        document.operation("POST", path).expect("the operation exists").get("tags").cloned()
+    };
     assert_eq!((tags("/a"), tags("/b")), (Some(serde_json::json!(["a"])), None));
 }
 
@@ -770,7 +785,7 @@ fn validated_values_and_files_are_told_with_their_rules() {
         tags: Vec<String>,
     }
     #[derive(Deserialize, JsonSchema)]
-    #[expect(dead_code, reason = "only its shape is looked at")]
+    #[expect(dead_code, reason = "only its schema is used")]
     struct Sighting {
         bird: String,
         photo: Upload,
@@ -791,6 +806,7 @@ fn validated_values_and_files_are_told_with_their_rules() {
         "{tags}"
     );
     assert_eq!(schemas["Sighting"]["properties"]["photo"]["format"], "binary");
-    let refusal = &document.operation("POST", "/x").expect("it is there")["responses"]["422"];
+    let refusal =
+        &document.operation("POST", "/x").expect("the operation exists")["responses"]["422"];
     assert!(refusal["description"].as_str().is_some_and(|text| text.contains("JSON pointers")));
 }

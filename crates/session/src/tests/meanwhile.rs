@@ -1,4 +1,4 @@
-//! What happens to a session while a request that uses it is served.
+//! Sessions that change or end while a request uses them.
 
 use super::{Browser, HOUR, Store, keys, later};
 use crate::backend::{Data, begun};
@@ -7,7 +7,7 @@ use crate::{Session, Sessions};
 use peregrine_web::App;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A browser with a session, and `/long`, during which `meanwhile` happens.
+/// A browser with a session, and the route `/long`, during which `meanwhile` runs.
 fn long(
     sessions: Sessions,
     meanwhile: impl Fn() + Clone + 'static,
@@ -30,10 +30,10 @@ fn long(
 }
 
 fn changes(session: &Session) {
-    session.insert("visits", 2).expect("it is JSON");
+    session.insert("visits", 2).expect("the value is JSON");
 }
 
-/// What a request does, in words and in code, and whether another session begins with it.
+/// The name of a case, what the request does, and whether that begins a new session.
 type Case = (&'static str, fn(&Session), bool);
 
 #[test]
@@ -56,14 +56,14 @@ fn a_session_that_ends_during_a_request_stays_ended() {
     for (what, then, is_new) in cases {
         let store = Store::default();
         let elsewhere = store.clone();
-        // A logout, by another request of the same browser.
+        // A logout by another request of the same browser.
         let ends = move || elsewhere.0.records.lock().expect("whole").clear();
         let mut browser = long(Sessions::new(store.clone()), ends, then);
         assert_eq!(store.ids().len(), 1);
         let response = browser.get("/long");
         assert_eq!(response.status(), if is_new { 200 } else { 409 }, "{what}");
         assert_eq!(response.header("set-cookie").is_some(), is_new, "{what}");
-        assert_eq!(store.ids().len(), usize::from(is_new), "{what}: it has come back");
+        assert_eq!(store.ids().len(), usize::from(is_new), "{what}: the session came back");
     }
 }
 
@@ -90,7 +90,7 @@ fn who_only_looks_undoes_nothing_that_another_request_does() {
     let mut browser = long(Sessions::new(store).idle(10 * HOUR), sets, |_| {});
     later(2 * HOUR);
     let response = browser.get("/long");
-    assert!(response.header("set-cookie").is_some(), "the use was written down");
+    assert!(response.header("set-cookie").is_some(), "the expiry was extended");
     assert_eq!(browser.text("/look"), "7");
     LATER.set(time::Duration::ZERO);
 }
@@ -108,14 +108,15 @@ fn is_used_from_its_beginning(sessions: &Sessions) {
     let mut browser = long(sessions.clone(), || later(2 * HOUR), |_| {});
     later(9 * HOUR);
     assert_eq!(browser.get("/long").status(), 200);
-    assert_eq!(browser.text("/look"), "1", "it was used in time");
-    // Longer than a session lives: nobody believes that the change is kept.
+    assert_eq!(browser.text("/look"), "1", "the session was used in time");
+    // The request takes longer than the session lives, so the client must learn that the change is
+    // lost.
     let mut browser = long(sessions.clone(), || later(11 * HOUR), changes);
     let response = browser.get("/long");
     assert_eq!((response.status().as_u16(), response.header("set-cookie")), (409, None));
     assert!(response.text().contains("/problems/session-ended"), "{}", response.text());
     let mut browser = long(sessions.clone(), || later(11 * HOUR), |_| {});
-    assert_eq!(browser.get("/long").status(), 200, "nothing is lost");
+    assert_eq!(browser.get("/long").status(), 200, "no change is lost");
     assert_eq!(browser.text("/look"), "0");
     LATER.set(time::Duration::ZERO);
 }
@@ -125,11 +126,11 @@ fn a_session_begins_no_second_too_early() {
     LATER.set(time::Duration::ZERO);
     let (before, mut data) = (now(), Data::new());
     Sessions::new(Store::default()).settings().stamp(&mut data);
-    let told = begun(&data).expect("it is written down");
+    let told = begun(&data).expect("the begin is recorded");
     assert!(told >= before && told - before < time::Duration::seconds(2), "{told} {before}");
     let kept = data.clone();
     Sessions::new(Store::default()).settings().stamp(&mut data);
-    assert_eq!(data, kept, "it begins once");
+    assert_eq!(data, kept, "the begin does not change");
 }
 
 #[test]

@@ -138,7 +138,7 @@ fn workers_share_the_keys_of_an_issuer_and_ask_once(choice: DriverChoice) {
     for (fields, word) in [
         (token("a", "1", 600), "The token has expired."),
         (token("a", "2", 0), "No key of the issuer fits the token."),
-        ("Authorization: Bearer x.y.z\r\n".to_owned(), "The token is no signed JWT."),
+        ("Authorization: Bearer x.y.z\r\n".to_owned(), "The token is not a signed JWT."),
     ] {
         let (status, text) = receive(send(&running, "/", &fields));
         assert!(status == "401" && text.contains(word), "{text}");

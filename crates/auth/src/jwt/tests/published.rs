@@ -1,4 +1,4 @@
-//! Keys that an issuer publishes, and changes, and fails to give.
+//! An issuer that publishes keys, rotates them and fails.
 
 use super::{Claims, ISSUER, Signer, claims, good, refused, set, verify};
 use crate::jwt::{Jwks, Jwt, JwtKeys, JwtVerifier};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// An issuer that counts how often it is asked.
+/// An issuer that counts how often its keys are fetched.
 #[derive(Clone)]
 struct Issuer {
     document: Arc<Mutex<Result<String, String>>>,
@@ -45,7 +45,7 @@ impl Issuer {
         self.seconds.fetch_add(seconds, SeqCst);
     }
 
-    /// How often it was asked since the last time.
+    /// The number of fetches since the last call.
     fn asked(&self) -> usize {
         self.asked.swap(0, SeqCst)
     }
@@ -62,7 +62,7 @@ fn published_keys_are_asked_for_once_and_again_when_they_change() {
     }
     assert_eq!(issuer.asked(), 1);
 
-    // Names that nobody knows are a reason to ask, but not each time.
+    // An unknown key ID triggers a fetch, but not every time.
     issuer.later(30);
     for number in 0..50 {
         let mut header = new.header();
@@ -78,7 +78,7 @@ fn published_keys_are_asked_for_once_and_again_when_they_change() {
     assert_eq!(verify(&verifier, &by_new), good());
     assert_eq!((verify(&verifier, &by_old), issuer.asked()), (good(), 1));
 
-    // What the issuer has withdrawn counts until it is asked again.
+    // A withdrawn key is accepted until the next fetch.
     issuer.publish(Ok(set(&[&new])));
     issuer.later(600);
     assert_eq!((verify(&verifier, &by_old), issuer.asked()), (good(), 0));
@@ -103,7 +103,7 @@ fn while_the_issuer_is_down_its_keys_count_for_a_while() {
             assert_eq!(verify(&verifier, &token), good());
         }
     }
-    assert_eq!(issuer.asked(), 4, "once at first, and once in each time");
+    assert_eq!(issuer.asked(), 4, "one initial fetch and one per attempt");
     issuer.publish(Ok("x".repeat(600 * 1024)));
     issuer.later(600 + 3_600);
     let gone = Err(503);
@@ -111,7 +111,7 @@ fn while_the_issuer_is_down_its_keys_count_for_a_while() {
     assert_eq!([status(), status()], [gone.clone(), gone]);
     assert_eq!(issuer.asked(), 1);
     issuer.publish(Ok(set(&[&signer])));
-    assert_eq!(status(), Err(503), "nobody asks before the pause is over");
+    assert_eq!(status(), Err(503), "no fetch before the pause is over");
     issuer.later(30);
     assert_eq!(verify(&verifier, &token), good());
 }
@@ -135,12 +135,12 @@ fn many_requests_ask_once_and_one_that_is_given_up_loses_nothing() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let tasks = tokio::task::LocalSet::new();
     tasks.block_on(&runtime.expect("a runtime"), async {
-        // The first is given up while it waits, as when its client leaves.
+        // The first request is cancelled while it waits, as if its client had disconnected.
         for _ in 0..3 {
             let verifier = verifier.clone();
             let mut first = Box::pin(verifier.verify::<Claims>(&token));
             let polled = std::future::poll_fn(|context| first.as_mut().poll(context).map(Some));
-            tokio::select! { biased; _ = polled => panic!("nobody has answered"), () = async {} => {} }
+            tokio::select! { biased; _ = polled => panic!("not answered"), () = async {} => {} }
         }
         let ask = || {
             let (verifier, token) = (verifier.clone(), token.clone());
@@ -150,7 +150,7 @@ fn many_requests_ask_once_and_one_that_is_given_up_loses_nothing() {
         tokio::task::yield_now().await;
         begin.send_replace(true);
         for task in all {
-            assert_eq!(task.await.expect("it ends").expect("it is good").sub, "alice");
+            assert_eq!(task.await.expect("joined").expect("valid").sub, "alice");
         }
     });
     assert_eq!(asked.load(SeqCst), 1);
@@ -176,7 +176,7 @@ fn an_issuer_that_never_answers_holds_nobody_up_for_longer_than_the_timeout() {
 fn a_question_that_was_left_long_ago_is_asked_again() {
     let signer = Signer::es256("1");
     let issuer = Issuer::new(set(&[&signer]));
-    // Each answer takes a while.
+    // Each fetch waits until it is released.
     let (begin, wait) = tokio::sync::watch::channel(false);
     let (asked, clock) = (issuer.clone(), issuer.clone());
     let fetch = move || {
@@ -199,8 +199,8 @@ fn a_question_that_was_left_long_ago_is_asked_again() {
     assert_eq!(issuer.asked(), 1);
     issuer.later(4);
     leave();
-    assert_eq!(issuer.asked(), 0, "it is under way");
-    // Nobody has looked at it for longer than an answer may take: that is not the issuer's fault.
+    assert_eq!(issuer.asked(), 0, "the first fetch is still in progress");
+    // The fetch was not polled for longer than its timeout: that is not the issuer's fault.
     issuer.later(60);
     begin.send_replace(true);
     assert_eq!((verify(&verifier, &token), issuer.asked()), (good(), 1));

@@ -1,4 +1,4 @@
-//! A response to one client is given to no other, however the handler knows its clients.
+//! A response for one client is not sent to another, however the handler identifies clients.
 
 use super::*;
 use crate::{Idempotency, MemoryStore};
@@ -9,7 +9,7 @@ use peregrine_web::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
 use peregrine_web::cookies::{Cookie, CookieKeys, Cookies, PrivateCookies, SignedCookies};
 use std::sync::Arc;
 
-/// A page with the name of its client, and for how long it is fresh.
+/// A page with its client's name and a lifetime.
 type Page = ([(&'static str, &'static str); 1], String);
 
 fn page_for(name: Option<impl Into<String>>) -> Page {
@@ -24,7 +24,7 @@ fn in_cookie(cookie: Option<&[u8]>) -> Page {
     page_for(cookie.map(|cookie| String::from_utf8_lossy(cookie).replace("user=", "")))
 }
 
-/// Pages that know their clients by what the name says.
+/// Pages that identify their clients as their names say.
 fn pages(app: App) -> App {
     app.get(
         "/in/{name}",
@@ -97,7 +97,7 @@ fn connection(name: &str) -> ConnectionInfo {
     ConnectionInfo { tls: Some(Arc::new(tls)), ..ConnectionInfo::default() }
 }
 
-/// The page as this client is given it, and its `Cache-Control`.
+/// Requests the page as this client.
 fn ask(client: &TestClient, path: &str, name: Option<&str>) -> TestResponse {
     let Some(name) = name else { return client.get(path).send_now() };
     let sealed = || {
@@ -173,9 +173,9 @@ fn clients_without_an_identity_share_what_was_made_for_one_of_them() {
         };
         let first = ask(&client, path, None);
         let again = ask(&client, path, None);
-        assert_eq!(controls(&again), controls(&first), "{path}: it is as private as at first");
+        assert_eq!(controls(&again), controls(&first), "{path}: the same privacy as at first");
         let again = again.header("age").map(str::to_owned);
-        // `ClientIdentity` as an argument speaks of a client in any case.
+        // `ClientIdentity` as an argument always makes the response personal.
         let is_kept = !path.ends_with("client");
         assert_eq!(again.is_some(), is_kept, "{path}");
     }

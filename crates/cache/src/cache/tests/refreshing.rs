@@ -1,4 +1,4 @@
-//! Newer responses that are fetched beside, and what comes of them.
+//! Background refreshes and their outcomes.
 
 use super::*;
 use peregrine::session::{Session, Sessions};
@@ -27,10 +27,14 @@ fn a_page_that_needs_a_session_gets_fresh_again() {
         for round in 1..4 {
             assert_eq!(ask().await, format!("page {round}"));
             sleep(20 * SECOND).await;
-            // A refresh beside has no session.
+            // A background refresh has no session.
             assert_eq!(ask().await, format!("page {round}"));
             sleep(SECOND).await;
-            assert_eq!(ask().await, format!("page {}", round + 1), "somebody waits for it");
+            assert_eq!(
+                ask().await,
+                format!("page {}", round + 1),
+                "one client waits for the refresh"
+            );
         }
         assert_eq!(made.get(), 4);
     });
@@ -57,7 +61,7 @@ fn what_cannot_be_refreshed_is_not_asked_for_at_every_hit() {
             assert_eq!(ask().await, "page");
             sleep(SECOND / 10).await;
         }
-        // In ten seconds two times beside and two times for somebody.
+        // In ten seconds there are two background and two foreground attempts.
         assert_eq!(asked.get(), 1 + 4);
     });
 }
@@ -94,12 +98,12 @@ fn who_waits_for_a_refresh_and_leaves_is_the_only_one_that_waits() {
             late += usize::from(!ask().await);
             sleep(SECOND / 10).await;
         }
-        // In ten seconds one of them, or one more, and not each second one.
-        assert!((1..=2).contains(&late), "{late} of 100 got nothing");
+        // In ten seconds, only one or two clients time out, not every second one.
+        assert!((1..=2).contains(&late), "{late} of 100 timed out");
         assert_eq!(
             asked.get(),
             1 + late as u32,
-            "the others do not come to the handler, which wants a session"
+            "the other requests do not reach the handler, which needs a session"
         );
     });
 }
@@ -121,7 +125,7 @@ fn who_is_refused_keeps_nobody_from_what_is_new() {
         sleep(20 * SECOND).await;
         for status in [200, 401, 200, 401, 200, 401] {
             let refused = client.get("/").header("authorization", "Bearer garbage").send().await;
-            assert_eq!(refused.status(), status, "what is stale, then what is made for it");
+            assert_eq!(refused.status(), status, "first the stale response, then its own");
             sleep(SECOND / 10).await;
         }
         assert_eq!(client.get("/").send().await.text(), "page 1");
@@ -164,7 +168,7 @@ fn what_must_not_be_compressed_is_not_when_it_comes_from_the_cache() {
         let client = app.get("/", page).test();
         for age in [None, Some("0"), None, Some("0")] {
             let response = client.get("/").header("accept-encoding", "gzip").send().await;
-            // What was validated has an age of its own again.
+            // A revalidated response has a new age.
             assert_eq!(response.header("content-encoding"), None, "{age:?}");
             assert_eq!(response.bytes().len(), 7000);
             sleep(if age.is_some() { 20 * SECOND } else { Duration::ZERO }).await;

@@ -1,4 +1,4 @@
-//! Several routes of one target: none is answered with the response of another.
+//! Several routes with the same target: no route's response answers a request to another.
 
 use super::*;
 use crate::{Idempotency, MemoryStore};
@@ -10,7 +10,7 @@ fn is_two(asked: &Asked<'_>) -> bool {
     asked.head().field("x-version") == Some(b"2")
 }
 
-/// A route for version 2, guarded, and one for all others.
+/// A guarded route for version 2, and one for all other versions.
 fn versions(around: App, guard: impl Guard + 'static) -> TestClient {
     around.get("/v", (|| (FOR_A_MINUTE, "2")).when(guard)).get("/v", || (FOR_A_MINUTE, "1")).test()
 }
@@ -77,7 +77,7 @@ fn a_field_that_a_guard_looks_at_tells_responses_apart() {
                 assert_eq!(response.header("vary"), Some("x-version"), "{name}");
             }
         }
-        assert!(version(&client, None).header("age").is_some(), "{name}: it is kept");
+        assert!(version(&client, None).header("age").is_some(), "{name}: the response is stored");
     }
 }
 
@@ -90,7 +90,7 @@ fn what_a_closure_decides_about_is_not_kept_unless_it_says_by_what() {
         assert_eq!((response.text().as_str(), response.header("vary")), (expected, Some("*")));
         assert_eq!(response.header("age"), None);
     }
-    // By its host alone, which is in every key.
+    // A decision by host alone, which is part of every key.
     let by_host = |asked: &Asked<'_>| asked.client().host() == "two.example";
     let client = versions(cache(), guard::varying_by([], by_host));
     for _ in 0..2 {
@@ -147,6 +147,6 @@ fn a_key_of_one_route_is_not_answered_by_another() {
                 .send_now()
         };
         assert_eq!((send(Some("2")).text(), send(Some("2")).text()), ("2".into(), "2".into()));
-        assert_eq!(send(None).status(), 422, "it is not the same request");
+        assert_eq!(send(None).status(), 422, "the request is a different one");
     }
 }

@@ -1,4 +1,4 @@
-//! What one client must not get of another, nor do to others.
+//! Clients neither see nor affect each other's responses.
 
 use super::*;
 use crate::owned::testing::piece;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::task::{Context, Poll, ready};
 
-/// An application of one page, which a function makes of the request and of how often it was called.
+/// An application with one page, a function of the request and of the number of calls so far.
 pub(super) fn page_of<R: IntoResponse + 'static>(
     around: impl FnOnce(App) -> App,
     page: impl Fn(u32, Parts) -> R + 'static,
@@ -81,14 +81,18 @@ fn who_brings_a_key_is_not_given_what_was_made_for_those_without() {
     let client = app.get("/", page).test();
     assert_eq!((get(&client, "/").as_str(), get(&client, "/").as_str()), ("nobody", "nobody"));
     assert_eq!(with(&client, "/", "x-api-key", "ali").text(), "ali");
-    assert_eq!(client.get("/").send_now().header("age"), Some("0"), "which stays for the others");
+    assert_eq!(
+        client.get("/").send_now().header("age"),
+        Some("0"),
+        "the shared response stays stored"
+    );
 }
 
 #[test]
 fn what_a_session_was_asked_for_is_one_visitors() {
     let count = Count::default();
     let made = Rc::clone(&count);
-    // A page with something of the session in it, for a visitor that comes for the first time.
+    // A page with session data, for a client without a session yet.
     let form = move |session: Session| -> Result<String, Problem> {
         made.set(made.get() + 1);
         session.insert("token", made.get())?;
@@ -103,7 +107,7 @@ fn what_a_session_was_asked_for_is_one_visitors() {
     let both = [get(&client, "/form"), get(&client, "/form")];
     assert_eq!(both, ["token 1", "token 2"]);
     drop(get(&client, "/plain"));
-    assert_eq!(client.get("/plain").send_now().header("age"), Some("0"), "others are kept");
+    assert_eq!(client.get("/plain").send_now().header("age"), Some("0"), "other pages are stored");
 }
 
 #[test]
@@ -154,11 +158,15 @@ fn a_cache_around_another_with_the_same_store_is_not_in_its_way() {
         for target in ["/s/kept", "/s/private"] {
             let all: Vec<_> = (0..3).map(|_| spawn_local(client.get(target).send())).collect();
             for one in all {
-                drop(one.await.expect("it ends"));
+                drop(one.await.expect("the task ends"));
             }
         }
-        assert!(begun.elapsed() <= 5 * SECOND, "nobody waits for itself: {:?}", begun.elapsed());
-        assert_eq!(made.get(), 4, "one for all, and one for each");
+        assert!(
+            begun.elapsed() <= 5 * SECOND,
+            "no request waits for itself: {:?}",
+            begun.elapsed()
+        );
+        assert_eq!(made.get(), 4, "one shared response, and one for each client");
         let again = client.get("/s/kept").send().await;
         assert_eq!((again.text().as_str(), again.header("age").is_some()), ("page 1", true));
     });
@@ -212,7 +220,7 @@ fn what_is_kept_does_not_hold_the_buffer_that_it_came_in() {
     }
     let buffers = buffers.borrow();
     let held = buffers.iter().filter(|buffer| buffer.strong_count() > 0).count();
-    assert_eq!((buffers.len(), held), (2, 0), "a megabyte each for ten bytes");
+    assert_eq!((buffers.len(), held), (2, 0), "the stored pieces must not hold their buffers");
 }
 
 #[test]
@@ -230,7 +238,11 @@ fn who_is_refused_takes_nothing_from_others() {
         sleep(20 * SECOND).await;
         let refused = client.get("/a").header("authorization", "wrong").send().await;
         assert_eq!(refused.status(), 403);
-        assert_eq!(client.get("/a").send().await.text(), "page", "still better than an error");
+        assert_eq!(
+            client.get("/a").send().await.text(),
+            "page",
+            "the stale response is still stored"
+        );
     });
 }
 
@@ -244,10 +256,10 @@ fn a_crowd_of_strangers_keeps_nothing_out_of_the_cache() {
             spawn_local(request.send())
         });
         for one in strangers.collect::<Vec<_>>() {
-            drop(one.await.expect("it ends"));
+            drop(one.await.expect("the task ends"));
         }
         let first = client.get(target).send().await.text();
-        assert_eq!(client.get(target).send().await.text(), first, "this one may be kept");
+        assert_eq!(client.get(target).send().await.text(), first, "this response is stored");
     });
 }
 
@@ -259,19 +271,22 @@ fn a_full_store_knows_what_is_not_to_be_waited_for() {
         for number in 0..30 {
             drop(client.get(&format!("/p{number}?max-age=60")).send().await);
         }
-        // There is no room for one more, however small.
+        // The store has no room for even a small response.
         let pad = "a".repeat(5000 - store.counts().bytes);
         let target = format!("/slow?private&{pad}");
         let wave = async || {
             let begun = tokio::time::Instant::now();
             let ask = || spawn_local(client.get(&target).send());
             for one in [ask(), ask(), ask()] {
-                drop(one.await.expect("it ends"));
+                drop(one.await.expect("the task ends"));
             }
             begun.elapsed()
         };
-        assert!(wave().await >= 2 * SECOND, "they wait for the first, and then ask themselves");
-        assert!(wave().await < 2 * SECOND, "which they know the second time");
+        assert!(
+            wave().await >= 2 * SECOND,
+            "the requests wait for the first, then call the handler"
+        );
+        assert!(wave().await < 2 * SECOND, "the second time, they do not wait");
         assert!(store.counts().bytes <= 5000);
     });
 }
@@ -280,7 +295,7 @@ fn a_full_store_knows_what_is_not_to_be_waited_for() {
 fn a_stale_response_is_better_than_a_panic() {
     run(async {
         let (client, _) = page_of(cached, |number, _| {
-            assert_eq!(number, 1, "as asked");
+            assert_eq!(number, 1, "requested by the test");
             ([("cache-control", "max-age=10, stale-if-error=30")], "page")
         });
         assert_eq!(client.get("/a").send().await.text(), "page");
@@ -288,11 +303,11 @@ fn a_stale_response_is_better_than_a_panic() {
         assert_eq!(client.get("/a").send().await.text(), "page");
         sleep(30 * SECOND).await;
         let panicked = spawn_local(client.get("/a").send()).await;
-        assert!(panicked.is_err(), "and then the server knows what to do about it");
+        assert!(panicked.is_err(), "the panic reaches the server");
     });
 }
 
-/// Content that takes three seconds.
+/// A body that takes three seconds.
 struct Slow(Option<Pin<Box<tokio::time::Sleep>>>);
 
 impl http_body::Body for Slow {
@@ -325,13 +340,13 @@ fn a_response_is_as_old_as_its_beginning() {
 #[test]
 fn what_was_changed_in_the_same_moment_is_not_kept() {
     const CHANGES: u32 = 50_000;
-    // A store with much to look through, so that a change takes its time.
+    // A large store, so that an invalidation takes a while.
     let store = CacheStore::with_bytes_max(8 << 20);
     let (filler, _) = app(Cache::new(store.clone()));
     for number in 0..500 {
         drop(get(&filler, &format!("/p{number}?max-age=60")));
     }
-    // A worker has its own application, and the store is of all.
+    // A worker has its own application; the store is shared.
     let (version, is_over) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
     let worker = {
         let (store, version) = (store.clone(), Arc::clone(&version));
@@ -358,6 +373,6 @@ fn what_was_changed_in_the_same_moment_is_not_kept() {
         unseen += u32::from(get(&client, "/a") != change.to_string());
     }
     is_over.store(true, SeqCst);
-    other.join().expect("it ends");
+    other.join().expect("the thread ends");
     assert_eq!(unseen, 0, "of {CHANGES} changes");
 }

@@ -1,4 +1,4 @@
-//! What is stale, and good still.
+//! Revalidation of stale responses.
 
 use super::sharing::{cached, page_of};
 use super::*;
@@ -7,10 +7,10 @@ use std::cell::RefCell;
 
 const CONTROL: (&str, &str) = ("cache-control", "max-age=10");
 
-/// What handlers were asked: `If-None-Match` and `If-Modified-Since`.
+/// The conditions that handlers saw: `If-None-Match` and `If-Modified-Since`.
 type Asked = Rc<RefCell<Vec<(String, String)>>>;
 
-/// A page that has these fields, and answers conditions on them with a 304 that has the others.
+/// A page with these fields, which answers matching conditions with a 304 that has the others.
 fn tagged(
     fields: &'static [(&'static str, &'static str)],
     news: impl Fn(u32) -> Vec<(&'static str, &'static str)> + 'static,
@@ -49,7 +49,7 @@ fn a_handler_may_say_that_what_is_kept_is_good_still() {
             |_| vec![CONTROL, ("etag", "W/\"1\""), ("x-new", "comes"), ("content-type", "a/b")];
         let (client, asked) = tagged(FIELDS, news);
         assert_eq!(client.get("/a").send().await.text(), "page 1");
-        // However old it is.
+        // However old the response is.
         for round in 1..4 {
             sleep(1000 * SECOND).await;
             let known = client.get("/a").header("if-none-match", "\"1\"").send().await;
@@ -61,7 +61,7 @@ fn a_handler_may_say_that_what_is_kept_is_good_still() {
                 (again.header("x-old"), again.header("x-new")),
                 (Some("stays"), Some("comes"))
             );
-            assert_eq!(asked.borrow().len(), 1 + round, "it is fresh again");
+            assert_eq!(asked.borrow().len(), 1 + round, "the response is fresh again");
         }
         let conditions = ("\"1\"".to_owned(), "Sun, 06 Nov 1994 08:49:37 GMT".to_owned());
         assert!(asked.borrow()[1..].iter().all(|asked| *asked == conditions), "{asked:?}");
@@ -125,7 +125,7 @@ fn what_is_validated_beside_or_for_many_is_asked_for_once() {
         sleep(100 * SECOND).await;
         let all: Vec<_> = (0..5).map(|_| spawn_local(client.get("/a").send())).collect();
         for one in all {
-            assert_eq!(one.await.expect("it ends").text(), "page 1");
+            assert_eq!(one.await.expect("the task ends").text(), "page 1");
         }
         assert_eq!(asked.borrow().len(), 3);
     });

@@ -1,4 +1,4 @@
-//! A store that is full: who is refused, for how long, and what is still known.
+//! A full store: which requests are rejected, for how long, and which keys are still known.
 
 use super::*;
 use peregrine_web::cookies::Cookies;
@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
-/// `/page` asks for no identity, `/mine` does; each answers with so much content as its body says.
+/// `/page` does not look for an identity, `/mine` does; each answers with as many bytes as its body
+/// says.
 fn pages(store: &MemoryStore) -> TestClient {
     let content = |body: String| "x".repeat(body.parse().expect("a number"));
     let mine = move |cookies: Cookies, body: String| {
@@ -17,7 +18,7 @@ fn pages(store: &MemoryStore) -> TestClient {
     App::new().with(once).post("/page", content).post("/mine", mine).test()
 }
 
-/// Sends a request with this key, of a client with this cookie.
+/// Sends a request with this key from a client with this cookie.
 fn send(
     client: &TestClient,
     path: &str,
@@ -42,12 +43,16 @@ fn strangers_fill_their_quarter_and_keep_nobody_else_out() {
         let taken =
             (0..1000).take_while(|key| status(&send(&client, "/page", None, *key, length)) == 200);
         let taken = taken.count();
-        assert!((25..=31).contains(&taken), "a quarter of keys: {taken}, {store:?}");
+        assert!((25..=31).contains(&taken), "keys fill a quarter: {taken}, {store:?}");
         for key in 2000..2060 {
             assert_eq!(status(&send(&client, "/mine", Some("user=ali"), key, 0)), 200, "{key}");
         }
-        assert_eq!(status(&send(&client, "/page", None, 3000, 0)), 503, "which changes nothing");
-        // What was done is known, with its response or without it.
+        assert_eq!(
+            status(&send(&client, "/page", None, 3000, 0)),
+            503,
+            "anonymous requests are still rejected"
+        );
+        // Finished requests are still known, with or without their response.
         for key in [0, 2000] {
             let (path, user) = if key == 0 { ("/page", None) } else { ("/mine", Some("user=ali")) };
             let again = send(&client, path, user, key, if key == 0 { length } else { 0 });
@@ -77,7 +82,11 @@ fn responses_give_way_to_keys_and_no_key_does() {
     for key in 0..20 {
         assert_eq!(status(&send(&client, "/mine", user, key, 2000)), 200, "{key}");
     }
-    assert_eq!(status(&send(&client, "/mine", user, 0, 2000)), 409, "the oldest response is gone");
+    assert_eq!(
+        status(&send(&client, "/mine", user, 0, 2000)),
+        409,
+        "the oldest response was evicted"
+    );
     let last = send(&client, "/mine", user, 19, 2000);
     assert_eq!((status(&last), last.header("idempotent-replayed")), (200, Some("true")));
     let taken = (100..1000).take_while(|key| status(&send(&client, "/mine", user, *key, 0)) == 200);
@@ -86,7 +95,7 @@ fn responses_give_way_to_keys_and_no_key_does() {
         assert_eq!(
             status(&send(&client, "/mine", user, key, 2000)),
             409,
-            "no key is forgotten: {key}"
+            "no key is evicted: {key}"
         );
     }
     assert_eq!(status(&send(&client, "/mine", user, 0, 1)), 422);
@@ -127,7 +136,7 @@ fn a_client_that_is_refused_is_told_when_there_will_be_room() {
     });
 }
 
-/// Counts what is logged of full stores.
+/// Counts log messages about full stores.
 struct Log(&'static AtomicUsize);
 
 impl Visit for Log {
