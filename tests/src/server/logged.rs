@@ -189,7 +189,7 @@ pub async fn every_request_has_one_line<B: Bench>(bench: &B, way: Way) {
         }
         if status.is_none() {
             let waiting = || site.waiting.load(Ordering::SeqCst) > 1;
-            client.until(bench, "it waits", waiting).await;
+            client.until(bench, "the handler waits", waiting).await;
             client.cancel(id);
             sent.push(0);
         } else {
@@ -271,7 +271,7 @@ pub async fn what_is_cut_has_a_line<B: Bench>(bench: &B, way: Way) {
     let mut client = way.connect(&site.server).await;
     let _waits = client.get("/never");
     let waiting = || site.waiting.load(Ordering::SeqCst) == 1;
-    client.until(bench, "it waits", waiting).await;
+    client.until(bench, "the handler waits", waiting).await;
     site.server.cut();
     let lines = site.end().await;
     assert_eq!(lines.len(), 1, "{lines:?}");

@@ -1,7 +1,7 @@
 //! A strict response parser that shares no code with the server.
 //!
-//! It accepts only what this server may send: one space where the grammar has one, no line folding,
-//! and framing that is given exactly once.
+//! The parser accepts only what this server may send: one space where the grammar has one, no line
+//! folding, and framing that is given exactly once.
 
 /// A complete response, with the interim responses before it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -214,7 +214,9 @@ pub async fn a_sampled_request_has_one_span<B: Bench>(bench: &B, way: Way) {
         if status.is_some() {
             client.answer(id).await;
         } else {
-            client.until(bench, "it waits", || site.waiting.load(Ordering::SeqCst) == 1).await;
+            client
+                .until(bench, "the handler waits", || site.waiting.load(Ordering::SeqCst) == 1)
+                .await;
             client.cancel(id);
         }
         bench

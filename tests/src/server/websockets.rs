@@ -534,7 +534,7 @@ impl<W: Wire> Socket<W> {
             match self.next_within(PIECE.min(end - bench.now())).await {
                 None => {}
                 Some(Said::Ping(_)) => pings += 1,
-                Some(other) => panic!("{other:?} came"),
+                Some(other) => panic!("unexpected {other:?}"),
             }
         }
         pings

@@ -626,7 +626,7 @@ async fn an_endless_body_waits_for_its_reader_and_ends_with_it<B: Bench>(bench: 
     bench.sleep(Duration::from_millis(300)).await;
     assert_eq!(shared.bytes(), made, "nothing is produced without a reader");
     peer.reset();
-    bench.until("the body is gone", || shared.dropped() == 1).await;
+    bench.until("the body is dropped", || shared.dropped() == 1).await;
     server.cut();
 }
 
@@ -652,7 +652,7 @@ async fn a_panic_in_a_body_cuts_its_connection_only<B: Bench>(bench: &B) {
     peer.get("/panic-in-body");
     peer.expect("a piece").await;
     let rest = peer.rest().await;
-    assert!(!rest.ends_with(b"0\r\n\r\n"), "a broken body must not look whole");
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "a broken body must not look complete");
     let mut peer = Peer::new(server.connect());
     peer.expect_alive().await;
     server.cut();
@@ -664,7 +664,7 @@ async fn a_handler_ends_when_its_peer_leaves<B: Bench>(bench: &B) {
     peer.get("/wait");
     bench.until("the handler waits", || shared.started() == 1).await;
     peer.reset();
-    bench.until("the handler is gone", || shared.dropped() == 1).await;
+    bench.until("the handler is dropped", || shared.dropped() == 1).await;
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("peer-left", 1)]);
 }
@@ -744,7 +744,7 @@ async fn a_service_whose_readiness_fails_is_a_503<B: Bench>(bench: &B) {
             Poll::Ready(Err(io::Error::other("on purpose")))
         }
         fn call(&mut self, _: http::Request<B>) -> Self::Future {
-            unreachable!("it is never ready")
+            unreachable!("the service is never ready")
         }
     }
     let make = || App::new().get("/hello", || "hello").mount("/broken", Broken);
@@ -892,7 +892,7 @@ async fn a_web_socket_ends_with_its_peer<B: Bench>(bench: &B) {
     assert_eq!(peer.reply().await.status, 101);
     bench.until("the socket is open", || shared.started() == 1).await;
     peer.reset();
-    bench.until("the socket is gone", || shared.dropped() == 1).await;
+    bench.until("the socket is dropped", || shared.dropped() == 1).await;
     server.shut_down();
     let outcome = server.ended().await;
     assert_eq!(outcome.ended("upgraded") + outcome.ended("broken"), 1, "{outcome:?}");
@@ -929,7 +929,7 @@ async fn web_sockets_that_push_end_with_peers_that_never_read<B: Bench>(bench: &
     let peers = stuck_sockets(bench, &server, &shared).await;
     let count = peers.len();
     peers.into_iter().for_each(Peer::reset);
-    bench.until("all sockets are gone", || shared.dropped() == count).await;
+    bench.until("all sockets are dropped", || shared.dropped() == count).await;
     bench.sleep(Duration::from_millis(100)).await;
     bystander.get("/tasks");
     assert_eq!(bystander.reply().await.text(), before.text(), "no task is left");

@@ -199,7 +199,7 @@ fn every_alert_leads_to_its_section_of_the_runbook_and_no_section_is_left_over()
 
 /// The contents of all Rust files below a folder.
 fn sources(folder: &Path) -> String {
-    let entries = std::fs::read_dir(folder).expect("the file exists");
+    let entries = std::fs::read_dir(folder).expect("the folder exists");
     let paths = entries.map(|entry| entry.expect("the folder is readable").path());
     let texts = paths.map(|path| match path.is_dir() {
         true => sources(&path),

@@ -99,7 +99,7 @@ fn the_same_seed_gives_the_same_life_of_hours() {
 /// For a night: `LIVES=100000 FIRST_LIFE=0 cargo test --release --test random -- --ignored`, with
 /// one thread per processor.
 #[test]
-#[ignore = "it takes hours"]
+#[ignore = "takes hours"]
 fn as_many_lives_of_hours_as_one_likes_go_well() {
     let number = |name, other: u64| {
         std::env::var(name).map_or(other, |text| text.parse().expect("the text is a number"))

@@ -158,7 +158,7 @@ pub async fn a_large_body_that_is_cut_short_is_noticed<B: Bench>(bench: &B) {
     peer.half_close();
     let rest = peer.rest().await;
     assert!(!rest.starts_with(b"HTTP/1.1 200"), "{}", rest.escape_ascii());
-    bench.until("the handler is gone", || shared.dropped.get() == 1).await;
+    bench.until("the handler is dropped", || shared.dropped.get() == 1).await;
     let before = shared.consumed.get();
     assert!(before <= part.len(), "{before} of {} bytes were read", part.len());
 
@@ -167,7 +167,7 @@ pub async fn a_large_body_that_is_cut_short_is_noticed<B: Bench>(bench: &B) {
     peer.send(&part);
     bench.until("the part is read", || shared.consumed.get() == before + part.len()).await;
     peer.reset();
-    bench.until("the handler is gone", || shared.dropped.get() == 2).await;
+    bench.until("the handler is dropped", || shared.dropped.get() == 2).await;
     assert_eq!(shared.finished.get(), 0);
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("peer-left", 2)]);
@@ -374,7 +374,7 @@ pub async fn a_truncated_body_never_passes_for_a_whole_one<B: Bench>(bench: &B) 
     peer.send("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
     bench.until("the handler has read", || shared.consumed.get() == before + 5).await;
     peer.reset();
-    bench.until("the handler is gone", || shared.dropped.get() == 3).await;
+    bench.until("the handler is dropped", || shared.dropped.get() == 3).await;
     server.shut_down();
     let outcome = server.ended().await;
     assert_eq!(outcome.endings(), [("peer-left", 3)]);

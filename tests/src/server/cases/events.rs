@@ -47,7 +47,7 @@ pub async fn pieces_arrive_one_by_one_on_every_protocol<B: Bench>(bench: &B) {
     end(server).await;
 }
 
-/// So does an event.
+/// An event reaches the client before the producer continues.
 pub async fn events_arrive_one_by_one_on_every_protocol<B: Bench>(bench: &B) {
     for way in WAYS {
         // One server per stream, because the gate is shared.
@@ -164,7 +164,7 @@ pub async fn a_reader_of_a_quiet_stream_that_closes_is_noticed<B: Bench>(bench: 
     for (index, way) in WAYS.into_iter().enumerate() {
         let stream = Reader::begin::<B>(&server, way, "/events/quiet").await;
         let pushed = Reader::begin::<B>(&server, way, "/events/silent").await;
-        bench.until("both began", || shared.started.get() == 2 * (index + 1)).await;
+        bench.until("both have begun", || shared.started.get() == 2 * (index + 1)).await;
         drop((stream, pushed));
         bench.until("the stream was dropped", || shared.dropped.get() == index + 1).await;
         bench.until("the sender noticed", || shared.finished.get() == index + 1).await;

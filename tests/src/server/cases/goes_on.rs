@@ -73,7 +73,9 @@ pub async fn orders_of_clients_that_left_count<B: Bench>(bench: &B) {
             for (number, key) in ["a", "b"].into_iter().enumerate() {
                 let mut client = way.connect(&server).await;
                 let id = client.ask("POST", path, &fields(key));
-                client.until(bench, "it waits", || shared.started.get() == number + 1).await;
+                client
+                    .until(bench, "the handler waits", || shared.started.get() == number + 1)
+                    .await;
                 if number == 0 {
                     client.cancel(id);
                     leavers.push(client);
@@ -133,7 +135,7 @@ pub async fn pages_that_are_refreshed_beside_count<B: Bench>(bench: &B) {
         for (number, path) in ["/pages/a", "/pages/b"].into_iter().enumerate() {
             let id = client.get(path);
             assert_eq!(client.answer(id).await.text(), "page");
-            client.until(bench, "it is fetched", || shared.started.get() == 5 + number).await;
+            client.until(bench, "the page is fetched", || shared.started.get() == 5 + number).await;
         }
         let id = client.get("/pages/c");
         assert_eq!(client.answer(id).await.status(), 503, "two requests are in progress");

@@ -167,7 +167,7 @@ pub async fn a_reset_ends_the_handler<B: Bench>(bench: &B) {
     let dropped =
         [client.get("/wait"), client.open("POST", "/count", &[], false), client.get("/gated/3")];
     let kept = client.get("/wait-to-end");
-    bench.until("all began", || shared.started.get() == 4).await;
+    bench.until("all have begun", || shared.started.get() == 4).await;
     for id in dropped {
         client.reset(id);
     }
@@ -192,7 +192,7 @@ pub async fn a_broken_connection_ends_all_handlers<B: Bench>(bench: &B) {
         }
         client.open("POST", "/count", &[], false);
         client.round_trip().await;
-        bench.until("all began", || shared.started.get() == started + 4).await;
+        bench.until("all have begun", || shared.started.get() == started + 4).await;
         if breaks {
             client.break_off();
         } else {
@@ -212,7 +212,7 @@ pub async fn a_drain_finishes_streams<B: Bench>(bench: &B) {
     let waiting = client.get("/wait");
     let upload = client.open("POST", "/count", &[], false);
     let stream = client.get("/gated/1");
-    bench.until("all began", || shared.started.get() == 3).await;
+    bench.until("all have begun", || shared.started.get() == 3).await;
     server.shut_down();
     while client.go_away.is_empty() {
         client.round_trip().await;
@@ -237,7 +237,7 @@ pub async fn a_cut_names_all_streams<B: Bench>(bench: &B) {
     let mut client = Streams::new(server.connect());
     client.get("/wait");
     client.get("/gated/1");
-    bench.until("both began", || shared.started.get() == 2).await;
+    bench.until("both have begun", || shared.started.get() == 2).await;
     server.cut();
     client.ended().await;
     let outcome = server.ended().await;
@@ -343,7 +343,7 @@ pub async fn a_client_that_vanished_is_left<B: Bench>(bench: &B) {
     let mut gone = Streams::new(server.connect());
     gone.answer_no_pings();
     let waits = [there.get("/wait"), gone.get("/wait")];
-    bench.until("both began", || shared.started.get() == 2).await;
+    bench.until("both have begun", || shared.started.get() == 2).await;
     while shared.dropped.get() == 0 {
         there.listen(SHORT / 7).await;
     }
@@ -545,7 +545,7 @@ pub async fn a_reset_begins_the_idle_time<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, Limits { idle_timeout: 2 * SHORT, ..limits() });
     let mut client = Streams::new(server.connect());
     let id = client.get("/wait");
-    bench.until("it began", || shared.started.get() == 1).await;
+    bench.until("the handler has begun", || shared.started.get() == 1).await;
     bench.sleep(3 * SHORT).await;
     client.reset(id);
     client.round_trip().await;
@@ -685,7 +685,7 @@ pub async fn a_broken_rule_ends_the_connection<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut client = Streams::new(server.connect());
     client.get("/wait");
-    bench.until("it began", || shared.started.get() == 1).await;
+    bench.until("the handler has begun", || shared.started.get() == 1).await;
     client.frame(Kind::Data, 0, 0, b"on stream 0");
     client.ended().await;
     assert_eq!(client.go_away.last(), Some(&(1, 1)));

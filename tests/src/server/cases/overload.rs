@@ -123,7 +123,7 @@ pub async fn those_who_are_refused_are_told_different_times<B: Bench>(bench: &B)
         let server = bench.start(with(overload.clone()), None, app(&shared));
         let mut first = way.connect(&server).await;
         let waiting = first.get("/wait");
-        first.until(bench, "it waits", || shared.started.get() == 1).await;
+        first.until(bench, "the handler waits", || shared.started.get() == 1).await;
         let mut told = Vec::new();
         for _ in 0..11 {
             // Clients other than those refused before.
@@ -299,7 +299,7 @@ pub async fn a_refused_body_is_not_asked_for<B: Bench>(bench: &B) {
         let server = bench.start(limits, way.is_secure().then(server_tls), app(&shared));
         let mut first = way.connect(&server).await;
         let waiting = first.get("/wait");
-        first.until(bench, "it waits", || shared.started.get() == 1).await;
+        first.until(bench, "the handler waits", || shared.started.get() == 1).await;
         for length in [Length::Declared(1_000), Length::Undeclared] {
             let mut client = way.connect(&server).await;
             let id = client.begin("POST", "/echo", &[("expect", "100-continue")], length);
@@ -331,7 +331,7 @@ pub async fn a_route_has_its_own_limit<B: Bench>(bench: &B) {
             let mut client = way.connect(&server).await;
             let id = client.get(path);
             let count = clients.len() + 1;
-            client.until(bench, "it waits", || shared.started.get() == count).await;
+            client.until(bench, "the handler waits", || shared.started.get() == count).await;
             clients.push((client, id));
         }
         let mut client = way.connect(&server).await;
@@ -343,7 +343,7 @@ pub async fn a_route_has_its_own_limit<B: Bench>(bench: &B) {
         // A client that disconnects frees its slot, like one that is answered.
         let (leaver, _) = clients.remove(0);
         leaver.break_off();
-        client.until(bench, "it is gone", || shared.dropped.get() == 1).await;
+        client.until(bench, "the handler is dropped", || shared.dropped.get() == 1).await;
         let id = client.get("/few");
         shared.open(3);
         for (mut client, id) in clients {
@@ -371,7 +371,7 @@ pub async fn a_client_with_too_many_requests_is_a_429<B: Bench>(bench: &B) {
             let mut client = way.connect(&server).await;
             let id = client.ask("GET", "/wait", &from(address));
             let count = waiting.len() + 1;
-            client.until(bench, "it waits", || shared.started.get() == count).await;
+            client.until(bench, "the handler waits", || shared.started.get() == count).await;
             waiting.push((client, id));
         }
         let mut client = way.connect(&server).await;

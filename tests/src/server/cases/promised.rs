@@ -21,13 +21,13 @@ pub async fn a_handler_that_runs_to_its_end_hears_that_its_body_broke_off<B: Ben
     peer.send(format!("{head}begin"));
     bench.until("the handler reads", || shared.consumed.get() == 5).await;
     peer.reset();
-    bench.until("the handler came to its end", || shared.finished.get() == 1).await;
+    bench.until("the handler has completed", || shared.finished.get() == 1).await;
 
     let mut peer = Peer::new(server.connect());
     peer.send(format!("{head}begin"));
     bench.until("the handler reads", || shared.consumed.get() == 10).await;
     peer.half_close();
-    bench.until("the handler came to its end", || shared.finished.get() == 2).await;
+    bench.until("the handler has completed", || shared.finished.get() == 2).await;
     drop(peer);
     assert_eq!(shared.dropped.get(), 0);
     server.shut_down();
@@ -52,7 +52,7 @@ pub async fn a_fault_of_tls_leaves_a_promised_handler_alone<B: Bench>(bench: &B)
     bench.sleep(Duration::from_millis(500)).await;
     assert_eq!(shared.dropped.get(), 0, "the handler was dropped");
     shared.open(1);
-    bench.until("the handler came to its end", || shared.finished.get() == 1).await;
+    bench.until("the handler has completed", || shared.finished.get() == 1).await;
     server.shut_down();
     server.ended().await;
 }
@@ -70,7 +70,7 @@ pub async fn a_stalled_write_leaves_a_promised_handler_alone(bench: &SimulatedBe
     bench.sleep(3 * window).await;
     assert_eq!((shared.started.get(), shared.dropped.get()), (1, 0), "the handler was dropped");
     shared.open(1);
-    bench.until("the handler came to its end", || shared.finished.get() == 1).await;
+    bench.until("the handler has completed", || shared.finished.get() == 1).await;
     peer.rest().await;
     server.shut_down();
     server.ended().await;
@@ -109,7 +109,7 @@ pub async fn an_upgraded_protocol_may_await_the_order<B: Bench>(bench: &B) {
     let mut peer = Peer::new(server.connect());
     peer.send(upgrade_to("/upgrade-obedient"));
     assert_eq!(peer.reply().await.status, 101);
-    bench.until("it has begun", || shared.started.get() == 1).await;
+    bench.until("the handler has begun", || shared.started.get() == 1).await;
     server.shut_down();
     assert_eq!(peer.rest().await, b"goodbye");
     let outcome = server.ended().await;

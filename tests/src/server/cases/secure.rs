@@ -122,7 +122,7 @@ pub async fn close_notify_cancels_what_waits<B: Bench>(bench: &B) {
             peer.half_close();
             assert_eq!(peer.reply().await.text(), "abc");
             count += 1;
-            bench.until("it is cancelled", || shared.dropped.get() == count).await;
+            bench.until("the work is cancelled", || shared.dropped.get() == count).await;
             let rest = peer.rest().await;
             assert!(!rest.ends_with(b"0\r\n\r\n"), "{}", rest.escape_ascii());
         }
@@ -148,7 +148,7 @@ pub async fn a_truncated_record_is_no_end<B: Bench>(bench: &B) {
     let mut wire = wire.into_wire();
     wire.half_close();
     while let Got::Bytes(_) = wire.recv(PATIENCE).await {}
-    bench.until("the handler is gone", || shared.dropped.get() == 1).await;
+    bench.until("the handler is dropped", || shared.dropped.get() == 1).await;
     assert_eq!((shared.consumed.get(), shared.finished.get()), (5, 0));
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("peer-left", 1)]);

@@ -89,7 +89,7 @@ pub async fn what_is_busy_at_the_deadline_is_cut_and_named<B: Bench>(bench: &B) 
     // The incomplete head is not a request yet.
     assert_eq!(cut, [None, Some("GET /gated/{pieces}"), Some("GET /sleep/{milliseconds}")]);
     assert!(outcome.cut.iter().all(|cut| !cut.peer.is_empty()), "{:?}", outcome.cut);
-    assert_eq!(shared.dropped.get(), 1, "the stream is gone");
+    assert_eq!(shared.dropped.get(), 1, "the stream was dropped");
 }
 
 /// A cut needs no preceding shutdown order.

@@ -14,11 +14,17 @@ pub async fn a_failed_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B
     let mut peer = Peer::new(server.connect());
     peer.send("GET /broken HTTP/1.0\r\n\r\n");
     let rest = peer.rest().await;
-    assert_ne!(peer.last(), Some(&Got::End), "looks whole: {}", rest.escape_ascii());
+    assert_ne!(
+        peer.last(),
+        Some(&Got::End),
+        "the response looks complete: {}",
+        rest.escape_ascii()
+    );
     drop(server);
 }
 
-/// Nor when it is cut, although everything sent so far was read.
+/// A stream to an HTTP/1.0 client that is cut does not end cleanly, although everything sent so far
+/// was read.
 pub async fn a_cut_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) {
     let time = Duration::from_millis(700);
     let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
@@ -29,10 +35,10 @@ pub async fn a_cut_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) {
     peer.expect("piece 0\n").await;
     server.shut_down();
     peer.rest().await;
-    assert_ne!(peer.last(), Some(&Got::End), "looks whole");
+    assert_ne!(peer.last(), Some(&Got::End), "the response looks complete");
 }
 
-/// Nor when its exchange takes too long.
+/// Nor does one whose exchange takes too long.
 pub async fn a_late_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) {
     let time = Some(Duration::from_secs(2));
     let (server, shared) = begin_with(bench, Limits { exchange_timeout: time, ..limits() });
@@ -42,11 +48,11 @@ pub async fn a_late_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) 
     shared.open(1);
     peer.expect("piece 0\n").await;
     peer.rest().await;
-    assert_ne!(peer.last(), Some(&Got::End), "looks whole");
+    assert_ne!(peer.last(), Some(&Got::End), "the response looks complete");
     drop(server);
 }
 
-/// Nor when it is cancelled because its client ended its side.
+/// Nor does one that is cancelled because its client ended its side.
 pub async fn a_cancelled_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     for request in
@@ -57,7 +63,7 @@ pub async fn a_cancelled_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench:
         peer.expect("\r\n\r\n").await;
         peer.half_close();
         peer.rest().await;
-        assert_ne!(peer.last(), Some(&Got::End), "looks whole: {request}");
+        assert_ne!(peer.last(), Some(&Got::End), "the response looks complete: {request}");
     }
     assert_eq!(shared.finished.get(), 0);
     drop(server);

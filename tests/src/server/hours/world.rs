@@ -204,7 +204,7 @@ impl World {
             };
             let is_named = cut.iter().filter(|cut| !of_work(cut)).any(|cut| cut.peer == *address);
             if was_over && !may_be_unknown && is_named {
-                self.fault(format!("{kind}, {address}, is reported as cut but was gone before"));
+                self.fault(format!("{kind}, {address}, is reported as cut but had ended before"));
             }
         }
     }

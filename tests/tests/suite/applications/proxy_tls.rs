@@ -147,7 +147,11 @@ fn who_is_not_who_it_should_be_is_asked_nothing(choice: DriverChoice) {
     let others = [
         ("another name", identity(&["example.org"], &[], false), None),
         ("no longer valid", identity(&["localhost"], &[], true), None),
-        ("signed by nobody", identity(&["localhost"], &[], false), Some(trusting(&good))),
+        (
+            "signed by an unknown authority",
+            identity(&["localhost"], &[], false),
+            Some(trusting(&good)),
+        ),
         ("no name of a name", identity(&["127.0.0.1"], &[], false), None),
     ];
     for (what, identity, config) in others {

@@ -208,7 +208,7 @@ fn upgrades() -> usize {
 }
 
 #[test]
-#[ignore = "it takes minutes"]
+#[ignore = "takes minutes"]
 fn a_hundred_upgrades_with_64_connections() {
     for driver in ["tokio", "uring"] {
         upgrades_under_load(driver, upgrades(), load::Size { kept: 40, new: 8, tls: 16 });
@@ -216,7 +216,7 @@ fn a_hundred_upgrades_with_64_connections() {
 }
 
 #[test]
-#[ignore = "it takes many minutes"]
+#[ignore = "takes many minutes"]
 fn a_hundred_upgrades_with_10_000_connections() {
     for driver in ["tokio", "uring"] {
         upgrades_under_load(driver, upgrades(), load::Size { kept: 9000, new: 8, tls: 992 });

@@ -51,7 +51,7 @@ pub(crate) enum Refusal {
     Unknown,
     Taken,
     Poor,
-    Broken(#[expect(dead_code, reason = "it is printed")] sqlx::Error),
+    Broken(#[expect(dead_code, reason = "the debug output is printed")] sqlx::Error),
 }
 
 impl From<sqlx::Error> for Refusal {

@@ -251,7 +251,7 @@ pub async fn a_handler_that_does_not_read_holds_its_client_back<B: Bench>(bench:
     let id = client.begin("POST", "/sip", &[], Length::Declared(60_000));
     client.part(id, &pattern(60_000)).await;
     client.end(id, &[]);
-    client.until(bench, "it has read a piece", || shared.started.get() == 1).await;
+    client.until(bench, "the handler has read a piece", || shared.started.get() == 1).await;
     client.expect_nothing(id, SHORT / 10).await;
     shared.open(1);
     assert_eq!(client.answer(id).await.text(), "60000");

@@ -35,10 +35,12 @@ pub async fn what_is_in_progress_is_finished<B: Bench>(bench: &B, way: Way) {
         if path == "/count" {
             client.part(id, b"hello").await;
         }
-        client.until(bench, "it began", || shared.started.get() == clients.len() + 1).await;
+        client
+            .until(bench, "the handler has begun", || shared.started.get() == clients.len() + 1)
+            .await;
         clients.push((client, id));
     }
-    clients[2].0.until(bench, "it reads", || shared.consumed.get() == 5).await;
+    clients[2].0.until(bench, "the handler reads", || shared.consumed.get() == 5).await;
     site.server.shut_down();
     for (client, id) in &mut clients {
         client.fill(SHORT / 10).await;
@@ -68,7 +70,9 @@ pub async fn what_is_busy_at_the_deadline_is_cut_and_named<B: Bench>(bench: &B, 
     for path in ["/wait", "/gated/5"] {
         let mut client = site.client().await;
         let id = client.get(path);
-        client.until(bench, "it began", || shared.started.get() == clients.len() + 1).await;
+        client
+            .until(bench, "the handler has begun", || shared.started.get() == clients.len() + 1)
+            .await;
         clients.push((client, id));
     }
     let start = bench.now();
@@ -91,7 +95,7 @@ pub async fn a_second_order_cuts_at_once<B: Bench>(bench: &B, way: Way) {
     let shared = &site.shared;
     let mut client = site.client().await;
     let id = client.get("/wait-to-end");
-    client.until(bench, "it waits", || shared.started.get() == 1).await;
+    client.until(bench, "the handler waits", || shared.started.get() == 1).await;
     site.server.shut_down();
     client.expect_nothing(id, SHORT / 14).await;
     site.server.cut();
@@ -108,7 +112,7 @@ pub async fn streams_hear_of_the_order<B: Bench>(bench: &B, way: Way) {
     let shared = &site.shared;
     let mut client = site.client().await;
     let id = client.get("/stream-to-the-end");
-    client.until(bench, "it began", || shared.started.get() == 1).await;
+    client.until(bench, "the handler has begun", || shared.started.get() == 1).await;
     assert_eq!(shared.finished.get(), 0);
     site.server.shut_down();
     let answer = client.answer(id).await;

@@ -9,7 +9,7 @@ pub async fn a_panic_is_a_500<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut bystander = site.client().await;
     let waits = bystander.get("/wait");
-    bystander.until(bench, "it waits", || site.shared.started.get() == 1).await;
+    bystander.until(bench, "the handler waits", || site.shared.started.get() == 1).await;
     for path in ["/panic", "/panic-late", "/panic-eager", "/panic-guard", "POST /panic-guard"] {
         let mut client = site.client().await;
         let hello = client.get("/hello");
@@ -94,13 +94,13 @@ pub async fn what_nobody_waits_for_ends<B: Bench>(bench: &B, way: Way) {
             if path == "/count" {
                 client.part(id, b"hello").await;
             }
-            client.until(bench, "it began", || shared.started.get() > started).await;
+            client.until(bench, "the handler has begun", || shared.started.get() > started).await;
             match leaves {
                 "gives up" => client.cancel(id),
                 "breaks off" => client.break_off(),
                 _ => drop(client),
             }
-            bench.until("it is gone", || shared.dropped.get() > dropped).await;
+            bench.until("the handler is dropped", || shared.dropped.get() > dropped).await;
         }
     }
     assert_eq!(shared.finished.get(), 0);
@@ -115,7 +115,7 @@ pub async fn a_promised_handler_outlasts_its_peer<B: Bench>(bench: &B, way: Way)
         let (started, finished) = (shared.started.get(), shared.finished.get());
         let mut client = site.client().await;
         let id = client.get("/wait-to-end");
-        client.until(bench, "it waits", || shared.started.get() > started).await;
+        client.until(bench, "the handler waits", || shared.started.get() > started).await;
         if breaks {
             client.break_off()
         } else {
@@ -124,12 +124,13 @@ pub async fn a_promised_handler_outlasts_its_peer<B: Bench>(bench: &B, way: Way)
         bench.sleep(SHORT / 7).await;
         assert_eq!((shared.dropped.get(), shared.finished.get()), (0, finished));
         shared.open(1);
-        bench.until("it has finished", || shared.finished.get() > finished).await;
+        bench.until("the handler has finished", || shared.finished.get() > finished).await;
     }
     site.end().await;
 }
 
-/// It gets an error from its body, and its route's timeout still applies.
+/// A handler marked to run to completion gets an error from its body when its peer disconnects, and
+/// its route's timeout still applies.
 pub async fn a_promised_handler_hears_that_its_peer_left<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let shared = &site.shared;
@@ -137,23 +138,23 @@ pub async fn a_promised_handler_hears_that_its_peer_left<B: Bench>(bench: &B, wa
         let mut client = site.client().await;
         let id = client.begin("POST", "/read-to-end", &[], Length::Declared(100));
         client.part(id, b"begin").await;
-        client.until(bench, "it reads", || shared.consumed.get() == 5 * (round + 1)).await;
+        client.until(bench, "the handler reads", || shared.consumed.get() == 5 * (round + 1)).await;
         if breaks {
             client.break_off()
         } else {
             client.cancel(id)
         }
-        bench.until("it has finished", || shared.finished.get() == round + 1).await;
+        bench.until("the handler has finished", || shared.finished.get() == round + 1).await;
         let (started, dropped) = (shared.started.get(), shared.dropped.get());
         let mut client = site.client().await;
         let id = client.get("/wait-to-end-a-moment");
-        client.until(bench, "it waits", || shared.started.get() > started).await;
+        client.until(bench, "the handler waits", || shared.started.get() > started).await;
         if breaks {
             client.break_off()
         } else {
             client.cancel(id)
         }
-        bench.until("its time is over", || shared.dropped.get() > dropped).await;
+        bench.until("the timeout drops the handler", || shared.dropped.get() > dropped).await;
     }
     site.end().await;
 }

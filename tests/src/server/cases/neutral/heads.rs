@@ -39,7 +39,7 @@ pub async fn a_handler_that_waits_holds_up_what_must_follow<B: Bench>(bench: &B,
     let shared = &site.shared;
     let mut client = site.client().await;
     let waiting = client.get("/wait");
-    client.until(bench, "it waits", || shared.started.get() == 1).await;
+    client.until(bench, "the handler waits", || shared.started.get() == 1).await;
     let behind = client.get("/hello");
     if way.differs(true, false) {
         client.expect_nothing(behind, SHORT / 10).await;
@@ -341,7 +341,7 @@ pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B, way: Way) {
         // A handler that waits before it reads the body leaves the client waiting.
         let started = site.shared.started.get();
         let id = client.begin("POST", "/ignore-after-wait", &expect, length);
-        client.until(bench, "it waits", || site.shared.started.get() > started).await;
+        client.until(bench, "the handler waits", || site.shared.started.get() > started).await;
         client.expect_nothing(id, SHORT / 10).await;
         site.shared.open(1);
         let answer = client.answer(id).await;

@@ -93,7 +93,7 @@ pub async fn a_body_is_not_late_while_nobody_reads_it<B: Bench>(bench: &B, way: 
     let site = begin_with(bench, way, limits);
     let mut client = site.client().await;
     let id = client.post("/ignore-after-wait", b"hello").await;
-    client.until(bench, "it waits", || site.shared.started.get() == 1).await;
+    client.until(bench, "the handler waits", || site.shared.started.get() == 1).await;
     bench.sleep(2 * SHORT).await;
     site.shared.open(1);
     let answer = client.answer(id).await;
@@ -112,7 +112,7 @@ pub async fn a_late_handler_is_a_503<B: Bench>(bench: &B, way: Way) {
     let id = client.get("/wait-a-moment");
     let answer = client.answer(id).await;
     assert_eq!((answer.status(), answer.field("content-type")), (503, PROBLEM));
-    client.until(bench, "the handler is gone", || shared.dropped.get() == 1).await;
+    client.until(bench, "the handler is dropped", || shared.dropped.get() == 1).await;
     client.expect_alive().await;
     shared.open(1);
     let id = client.get("/wait-a-moment");
