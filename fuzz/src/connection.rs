@@ -1,11 +1,11 @@
-//! The targets of the receiving side.
+//! Targets for the receiving side.
 
 use crate::play::{Answer, Server, play};
 use peregrine_proto::h1::{Connection, Event};
 use peregrine_proto::{HeadIndex, Limits, Version};
 
-/// A head: an accepted one is accepted by another parser with the same parts, and a byte at a time
-/// gives the same events as all at once.
+/// A head: an accepted head is also accepted by another parser, with the same parts, and feeding
+/// one byte at a time gives the same events as all at once.
 pub fn head(data: &[u8]) {
     let limits = Limits { fields_max: FIELDS_MAX, ..Limits::DEFAULT };
     same_in_pieces(&limits, data, SECURE, &(0..data.len()).collect::<Vec<_>>());
@@ -19,7 +19,7 @@ pub fn head(data: &[u8]) {
 }
 
 fn compare(bytes: &[u8], head: &HeadIndex) {
-    // The oracle knows no higher minor version than 1, which counts as 1 here.
+    // The oracle does not accept a minor version above 1, which this parser treats as 1.
     let mut bytes = bytes.to_vec();
     let minor = usize::from(head.target.end) + " HTTP/1.".len();
     bytes[minor] = if head.version == Version::Http10 { b'0' } else { b'1' };
@@ -27,7 +27,7 @@ fn compare(bytes: &[u8], head: &HeadIndex) {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut reference = httparse::Request::new(&mut fields);
     let status = reference.parse(bytes);
-    assert_eq!(status, Ok(httparse::Status::Complete(bytes.len())), "the oracle accepts it");
+    assert_eq!(status, Ok(httparse::Status::Complete(bytes.len())), "the oracle accepts the head");
     assert_eq!(reference.method.map(str::as_bytes), Some(head.method_span.of(bytes)));
     assert_eq!(reference.path.map(str::as_bytes), Some(head.target.of(bytes)));
     assert_eq!(reference.version, Some(u8::from(head.version == Version::Http11)));
@@ -38,8 +38,8 @@ fn compare(bytes: &[u8], head: &HeadIndex) {
     }
 }
 
-/// A whole connection. Bits of the first byte choose limits, when the answer comes, and what stands
-/// before the rest of the input, so that mutation can work on content alone.
+/// A whole connection. Bits of the first byte choose the limits, when the response is sent, and a
+/// prefix for the rest of the input, so that mutation can concentrate on content.
 pub fn body(data: &[u8]) {
     let Some((way, rest)) = data.split_first() else { return };
     let limits = if way & 1 == 0 { Limits::DEFAULT } else { SMALL };
@@ -53,7 +53,7 @@ pub fn body(data: &[u8]) {
     };
     let bytes = [before, rest].concat();
     same_in_pieces(&limits, &bytes, server, &(0..bytes.len()).collect::<Vec<_>>());
-    // Cuts at places that the input itself decides.
+    // Splits at positions that the input itself determines.
     let step = usize::from(way >> 4) + 2;
     let cuts: Vec<_> = (0..bytes.len()).step_by(step).collect();
     same_in_pieces(&limits, &bytes, server, &cuts);

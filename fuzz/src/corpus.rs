@@ -1,4 +1,4 @@
-//! The inputs that mutation starts from, taken from the case files.
+//! The initial inputs for mutation, taken from the case files.
 
 use crate::notation;
 use crate::script::{Case, parse};
@@ -9,7 +9,7 @@ use std::path::Path;
 ///
 /// # Panics
 ///
-/// If the case files are not where the sources were.
+/// If the case files are not beside the sources.
 #[must_use]
 pub fn requests() -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/proto/cases");
@@ -33,7 +33,7 @@ pub fn connections() -> Vec<Vec<u8>> {
     ways.map(|(bytes, way)| [&[way], bytes.as_slice()].concat()).collect()
 }
 
-/// The same for responses: any bytes make one.
+/// The same for responses, where any bytes are valid input.
 #[must_use]
 pub fn responses() -> Vec<Vec<u8>> {
     connections()
@@ -51,12 +51,12 @@ fn cases(folder: &str) -> Vec<Case> {
     files.flat_map(|file| parse(&file)).collect()
 }
 
-/// The frames of every case of HTTP/2, behind a byte for each way to run a connection: as bytes, and in
-/// the form of which the target makes whole frames.
+/// The frames of every HTTP/2 case, after a byte for each way to run a connection: as bytes, and in
+/// the packed form that the target expands to complete frames.
 ///
 /// # Panics
 ///
-/// If the case files are not where the sources were.
+/// If the case files are not beside the sources.
 #[must_use]
 pub fn frames() -> Vec<Vec<u8>> {
     let hello = wire::bytes(["hello"].iter()).len();
@@ -73,11 +73,11 @@ pub fn frames() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Header blocks: those of every case of HTTP/2.
+/// The header blocks of every HTTP/2 case.
 ///
 /// # Panics
 ///
-/// If the case files are not where the sources were.
+/// If the case files are not beside the sources.
 #[must_use]
 pub fn blocks() -> Vec<Vec<u8>> {
     let lines = cases("h2");
@@ -89,12 +89,12 @@ pub fn blocks() -> Vec<Vec<u8>> {
     bytes.filter(|bytes| bytes.len() <= SEED_BYTES_MAX).map(|bytes| bytes[9..].to_vec()).collect()
 }
 
-/// The frames of every case of WebSocket, behind a byte for each way to run a connection: as bytes, and in
-/// the form of which the target makes whole frames.
+/// The frames of every WebSocket case, after a byte for each way to run a connection: as bytes, and
+/// in the packed form that the target expands to complete frames.
 ///
 /// # Panics
 ///
-/// If the case files are not where the sources were.
+/// If the case files are not beside the sources.
 #[must_use]
 pub fn messages() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
@@ -122,11 +122,11 @@ pub fn messages() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Offers of compression, each with a message that is compressed.
+/// Compression offers, each with a compressed message.
 ///
 /// # Panics
 ///
-/// If the case files are not where the sources were.
+/// If the case files are not beside the sources.
 #[must_use]
 pub fn compressed() -> Vec<Vec<u8>> {
     let offers = [
@@ -148,10 +148,10 @@ pub fn compressed() -> Vec<Vec<u8>> {
     pairs.map(|(payload, offer)| [offer.as_bytes(), &[0], &payload].concat()).collect()
 }
 
-/// Longer cases are about limits and only slow the others down.
+/// Longer cases exercise limits and only slow mutation down.
 const SEED_BYTES_MAX: usize = 1500;
 
-/// Route tables and paths: bytes from which the router's own target makes both.
+/// Route tables and paths: bytes that the router's own target decodes to both.
 #[must_use]
 pub fn routes() -> Vec<Vec<u8>> {
     let texts = [
@@ -177,7 +177,7 @@ pub fn routes() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// First flights of TLS, and what is none.
+/// TLS ClientHello flights, and data that is not TLS.
 #[must_use]
 pub fn records() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = [20u8, 21, 22, 23, 24, 128]
@@ -190,7 +190,7 @@ pub fn records() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// What is read of certificates, of lists of revoked ones and of OCSP responses.
+/// Certificates, revocation lists and OCSP responses.
 pub fn certificates() -> Vec<Vec<u8>> {
     let names: [(u8, &[u8]); 8] = [
         (0x82, b"client.test"),
@@ -246,12 +246,12 @@ pub fn certificates() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// An item of DER.
+/// A DER item.
 fn der(tag: u8, pieces: &[&[u8]]) -> Vec<u8> {
     let content = pieces.concat();
     let length = u8::try_from(content.len()).map_or_else(
         |_| {
-            [&[0x82][..], &u16::try_from(content.len()).expect("it is short").to_be_bytes()]
+            [&[0x82][..], &u16::try_from(content.len()).expect("the value fits").to_be_bytes()]
                 .concat()
         },
         |length| if length < 0x80 { vec![length] } else { vec![0x81, length] },

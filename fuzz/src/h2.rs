@@ -1,4 +1,4 @@
-//! The targets of HTTP/2.
+//! Targets for HTTP/2.
 
 use crate::h2_play::{Answer, play};
 use crate::wire;
@@ -8,7 +8,7 @@ use peregrine_proto::h2::{Limits, Reject};
 use peregrine_proto::{Known, field};
 
 /// A whole connection, whose invariants are asserted after each step. Bits of the first byte choose
-/// whether the others are bytes or whole frames, the limits, and when the server answers.
+/// whether the rest is bytes or packed frames, the limits, and when the server responds.
 pub fn h2(data: &[u8]) {
     let Some((way, rest)) = data.split_first() else { return };
     let mut bytes = wire::bytes(["hello"].iter());
@@ -52,8 +52,8 @@ fn small() -> Limits {
     }
 }
 
-/// A type, flags, a stream, a length and so many bytes make a frame that is whole, so that mutation does
-/// not part what follows from its headers.
+/// Expands a type, flags, a stream, a length and that many bytes to a complete frame, so that
+/// mutation does not separate payloads from their frame headers.
 fn unpack(mut data: &[u8], out: &mut Vec<u8>) {
     while let Some(([kind, flags, stream, length], rest)) = data.split_first_chunk::<4>() {
         let (payload, rest) = rest.split_at(usize::from(*length).min(rest.len()));
@@ -62,7 +62,7 @@ fn unpack(mut data: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Frames in the form that [`unpack`] reads; those that are too long for it are left out.
+/// Packs frames in the form that [`unpack`] reads; frames that are too long for it are omitted.
 pub(crate) fn pack(mut frames: &[u8]) -> Vec<u8> {
     let mut packed = Vec::new();
     while let Some(header) = Header::read(frames) {
@@ -94,9 +94,9 @@ fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Kept, Reject> {
     Ok(kept)
 }
 
-/// Header blocks: what is decoded is what another decoder makes of it, and what comes of it when it is
-/// encoded is read by both. The input is two blocks, which come twice, so that what the first time put
-/// into the table is there the second time.
+/// Header blocks: decoding gives the same fields as another decoder, and both decode the fields
+/// when they are encoded again. The input is two blocks, each decoded twice, so that entries added
+/// to the table the first time are used the second time.
 pub fn hpack(data: &[u8]) {
     let (one, two) = data.split_at(data.first().map_or(0, |at| usize::from(*at) % data.len()));
     let (mut decoder, mut oracle) = (Decoder::new(), loona_hpack::Decoder::new());
@@ -104,10 +104,14 @@ pub fn hpack(data: &[u8]) {
     let (mut encoder, mut again, mut other) =
         (Encoder::new(300), Decoder::new(), loona_hpack::Decoder::new());
     for block in [two, one, two, one] {
-        // The oracle refuses a size update that no field follows; the standard does not.
+        // The oracle refuses a size update without a following field; the standard allows it.
         let block = [block, &[0x82]].concat();
         let Ok(Kept(fields)) = decode(&mut decoder, &block) else { return };
-        assert_eq!(oracle.decode(&block).ok().as_ref(), Some(&fields), "the oracle reads the same");
+        assert_eq!(
+            oracle.decode(&block).ok().as_ref(),
+            Some(&fields),
+            "the oracle decodes the same fields"
+        );
         let mut out = Vec::new();
         encoder.begin(&mut out);
         let sound = |(name, value): &&(Vec<u8>, Vec<u8>)| {
@@ -121,10 +125,16 @@ pub fn hpack(data: &[u8]) {
             encoder.check();
         }
         let twice: Vec<_> = sound.iter().chain(&sound).cloned().collect();
-        let Ok(Kept(read)) = decode(&mut again, &out) else { panic!("what we write, we read") };
+        let Ok(Kept(read)) = decode(&mut again, &out) else {
+            panic!("the decoder reads the encoder's output")
+        };
         assert_eq!(read, twice);
         if !out.is_empty() && !twice.is_empty() {
-            assert_eq!(other.decode(&out).ok(), Some(twice), "and so does the oracle");
+            assert_eq!(
+                other.decode(&out).ok(),
+                Some(twice),
+                "the oracle reads the encoder's output"
+            );
         }
     }
 }

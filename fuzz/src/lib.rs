@@ -1,11 +1,11 @@
-//! Fuzz targets: plain functions that panic if a promise is broken.
+//! Fuzz targets: plain functions that panic if an invariant is violated.
 //!
-//! Two ways to run one. `cargo run -p peregrine-fuzz --release -- head --seconds 60 --seed 1` mutates
-//! the case files of the crates with nothing but stable Rust. The binaries of `fuzz_targets` are for
-//! libFuzzer (feature `libfuzzer`); built without it, they replay the files named on their command
-//! line.
+//! There are two ways to run a target. `cargo run -p peregrine-fuzz --release -- head --seconds 60
+//! --seed 1` mutates the crates' case files with stable Rust alone. The binaries in `fuzz_targets`
+//! are for libFuzzer (feature `libfuzzer`); built without it, they replay the files named on their
+//! command line.
 //!
-//! To add a target: write its function in a file, and add its line to [`TARGETS`].
+//! To add a target, write its function in a file and add its line to [`TARGETS`].
 
 #![forbid(unsafe_code)]
 
@@ -46,13 +46,13 @@ pub use response::response;
 pub use trace::trace;
 pub use ws::{deflate, ws};
 
-/// A target by name, with the function that makes the inputs it starts from.
+/// A target by name, with the function that returns its initial inputs.
 pub struct Target {
     /// Its name on the command line.
     pub name: &'static str,
-    /// Panics if the input shows a fault.
+    /// Panics if the input reveals a fault.
     pub run: fn(&[u8]),
-    /// The inputs that mutation starts from.
+    /// The initial inputs for mutation.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 

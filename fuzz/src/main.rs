@@ -1,4 +1,4 @@
-//! Fuzzes a target with nothing but stable Rust: `fuzz TARGET [--seconds N] [--seed N]`.
+//! Fuzzes a target with stable Rust alone: `fuzz TARGET [--seconds N] [--seed N]`.
 
 #![forbid(unsafe_code)]
 
@@ -29,7 +29,7 @@ fn options(
     let (mut seconds, mut seed) = (60, 1);
     while let Some(option) = arguments.next() {
         let value = arguments.next().ok_or_else(|| format!("{option} needs a value"))?;
-        let number = value.parse().map_err(|_| format!("{value} is no number"))?;
+        let number = value.parse().map_err(|_| format!("{value} is not a number"))?;
         match option.as_str() {
             "--seconds" => seconds = number,
             "--seed" => seed = number,
@@ -39,7 +39,7 @@ fn options(
     Ok((target, Duration::from_secs(seconds), seed))
 }
 
-/// Runs until the time is over or an input shows a fault, which is then kept in a file.
+/// Runs until the time is over or an input reveals a fault; that input is saved to a file.
 fn run(target: &Target, duration: Duration, seed: u64) -> ExitCode {
     let mut mutator = Mutator::new((target.seeds)(), seed);
     let (start, mut executions) = (Instant::now(), 0_u64);
@@ -50,7 +50,7 @@ fn run(target: &Target, duration: Duration, seed: u64) -> ExitCode {
             let path = keep(target.name, seed, executions, input);
             eprintln!("{} failed at execution {executions}; the input:", target.name);
             eprintln!("{}", input.escape_ascii());
-            eprintln!("kept in {}", path.display());
+            eprintln!("saved to {}", path.display());
             return ExitCode::FAILURE;
         }
     }
@@ -64,7 +64,7 @@ fn keep(name: &str, seed: u64, execution: u64, input: &[u8]) -> PathBuf {
     let path = folder.join(format!("{seed}-{execution}"));
     let kept = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, input));
     if let Err(error) = kept {
-        eprintln!("the input could not be kept: {error}");
+        eprintln!("the input could not be saved: {error}");
     }
     path
 }

@@ -1,6 +1,6 @@
-//! A plain mutator: changes inputs, joins them, and keeps some of what it made.
+//! A simple mutator: changes inputs, joins them, and keeps some of the results.
 
-/// Makes inputs from seeds, the same ones for the same number.
+/// Generates inputs from seeds; the same number gives the same inputs.
 pub struct Mutator {
     pool: Vec<Vec<u8>>,
     random: Random,
@@ -15,7 +15,7 @@ impl Mutator {
     /// If there are no seeds.
     #[must_use]
     pub fn new(pool: Vec<Vec<u8>>, number: u64) -> Self {
-        assert!(!pool.is_empty(), "mutation starts from something");
+        assert!(!pool.is_empty(), "there is at least one seed");
         Self { pool, random: Random::new(number), input: Vec::new() }
     }
 
@@ -30,7 +30,7 @@ impl Mutator {
         }
         self.input.truncate(INPUT_BYTES_MAX);
         if self.random.below(512) == 0 {
-            // Inputs that moved further from the seeds; the pool does not grow without end.
+            // Keeps inputs that are further from the seeds; the pool has a maximum size.
             if self.pool.len() < POOL_MAX {
                 self.pool.push(self.input.clone());
             } else {
@@ -73,12 +73,12 @@ impl Mutator {
     }
 }
 
-/// A small generator of numbers: xorshift with a multiplication.
+/// A small random number generator: xorshift with a multiplication.
 struct Random(u64);
 
 impl Random {
     fn new(number: u64) -> Self {
-        // Zero would stay zero; the constant also parts neighbouring numbers.
+        // Zero would stay zero; the multiplication also separates neighbouring numbers.
         Self(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
@@ -90,7 +90,7 @@ impl Random {
     }
 
     fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.number() % end as u64).expect("it is below a length")
+        usize::try_from(self.number() % end as u64).expect("the value is below a usize")
     }
 
     fn byte(&mut self) -> u8 {

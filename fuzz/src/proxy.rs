@@ -1,4 +1,4 @@
-//! The target of the PROXY protocol.
+//! The target for the PROXY protocol.
 
 use crate::proxy_wire::{binary, line, proxied, ssl, value};
 use peregrine_proto::proxy::{Received, Ssl, kind, receive};
@@ -6,29 +6,29 @@ use peregrine_proto::proxy::{Received, Ssl, kind, receive};
 /// The longest header that is read.
 const BYTES_MAX: usize = 512;
 
-/// What a connection begins with. No cut changes what it is, nothing is used that did not come, and values
-/// are inside of the header.
+/// The first bytes of a connection. Splitting does not change the result, only received bytes are
+/// consumed, and values lie inside the header.
 pub fn proxy(data: &[u8]) {
     let whole = receive(data, BYTES_MAX);
     for end in 0..data.len() {
         let part = receive(&data[..end], BYTES_MAX);
-        assert!(part == Ok(Received::Partial) || part == whole, "what is known early stays so");
+        assert!(part == Ok(Received::Partial) || part == whole, "an early result does not change");
     }
     let Ok(Received::Header(used, header)) = whole else { return };
-    assert!(used <= data.len() && used <= BYTES_MAX.max(107), "only what came is used");
+    assert!(used <= data.len() && used <= BYTES_MAX.max(107), "only received bytes are consumed");
     let values: usize = header.values().map(|(_, value)| value.len() + 3).sum();
-    assert!(values <= used, "values are inside");
+    assert!(values <= used, "values lie inside the header");
     for (_, value) in header.values().filter(|(kind, _)| *kind == kind::SSL) {
-        let inside = Ssl::read(value).expect("it was checked").values();
+        let inside = Ssl::read(value).expect("the TLV was validated").values();
         assert!(inside.map(|(_, value)| value.len() + 3).sum::<usize>() + 5 == value.len());
     }
 }
 
-/// The inputs that mutation starts from.
+/// The initial inputs for mutation.
 ///
 /// # Panics
 ///
-/// If an address below is none.
+/// If an address below is invalid.
 #[must_use]
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let address = |text: &str| text.parse().expect("an address");

@@ -1,11 +1,11 @@
-//! The target of the sending side.
+//! The target for the sending side.
 
 use crate::reader::{Field, read};
 use peregrine_proto::h1::{BodyMode, Connection, Event, Next, ResponseLength};
 use peregrine_proto::{Date, HeadIndex, Limits};
 
-/// Takes the input as a script of a response, writes it, and reads it back: whatever the caller asks
-/// for, what comes out is one response whose framing is sound, or the connection closes.
+/// Treats the input as a script of a response, writes it, and parses the output: whatever the
+/// caller requests, the output is one response with valid framing, or the connection closes.
 pub fn response(data: &[u8]) {
     let mut script = Script { rest: data };
     let limits = Limits::DEFAULT;
@@ -22,7 +22,7 @@ pub fn response(data: &[u8]) {
     let mut interim = Vec::new();
     connection.send_interim(103, borrowed(&fields), &mut interim);
     if !interim.is_empty() {
-        let early = read(&interim, false).expect("an interim response is whole");
+        let early = read(&interim, false).expect("an interim response is complete");
         assert_eq!((early.status, early.length), (103, interim.len()));
         assert!(early.values("content-length").is_empty());
         assert!(early.values("transfer-encoding").is_empty());
@@ -39,17 +39,21 @@ pub fn response(data: &[u8]) {
     connection.finish(borrowed(&trailers), &mut out);
     connection.check();
     let Some(read) = read(&out, request.starts_with(b"HEAD")) else {
-        assert_eq!(connection.next(), Next::Close, "what is cut short closes");
+        assert_eq!(connection.next(), Next::Close, "a truncated response closes the connection");
         assert!(matches!(mode, BodyMode::Exact(_)));
         return;
     };
-    assert_eq!(read.length, out.len(), "nothing comes after the response");
+    assert_eq!(read.length, out.len(), "nothing follows the response");
     assert_eq!(read.status, if (200..1000).contains(&status) { status } else { 500 });
     assert_eq!(read.values("date").len(), 1);
     assert_eq!(read.content, content);
     assert!(mode != BodyMode::UntilClose || connection.next() == Next::Close);
     let says_close = read.values("connection").iter().any(|value| value.starts_with(b"close"));
-    assert_eq!(says_close, connection.next() == Next::Close, "it closes if it says so");
+    assert_eq!(
+        says_close,
+        connection.next() == Next::Close,
+        "the connection closes if the response says so"
+    );
 }
 
 fn borrowed(fields: &[Field]) -> impl Iterator<Item = (&[u8], &[u8])> {
@@ -67,7 +71,7 @@ impl<'data> Script<'data> {
         *first
     }
 
-    /// As many bytes as a byte says, up to 63.
+    /// The number of bytes that the next byte gives, up to 63.
     fn part(&mut self) -> &'data [u8] {
         let length = usize::from(self.byte() % 64).min(self.rest.len());
         let (part, rest) = self.rest.split_at(length);
@@ -80,7 +84,7 @@ impl<'data> Script<'data> {
         (0..count).map(|_| (self.name(), self.part().to_vec())).collect()
     }
 
-    /// A name that the machine knows, or any bytes.
+    /// A name that the state machine knows, or any bytes.
     fn name(&mut self) -> Vec<u8> {
         let choice = usize::from(self.byte());
         NAMES.get(choice % 16).map_or_else(|| self.part().to_vec(), |name| name.to_vec())

@@ -1,11 +1,11 @@
-//! Fuzzes places in traces: a first line that is `traceparent`, and further ones that are `tracestate`.
+//! Fuzzes trace contexts: the first line is a `traceparent`, further lines are `tracestate`.
 
 use peregrine_web::trace::TraceContext;
 
-/// Whatever is taken for valid is valid by a slow and plain reading, and is read again as it is written.
+/// A context that is accepted is valid by a slow, literal reading, and survives a round trip.
 ///
 /// # Panics
-/// It is not.
+/// If it is not.
 pub fn trace(data: &[u8]) {
     let mut lines = data.split(|byte| *byte == b'\n');
     let (parent, states) = (lines.next().unwrap_or_default(), lines);
@@ -17,7 +17,7 @@ pub fn trace(data: &[u8]) {
     let again = TraceContext::parse(written.as_bytes(), context.state().map(str::as_bytes));
     assert_eq!(again.as_ref(), Some(&context));
     assert!(context.trace_id() != [0; 16] && context.span_id() != [0; 8]);
-    // A value that is set in fields must be one.
+    // Values that are set in fields must be valid.
     context.inject(&mut http::HeaderMap::new());
     let state = context.state().unwrap_or_default();
     assert!(
@@ -25,9 +25,9 @@ pub fn trace(data: &[u8]) {
     );
 }
 
-/// By the words of the standard, part by part.
+/// A literal implementation of the standard, part by part.
 fn is_valid(parent: &[u8]) -> bool {
-    // What a later version has at its end may be anything.
+    // A later version may append anything.
     let text = String::from_utf8_lossy(parent);
     let parts: Vec<_> = text.splitn(5, '-').collect();
     let [version, trace, span, flags, rest @ ..] = &parts[..] else { return false };
@@ -44,7 +44,7 @@ fn is_valid(parent: &[u8]) -> bool {
         && (rest.is_empty() || *version != "00")
 }
 
-/// What mutation starts from.
+/// The initial inputs for mutation.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let valid = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let states = [

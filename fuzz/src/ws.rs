@@ -1,4 +1,4 @@
-//! The targets of WebSocket.
+//! Targets for WebSocket.
 
 use crate::inflater::Inflater;
 use crate::notation::MASK;
@@ -7,9 +7,9 @@ use peregrine_proto::ws::deflate::{Offer, Wishes, negotiate};
 use peregrine_proto::ws::frame::{self, Opcode, flag};
 use peregrine_proto::ws::{Connection, Content, Event, Limits, Reject, Role};
 
-/// A whole connection, whose invariants are asserted after each step. Bits of the first byte choose the
-/// role, the limits, compression, whether the others are bytes or whole frames, and whether a Close frame
-/// was sent before.
+/// A whole connection, whose invariants are asserted after each step. Bits of the first byte choose
+/// the role, the limits, compression, whether the rest is bytes or packed frames, and whether a
+/// Close frame was sent before.
 pub fn ws(data: &[u8]) {
     let Some((bits, rest)) = data.split_first() else { return };
     let way = Way {
@@ -46,7 +46,7 @@ fn small() -> Limits {
     }
 }
 
-/// A first byte, a length and so many bytes make a frame that is whole, and masked as it must be.
+/// Expands a first byte, a length and that many bytes to a complete frame, masked if required.
 fn unpack(mut data: &[u8], to_client: bool, out: &mut Vec<u8>) {
     let mask = (!to_client).then_some(MASK);
     while let Some(([first, length], rest)) = data.split_first_chunk::<2>() {
@@ -57,8 +57,8 @@ fn unpack(mut data: &[u8], to_client: bool, out: &mut Vec<u8>) {
     }
 }
 
-/// The negotiation of compression, and what is inflated. The input is the value of a field, a byte 0, and
-/// the payload of a compressed message.
+/// Compression negotiation and decompression. The input is a field value, a byte 0, and the payload
+/// of a compressed message.
 pub fn deflate(data: &[u8]) {
     let (value, payload) = match data.iter().position(|byte| *byte == 0) {
         Some(at) => (&data[..at], &data[at + 1..]),
@@ -82,14 +82,14 @@ fn offer(value: &[u8]) {
             assert!((8..=15).contains(&bits), "a window has 8 to 15 bits");
         }
         assert!(wishes.server_window_bits.contains(&agreed.server_window_bits));
-        // An answer is an offer of the same.
+        // A negotiated result is itself a valid offer of the same.
         let text = agreed.to_string();
         assert_eq!(negotiate([text.as_bytes()], &all), Some(agreed), "{text}");
     }
     let _ = Offer::default().read_answer([value]);
 }
 
-/// How the bytes end, and what they stand for.
+/// The result of decompressing the bytes.
 fn inflated(limits: &Limits, payload: &[u8], in_pieces: bool) -> Result<Vec<u8>, Reject> {
     let compression = Some(Inflater::new(true, true));
     let mut connection = Connection::new(limits, Role::Client(|| MASK), compression);
@@ -107,7 +107,7 @@ fn inflated(limits: &Limits, payload: &[u8], in_pieces: bool) -> Result<Vec<u8>,
             Event::Binary(bytes) => return Ok(bytes.into_owned()),
             Event::Piece { bytes, last, .. } => {
                 whole.extend_from_slice(&bytes);
-                assert!(whole.len() as u64 <= limits.message_bytes_max, "the limit holds");
+                assert!(whole.len() as u64 <= limits.message_bytes_max, "the limit is kept");
                 if last {
                     return Ok(whole);
                 }
@@ -121,11 +121,14 @@ fn inflated(limits: &Limits, payload: &[u8], in_pieces: bool) -> Result<Vec<u8>,
 fn inflate(payload: &[u8]) {
     let limits = Limits { message_bytes_max: 50_000, ..Limits::DEFAULT };
     let whole = inflated(&limits, payload, false);
-    assert_eq!(inflated(&limits, payload, true), whole, "pieces make the message");
+    assert_eq!(inflated(&limits, payload, true), whole, "pieces give the same message");
     if let Ok(whole) = &whole {
         let least = Limits { message_bytes_max: whole.len() as u64, ..limits };
         let longest = payload.len() as u64 <= least.message_bytes_max * 2;
-        assert!(!longest || inflated(&least, payload, false).is_ok(), "the limit may be reached");
+        assert!(
+            !longest || inflated(&least, payload, false).is_ok(),
+            "a message of exactly the limit is accepted"
+        );
         if let Some(less) = least.message_bytes_max.checked_sub(1) {
             let less = Limits { message_bytes_max: less, ..limits };
             assert_eq!(inflated(&less, payload, false), Err(Reject::MessageTooLong));
@@ -140,16 +143,16 @@ fn round_trip(content: &[u8]) {
         Connection::new(&limits, Role::Client(|| MASK), Some(Inflater::new(false, false)));
     let (mut bytes, mut out) = (Vec::new(), Vec::new());
     let (one, two) = content.split_at(content.len() / 2);
-    server.send(&limits, Content::Binary(content), &mut bytes).expect("it is open");
-    server.send_piece(Content::Binary(one), false, &mut bytes).expect("it is open");
-    server.send_piece(Content::Binary(two), true, &mut bytes).expect("it is open");
+    server.send(&limits, Content::Binary(content), &mut bytes).expect("the WebSocket is open");
+    server.send_piece(Content::Binary(one), false, &mut bytes).expect("the WebSocket is open");
+    server.send_piece(Content::Binary(two), true, &mut bytes).expect("the WebSocket is open");
     let mut at = 0;
     for _ in 0..2 {
         let (used, event) = client.receive(&limits, &mut bytes[at..], &mut out);
         at += used;
         assert!(
             matches!(event, Event::Binary(bytes) if *bytes == *content),
-            "what is sent is read"
+            "the peer reads what was sent"
         );
     }
     assert_eq!(at, bytes.len());

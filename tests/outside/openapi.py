@@ -1,4 +1,4 @@
-"""Calls the example `openapi` by the client that was made of its document, and prints how many calls were as they should be."""
+"""Calls the example `openapi` with the client generated from its document, and prints how many calls succeeded."""
 
 import io
 import sys

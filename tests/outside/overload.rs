@@ -1,9 +1,10 @@
-//! What a server does that is asked for more than it can: `overload [SECONDS]`.
+//! Measures the server under overload: `overload [SECONDS]`.
 //!
-//! A handler takes a millisecond of its thread, and a client asks in an open loop, at a fifth of what one worker can
-//! do, at twice that and at ten times: with a target for the delay and without one, in a process of its own on
-//! another core. Times count from when a request was to be sent. `overload serve TARGET_US` is the server
-//! alone; 0 is no target. The driver is that of `PEREGRINE_DRIVER`.
+//! A handler uses its thread for a millisecond, and a client sends requests in an open loop, at a
+//! fifth of one worker's capacity, at twice that capacity and at ten times: with a delay target and
+//! without one, in a separate process on another core. Times count from when a request should have
+//! been sent. `overload serve TARGET_US` runs only the server; 0 means no target.
+//! `PEREGRINE_DRIVER` selects the driver.
 
 use peregrine::prelude::*;
 use peregrine::{Limits, OverloadLimits};
@@ -20,12 +21,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-/// What the handler takes.
+/// How long the handler uses its thread.
 const WORK: Duration = Duration::from_millis(1);
-/// The target: five times that.
+/// The delay target: five times that.
 const TARGET: Duration = Duration::from_millis(5);
 const CONNECTIONS: usize = 512;
-/// How long a load is on before it counts.
+/// How long a load runs before measuring starts.
 const WARM: Duration = Duration::from_secs(1);
 
 fn main() {
@@ -42,12 +43,12 @@ fn number(text: Option<&String>) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("a number, not {text:?}"))
 }
 
-/// Work for so many rounds, which the compiler cannot leave out.
+/// Works for this many rounds, in a way that the compiler cannot optimise away.
 fn work(rounds: u64) -> u64 {
     (0..rounds).fold(1, |hash, round| black_box((hash ^ round).wrapping_mul(0x100_0000_01b3)))
 }
 
-/// How many rounds take as long as the work is to take: the fastest of some tries.
+/// How many rounds take as long as the work should take: the fastest of some tries.
 fn rounds() -> u64 {
     const TRY: u64 = 100_000;
     let took = |_| {
@@ -55,9 +56,9 @@ fn rounds() -> u64 {
         black_box(work(TRY));
         start.elapsed()
     };
-    let fastest = (0..200).map(took).min().expect("there are some").as_nanos().max(1);
-    TRY * u64::try_from(WORK.as_nanos() / 1000).expect("it is short") * 1000
-        / u64::try_from(fastest).expect("it is short")
+    let fastest = (0..200).map(took).min().expect("the list is not empty").as_nanos().max(1);
+    TRY * u64::try_from(WORK.as_nanos() / 1000).expect("the value fits") * 1000
+        / u64::try_from(fastest).expect("the value fits")
 }
 
 fn serve(target: Duration) {
@@ -68,31 +69,31 @@ fn serve(target: Duration) {
     let server = server.limits(Limits { overload, ..Limits::default() }).quiet();
     let running =
         server.start(move || App::new().get("/work", async move || work(rounds).to_string()));
-    let running = running.expect("any port is free");
-    println!("{}", running.http_address().expect("it listens"));
-    // Until whoever started it ends.
+    let running = running.expect("a port is free");
+    println!("{}", running.http_address().expect("the server listens on this port"));
+    // Runs until the process that started it ends.
     let _ = std::io::stdin().read(&mut [0]);
     running.handle().cut();
 }
 
-/// A server in a process of its own.
+/// A server in a separate process.
 struct Server(Child, SocketAddr);
 
 impl Server {
     fn start(target: Duration) -> Self {
-        let program = std::env::current_exe().expect("this program is somewhere");
+        let program = std::env::current_exe().expect("the current executable has a path");
         let micros = target.as_micros().to_string();
-        // Server and client on a core each, where there are tools for that.
+        // Server and client on one core each, if `taskset` is available.
         let mut command = Command::new("taskset");
         command.args(["-c", "0"]).arg(&program);
         let start = |command: &mut Command| {
             command.args(["serve", &micros]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
         };
         let child = start(&mut command).or_else(|_| start(&mut Command::new(&program)));
-        let mut child = child.expect("this program starts again");
+        let mut child = child.expect("the current executable can be started");
         let mut line = String::new();
-        let out = child.stdout.take().expect("it was asked for");
-        BufReader::new(out).read_line(&mut line).expect("it says where it is");
+        let out = child.stdout.take().expect("stdout is piped");
+        BufReader::new(out).read_line(&mut line).expect("the child prints its address");
         let address = line.trim().parse().expect("an address");
         Self(child, address)
     }
@@ -110,7 +111,7 @@ fn measure(time: Duration) {
     let runtime = runtime.expect("a runtime starts");
     let local = tokio::task::LocalSet::new();
     println!(
-        "| load | target | 200 a second | of capacity | 503 a second | p50 | p99 | longest | of quiet p99 |"
+        "| load | target | 200 a second | of capacity | 503 a second | p50 | p99 | longest | x p99 at low load |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
     let capacity = {
@@ -143,11 +144,11 @@ fn measure(time: Duration) {
     }
 }
 
-/// What came of a load.
+/// The results of a load.
 #[derive(Default)]
 struct Load {
     statuses: BTreeMap<u16, usize>,
-    /// Of what was answered with 200.
+    /// Times of the responses with status 200.
     times: Vec<Duration>,
     time: Duration,
 }
@@ -168,18 +169,18 @@ impl Load {
     }
 }
 
-/// What all connections share.
+/// State shared by all connections.
 #[derive(Default)]
 struct Shared {
-    /// Connections that have nothing to do.
+    /// Idle connections.
     idle: Vec<oneshot::Sender<Instant>>,
-    /// Requests for which there was no connection, by when they were to be sent.
+    /// Requests without a free connection, by when they should be sent.
     waiting: VecDeque<Instant>,
     load: Load,
     counts: Option<(Instant, Instant)>,
 }
 
-/// Asks at `rate`, or with four connections as fast as they are answered.
+/// Sends requests at `rate`, or, with four connections, as fast as they are answered.
 async fn ask(address: SocketAddr, rate: Option<f64>, time: Duration) -> Load {
     let shared = Rc::new(RefCell::new(Shared::default()));
     let start = Instant::now();
@@ -189,7 +190,7 @@ async fn ask(address: SocketAddr, rate: Option<f64>, time: Duration) -> Load {
     let tasks: Vec<_> = (0..connections)
         .map(|_| tokio::task::spawn_local(connection(address, Rc::clone(&shared), rate.is_none())))
         .collect();
-    // The times between two requests are spread as those of people who know nothing of each other.
+    // The times between requests are distributed like those of independent users.
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = Instant::now();
     while Instant::now() < until {
@@ -207,7 +208,7 @@ async fn ask(address: SocketAddr, rate: Option<f64>, time: Duration) -> Load {
             let chance = ((seed >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
             next += Duration::from_secs_f64(-chance.ln() / rate);
         }
-        // Timers are too coarse: this core is the client's.
+        // Timers are too coarse, so the client busy-waits: it has this core to itself.
         tokio::task::yield_now().await;
     }
     tasks.into_iter().for_each(|task| task.abort());
@@ -215,10 +216,10 @@ async fn ask(address: SocketAddr, rate: Option<f64>, time: Duration) -> Load {
     Load { time, ..load }
 }
 
-/// One connection: a request after the other, each when it is to be sent.
+/// One connection: one request after the other, each when it is due.
 async fn connection(address: SocketAddr, shared: Rc<RefCell<Shared>>, is_closed_loop: bool) {
     let mut stream = TcpStream::connect(address).await.expect("the server listens");
-    stream.set_nodelay(true).expect("a socket may be told so");
+    stream.set_nodelay(true).expect("the socket option can be set");
     let mut bytes = Vec::new();
     loop {
         let waiting = shared.borrow_mut().waiting.pop_front();
@@ -232,17 +233,24 @@ async fn connection(address: SocketAddr, shared: Rc<RefCell<Shared>>, is_closed_
                 at
             }
         };
-        stream.write_all(b"GET /work HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("it is taken");
+        stream
+            .write_all(b"GET /work HTTP/1.1\r\nHost: a\r\n\r\n")
+            .await
+            .expect("the server reads the request");
         bytes.clear();
         while !is_whole(&bytes) {
-            let read = stream.read_buf(&mut bytes).await.expect("it is answered");
-            assert!(read > 0, "the server closed: {}", String::from_utf8_lossy(&bytes));
+            let read = stream.read_buf(&mut bytes).await.expect("the server responds");
+            assert!(
+                read > 0,
+                "the server closed the connection: {}",
+                String::from_utf8_lossy(&bytes)
+            );
         }
         let status = std::str::from_utf8(&bytes[9..12]).ok().and_then(|text| text.parse().ok());
         let status: u16 = status.expect("a status");
         let mut shared = shared.borrow_mut();
         let now = Instant::now();
-        let (from, until) = shared.counts.expect("it was set before");
+        let (from, until) = shared.counts.expect("the range is set before the load starts");
         if now >= from && now < until {
             *shared.load.statuses.entry(status).or_default() += 1;
             if status == 200 {
@@ -252,7 +260,7 @@ async fn connection(address: SocketAddr, shared: Rc<RefCell<Shared>>, is_closed_
     }
 }
 
-/// Is the response whole?
+/// Whether the response is complete.
 fn is_whole(bytes: &[u8]) -> bool {
     let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { return false };
     let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();

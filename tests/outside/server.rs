@@ -1,11 +1,13 @@
-//! The server that clients and proxies from outside try: `outside FOLDER [LAME_DUCK_MS]`.
+//! The server for external clients and proxies: `outside FOLDER [LAME_DUCK_MS]`.
 //!
-//! It takes free ports, names them in its first line on standard error, writes the certificate that
-//! clients are to trust to `FOLDER/authority.pem`, and serves until it is told to end. The driver is
-//! that of `PEREGRINE_DRIVER`. With `BEHIND_GATEWAY` set, plain connections may ask for `https`, as
-//! HAProxy does over HTTP/2. `ADMIN` is the address of an admin listener. With `CALLERS` set, it listens on Unix domain
-//! sockets of the folder too, behind proxies that tell who calls: `x.sock`, `forwarded.sock`, `proxy.sock` and `proxy-tls.sock`. `UPSTREAM` is the
-//! URL of a server that answers what is below `/through`, and `PORT` a port to listen on instead of a free one.
+//! It binds free ports, prints them in its first line on standard error, writes the certificate
+//! that clients should trust to `FOLDER/authority.pem`, and runs until a signal shuts it down.
+//! `PEREGRINE_DRIVER` selects the driver. With `BEHIND_GATEWAY` set, plain connections may request
+//! `https`, as HAProxy does over HTTP/2. `ADMIN` is the address of an admin listener. With
+//! `CALLERS` set, it also listens on Unix domain sockets in the folder, behind proxies that send
+//! the client's address: `x.sock`, `forwarded.sock`, `proxy.sock` and `proxy-tls.sock`. `UPSTREAM`
+//! is the URL of a server that answers requests below `/through`, and `PORT` a fixed port to listen
+//! on.
 
 use bytes::Bytes;
 use futures_core::Stream;
@@ -19,7 +21,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// What peers ask for that never read it.
+/// A large response for peers that do not read it.
 static LARGE: [u8; 10_000_000] = [b'x'; 10_000_000];
 
 fn application(upstreams: Option<Upstreams>) -> App {
@@ -30,13 +32,13 @@ fn application(upstreams: Option<Upstreams>) -> App {
         app = app.subtree("/through", proxy.body_limit(100 << 20));
     }
     app.get("/hello", || "hello")
-        // These answer without a look at the body.
+        // These routes respond without reading the body.
         .post("/early/{status}", async |Path(status): Path<u16>| {
             (StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST), "early")
         })
-        // This reads it, up to the limit of 2 MiB.
+        // This route reads it, up to the limit of 2 MiB.
         .post("/read", async |body: Bytes| body.len().to_string())
-        // Who calls: as requests tell it, and as connections do.
+        // The client's address: from the request, and from the connection.
         .get("/client", async |request: Request| {
             let client = request.client();
             let ip = client.ip().map_or("-".to_owned(), |ip| ip.to_string());
@@ -53,7 +55,7 @@ fn application(upstreams: Option<Upstreams>) -> App {
             })
         })
         .get("/events", || Sse::new(Five(0)))
-        // What a browser runs.
+        // The page for the browser.
         .get("/page", || Html(include_str!("page.html")))
         .get("/ready", async || {
             if Shutdown::current().is_ordered() {
@@ -78,10 +80,10 @@ async fn end(request: Request) -> String {
     text + "\n"
 }
 
-/// The same server behind proxies that tell who calls.
+/// The same server behind proxies that send the client's address.
 fn behind_proxies(server: Server, folder: &FilePath, tls: Tls) -> Server {
     let at = |name: &str| Listener::at(format!("unix:{}/{name}", folder.display()));
-    // What was before nginx is at an address of its own.
+    // The proxy in front of nginx has its own address.
     let proxies = TrustedProxies::at(["unix:", "127.0.0.1"]);
     let header = || ProxyProtocol::required().from(["unix:"]);
     server
@@ -91,7 +93,7 @@ fn behind_proxies(server: Server, folder: &FilePath, tls: Tls) -> Server {
         .listen(at("proxy-tls.sock").proxy_protocol(header()).tls(tls))
 }
 
-/// Events with the numbers from 0 to 4.
+/// Events numbered from 0 to 4.
 struct Five(u32);
 
 impl Stream for Five {
@@ -115,7 +117,7 @@ async fn echo(mut socket: WebSocket) {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args_os().skip(1);
-    let folder = PathBuf::from(arguments.next().ok_or("which folder?")?);
+    let folder = PathBuf::from(arguments.next().ok_or("usage: outside FOLDER [LAME_DUCK_MS]")?);
     let lame_duck = match arguments.next() {
         Some(text) => Duration::from_millis(text.to_string_lossy().parse()?),
         None => Duration::ZERO,

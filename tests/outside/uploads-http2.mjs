@@ -1,6 +1,7 @@
-// Node's http2 against the server, some streams at a time on one connection: `uploads-http2.mjs BASE TRIES`.
-// Prints how many tries, how many of them were lost, and why. Bodies are to routes that do not read them to
-// their end; small requests go beside them, and must not suffer.
+// Node's http2 against the server, with several concurrent streams on one connection:
+// `uploads-http2.mjs BASE TRIES`. Prints the number of tries, how many of them failed, and why.
+// Bodies go to routes that do not read them to their end; small requests run beside them and must
+// not suffer.
 import http2 from 'node:http2';
 
 const [base, tries] = [process.argv[2], Number(process.argv[3])];
@@ -15,8 +16,8 @@ attempts.push({ path: '/read', size: 1_000_000, status: 200, text: '1000000' });
 const body = Buffer.alloc(6_000_000);
 const reasons = new Map();
 let [next, lost] = [0, 0];
-// Node counts what waits to be sent, resets its own streams beyond 10 MB of it (ENHANCE_YOUR_CALM, code 11), and of streams
-// that are reset it counts some for ever: the limit is more than all tries send.
+// Node counts queued output, resets its own streams beyond 10 MB of it (ENHANCE_YOUR_CALM, code
+// 11), and never uncounts some reset streams: this limit is more than all tries send.
 const session = http2.connect(base, { maxSessionMemory: 1_000_000 });
 let broken = '';
 session.on('error', (error) => (broken = error.code ?? error.message));
@@ -30,7 +31,8 @@ function attempt({ path, size, status, text }) {
     stream.on('response', (head) => (got = head[':status']));
     stream.setEncoding('utf8');
     stream.on('data', (piece) => (content += piece));
-    // A reset with NO_ERROR behind a whole response only says that the rest is not wanted.
+    // A reset with NO_ERROR after a complete response only says that the rest of the body is not
+    // needed.
     stream.on('error', () => {});
     stream.on('close', () => {
       clearTimeout(timer);

@@ -1,5 +1,5 @@
-// Node's fetch, which is undici, against the server: `uploads.mjs BASE TRIES`. Prints how many tries,
-// how many of them were lost, and why. Bodies are to routes that do not read them to their end.
+// Node's fetch, which is undici, against the server: `uploads.mjs BASE TRIES`. Prints the number of
+// tries, how many of them failed, and why. Bodies go to routes that do not read them to their end.
 
 const [base, tries] = [process.argv[2], Number(process.argv[3])];
 const attempts = [];

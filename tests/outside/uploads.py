@@ -1,5 +1,5 @@
-"""Python's requests against the server: `uploads.py BASE TRIES [AUTHORITY]`. Prints how many tries, how
-many of them were lost, and why. Bodies are to routes that do not read them to their end."""
+"""Python's requests against the server: `uploads.py BASE TRIES [AUTHORITY]`. Prints the number of tries, how
+many of them failed, and why. Bodies go to routes that do not read them to their end."""
 
 import collections
 import itertools
@@ -19,7 +19,7 @@ reasons, lock, tries = collections.Counter(), threading.Lock(), iter(range(TRIES
 
 
 def why(session, path, size, status, closes):
-    """Why the try is lost, or nothing."""
+    """Returns why the try failed, or an empty string."""
     headers = {"Connection": "close"} if closes else {}
     try:
         response = session.post(BASE + path, data=BODY[:size], headers=headers, timeout=60)

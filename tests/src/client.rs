@@ -1,4 +1,5 @@
-//! What suites of whole servers have in common: each case on both drivers, and clients that are a socket and text.
+//! Shared parts of suites that test whole servers: a macro that runs each case on both drivers, and
+//! clients made of a socket and text.
 
 use peregrine::{Error, Running};
 use std::io::{Read, Write};
@@ -6,10 +7,11 @@ use std::net::TcpStream;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Only a hang takes so long.
+/// Only a hang takes this long.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Makes of each function that takes a `DriverChoice` a test on each of the two drivers that use the machine's sockets.
+/// Turns each function that takes a `DriverChoice` into one test per driver that uses the machine's
+/// sockets.
 #[macro_export]
 macro_rules! on_both_drivers {
     ($($case:ident,)*) => {
@@ -21,7 +23,7 @@ macro_rules! on_both_drivers {
             $(#[test] fn $case() { super::$case(::peregrine::DriverChoice::Uring); })*
         }
     };
-    // Each test in a process of its own.
+    // Each test in its own process.
     (@isolated $($case:ident,)*) => {
         mod on_tokio {
             $(#[test] fn $case() {
@@ -37,10 +39,11 @@ macro_rules! on_both_drivers {
     };
 }
 
-/// The server that was started; none where the machine does not have what its driver needs, so that the case is left out.
+/// Returns the started server, or `None` if the machine lacks what its driver needs, so that the
+/// case is skipped.
 ///
 /// # Panics
-/// The server does not start for another reason.
+/// If the server fails to start for another reason.
 #[must_use]
 pub fn started(running: Result<Running, Error>) -> Option<Running> {
     match running {
@@ -52,22 +55,22 @@ pub fn started(running: Result<Running, Error>) -> Option<Running> {
     }
 }
 
-/// A connection to the server's first listener, which is patient.
+/// A connection to the server's first listener, with a long read timeout.
 ///
 /// # Panics
-/// There is nobody.
+/// If the server does not accept it.
 #[must_use]
 pub fn connect(running: &Running) -> TcpStream {
-    let address = running.http_address().expect("it speaks HTTP");
-    let peer = TcpStream::connect(address).expect("it listens");
-    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+    let address = running.http_address().expect("the server has an HTTP listener");
+    let peer = TcpStream::connect(address).expect("the server accepts connections");
+    peer.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
     peer
 }
 
-/// A connection on which this was sent.
+/// A connection on which `text` was sent.
 ///
 /// # Panics
-/// The server does not take it.
+/// If the server does not read it.
 #[must_use]
 pub fn send(running: &Running, request: impl AsRef<[u8]>) -> TcpStream {
     let mut peer = connect(running);
@@ -75,18 +78,18 @@ pub fn send(running: &Running, request: impl AsRef<[u8]>) -> TcpStream {
     peer
 }
 
-/// Everything that comes until the server closes, as text.
+/// Everything the server sends until it closes the connection, as text.
 ///
 /// # Panics
-/// The connection breaks, or nothing comes for too long.
+/// If the connection breaks, or no data arrives within the read timeout.
 #[must_use]
 pub fn receive(mut peer: TcpStream) -> String {
     let mut all = Vec::new();
-    peer.read_to_end(&mut all).expect("an answer");
+    peer.read_to_end(&mut all).expect("a response");
     String::from_utf8_lossy(&all).into_owned()
 }
 
-/// The first value of a header field in an answer.
+/// The first value of a header field in a response.
 #[must_use]
 pub fn field<'t>(answer: &'t str, name: &str) -> Option<&'t str> {
     let head = answer.split("\r\n\r\n").next()?;
@@ -96,14 +99,14 @@ pub fn field<'t>(answer: &'t str, name: &str) -> Option<&'t str> {
     })
 }
 
-/// Waits for something that happens elsewhere.
+/// Waits until a condition outside this thread holds.
 ///
 /// # Panics
-/// It does not happen.
+/// If it does not hold in time.
 pub fn wait_for(mut what: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !what() {
-        assert!(begun.elapsed() < PATIENCE, "it never happens");
+        assert!(begun.elapsed() < PATIENCE, "the condition never holds");
         sleep(Duration::from_millis(5));
     }
 }

@@ -1,39 +1,39 @@
-//! What a driver needs so that the suite can test it.
+//! The interface that a driver must provide to be tested by the suite.
 
 use std::future::Future;
 use std::io;
 
 use peregrine_driver::{Driver, Listener};
 
-/// A driver under test, with the means to reach it from outside.
+/// A driver under test, and how peers reach it.
 pub trait Harness {
     /// The driver.
     type Driver: Driver;
-    /// Where a peer connects to.
+    /// The address that a peer connects to.
     type Place: Clone;
     /// A peer.
     type Peer: Peer + 'static;
 
-    /// Runs `case` on the driver, once or (in a simulation) once for each seed. A panic in it
-    /// fails the test.
+    /// Runs `case` on the driver: once, or, in a simulation, once per seed. A panic in it fails the
+    /// test.
     fn check(&self, case: impl AsyncFn(Self::Driver));
 
-    /// A new place to listen at, and how to get there.
+    /// Binds a new socket, and returns it with its address.
     fn bind(&self, driver: &Self::Driver) -> (<Self::Driver as Driver>::Socket, Self::Place);
 
     /// A peer that is connected, or at least in the backlog.
     fn connect(&self, driver: &Self::Driver, place: &Self::Place) -> Self::Peer;
 
-    /// Bytes of one send that cannot be done before the peer reads.
+    /// The size of a send that cannot complete before the peer reads.
     fn large(&self) -> usize;
 
-    /// Listens at a new place.
+    /// Listens on a new address.
     fn listen(&self, driver: &Self::Driver) -> (<Self::Driver as Driver>::Listener, Self::Place) {
         let (socket, place) = self.bind(driver);
         (driver.listen(socket).expect("a bound socket can listen"), place)
     }
 
-    /// One connection, both ends.
+    /// Both ends of one connection.
     fn pair(
         &self,
         driver: &Self::Driver,
@@ -46,34 +46,34 @@ pub trait Harness {
     }
 }
 
-/// The other end of a connection. The connection is closed when it is dropped.
+/// The other end of a connection. Dropping it closes the connection.
 pub trait Peer {
     /// Sends all of `bytes`.
     ///
     /// # Errors
-    /// The connection broke.
+    /// If the connection broke.
     fn send(&self, bytes: Vec<u8>) -> impl Future<Output = io::Result<()>>;
 
-    /// Some bytes, none at the end.
+    /// Some bytes; none at the end of the stream.
     ///
     /// # Errors
-    /// The connection broke.
+    /// If the connection broke.
     fn recv(&self) -> impl Future<Output = io::Result<Vec<u8>>>;
 
     /// Ends the sending side.
     ///
     /// # Errors
-    /// The connection broke.
+    /// If the connection broke.
     fn half_close(&self) -> impl Future<Output = io::Result<()>>;
 
-    /// Breaks the connection off. Returns false where the transport knows no reset: then the
-    /// connection is closed.
+    /// Resets the connection. Returns false if the transport has no reset; the connection is closed
+    /// instead.
     fn reset(self) -> impl Future<Output = bool>;
 
     /// Exactly `count` bytes.
     ///
     /// # Errors
-    /// The connection broke or ended before.
+    /// If the connection broke or ended early.
     fn recv_exact(&self, count: usize) -> impl Future<Output = io::Result<Vec<u8>>> {
         async move {
             let mut all = Vec::new();
@@ -84,15 +84,15 @@ pub trait Peer {
                 }
                 all.extend(bytes);
             }
-            assert_eq!(all.len(), count, "more came than was asked for");
+            assert_eq!(all.len(), count, "more bytes arrived than requested");
             Ok(all)
         }
     }
 
-    /// Everything until the end.
+    /// Everything until the end of the stream.
     ///
     /// # Errors
-    /// The connection broke.
+    /// If the connection broke.
     fn recv_all(&self) -> impl Future<Output = io::Result<Vec<u8>>> {
         async move {
             let mut all = Vec::new();
@@ -107,10 +107,10 @@ pub trait Peer {
     }
 }
 
-/// The most failed attempts in a row that pass for bad luck.
+/// How many consecutive failed attempts are still considered chance.
 const ATTEMPTS_MAX: usize = 1000;
 
-/// Accepts one connection. A failed attempt says nothing about the next one.
+/// Accepts one connection, retrying: one failed attempt does not mean that the next one fails.
 pub(crate) async fn accept<L: Listener>(listener: &L) -> L::Stream {
     for _ in 0..ATTEMPTS_MAX {
         if let Ok(stream) = listener.accept().await {

@@ -1,29 +1,29 @@
-//! Runs a test in a process of its own, because it changes or measures process-wide state: resource
+//! Runs a test in its own process because it changes or measures process-wide state: resource
 //! limits, the global subscriber, signal handlers, allocated bytes.
 
 use std::any::type_name_of_val;
 use std::env;
 use std::process::Command;
 
-/// Set in the environment of the child process, to the name of the test that it runs.
+/// Set in the environment of the child process to the name of the test it runs.
 const CHILD: &str = "PEREGRINE_ISOLATED_TEST";
 
-/// Runs `test` in a child process: this program again, with the calling test alone.
+/// Runs `test` in a child process: this program again, with only the calling test.
 ///
 /// Call it from the `#[test]` function itself with a closure written there: the closure's type
 /// names the test.
 ///
 /// # Panics
-/// The test fails, or there is no test of this name.
+/// If the test fails, or no test has this name.
 pub fn isolated(test: impl FnOnce()) {
     let name = test_named_by(type_name_of_val(&test));
     isolated_as(&name, test);
 }
 
-/// The same for a closure that was written in the `#[test]` function and is called by `run`.
+/// The same for a closure that is written in the `#[test]` function but called by `run`.
 ///
 /// # Panics
-/// The test fails, or there is no test of this name.
+/// If the test fails, or no test has this name.
 pub fn isolated_case<C>(case: &C, run: impl FnOnce()) {
     isolated_as(&test_named_by(type_name_of_val(case)), run);
 }
@@ -41,7 +41,7 @@ fn isolated_as(name: &str, run: impl FnOnce()) {
     print!("{stdout}");
     eprint!("{stderr}");
     assert!(child.status.success(), "{name} failed in its own process: {}", child.status);
-    assert!(stdout.contains("1 passed"), "{name} is no test of this program");
+    assert!(stdout.contains("1 passed"), "{name} is not a test of this program");
 }
 
 /// `program::module::test::{{closure}}` is a closure of the test `module::test`.

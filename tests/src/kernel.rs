@@ -1,4 +1,4 @@
-//! The machine's own sockets as a harness: peers are blocking sockets in threads.
+//! A harness for the machine's own sockets. Peers are blocking sockets on threads.
 
 use std::future::Future;
 use std::io::{self, Read, Write};
@@ -19,14 +19,14 @@ use tempfile::TempDir;
 
 use crate::harness::{Harness, Peer};
 
-/// After this long a case hangs. It is far beyond what the slowest machine needs.
+/// A case that runs longer hangs. This is far more than the slowest machine needs.
 const CASE_MAX: Duration = Duration::from_secs(120);
 /// The most bytes that one receive of a peer returns.
 const RECEIVE_BYTES_MAX: usize = 65_536;
 
-/// A driver that takes the machine's sockets.
+/// A driver that uses the machine's sockets.
 pub struct Kernel<D> {
-    /// Where Unix sockets are made; none for TCP.
+    /// The folder of the Unix sockets; `None` for TCP.
     folder: Option<TempDir>,
     driver: PhantomData<D>,
 }
@@ -41,7 +41,7 @@ pub enum Place {
 }
 
 impl<D> Kernel<D> {
-    /// Over TCP on the loopback device.
+    /// TCP on the loopback interface.
     #[must_use]
     pub fn tcp() -> Self {
         Self { folder: None, driver: PhantomData }
@@ -50,17 +50,17 @@ impl<D> Kernel<D> {
     /// Over Unix domain sockets.
     ///
     /// # Panics
-    /// There is no place for temporary files.
+    /// If no temporary folder can be created.
     #[must_use]
     pub fn unix() -> Self {
-        let folder = tempfile::tempdir().expect("there is a place for temporary files");
+        let folder = tempfile::tempdir().expect("a temporary folder can be created");
         Self { folder: Some(folder), driver: PhantomData }
     }
 
-    /// A place that anyone may listen at.
+    /// A new address and a socket bound to it.
     ///
     /// # Panics
-    /// The machine has no free port.
+    /// If the machine has no free port.
     #[must_use]
     pub fn socket(&self) -> (Socket, Place) {
         match &self.folder {
@@ -98,7 +98,7 @@ impl<D: Driver<Socket = Socket>> Harness for Kernel<D> {
         });
         let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             D::run(&Options::default(), async |driver: D| {
-                // Peers answer from their threads, of which the driver knows nothing.
+                // Peers respond from their own threads, which the driver does not know about.
                 let _hold = driver.hold();
                 case(driver.clone()).await;
             })
@@ -111,7 +111,7 @@ impl<D: Driver<Socket = Socket>> Harness for Kernel<D> {
         }
     }
 
-    /// Linux lets both ends of a TCP connection buffer 10 MiB or so on its own account.
+    /// On Linux the two ends of a TCP connection can buffer about 10 MiB by themselves.
     fn large(&self) -> usize {
         32 << 20
     }
@@ -178,15 +178,15 @@ impl Blocking {
 
 type Order = Box<dyn FnOnce(&mut Blocking) + Send>;
 
-/// A blocking socket whose two directions are worked by two threads.
+/// A blocking socket with one thread per direction.
 pub struct ThreadPeer {
     reader: Side,
     writer: Side,
-    /// Ends what the threads are blocked in.
+    /// Used to interrupt the calls that the threads are blocked in.
     control: Blocking,
 }
 
-/// One direction's thread.
+/// The thread of one direction.
 struct Side {
     orders: Option<mpsc::Sender<Order>>,
     thread: Option<thread::JoinHandle<()>>,
@@ -199,7 +199,7 @@ impl Side {
         Self { orders: Some(orders), thread: Some(thread) }
     }
 
-    /// The result of `work`, which the thread does after all that it was told before.
+    /// The result of `work`, which the thread runs after all earlier orders.
     fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Blocking) -> T + Send + 'static,
@@ -208,7 +208,7 @@ impl Side {
         let answer = Answer { slot: Arc::clone(&slot) };
         let order: Order = Box::new(move |socket| {
             let result = work(socket);
-            let mut slot = slot.lock().expect("nobody panics with the slot");
+            let mut slot = slot.lock().expect("the mutex is not poisoned");
             slot.0 = Some(result);
             if let Some(waker) = slot.1.take() {
                 waker.wake();
@@ -227,7 +227,7 @@ impl Side {
     }
 }
 
-/// What a thread will say.
+/// A result that a thread will provide.
 struct Answer<T> {
     slot: Arc<Mutex<(Option<T>, Option<Waker>)>>,
 }
@@ -236,7 +236,7 @@ impl<T> Future for Answer<T> {
     type Output = T;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let mut slot = self.slot.lock().expect("nobody panics with the slot");
+        let mut slot = self.slot.lock().expect("the mutex is not poisoned");
         match slot.0.take() {
             Some(result) => Poll::Ready(result),
             None => {
@@ -248,14 +248,14 @@ impl<T> Future for Answer<T> {
 }
 
 impl ThreadPeer {
-    /// Connects, waiting until the kernel has the connection in the backlog.
+    /// Connects, and waits until the connection is in the kernel's backlog.
     ///
     /// # Panics
-    /// Nobody listens there.
+    /// If no socket listens there.
     #[must_use]
     pub fn connect(place: &Place) -> Self {
-        let socket = Blocking::connect(place).expect("someone listens there");
-        let clone = || socket.try_clone().expect("there are free descriptors");
+        let socket = Blocking::connect(place).expect("the server accepts connections");
+        let clone = || socket.try_clone().expect("a descriptor is free");
         Self { reader: Side::new(clone()), writer: Side::new(clone()), control: socket }
     }
 }
@@ -282,10 +282,10 @@ impl Peer for ThreadPeer {
     async fn reset(mut self) -> bool {
         match &self.control {
             Blocking::Tcp(socket) => {
-                // The last descriptor that is closed then sends RST instead of FIN. No thread may
-                // hold one, and none may be blocked: the case asked for nothing.
+                // Closing the last descriptor then sends RST instead of FIN. No thread may hold a
+                // descriptor or be blocked in a call: the case must have no pending operation.
                 let linger = socket2::SockRef::from(socket).set_linger(Some(Duration::ZERO));
-                linger.expect("the option is known everywhere");
+                linger.expect("SO_LINGER is supported");
                 self.reader.end();
                 self.writer.end();
                 true
@@ -298,10 +298,11 @@ impl Peer for ThreadPeer {
 
 impl Drop for ThreadPeer {
     fn drop(&mut self) {
-        // A thread may be blocked in a call: shutting down ends that. If none is, the kernel's
-        // plain close tells more, because it resets a connection with unread data.
+        // A thread may be blocked in a call; shutting down interrupts it. If none is blocked, a
+        // plain close gives the peer more information, because the kernel resets a connection with
+        // unread data.
         if self.reader.thread.is_some() || self.writer.thread.is_some() {
-            // It fails if the peer is gone already.
+            // This fails if the peer is gone already.
             let _ = self.control.shutdown(Shutdown::Both);
         }
         self.reader.end();

@@ -1,10 +1,10 @@
 //! Suites that run on every driver.
 //!
-//! [`contract!`] makes one module with a test per rule of `peregrine-driver`, for the driver that a
-//! [`Harness`] stands for: [`Kernel`] for drivers that use the machine's sockets, [`Simulated`] for
-//! the network in memory, where each test repeats under many seeds. A new driver is one line in
-//! `tests/suite/driver_contract.rs`; a new rule is one function in `cases/` and its name in the
-//! list below.
+//! [`contract!`] generates a module with one test per rule of `peregrine-driver` for the driver
+//! that a [`Harness`] provides: [`Kernel`] for drivers that use the machine's sockets,
+//! [`Simulated`] for the in-memory network, where each test repeats under many seeds. A new driver
+//! is one line in `tests/suite/driver_contract.rs`; a new rule is one function in `cases/` plus its
+//! name in the list below.
 //!
 //! Start with `harness.rs`, then any file of `cases/`.
 #![forbid(unsafe_code)]
@@ -24,7 +24,7 @@ pub use kernel::{Kernel, ThreadPeer};
 pub use poll::{both, first_of, polled_once};
 pub use simulated::Simulated;
 
-/// Tests a driver against the contract: `contract!(name, harness)` makes the module `name`.
+/// Tests a driver against the contract: `contract!(name, harness)` generates the module `name`.
 #[macro_export]
 macro_rules! contract {
     ($name:ident, $harness:expr) => {
@@ -98,8 +98,9 @@ macro_rules! contract {
     };
 }
 
-/// Tests a driver that uses the machine's sockets: `contract_kernel!(name, Driver)` makes the
-/// module `name`, with the contract over TCP and over Unix sockets, and what needs a real kernel.
+/// Tests a driver that uses the machine's sockets: `contract_kernel!(name, Driver)` generates the
+/// module `name`, with the contract over TCP and Unix sockets, and the rules that need a real
+/// kernel.
 #[macro_export]
 macro_rules! contract_kernel {
     ($name:ident, $driver:ty) => {

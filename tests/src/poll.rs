@@ -1,10 +1,10 @@
-//! Small ways to poll futures.
+//! Small helpers for polling futures.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-/// Both outputs, of two futures that run at the same time.
+/// Runs two futures concurrently and returns both outputs.
 pub async fn both<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
     let (mut a, mut b) = (pin!(a), pin!(b));
     let (mut a_done, mut b_done) = (None, None);
@@ -30,7 +30,7 @@ pub async fn both<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
     .await
 }
 
-/// The output of `a`, unless `b` is done first.
+/// The output of `a`, or `None` if `b` completes first.
 pub async fn first_of<A: Future, B: Future>(a: A, b: B) -> Option<A::Output> {
     let (mut a, mut b) = (pin!(a), pin!(b));
     poll_fn(|context| match a.as_mut().poll(context) {
@@ -40,7 +40,7 @@ pub async fn first_of<A: Future, B: Future>(a: A, b: B) -> Option<A::Output> {
     .await
 }
 
-/// The output of `future` if its first poll is the last one. Otherwise it is dropped.
+/// The output of `future` if its first poll completes it. Otherwise it is dropped.
 pub async fn polled_once<F: Future>(future: F) -> Option<F::Output> {
     let mut future = Box::pin(future);
     poll_fn(move |context| match future.as_mut().poll(context) {

@@ -11,27 +11,27 @@ use peregrine_driver_sim::{Client, Faults, Network, Port, Sim, Sockets};
 
 use crate::harness::{Harness, Peer};
 
-/// The most that one direction holds. It is small, so that back-pressure is the rule.
+/// The most that one direction holds. It is small, so that back-pressure is common.
 const PIPE_BYTES_MAX: usize = 4096;
 
-/// After this long, on the virtual clock, a case hangs: it waits for something step by step.
+/// A case that runs longer on the virtual clock hangs, waiting in small steps.
 const CASE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Repeats each case for every seed of a range, on a network that cuts, delays and disturbs but
+/// Repeats each case for every seed of a range, on a network that splits, delays and disturbs but
 /// loses nothing.
 pub struct Simulated {
     seeds: Range<u64>,
 }
 
 impl Simulated {
-    /// A run per seed.
+    /// One run per seed.
     #[must_use]
     pub fn seeds(seeds: Range<u64>) -> Self {
         Self { seeds: multiplied(seeds) }
     }
 }
 
-/// As many times the seeds as `PEREGRINE_SEEDS_FACTOR` says: 1 by default, more in nightly runs.
+/// Multiplies the number of seeds by `PEREGRINE_SEEDS_FACTOR`: 1 by default, more in nightly runs.
 pub(crate) fn multiplied(seeds: Range<u64>) -> Range<u64> {
     static FACTOR: LazyLock<u64> = LazyLock::new(|| match env::var("PEREGRINE_SEEDS_FACTOR") {
         Ok(factor) => factor.parse().expect("PEREGRINE_SEEDS_FACTOR is a whole number"),
@@ -47,9 +47,9 @@ impl Harness for Simulated {
 
     fn check(&self, case: impl AsyncFn(Sim)) {
         for seed in self.seeds.clone() {
-            // The first seed is the calm one: what fails there has nothing to do with faults.
+            // Seed 0 has no faults: a failure there is unrelated to them.
             let faults = if seed == 0 { Faults::none() } else { Faults::harmless() };
-            // Half of the seeds have buffers as sockets do, which hold as much together.
+            // Half of the seeds use socket buffers of the same total capacity.
             let sockets = (seed % 2 == 1).then(|| Sockets::of(PIPE_BYTES_MAX / 2));
             let faults = Faults { pipe_bytes_max: PIPE_BYTES_MAX, sockets, ..faults };
             let network = Network::new(seed, faults);

@@ -1,7 +1,9 @@
-//! A server whose recorder is the first, and a program that installs that of metrics-exporter-prometheus afterwards: it is
-//! told that it cannot, and what is counted is on the page of the admin listener.
+//! A server whose recorder is installed first, and a program that then tries to install
+//! metrics-exporter-prometheus: the installation fails, and its metrics are on the page of the
+//! admin listener.
 //!
-//! A file of its own, because the recorder is the process's. The reverse is in `their_recorder.rs`.
+//! A separate test program, because the recorder is process-wide. `their_recorder.rs` has the
+//! reverse order.
 #![cfg(unix)]
 
 mod admin;
@@ -22,7 +24,8 @@ fn a_recorder_that_comes_later_is_refused() {
             })
         };
         let Some((running, admin)) = start(choice, make) else { continue };
-        let refused = PrometheusBuilder::new().install_recorder().expect_err("ours is there");
+        let refused =
+            PrometheusBuilder::new().install_recorder().expect_err("our recorder is installed");
         assert!(refused.to_string().contains("global recorder"), "{refused}");
         let base = base_url(&running);
         in_runtime(async {

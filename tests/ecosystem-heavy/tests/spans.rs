@@ -1,6 +1,7 @@
-//! tracing-opentelemetry: requests in a pipeline of OpenTelemetry that the user has made, in place of `peregrine::otlp`'s.
+//! tracing-opentelemetry: requests in an OpenTelemetry pipeline created by the application, instead
+//! of `peregrine::otlp`'s.
 //!
-//! A file of its own, because the subscriber is the process's.
+//! A separate test program, because the subscriber is process-wide.
 #![cfg(unix)]
 
 use opentelemetry::trace::{SpanId, SpanKind, TraceId, TracerProvider};
@@ -20,10 +21,10 @@ use tracing_subscriber::util::SubscriberInitExt;
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
 
-/// Whether the pipeline leaves out what belongs to requests that are not sampled.
+/// Whether the pipeline omits spans of unsampled requests.
 static FILTERS: AtomicBool = AtomicBool::new(false);
 
-/// A handler with a span of its own, which answers with the place that its own requests would be sent with.
+/// A handler with its own span, which responds with the trace context of its outgoing requests.
 fn app() -> App {
     App::new().get("/birds/{id}", async |Path(id): Path<u32>| {
         let lookup = tracing::info_span!("lookup", id);
@@ -55,14 +56,14 @@ fn start(choice: DriverChoice, traces: Option<Traces>) -> Option<Running> {
 async fn ask(running: &Running, flags: &str) -> String {
     let request = client(None).get(format!("{}/birds/7", base_url(running)));
     let request = request.header("traceparent", format!("00-{TRACE}-{PARENT}-{flags}"));
-    let response = request.send().await.expect("the server answers");
+    let response = request.send().await.expect("the server responds");
     response.text().await.expect("a body")
 }
 
-/// So many spans, as soon as they are over.
+/// Waits for `count` finished spans.
 async fn spans(exporter: &InMemorySpanExporter, count: usize) -> Vec<SpanData> {
     loop {
-        let spans = exporter.get_finished_spans().expect("they are kept");
+        let spans = exporter.get_finished_spans().expect("the exporter keeps its spans");
         if spans.len() >= count {
             exporter.reset();
             return spans;
@@ -92,7 +93,7 @@ fn requests_are_in_a_pipeline_of_the_users_own() {
     let sends = tracing_opentelemetry::layer().with_tracer(provider.tracer("birds"));
     let sends = sends.with_filter(is_sent);
     tracing_subscriber::registry().with(sends).init();
-    let trace_id = TraceId::from_hex(TRACE).expect("it is one");
+    let trace_id = TraceId::from_hex(TRACE).expect("the ID is valid");
     for choice in [DriverChoice::Tokio, DriverChoice::Uring] {
         let Some(running) = start(choice, Some(Traces::new())) else { continue };
         in_runtime(async {
@@ -101,17 +102,17 @@ fn requests_are_in_a_pipeline_of_the_users_own() {
             let (request, lookup) = (find(&spans, "GET /birds/{id}"), find(&spans, "lookup"));
             assert_eq!(request.span_kind, SpanKind::Server);
             assert_eq!(request.span_context.trace_id(), trace_id);
-            assert_eq!(request.parent_span_id, SpanId::from_hex(PARENT).expect("it is one"));
+            assert_eq!(request.parent_span_id, SpanId::from_hex(PARENT).expect("the ID is valid"));
             assert_eq!(attribute(request, "http.route").as_deref(), Some("/birds/{id}"));
             assert_eq!(attribute(request, "url.path").as_deref(), Some("/birds/7"));
             assert_eq!(attribute(request, "http.response.status_code").as_deref(), Some("200"));
             assert_eq!(lookup.parent_span_id, request.span_context.span_id());
-            // What the handler sends belongs to its own span.
+            // Outgoing requests of the handler belong to its own span.
             let own = lookup.span_context.span_id();
             assert_eq!(sent, format!("00-{TRACE}-{own}-01"));
 
-            // A request that is not sampled has no span; the handler's own begins a trace of its own there, where
-            // `Otlp::layer` leaves it out.
+            // An unsampled request has no span; the handler's own span starts a new trace there,
+            // where `Otlp::layer` would omit it.
             let sent = ask(&running, "00").await;
             assert!(sent.starts_with(&format!("00-{TRACE}-")) && sent.ends_with("-00"), "{sent}");
             let spans = self::spans(&exporter, 1).await;
@@ -127,7 +128,7 @@ fn requests_are_in_a_pipeline_of_the_users_own() {
         });
         end(running);
 
-        // Without `Server::traces` there is a small span, which knows nothing of the trace.
+        // Without `Server::traces` there is a minimal span, which does not know the trace.
         let Some(running) = start(choice, None) else { continue };
         in_runtime(async {
             assert_ne!(ask(&running, "01").await, "");

@@ -1,7 +1,8 @@
-//! A recorder of metrics-exporter-prometheus that is installed before the server: the application's counts go there, the
-//! server's own stay on the page of the admin listener, and the log says so.
+//! A metrics-exporter-prometheus recorder that is installed before the server: the application's
+//! metrics go there, the server's own stay on the page of the admin listener, and the log says so.
 //!
-//! A file of its own, because the recorder is the process's. The reverse is in `our_recorder.rs`.
+//! A separate test program, because the recorder is process-wide. `our_recorder.rs` has the reverse
+//! order.
 #![cfg(unix)]
 
 mod admin;
@@ -14,13 +15,13 @@ use peregrine_ecosystem_tests::{base_url, end, in_runtime};
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
-/// What was logged.
+/// The captured log.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().expect("nobody panics with it").write(bytes)
+        self.0.lock().expect("the mutex is not poisoned").write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -33,9 +34,10 @@ fn a_recorder_that_was_there_first_keeps_what_applications_count() {
     let log = Log::default();
     let lines = log.clone();
     tracing_subscriber::fmt().with_writer(move || lines.clone()).init();
-    // Buckets, because it makes summaries of histograms otherwise.
-    let theirs = PrometheusBuilder::new().set_buckets(&[0.1, 1.0]).expect("there are some");
-    let theirs = theirs.install_recorder().expect("nobody was there before");
+    // With buckets, because histograms become summaries otherwise.
+    let theirs =
+        PrometheusBuilder::new().set_buckets(&[0.1, 1.0]).expect("the bucket list is not empty");
+    let theirs = theirs.install_recorder().expect("no recorder was installed before");
     for (choice, driver) in [(DriverChoice::Tokio, "tokio"), (DriverChoice::Uring, "uring")] {
         let page = theirs.clone();
         let make = move || {
@@ -60,7 +62,7 @@ fn a_recorder_that_was_there_first_keeps_what_applications_count() {
             assert!(page.contains(&bucket), "{page}");
             assert!(
                 !page.contains("http_server_request"),
-                "the server does not count there: {page}"
+                "the server's metrics are not there: {page}"
             );
             let ours = get(&format!("{admin}/metrics")).await;
             let served = r#"http_server_request_duration_seconds_count{http_request_method="GET",http_route="/order","#;
@@ -69,6 +71,7 @@ fn a_recorder_that_was_there_first_keeps_what_applications_count() {
         });
         end(running);
     }
-    let log = String::from_utf8(log.0.lock().expect("it is whole").clone()).expect("it is text");
+    let log = String::from_utf8(log.0.lock().expect("the mutex is not poisoned").clone())
+        .expect("the bytes are UTF-8");
     assert!(log.contains("another recorder of the crate `metrics` is installed"), "{log}");
 }

@@ -1,9 +1,10 @@
-//! A service with a data base: SQLite by sqlx, HTTP and HTTPS, problems, an access log's request ids, an end in order,
-//! and tests.
+//! A service with a database: SQLite through sqlx, HTTP and HTTPS, problems, request IDs in the
+//! access log, a graceful shutdown, and tests.
 //!
-//! `cargo run -p peregrine-ecosystem-tests --example birds`, then
-//! `curl -d '{"name":"kestrel"}' -H 'content-type: application/json' localhost:8080/birds` and
-//! `curl -k https://localhost:8443/birds`. `DATABASE` is where the birds are kept (default `sqlite:birds.db`).
+//! Run `cargo run -p peregrine-ecosystem-tests --example birds`, then `curl -d '{"name":"kestrel"}'
+//! -H 'content-type: application/json' localhost:8080/birds` and `curl -k
+//! https://localhost:8443/birds`. `DATABASE` is the URL of the database (default
+//! `sqlite:birds.db`).
 #![forbid(unsafe_code)]
 
 use peregrine::prelude::*;
@@ -27,7 +28,7 @@ fn bird(row: &SqliteRow) -> Bird {
     Bird { id: row.get("id"), name: row.get("name") }
 }
 
-/// What a handler's `?` makes of the data base's errors.
+/// A database error, so that handlers can use `?`.
 struct Broken(sqlx::Error);
 
 impl From<sqlx::Error> for Broken {
@@ -47,9 +48,9 @@ impl IntoResponse for Broken {
             }
             _ => None,
         };
-        // What else is wrong is nobody's business outside.
+        // Details of other errors are not exposed to clients.
         let unknown =
-            (StatusCode::INTERNAL_SERVER_ERROR, "broken", "The data base did not answer.");
+            (StatusCode::INTERNAL_SERVER_ERROR, "broken", "The database did not respond.");
         let (status, kind, detail) = known.unwrap_or(unknown);
         Problem::new(status, kind, detail).into_response()
     }
@@ -76,7 +77,7 @@ async fn add(
 
 async fn open(url: &str) -> Result<SqlitePool, sqlx::Error> {
     let options: SqliteConnectOptions = url.parse()?;
-    // A data base in memory belongs to its connection.
+    // An in-memory database belongs to its connection.
     let connections = if url.contains(":memory:") { 1 } else { 4 };
     let pool = SqlitePoolOptions::new().max_connections(connections);
     let pool = pool.connect_with(options.create_if_missing(true)).await?;
@@ -97,11 +98,11 @@ fn app(pool: SqlitePool) -> App {
 async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::var("DATABASE").unwrap_or_else(|_| "sqlite:birds.db".to_owned());
     let pool = open(&url).await?;
-    // In production: `Tls::from_pem_files`.
+    // In production, use `Tls::from_pem_files`.
     let tls = Tls::self_signed(&["localhost"])?.tls;
     let server = Server::bind("127.0.0.1:8080").tls("127.0.0.1:8443", tls);
     let shared = pool.clone();
-    // SIGTERM and Ctrl-C end it in order; then the pool is closed.
+    // SIGTERM and Ctrl-C shut the server down gracefully; then the pool is closed.
     tokio::task::block_in_place(|| server.serve(move || app(shared.clone())))?;
     pool.close().await;
     Ok(())
@@ -113,7 +114,7 @@ mod tests {
 
     #[tokio::test]
     async fn birds_are_kept() {
-        let client = app(open("sqlite::memory:").await.expect("a data base in memory")).test();
+        let client = app(open("sqlite::memory:").await.expect("an in-memory database")).test();
         let kestrel = || client.post("/birds").json(&NewBird { name: "kestrel".to_owned() });
         assert_eq!(kestrel().send().await.status(), 201);
         assert_eq!(kestrel().send().await.status(), 409);

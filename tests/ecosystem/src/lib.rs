@@ -1,13 +1,14 @@
-//! What the tests of this folder share: servers on the kernel's drivers, a runtime for clients, and
-//! programs of others that end with the test.
+//! Shared parts of the tests in this folder: servers on the kernel drivers, a runtime for clients,
+//! and third-party programs that end with the test.
 //!
-//! `tests/libraries` has libraries of the tokio ecosystem inside handlers; `tests/axum_behaviour`
-//! compares what axum answers under its own server and under this one.
+//! `tests/it/libraries` uses libraries of the tokio ecosystem inside handlers;
+//! `tests/it/axum_behaviour` compares how axum responds under its own server and under this one.
 //!
-//! Start with [`on_both_drivers!`], then `tests/libraries/users.rs`.
+//! Start with [`on_both_drivers!`], then `tests/it/libraries/users.rs`.
 #![forbid(unsafe_code)]
 
-/// The code in the guide is compiled, and run, with the documentation's tests: sqlx is here.
+/// The code in the guide is compiled and run with the documentation tests here, where sqlx is a
+/// dependency.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/databases.md")]
 mod databases {}
@@ -20,9 +21,9 @@ pub use client::client;
 pub use program::{Program, find_program, user_id};
 pub use serve::{base_url, end, in_runtime, pause, start};
 
-/// Makes a test of each case on each driver that uses the kernel. Cases that need a program which not
-/// every machine has begin with `ignored = "needs ..";`: they run when they are asked for, and then
-/// fail where the program is missing.
+/// Generates a test of each case on each kernel driver. Cases that need a program which not every
+/// machine has begin with `ignored = "needs ..";`: they run only on request, and then fail if the
+/// program is missing.
 #[macro_export]
 macro_rules! on_both_drivers {
     (ignored = $reason:literal; $($case:ident,)*) => {

@@ -1,4 +1,4 @@
-//! Programs of others, such as databases, for the length of a test.
+//! Third-party programs, such as databases, for the duration of a test.
 
 use std::env;
 use std::fs;
@@ -8,9 +8,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Ends its program when nobody holds the other end of its input any more, so that the program does
-/// not outlive a test that is killed; and ends when the program does. What reads the input beside the
-/// program gets it by another number, since a shell gives no input to what runs in the background.
+/// Kills the program when the other end of its standard input is closed, so that the program does
+/// not outlive a killed test; exits when the program does. The background reader gets the input as
+/// descriptor 3, because a shell gives background commands no standard input.
 const SUPERVISOR: &str = r#"exec 3<&0
 "$@" </dev/null 3<&- & program=$!
 { read _ <&3; kill -INT $program; } 2>/dev/null & reader=$!
@@ -27,11 +27,11 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts the program with its arguments, as that user and group if some are given. What it
-    /// prints goes to `log`.
+    /// Starts the program with its arguments, as this user and group if given. Its output goes to
+    /// `log`.
     ///
     /// # Errors
-    /// There is no shell, or the log cannot be written.
+    /// If there is no shell, or the log cannot be written.
     pub fn start(
         program: &Path,
         arguments: &[&str],
@@ -46,15 +46,15 @@ impl Program {
         if let Some((user, group)) = user {
             command.uid(user).gid(group);
         }
-        // A group of its own, so that Ctrl-C at the terminal takes the same way out.
+        // Its own process group, so that Ctrl-C at the terminal ends it the same way.
         let child = command.process_group(0).spawn()?;
         Ok(Self { input: Some(input), child })
     }
 
-    /// Has it ended by itself?
+    /// Whether it has exited by itself.
     ///
     /// # Errors
-    /// The system does not say.
+    /// If the system does not report it.
     pub fn has_ended(&mut self) -> io::Result<bool> {
         Ok(self.child.try_wait()?.is_some())
     }
@@ -67,7 +67,7 @@ impl Drop for Program {
     }
 }
 
-/// The program of that name on the path, or in one of these folders.
+/// The path of the program of this name on `PATH`, or in one of these folders.
 #[must_use]
 pub fn find_program(name: &str, folders: &[PathBuf]) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
@@ -79,7 +79,7 @@ pub fn find_program(name: &str, folders: &[PathBuf]) -> Option<PathBuf> {
     })
 }
 
-/// User and group of that name, if the system has them.
+/// The user and group of this name, if the system has them.
 #[must_use]
 pub fn user_id(name: &str) -> Option<(u32, u32)> {
     let accounts = fs::read_to_string("/etc/passwd").ok()?;
@@ -93,20 +93,20 @@ mod tests {
     use super::*;
     use std::time::{Duration, Instant};
 
-    /// Only a hang takes so long.
+    /// Only a hang takes this long.
     const PATIENCE: Duration = Duration::from_secs(40);
 
     #[test]
     fn a_program_that_ends_by_itself_is_seen_to_have_ended() {
-        let folder = tempfile::tempdir().expect("there is a place for files");
+        let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let (shell, log) = (Path::new("/bin/sh"), folder.path().join("log"));
         let script = ["-c", "echo it says why; exit 3"];
-        let mut program = Program::start(shell, &script, None, &log).expect("it starts");
+        let mut program = Program::start(shell, &script, None, &log).expect("the server starts");
         let begun = Instant::now();
-        while !program.has_ended().expect("the system says it") {
-            assert!(begun.elapsed() < PATIENCE, "it ends at once");
+        while !program.has_ended().expect("the system reports it") {
+            assert!(begun.elapsed() < PATIENCE, "the program exits at once");
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(fs::read_to_string(&log).expect("the log is there"), "it says why\n");
+        assert_eq!(fs::read_to_string(&log).expect("the file exists"), "it says why\n");
     }
 }

@@ -4,21 +4,22 @@ use peregrine::{DriverChoice, Error, IntoApplication, Limits, Running, Server, S
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-/// After this long a case hangs. It is far beyond what the slowest machine needs.
+/// A case that runs longer hangs. This is far more than the slowest machine needs.
 const CASE_MAX: Duration = Duration::from_secs(100);
 
-/// A server on a free port of the loopback interface; none where the kernel refuses the driver,
-/// which the output then says.
+/// A server on a free port of the loopback interface; `None` if the kernel refuses the driver,
+/// which is reported in the output.
 ///
 /// # Panics
-/// The server does not start for another reason.
+/// If the server fails to start for another reason.
 pub fn start<A, M>(choice: DriverChoice, workers: usize, make: M) -> Option<Running>
 where
     A: IntoApplication + 'static,
     M: Fn() -> A + Clone + Send + 'static,
 {
     let workers = NonZeroUsize::new(workers).expect("a server has workers");
-    // Clients and pools are shared by several servers here, so their tasks outlive the first of them.
+    // Clients and pools are shared by several servers here, so their tasks outlive the first
+    // server.
     let limits = Limits { background_timeout: Duration::ZERO, ..Limits::default() };
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(workers).limits(limits).quiet();
     match server.start(make) {
@@ -33,33 +34,35 @@ where
 /// `http://127.0.0.1:PORT`
 ///
 /// # Panics
-/// The server does not speak HTTP.
+/// If the server has no HTTP listener.
 #[must_use]
 pub fn base_url(running: &Running) -> String {
     format!("http://{}", running.http_address().expect("the server speaks HTTP"))
 }
 
-/// Shuts a server down that has nothing left to do.
+/// Shuts down a server with no work in progress.
 ///
 /// # Panics
-/// A worker did not end well, or a connection had to be cut.
+/// If a worker did not shut down cleanly, or a connection had to be cut.
 pub fn end(running: Running) -> Stopped {
-    let stopped = running.shut_down().expect("the workers end well");
+    let stopped = running.shut_down().expect("the workers shut down cleanly");
     assert!(stopped.cut.is_empty(), "{stopped}");
     stopped
 }
 
-/// Runs the clients of a case, on several threads, and what `#[tokio::main]` would run.
+/// Runs the clients of a case on several threads, like `#[tokio::main]`.
 ///
 /// # Panics
-/// It takes longer than any machine should need.
+/// If it takes longer than any machine should need.
 pub fn in_runtime<F: Future>(case: F) -> F::Output {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(2).enable_all().build().expect("a runtime can be made");
-    runtime.block_on(async { tokio::time::timeout(CASE_MAX, case).await.expect("the case hangs") })
+    runtime.block_on(async {
+        tokio::time::timeout(CASE_MAX, case).await.expect("the case finishes in time")
+    })
 }
 
-/// Lets a little time pass before something is asked again.
+/// Waits briefly before a retry.
 pub async fn pause() {
     tokio::time::sleep(Duration::from_millis(10)).await;
 }

@@ -1,8 +1,8 @@
-//! The server that clients of gRPC from outside try: `grpc-outside FOLDER`.
+//! The server for external gRPC clients: `grpc-outside FOLDER`.
 //!
-//! It takes free ports, names them in its first line on standard error, writes the certificate that
-//! clients are to trust to `FOLDER/authority.pem`, and serves until it is told to end. The driver is
-//! that of `PEREGRINE_DRIVER`.
+//! It binds free ports, prints them in its first line on standard error, writes the certificate
+//! that clients should trust to `FOLDER/authority.pem`, and runs until a signal shuts it down.
+//! `PEREGRINE_DRIVER` selects the driver.
 
 use peregrine::Server;
 use peregrine::prelude::Tls;
@@ -11,7 +11,7 @@ use peregrine_grpc_tests::service::TestService;
 use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = PathBuf::from(std::env::args_os().nth(1).ok_or("which folder?")?);
+    let folder = PathBuf::from(std::env::args_os().nth(1).ok_or("usage: grpc-outside FOLDER")?);
     let made = Tls::self_signed(&["localhost", "127.0.0.1"])?;
     std::fs::write(folder.join("authority.pem"), &made.certificate_pem)?;
     let routes = routes(TestService::default());

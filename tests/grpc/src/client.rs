@@ -1,4 +1,4 @@
-//! A client of the service, on tonic's.
+//! A client of the service, built on tonic's.
 
 use crate::messages::{
     Empty, SimpleRequest, SimpleResponse, StreamingInputCallRequest, StreamingInputCallResponse,
@@ -14,14 +14,14 @@ use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-/// A client. Requests come with their metadata, or without.
+/// A client. Requests carry metadata or not.
 #[derive(Clone, Debug)]
 pub struct Client {
     channel: Channel,
     compression: Option<CompressionEncoding>,
 }
 
-/// A request, with metadata or without.
+/// A request, with or without metadata.
 pub trait IntoRequest<M>: tonic::IntoRequest<M> {}
 
 impl<M, T: tonic::IntoRequest<M>> IntoRequest<M> for T {}
@@ -32,7 +32,7 @@ fn path(method: &str) -> PathAndQuery {
     } else {
         format!("/grpc.testing.TestService/{method}")
     };
-    path.parse().expect("it is a path")
+    path.parse().expect("the path is valid")
 }
 
 fn codec<Sent, Received>() -> ProstCodec<Sent, Received>
@@ -50,7 +50,7 @@ impl Client {
         Self { channel, compression: None }
     }
 
-    /// Compresses, and takes what is compressed.
+    /// Compresses requests, and accepts compressed responses.
     #[must_use]
     pub fn compressing(self, compression: CompressionEncoding) -> Self {
         Self { compression: Some(compression), ..self }
@@ -68,10 +68,10 @@ impl Client {
         Ok(grpc)
     }
 
-    /// A call of any method, of any service, with nothing.
+    /// Calls any method of any service with an empty message.
     ///
     /// # Errors
-    /// The call failed.
+    /// If the call fails.
     pub async fn empty(&self, method: &str) -> Result<Response<Empty>, Status> {
         self.grpc().await?.unary(tonic::Request::new(Empty {}), path(method), codec()).await
     }
@@ -79,7 +79,7 @@ impl Client {
     /// `UnaryCall`.
     ///
     /// # Errors
-    /// The call failed.
+    /// If the call fails.
     pub async fn unary(
         &self,
         request: impl IntoRequest<SimpleRequest>,
@@ -90,7 +90,7 @@ impl Client {
     /// `StreamingInputCall`.
     ///
     /// # Errors
-    /// The call failed.
+    /// If the call fails.
     pub async fn input<S>(
         &self,
         request: tonic::Request<S>,
@@ -104,7 +104,7 @@ impl Client {
     /// `StreamingOutputCall`.
     ///
     /// # Errors
-    /// The call failed.
+    /// If the call fails.
     pub async fn output(
         &self,
         request: impl IntoRequest<StreamingOutputCallRequest>,
@@ -116,7 +116,7 @@ impl Client {
     /// `FullDuplexCall`.
     ///
     /// # Errors
-    /// The call failed.
+    /// If the call fails.
     pub async fn duplex<S>(
         &self,
         request: tonic::Request<S>,

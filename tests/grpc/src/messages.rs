@@ -1,7 +1,7 @@
 //! Messages of gRPC's own interoperability tests (`grpc.testing`), as far as the tests use them.
-//! Derived by hand: they do not change, and neither a compiler of theirs nor generated code is needed.
+//! Derived by hand: they do not change, and so need neither a compiler nor generated code.
 
-/// Nothing.
+/// The empty message.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Empty {}
 
@@ -13,7 +13,7 @@ pub struct Payload {
     pub body: Vec<u8>,
 }
 
-/// The status that a call is to end with.
+/// The status that a call should end with.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct EchoStatus {
     /// The code.
@@ -27,16 +27,16 @@ pub struct EchoStatus {
 /// A unary request.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SimpleRequest {
-    /// How many bytes to answer with.
+    /// The size of the response.
     #[prost(int32, tag = "2")]
     pub response_size: i32,
     /// Bytes.
     #[prost(message, optional, tag = "3")]
     pub payload: Option<Payload>,
-    /// What to end with.
+    /// The status to end with.
     #[prost(message, optional, tag = "7")]
     pub response_status: Option<EchoStatus>,
-    /// Is the server to name itself?
+    /// Whether the server should name itself.
     #[prost(bool, tag = "9")]
     pub fill_server_id: bool,
 }
@@ -44,7 +44,7 @@ pub struct SimpleRequest {
 /// A unary response.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SimpleResponse {
-    /// As many bytes as were asked for.
+    /// As many bytes as requested.
     #[prost(message, optional, tag = "1")]
     pub payload: Option<Payload>,
     /// The server's name.
@@ -52,7 +52,7 @@ pub struct SimpleResponse {
     pub server_id: String,
 }
 
-/// One of many requests of a call.
+/// One of several requests of a call.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StreamingInputCallRequest {
     /// Bytes.
@@ -60,18 +60,18 @@ pub struct StreamingInputCallRequest {
     pub payload: Option<Payload>,
 }
 
-/// The answer to many requests.
+/// The response to several requests.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct StreamingInputCallResponse {
-    /// How many bytes they had.
+    /// The total size of their payloads.
     #[prost(int32, tag = "1")]
     pub aggregated_payload_size: i32,
 }
 
-/// One of the responses that are asked for.
+/// One of the requested responses.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct ResponseParameters {
-    /// Its bytes.
+    /// Its size in bytes.
     #[prost(int32, tag = "1")]
     pub size: i32,
     /// The pause before it, in microseconds.
@@ -79,7 +79,7 @@ pub struct ResponseParameters {
     pub interval_us: i32,
 }
 
-/// A request for many responses.
+/// A request for several responses.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StreamingOutputCallRequest {
     /// The responses.
@@ -88,21 +88,21 @@ pub struct StreamingOutputCallRequest {
     /// Bytes.
     #[prost(message, optional, tag = "3")]
     pub payload: Option<Payload>,
-    /// What to end with.
+    /// The status to end with.
     #[prost(message, optional, tag = "7")]
     pub response_status: Option<EchoStatus>,
 }
 
-/// One of many responses.
+/// One of several responses.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StreamingOutputCallResponse {
-    /// As many bytes as were asked for.
+    /// As many bytes as requested.
     #[prost(message, optional, tag = "1")]
     pub payload: Option<Payload>,
 }
 
 impl Payload {
-    /// Bytes that hardly repeat, so that a frame that is lost or comes twice shows.
+    /// Bytes that hardly repeat, so that a lost or duplicated frame is detected.
     #[must_use]
     pub fn new(size: usize) -> Self {
         let byte = |index: usize| (index ^ (index >> 8) ^ (index >> 16)).to_le_bytes()[0];

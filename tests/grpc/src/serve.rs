@@ -1,4 +1,4 @@
-//! The servers: ours with everything that a port may have, and tonic's own.
+//! The servers: ours with everything that one port can serve, and tonic's own.
 
 use crate::service::{Seen, TestService};
 use peregrine::prelude::Tls;
@@ -13,14 +13,14 @@ use tokio::task::JoinHandle;
 use tonic::service::Routes;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
-/// All services: the one of the tests, health and reflection.
+/// All services: the test service, health and reflection.
 ///
 /// # Panics
-/// A description of a service is none.
+/// If a service description is invalid.
 #[must_use]
 pub fn routes(service: TestService) -> Routes {
     let (reporter, health) = tonic_health::server::health_reporter();
-    // What is said at once is said without waiting.
+    // The status is set without waiting.
     let serving = reporter.set_service_status("test", tonic_health::ServingStatus::Serving);
     poll_once(serving);
     let reflection = tonic_reflection::server::Builder::configure()
@@ -30,34 +30,35 @@ pub fn routes(service: TestService) -> Routes {
     Routes::new(service).add_service(health).add_service(reflection).prepare()
 }
 
-/// Polls a future that is ready at once, also where a task of tokio's has used up its budget.
+/// Polls a future that is ready at once, even where a tokio task has used up its budget.
 fn poll_once(future: impl Future) {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let future = tokio::task::unconstrained(future);
-    assert!(std::pin::pin!(future).poll(&mut context).is_ready(), "it waits for nobody");
+    assert!(std::pin::pin!(future).poll(&mut context).is_ready(), "the future is ready at once");
 }
 
-/// An application with routes of ours, an axum router and gRPC services, at one address.
+/// An application with its own routes, an axum router and gRPC services, on one address.
 #[must_use]
 pub fn application(routes: &Routes) -> App {
     let router = axum::Router::new().route("/hello", axum::routing::get("hello from axum"));
     App::new().get("/hello", || "hello").mount("/axum", router).subtree("/", tower(routes.clone()))
 }
 
-/// A server of ours, plain and with TLS.
+/// A Peregrine server, plain and with TLS.
 #[derive(Debug)]
 pub struct Ours {
     running: Running,
     certificate: String,
-    /// What its service saw.
+    /// The counters of its service.
     pub seen: Arc<Seen>,
 }
 
 impl Ours {
-    /// Starts it; none where the kernel refuses the driver, which the output then says.
+    /// Starts the server; `None` if the kernel refuses the driver, which is reported on standard
+    /// error.
     ///
     /// # Panics
-    /// It does not start for another reason.
+    /// If the server fails to start for another reason.
     #[must_use]
     pub fn start(choice: DriverChoice, limits: Limits) -> Option<Self> {
         let (service, seen) = TestService::new();
@@ -68,7 +69,7 @@ impl Ours {
     /// The same with another application.
     ///
     /// # Panics
-    /// It does not start for another reason than that the kernel refuses the driver.
+    /// If the server fails to start for another reason than a refused driver.
     #[must_use]
     pub fn with<M>(choice: DriverChoice, limits: Limits, make: M) -> Option<Self>
     where
@@ -78,7 +79,7 @@ impl Ours {
         let made = made.expect("a certificate can be made");
         let limits = Limits { background_timeout: Duration::ZERO, ..limits };
         let server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", made.tls).driver(choice);
-        let workers = NonZeroUsize::new(2).expect("two are some");
+        let workers = NonZeroUsize::new(2).expect("two is not zero");
         match server.workers(workers).limits(limits).quiet().start(make) {
             Err(error @ Error::Driver { .. }) => {
                 eprintln!("skipped: {error}");
@@ -92,19 +93,19 @@ impl Ours {
         }
     }
 
-    /// Its plain address.
+    /// The address of the plain listener.
     ///
     /// # Panics
-    /// It has none.
+    /// If it has none.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.running.http_address().expect("it listens")
+        self.running.http_address().expect("the server listens on this port")
     }
 
     /// A channel without TLS.
     ///
     /// # Panics
-    /// It cannot be connected.
+    /// If the connection fails.
     pub async fn plain(&self) -> Channel {
         channel(self.address()).await
     }
@@ -112,39 +113,39 @@ impl Ours {
     /// A channel with TLS.
     ///
     /// # Panics
-    /// It cannot be connected.
+    /// If the connection fails.
     pub async fn secure(&self) -> Channel {
-        let address = self.running.https_address().expect("it listens");
+        let address = self.running.https_address().expect("the server has an HTTPS listener");
         let tls = ClientTlsConfig::new()
             .ca_certificate(Certificate::from_pem(&self.certificate))
             .domain_name("localhost");
         let endpoint = endpoint(&format!("https://{address}"));
-        let endpoint = endpoint.tls_config(tls).expect("the configuration is sound");
+        let endpoint = endpoint.tls_config(tls).expect("the configuration is valid");
         endpoint.connect().await.expect("the server accepts")
     }
 
-    /// Orders the shutdown, and goes on.
+    /// Requests the shutdown without waiting for it.
     pub fn order(&self) {
         self.running.handle().shut_down();
     }
 
-    /// Ends it.
+    /// Shuts the server down.
     ///
     /// # Panics
-    /// A worker does not end well.
+    /// If a worker does not shut down cleanly.
     pub fn end(self) {
-        self.running.shut_down().expect("the workers end well");
+        self.running.shut_down().expect("the workers shut down cleanly");
     }
 }
 
 fn endpoint(url: &str) -> Endpoint {
-    Endpoint::from_shared(url.to_owned()).expect("it is a URL")
+    Endpoint::from_shared(url.to_owned()).expect("the URL is valid")
 }
 
 /// A channel without TLS.
 ///
 /// # Panics
-/// It cannot be connected.
+/// If the connection fails.
 pub async fn channel(address: SocketAddr) -> Channel {
     endpoint(&format!("http://{address}")).connect().await.expect("the server accepts")
 }
@@ -154,28 +155,28 @@ pub async fn channel(address: SocketAddr) -> Channel {
 pub struct Theirs {
     address: SocketAddr,
     serving: JoinHandle<()>,
-    /// What its service saw.
+    /// The counters of its service.
     pub seen: Arc<Seen>,
 }
 
 impl Theirs {
-    /// Starts it.
+    /// Starts the server.
     ///
     /// # Panics
-    /// There is no free port.
+    /// If no port is free.
     pub async fn start() -> Self {
         let (service, seen) = TestService::new();
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free port");
-        let address = listener.local_addr().expect("it has an address");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let address = listener.local_addr().expect("the socket is bound");
         let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
         let serving = tokio::spawn(async move {
             let server = tonic::transport::Server::builder().add_routes(routes(service));
-            server.serve_with_incoming(incoming).await.expect("it serves");
+            server.serve_with_incoming(incoming).await.expect("the server runs");
         });
         Self { address, serving, seen }
     }
 
-    /// Its address.
+    /// The server's address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address

@@ -1,5 +1,5 @@
-//! The service of gRPC's own interoperability tests, `grpc.testing.TestService`, on tonic. What these
-//! tests do not ask for is asked by a field `x-do` of the request.
+//! The service of gRPC's own interoperability tests, `grpc.testing.TestService`, on tonic. A
+//! request field `x-do` selects behaviour that those tests do not cover.
 
 use crate::messages::{
     Empty, Payload, SimpleRequest, SimpleResponse, StreamingInputCallRequest,
@@ -24,40 +24,40 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 use tower::service_fn;
 
-/// The largest message that is taken and sent.
+/// The largest message that is accepted and sent.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-/// The service. Clones share what they saw.
+/// The service. Clones share their counters.
 #[derive(Clone, Debug, Default)]
 pub struct TestService {
     seen: Arc<Seen>,
 }
 
-/// What a service saw.
+/// The counters of a service.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Calls that wait for something which does not come.
+    /// Calls that wait for an event that never occurs.
     waiting: AtomicUsize,
-    /// Such calls that were dropped, or told that their client left.
+    /// Such calls that were dropped, or notified that their client disconnected.
     left: AtomicUsize,
-    /// Messages that were made, or taken.
+    /// Messages that were produced or received.
     messages: AtomicUsize,
 }
 
 impl Seen {
-    /// Calls that wait for something which does not come.
+    /// Calls that wait for an event that never occurs.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)
     }
 
-    /// Such calls that were dropped, or told that their client left.
+    /// Such calls that were dropped, or notified that their client disconnected.
     #[must_use]
     pub fn left(&self) -> usize {
         self.left.load(Ordering::SeqCst)
     }
 
-    /// Messages that were made, or taken.
+    /// Messages that were produced or received.
     #[must_use]
     pub fn messages(&self) -> usize {
         self.messages.load(Ordering::SeqCst)
@@ -73,7 +73,7 @@ impl Seen {
     }
 }
 
-/// A call that waits. When it is dropped, that is noted.
+/// A waiting call. Dropping it is counted.
 struct Waiting(Arc<Seen>);
 
 impl Drop for Waiting {
@@ -89,7 +89,7 @@ impl NamedService for TestService {
 type Outputs = Pin<Box<dyn Stream<Item = Result<StreamingOutputCallResponse, Status>> + Send>>;
 
 impl TestService {
-    /// A service, and what it sees.
+    /// A service, and its counters.
     #[must_use]
     pub fn new() -> (Self, Arc<Seen>) {
         let service = Self::default();
@@ -174,12 +174,12 @@ async fn streaming_input_call(
     request: Request<Streaming<StreamingInputCallRequest>>,
 ) -> Result<Response<StreamingInputCallResponse>, Status> {
     match asked(request.metadata()) {
-        // It keeps the requests and does not read them.
+        // Keeps the requests without reading them.
         "wait" => {
             let _waiting = seen.begin();
             std::future::pending::<()>().await;
         }
-        // It does not look at the requests.
+        // Drops the requests.
         "ignore" => {
             return Ok(Response::new(StreamingInputCallResponse { aggregated_payload_size: -1 }));
         }
@@ -218,7 +218,7 @@ async fn streaming_output_call(
 
 type Sender = mpsc::Sender<Result<StreamingOutputCallResponse, Status>>;
 
-/// Sends what a request asks for. False: no more is wanted.
+/// Sends the requested responses. Returns false if the receiver is gone.
 async fn outputs(request: &StreamingOutputCallRequest, sender: &Sender) -> bool {
     for one in &request.response_parameters {
         if let Ok(pause @ 1..) = u64::try_from(one.interval_us) {
@@ -248,7 +248,8 @@ async fn full_duplex_call(
     tokio::spawn(async move {
         let _waiting = seen.begin();
         loop {
-            // Who waits for requests is told that the client left by the end of them.
+            // A service that waits for requests sees the client's disconnect as the end of the
+            // stream.
             match requests.next().await {
                 None => return,
                 Some(Err(status)) => {
@@ -296,7 +297,7 @@ where
     }
 }
 
-/// A body with a field more in its trailers.
+/// A body with an additional field in its trailers.
 struct WithTrailer {
     body: Body,
     trailing: Option<http::HeaderValue>,

@@ -20,11 +20,11 @@ import (
 	"time"
 )
 
-// How long a client waits for an answer.
+// How long a client waits for a response.
 const patience = 20 * time.Second
 
-// A connection of a client that is as simple as can be: it never looks whether the server has closed
-// before it sends, and it never sends anything twice.
+// The connection of a client that is as simple as possible: it never checks whether the server has
+// closed before it sends, and it never retries.
 type link struct {
 	net.Conn
 	reader *bufio.Reader
@@ -38,7 +38,7 @@ func connect(address string) (*link, error) {
 	return &link{connection, bufio.NewReader(connection)}, nil
 }
 
-// One request. Does the server end the connection?
+// One request. The first result tells whether the server ends the connection.
 func (l *link) ask(fields string) (bool, error) {
 	fail(l.SetDeadline(time.Now().Add(patience)))
 	if _, err := fmt.Fprintf(l, "GET /hello HTTP/1.1\r\nHost: localhost\r\n%s\r\n", fields); err != nil {
@@ -55,10 +55,10 @@ func (l *link) ask(fields string) (bool, error) {
 	return response.Close, nil
 }
 
-// Asks for as long as connections can be made.
+// Sends requests for as long as connections can be made.
 type client struct {
 	address string
-	// A connection for each request.
+	// Whether each request uses a new connection.
 	fresh  bool
 	random *rand.Rand
 	tally  *Tally
@@ -72,7 +72,7 @@ func (c *client) run(ordered *atomic.Bool) {
 	for {
 		l, err := connect(c.address)
 		if err != nil {
-			// Nothing was sent. Before the order that is a failure as well.
+			// Nothing was sent. Before the shutdown order, that is a failure as well.
 			if !ordered.Load() || !errors.Is(err, syscall.ECONNREFUSED) {
 				c.tally.Add(kind + ", no connection: " + reason(err))
 			}
@@ -111,23 +111,23 @@ func ordinal(count int) string {
 
 var port = regexp.MustCompile(`http://(127\.0\.0\.1:\d+)`)
 
-// Is the server said to be ready, and how does it answer?
+// Whether the server reports readiness, and its response.
 func readiness(address string) string {
 	response, err := http.Get("http://" + address + "/ready")
 	if err != nil {
-		return "no answer"
+		return "no response"
 	}
 	response.Body.Close()
 	return strconv.Itoa(response.StatusCode)
 }
 
-// Rounds of a server with clients that is told to end.
+// Rounds in which a server with clients is shut down.
 func drain(arguments []string) {
 	flags := flag.NewFlagSet("drain", flag.ExitOnError)
-	server := flags.String("server", "", "the program")
-	folder := flags.String("folder", "", "where it puts its certificate")
-	rounds := flags.Int("rounds", 100, "how many")
-	clients := flags.Int("clients", 32, "how many of each kind")
+	server := flags.String("server", "", "path of the server program")
+	folder := flags.String("folder", "", "folder for the server's certificate")
+	rounds := flags.Int("rounds", 100, "number of rounds")
+	clients := flags.Int("clients", 32, "number of clients of each kind")
 	lameDuck := flags.Int("lame-duck", 0, "milliseconds")
 	fail(flags.Parse(arguments))
 	tally := newTally()
@@ -141,7 +141,7 @@ func drain(arguments []string) {
 		fail(err)
 		found := port.FindStringSubmatch(first)
 		if found == nil {
-			fail(fmt.Errorf("the server said %q", first))
+			fail(fmt.Errorf("the server printed %q", first))
 		}
 		var ordered atomic.Bool
 		var all sync.WaitGroup

@@ -1,5 +1,5 @@
-// Go's net/http against the server, and clients that watch a drain. Each command prints one line:
-// how many tries, how many of them were lost, and why.
+// Go's net/http against the server, and clients that observe a drain. Each command prints one line:
+// the number of tries, how many of them failed, and why.
 package main
 
 import (
@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// Tally counts tries, and the reasons for which some were lost.
+// Tally counts tries, and the reasons for which some failed.
 type Tally struct {
 	mutex   sync.Mutex
 	tries   int
@@ -23,7 +23,7 @@ func newTally() *Tally {
 	return &Tally{reasons: map[string]int{}, remarks: map[string]int{}}
 }
 
-// Add counts a try. An empty reason: it went well.
+// Add counts a try. An empty reason means success.
 func (t *Tally) Add(reason string) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
@@ -34,7 +34,7 @@ func (t *Tally) Add(reason string) {
 	}
 }
 
-// Remark counts what is worth knowing and no loss.
+// Remark counts a noteworthy event that is not a failure.
 func (t *Tally) Remark(what string, count int) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()

@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// A body of `size` bytes to `path` is to be answered with `status`.
+// An upload of `size` bytes to `path` that must get `status`.
 type attempt struct {
 	path   string
 	size   int
@@ -47,11 +47,11 @@ type options struct {
 func parse(name string, arguments []string) options {
 	var o options
 	flags := flag.NewFlagSet(name, flag.ExitOnError)
-	flags.StringVar(&o.base, "base", "", "where the server is, as a URL")
-	flags.IntVar(&o.tries, "tries", 1000, "how many tries")
-	flags.IntVar(&o.clients, "clients", 8, "how many at a time")
-	unix := flags.String("unix", "", "a Unix socket to connect to instead")
-	authority := flags.String("authority", "", "a certificate to trust")
+	flags.StringVar(&o.base, "base", "", "URL of the server")
+	flags.IntVar(&o.tries, "tries", 1000, "number of tries")
+	flags.IntVar(&o.clients, "clients", 8, "number of concurrent clients")
+	unix := flags.String("unix", "", "Unix socket to connect to instead")
+	authority := flags.String("authority", "", "certificate to trust")
 	fail(flags.Parse(arguments))
 	transport := &http.Transport{MaxIdleConnsPerHost: o.clients, DisableCompression: true}
 	if *unix != "" {
@@ -72,7 +72,7 @@ func parse(name string, arguments []string) options {
 
 var address = regexp.MustCompile(`(\d+\.\d+\.\d+\.\d+|@)?(:\d+)?(->)?(\d+\.\d+\.\d+\.\d+|@|/\S*)(:\d+)?: `)
 
-// Why a try failed, without the addresses, so that equal reasons count together.
+// Why a try failed, without addresses, so that equal reasons are counted together.
 func reason(err error) string {
 	text := err.Error()
 	if at := strings.Index(text, "\": "); at >= 0 {
@@ -81,7 +81,7 @@ func reason(err error) string {
 	return address.ReplaceAllString(text, "")
 }
 
-// Sends, and reads the response to its end. Why the try is lost, or nothing.
+// Sends, and reads the response to its end. Returns why the try failed, or an empty string.
 func (o *options) send(request *http.Request, status int) string {
 	response, err := o.client.Do(request)
 	if err != nil {
@@ -113,7 +113,7 @@ func (o *options) all(each func(try int)) {
 	clients.Wait()
 }
 
-// Bodies that nobody reads to their end, by one pooled client.
+// Bodies that the server does not read to their end, sent by one pooled client.
 func uploads(arguments []string) {
 	o := parse("uploads", arguments)
 	tally, all, body := newTally(), attempts(), make([]byte, 6_000_000)
@@ -136,8 +136,8 @@ func uploads(arguments []string) {
 	fmt.Println(tally)
 }
 
-// Small requests of the same pooled client that makes such uploads. Every other one is of a kind that
-// the client may not send again.
+// Small requests of the pooled client that also sends such uploads. Every other one has a method
+// that the client must not retry.
 func innocent(arguments []string) {
 	o := parse("innocent", arguments)
 	tally, all, body := newTally(), attempts(), make([]byte, 6_000_000)

@@ -1,5 +1,5 @@
-// A page in a headless Chromium, which is CHROMIUM: `browser.mjs BASE`, with playwright-core in NODE_PATH. The
-// page says in its title how many steps there were, and how many of them went wrong.
+// A page in a headless Chromium, whose path is CHROMIUM: `browser.mjs BASE`, with playwright-core
+// in NODE_PATH. The page's title has the number of steps and how many of them failed.
 
 import { createRequire } from 'node:module';
 

@@ -1,5 +1,5 @@
-// Go's github.com/coder/websocket against the server: `peer BASE [AUTHORITY]`. Prints how many steps there
-// were, how many of them went wrong, and which.
+// Go's github.com/coder/websocket against the server: `peer BASE [AUTHORITY]`. Prints the number of
+// steps, how many of them failed, and which.
 package main
 
 import (
@@ -61,7 +61,7 @@ func messages(ctx context.Context, mode websocket.CompressionMode) {
 			check(err == nil && other == nil && got == kind && bytes.Equal(answer, message),
 				"%v of %d, mode %d: %v %v", kind, size, mode, err, other)
 		}
-		// One frame for each call.
+		// One frame per call.
 		writer, err := socket.Writer(ctx, websocket.MessageBinary)
 		if err == nil {
 			writer.Write(content[:size/2])

@@ -1,5 +1,5 @@
-// Node's ws against the server: `peer.mjs BASE`, with ws in NODE_PATH. Prints how many steps there were, how
-// many of them went wrong, and which.
+// Node's ws against the server: `peer.mjs BASE`, with ws in NODE_PATH. Prints the number of steps,
+// how many of them failed, and which.
 
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';

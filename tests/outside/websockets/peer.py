@@ -1,5 +1,5 @@
-"""Python's websockets against the server: `peer.py BASE [AUTHORITY]`. Prints how many steps there were, how
-many of them went wrong, and which."""
+"""Python's websockets against the server: `peer.py BASE [AUTHORITY]`. Prints the number of steps, how
+many of them failed, and which."""
 
 import asyncio
 import os
@@ -63,7 +63,7 @@ async def closes():
 
 
 async def drained(path):
-    """Stays until the server ends, which `path` asks for by being there."""
+    """Stays connected until the server ends; creating `path` asks the script to end it."""
     async with connect() as socket:
         await socket.send("here")
         await socket.recv()

@@ -1,4 +1,4 @@
-//! Accepting.
+//! Accepting connections.
 
 use peregrine_driver::{Address, Driver, Listener, Stream};
 
@@ -6,7 +6,7 @@ use super::{A_WHILE, echo, pause, send};
 use crate::harness::{Harness, Peer, accept};
 use crate::poll::{both, first_of, polled_once};
 
-/// Connections wait for the next call when a future that would have taken them is dropped.
+/// Dropping an `accept` future loses no connection: the next call returns it.
 pub fn a_dropped_accept_loses_no_connection(harness: &impl Harness) {
     const CONNECTIONS: usize = 10;
     harness.check(async |driver| {
@@ -14,7 +14,8 @@ pub fn a_dropped_accept_loses_no_connection(harness: &impl Harness) {
         let mut peers = Vec::new();
         let mut streams = Vec::new();
         for number in 0..CONNECTIONS {
-            // The ways are: dropped before the connection comes, after, and while it may.
+            // The future is dropped before the connection arrives, after it, and at an unknown
+            // moment.
             streams.extend(polled_once(listener.accept()).await.and_then(Result::ok));
             drop(listener.accept());
             peers.push(harness.connect(&driver, &place));
@@ -32,28 +33,28 @@ pub fn a_dropped_accept_loses_no_connection(harness: &impl Harness) {
         }
         for peer in &peers {
             let (sent, back) = both(peer.send(b"here".to_vec()), peer.recv_exact(4)).await;
-            sent.expect("the connection stands");
-            assert_eq!(back.expect("the connection stands"), b"here");
+            sent.expect("the connection is open");
+            assert_eq!(back.expect("the connection is open"), b"here");
         }
         for peer in &peers {
-            peer.half_close().await.expect("the connection stands");
-            assert!(peer.recv_all().await.expect("an orderly end").is_empty());
+            peer.half_close().await.expect("the connection is open");
+            assert!(peer.recv_all().await.expect("the stream ends cleanly").is_empty());
         }
     });
 }
 
-/// A peer in the backlog of a dropped listener learns that nobody will come.
+/// When a listener is dropped, the connections in its backlog are closed.
 pub fn a_dropped_listener_closes_what_waits(harness: &impl Harness) {
     harness.check(async |driver| {
         let (listener, place) = harness.listen(&driver);
         let before = harness.connect(&driver, &place);
-        // The driver may have taken this one from the kernel already, for a future that is gone.
+        // The driver may already have accepted this connection for the dropped future.
         drop(polled_once(listener.accept()).await);
         let peers: Vec<_> = (0..5).map(|_| harness.connect(&driver, &place)).collect();
         pause(&driver, A_WHILE).await;
         drop(listener);
         for peer in peers.into_iter().chain([before]) {
-            // The end or a reset: systems differ.
+            // A clean end or a reset: systems differ.
             if let Ok(all) = peer.recv_all().await {
                 assert!(all.is_empty());
             }
@@ -61,7 +62,7 @@ pub fn a_dropped_listener_closes_what_waits(harness: &impl Harness) {
     });
 }
 
-/// Peers that vanish before they are accepted do not disturb those that stay.
+/// Peers that disconnect before they are accepted do not affect those that stay.
 pub fn accepting_goes_on_after_a_peer_gave_up(harness: &impl Harness) {
     harness.check(async |driver| {
         let (listener, place) = harness.listen(&driver);
@@ -74,7 +75,7 @@ pub fn accepting_goes_on_after_a_peer_gave_up(harness: &impl Harness) {
             loop {
                 let stream = accept(&listener).await;
                 server.spawn(async move {
-                    // Those who left end or break; only one has something to say.
+                    // The peers that left produce an end or an error; only one peer sends data.
                     while let Ok(chunk) = stream.recv().await {
                         if chunk.is_empty() || send(&stream, chunk.to_vec()).await.is_err() {
                             break;
@@ -85,8 +86,8 @@ pub fn accepting_goes_on_after_a_peer_gave_up(harness: &impl Harness) {
         });
         let peer = harness.connect(&driver, &place);
         let (sent, back) = both(peer.send(b"hello".to_vec()), peer.recv_exact(5)).await;
-        sent.expect("the connection stands");
-        assert_eq!(back.expect("the connection stands"), b"hello");
+        sent.expect("the connection is open");
+        assert_eq!(back.expect("the connection is open"), b"hello");
     });
 }
 
@@ -96,19 +97,19 @@ pub fn a_stream_outlives_its_listener(harness: &impl Harness) {
         let (listener, place) = harness.listen(&driver);
         let peer = harness.connect(&driver, &place);
         let stream = accept(&listener).await;
-        assert!(polled_once(listener.accept()).await.is_none(), "nobody else connected");
+        assert!(polled_once(listener.accept()).await.is_none(), "no other peer connected");
         drop(listener);
         pause(&driver, A_WHILE).await;
         driver.spawn(echo(stream));
         let (sent, back) = both(peer.send(b"still".to_vec()), peer.recv_exact(5)).await;
-        sent.expect("the connection stands");
-        assert_eq!(back.expect("the connection stands"), b"still");
-        peer.half_close().await.expect("the connection stands");
-        assert!(peer.recv_all().await.expect("an orderly end").is_empty());
+        sent.expect("the connection is open");
+        assert_eq!(back.expect("the connection is open"), b"still");
+        peer.half_close().await.expect("the connection is open");
+        assert!(peer.recv_all().await.expect("the stream ends cleanly").is_empty());
     });
 }
 
-/// Both ends of an accepted connection are known, and stay known when the peer is gone.
+/// Both addresses of an accepted connection are known, and remain known after the peer is gone.
 pub fn both_ends_have_an_address(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;

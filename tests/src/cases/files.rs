@@ -1,4 +1,4 @@
-//! Sending parts of files.
+//! Sending ranges of files.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -10,10 +10,10 @@ use super::{A_WHILE, pattern, pause};
 use crate::harness::{Harness, Peer};
 use crate::poll::both;
 
-/// A file with these bytes, which has no name.
+/// An unnamed temporary file with this content.
 fn file(bytes: &[u8]) -> Arc<File> {
     let mut file = tempfile::tempfile().expect("a temporary file");
-    file.write_all(bytes).expect("there is room");
+    file.write_all(bytes).expect("the disk has space");
     Arc::new(file)
 }
 
@@ -21,7 +21,7 @@ fn part(file: &Arc<File>, at: usize, length: usize) -> FilePart {
     FilePart { file: Arc::clone(file), at: at as u64, length }
 }
 
-/// Whatever comes until the end, in order or not.
+/// Everything received until the connection ends, cleanly or not.
 async fn received(peer: &impl Peer) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
@@ -32,15 +32,15 @@ async fn received(peer: &impl Peer) -> Vec<u8> {
     }
 }
 
-/// Waits until nobody has the file but the test.
+/// Waits until only the test holds the file.
 async fn let_go(driver: &impl Driver, file: &Arc<File>) {
     while Arc::strong_count(file) > 1 {
         pause(driver, A_WHILE / 20).await;
     }
 }
 
-/// Bytes and parts of files arrive in the order of their calls, whether the kernel has room for them or not, the
-/// end behind them, and all of them count as progress.
+/// Bytes and file ranges arrive in the order of the calls, followed by the end of the stream,
+/// whether or not the kernel has room for them; all of them count as progress.
 pub fn bytes_and_files_keep_their_order(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
@@ -65,16 +65,21 @@ pub fn bytes_and_files_keep_their_order(harness: &impl Harness) {
         }
         stream.finish();
         let (sent, received) = both(stream.sent(), peer.recv_all()).await;
-        sent.expect("the connection stands");
-        let received = received.expect("an orderly end");
-        assert!(received == message, "{} of {} bytes, or others", received.len(), message.len());
+        sent.expect("the connection is open");
+        let received = received.expect("the stream ends cleanly");
+        assert!(
+            received == message,
+            "{} of {} bytes, or different bytes",
+            received.len(),
+            message.len()
+        );
         assert_eq!(stream.progress(), message.len() as u64);
         let_go(&driver, &file).await;
     });
 }
 
-/// A file that ends before its part ends sending: what was passed before arrives, and nothing stands in for what the
-/// file does not have.
+/// A file that ends before the requested range ends makes sending fail. Earlier data arrives, and
+/// nothing is sent in place of the missing bytes.
 pub fn a_file_that_is_too_short_ends_sending(harness: &impl Harness) {
     harness.check(async |driver| {
         for size in [0, 10, harness.large()] {
@@ -90,18 +95,18 @@ pub fn a_file_that_is_too_short_ends_sending(harness: &impl Harness) {
                 let error = stream.sent().await.expect_err("the file is too short");
                 assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
                 stream.send(&mut b"later".to_vec());
-                let error = stream.sent().await.expect_err("it stays so");
+                let error = stream.sent().await.expect_err("the error persists");
                 assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
             };
             let ((), received) = both(send, received(&peer)).await;
             let whole = [b"head", &*content].concat();
-            assert!(whole.starts_with(&received), "{} bytes, some of them others", received.len());
+            assert!(whole.starts_with(&received), "{} bytes, some of them wrong", received.len());
             let_go(&driver, &file).await;
         }
     });
 }
 
-/// The driver lets go of a file when the connection breaks, and when the stream is dropped.
+/// The driver releases a file when the connection breaks and when the stream is dropped.
 pub fn files_are_let_go_of(harness: &impl Harness) {
     harness.check(async |driver| {
         let content = pattern(3, harness.large());
@@ -120,19 +125,19 @@ pub fn files_are_let_go_of(harness: &impl Harness) {
                 assert!(stream.sent().await.is_err());
                 let_go(&driver, &file).await;
                 stream.send_file(&mut Vec::new(), part(&file, 0, 10));
-                assert_eq!(Arc::strong_count(&file), 1, "nothing is sent any more");
+                assert_eq!(Arc::strong_count(&file), 1, "sending has stopped");
             } else {
                 drop(stream);
                 let all = received(&peer).await;
                 let whole = [b"head", &*content].concat();
-                assert!(whole.starts_with(&all[..all.len().min(whole.len())]), "other bytes");
+                assert!(whole.starts_with(&all[..all.len().min(whole.len())]), "wrong bytes");
                 let_go(&driver, &file).await;
             }
         }
     });
 }
 
-/// A worker that ends is finished with all files.
+/// A worker that ends releases all files.
 pub fn a_worker_that_ends_lets_go_of_files(harness: &impl Harness) {
     let content = pattern(4, harness.large());
     let file = file(&content);

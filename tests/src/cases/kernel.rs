@@ -1,4 +1,4 @@
-//! What needs a real kernel, or threads.
+//! Rules that need a real kernel or several threads.
 
 use std::cell::Cell;
 use std::future::pending;
@@ -22,30 +22,31 @@ use crate::harness::{Harness, Peer, accept};
 use crate::kernel::{Kernel, Place};
 use crate::poll::polled_once;
 
-/// Only a hang takes so long.
+/// Only a hang takes this long.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// A handler can talk to a database, say, in the thread of its worker.
+/// A handler can use tokio's sockets (for a database, say) on its worker's thread.
 pub fn a_handler_may_use_tokio_sockets<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
     kernel.check(async |driver: D| {
         let backend = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = backend.local_addr().expect("it is bound");
+        let address = backend.local_addr().expect("the socket is bound");
         let _hold = driver.hold();
         driver.spawn(async move {
             let (mut socket, _) = backend.accept().await.expect("the handler connects");
             let mut question = [0; 4];
-            socket.read_exact(&mut question).await.expect("the handler asks");
+            socket.read_exact(&mut question).await.expect("the handler sends a request");
             socket.write_all(&question).await.expect("the handler waits");
         });
-        let mut socket = tokio::net::TcpStream::connect(address).await.expect("it listens");
-        socket.write_all(b"ping").await.expect("the connection stands");
+        let mut socket =
+            tokio::net::TcpStream::connect(address).await.expect("the server accepts connections");
+        socket.write_all(b"ping").await.expect("the connection is open");
         let mut answer = Vec::new();
-        socket.read_to_end(&mut answer).await.expect("an orderly end");
+        socket.read_to_end(&mut answer).await.expect("the stream ends cleanly");
         assert_eq!(answer, b"ping");
     });
 }
 
-/// A worker that sleeps in the kernel hears a waker that another thread calls.
+/// A waker called from another thread wakes a worker that sleeps in the kernel.
 pub fn a_waker_works_from_another_thread<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
     kernel.check(async |driver: D| {
         for _ in 0..20 {
@@ -54,23 +55,23 @@ pub fn a_waker_works_from_another_thread<D: Driver<Socket = Socket>>(kernel: &Ke
             let shared = Arc::clone(&slot);
             let other = thread::spawn(move || {
                 thread::sleep(A_WHILE / 20);
-                let mut slot = shared.lock().expect("nobody panics with it");
+                let mut slot = shared.lock().expect("the mutex is not poisoned");
                 slot.0 = true;
                 slot.1.take().into_iter().for_each(Waker::wake);
             });
             std::future::poll_fn(|context| {
-                let mut slot = slot.lock().expect("nobody panics with it");
+                let mut slot = slot.lock().expect("the mutex is not poisoned");
                 slot.1 = Some(context.waker().clone());
                 if slot.0 { Poll::Ready(()) } else { Poll::Pending }
             })
             .await;
-            other.join().expect("the thread ends well");
+            other.join().expect("the thread does not panic");
         }
     });
 }
 
-/// Tasks of tokio that are always ready, in both ways that there are, leave a connection its turn,
-/// and tokio's own sockets and timers theirs.
+/// Tokio tasks that are always ready, whichever way they yield, starve neither connections nor
+/// tokio's own sockets and timers.
 pub fn tasks_that_never_rest_starve_nobody<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
     let (socket, place) = kernel.socket();
     let Place::Tcp(address) = place else { panic!("this case is about TCP") };
@@ -90,9 +91,9 @@ pub fn tasks_that_never_rest_starve_nobody<D: Driver<Socket = Socket>>(kernel: &
             for _ in 0..20 {
                 let stream = tokio::net::TcpStream::connect(address).await;
                 let mut stream = stream.expect("the server listens");
-                stream.write_all(b"ping").await.expect("the connection stands");
-                stream.shutdown().await.expect("the connection stands");
-                stream.read_to_end(&mut answers).await.expect("an orderly end");
+                stream.write_all(b"ping").await.expect("the connection is open");
+                stream.shutdown().await.expect("the connection is open");
+                stream.read_to_end(&mut answers).await.expect("the stream ends cleanly");
                 tokio::time::sleep(A_WHILE / 20).await;
             }
             answers
@@ -100,15 +101,15 @@ pub fn tasks_that_never_rest_starve_nobody<D: Driver<Socket = Socket>>(kernel: &
         for _ in 0..20 {
             echo(accept(&listener).await).await;
         }
-        assert_eq!(client.await.expect("the client ends well"), b"ping".repeat(20));
+        assert_eq!(client.await.expect("the client does not panic"), b"ping".repeat(20));
         yielding.abort();
         waking.abort();
     });
     worker.expect("the driver starts");
 }
 
-/// A peer that ends its receiving side makes sends fail. Who waits for bytes would wait for ever: the
-/// kernel tells of this the sender only.
+/// When a peer shuts down its receiving side, sends fail. A pending receive must fail too: it would
+/// otherwise wait for ever, because the kernel reports this to the sender only.
 #[cfg(unix)]
 pub fn a_peer_that_reads_no_more_breaks_the_connection<D>(kernel: &Kernel<D>)
 where
@@ -123,18 +124,18 @@ where
         let timer = driver.clone();
         driver.spawn(async move {
             pause(&timer, A_WHILE).await;
-            peer.shutdown(Shutdown::Read).expect("the connection stands");
+            peer.shutdown(Shutdown::Read).expect("the connection is open");
             sender.send(&mut b"anyone there?".to_vec());
-            assert!(sender.sent().await.is_err(), "nobody reads");
+            assert!(sender.sent().await.is_err(), "the peer does not read");
             pending::<()>().await;
             drop(peer);
         });
         assert!(stream.recv().await.is_err(), "a send failed");
-        assert!(stream.recv().await.is_err(), "it still is so");
+        assert!(stream.recv().await.is_err(), "the error persists");
     });
 }
 
-/// Connections, bytes and timers wake a worker that holds nothing.
+/// Connections, bytes and timers wake a worker that has no hold.
 pub fn a_worker_that_only_waits_for_the_driver_needs_no_hold<D: Driver<Socket = Socket>>(
     kernel: &Kernel<D>,
 ) {
@@ -146,9 +147,9 @@ pub fn a_worker_that_only_waits_for_the_driver_needs_no_hold<D: Driver<Socket = 
             thread::sleep(A_WHILE);
             let mut peer = TcpStream::connect(address).expect("the server listens");
             thread::sleep(A_WHILE);
-            peer.write_all(b"ping").expect("the connection stands");
-            peer.shutdown(std::net::Shutdown::Write).expect("the connection stands");
-            peer.read_to_end(&mut answers).expect("an orderly end");
+            peer.write_all(b"ping").expect("the connection is open");
+            peer.shutdown(std::net::Shutdown::Write).expect("the connection is open");
+            peer.read_to_end(&mut answers).expect("the stream ends cleanly");
         }
         answers
     });
@@ -162,12 +163,12 @@ pub fn a_worker_that_only_waits_for_the_driver_needs_no_hold<D: Driver<Socket = 
         pause(&driver, A_WHILE).await;
     });
     worker.expect("the driver starts");
-    assert_eq!(client.join().expect("the client ends well"), b"pingpingping");
+    assert_eq!(client.join().expect("the client does not panic"), b"pingpingping");
 }
 
-/// After `refuse_new` the kernel answers no SYN, and who is connected already is accepted.
+/// After `refuse_new` the kernel answers no SYN, but peers that are already connected are accepted.
 ///
-/// Only on Linux, the only system on which it does anything.
+/// Linux only: `refuse_new` has no effect elsewhere.
 pub fn nobody_new_gets_in_after_refusing<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
     if !cfg!(target_os = "linux") {
         return;
@@ -178,28 +179,30 @@ pub fn nobody_new_gets_in_after_refusing<D: Driver<Socket = Socket>>(kernel: &Ke
         let Place::Tcp(address) = place else { panic!("this case is about TCP") };
         let queued = [(); QUEUED].map(|()| kernel.connect(&driver, &place));
         listener.refuse_new();
-        // The first attempt would be answered at once, the second one comes after a second.
+        // Accepting would answer the first SYN at once; a retransmission follows after one second.
         let late =
             tokio::task::spawn_blocking(move || TcpStream::connect_timeout(&address, A_WHILE * 75));
-        let error = late.await.expect("it does not panic").expect_err("nobody new gets in");
+        let error =
+            late.await.expect("the task does not panic").expect_err("new connections are refused");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         for _ in 0..QUEUED {
             let stream = accept(&listener).await;
             driver.spawn(echo(stream));
         }
         for peer in queued {
-            peer.send(b"still".to_vec()).await.expect("the connection stands");
-            assert_eq!(peer.recv_exact(5).await.expect("the connection stands"), b"still");
-            peer.half_close().await.expect("the connection stands");
-            assert!(peer.recv_all().await.expect("an orderly end").is_empty());
+            peer.send(b"still".to_vec()).await.expect("the connection is open");
+            assert_eq!(peer.recv_exact(5).await.expect("the connection is open"), b"still");
+            peer.half_close().await.expect("the connection is open");
+            assert!(peer.recv_all().await.expect("the stream ends cleanly").is_empty());
         }
-        assert!(polled_once(listener.accept()).await.is_none(), "nobody else is connected");
+        assert!(polled_once(listener.accept()).await.is_none(), "no other peer is connected");
     });
 }
 
-/// After `refuse_new` nobody connects to a Unix socket, who waits there is accepted, and then it is known that nobody is left.
+/// After `refuse_new`, new connections to a Unix socket are refused, connections in the backlog are
+/// accepted, and then `accept` reports that the backlog is empty.
 ///
-/// Only on Linux, the only system on which it does anything.
+/// Linux only: `refuse_new` has no effect elsewhere.
 #[cfg(unix)]
 pub fn who_waits_at_a_unix_socket_is_accepted_after_refusing_and_nobody_else<D>(kernel: &Kernel<D>)
 where
@@ -211,28 +214,29 @@ where
     kernel.check(async |driver: D| {
         for queued in [0, 1, 5] {
             let (listener, place) = kernel.listen(&driver);
-            // It has waited in vain before, or has not.
+            // The listener may or may not have polled an empty backlog before.
             assert!(queued == 1 || polled_once(listener.accept()).await.is_none());
             let queued: Vec<_> = (0..queued).map(|_| kernel.connect(&driver, &place)).collect();
             listener.refuse_new();
             let Place::Unix(path) = &place else { panic!("this case is about Unix sockets") };
-            let late = UnixStream::connect(path).expect_err("nobody new gets in");
+            let late = UnixStream::connect(path).expect_err("new connections are refused");
             assert_eq!(late.kind(), ErrorKind::ConnectionRefused);
             for peer in queued {
                 let stream = accept(&listener).await;
                 driver.spawn(echo(stream));
-                peer.send(b"still".to_vec()).await.expect("the connection stands");
-                assert_eq!(peer.recv_exact(5).await.expect("the connection stands"), b"still");
-                peer.half_close().await.expect("the connection stands");
-                assert!(peer.recv_all().await.expect("an orderly end").is_empty());
+                peer.send(b"still".to_vec()).await.expect("the connection is open");
+                assert_eq!(peer.recv_exact(5).await.expect("the connection is open"), b"still");
+                peer.half_close().await.expect("the connection is open");
+                assert!(peer.recv_all().await.expect("the stream ends cleanly").is_empty());
             }
-            let nobody = listener.accept().await.err().expect("nobody else is connected");
+            let nobody = listener.accept().await.err().expect("no other peer is connected");
             assert_eq!(nobody.kind(), ErrorKind::InvalidInput);
         }
     });
 }
 
-/// What came while the worker had no time to look is received by who asks for what is here, in order and once.
+/// Data that arrived while the worker did not poll the kernel is received in order and exactly once
+/// by `recv_now`.
 pub fn what_was_not_looked_for_is_received_in_order<D: Driver<Socket = Socket>>(
     kernel: &Kernel<D>,
 ) {
@@ -244,24 +248,24 @@ pub fn what_was_not_looked_for_is_received_in_order<D: Driver<Socket = Socket>>(
         for _ in 0..3 {
             assert!(polled_once(stream.recv()).await.is_none());
             assert!(stream.recv_now().is_none(), "nothing was sent");
-            peer.write_all(b"first ").expect("the connection stands");
+            peer.write_all(b"first ").expect("the connection is open");
             let mut all = stream.recv_now().map_or_else(Vec::new, |chunk| chunk.to_vec());
-            peer.write_all(b"second").expect("the connection stands");
+            peer.write_all(b"second").expect("the connection is open");
             while all.len() < 12 {
-                let chunk = stream.recv().await.expect("the connection stands");
+                let chunk = stream.recv().await.expect("the connection is open");
                 assert!(!chunk.is_empty(), "the connection stands");
                 all.extend_from_slice(&chunk);
             }
             assert_eq!(all, b"first second");
         }
         drop(peer);
-        assert!(stream.recv_now().is_none(), "an end is told by all who receive");
-        assert!(stream.recv().await.expect("an orderly end").is_empty());
+        assert!(stream.recv_now().is_none(), "`recv_now` does not report the end");
+        assert!(stream.recv().await.expect("the stream ends cleanly").is_empty());
         assert!(stream.recv_now().is_none());
     });
 }
 
-/// Where each turn takes long, new connections are not taken one in a turn.
+/// When each turn takes long, a worker accepts more than one connection per turn.
 pub fn a_worker_with_long_turns_accepts_many<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
     const CONNECTIONS: usize = 60;
     kernel.check(async |driver: D| {
@@ -269,8 +273,8 @@ pub fn a_worker_with_long_turns_accepts_many<D: Driver<Socket = Socket>>(kernel:
         let (Socket::Tcp(inner), Place::Tcp(address)) = (&socket, place) else {
             panic!("this case is about TCP")
         };
-        inner.set_nonblocking(true).expect("any socket can be told so");
-        let listener = driver.listen(socket).expect("it is bound");
+        inner.set_nonblocking(true).expect("the socket can be made non-blocking");
+        let listener = driver.listen(socket).expect("the socket is bound");
         let accepted = Rc::new(Cell::new(0));
         let count = Rc::clone(&accepted);
         driver.spawn(async move {
@@ -286,7 +290,7 @@ pub fn a_worker_with_long_turns_accepts_many<D: Driver<Socket = Socket>>(kernel:
         let (turns, counted, worker) =
             (Rc::new(Cell::new(0)), Rc::clone(&accepted), driver.clone());
         let blocked = Rc::clone(&turns);
-        // Handlers that block.
+        // Handlers that block the thread.
         driver.spawn(std::future::poll_fn(move |context| {
             if counted.get() == CONNECTIONS {
                 return Poll::Ready(());
@@ -304,8 +308,8 @@ pub fn a_worker_with_long_turns_accepts_many<D: Driver<Socket = Socket>>(kernel:
     });
 }
 
-/// A stream that is to be reset leaves nothing in the kernel, and its peer hears of it, whatever is
-/// still to be written or on its way.
+/// Resetting a stream leaves no connection in the kernel and reaches the peer, even with data
+/// unwritten or in flight.
 pub fn a_reset_reaches_the_peer<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
     kernel.check(async |driver: D| {
         for (count, has_ended) in
@@ -327,15 +331,15 @@ pub fn a_reset_reaches_the_peer<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) 
             let ended = has_ended && count < kernel.large();
             match peer.recv_all().await {
                 Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
-                // Who has received the end as well may be told of that first.
+                // A peer that has already received the end may report that first.
                 Ok(all) => assert!(ended, "an orderly end after {} bytes", all.len()),
             }
         }
     });
 }
 
-/// Connections from the port of `local` to that of `peer` that the kernel keeps, in whatever state,
-/// where it tells.
+/// Connections in any state from the port of `local` to that of `peer` that the kernel keeps, where
+/// the system reports them.
 fn connections_between(local: SocketAddr, peer: SocketAddr) -> usize {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
     let ends = [local, peer].map(|address| format!(":{:04X}", address.port()));
@@ -346,15 +350,15 @@ fn connections_between(local: SocketAddr, peer: SocketAddr) -> usize {
     table.lines().filter(is_one).count()
 }
 
-/// A peer that reads little by little makes the count of what was sent grow little by little, and not
-/// only when megabytes have left a buffer.
+/// When a peer reads slowly, the count of sent bytes grows in small steps, rather than only after
+/// megabytes have left a buffer.
 pub fn progress_follows_a_peer_that_reads_little<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
     if !cfg!(target_os = "linux") {
         return;
     }
     kernel.check(async |driver: D| {
         const PIECE: usize = 16 * 1024;
-        // A peer's kernel tells of new room not before there is a good part of its buffer.
+        // A peer's kernel announces new receive space only once a good part of its buffer is free.
         const PIECES_MAX: u32 = 32;
         let (listener, place) = kernel.listen(&driver);
         let Place::Tcp(address) = place else { panic!("this case is about TCP") };
@@ -364,10 +368,10 @@ pub fn progress_follows_a_peer_that_reads_little<D: Driver<Socket = Socket>>(ker
         let (mut last, mut pieces) = (settled(&driver, || stream.progress()).await, 0);
         for _ in 0..200 {
             peer = tokio::task::spawn_blocking(move || {
-                peer.read_exact(&mut [0; PIECE]).map(|()| peer).expect("the connection stands")
+                peer.read_exact(&mut [0; PIECE]).map(|()| peer).expect("the connection is open")
             })
             .await
-            .expect("it does not panic");
+            .expect("the task does not panic");
             pause(&driver, A_WHILE / 20).await;
             pieces = if stream.progress() == last { pieces + 1 } else { 0 };
             assert!(pieces < PIECES_MAX, "{PIECES_MAX} pieces were read without progress");
@@ -376,7 +380,7 @@ pub fn progress_follows_a_peer_that_reads_little<D: Driver<Socket = Socket>>(ker
     });
 }
 
-/// The kernel takes little for a peer that does not read.
+/// The kernel buffers little for a peer that does not read.
 pub fn a_peer_that_does_not_read_costs_little<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
     if !cfg!(target_os = "linux") {
         return;
@@ -390,7 +394,7 @@ pub fn a_peer_that_does_not_read_costs_little<D: Driver<Socket = Socket>>(kernel
     });
 }
 
-/// The count when it does not grow any more for a while.
+/// The count once it has stopped growing for a while.
 async fn settled<D: Driver>(driver: &D, count: impl Fn() -> u64) -> u64 {
     loop {
         let before = count();
@@ -401,18 +405,18 @@ async fn settled<D: Driver>(driver: &D, count: impl Fn() -> u64) -> u64 {
     }
 }
 
-/// Who has a duplicate of a listening socket that does not block does not block.
+/// Sharing a non-blocking listening socket with a driver leaves its other descriptors non-blocking.
 pub fn a_shared_listener_stays_as_it_was<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
     kernel.check(async |driver: D| {
         let (socket, place) = kernel.socket();
         let Socket::Tcp(listener) = socket else { panic!("this case is about TCP") };
-        listener.set_nonblocking(true).expect("the kernel can");
-        let own = listener.try_clone().expect("there are free descriptors");
+        listener.set_nonblocking(true).expect("the socket can be made non-blocking");
+        let own = listener.try_clone().expect("a descriptor is free");
         let listener = driver.listen(Socket::Tcp(listener)).expect("a bound socket can listen");
         for _ in 0..3 {
-            assert!(polled_once(listener.accept()).await.is_none(), "nobody connected");
-            // Blocked for ever, if at all.
-            let error = own.accept().expect_err("nobody connected");
+            assert!(polled_once(listener.accept()).await.is_none(), "no peer connected");
+            // If this blocks at all, it blocks for ever.
+            let error = own.accept().expect_err("no peer connected");
             assert_eq!(error.kind(), ErrorKind::WouldBlock);
             let _peer = kernel.connect(&driver, &place);
             drop(accept(&listener).await);
@@ -420,7 +424,8 @@ pub fn a_shared_listener_stays_as_it_was<D: Driver<Socket = Socket>>(kernel: &Ke
     });
 }
 
-/// Whoever has no room does not ask, and then holds no descriptors of connections.
+/// A driver that was not asked to accept leaves connections in the backlog and holds no descriptors
+/// for them.
 pub fn connections_wait_in_the_backlog_until_they_are_asked_for<D: Driver<Socket = Socket>>(
     kernel: &Kernel<D>,
 ) {
@@ -438,20 +443,20 @@ pub fn connections_wait_in_the_backlog_until_they_are_asked_for<D: Driver<Socket
     });
 }
 
-/// A worker that ends waits for functions on blocking threads as long as it was told to.
+/// A worker that ends waits for blocking functions while its `outlast` callback returns true.
 pub fn blocking_functions_are_outlasted<D: Driver<Socket = Socket>>(_: &Kernel<D>) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&asked);
     let worker = D::run(&Options::default(), async |driver: D| {
         let _hold = driver.hold();
         // A thread that is idle at the end does not count.
-        tokio::task::spawn_blocking(|| ()).await.expect("it does not panic");
+        tokio::task::spawn_blocking(|| ()).await.expect("the task does not panic");
         let (release, released) = mpsc::channel::<()>();
         drop(tokio::task::spawn_blocking(move || released.recv()));
         let (mut release, begun) = (Some(release), Instant::now());
         driver.outlast(move |functions| {
-            let mut asked = told.lock().expect("nobody panics with it");
-            // On a busy machine the idle thread may take its time to end.
+            let mut asked = told.lock().expect("the mutex is not poisoned");
+            // On a busy machine an idle thread may take a while to exit.
             if !asked.is_empty() || has_settled(functions, begun) {
                 asked.push(functions);
             }
@@ -462,13 +467,13 @@ pub fn blocking_functions_are_outlasted<D: Driver<Socket = Socket>>(_: &Kernel<D
         });
     });
     worker.expect("the driver starts");
-    let asked = asked.lock().expect("nobody panics with it");
+    let asked = asked.lock().expect("the mutex is not poisoned");
     assert_eq!((asked[..3].to_vec(), asked.last()), (vec![1, 1, 1], Some(&0)));
 }
 
-/// Functions that wait for a thread are no less waited for than those that have one.
+/// Queued blocking functions are waited for like running ones.
 pub fn blocking_functions_that_wait_for_a_thread_begin<D: Driver<Socket = Socket>>(_: &Kernel<D>) {
-    // tokio has 512 threads for them.
+    // Tokio's limit is 512 blocking threads.
     const FUNCTIONS: usize = 520;
     let run = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&run);
@@ -478,29 +483,30 @@ pub fn blocking_functions_that_wait_for_a_thread_begin<D: Driver<Socket = Socket
         for _ in 0..FUNCTIONS {
             let (gate, counted) = (Arc::clone(&gate), Arc::clone(&counted));
             drop(tokio::task::spawn_blocking(move || {
-                let open = gate.0.lock().expect("nobody panics with it");
-                drop(gate.1.wait_while(open, |open| !*open).expect("nobody panics with it"));
-                *counted.lock().expect("nobody panics with it") += 1;
+                let open = gate.0.lock().expect("the mutex is not poisoned");
+                drop(gate.1.wait_while(open, |open| !*open).expect("the mutex is not poisoned"));
+                *counted.lock().expect("the mutex is not poisoned") += 1;
             }));
         }
         driver.outlast(move |_| {
-            *gate.0.lock().expect("nobody panics with it") = true;
+            *gate.0.lock().expect("the mutex is not poisoned") = true;
             gate.1.notify_all();
             true
         });
     });
     worker.expect("the driver starts");
-    assert_eq!(*run.lock().expect("nobody panics with it"), FUNCTIONS);
+    assert_eq!(*run.lock().expect("the mutex is not poisoned"), FUNCTIONS);
 }
 
-/// Is only the one function left that runs? Threads that are idle, or are about to end, count for a
-/// moment; one that counts for ever fails the case.
+/// Whether only the one running function is left. Idle or exiting threads count for a moment; a
+/// thread that counts for ever fails the case.
 fn has_settled(functions: usize, begun: Instant) -> bool {
     assert!(begun.elapsed() < PATIENCE, "{functions} functions are left");
     functions <= 1
 }
 
-/// A worker that was told nothing waits for no function, and one without patience only asks.
+/// Without an `outlast` callback a worker does not wait for blocking functions, and a callback that
+/// returns false ends the wait.
 pub fn blocking_functions_without_an_end_hold_no_worker<D: Driver<Socket = Socket>>(_: &Kernel<D>) {
     for is_told in [false, true] {
         let (release, released) = mpsc::channel::<()>();
@@ -511,21 +517,21 @@ pub fn blocking_functions_without_an_end_hold_no_worker<D: Driver<Socket = Socke
             if is_told {
                 let begun = Instant::now();
                 driver.outlast(move |functions| {
-                    *told.lock().expect("nobody panics with it") = Some(functions);
+                    *told.lock().expect("the mutex is not poisoned") = Some(functions);
                     !has_settled(functions, begun)
                 });
             }
         });
         worker.expect("the driver starts");
-        let left = *left.lock().expect("nobody panics with it");
+        let left = *left.lock().expect("the mutex is not poisoned");
         assert_eq!(left, is_told.then_some(1));
         drop(release);
     }
 }
 
-/// A connection has the options that were asked for, whoever made its listener and whatever it had
-/// before: one that was in the backlog when the listener was taken, and those after it. Unix
-/// sockets have none of them.
+/// A connection has the configured socket options whatever options its listener had before, and
+/// whether it was accepted before or after the driver took the listener. Unix sockets have none of
+/// these options.
 pub fn connections_have_the_options_of_sockets<D>(kernel: &Kernel<D>)
 where
     D: Driver<Socket = Socket, Passed = Passed>,
@@ -547,18 +553,18 @@ where
         let (socket, place) = kernel.socket();
         if let Socket::Tcp(listener) = &socket {
             let before = socket2::SockRef::from(listener);
-            before.set_keepalive(true).expect("it is TCP");
+            before.set_keepalive(true).expect("the socket is TCP");
             #[cfg(target_os = "linux")]
-            before.set_tcp_user_timeout(Some(9 * second)).expect("it is TCP");
+            before.set_tcp_user_timeout(Some(9 * second)).expect("the socket is TCP");
         }
         let options = Options { sockets: sockets.clone(), ..Options::default() };
         D::run(&options, async |driver: D| {
             let _hold = driver.hold();
             let _earlier = kernel.connect(&driver, &place);
-            let listener = driver.listen(socket).expect("it is bound");
+            let listener = driver.listen(socket).expect("the socket is bound");
             check_options(driver.pass(accept(&listener).await), &sockets);
             for _ in 0..2 {
-                // Where nobody waits any more, the driver leaves it to the kernel.
+                // When nothing awaits connections, the driver leaves them to the kernel.
                 assert!(polled_once(listener.accept()).await.is_none());
                 let _later = kernel.connect(&driver, &place);
                 check_options(driver.pass(accept(&listener).await), &sockets);
@@ -569,7 +575,7 @@ where
 }
 
 fn check_options(passed: std::io::Result<Passed>, expected: &SocketOptions) {
-    let stream = match passed.expect("nothing was received") {
+    let stream = match passed.expect("no bytes were received") {
         Passed::Tcp(stream) => stream,
         #[cfg(unix)]
         Passed::Unix(stream) => {

@@ -1,4 +1,4 @@
-//! The rules of the contract, a function each. A function's name is its claim.
+//! The rules of the driver contract, one function each. A function's name states its rule.
 
 pub mod accepting;
 pub mod files;
@@ -16,13 +16,13 @@ use std::time::Duration;
 
 use peregrine_driver::{Driver, Stream};
 
-/// Long enough that a peer's bytes arrive, and short for a test. Nothing may fail because it was
-/// too short, only succeed without having tried.
+/// Long enough for a peer's bytes to arrive, short enough for a test. If it is too short, a test
+/// may pass without exercising its rule, but must never fail.
 const A_WHILE: Duration = Duration::from_millis(20);
 
-/// Bytes that differ at each place and for each `salt`.
+/// Bytes that differ by position and by `salt`.
 fn pattern(salt: u32, count: usize) -> Vec<u8> {
-    // A prime, so that no power of two of lost bytes goes unnoticed.
+    // A prime, so that losing a power of two of bytes is always detected.
     const PERIOD: usize = 65_521;
     let mut state = salt.wrapping_mul(2_654_435_761).wrapping_add(1);
     let mut next = || {
@@ -32,7 +32,7 @@ fn pattern(salt: u32, count: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(count);
     bytes.extend((0..count.min(PERIOD)).map(|_| next()));
     while bytes.len() < count {
-        // Whole periods, but for the end.
+        // Whole periods, except at the end.
         let more = (bytes.len() / PERIOD * PERIOD).min(count - bytes.len());
         bytes.extend_from_within(..more);
     }
@@ -44,39 +44,39 @@ fn pause<D: Driver>(driver: &D, duration: Duration) -> impl Future<Output = ()> 
     driver.sleep_until(driver.now() + duration)
 }
 
-/// Sends everything back until the peer's end, then ends as well.
+/// Echoes everything until the peer's end, then ends its own side.
 async fn echo<S: Stream>(stream: S) {
     let mut out = Vec::new();
     loop {
-        let chunk = stream.recv().await.expect("nothing breaks the connection");
+        let chunk = stream.recv().await.expect("the connection is open");
         if chunk.is_empty() {
             break;
         }
         out.extend_from_slice(&chunk);
         drop(chunk);
         stream.send(&mut out);
-        stream.sent().await.expect("nothing breaks the connection");
+        stream.sent().await.expect("the connection is open");
     }
-    finish(&stream).await.expect("nothing breaks the connection");
+    finish(&stream).await.expect("the connection is open");
 }
 
-/// Sends `bytes`, and waits until the kernel has them.
+/// Sends `bytes` and waits until the kernel has accepted them.
 async fn send<S: Stream>(stream: &S, mut bytes: Vec<u8>) -> io::Result<()> {
     stream.send(&mut bytes);
     stream.sent().await
 }
 
-/// Ends our side, and waits until that is done.
+/// Ends our sending side and waits until that is done.
 async fn finish<S: Stream>(stream: &S) -> io::Result<()> {
     stream.finish();
     stream.sent().await
 }
 
-/// Everything until the peer's end.
+/// Everything received until the peer's end.
 async fn receive_all<S: Stream>(stream: &S) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
-        let chunk = stream.recv().await.expect("nothing breaks the connection");
+        let chunk = stream.recv().await.expect("the connection is open");
         if chunk.is_empty() {
             return all;
         }

@@ -1,4 +1,4 @@
-//! Connections that one worker accepts and another one serves.
+//! Connections accepted by one worker and served by another.
 
 use std::sync::mpsc;
 use std::thread;
@@ -10,55 +10,55 @@ use crate::harness::{Harness, Peer, accept};
 use crate::kernel::Kernel;
 use crate::poll::both;
 
-/// Nothing that came before or meanwhile is lost, and who is there stays the same.
+/// Passing loses no data, whenever it arrived, and keeps the addresses.
 pub fn a_passed_connection_goes_on_as_if_nothing_had_been<H: Harness>(harness: &H) {
     harness.check(async |driver: H::Driver| {
         let (listener, place) = harness.listen(&driver);
         for is_passed_twice in [false, true] {
             let peer = harness.connect(&driver, &place);
-            // As much of it comes before as there is room for.
+            // As much of it arrives before the connection is passed as the buffers hold.
             let sending = peer.send(b"early and late".to_vec());
             let receiving = async {
                 let stream = accept(&listener).await;
                 let who = (stream.peer(), stream.local(), stream.credentials());
                 pause(&driver, A_WHILE / 4).await;
-                let mut passed = driver.pass(stream).expect("nothing was begun");
+                let mut passed = driver.pass(stream).expect("no operation has started");
                 if is_passed_twice {
-                    let stream = driver.adopt(passed).expect("it is a connection");
-                    passed = driver.pass(stream).expect("nothing was begun");
+                    let stream = driver.adopt(passed).expect("the socket is a connection");
+                    passed = driver.pass(stream).expect("no operation has started");
                 }
                 pause(&driver, A_WHILE / 4).await;
-                let stream = driver.adopt(passed).expect("it is a connection");
+                let stream = driver.adopt(passed).expect("the socket is a connection");
                 assert_eq!((stream.peer(), stream.local(), stream.credentials()), who);
                 let mut got = Vec::new();
                 while got.len() < 14 {
-                    got.extend_from_slice(&stream.recv().await.expect("the connection is up"));
+                    got.extend_from_slice(&stream.recv().await.expect("the connection is open"));
                 }
                 assert_eq!(got, b"early and late");
                 stream
             };
             let (sent, stream) = both(sending, receiving).await;
-            sent.expect("the connection is up");
+            sent.expect("the connection is open");
             stream.send(&mut b"answer".to_vec());
             let (sent, answer) = both(stream.sent(), peer.recv_exact(6)).await;
             sent.expect("the peer reads");
-            assert_eq!(answer.expect("the connection is up"), b"answer");
+            assert_eq!(answer.expect("the connection is open"), b"answer");
             drop(stream);
-            assert_eq!(peer.recv_all().await.expect("it ends in order"), b"");
+            assert_eq!(peer.recv_all().await.expect("the stream ends cleanly"), b"");
         }
     });
 }
 
-/// A connection on its way belongs to whoever has it.
+/// A connection that was passed but not adopted is closed when it is dropped.
 pub fn a_passed_connection_that_nobody_adopts_is_closed<H: Harness>(harness: &H) {
     harness.check(async |driver: H::Driver| {
         let (stream, peer) = harness.pair(&driver).await;
-        drop(driver.pass(stream).expect("nothing was begun"));
-        assert_eq!(peer.recv_all().await.expect("it ends in order"), b"");
+        drop(driver.pass(stream).expect("no operation has started"));
+        assert_eq!(peer.recv_all().await.expect("the stream ends cleanly"), b"");
     });
 }
 
-/// The worker that adopts a connection is another thread's.
+/// The adopting worker runs on another thread.
 pub fn another_worker_adopts_a_connection<D>(kernel: &Kernel<D>)
 where
     D: Driver<Socket = Socket>,
@@ -67,10 +67,10 @@ where
     let other = thread::spawn(move || {
         let adopted = D::run(&Options::default(), async |driver: D| {
             let mut count = 0;
-            // The thread has nothing else to do.
+            // This thread has nothing else to do, so blocking is fine.
             while let Ok(passed) = take.recv() {
-                let stream = driver.adopt(passed).expect("it is a connection");
-                let asked = stream.recv().await.expect("the connection is up").to_vec();
+                let stream = driver.adopt(passed).expect("the socket is a connection");
+                let asked = stream.recv().await.expect("the connection is open").to_vec();
                 stream.send(&mut [&b"not "[..], &asked].concat());
                 stream.sent().await.expect("the peer reads");
                 count += 1;
@@ -84,11 +84,12 @@ where
         for _ in 0..20 {
             let peer = kernel.connect(&driver, &place);
             let stream = accept(&listener).await;
-            give.send(driver.pass(stream).expect("nothing was begun")).expect("it takes all");
-            peer.send(b"mine".to_vec()).await.expect("the connection is up");
-            assert_eq!(peer.recv_exact(8).await.expect("the connection is up"), b"not mine");
+            give.send(driver.pass(stream).expect("no operation has started"))
+                .expect("the channel is open");
+            peer.send(b"mine".to_vec()).await.expect("the connection is open");
+            assert_eq!(peer.recv_exact(8).await.expect("the connection is open"), b"not mine");
         }
     });
     drop(give);
-    assert_eq!(other.join().expect("the worker is well"), 20);
+    assert_eq!(other.join().expect("the worker does not panic"), 20);
 }

@@ -1,4 +1,4 @@
-//! Receiving.
+//! Receiving data.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use super::{A_WHILE, echo, finish, pattern, pause, receive_all, send};
 use crate::harness::{Harness, Peer, accept};
 use crate::poll::{both, first_of, polled_once};
 
-/// Messages of several sizes come back whole and in order.
+/// Messages of several sizes are echoed complete and in order.
 pub fn bytes_come_back_as_they_were_sent(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
@@ -18,11 +18,11 @@ pub fn bytes_come_back_as_they_were_sent(harness: &impl Harness) {
             let count = count.min(harness.large());
             let message = pattern(salt, count);
             let (sent, back) = both(peer.send(message.clone()), peer.recv_exact(count)).await;
-            sent.expect("the connection stands");
-            assert!(back.expect("the connection stands") == message, "{count} bytes differ");
+            sent.expect("the connection is open");
+            assert!(back.expect("the connection is open") == message, "{count} bytes differ");
         }
-        peer.half_close().await.expect("the connection stands");
-        assert!(peer.recv_all().await.expect("an orderly end").is_empty());
+        peer.half_close().await.expect("the connection is open");
+        assert!(peer.recv_all().await.expect("the stream ends cleanly").is_empty());
     });
 }
 
@@ -45,9 +45,9 @@ pub fn many_connections_do_not_mix(harness: &impl Harness) {
             driver.spawn(async move {
                 let message = pattern(salt, count);
                 let talk = both(peer.send(message.clone()), peer.recv_exact(count)).await;
-                assert!(talk.1.expect("the connection stands") == message, "bytes differ");
-                peer.half_close().await.expect("the connection stands");
-                assert!(peer.recv_all().await.expect("an orderly end").is_empty());
+                assert!(talk.1.expect("the connection is open") == message, "bytes differ");
+                peer.half_close().await.expect("the connection is open");
+                assert!(peer.recv_all().await.expect("the stream ends cleanly").is_empty());
                 done.set(done.get() + 1);
             });
         }
@@ -58,29 +58,29 @@ pub fn many_connections_do_not_mix(harness: &impl Harness) {
     });
 }
 
-/// A peer that ends its side still gets its answer, and the end can be received repeatedly.
+/// After a peer ends its side it still gets its response, and the end can be received repeatedly.
 pub fn the_end_is_an_empty_chunk_again_and_again(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         let ask = async {
-            peer.send(b"question".to_vec()).await.expect("the connection stands");
-            peer.half_close().await.expect("the connection stands");
+            peer.send(b"question".to_vec()).await.expect("the connection is open");
+            peer.half_close().await.expect("the connection is open");
         };
         assert_eq!(both(ask, receive_all(&stream)).await.1, b"question");
         for _ in 0..3 {
-            assert!(stream.recv().await.expect("the end is no error").is_empty());
+            assert!(stream.recv().await.expect("the end of the stream is not an error").is_empty());
         }
         let answer = async {
             send(&stream, b"answer".to_vec()).await.expect("the peer still receives");
-            assert!(stream.recv().await.expect("the end is no error").is_empty());
+            assert!(stream.recv().await.expect("the end of the stream is not an error").is_empty());
             finish(&stream).await.expect("the peer still receives");
         };
         let answered = both(answer, peer.recv_all()).await.1;
-        assert_eq!(answered.expect("an orderly end"), b"answer");
+        assert_eq!(answered.expect("the stream ends cleanly"), b"answer");
     });
 }
 
-/// Futures that are dropped before, while and after bytes arrive take none with them.
+/// Receive futures dropped before, while and after bytes arrive lose no data.
 pub fn a_dropped_receive_loses_nothing(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
@@ -88,9 +88,9 @@ pub fn a_dropped_receive_loses_nothing(harness: &impl Harness) {
         let sent = message.clone();
         driver.spawn(async move {
             for part in sent.chunks(1777) {
-                peer.send(part.to_vec()).await.expect("the connection stands");
+                peer.send(part.to_vec()).await.expect("the connection is open");
             }
-            peer.half_close().await.expect("the connection stands");
+            peer.half_close().await.expect("the connection is open");
         });
         let mut all = Vec::new();
         for attempt in 0.. {
@@ -100,17 +100,17 @@ pub fn a_dropped_receive_loses_nothing(harness: &impl Harness) {
                 1 => first_of(stream.recv(), pause(&driver, A_WHILE / 20)).await,
                 _ => Some(stream.recv().await),
             };
-            match received.transpose().expect("nothing breaks the connection") {
+            match received.transpose().expect("the connection is open") {
                 None => {}
                 Some(chunk) if chunk.is_empty() => break,
                 Some(chunk) => all.extend_from_slice(&chunk),
             }
         }
-        assert!(all == message, "{} of {} bytes came", all.len(), message.len());
+        assert!(all == message, "{} of {} bytes arrived", all.len(), message.len());
     });
 }
 
-/// A peer cannot fill memory: when nobody receives, its sends stop.
+/// A peer cannot fill the server's memory: if the server does not receive, the peer's sends stall.
 pub fn a_receiver_that_waits_holds_its_peer_back(harness: &impl Harness) {
     const FAR_TOO_MUCH: usize = 64 << 20;
     harness.check(async |driver| {
@@ -118,7 +118,7 @@ pub fn a_receiver_that_waits_holds_its_peer_back(harness: &impl Harness) {
         let whole = Rc::new(Cell::new(false));
         let sent = Rc::clone(&whole);
         driver.spawn(async move {
-            // Pieces, so that the simulator need not hold all of it at once.
+            // In pieces, so that the simulator need not hold everything at once.
             for _ in 0..FAR_TOO_MUCH >> 16 {
                 if peer.send(vec![7; 1 << 16]).await.is_err() {
                     return;
@@ -126,20 +126,20 @@ pub fn a_receiver_that_waits_holds_its_peer_back(harness: &impl Harness) {
             }
             sent.set(true);
         });
-        let first = stream.recv().await.expect("nothing breaks the connection");
+        let first = stream.recv().await.expect("the connection is open");
         assert!(first.iter().all(|byte| *byte == 7));
         drop(first);
         for _ in 0..10 {
             pause(&driver, A_WHILE).await;
         }
         assert!(!whole.get(), "64 MiB went to a server that does not receive");
-        let more = stream.recv().await.expect("what was held back comes later");
+        let more = stream.recv().await.expect("the rest of the data arrives later");
         assert!(!more.is_empty());
     });
 }
 
-/// The same in the middle of much that was received before, when a driver may receive in another
-/// way than at the beginning.
+/// The same after much data was received, when a driver may use a different way of receiving than
+/// at the start.
 pub fn a_receiver_that_pauses_in_a_flood_holds_its_peer_back(harness: &impl Harness) {
     const FAR_TOO_MUCH: usize = 64 << 20;
     harness.check(async |driver| {
@@ -156,19 +156,19 @@ pub fn a_receiver_that_pauses_in_a_flood_holds_its_peer_back(harness: &impl Harn
         });
         let mut received = 0;
         while received < harness.large().min(1 << 20) {
-            received += stream.recv().await.expect("nothing breaks the connection").len();
+            received += stream.recv().await.expect("the connection is open").len();
         }
         for _ in 0..10 {
             pause(&driver, A_WHILE).await;
         }
         assert!(sent.get() < FAR_TOO_MUCH, "64 MiB went to a server that does not receive");
-        let more = stream.recv().await.expect("what was held back comes later");
+        let more = stream.recv().await.expect("the rest of the data arrives later");
         assert!(!more.is_empty() && more.iter().all(|byte| *byte == 7));
     });
 }
 
-/// However a driver receives much and little in turn, kept memory and dropped futures in between,
-/// the bytes come whole and in order.
+/// Bytes arrive complete and in order when data arrives in bursts, chunks are kept, and futures are
+/// dropped in between.
 pub fn a_flood_with_pauses_arrives_whole(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
@@ -180,20 +180,20 @@ pub fn a_flood_with_pauses_arrives_whole(harness: &impl Harness) {
             let (mut rest, mut sizes) = (&sent[..], sizes.iter().cycle());
             while !rest.is_empty() {
                 let size = rest.len().min(*sizes.next().expect("the sizes go round"));
-                peer.send(rest[..size].to_vec()).await.expect("the connection stands");
+                peer.send(rest[..size].to_vec()).await.expect("the connection is open");
                 rest = &rest[size..];
                 if size < 10_000 {
                     pause(&clock, A_WHILE / 20).await;
                 }
             }
-            peer.half_close().await.expect("the connection stands");
+            peer.half_close().await.expect("the connection is open");
         });
         assert!(receive_variously(&driver, &stream).await == message, "bytes differ");
     });
 }
 
-/// Everything until the peer's end, by futures that are dropped now and then, with chunks whose
-/// memory is kept where it may be.
+/// Everything until the peer's end, received by futures that are sometimes dropped, keeping the
+/// memory of some chunks.
 async fn receive_variously<D: Driver>(driver: &D, stream: &D::Stream) -> Vec<u8> {
     let mut all: Vec<Vec<u8>> = Vec::new();
     for attempt in 0.. {
@@ -202,7 +202,7 @@ async fn receive_variously<D: Driver>(driver: &D, stream: &D::Stream) -> Vec<u8>
             1 => first_of(stream.recv(), pause(driver, A_WHILE / 20)).await,
             _ => Some(stream.recv().await),
         };
-        match received.transpose().expect("nothing breaks the connection") {
+        match received.transpose().expect("the connection is open") {
             None => {}
             Some(chunk) if chunk.is_empty() => break,
             Some(chunk) if attempt % 3 == 0 => all.push(chunk.to_vec()),
@@ -215,28 +215,29 @@ async fn receive_variously<D: Driver>(driver: &D, stream: &D::Stream) -> Vec<u8>
     all.concat()
 }
 
-/// A flood that ends anywhere, in order or not, gives what was sent before its end.
+/// When a large transfer ends at any point, cleanly or not, everything sent before the end is
+/// received.
 pub fn a_flood_that_ends_is_received_to_its_last_byte(harness: &impl Harness) {
     harness.check(async |driver| {
         for count in [4_095, 4_096, 65_535, 65_536, 65_537, 300_000, 1_000_000] {
             let (stream, peer) = harness.pair(&driver).await;
             let message = pattern(7, harness.large().min(count));
             let flood = async {
-                peer.send(message.clone()).await.expect("the connection stands");
-                peer.half_close().await.expect("the connection stands");
+                peer.send(message.clone()).await.expect("the connection is open");
+                peer.half_close().await.expect("the connection is open");
             };
             let all = both(flood, receive_all(&stream)).await.1;
-            assert!(all == message, "{} of {count} bytes came", all.len());
-            assert!(stream.recv().await.expect("the end is no error").is_empty());
+            assert!(all == message, "{} of {count} bytes arrived", all.len());
+            assert!(stream.recv().await.expect("the end of the stream is not an error").is_empty());
         }
         let (stream, peer) = harness.pair(&driver).await;
         let count = harness.large().min(300_000);
         driver.spawn(async move {
-            peer.send(vec![7; count]).await.expect("the connection stands");
+            peer.send(vec![7; count]).await.expect("the connection is open");
             peer.reset().await;
         });
         let mut received = 0;
-        // A reset may take along what the kernel has not handed out yet.
+        // A reset may discard data that the kernel has not handed out yet.
         while let Ok(chunk) = stream.recv().await {
             if chunk.is_empty() {
                 break;
@@ -244,13 +245,13 @@ pub fn a_flood_that_ends_is_received_to_its_last_byte(harness: &impl Harness) {
             assert!(chunk.iter().all(|byte| *byte == 7));
             received += chunk.len();
         }
-        assert!(received <= count, "{received} of {count} bytes came");
+        assert!(received <= count, "{received} of {count} bytes arrived");
     });
 }
 
-/// Small messages are answered while other connections never stop to send.
+/// Small messages are answered while other connections send without pause.
 ///
-/// Only for kernels: virtual time stands still while anybody can go on.
+/// Kernel drivers only: virtual time does not advance while any task is ready.
 pub fn small_messages_get_through_beside_floods(harness: &impl Harness) {
     harness.check(async |driver| {
         let flood = harness.large().min(1 << 18);
@@ -273,15 +274,15 @@ pub fn small_messages_get_through_beside_floods(harness: &impl Harness) {
         driver.spawn(echo(accept(&listener).await));
         for round in 0..5 {
             let message = pattern(round, 50);
-            peer.send(message.clone()).await.expect("the connection stands");
-            let back = peer.recv_exact(50).await.expect("the connection stands");
+            peer.send(message.clone()).await.expect("the connection is open");
+            let back = peer.recv_exact(50).await.expect("the connection is open");
             assert!(back == message, "bytes differ in round {round}");
         }
         over.set(true);
     });
 }
 
-/// A reset is an error, after the bytes that came before it, and stays one.
+/// A reset is an error, reported after the bytes that arrived before it, and the error persists.
 pub fn a_broken_connection_does_not_look_like_an_orderly_end(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
@@ -293,7 +294,7 @@ pub fn a_broken_connection_does_not_look_like_an_orderly_end(harness: &impl Harn
             some
         };
         let (sent, some) = both(peer.send(b"some".to_vec()), four).await;
-        sent.expect("the connection stands");
+        sent.expect("the connection is open");
         assert_eq!(some, b"some");
         if peer.reset().await {
             for _ in 0..3 {
@@ -301,38 +302,38 @@ pub fn a_broken_connection_does_not_look_like_an_orderly_end(harness: &impl Harn
             }
             assert!(send(&stream, b"more".to_vec()).await.is_err());
         } else {
-            assert!(stream.recv().await.expect("a close is an orderly end").is_empty());
+            assert!(stream.recv().await.expect("a close is a clean end of stream").is_empty());
         }
     });
 }
 
-/// Whoever does not receive can ask whether the peer broke the connection off.
+/// `is_broken` reports a reset without receiving.
 pub fn a_reset_is_known_without_receiving(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
-        peer.send(b"x".to_vec()).await.expect("the connection stands");
+        peer.send(b"x".to_vec()).await.expect("the connection is open");
         pause(&driver, A_WHILE).await;
         assert!(!stream.is_broken());
         if !peer.reset().await {
             pause(&driver, A_WHILE).await;
-            assert!(!stream.is_broken(), "a close is an orderly end");
+            assert!(!stream.is_broken(), "a close is a clean end of stream");
             return;
         }
         let mut looks = 0;
         while !stream.is_broken() {
             looks += 1;
-            assert!(looks < 100, "a reset is known");
+            assert!(looks < 100, "the reset is not reported");
             pause(&driver, A_WHILE).await;
         }
     });
 }
 
-/// A chunk may be read after its stream, and its peer, are gone.
+/// A chunk stays readable after its stream and its peer are gone.
 pub fn a_chunk_outlives_its_stream(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
-        peer.send(b"x".to_vec()).await.expect("the connection stands");
-        let chunk = stream.recv().await.expect("the connection stands");
+        peer.send(b"x".to_vec()).await.expect("the connection is open");
+        let chunk = stream.recv().await.expect("the connection is open");
         drop(stream);
         drop(peer);
         pause(&driver, A_WHILE).await;
@@ -340,7 +341,7 @@ pub fn a_chunk_outlives_its_stream(harness: &impl Harness) {
     });
 }
 
-/// A send that waits for the peer does not keep a receive from going on, nor the reverse.
+/// A send that waits for the peer does not block a receive, nor the reverse.
 pub fn both_directions_move_at_the_same_time(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
@@ -349,15 +350,15 @@ pub fn both_directions_move_at_the_same_time(harness: &impl Harness) {
         let (expected_down, expected_up) = (down.clone(), up.clone());
         driver.spawn(async move {
             let server = both(send(&stream, down), receive_all(&stream)).await;
-            server.0.expect("the connection stands");
+            server.0.expect("the connection is open");
             assert!(server.1 == expected_up, "bytes differ on the way up");
-            finish(&stream).await.expect("the connection stands");
+            finish(&stream).await.expect("the connection is open");
         });
         let upload = async {
-            peer.send(up).await.expect("the connection stands");
-            peer.half_close().await.expect("the connection stands");
+            peer.send(up).await.expect("the connection is open");
+            peer.half_close().await.expect("the connection is open");
         };
-        let all = both(upload, peer.recv_all()).await.1.expect("an orderly end");
+        let all = both(upload, peer.recv_all()).await.1.expect("the stream ends cleanly");
         assert!(all == expected_down, "bytes differ on the way down");
     });
 }

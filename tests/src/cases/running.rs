@@ -13,7 +13,7 @@ use super::{A_WHILE, pause, send};
 use crate::harness::{Harness, Peer};
 use crate::poll::{first_of, polled_once};
 
-/// The order of deadlines is the order of wake-ups, whatever the order of the calls.
+/// Timers fire in the order of their deadlines, whatever the order of the calls.
 pub fn timers_ring_in_order_and_never_early(harness: &impl Harness) {
     harness.check(async |driver| {
         let rung = Rc::new(RefCell::new(Vec::new()));
@@ -32,13 +32,13 @@ pub fn timers_ring_in_order_and_never_early(harness: &impl Harness) {
             pause(&driver, A_WHILE).await;
         }
         assert_eq!(*rung.borrow(), [0, 1, 2, 3, 4]);
-        // A time that has passed is no reason to wait for long.
+        // A deadline in the past completes at once.
         driver.sleep_until(Duration::ZERO).await;
         driver.sleep_until(start).await;
     });
 }
 
-/// Neither a timer that nobody waits for nor one that never rings keeps anything from ending.
+/// Neither a dropped timer nor one that never fires keeps a worker from ending.
 pub fn a_dropped_timer_does_no_harm(harness: &impl Harness) {
     harness.check(async |driver| {
         for _ in 0..100 {
@@ -49,7 +49,7 @@ pub fn a_dropped_timer_does_no_harm(harness: &impl Harness) {
     });
 }
 
-/// Whoever asked is told of the ends of turns, with times that follow each other, or never.
+/// `at_turn_end` reports the end of every turn with times that do not go back, or of no turn.
 pub fn ends_of_turns_are_told_or_none_is(harness: &impl Harness) {
     harness.check(async |driver| {
         let (ends, latest) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(Duration::ZERO)));
@@ -73,7 +73,7 @@ pub fn ends_of_turns_are_told_or_none_is(harness: &impl Harness) {
     });
 }
 
-/// The other tasks, and the driver, go on.
+/// The other tasks and the driver continue.
 pub fn a_panic_ends_one_task_only(harness: &impl Harness) {
     harness.check(async |driver| {
         let dropped = Rc::new(Cell::new(0));
@@ -83,7 +83,7 @@ pub fn a_panic_ends_one_task_only(harness: &impl Harness) {
             driver.spawn(async move {
                 let _flag = flag;
                 pause(&timer, A_WHILE / 20).await;
-                // Like a panic, without its message among the output of the tests.
+                // Like a panic, but prints no message in the tests' output.
                 resume_unwind(Box::new("on purpose"));
             });
         }
@@ -92,10 +92,10 @@ pub fn a_panic_ends_one_task_only(harness: &impl Harness) {
         while dropped.get() < 3 {
             pause(&driver, A_WHILE / 20).await;
         }
-        peer.send(b"fine".to_vec()).await.expect("the connection stands");
-        assert_eq!(peer.recv_exact(4).await.expect("the connection stands"), b"fine");
-        peer.half_close().await.expect("the connection stands");
-        assert!(peer.recv_all().await.expect("an orderly end").is_empty());
+        peer.send(b"fine".to_vec()).await.expect("the connection is open");
+        assert_eq!(peer.recv_exact(4).await.expect("the connection is open"), b"fine");
+        peer.half_close().await.expect("the connection is open");
+        assert!(peer.recv_all().await.expect("the stream ends cleanly").is_empty());
     });
 }
 
@@ -108,7 +108,7 @@ impl Drop for SetWhenDropped {
     }
 }
 
-/// What a task holds is released before `run` returns. What was spawned last as well.
+/// Whatever a task holds is released before `run` returns, including the task spawned last.
 pub fn tasks_are_dropped_when_main_ends(harness: &impl Harness) {
     let dropped = Rc::new(Cell::new(0));
     let runs = Cell::new(0);
@@ -128,7 +128,7 @@ pub fn tasks_are_dropped_when_main_ends(harness: &impl Harness) {
     assert_eq!(dropped.get(), runs.get() * 3);
 }
 
-/// Nothing hangs, and nothing is used after it is gone.
+/// Nothing hangs, and nothing is used after it is freed.
 pub fn the_worker_ends_with_everything_in_flight(harness: &impl Harness) {
     harness.check(async |driver| {
         let (listener, place) = harness.listen(&driver);
@@ -152,7 +152,7 @@ pub fn the_worker_ends_with_everything_in_flight(harness: &impl Harness) {
     });
 }
 
-/// Code that expects tokio finds its tasks and its timers.
+/// Code that expects tokio can use its tasks and timers.
 pub fn a_tokio_runtime_is_entered(harness: &impl Harness) {
     harness.check(async |driver| {
         let done = Rc::new(Cell::new(false));
@@ -163,7 +163,7 @@ pub fn a_tokio_runtime_is_entered(harness: &impl Harness) {
                 tokio::time::sleep(A_WHILE).await;
                 start.elapsed()
             });
-            assert!(task.await.expect("the task ends well") >= A_WHILE);
+            assert!(task.await.expect("the task does not panic") >= A_WHILE);
             let late = tokio::time::timeout(A_WHILE, pending::<()>()).await;
             assert!(late.is_err());
             tokio::task::yield_now().await;
@@ -177,7 +177,7 @@ pub fn a_tokio_runtime_is_entered(harness: &impl Harness) {
     });
 }
 
-/// Tasks may wake one another by any waker they were polled with.
+/// Tasks can wake one another through any waker they were polled with.
 pub fn wakers_work_from_other_tasks(harness: &impl Harness) {
     harness.check(async |driver| {
         let slot = Rc::new(RefCell::new((0, None::<Waker>)));
@@ -207,19 +207,19 @@ async fn ignore(future: impl Future<Output = ()>) {
     future.await;
 }
 
-/// Time goes forward on both clocks, and a date is a date.
+/// Time moves forward on both clocks, and the wall clock is plausible.
 pub fn the_clocks_move_forward(harness: &impl Harness) {
     harness.check(async |driver| {
         let (now, date) = (driver.now(), driver.unix_time());
         pause(&driver, A_WHILE).await;
         assert!(driver.now() >= now + A_WHILE);
-        // The machine's calendar may be set back at any time, but not to before this was written.
+        // The machine's clock may be set back at any time, but not to before this was written.
         assert!(driver.unix_time() > Duration::from_secs(1_600_000_000));
         assert!(date > Duration::from_secs(1_600_000_000));
     });
 }
 
-/// Tasks of tokio's are counted as they come and go.
+/// Tokio tasks are counted as they start and end.
 pub fn tokio_tasks_are_counted(harness: &impl Harness) {
     harness.check(async |driver| {
         let before = driver.tokio_tasks();

@@ -1,4 +1,4 @@
-//! Sending.
+//! Sending data.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use super::{A_WHILE, finish, pattern, pause, receive_all, send};
 use crate::harness::{Harness, Peer};
 use crate::poll::{both, first_of, polled_once};
 
-/// What was given away is replaced by an empty vector, with memory of an earlier send or none.
+/// `send` leaves an empty vector behind, which may reuse the memory of an earlier send.
 pub fn a_sent_vector_is_left_empty(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
@@ -24,62 +24,74 @@ pub fn a_sent_vector_is_left_empty(harness: &impl Harness) {
             stream.send(&mut out);
             assert!(out.is_empty());
             let (sent, received) = both(stream.sent(), peer.recv_exact(count)).await;
-            sent.expect("the connection stands");
-            assert!(received.expect("the connection stands") == pattern(1, count));
+            sent.expect("the connection is open");
+            assert!(received.expect("the connection is open") == pattern(1, count));
             assert_eq!(stream.progress() - progress, count as u64);
             progress = stream.progress();
         }
     });
 }
 
-/// Nothing but the living stream is needed for the bytes to arrive.
+/// Bytes arrive although the send future was dropped, as long as the stream exists.
 pub fn a_dropped_send_goes_on_in_the_background(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         let message = pattern(2, harness.large());
-        assert!(polled_once(send(&stream, message.clone())).await.is_none(), "it cannot be done");
+        assert!(
+            polled_once(send(&stream, message.clone())).await.is_none(),
+            "the send cannot complete yet"
+        );
         pause(&driver, A_WHILE).await;
-        let all = peer.recv_exact(message.len()).await.expect("the connection stands");
+        let all = peer.recv_exact(message.len()).await.expect("the connection is open");
         assert!(all == message, "bytes differ");
         drop(stream);
     });
 }
 
-/// The driver keeps the order of sends, whether their futures live or not.
+/// The driver keeps sends in order whether or not their futures are still alive.
 pub fn a_send_after_a_dropped_one_keeps_the_order(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         let mut message = pattern(3, harness.large());
-        assert!(polled_once(send(&stream, message.clone())).await.is_none(), "it cannot be done");
+        assert!(
+            polled_once(send(&stream, message.clone())).await.is_none(),
+            "the send cannot complete yet"
+        );
         for salt in [4, 5] {
             let more = pattern(salt, harness.large().min(30_000));
             message.extend_from_slice(&more);
-            // The second one waits for its turn when it is dropped.
-            assert!(polled_once(send(&stream, more)).await.is_none(), "the first is not done");
+            // The second send is still queued when its future is dropped.
+            assert!(
+                polled_once(send(&stream, more)).await.is_none(),
+                "the first send is incomplete"
+            );
         }
         message.extend_from_slice(b"last");
         driver.spawn(async move {
-            send(&stream, b"last".to_vec()).await.expect("the connection stands");
-            finish(&stream).await.expect("the connection stands");
+            send(&stream, b"last".to_vec()).await.expect("the connection is open");
+            finish(&stream).await.expect("the connection is open");
         });
-        let all = peer.recv_all().await.expect("an orderly end");
-        assert!(all == message, "{} of {} bytes, or others", all.len(), message.len());
+        let all = peer.recv_all().await.expect("the stream ends cleanly");
+        assert!(all == message, "{} of {} bytes, or different bytes", all.len(), message.len());
     });
 }
 
-/// The end comes after everything that was sent, even if nobody waits for it.
+/// The end is sent after everything else, even if the earlier send futures were dropped.
 pub fn finishing_waits_for_a_dropped_send(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         let message = pattern(6, harness.large());
-        assert!(polled_once(send(&stream, message.clone())).await.is_none(), "it cannot be done");
-        driver.spawn(async move { finish(&stream).await.expect("the connection stands") });
-        let all = peer.recv_all().await.expect("an orderly end");
-        assert!(all == message, "{} of {} bytes, or others", all.len(), message.len());
+        assert!(
+            polled_once(send(&stream, message.clone())).await.is_none(),
+            "the send cannot complete yet"
+        );
+        driver.spawn(async move { finish(&stream).await.expect("the connection is open") });
+        let all = peer.recv_all().await.expect("the stream ends cleanly");
+        assert!(all == message, "{} of {} bytes, or different bytes", all.len(), message.len());
     });
 }
 
-/// A sender is stopped by a peer that does not read, and goes on when it does.
+/// A sender stalls while its peer does not read, and resumes when it does.
 pub fn a_slow_reader_holds_the_sender_back(harness: &impl Harness) {
     const FAR_TOO_MUCH: usize = 64 << 20;
     let piece = harness.large().min(1 << 16);
@@ -90,27 +102,27 @@ pub fn a_slow_reader_holds_the_sender_back(harness: &impl Harness) {
         let (counter, stop) = (Rc::clone(&sent), Rc::clone(&enough));
         driver.spawn(async move {
             while counter.get() < FAR_TOO_MUCH && !stop.get() {
-                send(&stream, vec![9; piece]).await.expect("the connection stands");
+                send(&stream, vec![9; piece]).await.expect("the connection is open");
                 counter.set(counter.get() + piece);
             }
-            finish(&stream).await.expect("the connection stands");
+            finish(&stream).await.expect("the connection is open");
         });
         for _ in 0..10 {
             pause(&driver, A_WHILE).await;
         }
         assert!(sent.get() < FAR_TOO_MUCH, "64 MiB went to a peer that does not read");
         enough.set(true);
-        let all = peer.recv_all().await.expect("an orderly end");
+        let all = peer.recv_all().await.expect("the stream ends cleanly");
         assert_eq!(all.len(), sent.get());
     });
 }
 
-/// A sender learns that its peer is gone.
+/// Sends to a peer that has closed fail eventually.
 pub fn a_send_to_a_closed_peer_fails_in_the_end(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         drop(peer);
-        // The first sends may leave before the peer's refusal arrives.
+        // The first sends may leave before the peer's reset arrives.
         loop {
             if send(&stream, b"anyone there?".to_vec()).await.is_err() {
                 break;
@@ -124,8 +136,7 @@ pub fn a_send_to_a_closed_peer_fails_in_the_end(harness: &impl Harness) {
     });
 }
 
-/// Who waits for bytes hears of a send that failed, whoever it is, and so does who waits for the
-/// send.
+/// A failed send wakes whichever future waits on the stream: the receive, or the send itself.
 pub fn a_failed_send_wakes_who_receives(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
@@ -133,12 +144,13 @@ pub fn a_failed_send_wakes_who_receives(harness: &impl Harness) {
         let (receiver, failed) = (Rc::clone(&stream), Rc::new(Cell::new(false)));
         let tell = Rc::clone(&failed);
         driver.spawn(async move {
-            assert!(receiver.recv().await.is_err(), "the connection broke");
+            assert!(receiver.recv().await.is_err(), "the receive fails");
             tell.set(true);
         });
         assert!(polled_once(send(&*stream, vec![1; harness.large()])).await.is_none());
         pause(&driver, A_WHILE / 20).await;
-        // A peer that closes with bytes unread breaks the connection off, reset or not.
+        // A peer that closes with unread bytes resets the connection, even without an explicit
+        // reset.
         peer.reset().await;
         // Large buffers may have had room for all of it.
         while stream.sent().await.is_ok() {
@@ -152,7 +164,7 @@ pub fn a_failed_send_wakes_who_receives(harness: &impl Harness) {
     });
 }
 
-/// Each direction wakes the last one who asked, and nobody else.
+/// Each direction wakes only the last waker registered for it.
 pub fn each_direction_remembers_the_last_waker_only(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
@@ -164,14 +176,14 @@ pub fn each_direction_remembers_the_last_waker_only(harness: &impl Harness) {
             assert!(stream.poll_recv(&mut receive).is_pending(), "nothing was sent");
             assert!(stream.poll_sent(&mut sent).is_pending(), "nothing was read");
         }
-        peer.send(b"!".to_vec()).await.expect("the connection stands");
-        peer.recv_exact(harness.large()).await.expect("the connection stands");
+        peer.send(b"!".to_vec()).await.expect("the connection is open");
+        peer.recv_exact(harness.large()).await.expect("the connection is open");
         while asked[1].get() == 0 || asked[3].get() == 0 {
             pause(&driver, A_WHILE / 20).await;
         }
         assert_eq!((asked[0].get(), asked[2].get()), (0, 0));
-        assert_eq!(&*stream.recv().await.expect("the connection stands"), b"!");
-        stream.sent().await.expect("the connection stands");
+        assert_eq!(&*stream.recv().await.expect("the connection is open"), b"!");
+        stream.sent().await.expect("the connection is open");
     });
 }
 
@@ -194,29 +206,29 @@ impl Wake for Count {
     }
 }
 
-/// A peer sees the end when the stream is dropped, even with a receive and a send going on.
+/// Dropping the stream ends the connection for the peer, even with a receive and a send pending.
 pub fn a_dropped_stream_closes_the_connection(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         drop(stream);
-        assert!(peer.recv_all().await.is_ok_and(|all| all.is_empty()), "an orderly end");
+        assert!(peer.recv_all().await.is_ok_and(|all| all.is_empty()), "the stream ends cleanly");
 
         let (stream, peer) = harness.pair(&driver).await;
         assert!(polled_once(stream.recv()).await.is_none());
         assert!(polled_once(send(&stream, vec![1; harness.large()])).await.is_none());
         drop(stream);
-        // The end or a reset: the bytes that were under way decide.
+        // The end or a reset, depending on the bytes in flight.
         let _ = peer.recv_all().await;
 
         let (stream, peer) = harness.pair(&driver).await;
         let receiving = first_of(stream.recv(), pause(&driver, A_WHILE)).await;
         assert!(receiving.is_none(), "nothing was sent");
         drop(stream);
-        assert!(peer.recv_all().await.is_ok_and(|all| all.is_empty()), "an orderly end");
+        assert!(peer.recv_all().await.is_ok_and(|all| all.is_empty()), "the stream ends cleanly");
     });
 }
 
-/// What is given after the end is lost alone: what was given before, and the end, still get through.
+/// Data sent after the end is lost; earlier data and the end still arrive.
 pub fn bytes_after_the_end_disturb_nothing_before_it(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
@@ -228,8 +240,8 @@ pub fn bytes_after_the_end_disturb_nothing_before_it(harness: &impl Harness) {
         stream.finish();
         stream.send(&mut b"too late".to_vec());
         assert!(stream.sent().await.is_err());
-        let all = peer.recv_all().await.expect("an orderly end");
-        assert!(all == message, "{} of {} bytes, or others", all.len(), message.len());
+        let all = peer.recv_all().await.expect("the stream ends cleanly");
+        assert!(all == message, "{} of {} bytes, or different bytes", all.len(), message.len());
         let reply = async {
             peer.send(b"reply".to_vec()).await.expect("this direction is open");
             peer.half_close().await.expect("this direction is open");
@@ -238,13 +250,13 @@ pub fn bytes_after_the_end_disturb_nothing_before_it(harness: &impl Harness) {
     });
 }
 
-/// Sending ends with `finish`; receiving does not.
+/// `finish` ends sending but not receiving.
 pub fn a_send_fails_after_the_end_was_sent(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
-        finish(&stream).await.expect("the connection stands");
+        finish(&stream).await.expect("the connection is open");
         assert!(send(&stream, b"too late".to_vec()).await.is_err());
-        assert!(peer.recv_all().await.expect("an orderly end").is_empty());
+        assert!(peer.recv_all().await.expect("the stream ends cleanly").is_empty());
         let reply = async {
             peer.send(b"reply".to_vec()).await.expect("this direction is open");
             peer.half_close().await.expect("this direction is open");
@@ -253,8 +265,8 @@ pub fn a_send_fails_after_the_end_was_sent(harness: &impl Harness) {
     });
 }
 
-/// Whether everything is sent is known once the worker has had a moment, and what was not taken then
-/// arrives all the same.
+/// `is_sent` is accurate after one turn of the worker, and data that the kernel did not accept at
+/// once still arrives.
 pub fn sends_that_find_no_room_are_not_called_sent(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
@@ -269,9 +281,9 @@ pub fn sends_that_find_no_room_are_not_called_sent(harness: &impl Harness) {
             pause(&driver, Duration::from_millis(1)).await;
         }
         let progress = stream.progress();
-        assert!(progress < message.len() as u64, "all of it was taken");
+        assert!(progress < message.len() as u64, "the kernel took everything");
         let (sent, received) = both(stream.sent(), peer.recv_exact(message.len())).await;
-        sent.expect("the connection stands");
-        assert!(received.expect("the connection stands") == message, "bytes differ");
+        sent.expect("the connection is open");
+        assert!(received.expect("the connection is open") == message, "bytes differ");
     });
 }

@@ -1,4 +1,4 @@
-//! Sending bytes that others have too.
+//! Sending bytes that are shared with other owners.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::{A_WHILE, finish, pattern, pause, send};
 use crate::harness::{Harness, Peer};
 use crate::poll::{both, polled_once};
 
-/// Counts how many of its owners are gone.
+/// Counts how many owners were dropped.
 #[derive(Clone, Default)]
 struct Gone(Arc<AtomicUsize>);
 
@@ -21,13 +21,13 @@ impl Gone {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Shared bytes whose end is counted.
+    /// Shared bytes whose drop is counted.
     fn bytes(&self, bytes: Vec<u8>) -> Bytes {
         Bytes::from_owner(Owner { bytes, gone: self.clone(), waker: None, panics: false })
     }
 }
 
-/// What shared bytes belong to: an application's, with a destructor.
+/// The owner of shared bytes, as an application might define it, with a destructor.
 struct Owner {
     bytes: Vec<u8>,
     gone: Gone,
@@ -43,16 +43,16 @@ impl AsRef<[u8]> for Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // Whoever looks at them now sees that they are freed.
+        // Makes any use after this point visible.
         self.bytes.fill(0xdd);
         self.gone.0.fetch_add(1, Ordering::SeqCst);
         self.waker.take().into_iter().for_each(Waker::wake);
-        assert!(!self.panics, "a destructor of an application may panic");
+        assert!(!self.panics, "an application's destructor may panic");
     }
 }
 
-/// Owned and shared bytes arrive in the order of their calls, whether the kernel has room for them or
-/// not, and the end comes behind them.
+/// Owned and shared bytes arrive in the order of the calls, followed by the end of the stream,
+/// whether or not the kernel has room for them.
 pub fn owned_and_shared_bytes_keep_their_order(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
@@ -74,12 +74,17 @@ pub fn owned_and_shared_bytes_keep_their_order(harness: &impl Harness) {
             assert!(small.is_empty());
         }
         let progress = stream.progress();
-        assert!(progress < message.len() as u64, "all of it was taken");
+        assert!(progress < message.len() as u64, "the kernel took everything");
         stream.finish();
         let (sent, received) = both(stream.sent(), peer.recv_all()).await;
-        sent.expect("the connection stands");
-        let received = received.expect("an orderly end");
-        assert!(received == message, "{} of {} bytes, or others", received.len(), message.len());
+        sent.expect("the connection is open");
+        let received = received.expect("the stream ends cleanly");
+        assert!(
+            received == message,
+            "{} of {} bytes, or different bytes",
+            received.len(),
+            message.len()
+        );
         assert_eq!(stream.progress(), message.len() as u64);
         while gone.get() < sizes.len() {
             pause(&driver, A_WHILE / 20).await;
@@ -87,7 +92,7 @@ pub fn owned_and_shared_bytes_keep_their_order(harness: &impl Harness) {
     });
 }
 
-/// What is shared is sent as it was, in pieces of any size, while others have it too.
+/// Shared bytes are sent unchanged, in pieces of any size, while other owners hold them.
 pub fn shared_bytes_may_be_sent_again_and_again(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
@@ -100,14 +105,14 @@ pub fn shared_bytes_may_be_sent_again_and_again(harness: &impl Harness) {
             message.extend_from_slice(&all[from..]);
         }
         let (sent, received) = both(stream.sent(), peer.recv_exact(message.len())).await;
-        sent.expect("the connection stands");
-        assert!(received.expect("the connection stands") == message, "bytes differ");
+        sent.expect("the connection is open");
+        assert!(received.expect("the connection is open") == message, "bytes differ");
         assert_eq!(stream.progress(), message.len() as u64);
-        assert!(all == pattern(1, harness.large()), "the others' bytes changed");
+        assert!(all == pattern(1, harness.large()), "the shared bytes changed");
     });
 }
 
-/// Progress is seen while the kernel takes shared bytes little by little.
+/// Progress is visible while the kernel accepts shared bytes in small steps.
 pub fn progress_counts_shared_bytes(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
@@ -117,7 +122,7 @@ pub fn progress_counts_shared_bytes(harness: &impl Harness) {
         let (mut steps, mut last) = (0, stream.progress());
         let mut received = Vec::new();
         while received.len() < message.len() {
-            received.extend(peer.recv().await.expect("the connection stands"));
+            received.extend(peer.recv().await.expect("the connection is open"));
             pause(&driver, A_WHILE / 20).await;
             let progress = stream.progress();
             assert!(progress >= last && progress >= received.len() as u64);
@@ -125,18 +130,18 @@ pub fn progress_counts_shared_bytes(harness: &impl Harness) {
             last = progress;
         }
         assert!(received == message, "bytes differ");
-        stream.sent().await.expect("the connection stands");
+        stream.sent().await.expect("the connection is open");
         assert_eq!(stream.progress(), message.len() as u64);
-        assert!(steps > 0, "progress was not seen");
+        assert!(steps > 0, "no progress was reported");
     });
 }
 
-/// The driver lets go of shared bytes when the connection breaks or the stream is dropped, not before the
-/// kernel is finished with them, and not much later.
+/// The driver releases shared bytes when the connection breaks or the stream is dropped: not before
+/// the kernel is finished with them, and not much later.
 pub fn shared_bytes_are_let_go_of(harness: &impl Harness) {
     harness.check(async |driver| {
         let gone = Gone::default();
-        // The peer breaks off.
+        // The peer resets the connection.
         let (stream, peer) = harness.pair(&driver).await;
         for _ in 0..3 {
             let bytes = gone.bytes(pattern(3, harness.large()));
@@ -149,7 +154,7 @@ pub fn shared_bytes_are_let_go_of(harness: &impl Harness) {
             pause(&driver, A_WHILE / 20).await;
         }
         stream.send_shared(&mut b"late".to_vec(), gone.bytes(b"too late".to_vec()));
-        assert_eq!(gone.get(), 4, "nothing is sent any more");
+        assert_eq!(gone.get(), 4, "sending has stopped");
         drop(stream);
         // The stream is dropped.
         let (stream, peer) = harness.pair(&driver).await;
@@ -170,7 +175,7 @@ pub fn shared_bytes_are_let_go_of(harness: &impl Harness) {
     });
 }
 
-/// A shared owner's destructor may wake tasks and panic: it is nobody's concern.
+/// The destructor of a shared owner may wake tasks and panic without harming anything else.
 pub fn destructors_of_shared_bytes_harm_nobody(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
@@ -183,11 +188,11 @@ pub fn destructors_of_shared_bytes_harm_nobody(harness: &impl Harness) {
             let waker =
                 std::future::poll_fn(|context| std::task::Poll::Ready(context.waker().clone()))
                     .await;
-            tx.send(waker).expect("somebody waits");
+            tx.send(waker).expect("the receiver is alive");
             let mut polls = 0;
             std::future::poll_fn(|_| {
                 polls += 1;
-                // The stream is used from within its driver's own work.
+                // The destructor uses the stream from inside the driver's own work.
                 let _ = waiting.is_sent();
                 if polls > 1 { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
             })
@@ -195,7 +200,7 @@ pub fn destructors_of_shared_bytes_harm_nobody(harness: &impl Harness) {
             tell.store(true, Ordering::SeqCst);
         });
         let _hold = driver.hold();
-        let waker = rx.await.expect("the task lives");
+        let waker = rx.await.expect("the task is alive");
         let message = pattern(5, harness.large());
         stream.send_shared(
             &mut Vec::new(),
@@ -207,19 +212,19 @@ pub fn destructors_of_shared_bytes_harm_nobody(harness: &impl Harness) {
             }),
         );
         let (sent, received) = both(stream.sent(), peer.recv_exact(message.len())).await;
-        sent.expect("the connection stands");
-        assert!(received.expect("the connection stands") == message, "bytes differ");
+        sent.expect("the connection is open");
+        assert!(received.expect("the connection is open") == message, "bytes differ");
         while gone.get() == 0 || !woken.load(Ordering::SeqCst) {
             pause(&driver, A_WHILE / 20).await;
         }
         let (sent, received) = both(send(&*stream, b"on".to_vec()), peer.recv_exact(2)).await;
-        sent.expect("the connection stands");
-        assert_eq!(received.expect("the connection stands"), b"on");
-        finish(&*stream).await.expect("the connection stands");
+        sent.expect("the connection is open");
+        assert_eq!(received.expect("the connection is open"), b"on");
+        finish(&*stream).await.expect("the connection is open");
     });
 }
 
-/// A worker that ends is finished with all shared bytes.
+/// A worker that ends releases all shared bytes.
 pub fn a_worker_that_ends_lets_go_of_shared_bytes(harness: &impl Harness) {
     let gone = Gone::default();
     let begun = AtomicUsize::new(0);

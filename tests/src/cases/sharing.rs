@@ -18,14 +18,14 @@ const CONNECTIONS: usize = 32;
 
 /// The workers of one listening socket.
 struct Workers {
-    /// Connections that each one has.
+    /// The number of connections each worker holds.
     open: Arc<[AtomicUsize; WORKERS]>,
     end: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Workers {
-    /// Workers that keep what they accept. One that did calls `accepted` with its number.
+    /// Starts workers that keep what they accept and call `accepted` with their number.
     fn start<D: Driver<Socket = Socket>>(
         socket: &Socket,
         accepted: impl Fn(usize) + Clone + Send + 'static,
@@ -42,7 +42,7 @@ impl Workers {
                     let listener = driver.listen(socket).expect("a bound socket can listen");
                     let taking = async {
                         let mut streams = Vec::new();
-                        listens.send(()).expect("somebody waits for it");
+                        listens.send(()).expect("the receiver is alive");
                         loop {
                             streams.push(accept(&listener).await);
                             open[number].fetch_add(1, Ordering::SeqCst);
@@ -63,7 +63,7 @@ impl Workers {
         self.open.each_ref().map(|count| count.load(Ordering::SeqCst))
     }
 
-    /// Waits until all workers together have `count` connections.
+    /// Waits until all workers together hold `count` connections.
     fn wait(&self, count: usize) {
         while self.counts().iter().sum::<usize>() < count {
             thread::sleep(A_WHILE / 20);
@@ -71,8 +71,10 @@ impl Workers {
     }
 
     fn end(self) {
-        self.end.send(true).expect("the workers wait for it");
-        self.threads.into_iter().for_each(|thread| thread.join().expect("the worker is well"));
+        self.end.send(true).expect("the workers hold the receiver");
+        self.threads
+            .into_iter()
+            .for_each(|thread| thread.join().expect("the worker does not panic"));
     }
 }
 
@@ -85,10 +87,10 @@ fn again(socket: &Socket) -> Socket {
             Socket::Unix(listener) => Socket::Unix(listener.try_clone()?),
         })
     };
-    again().expect("there are free descriptors")
+    again().expect("a descriptor is free")
 }
 
-/// No worker is left out, and none gets nearly all.
+/// No worker is starved, and none gets nearly all connections.
 pub fn workers_that_share_a_listener_share_its_connections<D>(kernel: &Kernel<D>)
 where
     D: Driver<Socket = Socket>,
@@ -107,7 +109,7 @@ where
     workers.end();
 }
 
-/// A crowd that comes at once gets in, too.
+/// Many simultaneous connections are all accepted.
 pub fn workers_that_share_a_listener_take_a_crowd<D>(kernel: &Kernel<D>)
 where
     D: Driver<Socket = Socket>,
@@ -119,17 +121,17 @@ where
     workers.end();
 }
 
-/// What a blocked worker would have to accept is accepted by those who can.
+/// Connections that a blocked worker would accept are accepted by the others.
 pub fn a_blocked_worker_keeps_no_connection_from_the_others<D>(kernel: &Kernel<D>)
 where
     D: Driver<Socket = Socket>,
 {
     let (socket, place) = kernel.socket();
     let (block, blocked) = mpsc::channel::<()>();
-    // Whoever accepts first blocks its thread.
+    // The first worker to accept blocks its thread.
     let blocked = Arc::new(Mutex::new(Some(blocked)));
     let workers = Workers::start::<D>(&socket, move |_| {
-        let blocked = blocked.lock().expect("nobody panics with it").take();
+        let blocked = blocked.lock().expect("the mutex is not poisoned").take();
         if let Some(blocked) = blocked {
             let _ = blocked.recv();
         }
@@ -141,7 +143,7 @@ where
     workers.end();
 }
 
-/// Nor does a worker that has stopped asking for one.
+/// The same for a worker that has stopped accepting.
 pub fn who_stopped_asking_keeps_no_connection_from_the_others<D>(kernel: &Kernel<D>)
 where
     D: Driver<Socket = Socket>,
@@ -155,23 +157,26 @@ where
             let _hold = driver.hold();
             let listener = driver.listen(shared).expect("a bound socket can listen");
             let over = driver.sleep_until(driver.now() + A_WHILE);
-            assert!(first_of(accept(&listener), over).await.is_none(), "nobody connects");
-            stops.send(()).expect("somebody waits for it");
+            assert!(first_of(accept(&listener), over).await.is_none(), "no peer connects");
+            stops.send(()).expect("the receiver is alive");
             let _ = ended.wait_for(|end| *end).await;
         });
         worker.expect("the driver starts");
     });
-    stopped.recv().expect("the worker gets there");
+    stopped.recv().expect("the worker stops accepting");
     let worker = D::run(&Options::default(), async |driver: D| {
         let listener = driver.listen(socket).expect("a bound socket can listen");
         for number in 0..4 {
             let _peer = ThreadPeer::connect(&place);
             let over = driver.sleep_until(driver.now() + 500 * A_WHILE);
             let accepted = first_of(accept(&listener), over).await;
-            assert!(accepted.is_some(), "connection {number} is kept by who does not want it");
+            assert!(
+                accepted.is_some(),
+                "connection {number} is held by a worker that stopped accepting"
+            );
         }
     });
     worker.expect("the driver starts");
-    end.send(true).expect("the worker waits for it");
-    idle.join().expect("the worker is well");
+    end.send(true).expect("the worker holds the receiver");
+    idle.join().expect("the worker does not panic");
 }

@@ -1,4 +1,4 @@
-//! The application that the cases talk to.
+//! The application that the cases send requests to.
 
 use bytes::Bytes;
 use futures_core::Stream;
@@ -22,31 +22,31 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
-/// What a case and the handlers of its application share.
+/// State shared by a case and the handlers of its application.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    /// Each permit lets one waiting handler go on.
+    /// Each permit lets one waiting handler continue.
     gate: Arc<Semaphore>,
-    /// Handlers that began to wait.
+    /// Handlers that have started to wait.
     pub started: Arc<Counter>,
-    /// Handlers that came to their end.
+    /// Handlers that ran to completion.
     pub finished: Arc<Counter>,
-    /// Handlers that were dropped before their end.
+    /// Handlers that were dropped before completion.
     pub dropped: Arc<Counter>,
-    /// Endless streams that began.
+    /// Endless streams that have started.
     pub endless: Arc<Counter>,
-    /// Bytes that endless streams made.
+    /// Bytes produced by endless streams.
     pub produced: Arc<Counter>,
-    /// Bytes of bodies that handlers read.
+    /// Request body bytes read by handlers.
     pub consumed: Arc<Counter>,
 }
 
-/// A count that both sides see.
+/// A counter shared by the case and the handlers.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicUsize);
 
 impl Counter {
-    /// The count now.
+    /// The current value.
     #[must_use]
     pub fn get(&self) -> usize {
         self.0.load(Ordering::SeqCst)
@@ -72,30 +72,30 @@ impl Default for Shared {
 }
 
 impl Shared {
-    /// Lets `count` handlers go on that wait now or later.
+    /// Lets `count` handlers continue that wait now or later.
     pub fn open(&self, count: usize) {
         self.gate.add_permits(count);
     }
 
-    /// Waits until the case lets it go on, and counts how that ends.
+    /// Waits until the case opens the gate, and counts how the wait ends.
     pub(super) async fn wait(&self) {
         let watch = self.begin();
         self.pass().await;
         watch.finish();
     }
 
-    /// Waits until the case lets it go on.
+    /// Waits until the case opens the gate.
     pub(super) async fn pass(&self) {
-        self.gate.acquire().await.expect("nobody closes the gate").forget();
+        self.gate.acquire().await.expect("the semaphore is never closed").forget();
     }
 
-    /// Counts a beginning now, and an end later.
+    /// Counts a start now, and a completion or a drop later.
     pub(super) fn begin(&self) -> Watch {
         self.started.add(1);
         Watch { shared: self.clone(), finished: false }
     }
 
-    /// The same as `wait`, for a while at the most, in a function that blocks.
+    /// Like `wait`, but blocks the thread, for at most `longest`.
     fn block(&self, longest: Duration) {
         let watch = self.begin();
         let start = Instant::now();
@@ -107,14 +107,14 @@ impl Shared {
         watch.finish();
     }
 
-    /// A function that makes the application.
+    /// A function that creates the application.
     pub fn app(&self) -> impl Fn() -> App + Clone + Send + 'static {
         let shared = self.clone();
         move || app(&shared)
     }
 }
 
-/// Counts whether it is dropped before its end.
+/// Counts whether it is dropped before completion.
 pub(super) struct Watch {
     shared: Shared,
     finished: bool,
@@ -177,26 +177,28 @@ async fn wait(State(shared): State<Shared>) -> &'static str {
     "waited"
 }
 
-/// Says something before its response, and lets a task say more.
+/// Sends interim responses before its response, and lets a task send more.
 async fn hints(interim: Interim, State(shared): State<Shared>) -> String {
     let mut fields = HeaderMap::new();
-    // The server's own affair, which goes no further.
+    // A connection field, which the server must not forward.
     fields.insert("content-length", HeaderValue::from_static("7"));
     fields.insert("x-progress", HeaderValue::from_static("1 of 2"));
-    interim.early_hints(["</a.css>; rel=preload", "</b.js>; rel=preload"]).expect("it is early");
-    interim.send(StatusCode::PROCESSING, fields).expect("there is room");
+    interim
+        .early_hints(["</a.css>; rel=preload", "</b.js>; rel=preload"])
+        .expect("no response was sent yet");
+    interim.send(StatusCode::PROCESSING, fields).expect("the buffer has room");
     let wrong = interim.send(StatusCode::OK, HeaderMap::new());
     shared.pass().await;
     let later = shared.clone();
     let task = tokio::task::spawn_local(async move {
-        interim.send(StatusCode::PROCESSING, HeaderMap::new()).expect("there is room");
+        interim.send(StatusCode::PROCESSING, HeaderMap::new()).expect("the buffer has room");
         later.pass().await;
         for _ in 0..8 {
-            interim.send(StatusCode::PROCESSING, HeaderMap::new()).expect("there is room");
+            interim.send(StatusCode::PROCESSING, HeaderMap::new()).expect("the buffer has room");
         }
         interim.send(StatusCode::PROCESSING, HeaderMap::new())
     });
-    let full = task.await.expect("it does not panic");
+    let full = task.await.expect("the task does not panic");
     format!("{wrong:?}, {full:?}")
 }
 
@@ -214,7 +216,7 @@ async fn connection(connection: Rc<ConnectionInfo>) -> String {
     format!("{} {}", connection.peer, connection.tls.is_some())
 }
 
-/// Handlers that use the runtime they find themselves in.
+/// Handlers that use the tokio runtime they run in.
 fn tokio_users(app: App) -> App {
     app.get("/spawn", async || {
         let task = tokio::spawn(async {
@@ -242,11 +244,11 @@ fn tokio_users(app: App) -> App {
     .get("/tcp", async || tcp_round_trip().await.expect("loopback works"))
 }
 
-/// What all handlers of the application hold: when it is dropped, its tasks hear of it.
+/// State held by all handlers of the application. Dropping it notifies the application's tasks.
 #[derive(Clone)]
 struct Pool(Arc<watch::Sender<()>>);
 
-/// Handlers that leave work behind. All of it counts its beginning and its end.
+/// Handlers that leave work behind. Each piece of work counts its start and its end.
 fn leavers(app: App) -> App {
     app.state(Pool(Arc::new(watch::Sender::new(()))))
         .get("/leave-task", async |State(shared): State<Shared>| {
@@ -314,7 +316,7 @@ fn leavers(app: App) -> App {
         })
 }
 
-/// Through sockets of tokio's own, within one handler.
+/// A round trip through tokio's own sockets within one handler.
 async fn tcp_round_trip() -> io::Result<String> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
@@ -333,7 +335,7 @@ async fn tcp_round_trip() -> io::Result<String> {
     Ok(text)
 }
 
-/// Handlers that read bodies, or do not.
+/// Handlers that read request bodies, or leave them unread.
 fn uploads(app: App) -> App {
     let echo = async |body: Bytes| body;
     app.post("/echo", echo)
@@ -422,7 +424,7 @@ impl http_body::Body for WithTrailers {
     }
 }
 
-/// A body that gives more when it is asked after its trailers.
+/// A body that would yield more data if polled after its trailers.
 struct Careless(u32);
 
 impl http_body::Body for Careless {
@@ -446,7 +448,7 @@ fn checksum() -> HeaderMap {
     HeaderMap::from_iter([("x-checksum".parse().expect("a name"), HeaderValue::from_static("abc"))])
 }
 
-/// A body that does not tell its length.
+/// A body of unknown length.
 struct Unsized(Body);
 
 impl http_body::Body for Unsized {
@@ -466,7 +468,7 @@ fn with_trailers(data: &'static str) -> Body {
     Body::new(WithTrailers(data, Some(checksum())))
 }
 
-/// Reads a body as it comes.
+/// Counts the bytes of a body as they arrive.
 async fn count(State(shared): State<Shared>, mut body: Body) -> Result<String, Problem> {
     let watch = shared.begin();
     let mut count = 0;
@@ -503,7 +505,7 @@ fn upgrade() -> Response {
     response.with_field(UPGRADE, HeaderValue::from_static("echo"))
 }
 
-/// An echo that counts whether it came to its end.
+/// An echo that counts whether it completed.
 fn guarded_echo(State(shared): State<Shared>) -> Response {
     let echo = OnUpgrade::new(|mut io| async move {
         let watch = Watch { shared, finished: false };
@@ -517,8 +519,8 @@ fn guarded_echo(State(shared): State<Shared>) -> Response {
     Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(echo)
 }
 
-/// A protocol that is over at once, and whose bytes a task goes on to read: that finishes when it hears of
-/// the end.
+/// A protocol whose handler returns at once and passes the connection to a task that keeps reading.
+/// The task finishes when it sees the end of the connection.
 fn handed_on(State(shared): State<Shared>) -> Response {
     let hand_on = OnUpgrade::new(|mut io| async move {
         let watch = Watch { shared, finished: false };
@@ -530,7 +532,7 @@ fn handed_on(State(shared): State<Shared>) -> Response {
     Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(hand_on)
 }
 
-/// The server speaks first, and is the one to end.
+/// The server sends first, and is the one to end the connection.
 fn greeting() -> Response {
     let greet = OnUpgrade::new(|mut io| async move {
         let _ = io.send(Bytes::from_static(b"welcome\n")).await;
@@ -542,7 +544,7 @@ fn greeting() -> Response {
     response.with_field(UPGRADE, HeaderValue::from_static("greeting"))
 }
 
-/// A stream made by a function.
+/// A stream produced by a function.
 struct Produced<F>(F);
 
 impl<T, F> Stream for Produced<F>
@@ -570,14 +572,14 @@ where
     Body::stream(Produced(next))
 }
 
-/// Answers for ever, while a task reads the body once it may.
+/// Sends an endless response, while a task reads the body once the case allows it.
 async fn read_later(State(shared): State<Shared>, mut body: Body) -> Body {
     tokio::task::spawn_local(async move {
         let watch = shared.begin();
         shared.pass().await;
         while let Some(Ok(_)) = body.next().await {}
         watch.finish();
-        // Who has heard of the end may still keep the body.
+        // A task may keep the body after reading its end.
         std::future::pending::<()>().await;
     });
     stream(|_| Poll::Pending)
@@ -626,8 +628,8 @@ fn pieces_of(pieces: u32) -> Body {
     })
 }
 
-/// Bytes that differ at each place, up to a length from which on they come again: some tests ask for gigabytes. It is a prime, so that
-/// no buffer's length is a multiple.
+/// Bytes that differ by position, up to a period after which they repeat, because some tests ask
+/// for gigabytes. The period is a prime, so that it divides no buffer size.
 #[must_use]
 pub fn pattern(count: usize) -> Vec<u8> {
     const LENGTH: usize = 65_521;
@@ -645,7 +647,7 @@ pub fn pattern(count: usize) -> Vec<u8> {
     bytes
 }
 
-/// A piece every 50 ms.
+/// One piece every 50 ms.
 fn slow(pieces: u32) -> Body {
     let mut numbers = 0..pieces;
     let mut pause = Box::pin(tokio::time::sleep(Duration::from_millis(50)));
@@ -684,7 +686,7 @@ impl http_body::Body for Measured {
     }
 }
 
-/// A piece for each permit of the case. Its first poll counts as a start, its drop as an end.
+/// One piece per permit of the case. Its first poll counts as a start, its drop as an end.
 fn gated(State(shared): State<Shared>, Path(pieces): Path<u32>) -> Body {
     let mut numbers = 0..pieces;
     let mut watch = None;
@@ -703,7 +705,7 @@ fn gated(State(shared): State<Shared>, Path(pieces): Path<u32>) -> Body {
         let gate = Arc::clone(&shared.gate);
         let waiting = permit.get_or_insert_with(|| {
             Box::pin(async move {
-                gate.acquire_owned().await.expect("nobody closes the gate").forget();
+                gate.acquire_owned().await.expect("the semaphore is never closed").forget();
             })
         });
         if waiting.as_mut().poll(context).is_pending() {
@@ -714,7 +716,7 @@ fn gated(State(shared): State<Shared>, Path(pieces): Path<u32>) -> Body {
     })
 }
 
-/// A stream that is always ready, and gives nothing.
+/// A stream that is always ready but yields only empty pieces.
 async fn endless_nothing(State(shared): State<Shared>) -> Body {
     let watch = shared.begin();
     stream(move |_| {

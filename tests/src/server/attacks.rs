@@ -1,6 +1,6 @@
-//! The list of the attacks.
+//! The list of attacks.
 
-/// Attacks a server on a driver: `attacks!(name, benches)` makes the module `name`.
+/// Attacks a server on a driver: `attacks!(name, benches)` generates the module `name`.
 #[macro_export]
 macro_rules! attacks {
     ($name:ident, $benches:expr) => {

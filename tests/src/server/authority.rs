@@ -1,4 +1,4 @@
-//! Certificates for clients and servers, made as tests need them.
+//! Certificates for clients and servers, generated as tests need them.
 
 use peregrine_tls::rustls::crypto::aws_lc_rs;
 use peregrine_tls::rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
@@ -8,72 +8,73 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A certificate and its key, in PEM.
+/// A certificate and its private key, in PEM.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// The certificate.
     pub certificate: String,
-    /// Its key.
+    /// The private key.
     pub key: String,
 }
 
 impl Identity {
-    /// Writes both into files.
+    /// Writes both to files.
     ///
     /// # Panics
-    /// The files cannot be written.
+    /// If the files cannot be written.
     pub fn write(&self, certificate: &Path, key: &Path) {
-        std::fs::write(certificate, &self.certificate).expect("the folder is there");
-        std::fs::write(key, &self.key).expect("the folder is there");
+        std::fs::write(certificate, &self.certificate).expect("the folder exists");
+        std::fs::write(key, &self.key).expect("the folder exists");
     }
 }
 
-/// Somebody who issues certificates.
+/// A certificate authority.
 pub struct Authority {
     issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
-    /// Its own certificate, in PEM.
+    /// The authority's own certificate, in PEM.
     pub certificate: String,
 }
 
 impl Authority {
-    /// A new one.
+    /// A new authority.
     ///
     /// # Panics
-    /// There is no randomness.
+    /// If the system provides no randomness.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        let mut parameters = rcgen::CertificateParams::new(Vec::new()).expect("no names");
+        let mut parameters =
+            rcgen::CertificateParams::new(Vec::new()).expect("an empty list of names is valid");
         parameters.distinguished_name = rcgen::DistinguishedName::new();
         parameters.distinguished_name.push(rcgen::DnType::CommonName, name);
         parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         parameters.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign];
-        let key = rcgen::KeyPair::generate().expect("there is randomness");
-        let certificate = parameters.self_signed(&key).expect("it signs");
+        let key = rcgen::KeyPair::generate().expect("the system provides randomness");
+        let certificate = parameters.self_signed(&key).expect("signing succeeds");
         let certificate = certificate.pem();
         Self { issuer: rcgen::Issuer::new(parameters, key), certificate }
     }
 
-    /// A certificate with a common name and this DNS name, valid for so long from 1975 on.
+    /// A certificate with a common name and this DNS name, valid from 1975 for this long.
     ///
     /// # Panics
-    /// That is no DNS name.
+    /// If the DNS name is invalid.
     #[must_use]
     pub fn issue(&self, common_name: &str, dns_name: &str, end: Duration) -> Identity {
         let names = vec![dns_name.to_owned()];
-        let mut parameters = rcgen::CertificateParams::new(names).expect("it is a name");
+        let mut parameters = rcgen::CertificateParams::new(names).expect("the name is valid");
         parameters.distinguished_name = rcgen::DistinguishedName::new();
         parameters.distinguished_name.push(rcgen::DnType::CommonName, common_name);
         parameters.not_after = rcgen::date_time_ymd(1970, 1, 1) + end;
-        let key = rcgen::KeyPair::generate().expect("there is randomness");
-        let certificate = parameters.signed_by(&key, &self.issuer).expect("it signs");
+        let key = rcgen::KeyPair::generate().expect("the system provides randomness");
+        let certificate = parameters.signed_by(&key, &self.issuer).expect("signing succeeds");
         Identity { certificate: certificate.pem(), key: key.serialize_pem() }
     }
 
-    /// A client that trusts whom this authority and those with these certificates trust, speaks this
-    /// version only, and shows a certificate if it is given one.
+    /// A client configuration that trusts this authority and the given certificates, supports only
+    /// this version, and presents a certificate if it is given one.
     ///
     /// # Panics
-    /// The certificate does not fit its key.
+    /// If the certificate does not match its key.
     #[must_use]
     pub fn client(
         &self,
@@ -83,20 +84,22 @@ impl Authority {
     ) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         for pem in trusted.iter().copied().chain([self.certificate.as_str()]) {
-            let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).expect("it is PEM");
-            roots.add(certificate).expect("it is a certificate");
+            let certificate =
+                CertificateDer::from_pem_slice(pem.as_bytes()).expect("the text is PEM");
+            roots.add(certificate).expect("the certificate is valid");
         }
         let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_protocol_versions(&[version])
-            .expect("the version is known")
+            .expect("the provider supports the version")
             .with_root_certificates(roots);
         Arc::new(match own {
             None => builder.with_no_client_auth(),
             Some(own) => {
                 let chain = CertificateDer::from_pem_slice(own.certificate.as_bytes());
-                let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).expect("it is PEM");
-                let chain = vec![chain.expect("it is PEM")];
-                builder.with_client_auth_cert(chain, key).expect("they fit")
+                let key =
+                    PrivateKeyDer::from_pem_slice(own.key.as_bytes()).expect("the text is PEM");
+                let chain = vec![chain.expect("the text is PEM")];
+                builder.with_client_auth_cert(chain, key).expect("the key matches the certificate")
             }
         })
     }

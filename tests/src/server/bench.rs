@@ -1,4 +1,5 @@
-//! What the server suite needs of a driver: a running server, wires to it, and a clock.
+//! The interface that the server suite needs from a driver: a running server, connections to it,
+//! and a clock.
 
 use crate::server::logged::Collected;
 use peregrine::log::Form;
@@ -9,17 +10,17 @@ use peregrine_tls::Tls;
 use std::future::Future;
 use std::time::Duration;
 
-/// The most that a case waits for something that must come. Only a hang takes so long.
+/// The longest that a case waits for something that must happen. Only a hang takes this long.
 pub const PATIENCE: Duration = Duration::from_secs(40);
 
-/// A place to start servers in and to reach them from outside.
+/// An environment that starts servers and connects to them.
 pub trait Bench {
-    /// A server at work.
+    /// A running server.
     type Server: Served<Wire = Self::Wire>;
-    /// One connection's other end.
+    /// The client's end of one connection.
     type Wire: Wire;
 
-    /// Starts a server with one worker. It speaks HTTP, and HTTPS on a second port if `tls` is
+    /// Starts a server with one worker. It serves HTTP, and HTTPS on a second port if `tls` is
     /// given.
     fn start<A, M>(&self, limits: Limits, tls: Option<Tls>, make: M) -> Self::Server
     where
@@ -29,7 +30,7 @@ pub trait Bench {
         self.start_behind(Gate::default(), limits, tls, make)
     }
 
-    /// The same behind proxies.
+    /// The same with settings for a server behind proxies.
     fn start_behind<A, M>(
         &self,
         gate: Gate,
@@ -41,51 +42,52 @@ pub trait Bench {
         A: IntoApplication + 'static,
         M: Fn() -> A + Clone + Send + 'static;
 
-    /// Lets time pass.
+    /// Waits for `time`.
     fn sleep(&self, time: Duration) -> impl Future<Output = ()>;
 
-    /// Time since some moment.
+    /// The time since an arbitrary moment.
     fn now(&self) -> Duration;
 
-    /// From now on nothing goes wrong on the way, where that is in our hands.
+    /// Stops injecting faults into the network, where the bench controls it.
     fn calm(&self);
 
-    /// The same, and connections from now on have buffers as those of a real machine.
+    /// The same, and new connections get buffers as large as those of a real machine.
     fn calm_with_large_buffers(&self) {
         self.calm();
     }
 
-    /// Does what is written at once arrive at once?
+    /// Whether bytes written in one call arrive together.
     fn is_calm(&self) -> bool;
 
-    /// Does the clock tell exactly how long something took?
+    /// Whether the clock measures durations exactly.
     fn is_virtual(&self) -> bool;
 
-    /// Accepting fails now and then until [`Bench::calm`], where that is in our hands.
+    /// Makes some accepts fail until [`Bench::calm`], where the bench controls the network.
     fn run_out_of_descriptors(&self) {}
 
-    /// Received chunks that the server has not given back, where that can be told.
+    /// The number of receive chunks that the server has not returned, where this is known.
     fn chunks_on_loan(&self) -> Option<u32> {
         None
     }
 
-    /// Bytes that the kernel keeps for connections that `server` has closed, where that can be told.
+    /// Bytes that the kernel still holds for connections that `server` has closed, where this is
+    /// known.
     fn bytes_of_the_closed(&self, server: &Self::Server) -> Option<usize> {
         let _ = server;
         None
     }
 
-    /// A size for something large: all of `bytes`, or little where a byte at a time may arrive.
+    /// A size for something large: `bytes`, or less where data may arrive one byte at a time.
     fn large(&self, bytes: usize) -> usize {
         if self.is_calm() { bytes } else { bytes.min(2_000) }
     }
 
-    /// Does the transport tell a peer that broke off from one that only has nothing more to say?
+    /// Whether the transport distinguishes a reset from a half-close.
     fn has_resets(&self) -> bool {
         true
     }
 
-    /// A number below `limit` (or 0) by which runs of a case differ.
+    /// A number below `limit` (or 0) that varies between the runs of a case.
     fn choose(&self, limit: usize) -> usize;
 
     /// Waits until `condition` holds.
@@ -100,16 +102,16 @@ pub trait Bench {
     }
 }
 
-/// What holds at the ports of a server beside its limits.
+/// Settings of a server's listeners beside its limits.
 #[derive(Clone, Debug, Default)]
 pub struct Gate {
     /// Whether connections begin with a PROXY header.
     pub proxy_protocol: Option<ProxyProtocol>,
-    /// The proxies of the server.
+    /// The proxies that the server trusts.
     pub proxies: Option<TrustedProxies>,
-    /// Limits of the port that speaks HTTP, in place of the server's.
+    /// Limits of the HTTP listener, replacing the server's.
     pub limits: Option<Limits>,
-    /// The access log: how its lines look, and where they are collected.
+    /// The access log: its format, and where its lines are collected.
     pub log: Option<(Form, Collected)>,
     /// Which requests are traced.
     pub traces: Option<Traces>,
@@ -117,29 +119,29 @@ pub struct Gate {
 
 /// A running server.
 pub trait Served {
-    /// One connection's other end.
+    /// The client's end of one connection.
     type Wire: Wire;
 
-    /// Connects to the port that speaks HTTP.
+    /// Connects to the HTTP port.
     fn connect(&self) -> Self::Wire;
 
-    /// Connects to the port that speaks HTTPS. No handshake is made.
+    /// Connects to the HTTPS port, without a handshake.
     fn connect_secure(&self) -> Self::Wire;
 
-    /// Orders the server to shut down.
+    /// Requests a graceful shutdown.
     fn shut_down(&self);
 
-    /// Orders the server to end at once.
+    /// Requests an immediate end.
     fn cut(&self);
 
-    /// Waits for the server's end, which somebody has ordered.
+    /// Waits for the server to end, which must have been requested.
     fn ended(self) -> impl Future<Output = Outcome>;
 }
 
-/// What a server did in its life.
+/// The result of a server's run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Its counts.
+    /// The server's counters.
     pub snapshot: Snapshot,
     /// The connections that were cut.
     pub cut: Vec<Cut>,
@@ -152,8 +154,8 @@ impl Outcome {
         self.snapshot.ended.get(name).copied().unwrap_or(0)
     }
 
-    /// How many connections ended in each way, without those that ended because their peer closed
-    /// or because the server did: which of the two came first is a matter of chance.
+    /// How many connections ended in each way, except those closed by the peer or the server in an
+    /// ordinary way: which of the two closes first is a matter of chance.
     #[must_use]
     pub fn endings(&self) -> Vec<(&'static str, u64)> {
         let by_chance = ["peer-closed", "drained"];
@@ -162,7 +164,7 @@ impl Outcome {
     }
 }
 
-/// What waiting for bytes gave.
+/// The result of waiting for bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Got {
     /// Some bytes.
@@ -171,27 +173,28 @@ pub enum Got {
     End,
     /// The connection broke.
     Broken,
-    /// Nothing came in time.
+    /// Nothing arrived in time.
     Nothing,
 }
 
-/// A connection's other end, which sends bytes as it is told. Dropping it closes the connection.
+/// The client's end of a connection, driven by the case. Dropping it closes the connection.
 pub trait Wire {
     /// Sends `bytes` in the background.
     fn send(&mut self, bytes: &[u8]);
 
-    /// Ends the sending side when everything is sent.
+    /// Ends the sending side once everything is sent.
     fn half_close(&mut self);
 
-    /// Waits for bytes, for `patience` at the most.
+    /// Waits for bytes for at most `patience`.
     fn recv(&mut self, patience: Duration) -> impl Future<Output = Got>;
 
-    /// The same, for at most `bytes_max` bytes, where that can be told. The rest stays in the kernel.
+    /// The same for at most `bytes_max` bytes, where this can be limited. The rest stays in the
+    /// kernel.
     fn recv_at_most(&mut self, bytes_max: usize, patience: Duration) -> impl Future<Output = Got> {
         let _ = bytes_max;
         self.recv(patience)
     }
 
-    /// Breaks the connection off.
+    /// Resets the connection.
     fn reset(self);
 }

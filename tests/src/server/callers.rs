@@ -1,4 +1,5 @@
-//! Who calls, behind proxies: PROXY headers, forwarded fields, and limits of one listener, on every driver.
+//! Client identity behind proxies on every driver: PROXY headers, forwarded fields, and limits of
+//! one listener.
 
 use crate::server::bench::{Bench, Gate, Got, Served, Wire};
 use crate::server::client::{Client, Way};
@@ -15,13 +16,13 @@ pub(super) mod header;
 
 use header::{binary, line, proxied, ssl, value};
 
-/// Everybody, on every network.
+/// Every address on every network.
 const EVERYBODY: [&str; 3] = ["0.0.0.0/0", "::/0", "unix:"];
 
-/// A time that is over soon.
+/// A timeout that expires soon.
 const SHORT: Duration = Duration::from_millis(700);
 
-/// A wire whose first bytes come together with a header.
+/// A wire that sends a PROXY header together with its first bytes.
 pub struct Behind<W> {
     wire: W,
     header: Vec<u8>,
@@ -73,7 +74,7 @@ fn header_of(source: &str) -> Vec<u8> {
     proxied(source, source, &[])
 }
 
-/// An application that says what it sees of who calls.
+/// An application that reports what it knows about the client.
 fn app() -> App {
     App::new()
         .with(SecurityHeaders::new())
@@ -118,18 +119,18 @@ fn begin_with<B: Bench>(bench: &B, way: Way, gate: Gate, limits: Limits) -> Site
 }
 
 impl<B: Bench> Site<B> {
-    /// A client whose first bytes come together with `header`.
+    /// A client whose first bytes are sent together with `header`.
     async fn client(&self, header: &[u8]) -> Client<Behind<B::Wire>> {
         let wire = Behind { wire: self.way.wire(&self.server), header: header.to_vec() };
         self.way.speak(wire).await
     }
 
-    /// The same for bytes of all kinds.
+    /// The same as a raw byte client.
     fn peer(&self) -> Peer<B::Wire> {
         Peer::new(self.way.wire(&self.server))
     }
 
-    /// Ends the server, whose connections ended in these ways.
+    /// Ends the server and asserts how its connections ended.
     async fn end(self, endings: &[(&'static str, u64)]) {
         self.server.shut_down();
         let outcome = self.server.ended().await;
@@ -143,7 +144,7 @@ async fn says<W: Wire>(client: &mut Client<W>, path: &str, fields: &[(&str, &str
     client.answer(id).await.text().to_owned()
 }
 
-/// What a PROXY header tells is what handlers see of the connection, whatever comes together with it.
+/// Handlers see the addresses from the PROXY header, whatever data arrives together with it.
 pub async fn a_header_tells_whose_connection_it_is<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way, required());
     let (v4, v6) = (address("192.0.2.1:5000"), address("[2001:db8::1]:5000"));
@@ -175,7 +176,7 @@ pub async fn a_header_tells_whose_connection_it_is<B: Bench>(bench: &B, way: Way
     site.end(&[]).await;
 }
 
-/// What trusted proxies say in fields is what handlers, redirects and extractors see of the client.
+/// Handlers, redirects and extractors use the client address from a trusted proxy's fields.
 pub async fn fields_of_trusted_proxies_tell_the_client<B: Bench>(bench: &B, way: Way) {
     let proxies = TrustedProxies::at(EVERYBODY).at_most(1).host().prefix();
     let site = begin(bench, way, trusting(proxies));
@@ -188,7 +189,7 @@ pub async fn fields_of_trusted_proxies_tell_the_client<B: Bench>(bench: &B, way:
         ("forwarded", "for=1.1.1.1"),
     ];
     assert_eq!(says(&mut client, "/client", &fields).await, "192.0.2.1 https://own.example 1");
-    // The next request of the same connection is another client's.
+    // The next request on the same connection comes from another client.
     let other = [("x-forwarded-for", "2001:db8::7"), ("x-forwarded-host", "b.example")];
     let scheme = if way.is_secure() { "https" } else { "http" };
     let expected = format!("2001:db8::7 {scheme}://b.example 1");
@@ -196,13 +197,13 @@ pub async fn fields_of_trusted_proxies_tell_the_client<B: Bench>(bench: &B, way:
     let id = client.ask("GET", "/slash", &fields);
     let answer = client.answer(id).await;
     assert_eq!((answer.status(), answer.field("location")), (308, Some("/shop/slash/")));
-    assert!(answer.field("strict-transport-security").is_some(), "the client spoke TLS");
+    assert!(answer.field("strict-transport-security").is_some(), "the client used TLS");
     client.set_host("localhost");
     client.close().await;
     site.end(&[]).await;
 }
 
-/// Who is not trusted is not believed.
+/// Forwarded fields of untrusted peers are ignored.
 pub async fn fields_of_others_tell_nothing<B: Bench>(bench: &B, way: Way) {
     for gate in [trusting(["192.0.2.200", "fd00::/8"]), Gate::default()] {
         let site = begin(bench, way, gate);
@@ -221,7 +222,7 @@ pub async fn fields_of_others_tell_nothing<B: Bench>(bench: &B, way: Way) {
     }
 }
 
-/// Whose word counts in fields is decided by the address of the PROXY header.
+/// The address in the PROXY header decides whether forwarded fields are trusted.
 pub async fn fields_count_if_the_address_of_the_header_is_trusted<B: Bench>(bench: &B, way: Way) {
     let gate = Gate { proxies: Some(["192.0.2.0/24"].into()), ..required() };
     let site = begin(bench, way, gate);
@@ -235,7 +236,7 @@ pub async fn fields_count_if_the_address_of_the_header_is_trusted<B: Bench>(benc
     site.end(&[]).await;
 }
 
-/// A trusted proxy may ask for `https` on a plain connection, as it does over HTTP/2.
+/// A trusted proxy may request `https` on a plain connection, as it does over HTTP/2.
 pub async fn a_trusted_proxy_may_ask_for_https<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way, trusting(EVERYBODY));
     let mut client = site.client(b"").await;
@@ -247,7 +248,7 @@ pub async fn a_trusted_proxy_may_ask_for_https<B: Bench>(bench: &B, way: Way) {
     site.end(&[]).await;
 }
 
-/// Where a header is optional, connections without one are as they are.
+/// Where a PROXY header is optional, connections without one are served unchanged.
 pub async fn an_optional_header_may_be_left_out<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way, optional());
     let mut client = site.client(&header_of("192.0.2.1:50")).await;
@@ -259,7 +260,7 @@ pub async fn an_optional_header_may_be_left_out<B: Bench>(bench: &B, way: Way) {
     site.end(&[]).await;
 }
 
-/// A header may come in any pieces, and long before what it is about.
+/// A header may arrive in pieces of any size, and long before the request.
 pub async fn a_header_may_come_slowly<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way, required());
     for header in [
@@ -281,7 +282,8 @@ pub async fn a_header_may_come_slowly<B: Bench>(bench: &B, way: Way) {
     site.end(&[]).await;
 }
 
-/// A header that is never whole ends with the time for what it is in front of, however it is sent.
+/// A header that never completes is cut off by the timeout for the first request, however it is
+/// sent.
 pub async fn a_header_that_is_never_whole_is_cut_off<B: Bench>(bench: &B, way: Way) {
     let times = Limits { first_byte_timeout: SHORT, handshake_timeout: SHORT, ..limits() };
     let site = begin_with(bench, way, required(), times);
@@ -290,11 +292,12 @@ pub async fn a_header_that_is_never_whole_is_cut_off<B: Bench>(bench: &B, way: W
         let start = bench.now();
         let mut peer = site.peer();
         peer.send(&header[..sent]);
-        assert_eq!(peer.rest().await, b"", "nothing is said");
-        // The server counts from the turn in which it accepted, which may have begun a little earlier.
-        assert!(bench.now() - start >= SHORT / 2, "it has its time");
+        assert_eq!(peer.rest().await, b"", "nothing is sent");
+        // The server measures from the turn in which it accepted, which may have begun a little
+        // earlier.
+        assert!(bench.now() - start >= SHORT / 2, "the timeout has passed");
     }
-    // A byte now and then makes it no longer.
+    // One byte now and then does not extend the timeout.
     let mut peer = site.peer();
     peer.send("PROXY UNKNOWN ");
     let mut pieces = 0;
@@ -302,12 +305,12 @@ pub async fn a_header_that_is_never_whole_is_cut_off<B: Bench>(bench: &B, way: W
         peer.send("x");
         pieces += 1;
     }
-    assert!(pieces < 50, "it ends before the line is too long");
+    assert!(pieces < 50, "the connection ends before the line is too long");
     let late = if way.is_secure() { "handshake-late" } else { "first-byte-late" };
     site.end(&[(late, 6)]).await;
 }
 
-/// Headers that lie end the connection, and nothing is said.
+/// A malformed header ends the connection without a response.
 pub async fn a_header_that_lies_ends_the_connection<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way, required());
     let mut long = header_of("192.0.2.1:50");
@@ -324,7 +327,7 @@ pub async fn a_header_that_lies_ends_the_connection<B: Bench>(bench: &B, way: Wa
         binary(1, 0x11, &[0; 12], &[1, 0xff, 0xff, 0]),
         binary(1, 0x11, &[0; 12], &value(0xe0, &[0; 5000])),
         binary(7, 0x11, &[0; 12], &[]),
-        // None at all.
+        // No header at all.
         b"GET /hello HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(),
@@ -337,7 +340,8 @@ pub async fn a_header_that_lies_ends_the_connection<B: Bench>(bench: &B, way: Wa
     site.end(&[("proxy-refused", liars.len() as u64)]).await;
 }
 
-/// Who is not trusted to send a header is turned away where one is required, and is itself where it is not.
+/// A peer that is not trusted to send a PROXY header is disconnected where one is required;
+/// elsewhere its own address is used.
 pub async fn others_may_not_say_who_they_are<B: Bench>(bench: &B, way: Way) {
     let nobody = ["192.0.2.200"];
     let settings = ProxyProtocol::required().from(nobody);
@@ -360,7 +364,7 @@ pub async fn others_may_not_say_who_they_are<B: Bench>(bench: &B, way: Way) {
     site.end(&[(if way.is_secure() { "plain-on-tls" } else { "rejected" }, 1)]).await;
 }
 
-/// A proxy that asks for itself whether the server is there is itself, and may leave at once.
+/// A proxy's health check uses the proxy's own address, and may disconnect at once.
 pub async fn a_proxy_may_speak_for_itself<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way, required());
     for header in [binary(0, 0, &[], &[]), binary(0, 0x11, &[1; 12], &[9; 30])] {
@@ -373,12 +377,12 @@ pub async fn a_proxy_may_speak_for_itself<B: Bench>(bench: &B, way: Way) {
         assert_eq!(peer.rest().await, b"");
     }
     let mut client = site.client(b"PROXY UNKNOWN\r\n").await;
-    assert!(says(&mut client, "/end", &[]).await.contains(" v1 "), "its address is the socket's");
+    assert!(says(&mut client, "/end", &[]).await.contains(" v1 "), "the address is the socket's");
     client.close().await;
     site.end(&[]).await;
 }
 
-/// Empty lines before a request, which are how a header of version 2 begins, are still no header.
+/// Empty lines before a request, which also start a version 2 header, are not taken for a header.
 pub async fn empty_lines_are_not_taken_for_a_header<B: Bench>(bench: &B) {
     let site = begin(bench, Way::HTTP1, optional());
     for request in ["\r\nGET /hello HTTP/1.1\r\nHost: a\r\n\r\n", "P"] {
@@ -395,7 +399,8 @@ pub async fn empty_lines_are_not_taken_for_a_header<B: Bench>(bench: &B) {
     site.end(&[]).await;
 }
 
-/// A listener with limits of its own has connections of its own, and its heads are held to its limits.
+/// A listener with its own limits has its own connection limit, and its limits apply to its request
+/// heads.
 pub async fn a_listener_may_have_limits_of_its_own<B: Bench>(bench: &B) {
     let own = Limits { connections_max: 1, head_bytes_max: 600, ..limits() };
     let gate = Gate { limits: Some(own), ..Gate::default() };
@@ -406,7 +411,7 @@ pub async fn a_listener_may_have_limits_of_its_own<B: Bench>(bench: &B) {
     let mut second = Peer::new(site.server.connect());
     second.get("/hello");
     second.expect_nothing(Duration::from_millis(100)).await;
-    // The other listener has room for two.
+    // The other listener has room for two connections.
     let mut one = site.client(b"").await;
     one.expect_alive().await;
     let mut two = site.client(b"").await;
@@ -423,7 +428,8 @@ pub async fn a_listener_may_have_limits_of_its_own<B: Bench>(bench: &B) {
     site.end(&[("rejected", 1)]).await;
 }
 
-/// Where a listener's connections live for less time than others, the response that is in progress then says so.
+/// When a listener has a shorter connection lifetime than others, the response in progress
+/// announces the close.
 pub async fn connections_of_a_listener_live_as_long_as_it_says<B: Bench>(bench: &B) {
     bench.calm();
     let life = Duration::from_secs(1);
@@ -441,8 +447,9 @@ pub async fn connections_of_a_listener_live_as_long_as_it_says<B: Bench>(bench: 
     site.end(&[("agreed", 1)]).await;
 }
 
-/// Tests who calls on a driver: `callers!(name, benches)` makes the module `name`, with each case over HTTP/1.1
-/// and HTTP/2, plain and in TLS. `callers!(@plain name, benches)` leaves TLS out.
+/// Tests client identity on a driver: `callers!(name, benches)` generates the module `name`, with
+/// each case over HTTP/1.1 and HTTP/2, plain and with TLS. `callers!(@plain name, benches)` leaves
+/// TLS out.
 #[macro_export]
 macro_rules! callers {
     ($name:ident, $benches:expr) => {

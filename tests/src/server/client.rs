@@ -1,4 +1,4 @@
-//! A client that speaks either protocol, so that a case says once what holds for both.
+//! A client for both protocols, so that a case can be written once.
 
 use crate::server::bench::{Bench, Got, PATIENCE, Served, Wire};
 use crate::server::reply::{self, Framing};
@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The way a client speaks to a server: the protocol, and what is below it.
+/// How a client connects to a server: the protocol, and the transport below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     is_http2: bool,
@@ -21,40 +21,40 @@ impl Way {
     pub const HTTP1: Self = Self { is_http2: false, is_secure: false };
     /// HTTP/1.1 in TLS.
     pub const HTTP1_TLS: Self = Self { is_http2: false, is_secure: true };
-    /// HTTP/2 by prior knowledge.
+    /// HTTP/2 with prior knowledge.
     pub const HTTP2: Self = Self { is_http2: true, is_secure: false };
-    /// HTTP/2 in TLS, by ALPN.
+    /// HTTP/2 over TLS, by ALPN.
     pub const HTTP2_TLS: Self = Self { is_http2: true, is_secure: true };
 
-    /// Is there TLS below?
+    /// Whether it uses TLS.
     #[must_use]
     pub fn is_secure(self) -> bool {
         self.is_secure
     }
 
-    /// What differs by the protocol: the first for HTTP/1.1, the second for HTTP/2. The table of
-    /// `docs/protocols.md` has a reason for each use.
+    /// A value that depends on the protocol: `http1` for HTTP/1.1, `http2` for HTTP/2. The table of
+    /// `docs/protocols.md` gives the reason for each use.
     pub fn differs<T>(self, http1: T, http2: T) -> T {
         if self.is_http2 { http2 } else { http1 }
     }
 
-    /// The name of the protocol, as ALPN has it.
+    /// The ALPN name of the protocol.
     #[must_use]
     pub fn name(self) -> &'static str {
         if self.is_http2 { "h2" } else { "http/1.1" }
     }
 
-    /// Connects to `server`. A handshake is complete then.
+    /// Connects to `server` and completes the handshake.
     pub async fn connect<S: Served>(self, server: &S) -> Client<S::Wire> {
         self.speak(self.wire(server)).await
     }
 
-    /// A connection on which nothing was said.
+    /// A connection on which nothing was sent.
     pub fn wire<S: Served>(self, server: &S) -> S::Wire {
         if self.is_secure { server.connect_secure() } else { server.connect() }
     }
 
-    /// Begins to speak on a connection. A handshake is complete then.
+    /// Starts HTTP on a connection, after completing the handshake.
     pub async fn speak<W: Wire>(self, wire: W) -> Client<W> {
         let wire = if self.is_secure {
             let mut config = (*client_config(&version::TLS13)).clone();
@@ -76,9 +76,9 @@ impl Way {
     }
 }
 
-/// A wire, perhaps with TLS on it.
+/// A wire, with or without TLS.
 pub enum Wired<W> {
-    /// As it is.
+    /// Without TLS.
     Plain(W),
     /// With TLS.
     Secure(Box<Secure<W>>),
@@ -116,7 +116,7 @@ impl<W: Wire> Wire for Wired<W> {
 
 /// A client with a connection.
 pub struct Client<W> {
-    /// How it speaks.
+    /// How it is connected.
     pub way: Way,
     speaks: Speaks<Wired<W>>,
 }
@@ -130,14 +130,14 @@ enum Speaks<W> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Id(u32);
 
-/// What a client says of the content that follows.
+/// The declared length of the content that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// There is none.
+    /// No content.
     None,
-    /// Its length.
+    /// The length of the content.
     Declared(usize),
-    /// Nothing: HTTP/1.1 sends it in chunks.
+    /// Nothing: HTTP/1.1 sends the content in chunks.
     Undeclared,
 }
 
@@ -152,7 +152,7 @@ impl<W: Wire> Client<W> {
         self.begin(method, path, fields, Length::None)
     }
 
-    /// Sends a POST request with content of a declared length, as the server takes it.
+    /// Sends a POST request with content of a declared length, as fast as the server accepts it.
     pub async fn post(&mut self, path: &str, content: &[u8]) -> Id {
         let id = self.begin("POST", path, &[], Length::Declared(content.len()));
         self.upload(id, content).await;
@@ -181,7 +181,7 @@ impl<W: Wire> Client<W> {
         }
     }
 
-    /// Sends content after which more comes, as the server takes it.
+    /// Sends part of the content, as fast as the server accepts it.
     pub async fn part(&mut self, id: Id, content: &[u8]) {
         match &mut self.speaks {
             Speaks::Http1(pipeline) => pipeline.content(content),
@@ -189,7 +189,7 @@ impl<W: Wire> Client<W> {
         }
     }
 
-    /// The same, up to where the server has answered or ended.
+    /// The same, but stops once the server has responded or ended.
     pub async fn part_unless_answered(&mut self, id: Id, content: &[u8]) {
         match &mut self.speaks {
             Speaks::Http1(pipeline) => pipeline.content(content),
@@ -197,7 +197,7 @@ impl<W: Wire> Client<W> {
         }
     }
 
-    /// Sends the last content, as the server takes it.
+    /// Sends the last part of the content, as fast as the server accepts it.
     pub async fn upload(&mut self, id: Id, content: &[u8]) {
         self.part(id, content).await;
         self.end(id, &[]);
@@ -212,14 +212,14 @@ impl<W: Wire> Client<W> {
         }
     }
 
-    /// Asks to be connected to another host.
+    /// Sends a CONNECT request.
     pub fn connect_to(&mut self, host: &str) -> Id {
         self.set_host(host);
         let path = self.way.differs(host, "");
         self.ask("CONNECT", path, &[])
     }
 
-    /// Requests are for this host from now on.
+    /// Sets the host of later requests.
     pub fn set_host(&mut self, host: &str) {
         let of = match &mut self.speaks {
             Speaks::Http1(pipeline) => &mut pipeline.host,
@@ -228,7 +228,7 @@ impl<W: Wire> Client<W> {
         host.clone_into(of);
     }
 
-    /// Sends a GET request for a scheme, whatever there is below.
+    /// Sends a GET request for a scheme, whatever the transport.
     pub fn get_by(&mut self, scheme: &'static str, path: &str) -> Id {
         match &mut self.speaks {
             Speaks::Http1(_) => self.get(&format!("{scheme}://localhost{path}")),
@@ -241,7 +241,7 @@ impl<W: Wire> Client<W> {
         }
     }
 
-    /// Sends the beginning of a head that does not go on.
+    /// Sends an incomplete head.
     pub fn half_a_head(&mut self) -> Id {
         Id(match &mut self.speaks {
             Speaks::Http1(pipeline) => pipeline.half_a_head(),
@@ -249,7 +249,7 @@ impl<W: Wire> Client<W> {
         })
     }
 
-    /// What came of an exchange so far.
+    /// Everything received for an exchange so far.
     pub fn so_far(&mut self, id: Id) -> Answer {
         match &mut self.speaks {
             Speaks::Http1(pipeline) => pipeline.asked[id.0 as usize].answer.clone(),
@@ -257,7 +257,7 @@ impl<W: Wire> Client<W> {
         }
     }
 
-    /// Waits for more. False: nothing came, or nothing comes any more.
+    /// Receives more. Returns false if nothing arrived or nothing more can arrive.
     pub async fn fill(&mut self, patience: Duration) -> bool {
         match &mut self.speaks {
             Speaks::Http1(pipeline) => pipeline.fill(patience).await,
@@ -283,15 +283,15 @@ impl<W: Wire> Client<W> {
                 continue;
             }
             let answer = self.so_far(id);
-            assert!(self.last().is_some(), "{:?} {id:?} does not end: {answer:?}", self.way);
+            assert!(self.last().is_some(), "{:?} {id:?} is not complete: {answer:?}", self.way);
             return answer;
         }
     }
 
-    /// Waits until an exchange is over, and takes what came of it.
+    /// Waits until an exchange is complete, and takes its response.
     ///
     /// # Panics
-    /// It does not end.
+    /// If it does not complete.
     pub async fn answer(&mut self, id: Id) -> Answer {
         self.until_answer(id, |_| false).await
     }
@@ -299,25 +299,25 @@ impl<W: Wire> Client<W> {
     /// Waits for the final head.
     ///
     /// # Panics
-    /// It does not come.
+    /// If it does not arrive.
     pub async fn head(&mut self, id: Id) -> Answer {
         self.until_answer(id, |answer| answer.status() > 0).await
     }
 
-    /// Waits for so much content.
+    /// Waits until `bytes` bytes of content have arrived.
     ///
     /// # Panics
-    /// It does not come.
+    /// If they do not arrive.
     pub async fn expect(&mut self, id: Id, bytes: usize) -> Answer {
         let answer = self.until_answer(id, |answer| answer.body.len() >= bytes).await;
         assert!(answer.body.len() >= bytes, "{:?} {:?}", self.way, self.last());
         answer
     }
 
-    /// Nothing comes of an exchange for `time`.
+    /// Asserts that nothing arrives for an exchange for `time`.
     ///
     /// # Panics
-    /// Something comes.
+    /// If something arrives.
     pub async fn expect_nothing(&mut self, id: Id, time: Duration) {
         let before = self.so_far(id);
         while self.fill(time).await {}
@@ -329,19 +329,19 @@ impl<W: Wire> Client<W> {
     /// Receives until `condition` holds.
     ///
     /// # Panics
-    /// It does not come to hold.
+    /// If it does not hold in time.
     pub async fn until<B: Bench>(&mut self, bench: &B, what: &str, condition: impl Fn() -> bool) {
         let start = bench.now();
         while !condition() {
             let way = self.way;
-            assert!(bench.now() < start + PATIENCE, "{way:?} still waits until {what}");
+            assert!(bench.now() < start + PATIENCE, "{way:?} is still waiting until {what}");
             if !self.sip().await {
                 bench.sleep(Duration::from_millis(1)).await;
             }
         }
     }
 
-    /// Gives an exchange up: a reset of its stream, or of the connection.
+    /// Cancels an exchange by resetting its stream, or the connection.
     pub fn cancel(&mut self, id: Id) {
         match &mut self.speaks {
             Speaks::Http1(pipeline) => pipeline.reset(),
@@ -349,7 +349,7 @@ impl<W: Wire> Client<W> {
         }
     }
 
-    /// Breaks the connection off.
+    /// Resets the connection.
     pub fn break_off(self) {
         match self.speaks {
             Speaks::Http1(mut pipeline) => pipeline.reset(),
@@ -360,13 +360,14 @@ impl<W: Wire> Client<W> {
     /// Waits for the end of the connection.
     ///
     /// # Panics
-    /// It does not come.
+    /// If it does not end.
     pub async fn ended(&mut self) -> Got {
         while self.fill(PATIENCE).await {}
         self.last().cloned().expect("the connection does not end")
     }
 
-    /// Was it told, by the answer with HTTP/1.1 and by GOAWAY with HTTP/2, to ask no more?
+    /// Whether the server announced that it accepts no more requests: in a response with HTTP/1.1,
+    /// by GOAWAY with HTTP/2.
     pub fn is_told_to_go(&self) -> bool {
         match &self.speaks {
             Speaks::Http1(pipeline) => pipeline.asked.iter().any(|asked| {
@@ -385,7 +386,7 @@ impl<W: Wire> Client<W> {
         }
     }
 
-    /// Takes no more content: with HTTP/2 by windows that stay shut, with HTTP/1.1 by not receiving.
+    /// Stops reading: with HTTP/2 by keeping windows closed, with HTTP/1.1 by not receiving.
     pub fn take_no_more(&mut self) {
         match &mut self.speaks {
             Speaks::Http1(pipeline) => pipeline.is_deaf = true,
@@ -393,7 +394,7 @@ impl<W: Wire> Client<W> {
         }
     }
 
-    /// Receives a little, unless it takes no more.
+    /// Receives a little, unless the client has stopped reading.
     async fn sip(&mut self) -> bool {
         match &mut self.speaks {
             Speaks::Http1(pipeline) if pipeline.is_deaf => false,
@@ -401,27 +402,27 @@ impl<W: Wire> Client<W> {
         }
     }
 
-    /// Asks for something, and gets it on the same connection.
+    /// Sends a request and gets its response on the same connection.
     ///
     /// # Panics
-    /// The connection is of no more use.
+    /// If the connection cannot be used any more.
     pub async fn expect_alive(&mut self) {
         let id = self.get("/hello");
         let answer = self.answer(id).await;
         assert_eq!((answer.status(), answer.text()), (200, "hello"), "{:?}", self.way);
-        assert!(!self.is_told_to_go(), "the connection stays: {:?}", self.way);
+        assert!(!self.is_told_to_go(), "the connection stays open: {:?}", self.way);
     }
 
-    /// The connection ends in order, after the client was told.
+    /// Asserts that the connection ends cleanly after announcing it.
     ///
     /// # Panics
-    /// It does not.
+    /// If it does not.
     pub async fn expect_goodbye(&mut self) {
         assert_eq!(self.ended().await, Got::End, "{:?}", self.way);
         assert!(self.is_told_to_go(), "{:?}", self.way);
     }
 
-    /// Closes the connection in order, when all that was said is read.
+    /// Closes the connection cleanly, once the server has read everything.
     pub async fn close(mut self) {
         if self.last().is_none() {
             self.settle().await;
@@ -433,7 +434,7 @@ impl<W: Wire> Client<W> {
         }
     }
 
-    /// All that was sent is looked at, with HTTP/2.
+    /// With HTTP/2, waits until the server has processed everything sent.
     pub async fn settle(&mut self) {
         if let Speaks::Http2(streams) = &mut self.speaks {
             streams.round_trip().await;
@@ -441,13 +442,13 @@ impl<W: Wire> Client<W> {
     }
 }
 
-/// A client of HTTP/1.1 that sends requests without waiting, and gets their answers in order.
+/// An HTTP/1.1 client that pipelines requests and gets the responses in order.
 struct Pipeline<W> {
     wire: Option<W>,
     host: String,
     received: Vec<u8>,
     asked: Vec<Asked>,
-    /// How many answers are complete.
+    /// The number of complete responses.
     answered: usize,
     step: Step,
     is_chunked: bool,
@@ -460,7 +461,7 @@ struct Asked {
     answer: Answer,
 }
 
-/// What comes next.
+/// The element that the parser expects next.
 enum Step {
     Head,
     Length(usize),
@@ -507,7 +508,7 @@ impl<W: Wire> Pipeline<W> {
     fn begin(&mut self, method: &str, path: &str, fields: &[(&str, &str)], length: Length) -> u32 {
         let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.host);
         for (name, value) in fields {
-            write!(head, "{name}: {value}\r\n").expect("a string takes everything");
+            write!(head, "{name}: {value}\r\n").expect("writing to a string cannot fail");
         }
         self.is_chunked = length == Length::Undeclared;
         head.push_str(&match length {
@@ -518,13 +519,13 @@ impl<W: Wire> Pipeline<W> {
         head.push_str("\r\n");
         self.send(head);
         self.asked.push(Asked { is_head: method == "HEAD", answer: Answer::default() });
-        u32::try_from(self.asked.len() - 1).expect("there are few")
+        u32::try_from(self.asked.len() - 1).expect("the count is small")
     }
 
     fn half_a_head(&mut self) -> u32 {
         self.send("GET /hello HTTP/1.1\r\nHo");
         self.asked.push(Asked { is_head: false, answer: Answer::default() });
-        u32::try_from(self.asked.len() - 1).expect("there are few")
+        u32::try_from(self.asked.len() - 1).expect("the count is small")
     }
 
     fn content(&mut self, content: &[u8]) {
@@ -544,7 +545,7 @@ impl<W: Wire> Pipeline<W> {
         }
         let mut end = "0\r\n".to_owned();
         for (name, value) in trailers {
-            write!(end, "{name}: {value}\r\n").expect("a string takes everything");
+            write!(end, "{name}: {value}\r\n").expect("writing to a string cannot fail");
         }
         self.send(end + "\r\n");
     }
@@ -575,13 +576,13 @@ impl<W: Wire> Pipeline<W> {
     }
 
     fn line(&mut self) -> Option<String> {
-        let (text, used) = reply::line(&self.received).expect("it is a line")?;
+        let (text, used) = reply::line(&self.received).expect("the line is complete")?;
         let text = text.to_owned();
         self.received.drain(..used);
         Some(text)
     }
 
-    /// Moves content to the answer. What is still to come of it.
+    /// Moves received content to the response. Returns how much is still missing.
     fn take(&mut self, left: usize) -> usize {
         let count = left.min(self.received.len());
         let answer = &mut self.asked[self.answered].answer;
@@ -589,7 +590,7 @@ impl<W: Wire> Pipeline<W> {
         left - count
     }
 
-    /// Looks at what is next. False: more must come before.
+    /// Parses the next part. Returns false if more data is needed first.
     fn advance(&mut self) -> bool {
         match std::mem::replace(&mut self.step, Step::Head) {
             Step::Head => return self.take_head(),
@@ -631,7 +632,7 @@ impl<W: Wire> Pipeline<W> {
                     self.complete();
                 }
                 Some(line) => {
-                    fields.push(reply::field(&line).expect("it is a field"));
+                    fields.push(reply::field(&line).expect("the line is a header field"));
                     self.step = Step::Trailers(fields);
                 }
                 None => {
@@ -652,11 +653,11 @@ impl<W: Wire> Pipeline<W> {
         if self.received.is_empty() {
             return false;
         }
-        // A server may tell a client that has asked nothing why it ends.
+        // A server may explain why it ends to a client that has sent no request.
         if self.answered == self.asked.len() {
             self.asked.push(Asked { is_head: false, answer: Answer::default() });
         }
-        let Some(head) = reply::parse_head(&self.received).expect("it is a head") else {
+        let Some(head) = reply::parse_head(&self.received).expect("the head is valid") else {
             return false;
         };
         let asked = &mut self.asked[self.answered];
@@ -671,10 +672,10 @@ impl<W: Wire> Pipeline<W> {
         if is_interim {
             return true;
         }
-        match framing.expect("the framing is sound") {
+        match framing.expect("the framing is valid") {
             Framing::None => self.complete(),
             Framing::Length => {
-                let length = length.expect("the framing says so").expect("it is a number");
+                let length = length.expect("the framing says so").expect("the text is a number");
                 self.step = Step::Length(length);
             }
             Framing::Chunked => self.step = Step::Size,

@@ -1,4 +1,4 @@
-//! Streams of server-sent events, and clients that read a response of any protocol as it comes.
+//! Streams of server-sent events, and clients that read a response of any protocol incrementally.
 
 use crate::server::app::{Shared, produced};
 use crate::server::bench::{Bench, Got, Served, Wire};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Handlers whose responses are events.
+/// Handlers that respond with events.
 pub(super) fn talkers(app: App) -> App {
     app.get("/events/gated", async |State(shared): State<Shared>| Sse::new(gated(shared)))
         .get("/events/quiet", async |State(shared): State<Shared>| {
@@ -54,7 +54,7 @@ pub(super) fn talkers(app: App) -> App {
         .get("/events/flood", flood)
 }
 
-/// An event for each permit of the case. Its first poll counts as a start, its drop as an end.
+/// One event per permit of the case. Its first poll counts as a start, its drop as an end.
 fn gated(shared: Shared) -> impl futures_core::Stream<Item = Event> {
     let (mut number, mut watch) = (0, None);
     let mut permit: Option<Pin<Box<dyn Future<Output = ()>>>> = None;
@@ -71,7 +71,7 @@ fn gated(shared: Shared) -> impl futures_core::Stream<Item = Event> {
     })
 }
 
-/// A task pushes so many events at once, and waits for the end of the stream.
+/// A task pushes `count` events at once, and waits for the end of the stream.
 async fn pushed(State(shared): State<Shared>, Path(count): Path<u32>) -> Sse {
     let (sender, sse) = sse::channel();
     tokio::task::spawn_local(async move {
@@ -89,7 +89,7 @@ async fn pushed(State(shared): State<Shared>, Path(count): Path<u32>) -> Sse {
     sse
 }
 
-/// A task pushes events without an end, as many as there is room for.
+/// A task pushes events endlessly, as fast as there is room.
 async fn flood(State(shared): State<Shared>) -> Sse {
     let (sender, sse) = sse::channel();
     tokio::task::spawn_local(async move {
@@ -102,7 +102,7 @@ async fn flood(State(shared): State<Shared>) -> Sse {
     sse
 }
 
-/// The protocols, and whether inside of TLS.
+/// The protocols, with and without TLS.
 pub const WAYS: [Way; 4] = [
     Way { is_http2: false, is_secure: false },
     Way { is_http2: true, is_secure: false },
@@ -110,20 +110,20 @@ pub const WAYS: [Way; 4] = [
     Way { is_http2: true, is_secure: true },
 ];
 
-/// How a client talks to the server.
+/// How a client connects to the server.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    /// HTTP/2, or else HTTP/1.1.
+    /// HTTP/2 if set, otherwise HTTP/1.1.
     pub is_http2: bool,
-    /// Inside of TLS.
+    /// Uses TLS.
     pub is_secure: bool,
 }
 
-/// A wire that may have TLS on it.
+/// A wire, with or without TLS.
 pub enum AnyWire<W> {
-    /// It has none.
+    /// Without TLS.
     Plain(W),
-    /// It has.
+    /// With TLS.
     Secure(Box<Secure<W>>),
 }
 
@@ -157,7 +157,7 @@ impl<W: Wire> Wire for AnyWire<W> {
     }
 }
 
-/// Connects to `server`, and makes the handshake of TLS.
+/// Connects to `server`, and completes the TLS handshake.
 pub(super) async fn connect<B: Bench>(server: &B::Server, way: Way) -> AnyWire<B::Wire> {
     if !way.is_secure {
         return AnyWire::Plain(server.connect());
@@ -170,19 +170,19 @@ pub(super) async fn connect<B: Bench>(server: &B::Server, way: Way) -> AnyWire<B
     AnyWire::Secure(Box::new(wire))
 }
 
-/// A client that reads one response as it comes.
+/// A client that reads one response incrementally.
 pub enum Reader<W> {
-    /// By HTTP/1.1.
+    /// Over HTTP/1.1.
     Http1(Peer<AnyWire<W>>),
-    /// By HTTP/2: the client, the stream, and how much of its content was looked at.
+    /// Over HTTP/2: the client, the stream, and how much of its content was read.
     Http2(Box<Streams<AnyWire<W>>>, u32, usize),
 }
 
 impl<W: Wire> Reader<W> {
-    /// Connects to `server`, asks for `path`, and waits for the head of the response.
+    /// Connects to `server`, requests `path`, and waits for the head of the response.
     ///
     /// # Panics
-    /// It does not come, or is no 200.
+    /// If it does not arrive, or is not a 200.
     pub async fn begin<B: Bench<Wire = W>>(server: &B::Server, way: Way, path: &str) -> Self {
         let wire = connect::<B>(server, way).await;
         if way.is_http2 {
@@ -201,7 +201,7 @@ impl<W: Wire> Reader<W> {
         }
     }
 
-    /// Breaks the connection off.
+    /// Resets the connection.
     pub fn reset(self) {
         match self {
             Self::Http1(peer) => peer.reset(),
@@ -209,10 +209,10 @@ impl<W: Wire> Reader<W> {
         }
     }
 
-    /// The next piece of content is this one.
+    /// Asserts that `piece` is the next piece of content.
     ///
     /// # Panics
-    /// It is another one, or does not come.
+    /// If it is not, or does not arrive.
     pub async fn expect(&mut self, piece: &str) {
         let came = match self {
             Self::Http1(peer) => {
@@ -232,30 +232,30 @@ impl<W: Wire> Reader<W> {
         assert_eq!(String::from_utf8_lossy(&came), piece);
     }
 
-    /// Nothing comes for `time`.
+    /// Asserts that nothing arrives for `time`.
     ///
     /// # Panics
-    /// Something does.
+    /// If something does.
     pub async fn expect_nothing(&mut self, time: Duration) {
         match self {
             Self::Http1(peer) => peer.expect_nothing(time).await,
             Self::Http2(client, id, from) => {
-                // The server asks each minute whether the client is there, which is something to receive.
+                // The server sends a PING every minute, which also counts as received data.
                 let step = time.min(Duration::from_secs(30));
                 for _ in 0..time.div_duration_f64(step).ceil() as u32 {
                     client.listen(step).await;
                 }
                 let answer = client.so_far(*id);
-                assert_eq!(answer.body.len(), *from, "something came: {answer:?}");
+                assert_eq!(answer.body.len(), *from, "unexpected content: {answer:?}");
                 assert!(!answer.is_complete && answer.reset.is_none(), "{answer:?}");
             }
         }
     }
 
-    /// The response is complete, in order.
+    /// Asserts that the response is complete and ended cleanly.
     ///
     /// # Panics
-    /// It is not.
+    /// If it is not.
     pub async fn expect_end(&mut self) {
         match self {
             Self::Http1(peer) => assert_eq!(peer.expect("0\r\n\r\n").await, b"0\r\n\r\n"),

@@ -1,7 +1,7 @@
 //! How many bytes a server holds, in programs whose allocator counts them.
 //!
-//! A test program that wants to know has a global allocator that calls [`took`] and [`gave`]. What clients
-//! allocate on their threads does not count.
+//! Such a test program installs a global allocator that calls [`took`] and [`gave`]. Memory that
+//! clients allocate on their threads does not count.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicIsize, Ordering};
@@ -15,7 +15,7 @@ thread_local! {
 }
 
 fn count(bytes: isize) {
-    // A thread that ends has no such thing any more.
+    // The thread-local is gone once the thread is exiting.
     if !IS_CLIENT.try_with(Cell::get).unwrap_or(true) {
         HELD.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -31,33 +31,33 @@ pub fn gave(bytes: usize) {
     count(-bytes.cast_signed());
 }
 
-/// From now on this thread's memory is that of clients, and it is told what servers hold.
+/// Marks this thread as a client, and makes it see the count of server memory.
 pub fn begin() {
     MEASURES.set(true);
     this_is_a_client();
 }
 
-/// From now on this thread is told what is held, its own memory included: where a server runs on it.
+/// Makes this thread see the count, and counts its own memory too, because the server runs on it.
 pub fn begin_with_own() {
     MEASURES.set(true);
 }
 
-/// What this thread allocates from now on is no server's.
+/// Excludes what this thread allocates from now on.
 pub fn this_is_a_client() {
     IS_CLIENT.set(true);
 }
 
-/// The bytes that are held now, on a thread that is told.
+/// The bytes that servers hold, on a thread that sees the count.
 pub fn bytes() -> Option<isize> {
     MEASURES.get().then(|| HELD.load(Ordering::Relaxed))
 }
 
-/// Sets what servers that this thread starts may hold for their peers.
+/// Sets the memory limit of servers that this thread starts.
 pub fn limit(bytes_max: Option<usize>) {
     LIMIT.set(bytes_max);
 }
 
-/// What servers may hold for their peers, where this thread says so.
+/// The memory limit of servers, if this thread set one.
 pub fn limited() -> Option<usize> {
     LIMIT.get()
 }

@@ -1,4 +1,5 @@
-//! Handlers that answer before their request's body is read, and leave it to somebody else.
+//! Handlers that respond before their request's body is read, and leave reading it to another
+//! handler.
 
 use super::app::stream;
 use bytes::Bytes;
@@ -7,7 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::task::Poll;
 
-/// Adds them. One body is kept at a time.
+/// Adds these handlers. One body is kept at a time.
 pub(super) fn keepers(app: App) -> App {
     let kept = Rc::<RefCell<Option<Body>>>::default();
     let places: [_; 4] = std::array::from_fn(|_| Rc::clone(&kept));

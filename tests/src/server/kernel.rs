@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Bytes that the kernel takes at once from a client, whatever the server does.
+/// Bytes that the kernel accepts from a client at once, whatever the server does.
 const SMALL_BYTES_MAX: usize = 32 * 1024;
 /// The most bytes that one receive of a client returns.
 const RECEIVE_BYTES_MAX: usize = 64 * 1024;
@@ -32,7 +32,7 @@ pub struct KernelBenches {
 }
 
 impl KernelBenches {
-    /// Over TCP on the loopback device.
+    /// TCP on the loopback interface.
     #[must_use]
     pub fn tcp(choice: DriverChoice) -> Self {
         Self { choice, is_unix: false }
@@ -44,16 +44,17 @@ impl KernelBenches {
         Self { choice, is_unix: true }
     }
 
-    /// Runs `case`, if the kernel lets the driver run.
+    /// Runs `case`, if the driver works on this kernel.
     ///
     /// # Panics
-    /// The case fails.
+    /// If the case fails.
     pub fn check(&self, case: impl AsyncFn(&KernelBench)) {
         if let Some(reason) = self.refusal() {
             eprintln!("skipped: {reason}");
             return;
         }
-        let folder = self.is_unix.then(|| tempfile::tempdir().expect("there is a place for files"));
+        let folder =
+            self.is_unix.then(|| tempfile::tempdir().expect("a temporary folder can be created"));
         let chance = Cell::new(0x9e37_79b9);
         let bench = KernelBench { choice: self.choice, folder, start: Instant::now(), chance };
         block_on(case(&bench));
@@ -69,18 +70,18 @@ impl KernelBenches {
     }
 }
 
-/// Runs a future that blocks instead of waiting.
+/// Runs a future that blocks instead of returning `Pending`.
 fn block_on<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
-        Poll::Pending => panic!("on a kernel a case blocks, so nothing would wake it"),
+        Poll::Pending => panic!("on a kernel a case must block: nothing would wake it"),
     }
 }
 
 /// The machine's sockets.
 pub struct KernelBench {
     choice: DriverChoice,
-    /// Where Unix sockets are made; none for TCP.
+    /// The folder of the Unix sockets; `None` for TCP.
     folder: Option<TempDir>,
     start: Instant,
     chance: Cell<u32>,
@@ -157,7 +158,7 @@ impl Bench for KernelBench {
         self.folder.is_none()
     }
 
-    /// Linux tells of all TCP connections, with their states.
+    /// Linux lists all TCP connections with their states.
     fn bytes_of_the_closed(&self, server: &KernelServer) -> Option<usize> {
         let Place::Tcp(address) = server.running.places().next()? else { return None };
         let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
@@ -167,12 +168,12 @@ impl Bench for KernelBench {
     fn choose(&self, limit: usize) -> usize {
         let next = self.chance.get().wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         self.chance.set(next);
-        usize::try_from(next >> 8).expect("it has 24 bits").checked_rem(limit).unwrap_or(0)
+        usize::try_from(next >> 8).expect("the length has 24 bits").checked_rem(limit).unwrap_or(0)
     }
 }
 
-/// The bytes that were not acknowledged, if this line tells of a connection from `address` whose
-/// program has closed it (`FIN_WAIT1`, `LAST_ACK` and `CLOSING`).
+/// The unacknowledged bytes, if this line describes a connection from `address` that its program
+/// has closed (`FIN_WAIT1`, `LAST_ACK` or `CLOSING`).
 fn unsent_when_closed(line: &str, address: &SocketAddr) -> Option<usize> {
     let mut columns = line.split_whitespace().skip(1);
     let local = columns.next()?;
@@ -184,7 +185,7 @@ fn unsent_when_closed(line: &str, address: &SocketAddr) -> Option<usize> {
     (is_ours && is_closed).then_some(unsent)
 }
 
-/// A server in threads of its own.
+/// A server on its own threads.
 pub struct KernelServer {
     running: Running,
 }
@@ -211,7 +212,7 @@ impl Served for KernelServer {
     }
 
     async fn ended(self) -> Outcome {
-        let stopped = self.running.wait().expect("no worker fails");
+        let stopped = self.running.wait().expect("the workers shut down cleanly");
         let [Some(snapshot)] =
             <[Option<Snapshot>; 1]>::try_from(stopped.workers).expect("the server has one worker")
         else {
@@ -287,13 +288,13 @@ impl Socket {
     }
 }
 
-/// What the thread that writes is to do.
+/// An order to the writer thread.
 enum Errand {
     Send(Vec<u8>),
     HalfClose,
 }
 
-/// A client's socket. What is too much for the kernel to take at once is written by a thread.
+/// A client's socket. Data that the kernel does not accept at once is written by a thread.
 #[derive(Debug)]
 pub struct SocketWire {
     socket: Socket,
@@ -301,18 +302,21 @@ pub struct SocketWire {
 }
 
 impl SocketWire {
-    /// Connects, waiting until the kernel has the connection in the backlog.
+    /// Connects, and waits until the connection is in the kernel's backlog.
     ///
     /// # Panics
-    /// Nobody listens at `place`.
+    /// If no server listens at `place`.
     #[must_use]
     pub fn connect(place: &Place) -> Self {
-        Self { socket: Socket::connect(place).expect("someone listens there"), writer: None }
+        Self {
+            socket: Socket::connect(place).expect("the server accepts connections"),
+            writer: None,
+        }
     }
 
     fn errand(&mut self, errand: Errand) {
         let (orders, _) = self.writer.get_or_insert_with(|| {
-            let mut socket = self.socket.try_clone().expect("there are free descriptors");
+            let mut socket = self.socket.try_clone().expect("a descriptor is free");
             let (sender, orders) = mpsc::channel();
             let thread = thread::spawn(move || {
                 held::this_is_a_client();
@@ -321,7 +325,7 @@ impl SocketWire {
                         Errand::Send(bytes) => socket.write_all(&bytes),
                         Errand::HalfClose => socket.shutdown(Shutdown::Write),
                     };
-                    // The server may close whenever it likes; what it sent before tells why.
+                    // The server may close at any time; what it sent before gives the reason.
                     if done.is_err() {
                         break;
                     }
@@ -381,11 +385,11 @@ impl Wire for SocketWire {
     fn reset(self) {
         match &self.socket {
             Socket::Tcp(socket) => {
-                // The last descriptor that is closed then sends RST instead of FIN.
+                // Closing the last descriptor then sends RST instead of FIN.
                 let linger = socket2::SockRef::from(socket).set_linger(Some(Duration::ZERO));
-                linger.expect("the option is known everywhere");
+                linger.expect("SO_LINGER is supported");
             }
-            // A Unix socket knows no reset but the end of both directions.
+            // A Unix socket has no reset; shutting down both directions comes closest.
             #[cfg(unix)]
             Socket::Unix(socket) => drop(socket.shutdown(Shutdown::Both)),
         }
@@ -397,7 +401,7 @@ impl Drop for SocketWire {
         let Some((orders, thread)) = self.writer.take() else { return };
         drop(orders);
         if !thread.is_finished() {
-            // It may be blocked in a write that nobody will ever take.
+            // The thread may be blocked in a write that the server will never read.
             let _ = self.socket.shutdown(Shutdown::Both);
         }
         thread.join().expect("the thread that writes does not panic");

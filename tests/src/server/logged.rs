@@ -1,4 +1,4 @@
-//! The access log, on every driver: one line for each request, with what it came to.
+//! The access log on every driver: one line per request, with its result.
 
 use crate::server::bench::{Bench, Gate, Served};
 use crate::server::client::{Length, Way};
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Keeps what a log writes.
+/// Collects what a log writes.
 #[derive(Clone, Debug, Default)]
 pub struct Collected(Arc<Mutex<Vec<u8>>>);
 
@@ -29,7 +29,7 @@ impl Collected {
     /// The lines so far.
     ///
     /// # Panics
-    /// They are no text, or the last one has no end.
+    /// If they are not text, or the last one is incomplete.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -60,14 +60,14 @@ impl Write for Collected {
     }
 }
 
-/// A time that is over soon.
+/// A timeout that expires soon.
 const SHORT: Duration = Duration::from_millis(300);
 
 fn limits() -> Limits {
     Limits { shutdown_timeout: Duration::from_secs(20), ..Limits::default() }
 }
 
-/// A stream that ends, or breaks off, after some pieces.
+/// A stream that ends, or fails, after some pieces.
 struct Pieces {
     left: usize,
     breaks: bool,
@@ -140,7 +140,7 @@ fn begin_behind<B: Bench>(bench: &B, way: Way, form: Form, gate: Gate, limits: L
 }
 
 impl<B: Bench> Site<B> {
-    /// Ends the server. All lines are there then.
+    /// Ends the server and returns all lines.
     async fn end(self) -> Vec<String> {
         self.server.shut_down();
         self.server.ended().await;
@@ -159,7 +159,7 @@ fn text<'l>(line: &'l str, name: &str) -> Option<&'l str> {
     rest.split('"').next()
 }
 
-/// Whatever becomes of a request, it has one line, with its status, its bytes and what went wrong.
+/// However a request ends, it has one line, with its status, its bytes and its error.
 pub async fn every_request_has_one_line<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way, Form::Json);
@@ -189,7 +189,7 @@ pub async fn every_request_has_one_line<B: Bench>(bench: &B, way: Way) {
         }
         if status.is_none() {
             let waiting = || site.waiting.load(Ordering::SeqCst) > 1;
-            client.until(bench, "it waits", waiting).await;
+            client.until(bench, "the handler waits", waiting).await;
             client.cancel(id);
             sent.push(0);
         } else {
@@ -219,7 +219,7 @@ pub async fn every_request_has_one_line<B: Bench>(bench: &B, way: Way) {
     }
 }
 
-/// Lines of Apache's forms count the same bytes, and have a dash where there is nothing.
+/// Lines in Apache's formats count the same bytes, and have a dash for missing values.
 pub async fn lines_are_as_other_servers_write_them<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way, Form::Combined);
@@ -248,7 +248,7 @@ pub async fn lines_are_as_other_servers_write_them<B: Bench>(bench: &B, way: Way
     }
 }
 
-/// The client in a line is the one that a trusted proxy tells, and nobody else's word counts.
+/// The client in a line is the one named by a trusted proxy, and by no other peer.
 pub async fn the_client_is_who_a_trusted_proxy_says<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     for (proxies, is_told) in [(Some(["0.0.0.0/0", "::/0", "unix:"].into()), true), (None, false)] {
@@ -264,14 +264,14 @@ pub async fn the_client_is_who_a_trusted_proxy_says<B: Bench>(bench: &B, way: Wa
     }
 }
 
-/// Requests that a cut ends have a line too.
+/// Requests that are cut have a line too.
 pub async fn what_is_cut_has_a_line<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way, Form::Json);
     let mut client = way.connect(&site.server).await;
     let _waits = client.get("/never");
     let waiting = || site.waiting.load(Ordering::SeqCst) == 1;
-    client.until(bench, "it waits", waiting).await;
+    client.until(bench, "the handler waits", waiting).await;
     site.server.cut();
     let lines = site.end().await;
     assert_eq!(lines.len(), 1, "{lines:?}");
@@ -280,7 +280,7 @@ pub async fn what_is_cut_has_a_line<B: Bench>(bench: &B, way: Way) {
     drop(client);
 }
 
-/// What is no request has one line, with what came in its place; who says nothing has none.
+/// Invalid requests have one line, with the received text; silent connections have none.
 pub async fn what_is_refused_has_one_line<B: Bench>(bench: &B) {
     bench.calm();
     let limits = Limits { head_timeout: SHORT, ..limits() };
@@ -334,7 +334,7 @@ pub async fn what_ends_with_its_content_on_the_way_is_named<B: Bench>(bench: &B)
     }
 }
 
-/// A connection, or a stream, that goes on in another protocol has one line, at its beginning.
+/// A connection or stream that switches protocols has one line, written when it switches.
 pub async fn an_upgrade_has_one_line<B: Bench>(bench: &B) {
     bench.calm();
     let site = begin(bench, Way::HTTP1, Form::Common);
@@ -356,7 +356,7 @@ pub async fn an_upgrade_has_one_line<B: Bench>(bench: &B) {
     assert!(lines[1].ends_with("/upgrade HTTP/2.0\" 200 -"), "{lines:?}");
 }
 
-/// Tests the access log on a driver: `logged!(name, benches)` makes the module `name`.
+/// Tests the access log on a driver: `logged!(name, benches)` generates the module `name`.
 #[macro_export]
 macro_rules! logged {
     ($name:ident, $benches:expr) => {

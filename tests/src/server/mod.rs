@@ -1,9 +1,9 @@
-//! What the server promises, tested on every driver.
+//! The server's guarantees, tested on every driver.
 //!
-//! [`server!`](macro@crate::server) makes a module with a test for each promise, for the driver that a
-//! bench stands for: [`SimulatedBenches`] for the network in memory, where each test repeats under
-//! many seeds with virtual time, [`KernelBenches`] for the machine's sockets. A case is written
-//! once: it is asynchronous, and on a kernel its clients block.
+//! [`server!`](macro@crate::server) generates a module with one test per guarantee for the driver
+//! that a bench provides: [`SimulatedBenches`] for the in-memory network, where each test repeats
+//! under many seeds with virtual time, [`KernelBenches`] for the machine's sockets. A case is
+//! written once: it is asynchronous, and on a kernel its clients block.
 //!
 //! Start with `bench.rs`, then any file of `cases/`.
 
@@ -40,7 +40,7 @@ pub use kernel::{KernelBench, KernelBenches, SocketWire};
 pub use mounted::{MountedBench, MountedBenches};
 pub use simulated::{SimulatedBench, SimulatedBenches, SimulatedWire};
 
-/// Tests the server on a driver: `server!(name, benches)` makes the module `name`.
+/// Tests the server on a driver: `server!(name, benches)` generates the module `name`.
 #[macro_export]
 macro_rules! server {
     ($name:ident, $benches:expr) => {
@@ -245,7 +245,7 @@ macro_rules! server {
             http2::who_reads_nothing_is_cut_off,
         );
     };
-    // Where a peer can tell an end that was meant from one that was not: not on Unix sockets.
+    // Where a peer can distinguish a clean end from a reset: not on Unix sockets.
     (@with_resets $name:ident, $benches:expr) => {
         $crate::server!(
             @tests $name, $benches;
@@ -258,7 +258,7 @@ macro_rules! server {
             upgrades::a_protocol_that_does_not_read_ends_with_its_peer,
         );
     };
-    // What takes much, for few seeds, and on kernels.
+    // Expensive cases, for few seeds, and for kernels.
     (@heavy $name:ident, $benches:expr) => {
         $crate::server!(
             @tests $name, $benches;
@@ -294,7 +294,8 @@ macro_rules! server {
     };
 }
 
-/// Makes the module `name` with the cases of one file: `each` of them over all of the ways, and those that are to run `once`.
+/// Generates the module `name` with the cases of one file: `each` of them over all protocols, and
+/// those that run `once`.
 #[macro_export]
 macro_rules! suite {
     (
@@ -332,8 +333,8 @@ macro_rules! suite {
     };
 }
 
-/// Tests the server on the simulated network, with what needs virtual time or its own buffers:
-/// `server_simulated!(name, seeds, heavy_seeds)` makes the module `name`.
+/// Tests the server on the simulated network, including the cases that need virtual time or special
+/// buffers: `server_simulated!(name, seeds, heavy_seeds)` generates the module `name`.
 #[macro_export]
 macro_rules! server_simulated {
     ($name:ident, $seeds:expr, $heavy_seeds:expr) => {
@@ -386,8 +387,9 @@ macro_rules! server_simulated {
     };
 }
 
-/// Tests the server on a driver that uses the kernel: `server_on_kernel!(name, choice)` makes the
-/// module `name`, with everything over TCP and over Unix sockets, and what needs a real kernel.
+/// Tests the server on a driver that uses the kernel: `server_on_kernel!(name, choice)` generates
+/// the module `name`, with every case over TCP and Unix sockets, and the cases that need a real
+/// kernel.
 #[macro_export]
 macro_rules! server_on_kernel {
     ($name:ident, $choice:expr) => {

@@ -1,5 +1,5 @@
-//! The same servers with the application behind two bridges: as a tower service, mounted in an
-//! application. What holds without them must hold with them.
+//! The same servers with the application behind two bridges: converted to a tower service, and
+//! mounted in an application. The same rules must hold.
 
 use crate::server::bench::{Bench, Gate};
 use crate::server::{KernelBench, KernelBenches, SimulatedBench, SimulatedBenches};
@@ -11,7 +11,7 @@ use peregrine::{IntoApplication, Limits};
 use peregrine_tls::Tls;
 use std::time::Duration;
 
-/// Puts the application of every case behind the bridges to tower and back.
+/// Puts every case's application behind the bridges to tower and back.
 #[derive(Clone, Debug)]
 pub struct MountedBenches<B>(pub B);
 
@@ -22,7 +22,7 @@ impl MountedBenches<SimulatedBenches> {
     /// Runs `case` as without the bridges.
     ///
     /// # Panics
-    /// The case fails.
+    /// If the case fails.
     pub fn check(&self, case: impl AsyncFn(&MountedBench<'_, SimulatedBench>)) {
         self.0.check(async |bench| case(&MountedBench(bench)).await);
     }
@@ -32,13 +32,13 @@ impl MountedBenches<KernelBenches> {
     /// Runs `case` as without the bridges.
     ///
     /// # Panics
-    /// The case fails.
+    /// If the case fails.
     pub fn check(&self, case: impl AsyncFn(&MountedBench<'_, KernelBench>)) {
         self.0.check(async |bench| case(&MountedBench(bench)).await);
     }
 }
 
-/// An application as a tower service, mounted.
+/// An application as a mounted tower service.
 struct Mounted<A>(A, Limits);
 
 impl<A: IntoApplication> IntoApplication for Mounted<A> {
@@ -95,10 +95,11 @@ impl<B: Bench> Bench for MountedBench<'_, B> {
     }
 }
 
-/// Tests a server whose application is mounted: `mounted!(name, benches)` makes the module `name`.
+/// Tests a server whose application is mounted: `mounted!(name, benches)` generates the module
+/// `name`.
 ///
-/// Left out are the cases in which an application speaks to the server beside its requests and
-/// responses: routes that outlast their peer, and routes named in the report of a shutdown.
+/// It omits the cases in which an application affects the server other than by its requests and
+/// responses: routes that outlast their peer, and route names in the shutdown report.
 #[macro_export]
 macro_rules! mounted {
     ($name:ident, $benches:expr) => {
@@ -165,9 +166,10 @@ macro_rules! mounted {
     };
 }
 
-/// What holds for every protocol, with a mounted application: `mounted_ways!(name, benches)` makes the module
-/// `name`. Left out are, beside such cases, those that look at problems of the server's own, at panics in destructors
-/// of a handler's future, which the mounted service owns, and at the field `Host`, which the bridge adds.
+/// The rules for every protocol, with a mounted application: `mounted_ways!(name, benches)`
+/// generates the module `name`. It also omits the cases about the server's own problems, about
+/// panics in destructors of a handler's future, which the mounted service owns, and about the
+/// `Host` field, which the bridge adds.
 #[macro_export]
 macro_rules! mounted_ways {
     ($name:ident, $benches:expr) => {
@@ -234,7 +236,7 @@ macro_rules! mounted_ways {
     };
 }
 
-/// What HTTP/2 alone has: `mounted_http2!(name, benches)` makes the module `name`.
+/// HTTP/2 cases: `mounted_http2!(name, benches)` generates the module `name`.
 #[macro_export]
 macro_rules! mounted_http2 {
     ($name:ident, $benches:expr) => {

@@ -1,6 +1,6 @@
-//! The list of what a server does that has more to do than it can.
+//! The list of overload cases.
 
-/// Overloads a server on a driver: `overload!(name, benches)` makes the module `name`.
+/// Overloads a server on a driver: `overload!(name, benches)` generates the module `name`.
 #[macro_export]
 macro_rules! overload {
     ($name:ident, $benches:expr) => {
@@ -29,7 +29,7 @@ macro_rules! overload {
     (@kernel $name:ident, $benches:expr) => {
         $crate::server!(@tests $name, $benches; overload::a_standing_queue_is_noticed,);
     };
-    // Where what a server holds can be counted, one server at a time.
+    // Where the allocator counts what a server holds, one server at a time.
     (@memory $name:ident, $benches:expr) => {
         $crate::server!(
             @tests $name, $benches;

@@ -1,4 +1,4 @@
-//! A client that speaks HTTP as raw bytes.
+//! A client that sends and receives HTTP as raw bytes.
 
 use crate::server::bench::{Bench, Got, PATIENCE, Wire};
 use crate::server::reply::{self, Reply};
@@ -7,19 +7,19 @@ use std::time::Duration;
 /// A client on a wire.
 pub struct Peer<W> {
     wire: W,
-    /// Bytes that came and were not looked at yet.
+    /// Bytes that were received and not parsed yet.
     received: Vec<u8>,
     last: Option<Got>,
 }
 
 impl<W: Wire> Peer<W> {
-    /// A client that has said nothing yet.
+    /// A client that has sent nothing yet.
     #[must_use]
     pub fn new(wire: W) -> Self {
         Self { wire, received: Vec::new(), last: None }
     }
 
-    /// Sends bytes, in the background.
+    /// Sends bytes in the background.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.wire.send(bytes.as_ref());
     }
@@ -45,12 +45,12 @@ impl<W: Wire> Peer<W> {
         self.wire.half_close();
     }
 
-    /// Breaks the connection off.
+    /// Resets the connection.
     pub fn reset(self) {
         self.wire.reset();
     }
 
-    /// Waits for more. False: nothing more comes, and `last` says why.
+    /// Receives more. Returns false if nothing more arrives; `last` gives the reason.
     async fn fill(&mut self, patience: Duration) -> bool {
         if self.last.is_some() {
             return false;
@@ -68,26 +68,26 @@ impl<W: Wire> Peer<W> {
         }
     }
 
-    /// The next whole response.
+    /// The next complete response.
     ///
     /// # Panics
-    /// None comes, or it is malformed.
+    /// If none arrives, or it is malformed.
     pub async fn reply(&mut self) -> Reply {
         self.next_reply(false).await
     }
 
-    /// The next whole response, which answers a HEAD request.
+    /// The next complete response, to a HEAD request.
     ///
     /// # Panics
-    /// None comes, or it is malformed.
+    /// If none arrives, or it is malformed.
     pub async fn reply_to_head(&mut self) -> Reply {
         self.next_reply(true).await
     }
 
-    /// The next whole response, of which `piece` bytes are received after each `pause`.
+    /// The next complete response, of which `piece` bytes are received after each `pause`.
     ///
     /// # Panics
-    /// None comes, or it is malformed.
+    /// If none arrives, or it is malformed.
     pub async fn reply_slowly<B: Bench>(
         &mut self,
         bench: &B,
@@ -100,19 +100,21 @@ impl<W: Wire> Peer<W> {
             }
             match self.wire.recv_at_most(piece, PATIENCE).await {
                 Got::Bytes(bytes) => self.received.extend(bytes),
-                other => panic!("no whole reply after {} bytes: {other:?}", self.received.len()),
+                other => {
+                    panic!("no complete response after {} bytes: {other:?}", self.received.len())
+                }
             }
             bench.sleep(pause).await;
         }
     }
 
-    /// Has anything come?
+    /// Whether anything has arrived.
     pub async fn is_answered(&mut self) -> bool {
         self.fill(Duration::ZERO).await;
         !self.received.is_empty()
     }
 
-    /// Takes a whole response off what was received.
+    /// Parses one complete response from the received bytes.
     fn parse(&mut self, is_head: bool) -> Option<Reply> {
         let is_ended = self.last == Some(Got::End);
         match reply::parse(&self.received, is_head, is_ended) {
@@ -133,7 +135,7 @@ impl<W: Wire> Peer<W> {
             }
             let is_new = self.fill(PATIENCE).await;
             let may_end = !is_ended && self.last == Some(Got::End);
-            assert!(is_new || may_end, "no whole reply ({:?}): {}", self.last, self.shown());
+            assert!(is_new || may_end, "no complete response ({:?}): {}", self.last, self.shown());
         }
     }
 
@@ -142,10 +144,10 @@ impl<W: Wire> Peer<W> {
         self.received[..most].escape_ascii().to_string()
     }
 
-    /// Waits until `bytes` came, and takes everything up to their end.
+    /// Waits for `bytes`, and takes everything up to their end.
     ///
     /// # Panics
-    /// They do not come.
+    /// If they do not arrive.
     pub async fn expect(&mut self, bytes: impl AsRef<[u8]>) -> Vec<u8> {
         let bytes = bytes.as_ref();
         loop {
@@ -159,30 +161,30 @@ impl<W: Wire> Peer<W> {
         }
     }
 
-    /// Nothing is here, and nothing comes for `time`.
+    /// Asserts that nothing has arrived, and nothing arrives for `time`.
     ///
     /// # Panics
-    /// Something came.
+    /// If something did.
     pub async fn expect_nothing(&mut self, time: Duration) {
         let is_new = self.fill(time).await;
-        assert!(!is_new && self.received.is_empty(), "something came: {}", self.shown());
+        assert!(!is_new && self.received.is_empty(), "unexpected data: {}", self.shown());
         assert_eq!(self.last, None, "the connection is still open");
     }
 
-    /// The server closes in order, and says nothing before.
+    /// Asserts that the server closes cleanly without sending anything first.
     ///
     /// # Panics
-    /// It does not, or does.
+    /// If it does not.
     pub async fn expect_end(&mut self) {
         let is_new = self.fill(PATIENCE).await;
-        assert!(!is_new && self.received.is_empty(), "something came: {}", self.shown());
-        assert_eq!(self.last, Some(Got::End), "the connection ends in order");
+        assert!(!is_new && self.received.is_empty(), "unexpected data: {}", self.shown());
+        assert_eq!(self.last, Some(Got::End), "the connection ends cleanly");
     }
 
-    /// The connection ends, in order or not. Everything that came and was not looked at.
+    /// Waits for the end of the connection, clean or not. Returns all bytes not yet parsed.
     ///
     /// # Panics
-    /// It does not end.
+    /// If it does not end.
     pub async fn rest(&mut self) -> Vec<u8> {
         while self.fill(PATIENCE).await {}
         assert!(self.last.is_some(), "the connection does not end");
@@ -200,10 +202,10 @@ impl<W: Wire> Peer<W> {
         self.last.as_ref()
     }
 
-    /// What came, or comes within `patience`.
+    /// Data that has arrived, or arrives within `patience`.
     ///
     /// # Errors
-    /// The connection has ended: whether in order.
+    /// If the connection has ended; the value is whether it ended cleanly.
     pub async fn more(&mut self, patience: Duration) -> Result<Option<Vec<u8>>, bool> {
         if self.received.is_empty() && !self.fill(patience).await {
             return match &self.last {
@@ -214,7 +216,7 @@ impl<W: Wire> Peer<W> {
         Ok(Some(std::mem::take(&mut self.received)))
     }
 
-    /// Reads for `time` and throws away what comes. How much it was.
+    /// Reads for `patience` and discards the data. Returns how much it was.
     pub async fn swallow(&mut self, patience: Duration) -> usize {
         let mut count = self.received.len();
         self.received.clear();
@@ -225,14 +227,14 @@ impl<W: Wire> Peer<W> {
         count
     }
 
-    /// Proves that the connection lives: another request on it is answered.
+    /// Asserts that the connection works by sending another request.
     ///
     /// # Panics
-    /// It is not.
+    /// If it gets no response.
     pub async fn expect_alive(&mut self) {
         self.get("/hello");
         let reply = self.reply().await;
         assert_eq!((reply.status, reply.text()), (200, "hello"));
-        assert!(!reply.closes(), "the connection stays: {reply:?}");
+        assert!(!reply.closes(), "the connection stays open: {reply:?}");
     }
 }

@@ -1,28 +1,28 @@
-//! What a server promises about time, as its settings: the one place that names them.
+//! The server's timeouts and rates as cases use them: the one place that names the settings.
 
 use peregrine::Limits;
 use std::time::Duration;
 
-/// Promises beside those that [`Limits`] has under the same name in every case.
+/// Timeouts and rates in addition to those of [`Limits`].
 #[derive(Clone, Debug)]
 pub struct Promises {
-    /// Everything else.
+    /// All other limits.
     pub limits: Limits,
-    /// Bytes a second that a peer must send or take while the server waits for it.
+    /// Bytes per second that a peer must send or read while the server waits for it.
     pub rate_min: u64,
-    /// How far a peer may fall behind it.
+    /// How far a peer may fall behind that rate.
     pub rate_window: Duration,
     /// How long an upgraded connection may be silent.
     pub upgrade_idle: Option<Duration>,
-    /// How long a server that drains goes on accepting and answering.
+    /// How long a draining server keeps accepting and answering.
     pub lame_duck: Duration,
-    /// How long a server that drains keeps idle connections open.
+    /// How long a draining server keeps idle connections open.
     pub drain_idle: Duration,
-    /// How long a peer that does not go on may keep an answered connection from being closed.
+    /// How long a peer that sends nothing more may delay the close of an answered connection.
     pub linger: Duration,
-    /// How long any peer may.
+    /// How long any peer may delay it.
     pub linger_max: Duration,
-    /// How long a whole exchange may take.
+    /// The time limit of a whole exchange.
     pub exchange: Option<Duration>,
 }
 
@@ -43,7 +43,7 @@ impl Default for Promises {
 }
 
 impl Promises {
-    /// The settings of a server that keeps these promises.
+    /// The limits of a server with these settings.
     #[must_use]
     pub fn limits(&self) -> Limits {
         Limits {

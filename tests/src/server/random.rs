@@ -1,8 +1,9 @@
-//! Random lives of a server: clients of every kind, all faults at once, and an end at any moment.
+//! Random server runs ("lives"): clients of every kind, all faults at once, and a shutdown at any
+//! moment.
 //!
-//! What holds in all of them: nothing panics or hangs; what a client received is the beginning of
-//! what it should receive, in the right order; the server ends in time; nothing is left over; and
-//! the same seed gives the same life again.
+//! Every life asserts that nothing panics or hangs; that what a client received is a prefix of what
+//! it should receive; that the server ends in time; that nothing is left over; and that the same
+//! seed gives the same life again.
 
 mod many;
 
@@ -17,19 +18,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// What the server may take beyond its shutdown timeout: late timers, and the clock's steps.
+/// The most the server may exceed its shutdown timeout: late timers, and the clock's resolution.
 const SLACK: Duration = Duration::from_millis(50);
-/// Connections that are dropped in the middle, by the driver, are among this many first ones.
+/// The driver drops some connections in the middle, among this many first ones.
 const DOOMED_AMONG: u64 = 12;
 /// The driver's first tasks are the server's own: one that accepts and one that keeps time.
 const SERVER_TASKS: u64 = 2;
 
-/// A request and what may be said to it.
+/// A request and its possible responses.
 struct Planned {
     bytes: Vec<u8>,
     is_head: bool,
     status: u16,
-    /// What a whole response contains, if that is known.
+    /// The content of a complete response, if known.
     body: Option<Vec<u8>>,
     /// No request after this one is answered.
     is_last: bool,
@@ -37,7 +38,7 @@ struct Planned {
 
 fn number(network: &Network, limit: usize) -> usize {
     let limit = u64::try_from(limit).expect("a size has at most 64 bits");
-    usize::try_from(network.random(limit)).expect("it is below the limit")
+    usize::try_from(network.random(limit)).expect("the value is below the limit")
 }
 
 fn choose<'a, T>(network: &Network, items: &'a [T]) -> &'a T {
@@ -141,7 +142,7 @@ fn plan(network: &Network) -> Planned {
     }
 }
 
-/// Says everything, in pieces, with pauses, and not always to its end.
+/// Sends everything, in pieces, with pauses, and not always completely.
 async fn speak(network: &Network, client: &Client, planned: &[Planned]) {
     let all: Vec<u8> = planned.iter().flat_map(|planned| planned.bytes.clone()).collect();
     let end = if network.random(4) == 0 { number(network, all.len() + 1) } else { all.len() };
@@ -170,7 +171,7 @@ async fn speak(network: &Network, client: &Client, planned: &[Planned]) {
     }
 }
 
-/// Hears everything until the connection ends, perhaps slowly; or leaves before.
+/// Receives everything until the connection ends, perhaps slowly; or disconnects earlier.
 async fn listen(network: &Network, client: &Client) -> Vec<u8> {
     let mut all = Vec::new();
     let leaves = network.random(10) == 0;
@@ -190,20 +191,20 @@ async fn listen(network: &Network, client: &Client) -> Vec<u8> {
     }
 }
 
-/// Is `reply` what `planned` may get?
+/// Whether `reply` is a valid response to `planned`.
 fn is_right(planned: &Planned, reply: &Reply) -> bool {
     reply.status == planned.status
         && planned.body.as_ref().is_none_or(|body| *body == reply.body)
         && (!planned.is_last || reply.closes())
 }
 
-/// Asserts that `received` is the beginning of the answers to `planned`.
+/// Asserts that `received` is a prefix of the responses to `planned`.
 fn check(seed: u64, planned: &[Planned], mut received: &[u8]) {
     let mut is_over = false;
     let mut answers = planned.iter();
     while !received.is_empty() {
         let shown = || format!("seed {seed}: {}", received.escape_ascii());
-        assert!(!is_over, "nothing comes after the last response: {}", shown());
+        assert!(!is_over, "nothing follows the last response: {}", shown());
         let next = answers.next();
         let is_head = next.is_some_and(|planned| planned.is_head);
         let parse = |is_head| {
@@ -211,7 +212,7 @@ fn check(seed: u64, planned: &[Planned], mut received: &[u8]) {
             parsed.unwrap_or_else(|fault| panic!("{fault}: {}", shown()))
         };
         let refuses = |reply: &Reply| reply.closes() && matches!(reply.status, 400 | 408);
-        // Where a head did not come to its end, nobody knows that it would have been of HEAD.
+        // If a head did not complete, the server does not know that it would have been HEAD.
         let parsed = match parse(is_head) {
             Some((reply, _)) if refuses(&reply) => parse(false),
             parsed => parsed,
@@ -222,7 +223,7 @@ fn check(seed: u64, planned: &[Planned], mut received: &[u8]) {
             }
             return;
         };
-        // A request that did not come to its end, or not in time, is refused instead.
+        // A request that did not complete, or not in time, is refused instead.
         let is_refused = refuses(&reply);
         assert!(is_refused || next.is_some_and(|next| is_right(next, &reply)), "{}", shown());
         is_over = reply.closes();
@@ -230,13 +231,13 @@ fn check(seed: u64, planned: &[Planned], mut received: &[u8]) {
     }
 }
 
-/// Asserts that a response of known length that was cut off begins as the whole one would.
+/// Asserts that a truncated response of known length is a prefix of the complete one.
 fn check_beginning(received: &[u8], body: &[u8], shown: &str) {
     let text = String::from_utf8_lossy(received);
     let Some(start) = received.windows(4).rposition(|window| window == b"\r\n\r\n") else { return };
     if text.starts_with("HTTP/1.1 200") && text.contains("\r\ncontent-length:") {
         let begun = &received[start + 4..];
-        // The content itself may have such bytes.
+        // The content itself may contain such bytes.
         assert!(
             begun.len() > body.len() || body.ends_with(begun) || body.starts_with(begun),
             "{shown}"
@@ -281,7 +282,8 @@ async fn live(driver: Sim, seed: u64) -> Report {
     for _ in 0..network.random(4) {
         network.drop_task_at(SERVER_TASKS + network.random(DOOMED_AMONG));
     }
-    let application = Shared::default().app()().into_application().expect("it is sound");
+    let application =
+        Shared::default().app()().into_application().expect("the application is valid");
     let (orders, receiver) = watch::channel(Order::Serve);
     let counts = Arc::new(Counts::measuring());
     let observed = Rc::new(Observed::counting(Arc::default(), Arc::clone(&counts)));
@@ -303,7 +305,7 @@ async fn live(driver: Sim, seed: u64) -> Report {
     };
     let serving = async {
         let mut limits = limits();
-        // Half of the servers let clients shut down their sending side and wait.
+        // Half of the servers allow clients to shut down their sending side and wait.
         limits.http1.half_close = seed % 2 == 1;
         let serving = peregrine_server::run(
             driver.clone(),
@@ -314,7 +316,7 @@ async fn live(driver: Sim, seed: u64) -> Report {
             receiver,
             None,
         );
-        let report = serving.await.expect("the simulated network lets anybody listen");
+        let report = serving.await.expect("the simulated network has free addresses");
         (report, network.now())
     };
     let (ordered, (report, ended)) = crate::both(ordering, serving).await;
@@ -322,18 +324,18 @@ async fn live(driver: Sim, seed: u64) -> Report {
     let most = limits().shutdown_timeout + SLACK;
     assert!(
         passed <= most,
-        "seed {seed}: it took {passed:?} to end: {:?} {:?}",
+        "seed {seed}: the shutdown took {passed:?}: {:?} {:?}",
         report.snapshot,
         report.cut
     );
     assert_eq!(report.snapshot.connections, 0, "seed {seed}: a connection is counted as open");
     counts.check();
-    // The clients end by themselves: nobody is left at the other end.
+    // The clients end by themselves once the server is gone.
     while clients.recv().await.is_some() {}
     report
 }
 
-/// What a life left behind, for comparing two of the same seed.
+/// The results of a life, for comparing two runs with the same seed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Trace {
     /// A digest of every event on the network.
@@ -342,10 +344,10 @@ pub struct Trace {
     pub snapshot: peregrine_server::Snapshot,
 }
 
-/// Lives the life that `seed` stands for.
+/// Runs the life that `seed` determines.
 ///
 /// # Panics
-/// Something in it is wrong. The message names the seed.
+/// If an assertion fails. The message names the seed.
 #[must_use]
 pub fn life(seed: u64) -> Trace {
     let network = Network::new(seed, Faults::hostile());

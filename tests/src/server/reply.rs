@@ -1,12 +1,12 @@
-//! A strict parser of responses, which shares no code with the server.
+//! A strict response parser that shares no code with the server.
 //!
-//! It takes what this server may send and nothing else: one space where the grammar has one, no
-//! line folding, framing that is told exactly once.
+//! The parser accepts only what this server may send: one space where the grammar has one, no line
+//! folding, and framing that is given exactly once.
 
-/// A whole response, with the interim ones before it.
+/// A complete response, with the interim responses before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// The status of each interim response that came before it.
+    /// The status of each preceding interim response.
     pub interim: Vec<u16>,
     /// The status.
     pub status: u16,
@@ -23,7 +23,7 @@ pub struct Reply {
 /// How the end of a response is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// It has no content.
+    /// The response has no content.
     None,
     /// By `Content-Length`.
     Length,
@@ -37,7 +37,7 @@ impl Reply {
     /// The value of a field that occurs at most once.
     ///
     /// # Panics
-    /// It occurs twice.
+    /// If it occurs twice.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
         let mut values = self.fields.iter().filter(|(other, _)| other == name);
@@ -49,13 +49,13 @@ impl Reply {
     /// The content as text.
     ///
     /// # Panics
-    /// It is no text.
+    /// If it is not text.
     #[must_use]
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).expect("the content is text")
     }
 
-    /// Does it say that the connection ends after it?
+    /// Whether it says that the connection ends after it.
     #[must_use]
     pub fn closes(&self) -> bool {
         let options = self.field("connection").unwrap_or_default();
@@ -63,14 +63,14 @@ impl Reply {
     }
 }
 
-/// A response at the beginning of some bytes, and how many of them it is.
+/// A response at the beginning of some bytes, and its length.
 pub type Parsed = Result<Option<(Reply, usize)>, String>;
 
-/// Parses one response at the beginning of `bytes`; none if it is not complete. `is_head`: it
-/// answers a HEAD request. `is_ended`: nothing comes after `bytes`.
+/// Parses one response at the beginning of `bytes`; `None` if it is incomplete. `is_head`: it
+/// answers a HEAD request. `is_ended`: nothing follows `bytes`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A description of the violation.
 pub fn parse(bytes: &[u8], is_head: bool, is_ended: bool) -> Parsed {
     let mut interim = Vec::new();
     let mut used = 0;
@@ -79,7 +79,7 @@ pub fn parse(bytes: &[u8], is_head: bool, is_ended: bool) -> Parsed {
         used += head.bytes;
         if (100..200).contains(&head.status) && head.status != 101 {
             if head.field("content-length").is_some() || head.field("transfer-encoding").is_some() {
-                return Err("an interim response says something of content".to_owned());
+                return Err("an interim response declares content".to_owned());
             }
             interim.push(head.status);
             continue;
@@ -117,7 +117,7 @@ impl Head {
         let count = |name| self.fields.iter().filter(|(other, _)| other == name).count();
         let (lengths, codings) = (count("content-length"), count("transfer-encoding"));
         if lengths + codings > 1 {
-            return Err(format!("the framing is told more than once: {:?}", self.fields));
+            return Err(format!("the framing is given more than once: {:?}", self.fields));
         }
         if count("date") != 1 && self.status != 101 {
             return Err(format!("a response has one date: {:?}", self.fields));
@@ -135,14 +135,14 @@ impl Head {
             _ if is_head => Ok(Framing::None),
             (Some(_), _) => Ok(Framing::Length),
             (None, Some("chunked")) => Ok(Framing::Chunked),
-            (None, Some(coding)) => Err(format!("nobody asked for the coding {coding}")),
+            (None, Some(coding)) => Err(format!("unrequested transfer coding {coding}")),
             (None, None) if self.field("connection") == Some("close") => Ok(Framing::UntilClose),
-            (None, None) => Err("no end of the content is told".to_owned()),
+            (None, None) => Err("the end of the content is not given".to_owned()),
         }
     }
 }
 
-/// The line at the beginning, without its end, and how many bytes it is with that.
+/// The first line, without its line ending, and its length including the line ending.
 pub(super) fn line(bytes: &[u8]) -> Result<Option<(&str, usize)>, String> {
     let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
         return match bytes.len() {

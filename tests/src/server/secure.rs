@@ -1,4 +1,4 @@
-//! TLS on top of any wire, by a client that does no I/O of its own.
+//! TLS on top of any wire, by a client that performs no I/O itself.
 
 use crate::server::bench::{Got, Wire};
 use peregrine_tls::rustls::crypto::aws_lc_rs;
@@ -12,20 +12,20 @@ use std::io::{ErrorKind, Read, Write};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// A certificate for `localhost` that all cases share: making one takes time.
+/// A certificate for `localhost` that all cases share, because generating one takes time.
 fn identity() -> &'static SelfSigned {
     static IDENTITY: OnceLock<SelfSigned> = OnceLock::new();
     IDENTITY.get_or_init(|| Tls::self_signed(&["localhost"]).expect("a certificate can be made"))
 }
 
-/// What a server for `localhost` needs. Its tickets are its own.
+/// The TLS configuration of a server for `localhost`. It does not share session tickets.
 #[must_use]
 pub fn server_tls() -> Tls {
     let made = identity();
     made.tls.clone()
 }
 
-/// The certificate, for clients that are to trust it.
+/// The certificate, for clients that should trust it.
 #[must_use]
 pub fn certificate_pem() -> &'static str {
     &identity().certificate_pem
@@ -34,19 +34,20 @@ pub fn certificate_pem() -> &'static str {
 /// TLS 1.3 and 1.2.
 pub static VERSIONS: [&SupportedProtocolVersion; 2] = [&version::TLS13, &version::TLS12];
 
-/// A client that trusts the server and speaks this version only.
+/// A client configuration that trusts the server and supports this version only.
 ///
 /// # Panics
-/// The library does not know the version.
+/// If the library does not support the version.
 #[must_use]
 pub fn client_config(version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     let pem = certificate_pem().as_bytes();
-    let certificate = CertificateDer::from_pem_slice(pem).expect("it was just made");
-    roots.add(certificate).expect("it was just made");
+    let certificate =
+        CertificateDer::from_pem_slice(pem).expect("the certificate was just generated");
+    roots.add(certificate).expect("the certificate was just generated");
     let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_protocol_versions(&[version])
-        .expect("the version is known")
+        .expect("the provider supports the version")
         .with_root_certificates(roots)
         .with_no_client_auth();
     Arc::new(config)
@@ -56,9 +57,9 @@ pub fn client_config(version: &'static SupportedProtocolVersion) -> Arc<ClientCo
 pub struct Secure<W> {
     wire: W,
     tls: ClientConnection,
-    /// What was decrypted and not asked for yet.
+    /// Decrypted data that was not read yet.
     plain: Vec<u8>,
-    /// The server said that it sends no more.
+    /// The server announced the end of its data.
     is_ended: bool,
 }
 
@@ -66,22 +67,23 @@ impl<W: Wire> Secure<W> {
     /// A client that has sent its first message.
     ///
     /// # Panics
-    /// The configuration is useless.
+    /// If the configuration is invalid.
     #[must_use]
     pub fn new(wire: W, config: &Arc<ClientConfig>) -> Self {
-        let name = ServerName::try_from("localhost").expect("it is a name");
-        let mut tls = ClientConnection::new(Arc::clone(config), name).expect("it is usable");
+        let name = ServerName::try_from("localhost").expect("the name is valid");
+        let mut tls = ClientConnection::new(Arc::clone(config), name)
+            .expect("the client configuration is valid");
         tls.set_buffer_limit(None);
         let mut secure = Self { wire, tls, plain: Vec::new(), is_ended: false };
         secure.flush();
         secure
     }
 
-    /// What TLS wants to send.
+    /// Sends pending TLS output.
     fn flush(&mut self) {
         let mut bytes = Vec::new();
         while self.tls.wants_write() {
-            self.tls.write_tls(&mut bytes).expect("a vector takes everything");
+            self.tls.write_tls(&mut bytes).expect("writing to a vector cannot fail");
         }
         if !bytes.is_empty() {
             self.wire.send(&bytes);
@@ -91,7 +93,7 @@ impl<W: Wire> Secure<W> {
     /// Waits until the handshake is complete.
     ///
     /// # Panics
-    /// It fails.
+    /// If it fails.
     pub async fn shake_hands(&mut self, patience: Duration) {
         while self.tls.is_handshaking() {
             let Got::Bytes(bytes) = self.wire.recv(patience).await else {
@@ -115,44 +117,44 @@ impl<W: Wire> Secure<W> {
         Ok(())
     }
 
-    /// Gives the wire back, in the middle of whatever there is.
+    /// Returns the wire, whatever the state of TLS.
     pub fn into_wire(self) -> W {
         self.wire
     }
 
-    /// Turns plaintext into records without sending them.
+    /// Encrypts plaintext into records without sending them.
     ///
     /// # Panics
-    /// The handshake is not complete.
+    /// If the handshake is not complete.
     pub fn seal(&mut self, plain: &[u8]) -> Vec<u8> {
         assert!(!self.tls.is_handshaking(), "there are keys only after the handshake");
-        self.tls.writer().write_all(plain).expect("there is no limit");
+        self.tls.writer().write_all(plain).expect("the TLS buffer is unlimited");
         let mut bytes = Vec::new();
         while self.tls.wants_write() {
-            self.tls.write_tls(&mut bytes).expect("a vector takes everything");
+            self.tls.write_tls(&mut bytes).expect("writing to a vector cannot fail");
         }
         bytes
     }
 
-    /// Turns the word that nothing more comes into a record without sending it.
+    /// Creates a `close_notify` record without sending it.
     ///
     /// # Panics
-    /// Never: a vector takes everything.
+    /// Never: writing to a vector cannot fail.
     pub fn seal_end(&mut self) -> Vec<u8> {
         self.tls.send_close_notify();
         let mut bytes = Vec::new();
         while self.tls.wants_write() {
-            self.tls.write_tls(&mut bytes).expect("a vector takes everything");
+            self.tls.write_tls(&mut bytes).expect("writing to a vector cannot fail");
         }
         bytes
     }
 
-    /// Sends a record without content: the next ones have another key.
+    /// Requests a key update: later records use another key.
     ///
     /// # Panics
-    /// The version is not 1.3.
+    /// If the version is not 1.3.
     pub fn renew_keys(&mut self) {
-        self.tls.refresh_traffic_keys().expect("TLS 1.3 can");
+        self.tls.refresh_traffic_keys().expect("TLS 1.3 supports key updates");
         self.flush();
     }
 
@@ -164,11 +166,11 @@ impl<W: Wire> Secure<W> {
 
 impl<W: Wire> Wire for Secure<W> {
     fn send(&mut self, bytes: &[u8]) {
-        self.tls.writer().write_all(bytes).expect("there is no limit");
+        self.tls.writer().write_all(bytes).expect("the TLS buffer is unlimited");
         self.flush();
     }
 
-    /// Says `close_notify`, and leaves the wire open.
+    /// Sends `close_notify`, and leaves the wire open.
     fn half_close(&mut self) {
         self.tls.send_close_notify();
         self.flush();
@@ -189,7 +191,7 @@ impl<W: Wire> Wire for Secure<W> {
                         return Got::Broken;
                     }
                 }
-                // Without `close_notify` an end of the wire is a truncation.
+                // Without `close_notify`, the end of the wire is a truncation.
                 Got::End => return Got::Broken,
                 other => return other,
             }

@@ -1,4 +1,4 @@
-//! Handlers whose responses are large, in memory that others have too.
+//! Handlers with large responses in shared memory.
 
 use super::app::{Shared, pattern, produced, stream};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 /// The most bytes of one body.
 pub const MOST: usize = 6 << 20;
 
-/// What all bodies begin like.
+/// The common prefix of all bodies.
 static ALL: LazyLock<Vec<u8>> = LazyLock::new(|| pattern(MOST));
 
 thread_local! {
@@ -63,7 +63,7 @@ pub(super) fn sharers(app: App) -> App {
         })
 }
 
-/// Frames of a length that is known as a whole.
+/// Frames whose total length is known.
 struct Sized {
     from: usize,
     frame: usize,

@@ -17,7 +17,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
-/// Repeats each case for every seed of a range, on a network that cuts, delays and disturbs, but
+/// Repeats each case for every seed of a range, on a network that splits, delays and disturbs, but
 /// loses nothing.
 #[derive(Clone, Debug)]
 pub struct SimulatedBenches {
@@ -25,7 +25,7 @@ pub struct SimulatedBenches {
 }
 
 impl SimulatedBenches {
-    /// A run for each seed.
+    /// One run per seed.
     #[must_use]
     pub fn seeds(seeds: Range<u64>) -> Self {
         Self { seeds: multiplied(seeds) }
@@ -34,10 +34,10 @@ impl SimulatedBenches {
     /// Runs `case` with each seed. A panic in it fails the test.
     ///
     /// # Panics
-    /// The case fails, or something is left over after it.
+    /// If the case fails, or something is left over after it.
     pub fn check(&self, case: impl AsyncFn(&SimulatedBench)) {
         for seed in self.seeds.clone() {
-            // The first seed is the calm one: what fails there has nothing to do with faults.
+            // Seed 0 has no faults: a failure there is unrelated to them.
             let faults = if seed == 0 { Faults::none() } else { Faults::harmless() };
             let faults = Faults { sockets: sockets(seed), ..faults };
             let network = Network::new(seed, faults);
@@ -57,7 +57,7 @@ impl SimulatedBenches {
     }
 }
 
-/// Buffers as those of a real machine, of which drivers let little be used ahead.
+/// Buffers like those of a real machine, of which drivers use only a little in advance.
 pub(super) const LARGE: Sockets = Sockets {
     send_bytes_max: 4 << 20,
     unsent_bytes_max: 16 << 10,
@@ -65,7 +65,7 @@ pub(super) const LARGE: Sockets = Sockets {
     window_lump_bytes: 16 << 10,
 };
 
-/// Half of the seeds have buffers as sockets do, from tiny to large.
+/// Half of the seeds use socket buffers, from tiny to large.
 fn sockets(seed: u64) -> Option<Sockets> {
     let sizes = [20, 100, 500, 4_096, 65_536];
     let size = sizes[usize::try_from(seed / 2).expect("seeds are small") % sizes.len()];
@@ -84,7 +84,7 @@ impl SimulatedBench {
         self.driver.network()
     }
 
-    /// Nothing goes wrong from now on, and buffers are those of `sockets`.
+    /// Stops all faults from now on, and uses the buffers of `sockets`.
     pub fn calm_with(&self, sockets: Sockets) {
         self.network().set_faults(Faults { sockets: Some(sockets), ..Faults::none() });
         self.is_calm.set(true);
@@ -123,7 +123,7 @@ impl Bench for SimulatedBench {
             let on = Listen::on(secure);
             listeners.push(Listen { tls: Some(tls), proxy_protocol, proxies, ..on });
         }
-        let application = make().into_application().expect("the application is sound");
+        let application = make().into_application().expect("the application is valid");
         let (orders, receiver) = watch::channel(Order::Serve);
         let (sender, report) = oneshot::channel();
         let driver = self.driver.clone();
@@ -145,7 +145,7 @@ impl Bench for SimulatedBench {
                 receiver,
                 None,
             );
-            let report = served.await.expect("the simulated network lets anybody listen");
+            let report = served.await.expect("the simulated network has free addresses");
             counts.check();
             let _ = sender.send(report);
         });
@@ -192,7 +192,7 @@ impl Bench for SimulatedBench {
 
     fn choose(&self, limit: usize) -> usize {
         let limit = u64::try_from(limit).expect("a length has at most 64 bits");
-        usize::try_from(self.network().random(limit)).expect("it is below a usize")
+        usize::try_from(self.network().random(limit)).expect("the value fits in a usize")
     }
 }
 
@@ -206,7 +206,7 @@ pub struct SimulatedServer {
 }
 
 impl SimulatedServer {
-    /// Where clients that are tasks of their own connect to.
+    /// The address for clients that are separate tasks.
     pub(super) fn place(&self) -> u64 {
         self.plain_place
     }
@@ -247,13 +247,13 @@ pub struct SimulatedWire {
 }
 
 impl SimulatedWire {
-    /// A wire of a client that is known elsewhere as well.
+    /// A wire for a client that other code also holds.
     pub(super) fn new(client: Rc<Client>, network: &Network) -> Self {
         Self { client, network: network.clone() }
     }
 }
 
-/// Begins what goes on in the background by itself.
+/// Polls `work` once, so that it starts in the background.
 fn begin(work: impl Future) {
     let _ = pin!(work).poll(&mut Context::from_waker(Waker::noop()));
 }

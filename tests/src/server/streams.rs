@@ -1,4 +1,4 @@
-//! A client that speaks HTTP/2, made of the frames and the HPACK of the protocol core.
+//! An HTTP/2 client built on the frames and the HPACK of the protocol core.
 
 use crate::server::bench::{Got, PATIENCE, Wire};
 use peregrine_proto::Known;
@@ -15,17 +15,17 @@ pub struct Streams<W> {
     encoder: Encoder,
     answers: BTreeMap<u32, Answer>,
     next: u32,
-    /// What the server lets us send, of all streams and of each.
+    /// How much the server allows us to send, in total and per stream.
     window: i64,
     windows: BTreeMap<u32, i64>,
-    /// What it lets us send on a new stream.
+    /// How much it allows on a new stream.
     first_window: i64,
-    /// Are windows opened by what is received?
+    /// Whether received data opens the windows.
     opens_windows: bool,
     answers_pings: bool,
-    /// What they were not opened by.
+    /// Received bytes for which the windows were not opened.
     owed: BTreeMap<u32, usize>,
-    /// The DATA frames that this came in: their stream and length.
+    /// The DATA frames with that data: their stream and length.
     owed_frames: VecDeque<(u32, usize)>,
     /// The scheme of requests.
     pub scheme: &'static str,
@@ -36,16 +36,16 @@ pub struct Streams<W> {
     last: Option<Got>,
 }
 
-/// What came on a stream.
+/// Everything received on a stream.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
-    /// The heads of interim responses, the final one and the trailers.
+    /// The heads of interim responses, the final head and the trailers.
     pub heads: Vec<Vec<(String, String)>>,
     /// The content.
     pub body: Vec<u8>,
-    /// The response is complete.
+    /// Whether the response is complete.
     pub is_complete: bool,
-    /// The code of RST_STREAM, if that came.
+    /// The code of RST_STREAM, if one arrived.
     pub reset: Option<u32>,
 }
 
@@ -136,7 +136,7 @@ impl<W: Wire> Streams<W> {
         }
     }
 
-    /// What the client speaks through.
+    /// The wire below.
     pub fn wire(&mut self) -> &mut W {
         &mut self.wire
     }
@@ -148,12 +148,12 @@ impl<W: Wire> Streams<W> {
         self.send(&bytes);
     }
 
-    /// From now on the client opens no window.
+    /// Stops opening windows.
     pub fn keep_windows_shut(&mut self) {
         self.opens_windows = false;
     }
 
-    /// From now on the client answers no PING.
+    /// Stops answering PING.
     pub fn answer_no_pings(&mut self) {
         self.answers_pings = false;
     }
@@ -170,7 +170,7 @@ impl<W: Wire> Streams<W> {
         self.send(&bytes);
     }
 
-    /// The block of a request.
+    /// The header block of a request.
     pub fn block(&mut self, method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
         let mut block = Vec::new();
         self.encoder.begin(&mut block);
@@ -208,7 +208,7 @@ impl<W: Wire> Streams<W> {
         id
     }
 
-    /// Opens a stream with a block of the case's own.
+    /// Opens a stream with a block supplied by the case.
     pub fn open_block(&mut self, block: &[u8], flags: u8) -> u32 {
         let id = self.next;
         self.next += 2;
@@ -221,7 +221,7 @@ impl<W: Wire> Streams<W> {
         self.open("GET", path, &[], true)
     }
 
-    /// Sends content, whatever the windows are.
+    /// Sends content, ignoring the windows.
     pub fn data(&mut self, stream: u32, data: &[u8], is_last: bool) {
         let end = if is_last { flag::END_STREAM } else { 0 };
         self.frame(Kind::Data, end, stream, data);
@@ -230,46 +230,46 @@ impl<W: Wire> Streams<W> {
     /// Sends content as the windows allow, and the end.
     ///
     /// # Panics
-    /// The windows stay shut.
+    /// If the windows stay closed.
     pub async fn upload(&mut self, stream: u32, data: &[u8]) {
         self.upload_part(stream, data, true).await;
     }
 
-    /// The same for content after which more comes, unless it is the last.
+    /// The same for part of the content; `is_last` ends the stream.
     ///
     /// # Panics
-    /// The windows stay shut.
+    /// If the windows stay closed.
     pub async fn upload_part(&mut self, stream: u32, mut data: &[u8], is_last: bool) {
         while !data.is_empty() {
             let count = self.data_that_fits(stream, data, is_last);
             if count == 0 {
-                assert!(self.fill(PATIENCE).await, "the windows stay shut: {:?}", self.last);
+                assert!(self.fill(PATIENCE).await, "the windows stay closed: {:?}", self.last);
             }
             data = &data[count..];
         }
     }
 
-    /// The same from a peer that stops where the server has answered or ended, as it may at any time.
+    /// The same, but stops once the server has responded or ended, as a peer may at any time.
     ///
     /// # Panics
-    /// The windows stay shut, and nothing says why.
+    /// If the windows stay closed and the connection is open.
     pub async fn upload_unless_answered(&mut self, stream: u32, mut data: &[u8]) {
         while !data.is_empty() && self.last.is_none() && self.so_far(stream).status() == 0 {
             let count = self.data_that_fits(stream, data, false);
             if count == 0 && !self.fill(PATIENCE).await {
-                assert!(self.last.is_some(), "the windows stay shut");
+                assert!(self.last.is_some(), "the windows stay closed");
             }
             data = &data[count..];
         }
     }
 
-    /// Sends one frame of content, as much as the windows allow. How much that is.
+    /// Sends one frame of content, as much as the windows allow. Returns how much that is.
     pub fn data_that_fits(&mut self, stream: u32, data: &[u8], is_last: bool) -> usize {
         let window =
             self.windows.get(&stream).copied().unwrap_or(self.first_window).min(self.window);
         let count = data.len().min(16_384).min(usize::try_from(window).unwrap_or(0));
         if count > 0 {
-            let taken = i64::try_from(count).expect("it is small");
+            let taken = i64::try_from(count).expect("the value is small");
             self.window -= taken;
             *self.windows.entry(stream).or_insert(self.first_window) -= taken;
             self.data(stream, &data[..count], is_last && count == data.len());
@@ -277,7 +277,7 @@ impl<W: Wire> Streams<W> {
         count
     }
 
-    /// Opens all windows by what was received and not paid for yet.
+    /// Opens all windows for the received data that was not acknowledged yet.
     pub fn pay(&mut self) {
         for (stream, bytes) in std::mem::take(&mut self.owed) {
             if bytes > 0 {
@@ -286,7 +286,7 @@ impl<W: Wire> Streams<W> {
         }
     }
 
-    /// Opens the windows by the oldest DATA frame that they were not opened by, if there is one.
+    /// Opens the windows for the oldest unacknowledged DATA frame, if there is one.
     pub fn acknowledge_frame(&mut self) {
         if let Some((stream, bytes)) = self.owed_frames.pop_front() {
             self.open_window_by(0, bytes);
@@ -294,14 +294,18 @@ impl<W: Wire> Streams<W> {
         }
     }
 
-    /// Opens the windows by this much, of a stream, or of the connection with 0.
+    /// Opens the window of a stream, or of the connection if `stream` is 0.
     pub fn open_window_by(&mut self, stream: u32, bytes: usize) {
         let mut out = Vec::new();
-        frame::write_window_update(stream, u32::try_from(bytes).expect("it is small"), &mut out);
+        frame::write_window_update(
+            stream,
+            u32::try_from(bytes).expect("the value is small"),
+            &mut out,
+        );
         self.send(&out);
     }
 
-    /// Says that no stream of the server's is wanted, and that this side goes.
+    /// Sends GOAWAY: this client accepts no streams and is about to disconnect.
     pub fn go_away(&mut self) {
         let mut out = Vec::new();
         frame::write_go_away(0, frame::Code::NO_ERROR, &mut out);
@@ -318,7 +322,7 @@ impl<W: Wire> Streams<W> {
         self.frame(Kind::Headers, flag::END_HEADERS | flag::END_STREAM, stream, &block);
     }
 
-    /// Sends the beginning of a request that does not go on.
+    /// Sends the beginning of a request without its rest.
     pub fn half_a_head(&mut self) -> u32 {
         let id = self.next;
         self.next += 2;
@@ -339,15 +343,15 @@ impl<W: Wire> Streams<W> {
         self.wire.half_close();
     }
 
-    /// Breaks the connection off.
+    /// Resets the connection.
     pub fn break_off(self) {
         self.wire.reset();
     }
 
-    /// Waits until a stream is over, and takes what came on it.
+    /// Waits until a stream is complete, and takes everything received on it.
     ///
     /// # Panics
-    /// It does not end.
+    /// If it does not complete.
     pub async fn answer(&mut self, stream: u32) -> Answer {
         loop {
             let answer = self.answers.entry(stream).or_default();
@@ -356,58 +360,60 @@ impl<W: Wire> Streams<W> {
             }
             let so_far = answer.clone();
             let is_new = self.fill(PATIENCE).await;
-            assert!(is_new, "{stream} does not end ({:?}): {so_far:?}", self.last);
+            assert!(is_new, "{stream} is not complete ({:?}): {so_far:?}", self.last);
         }
     }
 
-    /// Waits until the head of a response came.
+    /// Waits for the head of a response.
     ///
     /// # Panics
-    /// It does not come.
+    /// If it does not arrive.
     pub async fn expect_head(&mut self, stream: u32) {
         while self.answers.entry(stream).or_default().heads.is_empty() {
             assert!(self.fill(PATIENCE).await, "no head on {stream}: {:?}", self.last);
         }
     }
 
-    /// Waits until so much content came on a stream.
+    /// Waits for this many bytes of content on a stream.
     ///
     /// # Panics
-    /// It does not come.
+    /// If they do not arrive.
     pub async fn expect(&mut self, stream: u32, bytes: usize) {
         while self.answers.entry(stream).or_default().body.len() < bytes {
             assert!(self.fill(PATIENCE).await, "no content on {stream}: {:?}", self.last);
         }
     }
 
-    /// What came on a stream so far.
+    /// Everything received on a stream so far.
     pub fn so_far(&mut self, stream: u32) -> Answer {
         self.answers.entry(stream).or_default().clone()
     }
 
-    /// Sends a PING and waits until it is answered: what was sent before was looked at.
+    /// Sends a PING and waits for its acknowledgement: the server has then processed everything
+    /// sent before.
     ///
     /// # Panics
-    /// It is not answered.
+    /// If it is not acknowledged.
     pub async fn round_trip(&mut self) {
         self.frame(Kind::Ping, 0, 0, b"are you?");
         self.answers.remove(&0);
         while self.answers.entry(0).or_default().body != b"are you?" {
-            assert!(self.fill(PATIENCE).await, "a PING is not answered: {:?}", self.last);
+            assert!(self.fill(PATIENCE).await, "a PING is not acknowledged: {:?}", self.last);
         }
     }
 
     /// Waits for the end of the connection.
     ///
     /// # Panics
-    /// It does not come.
+    /// If it does not end.
     pub async fn ended(&mut self) -> Got {
         while self.fill(PATIENCE).await {}
         self.last.clone().expect("the connection does not end")
     }
 
-    /// The content of a stream from there on, as soon as there is any; and whether the stream has ended,
-    /// or with which code it was reset. The end of the connection is a reset with code 0.
+    /// The content of a stream from `from` on, as soon as there is any, and whether the stream has
+    /// ended, or the code it was reset with. The end of the connection counts as a reset with code
+    /// 0.
     pub async fn more(
         &mut self,
         stream: u32,
@@ -427,7 +433,7 @@ impl<W: Wire> Streams<W> {
         }
     }
 
-    /// Receives for a while.
+    /// Receives for `patience`.
     pub async fn listen(&mut self, patience: Duration) {
         while self.fill(patience).await {}
     }
@@ -438,7 +444,7 @@ impl<W: Wire> Streams<W> {
         self.last.as_ref()
     }
 
-    /// Waits for more. False: nothing came, or nothing comes any more.
+    /// Receives more. Returns false if nothing arrived or nothing more can arrive.
     pub async fn fill(&mut self, patience: Duration) -> bool {
         self.fill_at_most(usize::MAX, patience).await
     }
@@ -475,10 +481,11 @@ impl<W: Wire> Streams<W> {
     }
 
     fn look_at(&mut self, header: Header, payload: &[u8]) {
-        let number = |from: usize| frame::number(&payload[from..]).expect("it has four bytes");
+        let number =
+            |from: usize| frame::number(&payload[from..]).expect("the field has four bytes");
         match header.kind {
             Kind::Headers => {
-                assert!(header.has(flag::END_HEADERS), "heads of the cases fit in a frame");
+                assert!(header.has(flag::END_HEADERS), "heads fit in one frame");
                 let mut fields = Fields::default();
                 self.decoder.decode(payload, 1 << 20, &mut fields).expect("the block is right");
                 let answer = self.answers.entry(header.stream).or_default();
@@ -515,7 +522,7 @@ impl<W: Wire> Streams<W> {
                 for (id, value) in frame::settings(payload) {
                     match id {
                         setting::INITIAL_WINDOW_SIZE => {
-                            assert!(self.windows.is_empty(), "it comes before anything else");
+                            assert!(self.windows.is_empty(), "SETTINGS is the first frame");
                             self.first_window = i64::from(value);
                         }
                         setting::HEADER_TABLE_SIZE => self.encoder.set_size_allowed(value),

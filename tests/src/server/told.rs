@@ -1,7 +1,7 @@
-//! What servers tell by `tracing`, for cases that look at the access log.
+//! Events that servers emit through `tracing`, for cases that check the access log.
 //!
-//! One subscriber serves all cases of a process, and hears the access log alone. A case finds its own
-//! events by the ids of its requests.
+//! One subscriber serves all cases of a process and records only the access log. A case finds its
+//! own events by the IDs of its requests.
 
 use peregrine::middleware::access_log::ACCESS_LOG_TARGET;
 use std::collections::BTreeMap;
@@ -16,18 +16,18 @@ pub type Told = BTreeMap<&'static str, String>;
 
 static TOLD: Mutex<Vec<Told>> = Mutex::new(Vec::new());
 
-/// Begins to listen, if nobody did.
+/// Installs the subscriber, once per process.
 ///
 /// # Panics
-/// The program has another subscriber.
+/// If the program has another subscriber.
 pub fn listen() {
     static LISTENER: Once = Once::new();
     LISTENER.call_once(|| {
-        tracing::subscriber::set_global_default(Listener).expect("no test sets another one");
+        tracing::subscriber::set_global_default(Listener).expect("no other test sets a subscriber");
     });
 }
 
-/// What was told of the request with this id, in order. It is forgotten then.
+/// Removes and returns the events of the request with this ID, in order.
 pub fn take(request_id: &str) -> Vec<Told> {
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     let (of, others) = told

@@ -1,5 +1,6 @@
-//! Traces of requests, on every driver: what is sampled has one span with what OpenTelemetry asks for, what is not
-//! has none, and the trace goes on through what handlers send.
+//! Traces of requests on every driver: a sampled request has one span with the attributes that
+//! OpenTelemetry requires, an unsampled one has none, and requests sent by handlers carry the trace
+//! on.
 
 use crate::server::bench::{Bench, Gate, Served};
 use crate::server::client::{Length, Way};
@@ -25,7 +26,7 @@ use tracing::{Event, Metadata, Subscriber};
 /// The fields of a span, as text.
 pub type Fields = BTreeMap<&'static str, String>;
 
-/// All spans of requests that were built in this process, by their ids.
+/// All request spans created in this process, by their IDs.
 static SPANS: Mutex<BTreeMap<u64, Span>> = Mutex::new(BTreeMap::new());
 
 #[derive(Clone, Debug, Default)]
@@ -95,17 +96,17 @@ fn limits() -> Limits {
     Limits { shutdown_timeout: Duration::from_secs(20), ..Limits::default() }
 }
 
-/// What a handler sends carries these fields.
+/// Responds with the trace fields that outgoing requests of the handler carry.
 async fn tells() -> String {
     let fields = peregrine::trace::headers();
     let text = |name| fields.get(name).map_or("-", |value| value.to_str().expect("text"));
-    // The same after a wait, in which others had the thread.
+    // The same after a wait, during which other tasks used the thread.
     tokio::time::sleep(Duration::from_millis(2)).await;
     assert_eq!(fields, peregrine::trace::headers());
     format!("{} {}", text(TRACEPARENT), text(TRACESTATE))
 }
 
-/// Some pieces, and when it is dropped it tells what it would send.
+/// Some pieces; when dropped, it records the trace fields of an outgoing request.
 struct TellsAtEnd {
     pieces: usize,
     told: Arc<Mutex<String>>,
@@ -127,7 +128,7 @@ impl Drop for TellsAtEnd {
     fn drop(&mut self) {
         let fields = peregrine::trace::headers();
         let told = fields.get(TRACEPARENT).map_or("nothing", |value| value.to_str().expect("text"));
-        told.clone_into(&mut self.told.lock().expect("nobody panicked with it"));
+        told.clone_into(&mut self.told.lock().expect("the mutex is not poisoned"));
     }
 }
 
@@ -156,9 +157,9 @@ fn app(waiting: &Arc<AtomicUsize>, at_end: &Arc<Mutex<String>>) -> App {
 struct Site<B: Bench> {
     server: B::Server,
     waiting: Arc<AtomicUsize>,
-    /// What the last stream told when it was dropped.
+    /// The trace fields that the last stream recorded when it was dropped.
     at_end: Arc<Mutex<String>>,
-    /// What makes the paths of this run its own.
+    /// Makes the paths of this run unique.
     run: usize,
 }
 
@@ -166,7 +167,7 @@ fn begin<B: Bench>(bench: &B, way: Way, traces: Traces) -> Site<B> {
     static LISTENER: Once = Once::new();
     static RUN: AtomicUsize = AtomicUsize::new(0);
     LISTENER.call_once(|| {
-        tracing::subscriber::set_global_default(Listener).expect("no test sets another one");
+        tracing::subscriber::set_global_default(Listener).expect("no other test sets a subscriber");
     });
     let (waiting, at_end) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<String>>::default());
     let (shared, told) = (Arc::clone(&waiting), Arc::clone(&at_end));
@@ -183,7 +184,8 @@ impl<B: Bench> Site<B> {
     }
 }
 
-/// A request that is sampled has one span, with the attributes of OpenTelemetry's conventions, and it is closed.
+/// A sampled request has one span, with the attributes of OpenTelemetry's conventions, and the span
+/// is closed.
 pub async fn a_sampled_request_has_one_span<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way, Traces::new());
@@ -212,7 +214,9 @@ pub async fn a_sampled_request_has_one_span<B: Bench>(bench: &B, way: Way) {
         if status.is_some() {
             client.answer(id).await;
         } else {
-            client.until(bench, "it waits", || site.waiting.load(Ordering::SeqCst) == 1).await;
+            client
+                .until(bench, "the handler waits", || site.waiting.load(Ordering::SeqCst) == 1)
+                .await;
             client.cancel(id);
         }
         bench
@@ -254,7 +258,7 @@ pub async fn a_sampled_request_has_one_span<B: Bench>(bench: &B, way: Way) {
     site.end().await;
 }
 
-/// For a request that is not sampled no span is built, and what its handler sends says so.
+/// An unsampled request creates no span, and the handler's outgoing requests say so.
 pub async fn an_unsampled_request_builds_nothing<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let unsampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
@@ -286,7 +290,8 @@ pub async fn an_unsampled_request_builds_nothing<B: Bench>(bench: &B, way: Way) 
     }
 }
 
-/// The trace of a valid `traceparent` goes on, with a span of the server's; that of another does not.
+/// The trace of a valid `traceparent` continues with a span of the server; an invalid one is
+/// ignored.
 pub async fn a_trace_goes_through<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way, Traces::new());
@@ -306,27 +311,27 @@ pub async fn a_trace_goes_through<B: Bench>(bench: &B, way: Way) {
     ] {
         let id = client.ask("GET", &tells, fields);
         let answer = client.answer(id).await;
-        let (told, carried) = answer.text().split_once(' ').expect("two values");
+        let (told, carried) = answer.text().split_once(' ').expect("the response has two values");
         assert_eq!(
             (told.contains(trace), carried),
             (is_followed, state),
             "{way:?} {fields:?}: {told}"
         );
-        assert!(!told.contains(span), "the server's span is another one: {told}");
+        assert!(!told.contains(span), "the server's span differs: {told}");
         assert_eq!(told.len(), 55, "{told}");
     }
     let id = client.ask("GET", &takes, &[parent]);
     assert!(client.answer(id).await.text().contains(trace));
     let id = client.ask("GET", &format!("/streams/{}", site.run), &[parent]);
     assert_eq!(client.answer(id).await.text(), "piecepiece");
-    let told = || site.at_end.lock().expect("nobody panicked with it").clone();
+    let told = || site.at_end.lock().expect("the mutex is not poisoned").clone();
     bench.until("the stream is dropped", || !told().is_empty()).await;
     assert!(told().contains(trace), "{way:?}: {}", told());
     client.close().await;
     site.end().await;
 }
 
-/// Tests traces on a driver: `traced!(name, benches)` makes the module `name`.
+/// Tests traces on a driver: `traced!(name, benches)` generates the module `name`.
 #[macro_export]
 macro_rules! traced {
     ($name:ident, $benches:expr) => {

@@ -1,5 +1,5 @@
-//! Handlers that make trouble: panics at odd moments, streams without bytes, functions that block,
-//! protocols that do not listen.
+//! Misbehaving handlers: panics at odd moments, streams without bytes, functions that block,
+//! protocols that do not read.
 
 use super::app::{Shared, stream};
 use bytes::Bytes;
@@ -18,10 +18,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Pieces without bytes after which a stream gives up: others had no turn.
+/// Empty pieces after which a stream gives up: no other task ran meanwhile.
 const EMPTY_PIECES_MAX: usize = 1_000_000;
 
-/// Adds the handlers that make trouble.
+/// Adds the misbehaving handlers.
 pub(super) fn troubles(app: App) -> App {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
@@ -104,12 +104,12 @@ impl Drop for Bomb {
     }
 }
 
-/// Panics before there is a future.
+/// Panics before it returns a future.
 struct PanicsEagerly;
 
 impl Service for PanicsEagerly {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
-        assert!(request.path().is_empty(), "on purpose, before there is a future");
+        assert!(request.path().is_empty(), "on purpose, before returning a future");
         pending()
     }
 }
@@ -119,7 +119,7 @@ async fn panic_in_drop() -> &'static str {
     pending().await
 }
 
-/// A body that panics when its length is asked for.
+/// A body that panics when its length is queried.
 struct NoSize;
 
 impl http_body::Body for NoSize {
@@ -134,18 +134,18 @@ impl http_body::Body for NoSize {
     }
 
     fn size_hint(&self) -> SizeHint {
-        panic!("on purpose, asked for a size")
+        panic!("on purpose, in the size hint")
     }
 }
 
-/// Blocks the thread, for so long on the clock of the simulated network.
+/// Blocks the thread for this long on the clock of the simulated network.
 pub(super) fn stall(seconds: u64) -> &'static str {
-    let network = Network::current().expect("this handler is for simulations");
+    let network = Network::current().expect("the handler runs on a simulated network");
     network.block(Duration::from_secs(seconds));
     "stalled"
 }
 
-/// Reads its body to the end, whatever end it is, and comes to its own.
+/// Reads its body to the end, clean or not, and completes.
 async fn read_to_end(State(shared): State<Shared>, mut body: Body) -> &'static str {
     let watch = shared.begin();
     while let Some(Ok(piece)) = body.next().await {
@@ -160,7 +160,7 @@ fn switching(protocol: OnUpgrade) -> Response {
     response.with_field(UPGRADE, HeaderValue::from_static("any"))
 }
 
-/// A protocol that reads nothing.
+/// A protocol that does not read.
 async fn deaf(State(shared): State<Shared>) -> Response {
     switching(OnUpgrade::new(move |io| async move {
         shared.wait().await;
@@ -168,7 +168,7 @@ async fn deaf(State(shared): State<Shared>) -> Response {
     }))
 }
 
-/// A protocol that ends with a word when the server is to end.
+/// A protocol that sends a message and ends when the server shuts down.
 async fn obedient(State(shared): State<Shared>) -> Response {
     let shutdown = Shutdown::current();
     switching(OnUpgrade::new(move |mut io| async move {

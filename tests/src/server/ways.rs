@@ -1,7 +1,8 @@
-//! The list of the cases of every protocol.
+//! The list of the cases for every protocol.
 
-/// Tests what holds for every protocol on a driver: `ways!(name, benches)` makes the module `name`, with
-/// each case over HTTP/1.1 and HTTP/2, plain and in TLS. `ways!(@plain name, benches)` leaves TLS out.
+/// Tests the rules for every protocol on a driver: `ways!(name, benches)` generates the module
+/// `name`, with each case over HTTP/1.1 and HTTP/2, plain and with TLS. `ways!(@plain name,
+/// benches)` leaves TLS out.
 #[macro_export]
 macro_rules! ways {
     ($name:ident, $benches:expr) => {

@@ -33,10 +33,10 @@ where
     })
 }
 
-/// Handlers that talk by WebSocket. Each counts its beginning and its end.
+/// Handlers that use WebSockets. Each counts its start and its end.
 pub(super) fn talkers(app: App) -> App {
     let app = goodbyes(echoes(app));
-    // Reads and writes nothing until it is let go on.
+    // Reads and writes nothing until the case opens the gate.
     let app = route(app, "/ws/quiet", |upgrade| upgrade, quiet);
     let app = route(
         app,
@@ -110,7 +110,7 @@ fn echoes(app: App) -> App {
     )
 }
 
-/// Handlers that end WebSockets, or hear that they end.
+/// Handlers that end WebSockets, or notice their end.
 fn goodbyes(app: App) -> App {
     let app = route(
         app,
@@ -160,7 +160,7 @@ async fn echo(mut socket: WebSocket, _: Shared) {
     }
 }
 
-/// Each half in a task of its own.
+/// Each half in a separate task.
 async fn halves(socket: WebSocket, shared: Shared) {
     async fn forward(sender: Sender, mut receiver: Receiver) {
         while let Some(Ok(message @ Message::Text(_))) = receiver.recv().await {
@@ -183,7 +183,7 @@ async fn halves(socket: WebSocket, shared: Shared) {
     counting.abort();
 }
 
-/// What came on a WebSocket.
+/// An event on a WebSocket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
     /// Text.
@@ -194,11 +194,11 @@ pub enum Said {
     Ping(Vec<u8>),
     /// A pong.
     Pong(Vec<u8>),
-    /// The end, with its code; 1005: it had none.
+    /// The end, with its code; 1005 if it had none.
     Close(u16),
-    /// The server ended its side of the connection, or of the stream, in order.
+    /// The server cleanly ended its side of the connection or of the stream.
     End,
-    /// It broke off, or the stream was reset with this code.
+    /// The connection broke, or the stream was reset with this code.
     Broken(u32),
 }
 
@@ -207,15 +207,15 @@ enum Link<W> {
     Http2(Box<Streams<AnyWire<W>>>, u32, usize),
 }
 
-/// A client of a WebSocket.
+/// A WebSocket client.
 pub struct Socket<W> {
     link: Link<W>,
     protocol: Connection<Windows>,
     limits: ws::Limits,
     unread: Vec<u8>,
-    /// The fields of the answer to the handshake.
+    /// The fields of the handshake response.
     pub fields: String,
-    /// Nothing is answered: no ping, and no Close frame.
+    /// Whether the client answers no ping and no Close frame.
     pub is_dumb: bool,
 }
 
@@ -227,22 +227,22 @@ const LIMITS: ws::Limits = ws::Limits {
     ..ws::Limits::DEFAULT
 };
 
-/// The key of every handshake, and its answer.
+/// The key of every handshake, and the matching accept value.
 const KEY: (&str, &str) = ("dGhlIHNhbXBsZSBub25jZQ==", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
 
 impl<W: Wire> Socket<W> {
     /// Connects, and opens a WebSocket.
     ///
     /// # Panics
-    /// It is refused.
+    /// If it is refused.
     pub async fn open<B: Bench<Wire = W>>(server: &B::Server, way: Way, path: &str) -> Self {
         Self::open_with::<B>(server, way, path, &[]).await
     }
 
-    /// The same with fields.
+    /// The same with these fields.
     ///
     /// # Panics
-    /// It is refused.
+    /// If it is refused.
     pub async fn open_with<B: Bench<Wire = W>>(
         server: &B::Server,
         way: Way,
@@ -251,14 +251,14 @@ impl<W: Wire> Socket<W> {
     ) -> Self {
         match Self::ask::<B>(server, way, path, fields).await {
             Ok(socket) => socket,
-            Err(status) => panic!("the server answered {status} by {way:?}"),
+            Err(status) => panic!("the server answered {status} over {way:?}"),
         }
     }
 
-    /// Connects, and asks for a WebSocket with these fields; or the status by which it is refused.
+    /// Connects and requests a WebSocket with these fields. Returns the status if it is refused.
     ///
     /// # Panics
-    /// The answer is malformed.
+    /// If the response is malformed.
     pub async fn ask<B: Bench<Wire = W>>(
         server: &B::Server,
         way: Way,
@@ -268,10 +268,10 @@ impl<W: Wire> Socket<W> {
         Self::over(connect::<B>(server, way).await, way, path, fields).await
     }
 
-    /// The same on a connection. If no answer comes, the status is 0.
+    /// The same on an existing connection. If no response arrives, the status is 0.
     ///
     /// # Panics
-    /// The answer is malformed.
+    /// If the response is malformed.
     pub async fn over(
         wire: AnyWire<W>,
         way: Way,
@@ -355,7 +355,7 @@ impl<W: Wire> Socket<W> {
         Ok((Link::Http1(peer), head.to_lowercase(), unread))
     }
 
-    /// Sends bytes as they are. What nobody wants is thrown away.
+    /// Sends raw bytes. Bytes that the server does not accept are discarded.
     pub async fn push(&mut self, mut bytes: &[u8]) {
         match &mut self.link {
             Link::Http1(peer) => peer.send(bytes),
@@ -381,14 +381,14 @@ impl<W: Wire> Socket<W> {
     /// Sends a message.
     ///
     /// # Panics
-    /// The WebSocket is closed.
+    /// If the WebSocket is closed.
     pub async fn send(&mut self, content: Content<'_>) {
         let mut bytes = Vec::new();
-        self.protocol.send(&self.limits, content, &mut bytes).expect("it is open");
+        self.protocol.send(&self.limits, content, &mut bytes).expect("the WebSocket is open");
         self.push(&bytes).await;
     }
 
-    /// Sends a message of text.
+    /// Sends a text message.
     pub async fn text(&mut self, text: &str) {
         self.send(Content::Text(text)).await;
     }
@@ -396,11 +396,11 @@ impl<W: Wire> Socket<W> {
     /// Sends a Close frame.
     ///
     /// # Panics
-    /// The WebSocket is closed.
+    /// If the WebSocket is closed.
     pub async fn close(&mut self, code: u16) {
         let mut bytes = Vec::new();
         let close = Some((ws::CloseCode(code), ""));
-        self.protocol.close(close, &mut bytes).expect("it is open");
+        self.protocol.close(close, &mut bytes).expect("the WebSocket is open");
         self.push(&bytes).await;
     }
 
@@ -412,7 +412,7 @@ impl<W: Wire> Socket<W> {
         }
     }
 
-    /// Breaks the connection off.
+    /// Resets the connection.
     pub fn reset(self) {
         match self.link {
             Link::Http1(peer) => peer.reset(),
@@ -420,17 +420,17 @@ impl<W: Wire> Socket<W> {
         }
     }
 
-    /// The windows of HTTP/2 stay as they are from now on.
+    /// Stops opening the HTTP/2 windows.
     pub fn keep_windows_shut(&mut self) {
         if let Link::Http2(client, ..) = &mut self.link {
             client.keep_windows_shut();
         }
     }
 
-    /// What comes next, within `patience`.
+    /// The next event, within `patience`.
     ///
     /// # Panics
-    /// The server breaks a rule.
+    /// If the server breaks a rule.
     pub async fn next_within(&mut self, patience: Duration) -> Option<Said> {
         loop {
             let mut out = Vec::new();
@@ -460,7 +460,7 @@ impl<W: Wire> Socket<W> {
         }
     }
 
-    /// More bytes, if some come in time; or how the server ended.
+    /// More bytes, if some arrive in time; or how the server ended.
     async fn more(&mut self, patience: Duration) -> Result<Option<Vec<u8>>, Said> {
         match &mut self.link {
             Link::Http1(peer) => peer
@@ -472,7 +472,7 @@ impl<W: Wire> Socket<W> {
                 *from += answer.0.len();
                 match answer {
                     (bytes, _, _) if !bytes.is_empty() => Ok(Some(bytes)),
-                    // The server may add that it wants no more of the client's side.
+                    // The server may also stop the client's side.
                     (_, true, _) => Err(Said::End),
                     (_, _, Some(code)) => Err(Said::Broken(code)),
                     _ => Ok(None),
@@ -481,59 +481,60 @@ impl<W: Wire> Socket<W> {
         }
     }
 
-    /// What comes next, but for pings.
+    /// The next event, except pings.
     ///
     /// # Panics
-    /// Nothing comes.
+    /// If nothing arrives.
     pub async fn next(&mut self) -> Said {
         loop {
             match self.next_within(PATIENCE).await {
-                None => panic!("nothing comes"),
+                None => panic!("nothing arrives"),
                 Some(Said::Ping(_)) => {}
                 Some(said) => return said,
             }
         }
     }
 
-    /// This comes next.
+    /// Asserts that `said` is next.
     ///
     /// # Panics
-    /// Something else does.
+    /// If something else is.
     pub async fn expect(&mut self, said: Said) {
         let next = self.next().await;
         assert!(next == said, "{next:?} instead of {said:?}");
     }
 
-    /// This text comes next.
+    /// Asserts that this text is next.
     ///
     /// # Panics
-    /// Something else does.
+    /// If something else is.
     pub async fn expect_text(&mut self, text: &str) {
         self.expect(Said::Text(text.to_owned())).await;
     }
 
-    /// A Close frame with this code comes next, and then the end of the connection or stream.
+    /// Asserts that a Close frame with this code is next, and then the end of the connection or
+    /// stream.
     ///
     /// # Panics
-    /// Something else does.
+    /// If something else is.
     pub async fn expect_close(&mut self, code: u16) {
         self.expect(Said::Close(code)).await;
         self.expect(Said::End).await;
     }
 
-    /// Answers pings for `time`, in which nothing else comes. How many they were.
+    /// Answers pings for `time`, during which nothing else may arrive. Returns the number of pings.
     ///
     /// # Panics
-    /// Something else does.
+    /// If something else arrives.
     pub async fn listen<B: Bench>(&mut self, bench: &B, time: Duration) -> usize {
-        // A PING of HTTP/2 begins the patience anew, so that one of minutes would never end.
+        // An HTTP/2 PING restarts the patience, so waiting for minutes at once would never end.
         const PIECE: Duration = Duration::from_secs(10);
         let (end, mut pings) = (bench.now() + time, 0);
         while bench.now() < end {
             match self.next_within(PIECE.min(end - bench.now())).await {
                 None => {}
                 Some(Said::Ping(_)) => pings += 1,
-                Some(other) => panic!("{other:?} came"),
+                Some(other) => panic!("unexpected {other:?}"),
             }
         }
         pings
@@ -570,8 +571,10 @@ impl Compression for Windows {
         out.resize(start + room, 0);
         let before = (self.inflater.total_in(), self.inflater.total_out());
         let status = self.inflater.decompress(input, &mut out[start..], FlushDecompress::None);
-        let used = usize::try_from(self.inflater.total_in() - before.0).expect("it is a slice");
-        let made = usize::try_from(self.inflater.total_out() - before.1).expect("it is a slice");
+        let used = usize::try_from(self.inflater.total_in() - before.0)
+            .expect("the count fits in a usize");
+        let made = usize::try_from(self.inflater.total_out() - before.1)
+            .expect("the count fits in a usize");
         out.truncate(start + made);
         assert!(!matches!(status, Ok(Status::StreamEnd)), "the server ends no stream");
         status.map(|_| used).map_err(|_| Malformed)

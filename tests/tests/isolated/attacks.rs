@@ -1,10 +1,10 @@
-//! Attacks by HTTP/2 on real servers, on every driver. What the servers hold is counted.
+//! HTTP/2 attacks on real servers, on every driver. The memory that the servers hold is counted.
 
 use peregrine::DriverChoice;
 use peregrine_tests::server::{KernelBench, KernelBenches, SimulatedBench, SimulatedBenches, held};
 use peregrine_tests::{attacks, isolated_case, overload};
 
-/// One server in a process, because the bytes of all its servers are counted together.
+/// One server per process, because the memory of all its servers is counted together.
 struct Measured(KernelBenches);
 
 impl Measured {
@@ -18,7 +18,7 @@ impl Measured {
     }
 }
 
-/// The same with little memory: less than some of the attacks take where there is enough.
+/// The same with little memory: less than some of the attacks use if they can.
 struct Tight(Measured);
 
 impl Tight {
@@ -30,7 +30,7 @@ impl Tight {
     }
 }
 
-/// Client and server share a thread there, so nothing is counted.
+/// Client and server share a thread here, so memory is not counted.
 struct Uncounted(SimulatedBenches);
 
 impl Uncounted {

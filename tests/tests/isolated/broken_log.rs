@@ -1,6 +1,6 @@
-//! A log that cannot be written, and whose subscriber panics then, as that of `tracing-subscriber` does when nobody
-//! reads standard error any more. Nothing else may end with it. In a file of its own, because the subscriber is the
-//! process's, and so is the limit of descriptors.
+//! A log that cannot be written, and whose subscriber then panics, as that of `tracing-subscriber`
+//! does when standard error has no reader any more. Nothing else may fail with it. This needs its
+//! own process, because the subscriber and the limit of descriptors are process-wide.
 #![cfg(unix)]
 
 use peregrine::cache::{Begun, Fingerprint, Idempotency, IdempotencyStore, Outcome, StoreError};
@@ -34,19 +34,19 @@ on_both_drivers! { @isolated
 /// Far more than a server and its clients need.
 const DESCRIPTORS_MAX: u64 = 300;
 
-/// What was told since the case began, each with a panic.
+/// Events since the case began, each of which panicked.
 static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// What panics of spans as well.
+/// The span operation that panics as well.
 static OF_SPANS: Mutex<&str> = Mutex::new("");
 
-/// How many spans were to be made, and how many are entered, in the case.
+/// How many spans were created, and how many are entered, in the case.
 static MADE: AtomicI64 = AtomicI64::new(0);
 static ENTERED: AtomicI64 = AtomicI64::new(0);
 
 fn panics_of_spans(what: &str) {
     let of_spans = *OF_SPANS.lock().unwrap_or_else(PoisonError::into_inner);
-    assert!(of_spans != what, "nobody reads the log");
+    assert!(of_spans != what, "the log has no reader");
 }
 
 struct Broken;
@@ -68,7 +68,7 @@ impl Subscriber for Broken {
 
     fn event(&self, event: &Event<'_>) {
         event.record(&mut Tell);
-        panic!("nobody reads the log");
+        panic!("the log has no reader");
     }
 
     fn enter(&self, _: &Id) {
@@ -97,12 +97,14 @@ impl Visit for Tell {
     }
 }
 
-/// One case at a time, under the subscriber.
+/// Serialises the cases, and installs the subscriber.
 fn begin() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     static INSTALLED: Once = Once::new();
     let guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    INSTALLED.call_once(|| tracing::subscriber::set_global_default(Broken).expect("the first"));
+    INSTALLED.call_once(|| {
+        tracing::subscriber::set_global_default(Broken).expect("no other test sets a subscriber")
+    });
     TOLD.lock().unwrap_or_else(PoisonError::into_inner).clear();
     *OF_SPANS.lock().unwrap_or_else(PoisonError::into_inner) = "";
     guard
@@ -116,7 +118,7 @@ fn was_told(text: &str) -> bool {
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
 fn app() -> App {
-    let panics = || -> &str { panic!("a fault of its own") };
+    let panics = || -> &str { panic!("on purpose, in a handler") };
     let keys = |can_be_asked| {
         move |scope: Scope| {
             scope
@@ -140,17 +142,17 @@ fn start(driver: DriverChoice, change: impl FnOnce(Server) -> Server) -> Option<
     started(change(server).start(app))
 }
 
-/// It serves, and ends in order.
+/// Asserts that the server responds and shuts down cleanly.
 fn ends_well(running: Running) {
     assert!(receive(send(&running, GET)).ends_with("\r\n\r\nhello"));
-    let stopped = running.shut_down().expect("its workers are there to the end");
+    let stopped = running.shut_down().expect("the workers shut down cleanly");
     assert!(stopped.workers.iter().all(Option::is_some), "{stopped}");
 }
 
 fn connections_are_accepted_when_there_are_descriptors_again(driver: DriverChoice) {
     let _one = begin();
     let Some(running) = start(driver, |server| server) else { return };
-    let address = running.http_address().expect("it speaks HTTP");
+    let address = running.http_address().expect("the server has an HTTP listener");
     let sockets: Vec<_> = (0..4)
         .map(|_| Socket::new(Domain::for_address(address), Type::STREAM, None).expect("a socket"))
         .collect();
@@ -164,8 +166,8 @@ fn connections_are_accepted_when_there_are_descriptors_again(driver: DriverChoic
     let peers: Vec<TcpStream> = sockets
         .into_iter()
         .map(|socket| {
-            socket.connect(&address.into()).expect("it listens");
-            socket.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+            socket.connect(&address.into()).expect("the server accepts connections");
+            socket.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
             let mut peer = TcpStream::from(socket);
             peer.write_all(GET.as_bytes()).expect("connected");
             peer
@@ -176,7 +178,7 @@ fn connections_are_accepted_when_there_are_descriptors_again(driver: DriverChoic
     for peer in peers {
         assert!(receive(peer).ends_with("\r\n\r\nhello"));
     }
-    setrlimit(Resource::Nofile, limit).expect("as it was");
+    setrlimit(Resource::Nofile, limit).expect("the old limit can be restored");
     ends_well(running);
 }
 
@@ -215,8 +217,9 @@ fn spans_that_panic_keep_nobody_from_an_answer(driver: DriverChoice) {
         let answer = receive(send(&running, "GET /panics HTTP/1.1\r\nHost: a\r\n\r\n"));
         assert!(answer.starts_with("HTTP/1.1 500 "), "{what}: {answer}");
         ends_well(running);
-        assert_eq!(ENTERED.load(Ordering::Relaxed), 0, "{what}: all were left");
-        // What a subscriber has of a span that it panicked at, it may have for ever: there are no more for a while.
+        assert_eq!(ENTERED.load(Ordering::Relaxed), 0, "{what}: every span was exited");
+        // A subscriber may keep a span forever if it panicked while handling it, so no new ones are
+        // created for a while.
         let of_all = if matches!(what, "new" | "close") { 1 } else { 5 };
         assert_eq!(MADE.load(Ordering::Relaxed), of_all, "{what}");
     }
@@ -239,7 +242,7 @@ fn refusals_are_told_and_nothing_ends(driver: DriverChoice) {
     ends_well(running);
 }
 
-/// A store of idempotency keys that can be asked, or not, and never keeps anything.
+/// A store of idempotency keys that is available or not, and never keeps anything.
 struct Forgets {
     can_be_asked: bool,
 }
@@ -280,22 +283,23 @@ fn certificates_are_read_again(driver: DriverChoice) {
     let _one = begin();
     let folder = tempfile::tempdir().expect("a folder");
     let [certificate, key] = ["certificate.pem", "key.pem"].map(|name| folder.path().join(name));
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("it is made");
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])
+        .expect("a certificate can be generated");
     fs::write(&certificate, made.cert.pem()).expect("a new file");
     fs::write(&key, made.signing_key.serialize_pem()).expect("a new file");
-    let tls = Tls::from_pem_files(&certificate, &key).expect("they are sound");
+    let tls = Tls::from_pem_files(&certificate, &key).expect("the certificate and key are valid");
     let served = tls.clone();
     let Some(running) = start(driver, |server| server.tls("127.0.0.1:0", served)) else { return };
     fs::write(&certificate, "no certificate").expect("a file");
     running.handle().reload();
     wait_for(|| tls.status().failures == 1);
-    // A pipe there would keep whoever opens it waiting.
-    fs::remove_file(&certificate).expect("it is there");
+    // Opening a pipe at this path would block.
+    fs::remove_file(&certificate).expect("the file exists");
     let made_pipe = std::process::Command::new("mkfifo").arg(&certificate).status();
-    assert!(made_pipe.expect("it is installed").success());
+    assert!(made_pipe.expect("mkfifo is installed").success());
     running.handle().reload();
     wait_for(|| tls.status().failures == 2);
-    fs::remove_file(&certificate).expect("it is there");
+    fs::remove_file(&certificate).expect("the file exists");
     fs::write(&certificate, made.cert.pem()).expect("a new file");
     running.handle().reload();
     wait_for(|| tls.status().reloads == 1);

@@ -22,23 +22,24 @@ fn refused_attempts_leave_the_connection_waiting<D: Driver<Socket = Socket>>() {
         let _hold = driver.hold();
         let peer = ThreadPeer::connect(&place);
         let mut hoard = Vec::new();
-        // Any path that exists will do. It ends when the limit is reached.
+        // Any existing path will do. The loop ends when the limit is reached.
         while let Ok(file) = File::open("/") {
             hoard.push(file);
         }
         for _ in 0..3 {
-            let error = listener.accept().await.err().expect("no descriptor is free");
+            let error =
+                listener.accept().await.err().expect("accepting fails without a free descriptor");
             assert!(NO_DESCRIPTORS.contains(&error.raw_os_error()), "{error}");
             driver.sleep_until(driver.now() + Duration::from_millis(5)).await;
         }
         drop(hoard);
-        // A driver that accepts ahead may have one more refusal to report.
+        // A driver that accepts ahead may have one more error to report.
         let stream = match listener.accept().await {
             Ok(stream) => stream,
             Err(_) => listener.accept().await.expect("the descriptors are back"),
         };
-        peer.send(b"patience".to_vec()).await.expect("the connection stands");
-        assert!(b"patience".starts_with(&stream.recv().await.expect("the connection stands")));
+        peer.send(b"patience".to_vec()).await.expect("the connection is open");
+        assert!(b"patience".starts_with(&stream.recv().await.expect("the connection is open")));
     })
     .expect("the driver starts");
 }

@@ -1,4 +1,4 @@
-//! What an idle connection holds, counted in allocated bytes.
+//! The memory of an idle connection, in allocated bytes.
 
 use peregrine::{DriverChoice, Http2Limits, Limits};
 use peregrine_proto::ws::Content;
@@ -13,14 +13,15 @@ use peregrine_tests::server::{KernelBenches, SimulatedBenches, held};
 use std::time::Duration;
 
 const PEERS: usize = 100;
-/// What an idle connection of HTTP/2 may hold beyond TLS and its HPACK tables.
+/// The most that an idle HTTP/2 connection may hold beyond TLS and its HPACK tables.
 const IDLE_BYTES_MAX: isize = 2_048;
 
-/// What an idle WebSocket may hold with its connection, whatever it has carried, and what TLS may add.
+/// The most that an idle WebSocket and its connection may hold, whatever it has carried, and what
+/// TLS may add.
 const IDLE_WEBSOCKET_BYTES_MAX: isize = 8 * 1_024;
 const IDLE_TLS_BYTES_MAX: isize = 4 * 1_024;
 
-/// Limits without tables.
+/// Limits without HPACK tables.
 fn without_tables() -> Limits {
     let http2 = Http2Limits {
         decoder_table_bytes_max: 0,
@@ -30,7 +31,7 @@ fn without_tables() -> Limits {
     Limits { http2, ..Limits::default() }
 }
 
-/// A client that has used its connection: several requests at a time, with content and without.
+/// A client that has used its connection: several concurrent requests, with content and without.
 async fn use_connection<S: Served>(server: &S, way: Way) -> Client<S::Wire> {
     let mut client = way.connect(server).await;
     let mut ids = Vec::new();
@@ -49,22 +50,22 @@ async fn use_connection<S: Served>(server: &S, way: Way) -> Client<S::Wire> {
     client
 }
 
-/// The bytes that are held once nothing changes any more: the fewest that a while shows.
+/// The allocated bytes once nothing changes any more: the minimum over a while.
 async fn settled<B: Bench>(bench: &B) -> isize {
     let mut fewest = isize::MAX;
     let mut unchanged = 0;
     while unchanged < 4 {
         bench.sleep(Duration::from_millis(200)).await;
-        let now = held::bytes().expect("it is counted");
+        let now = held::bytes().expect("the allocator counts");
         unchanged = if now < fewest { 0 } else { unchanged + 1 };
         fewest = fewest.min(now);
     }
     fewest
 }
 
-/// The bytes that each of many peers holds that `open` makes: what their end gives back.
+/// The bytes held by each of many peers that `open` creates, measured by what closing them frees.
 ///
-/// The less of two rounds, because the pools of the worker, which are nobody's, grow and shrink in between.
+/// The smaller of two rounds, because the worker's shared pools grow and shrink in between.
 async fn held_by_each_of<B: Bench, P>(bench: &B, mut open: impl AsyncFnMut() -> P) -> isize {
     let mut least = isize::MAX;
     for _ in 0..2 {
@@ -91,7 +92,7 @@ async fn held_by_each<B: Bench>(bench: &B, way: Way) -> isize {
     held
 }
 
-/// The bytes that each of many idle WebSockets holds, which have carried messages of all sizes.
+/// The bytes that each of many idle WebSockets holds after carrying messages of all sizes.
 async fn held_by_each_websocket<B: Bench>(bench: &B, way: events::Way) -> isize {
     let shared = Shared::default();
     let server = bench.start(without_tables(), Some(server_tls()), shared.app());
@@ -122,7 +123,7 @@ fn an_idle_websocket_holds_little(choice: DriverChoice, way: events::Way) {
         let bytes = held_by_each_websocket(bench, way).await;
         println!("{choice:?}, {way:?}: {bytes} for a WebSocket");
         let most = IDLE_WEBSOCKET_BYTES_MAX + if way.is_secure { IDLE_TLS_BYTES_MAX } else { 0 };
-        assert!(bytes <= most, "{bytes} bytes by {way:?}");
+        assert!(bytes <= most, "{bytes} bytes over {way:?}");
     });
 }
 
@@ -150,7 +151,7 @@ fn an_idle_plain_connection_holds_little(choice: DriverChoice) {
     KernelBenches::tcp(choice).check(async |bench| {
         let http2 = held_by_each(bench, Way::HTTP2).await;
         println!("{choice:?}: {http2} for HTTP/2");
-        assert!(http2 <= IDLE_BYTES_MAX, "{http2} bytes for a plain one");
+        assert!(http2 <= IDLE_BYTES_MAX, "{http2} bytes for a plain connection");
     });
 }
 
@@ -201,14 +202,14 @@ fn tables_are_given_back_after_long_idleness() {
         for _ in 0..PEERS {
             peers.push(use_connection(&server, Way::HTTP2).await);
         }
-        let bytes = || held::bytes().expect("it is counted") / PEERS.cast_signed();
+        let bytes = || held::bytes().expect("the allocator counts") / PEERS.cast_signed();
         bench.sleep(Duration::from_secs(5)).await;
         let with_tables = bytes();
         bench.sleep(Duration::from_secs(40)).await;
         let given_back = with_tables - bytes();
-        println!("{given_back} bytes of tables are given back");
+        println!("{given_back} bytes of tables are freed");
         assert!(given_back >= 500, "{given_back}");
-        // And come again, with what both sides count on.
+        // The tables grow again once both sides use them.
         for peer in &mut peers {
             for _ in 0..3 {
                 peer.expect_alive().await;

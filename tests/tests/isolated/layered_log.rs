@@ -1,5 +1,5 @@
-//! A subscriber of several layers with a filter each, as programs have one for people and one for a collector. In a file of
-//! its own, because the subscriber is the process's.
+//! A subscriber of several filtered layers, as in programs with one log for people and one for a
+//! collector. This needs its own process, because the subscriber is process-wide.
 
 use peregrine::cache::{Idempotency, MemoryStore};
 use peregrine::middleware::Timeout;
@@ -19,7 +19,7 @@ on_both_drivers! { @isolated
     what_goes_on_without_its_client_is_told_of_its_request,
 }
 
-/// The lines of two layers: all, and those of the application and its requests.
+/// The lines of two layers: all events, and those of the application and its requests.
 static ALL: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 static OURS: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
@@ -45,7 +45,7 @@ fn lines(of: &'static Mutex<Vec<u8>>, text: &str) -> Vec<String> {
     all.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
 }
 
-/// One case at a time, under the subscriber.
+/// Serialises the cases, and installs the subscriber.
 fn begin() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     static INSTALLED: Once = Once::new();
@@ -57,7 +57,8 @@ fn begin() -> MutexGuard<'static, ()> {
         };
         let layers = vec![layer(&ALL, "info"), layer(&OURS, "ours=info,peregrine::request=error")];
         let subscriber = Registry::default().with(layers);
-        tracing::subscriber::set_global_default(subscriber).expect("the first");
+        tracing::subscriber::set_global_default(subscriber)
+            .expect("no other test sets a subscriber");
     });
     locked(&ALL).clear();
     locked(&OURS).clear();
@@ -85,7 +86,7 @@ fn app() -> App {
                 .with(Timeout::new(Duration::from_millis(20)))
                 .with(Idempotency::new(MemoryStore::new()))
                 .post("/pays", goes_on(|| tracing::info!(target: "ours", "paid")))
-                .post("/panics", goes_on(|| panic!("after its client")))
+                .post("/panics", goes_on(|| panic!("on purpose, after the client left")))
         })
 }
 
@@ -103,7 +104,7 @@ fn each_layer_has_what_its_filter_lets_through(driver: DriverChoice) {
     let answers =
         receive(send(&running, both.repeat(REQUESTS) + &get("/tells", "Connection: close\r\n")));
     assert_eq!(answers.matches("HTTP/1.1 200 ").count(), 2 * REQUESTS + 1);
-    running.shut_down().expect("it ends in order");
+    running.shut_down().expect("the shutdown succeeds");
     for (layer, name) in [(&ALL, "all"), (&OURS, "ours")] {
         let told = lines(layer, "ours: told");
         assert_eq!(told.len(), REQUESTS + 1, "{name}: {told:#?}");
@@ -130,5 +131,5 @@ fn what_goes_on_without_its_client_is_told_of_its_request(driver: DriverChoice) 
             "{all:?}"
         );
     }
-    running.shut_down().expect("it ends in order");
+    running.shut_down().expect("the shutdown succeeds");
 }

@@ -1,5 +1,5 @@
-//! Listeners that somebody else made, and what is known of who comes through them, on both drivers that
-//! use the kernel.
+//! Listeners created by other code, and the client information available through them, on both
+//! kernel drivers.
 #![cfg(target_os = "linux")]
 
 use axum::routing::get;
@@ -30,7 +30,7 @@ on_both_drivers! { @isolated
     a_router_is_served_over_tls_and_nothing_else,
 }
 
-/// What is logged by all tests here.
+/// The log of all tests in this file.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -47,14 +47,14 @@ impl Log {
     }
 
     fn has(&self, text: &str) -> bool {
-        let bytes = self.0.lock().expect("no panic");
+        let bytes = self.0.lock().expect("the mutex is not poisoned");
         String::from_utf8_lossy(&bytes).contains(text)
     }
 }
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        self.0.lock().expect("the mutex is not poisoned").extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
@@ -77,13 +77,13 @@ fn asks(stream: &mut (impl Read + Write), path: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("the server reads");
     let mut response = String::new();
-    stream.read_to_string(&mut response).expect("the server answers");
+    stream.read_to_string(&mut response).expect("the server responds");
     assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
     response.split_once("\r\n\r\n").expect("a head").1.to_owned()
 }
 
 fn asks_at(path: &Path, target: &str) -> String {
-    asks(&mut UnixStream::connect(path).expect("somebody listens"), target)
+    asks(&mut UnixStream::connect(path).expect("the server accepts connections"), target)
 }
 
 fn a_unix_listener_that_was_handed_over_is_shared_by_all_workers_and_its_file_stays(
@@ -93,29 +93,29 @@ fn a_unix_listener_that_was_handed_over_is_shared_by_all_workers_and_its_file_st
     let path = folder.path().join("socket");
     let listener = UnixListener::bind(&path).expect("a new path");
     let server = Server::new().listener(listener).driver(choice).quiet();
-    let server = server.workers(NonZeroUsize::new(2).expect("two"));
+    let server = server.workers(NonZeroUsize::new(2).expect("two is not zero"));
     let Some(running) = started(server.start(|| App::new().get("/", || "hello"))) else { return };
     let urls: Vec<_> = running.urls().collect();
     assert_eq!(urls, [format!("http+unix:{}", path.display())]);
     for _ in 0..10 {
         assert_eq!(asks_at(&path, "/"), "hello");
     }
-    running.shut_down().expect("it ends");
-    assert!(path.exists(), "it is somebody else's");
+    running.shut_down().expect("the shutdown succeeds");
+    assert!(path.exists(), "the server does not remove a socket that it did not create");
 }
 
 fn a_unix_socket_to_which_clients_keep_coming_is_drained(choice: DriverChoice) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("socket");
     let server = Server::new().unix(&path).driver(choice).quiet();
-    let server = server.workers(NonZeroUsize::new(2).expect("two"));
+    let server = server.workers(NonZeroUsize::new(2).expect("two is not zero"));
     let Some(running) = started(server.start(|| App::new().get("/", || "hello"))) else { return };
     let answered = Arc::new(AtomicUsize::new(0));
     let client = || {
         let (answered, path) = (Arc::clone(&answered), path.clone());
         thread::spawn(move || {
             while let Ok(mut stream) = UnixStream::connect(&path) {
-                // Who is connected is answered.
+                // A connected client still gets its response.
                 assert_eq!(asks(&mut stream, "/"), "hello");
                 answered.fetch_add(1, Ordering::SeqCst);
                 thread::sleep(Duration::from_millis(10));
@@ -127,11 +127,11 @@ fn a_unix_socket_to_which_clients_keep_coming_is_drained(choice: DriverChoice) {
         thread::sleep(Duration::from_millis(1));
     }
     let before = answered.load(Ordering::SeqCst);
-    running.shut_down().expect("it ends");
-    clients.into_iter().for_each(|client| client.join().expect("everybody was answered"));
+    running.shut_down().expect("the shutdown succeeds");
+    clients.into_iter().for_each(|client| client.join().expect("the client does not panic"));
     let after = answered.load(Ordering::SeqCst) - before;
-    // Until its time to end is over, there would be thousands.
-    assert!(after < 500, "{after} came after it was told to end");
+    // Without the refusal there would be thousands before the deadline.
+    assert!(after < 500, "{after} were accepted after the shutdown order");
 }
 
 fn handlers_mounts_and_the_log_know_whose_process_the_peer_is(choice: DriverChoice) {
@@ -150,16 +150,16 @@ fn handlers_mounts_and_the_log_know_whose_process_the_peer_is(choice: DriverChoi
     let server = Server::bind("127.0.0.1:0").unix(&path).driver(choice).quiet();
     let server = server.workers(NonZeroUsize::MIN);
     let Some(running) = started(server.start(make)) else { return };
-    let own = std::fs::metadata(&path).expect("the socket is there");
+    let own = std::fs::metadata(&path).expect("the socket exists");
     let pid = Some(std::process::id());
     let expected = Credentials { uid: own.uid(), gid: own.gid(), pid };
     for target in ["/ours", "/theirs"] {
         assert_eq!(asks_at(&path, target), format!("{:?}", Some(expected)));
     }
     let address = running.http_address().expect("TCP too");
-    let mut tcp = std::net::TcpStream::connect(address).expect("somebody listens");
+    let mut tcp = std::net::TcpStream::connect(address).expect("the server accepts connections");
     assert_eq!(asks(&mut tcp, "/ours"), "None");
-    running.shut_down().expect("it ends");
+    running.shut_down().expect("the shutdown succeeds");
     let Credentials { uid, gid, .. } = expected;
     let peer = format!("peer=unix:(pid {}, uid {uid}, gid {gid})", std::process::id());
     assert!(log.has(&peer), "{peer}");
@@ -174,13 +174,13 @@ fn in_runtime<F: Future>(future: F) -> F::Output {
     builder.enable_all().build().expect("a runtime").block_on(future)
 }
 
-/// Is the driver one that this machine has?
+/// Whether this machine can run the driver.
 fn is_there(choice: DriverChoice) -> bool {
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
     started(server.start(App::new)).is_some_and(|running| running.shut_down().is_ok())
 }
 
-/// Awaits `serving` until `ask` has its answer.
+/// Runs `serving` until `ask` has its response.
 async fn while_served<R: peregrine::tower::Reach + Send>(
     serving: peregrine::tower::Serving<R>,
     choice: DriverChoice,
@@ -190,14 +190,14 @@ async fn while_served<R: peregrine::tower::Reach + Send>(
     let serving = serving
         .configure(|server| server.driver(choice).workers(NonZeroUsize::MIN).quiet())
         .with_graceful_shutdown(async { drop(ended.await) });
-    // Who listens already answers who connects before it is served.
+    // The listener already exists, so a client can connect before the server runs.
     let answer = tokio::task::spawn_blocking(move || {
         let answer = ask();
         drop(end);
         answer
     });
-    serving.await.expect("it ends in order");
-    answer.await.expect("no panic")
+    serving.await.expect("the server shuts down cleanly");
+    answer.await.expect("the task does not panic")
 }
 
 fn a_router_is_served_on_listeners_of_every_kind(choice: DriverChoice) {
@@ -215,7 +215,7 @@ fn a_router_is_served_on_listeners_of_every_kind(choice: DriverChoice) {
         let answer = while_served(serve(listener, router()), choice, move || asks_at(&path, "/"));
         assert_eq!(answer.await, "hello");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("the socket is bound");
         let ask = move || asks(&mut std::net::TcpStream::connect(address).expect("a peer"), "/");
         assert_eq!(while_served(serve(listener, router()), choice, ask).await, "hello");
     });
@@ -227,14 +227,17 @@ fn a_router_is_served_over_tls_and_nothing_else(choice: DriverChoice) {
     }
     in_runtime(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("the socket is bound");
         let serving = serve_tls(listener, server_tls(), router());
         let answer = while_served(serving, choice, move || {
             let mut plain = std::net::TcpStream::connect(address).expect("a peer");
             let _ = plain.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
             let mut told = Vec::new();
             let _ = plain.read_to_end(&mut told);
-            assert!(!told.windows(4).any(|part| part == b" 200"), "plain HTTP is not spoken");
+            assert!(
+                !told.windows(4).any(|part| part == b" 200"),
+                "the TLS listener does not accept plain HTTP"
+            );
             ask_over_tls(address)
         });
         assert_eq!(answer.await, "hello");
@@ -248,11 +251,11 @@ fn ask_over_tls(address: SocketAddr) -> String {
         .resolve("localhost", address)
         .timeout(Duration::from_secs(60))
         .no_proxy();
-    let client = client.build().expect("the configuration is sound");
+    let client = client.build().expect("the configuration is valid");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
         let url = format!("https://localhost:{}", address.port());
-        let response = client.get(url).send().await.expect("the server answers");
-        response.text().await.expect("the body is whole")
+        let response = client.get(url).send().await.expect("the server responds");
+        response.text().await.expect("the body is complete")
     })
 }

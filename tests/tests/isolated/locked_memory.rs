@@ -1,9 +1,9 @@
-//! Starts under a limit of locked memory, which the kernel holds ordinary users to: it counts the
-//! memory of rings, for all processes of a user together.
+//! Starts under a limit of locked memory, which applies to ordinary users: the kernel counts the
+//! memory of rings for all processes of a user together.
 //!
-//! The server is a child process, without the privilege that lifts the limit. Whether a test can
-//! show anything is known only at run time: the kernel may not count, or may not allow io_uring.
-//! Then the test says so and passes.
+//! The server is a child process without the capability that lifts the limit. Whether a test can
+//! show anything is known only at run time: the kernel may not count, or may not allow io_uring. In
+//! that case the test reports that, and passes.
 #![cfg(target_os = "linux")]
 
 use peregrine::prelude::*;
@@ -20,9 +20,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long anything may take that must happen.
+/// The longest that anything may take that must happen.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Set in the child's environment, to the limit in KiB.
+/// Set in the child's environment to the limit in KiB.
 const LIMIT: &str = "PEREGRINE_LOCKED_KIB";
 const WORKERS: &str = "PEREGRINE_LOCKED_WORKERS";
 
@@ -56,7 +56,7 @@ fn rings_are_smaller_before_there_are_none(program: &Program) {
     assert!(server.line.contains("driver io_uring ("), "{}", server.line);
     assert!(server.line.contains("completions only"), "{}", server.line);
     assert!(server.line.contains("`LimitMEMLOCK=336K`"), "{}", server.line);
-    assert_eq!(server.rings(), 2, "one for each worker");
+    assert_eq!(server.rings(), 2, "one ring per worker");
     server.answers();
     server.ends_well();
     let server = program.start(2 * 336, 2, "auto");
@@ -74,7 +74,7 @@ fn many_workers_start_with_the_limit_that_systems_have(program: &Program) {
 }
 
 fn where_not_all_rings_can_be_had_all_workers_run_on_tokio(program: &Program) {
-    // One ring can be had, and three of the smallest, but not eight.
+    // The limit allows one ring, or three of the smallest, but not eight.
     let server = program.start(80, 8, "auto");
     assert!(server.line.contains("driver tokio, because io_uring is refused"), "{}", server.line);
     assert!(server.line.contains("`ulimit -l 1344`"), "{}", server.line);
@@ -87,7 +87,7 @@ fn who_asks_for_io_uring_is_told_what_to_set(program: &Program) {
     let (mut process, line) = program.spawn(80, 8, "uring");
     assert!(line.contains("the io_uring driver cannot run here"), "{line}");
     assert!(line.contains("`LimitMEMLOCK=1344K`"), "{line}");
-    assert!(!process.wait().expect("it ends").success());
+    assert!(!process.wait().expect("the process exits").success());
 }
 
 fn the_smallest_rings_serve_more_connections_than_they_hold_completions(program: &Program) {
@@ -105,16 +105,16 @@ fn the_smallest_rings_serve_more_connections_than_they_hold_completions(program:
         }
         for mut peer in peers {
             let mut answers = String::new();
-            peer.read_to_string(&mut answers).expect("all are answered");
+            peer.read_to_string(&mut answers).expect("every request gets a response");
             assert_eq!(answers.matches("HTTP/1.1 200 ").count(), EACH, "{answers}");
         }
     }
     server.ends_well();
 }
 
-/// Runs a test, unless nothing can be shown on this machine.
+/// Runs a test, unless it cannot show anything on this machine.
 fn with_program(test: impl FnOnce(&Program)) {
-    // One at a time: the kernel counts the locked memory of all processes of a user together.
+    // Serialised: the kernel counts the locked memory of all processes of a user together.
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     match Program::ready() {
@@ -135,7 +135,7 @@ fn the_child_serves_under_its_limit() {
         .serve(|| App::new().get("/", || async { "here" }));
     served.unwrap_or_else(|error| {
         eprintln!("{error}");
-        panic!("the server did not serve");
+        panic!("the server did not start");
     });
 }
 
@@ -149,18 +149,18 @@ fn raise_descriptors() {
         .expect("a process may use what it may have");
 }
 
-/// This program, where an ordinary user can start it.
+/// This program, in a place where an ordinary user can start it.
 struct Program {
     path: PathBuf,
-    /// An ordinary user that has no other process; none if this one is ordinary.
+    /// An ordinary user with no other process; `None` if this user is ordinary.
     user: Option<u32>,
     _folder: TempDir,
 }
 
 impl Program {
-    /// Why the tests would show nothing, if so.
+    /// The program, or why the tests would show nothing.
     fn ready() -> Result<Self, String> {
-        let told = |error: std::io::Error| format!("it cannot be prepared: {error}");
+        let told = |error: std::io::Error| format!("the program cannot be prepared: {error}");
         let folder = tempfile::tempdir().map_err(told)?;
         set_permissions(folder.path(), Permissions::from_mode(0o755)).map_err(told)?;
         let path = folder.path().join("server");
@@ -174,7 +174,7 @@ impl Program {
         if line.contains("driver tokio") && line.contains("locked memory") {
             return Ok(program);
         }
-        Err(format!("no locked memory is allowed, and the server says: {}", line.trim()))
+        Err(format!("no locked memory is allowed, and the server reports: {}", line.trim()))
     }
 
     fn command(&self, kib: u64, workers: usize, driver: &str) -> Command {
@@ -189,12 +189,12 @@ impl Program {
         command
     }
 
-    /// A process and what it says first.
+    /// Starts a process, and returns it with its first line of output.
     fn spawn(&self, kib: u64, workers: usize, driver: &str) -> (Child, String) {
-        let mut process = self.command(kib, workers, driver).spawn().expect("it was tried");
-        let mut errors = BufReader::new(process.stderr.as_mut().expect("it is piped"));
+        let mut process = self.command(kib, workers, driver).spawn().expect("the process starts");
+        let mut errors = BufReader::new(process.stderr.as_mut().expect("the stream is piped"));
         let mut line = String::new();
-        errors.read_line(&mut line).expect("it says something");
+        errors.read_line(&mut line).expect("the process writes a line");
         (process, line)
     }
 
@@ -216,36 +216,36 @@ struct Server {
 impl Server {
     fn connect(&self) -> TcpStream {
         let peer = TcpStream::connect(&self.address).expect("the server listens");
-        peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+        peer.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
         peer
     }
 
-    /// It serves, whichever worker it is that has the connection.
+    /// Asserts that the server responds, whichever worker gets the connection.
     fn answers(&self) {
         for _ in 0..20 {
             let mut peer = self.connect();
             peer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
                 .expect("connected");
             let mut answer = String::new();
-            peer.read_to_string(&mut answer).expect("an answer");
+            peer.read_to_string(&mut answer).expect("a response");
             assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         }
     }
 
-    /// Rings that the process has.
+    /// The number of rings of the process.
     fn rings(&self) -> usize {
         let descriptors = read_dir(format!("/proc/{}/fd", self.process.id()));
         let is_ring = |path: PathBuf| path.to_string_lossy().contains("io_uring");
-        let names = descriptors.expect("it is running").filter_map(|entry| {
-            // One may be closed in between.
+        let names = descriptors.expect("the process is running").filter_map(|entry| {
+            // A descriptor may be closed in between.
             read_link(entry.ok()?.path()).ok()
         });
         names.filter(|path| is_ring(path.clone())).count()
     }
 
     fn ends_well(mut self) {
-        kill_process(Pid::from_child(&self.process), Signal::TERM).expect("it is running");
-        let status = self.process.wait().expect("it ends");
+        kill_process(Pid::from_child(&self.process), Signal::TERM).expect("the process is running");
+        let status = self.process.wait().expect("the process exits");
         assert!(status.success(), "{status}");
     }
 }

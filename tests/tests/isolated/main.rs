@@ -1,7 +1,7 @@
-//! Tests that change or measure something that belongs to the whole process.
+//! Tests that change or measure process-wide state.
 //!
-//! Each of them runs in a child process of its own (see `peregrine_tests::isolated`), so that they
-//! can run side by side. The allocator of this program counts what servers hold.
+//! Each of them runs in its own child process (see `peregrine_tests::isolated`), so that they can
+//! run concurrently. The allocator of this program counts what servers hold.
 
 mod attacks;
 mod broken_log;

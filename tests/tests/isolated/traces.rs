@@ -17,8 +17,9 @@ fn settings_that_cannot_be_are_errors_at_start() {
         (Traces::new().route("/nowhere", 0.5), "no such route; it has /hello"),
     ] {
         let server = Server::bind("127.0.0.1:0").traces(traces).quiet();
-        let error =
-            server.start(|| App::new().get("/hello", || "hello")).expect_err("it cannot be");
+        let error = server
+            .start(|| App::new().get("/hello", || "hello"))
+            .expect_err("the server does not start");
         assert!(matches!(error, Error::Config(_)) && error.to_string().contains(says), "{error}");
     }
 }

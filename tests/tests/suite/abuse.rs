@@ -1,5 +1,5 @@
-//! What no client should send, over real sockets on both drivers: one refusal, a closed connection,
-//! and nothing that came after it is answered or reaches a handler.
+//! Requests that no client should send, over real sockets on both drivers: each gets one error
+//! response and a closed connection, and nothing that follows it is answered or reaches a handler.
 
 use peregrine::bytes::Bytes;
 use peregrine::prelude::*;
@@ -44,7 +44,7 @@ on_both_drivers! {
     a_half_close_at_any_place_ends_in_an_answer_or_an_end,
 }
 
-/// Each is followed by a request that must not be answered: status, then what is sent.
+/// The status, and the bytes to send. Each is followed by a request that must not be answered.
 const REFUSED: &[(u16, &str)] = &[
     // Two lengths: RFC 9112 §6.3.
     (
@@ -61,7 +61,7 @@ const REFUSED: &[(u16, &str)] = &[
     (400, "POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 0x0\r\n\r\n"),
     (400, "POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999999\r\n\r\n"),
     (400, "POST /count HTTP/1.1\r\nHost: a\r\nContent-Length : 0\r\n\r\n"),
-    // Codings that somebody else might read in another way.
+    // Codings that another implementation might read differently.
     (400, "POST /count HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n"),
     (400, "POST /count HTTP/1.1\r\nHost: a\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n"),
     (400, "POST /count HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n"),
@@ -145,7 +145,7 @@ const REFUSED: &[(u16, &str)] = &[
     ),
 ];
 
-/// Each is followed by a request that must be answered: status, then what is sent.
+/// The status, and the bytes to send. Each is followed by a request that must be answered.
 const ANSWERED: &[(u16, &str)] = &[
     (200, "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n"),
     (200, "GET / HTTP/1.2\r\nHost: a\r\n\r\n"),
@@ -184,7 +184,7 @@ fn what_is_malformed_or_ambiguous_gets_one_refusal_and_the_end(driver: DriverCho
         let shown = &sent[..sent.len().min(200)];
         let answer = server.ask(&format!("{sent}GET /after HTTP/1.1\r\nHost: a\r\n\r\n"));
         assert_eq!(statuses(&answer), [status], "{shown:?}: {answer}");
-        assert_eq!(server.after.load(Ordering::SeqCst), 0, "{shown:?} let something through");
+        assert_eq!(server.after.load(Ordering::SeqCst), 0, "{shown:?} reached a handler");
     }
 }
 
@@ -270,7 +270,7 @@ const LAST: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 struct Server {
     plain: SocketAddr,
     tls: SocketAddr,
-    /// Requests for `/after` so far.
+    /// The number of requests for `/after`.
     after: Arc<AtomicUsize>,
     _running: Running,
 }
@@ -298,10 +298,10 @@ impl Server {
                 println!("not tested: {cause}");
                 return None;
             }
-            started => started.expect("any free port"),
+            started => started.expect("a port is free"),
         };
-        let plain = running.http_address().expect("it listens");
-        let tls = running.https_address().expect("it listens");
+        let plain = running.http_address().expect("the server listens on this port");
+        let tls = running.https_address().expect("the server listens on this port");
         Some(Self { plain, tls, after, _running: running })
     }
 
@@ -309,10 +309,10 @@ impl Server {
         connect(self.plain)
     }
 
-    /// Sends everything at once and reads to the end that the server makes.
+    /// Sends everything at once, and reads until the server closes.
     fn ask(&self, sent: &str) -> String {
         let mut peer = self.connect();
-        // The server may have closed before it has read all of it.
+        // The server may close before it has read everything.
         let _ = peer.write_all(sent.as_bytes());
         read_all(&mut peer)
     }
@@ -320,11 +320,11 @@ impl Server {
 
 fn connect(address: SocketAddr) -> TcpStream {
     let peer = TcpStream::connect(address).expect("the server listens");
-    peer.set_read_timeout(Some(Duration::from_secs(20))).expect("more than zero");
+    peer.set_read_timeout(Some(Duration::from_secs(20))).expect("the timeout is not zero");
     peer
 }
 
-/// Everything up to the end, which must come.
+/// Reads until the end of the stream, which must arrive.
 fn read_all(peer: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     match peer.read_to_end(&mut bytes) {
@@ -335,25 +335,25 @@ fn read_all(peer: &mut TcpStream) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Writes a byte at a time until the server has closed.
+/// Writes one byte at a time until the server closes.
 fn trickle<'a>(peer: &mut TcpStream, bytes: impl Iterator<Item = &'a u8>) {
-    peer.set_nodelay(true).expect("a socket may be told so");
-    peer.set_nonblocking(true).expect("a socket may be told so");
+    peer.set_nodelay(true).expect("the socket option can be set");
+    peer.set_nonblocking(true).expect("the socket option can be set");
     for byte in bytes {
         let closing = match peer.peek(&mut [0]) {
             Ok(_) => true,
             Err(error) => error.kind() != ErrorKind::WouldBlock,
         };
         if closing || peer.write(&[*byte]).is_err() {
-            peer.set_nonblocking(false).expect("a socket may be told so");
+            peer.set_nonblocking(false).expect("the socket option can be set");
             return;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("the server waits for a peer that never comes to an end");
+    panic!("the server does not stop an endless request");
 }
 
-/// The status of each answer. Texts may name the version too, but with no number after it.
+/// The status of each response. Bodies may contain the version too, but with no number after it.
 fn statuses(answers: &str) -> Vec<u16> {
     let answers = answers.split("HTTP/1.1 ").skip(1);
     let answers =

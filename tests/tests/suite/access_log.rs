@@ -1,5 +1,5 @@
-//! The access log: one line for each request on every driver, and no worker that waits, whatever becomes of what
-//! is written.
+//! The access log: one line per request on every driver, and no worker that blocks, whatever
+//! happens to the log.
 
 use peregrine::log::{Form, Log};
 use peregrine::prelude::*;
@@ -46,16 +46,17 @@ on_both_drivers! {
     who_is_refused_for_too_much_to_do_has_a_line_with_what_was_asked_for,
 }
 
-/// Only a hang takes so long.
+/// Only a hang takes this long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn app() -> App {
     App::new().get("/{number}", |Path(number): Path<u64>| number.to_string())
 }
 
-/// A server with this log, an admin listener, and two workers; none where the kernel refuses the driver.
+/// A server with this log, an admin listener, and two workers; `None` if the kernel refuses the
+/// driver.
 fn start(choice: DriverChoice, log: Log) -> Option<Running> {
-    let workers = NonZeroUsize::new(2).expect("it is not zero");
+    let workers = NonZeroUsize::new(2).expect("the value is not zero");
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(workers).quiet();
     match server.access_log(log).admin("127.0.0.1:0").start(app) {
         Err(error @ Error::Driver { .. }) => {
@@ -67,31 +68,32 @@ fn start(choice: DriverChoice, log: Log) -> Option<Running> {
 }
 
 fn address(running: &Running) -> SocketAddr {
-    running.http_address().expect("it speaks HTTP")
+    running.http_address().expect("the server has an HTTP listener")
 }
 
-/// Requests one after the other on one connection, with these numbers.
+/// Sends the requests with these numbers, one after the other on one connection.
 fn ask(address: SocketAddr, numbers: impl IntoIterator<Item = u64>) {
-    let mut peer = TcpStream::connect(address).expect("it listens");
-    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+    let mut peer = TcpStream::connect(address).expect("the server accepts connections");
+    peer.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
     for number in numbers {
-        // In one piece: the second of two would wait until the first is acknowledged.
+        // In one write: with two, Nagle's algorithm would delay the second until the first is
+        // acknowledged.
         let request = format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n");
         peer.write_all(request.as_bytes()).expect("connected");
         let (mut answer, mut bytes) = (Vec::new(), [0; 4096]);
         let end = format!("\r\n\r\n{number}");
         while !answer.ends_with(end.as_bytes()) {
-            let count = peer.read(&mut bytes).expect("an answer comes in time");
+            let count = peer.read(&mut bytes).expect("a response arrives in time");
             assert!(count > 0, "{:?}", String::from_utf8_lossy(&answer));
             answer.extend_from_slice(&bytes[..count]);
         }
     }
 }
 
-/// The value of a metric without labels, or with these.
+/// The value of a metric; `name` includes its labels.
 fn metric(running: &Running, name: &str) -> f64 {
     let Some(peregrine::Place::Tcp(admin)) = running.admin_place() else { panic!("no address") };
-    let mut peer = TcpStream::connect(admin).expect("it listens");
+    let mut peer = TcpStream::connect(admin).expect("the server accepts connections");
     write!(peer, "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         .expect("connected");
     let mut page = String::new();
@@ -108,10 +110,10 @@ fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// The numbers of the requests in a file, whose lines are all whole.
+/// The numbers of the requests in a file, whose lines must all be complete.
 fn numbers(path: &FilePath) -> Vec<u64> {
-    let text = fs::read_to_string(path).expect("it is there");
-    assert!(text.is_empty() || text.ends_with('\n'), "the last line has no end");
+    let text = fs::read_to_string(path).expect("the file exists");
+    assert!(text.is_empty() || text.ends_with('\n'), "the last line is incomplete");
     text.lines().map(number).collect()
 }
 
@@ -127,7 +129,7 @@ const FULL: &str = "peregrine_access_log_dropped_lines_total{reason=\"queue_full
 const FAILED: &str = "peregrine_access_log_dropped_lines_total{reason=\"write_failed\"}";
 
 fn a_file_that_is_moved_away_under_load_loses_no_line(choice: DriverChoice) {
-    let folder = tempfile::tempdir().expect("there is a place for files");
+    let folder = tempfile::tempdir().expect("a temporary folder can be created");
     let path = folder.path().join("access.log");
     let Some(running) = start(choice, Log::file(&path)) else { return };
     let (address, handle) = (address(&running), running.handle());
@@ -140,19 +142,19 @@ fn a_file_that_is_moved_away_under_load_loses_no_line(choice: DriverChoice) {
             let mut moved = 0;
             while !is_over.load(Ordering::SeqCst) {
                 fs::rename(&path, folder.path().join(format!("access.log.{moved}")))
-                    .expect("it is there");
+                    .expect("the file exists");
                 moved += 1;
                 handle.reopen_logs();
-                until("the file is there again", || path.exists());
+                until("the file exists again", || path.exists());
             }
             moved
         });
         let joined: Vec<_> = clients.into_iter().map(thread::ScopedJoinHandle::join).collect();
         is_over.store(true, Ordering::SeqCst);
-        joined.into_iter().for_each(|joined| joined.expect("no client fails"));
-        mover.join().expect("no panic")
+        joined.into_iter().for_each(|joined| joined.expect("the client does not panic"));
+        mover.join().expect("the task does not panic")
     });
-    running.shut_down().expect("it ends in order");
+    running.shut_down().expect("the shutdown succeeds");
     assert!(moved > 0);
     let mut found = numbers(&path);
     for number in 0..moved {
@@ -164,16 +166,16 @@ fn a_file_that_is_moved_away_under_load_loses_no_line(choice: DriverChoice) {
 }
 
 fn a_log_that_cannot_be_opened_again_goes_on(choice: DriverChoice) {
-    let folder = tempfile::tempdir().expect("there is a place for files");
+    let folder = tempfile::tempdir().expect("a temporary folder can be created");
     let (place, elsewhere) = (folder.path().join("logs"), folder.path().join("old"));
-    fs::create_dir(&place).expect("it is new");
+    fs::create_dir(&place).expect("the folder does not exist yet");
     let path = place.join("access.log");
     let Some(running) = start(choice, Log::file(&path)) else { return };
     ask(address(&running), 0..10);
-    fs::rename(&place, &elsewhere).expect("it is there");
+    fs::rename(&place, &elsewhere).expect("the file exists");
     running.handle().reopen_logs();
     ask(address(&running), 10..20);
-    running.shut_down().expect("it ends in order");
+    running.shut_down().expect("the shutdown succeeds");
     let mut found = numbers(&elsewhere.join("access.log"));
     // Two workers may have written them.
     found.sort_unstable();
@@ -181,7 +183,7 @@ fn a_log_that_cannot_be_opened_again_goes_on(choice: DriverChoice) {
     assert!(!path.exists());
 }
 
-/// Takes nothing until it is told to.
+/// Blocks writes until it is opened.
 #[derive(Clone, Default)]
 struct Valve {
     open: Arc<(Mutex<bool>, Condvar)>,
@@ -191,12 +193,13 @@ struct Valve {
 
 impl Valve {
     fn open(&self) {
-        *self.open.0.lock().expect("no panic") = true;
+        *self.open.0.lock().expect("the mutex is not poisoned") = true;
         self.open.1.notify_all();
     }
 
     fn numbers(&self) -> Vec<u64> {
-        let text = String::from_utf8(self.lines.lock().expect("no panic").clone()).expect("text");
+        let text = String::from_utf8(self.lines.lock().expect("the mutex is not poisoned").clone())
+            .expect("text");
         text.lines().map(number).collect()
     }
 }
@@ -204,11 +207,11 @@ impl Valve {
 impl Write for Valve {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.waits.fetch_add(1, Ordering::SeqCst);
-        let mut open = self.open.0.lock().expect("no panic");
+        let mut open = self.open.0.lock().expect("the mutex is not poisoned");
         while !*open {
-            open = self.open.1.wait(open).expect("no panic");
+            open = self.open.1.wait(open).expect("the mutex is not poisoned");
         }
-        self.lines.lock().expect("no panic").extend_from_slice(bytes);
+        self.lines.lock().expect("the mutex is not poisoned").extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
@@ -222,14 +225,14 @@ fn a_writer_that_never_takes_anything_holds_nobody_up(choice: DriverChoice) {
     let log = Log::to(valve.clone()).form(Form::Common).queue_bytes_max(2000);
     let Some(running) = start(choice, log.end_timeout(Duration::from_millis(50))) else { return };
     ask(address(&running), 0..1);
-    until("it writes", || valve.waits.load(Ordering::SeqCst) == 1);
-    // Far more than there is room for, and every one is answered.
+    until("the writer blocks", || valve.waits.load(Ordering::SeqCst) == 1);
+    // Far more than the buffers hold; every request still gets a response.
     ask(address(&running), 1..500);
     let dropped = metric(&running, FULL);
     assert!(dropped >= 400.0, "{dropped}");
     let waiting = metric(&running, "peregrine_access_log_waiting_lines");
     assert_eq!(dropped + waiting, 500.0);
-    running.shut_down().expect("it ends in order, and in time");
+    running.shut_down().expect("the server shuts down within the deadline");
     valve.open();
 }
 
@@ -243,13 +246,13 @@ fn the_end_waits_for_what_is_not_written(choice: DriverChoice) {
         thread::sleep(Duration::from_millis(100));
         opener.open();
     });
-    running.shut_down().expect("it ends in order");
-    opens.join().expect("no panic");
+    running.shut_down().expect("the shutdown succeeds");
+    opens.join().expect("the task does not panic");
     assert_eq!(valve.numbers(), (0..300).collect::<Vec<_>>());
 }
 
 fn all_workers_write_whole_lines(choice: DriverChoice) {
-    let folder = tempfile::tempdir().expect("there is a place for files");
+    let folder = tempfile::tempdir().expect("a temporary folder can be created");
     let path = folder.path().join("access.log");
     let Some(running) = start(choice, Log::file(&path)) else { return };
     let address = address(&running);
@@ -258,27 +261,27 @@ fn all_workers_write_whole_lines(choice: DriverChoice) {
             scope.spawn(move || ask(address, client * 1000..client * 1000 + 200));
         }
     });
-    until("all is written", || metric(&running, LINES) == 1600.0);
+    until("every line is written", || metric(&running, LINES) == 1600.0);
     assert_eq!((metric(&running, FULL), metric(&running, FAILED)), (0.0, 0.0));
-    // A line is there soon after its response, without the end.
+    // A line appears soon after its response, without waiting for the end.
     assert_eq!(numbers(&path).len(), 1600);
-    running.shut_down().expect("it ends in order");
+    running.shut_down().expect("the shutdown succeeds");
     let mut found = numbers(&path);
     found.sort_unstable();
     let expected: Vec<_> = (0..8).flat_map(|client| client * 1000..client * 1000 + 200).collect();
     assert_eq!(found, expected);
 }
 
-/// Runs a future that blocks instead of waiting.
+/// Runs a future that blocks instead of returning `Pending`.
 fn block_on<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
-        Poll::Pending => panic!("it waits"),
+        Poll::Pending => panic!("the future is pending"),
     }
 }
 
 fn who_is_refused_for_too_much_to_do_has_a_line_with_what_was_asked_for(choice: DriverChoice) {
-    let folder = tempfile::tempdir().expect("there is a place for files");
+    let folder = tempfile::tempdir().expect("a temporary folder can be created");
     let path = folder.path().join("access.log");
     let overload = OverloadLimits { requests_max: Some(1), ..OverloadLimits::default() };
     let time = Duration::from_millis(200);
@@ -295,17 +298,17 @@ fn who_is_refused_for_too_much_to_do_has_a_line_with_what_was_asked_for(choice: 
     busy.get("/hangs");
     for (number, way) in [(7, Way::HTTP1), (8, Way::HTTP2)] {
         let (begin, mut status) = (Instant::now(), 200);
-        // The one that hangs may not have begun yet.
+        // The handler that hangs may not have started yet.
         while status == 200 {
-            assert!(begin.elapsed() < PATIENCE, "nobody is refused");
+            assert!(begin.elapsed() < PATIENCE, "no request is refused");
             let mut client = speak(way);
             let id = client.get(&format!("/{number}"));
             status = block_on(client.answer(id)).status();
         }
         assert_eq!(status, 503);
     }
-    running.shut_down().expect("it ends in order");
-    let log = fs::read_to_string(&path).expect("it is there");
+    running.shut_down().expect("the shutdown succeeds");
+    let log = fs::read_to_string(&path).expect("the file exists");
     for number in [7, 8] {
         let target = format!("/{number} HTTP/");
         let refused = log.lines().filter(|line| line.contains(&target) && line.contains("\" 503 "));
@@ -330,17 +333,17 @@ mod on_linux {
     fn a_full_disk_loses_lines_and_counts_them(choice: DriverChoice) {
         let Some(running) = start(choice, Log::file("/dev/full")) else { return };
         ask(address(&running), 0..100);
-        until("all is lost", || metric(&running, FAILED) == 100.0);
+        until("every line is lost", || metric(&running, FAILED) == 100.0);
         assert_eq!((metric(&running, LINES), metric(&running, FULL)), (0.0, 0.0));
-        running.shut_down().expect("it ends in order");
+        running.shut_down().expect("the shutdown succeeds");
     }
 
-    /// A file system with room for little, for as long as this exists.
+    /// A small file system, which exists as long as this value.
     struct Small(tempfile::TempDir);
 
     impl Small {
         fn mount() -> Option<Self> {
-            let folder = tempfile::tempdir().expect("there is a place for files");
+            let folder = tempfile::tempdir().expect("a temporary folder can be created");
             let mut mount = Command::new("mount");
             mount.args(["-t", "tmpfs", "-o", "size=16k", "tmpfs"]).arg(folder.path());
             let is_mounted =
@@ -361,29 +364,29 @@ mod on_linux {
     fn a_disk_that_is_full_for_a_while_has_whole_lines_only(choice: DriverChoice) {
         let Some(small) = Small::mount() else { return };
         let (path, ballast) = (small.0.path().join("access.log"), small.0.path().join("ballast"));
-        fs::write(&ballast, [0; 8192]).expect("there is room for that");
+        fs::write(&ballast, [0; 8192]).expect("the pipe has room");
         let Some(running) = start(choice, Log::file(&path)) else { return };
         ask(address(&running), 0..500);
         until("the disk is full", || metric(&running, FAILED) > 0.0);
-        until("all is written or lost", || {
+        until("every line is written or lost", || {
             metric(&running, LINES) + metric(&running, FAILED) == 500.0
         });
         let written = metric(&running, LINES);
-        assert_eq!(numbers(&path).len() as f64, written, "what is there is whole");
-        fs::remove_file(&ballast).expect("it is there");
+        assert_eq!(numbers(&path).len() as f64, written, "every written line is complete");
+        fs::remove_file(&ballast).expect("the file exists");
         ask(address(&running), 500..510);
-        until("it is written again", || metric(&running, LINES) >= written + 10.0);
-        running.shut_down().expect("it ends in order");
+        until("lines are written again", || metric(&running, LINES) >= written + 10.0);
+        running.shut_down().expect("the shutdown succeeds");
         assert_eq!(numbers(&path)[written as usize..], (500..510).collect::<Vec<_>>());
     }
 
-    /// Set in the environment of a child that serves with a log on its standard output: the driver's name.
+    /// The driver's name, set in the environment of a child that logs to its standard output.
     const CHILD: &str = "PEREGRINE_ACCESS_LOG_CHILD";
 
-    /// And this, if its log is to be a file.
+    /// The path of the log, set in addition if the log is a file.
     const FILE: &str = "PEREGRINE_ACCESS_LOG_FILE";
 
-    /// A server in a process of its own, with `stdout` as the place of its log.
+    /// A server in a separate process, with `stdout` as the destination of its log.
     struct Child {
         process: std::process::Child,
         address: SocketAddr,
@@ -393,7 +396,8 @@ mod on_linux {
     impl Child {
         fn start(choice: DriverChoice, stdout: Stdio, log: Option<&FilePath>) -> Option<Self> {
             let driver = if choice == DriverChoice::Tokio { "tokio" } else { "uring" };
-            let mut command = Command::new(std::env::current_exe().expect("this test is running"));
+            let mut command =
+                Command::new(std::env::current_exe().expect("the current executable has a path"));
             command.args([
                 "--exact",
                 "access_log::on_linux::the_child_serves_until_it_is_told_to_end",
@@ -408,16 +412,21 @@ mod on_linux {
                 .stderr(Stdio::piped())
                 .spawn()
                 .expect("a process can be started");
-            let mut errors = io::BufReader::new(process.stderr.take().expect("it is piped"));
+            let mut errors =
+                io::BufReader::new(process.stderr.take().expect("the stream is piped"));
             let mut first = String::new();
-            io::BufRead::read_line(&mut errors, &mut first).expect("it says that it runs");
+            io::BufRead::read_line(&mut errors, &mut first)
+                .expect("the process reports that it runs");
             thread::spawn(move || io::copy(&mut errors, &mut io::stderr()));
             let at = |name: &str| {
                 let (_, rest) = first.split_once(name)?;
                 rest.split([';', ' ', '\n']).next()?.parse().ok()
             };
             let (Some(address), Some(admin)) = (at(": http://"), at("admin http://")) else {
-                assert!(first.contains("driver cannot run here"), "it does not serve: {first}");
+                assert!(
+                    first.contains("driver cannot run here"),
+                    "the child does not start: {first}"
+                );
                 eprintln!("skipped: {first}");
                 let _ = process.wait();
                 return None;
@@ -426,7 +435,7 @@ mod on_linux {
         }
 
         fn metric(&self, name: &str) -> f64 {
-            let mut peer = TcpStream::connect(self.admin).expect("it listens");
+            let mut peer = TcpStream::connect(self.admin).expect("the server accepts connections");
             write!(peer, "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
                 .expect("connected");
             let mut page = String::new();
@@ -438,8 +447,8 @@ mod on_linux {
         fn end(mut self) {
             let id = rustix::process::Pid::from_child(&self.process);
             rustix::process::kill_process(id, rustix::process::Signal::TERM)
-                .expect("it is running");
-            assert!(self.process.wait().expect("it ends").success());
+                .expect("the process is running");
+            assert!(self.process.wait().expect("the process exits").success());
         }
     }
 
@@ -450,44 +459,46 @@ mod on_linux {
         ask(child.address, 0..3000);
         assert!(child.metric(FULL) > 1000.0);
         let id = rustix::process::Pid::from_child(&child.process);
-        rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("it is running");
-        // Its end is waited for, but not for long: the admin listener is the last to end.
+        rustix::process::kill_process(id, rustix::process::Signal::TERM)
+            .expect("the process is running");
+        // The shutdown waits for the log, but not for long: the admin listener is the last to end.
         until("the server has ended", || TcpStream::connect(child.admin).is_err());
-        // What the process itself prints at its end needs a reader, or none.
+        // Whatever the process prints when it exits needs a reader, or a closed pipe.
         drop(unread);
-        child.process.wait().expect("it ends");
+        child.process.wait().expect("the process exits");
     }
 
     fn a_closed_pipe_holds_nobody_up(choice: DriverChoice) {
-        let (reader, writer) = io::pipe().expect("there are descriptors");
-        let stdout = Stdio::from(writer.try_clone().expect("there are descriptors"));
+        let (reader, writer) = io::pipe().expect("a descriptor is free");
+        let stdout = Stdio::from(writer.try_clone().expect("a descriptor is free"));
         let Some(child) = Child::start(choice, stdout, None) else { return };
         drop(reader);
-        // What another test starts has the reader too, until it is a program of its own.
-        until("nobody reads", || (&writer).write(b"\n").is_err());
+        // Other tests fork children, which hold the reader too until they exec.
+        until("the pipe has no reader", || (&writer).write(b"\n").is_err());
         ask(child.address, 0..100);
-        // A writer that waits for its turn may leave no room for some.
-        until("all is lost", || child.metric(FAILED) + child.metric(FULL) == 100.0);
+        // A blocked writer may leave no room for some lines.
+        until("every line is lost", || child.metric(FAILED) + child.metric(FULL) == 100.0);
         assert!(child.metric(FAILED) > 0.0);
         child.end();
     }
 
     fn a_signal_opens_the_file_again(choice: DriverChoice) {
-        let folder = tempfile::tempdir().expect("there is a place for files");
+        let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let (path, old) = (folder.path().join("access.log"), folder.path().join("old.log"));
         let Some(child) = Child::start(choice, Stdio::null(), Some(&path)) else { return };
         ask(child.address, 0..5);
-        until("it is written", || numbers(&path).len() == 5);
-        fs::rename(&path, &old).expect("it is there");
+        until("the lines are written", || numbers(&path).len() == 5);
+        fs::rename(&path, &old).expect("the file exists");
         let id = rustix::process::Pid::from_child(&child.process);
-        rustix::process::kill_process(id, rustix::process::Signal::USR1).expect("it is running");
-        until("the signal is obeyed", || path.exists());
+        rustix::process::kill_process(id, rustix::process::Signal::USR1)
+            .expect("the process is running");
+        until("the log is reopened", || path.exists());
         ask(child.address, 5..9);
         child.end();
         assert_eq!((numbers(&old), numbers(&path)), ((0..5).collect(), (5..9).collect()));
     }
 
-    /// The other half of tests here; it does nothing unless one of them started it.
+    /// The child of tests here; it does nothing unless one of them started it.
     #[test]
     fn the_child_serves_until_it_is_told_to_end() {
         if std::env::var(CHILD).is_err() {
@@ -499,7 +510,7 @@ mod on_linux {
         if let Err(error) = server.access_log(log).serve(app) {
             eprintln!("{error}");
         }
-        // The test's own output may have nobody who reads it.
+        // The test's own output may have no reader.
         std::process::exit(0);
     }
 }
@@ -507,10 +518,11 @@ mod on_linux {
 #[test]
 fn a_log_that_cannot_be_opened_is_an_error_that_names_it_and_the_remedy() {
     let server = || Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).quiet();
-    let folder = tempfile::tempdir().expect("there is a place for files");
+    let folder = tempfile::tempdir().expect("a temporary folder can be created");
     let missing = folder.path().join("missing").join("access.log");
     for (path, remedy) in [(&*missing, "make it"), (folder.path(), "name a file in it")] {
-        let error = server().access_log(Log::file(path)).start(app).expect_err("it cannot be");
+        let error =
+            server().access_log(Log::file(path)).start(app).expect_err("the server does not start");
         let error = error.to_string();
         assert!(error.contains(&path.display().to_string()) && error.contains(remedy), "{error}");
     }

@@ -1,7 +1,7 @@
-//! Axum routers on every driver, the simulated network with its faults included.
+//! Axum routers on every driver, including the simulated network with its faults.
 //!
-//! The simulator's clock is that of a tokio runtime whose time is paused, so what axum, tower and
-//! handlers do with tokio's timers runs on the same virtual time as the network.
+//! The simulator's clock is that of a tokio runtime with paused time, so tokio timers in axum,
+//! tower and handlers run on the same virtual time as the network.
 
 use axum::body::{Body, BodyDataStream};
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
@@ -37,7 +37,7 @@ use tokio::sync::Semaphore;
 use tower::ServiceBuilder;
 use tower::limit::GlobalConcurrencyLimitLayer;
 
-/// Makes a test of each case on each driver.
+/// Generates a test of each case on each driver.
 macro_rules! on_every_driver {
     ($($case:ident,)*) => {
         mod on_sim {
@@ -102,7 +102,7 @@ on_every_driver! {
     web_sockets_and_events_may_await_the_order,
 }
 
-/// What a case and its handlers share.
+/// State shared by a case and its handlers.
 #[derive(Clone)]
 struct Shared {
     gate: Arc<Semaphore>,
@@ -131,7 +131,7 @@ impl Shared {
 
     async fn wait(&self) {
         let _watch = self.watch();
-        self.gate.acquire().await.expect("nobody closes the gate").forget();
+        self.gate.acquire().await.expect("the semaphore is never closed").forget();
     }
 
     fn watch(&self) -> Watch {
@@ -149,7 +149,7 @@ impl Drop for Watch {
     }
 }
 
-/// A stream made by a function.
+/// A stream produced by a function.
 struct Produced<F>(F);
 
 impl<T, F: FnMut(&mut Context<'_>) -> Poll<Option<T>> + Unpin> Stream for Produced<F> {
@@ -236,7 +236,7 @@ async fn trailers(body: Body) -> Response {
     let mut body = body;
     let (mut length, mut seen) = (0, HeaderMap::new());
     while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
-        match frame.expect("a whole body").into_data() {
+        match frame.expect("a complete body").into_data() {
             Ok(data) => length += data.len(),
             Err(frame) => seen.extend(frame.into_trailers().unwrap_or_default()),
         }
@@ -296,7 +296,7 @@ async fn socket(State(shared): State<Shared>, upgrade: WebSocketUpgrade) -> Resp
     })
 }
 
-/// Says goodbye when the server is told to shut down.
+/// Sends a message when the server starts to shut down.
 async fn obedient(upgrade: WebSocketUpgrade) -> Response {
     let shutdown = Shutdown::current();
     upgrade.on_upgrade(async move |mut socket: WebSocket| {
@@ -314,7 +314,7 @@ async fn obedient(upgrade: WebSocketUpgrade) -> Response {
     })
 }
 
-/// Events that end when the server is told to shut down.
+/// Events that end when the server starts to shut down.
 async fn obedient_events() -> impl IntoResponse {
     let shutdown = Shutdown::current();
     let mut ordered = Some(Box::pin(async move { shutdown.ordered().await }));
@@ -328,7 +328,7 @@ async fn obedient_events() -> impl IntoResponse {
     }))
 }
 
-/// Answers at once, and leaves the body to a task.
+/// Responds at once, and leaves the body to a task.
 async fn read_on(State(shared): State<Shared>, body: Body) -> &'static str {
     ::tokio::spawn(async move {
         let watch = shared.watch();
@@ -353,7 +353,7 @@ async fn push(State(shared): State<Shared>, upgrade: WebSocketUpgrade) -> Respon
     })
 }
 
-/// Tasks of the worker's runtime.
+/// The number of tasks on the worker's runtime.
 fn tokio_tasks() -> usize {
     ::tokio::runtime::Handle::current().metrics().num_alive_tasks()
 }
@@ -441,7 +441,7 @@ async fn a_body_that_breaks_off_is_an_error_for_its_reader<B: Bench>(bench: &B) 
         let before = shared.bytes();
         let mut peer = Peer::new(server.connect());
         peer.send(format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc"));
-        bench.until("some was read", || shared.bytes() == before + 3).await;
+        bench.until("a part was read", || shared.bytes() == before + 3).await;
         peer.reset();
     }
     server.shut_down();
@@ -486,7 +486,7 @@ async fn a_router_is_served_over_http2<B: Bench>(bench: &B) {
     server.cut();
 }
 
-/// A router inside limits of ours, as a middleware and as the mount's own.
+/// A router inside our own limits, as a middleware and as the mount's own.
 fn begin_limited<B: Bench>(bench: &B) -> B::Server {
     let router = Router::new().route("/", post(async |body: Bytes| body.len().to_string()));
     let app = move || {
@@ -552,7 +552,7 @@ async fn a_body_over_a_limit_of_ours_is_a_413_over_http2<B: Bench>(bench: &B) {
     server.cut();
 }
 
-/// A router whose bodies do not know their length, which a field tells.
+/// A router whose bodies do not know their length; a field declares it.
 fn begin_promising<B: Bench>(bench: &B) -> B::Server {
     async fn promise(Path((promised, pieces)): Path<(String, usize)>) -> Response {
         let mut left = pieces;
@@ -579,7 +579,7 @@ async fn a_promised_length_is_kept<B: Bench>(bench: &B) {
         assert_eq!(reply.field("content-length"), Some(promised));
         assert_eq!(reply.field("transfer-encoding"), None);
     }
-    // What is no number promises nothing.
+    // An invalid number declares nothing.
     peer.get("/promise/+15/3");
     let reply = peer.reply().await;
     assert_eq!((reply.text(), reply.field("content-length")), ("piecepiecepiece", None));
@@ -624,9 +624,9 @@ async fn an_endless_body_waits_for_its_reader_and_ends_with_it<B: Bench>(bench: 
     bench.sleep(Duration::from_millis(300)).await;
     let made = shared.bytes();
     bench.sleep(Duration::from_millis(300)).await;
-    assert_eq!(shared.bytes(), made, "nobody reads, so nothing is made");
+    assert_eq!(shared.bytes(), made, "nothing is produced without a reader");
     peer.reset();
-    bench.until("the body is gone", || shared.dropped() == 1).await;
+    bench.until("the body is dropped", || shared.dropped() == 1).await;
     server.cut();
 }
 
@@ -652,7 +652,7 @@ async fn a_panic_in_a_body_cuts_its_connection_only<B: Bench>(bench: &B) {
     peer.get("/panic-in-body");
     peer.expect("a piece").await;
     let rest = peer.rest().await;
-    assert!(!rest.ends_with(b"0\r\n\r\n"), "a broken body must not look whole");
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "a broken body must not look complete");
     let mut peer = Peer::new(server.connect());
     peer.expect_alive().await;
     server.cut();
@@ -664,7 +664,7 @@ async fn a_handler_ends_when_its_peer_leaves<B: Bench>(bench: &B) {
     peer.get("/wait");
     bench.until("the handler waits", || shared.started() == 1).await;
     peer.reset();
-    bench.until("the handler is gone", || shared.dropped() == 1).await;
+    bench.until("the handler is dropped", || shared.dropped() == 1).await;
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("peer-left", 1)]);
 }
@@ -682,7 +682,7 @@ async fn a_late_handler_is_a_503<B: Bench>(bench: &B) {
     server.cut();
 }
 
-/// Starts a router that answers one request at a time.
+/// Starts a router that handles one request at a time.
 fn begin_narrow<B: Bench>(bench: &B) -> (B::Server, Shared) {
     let shared = Shared::new();
     let limit = GlobalConcurrencyLimitLayer::new(1);
@@ -716,7 +716,7 @@ async fn a_request_that_waits_for_a_service_may_time_out_and_loses_nobody_s_plac
     let mut first = Peer::new(server.connect());
     first.get("/wait");
     bench.until("the first waits", || shared.started() == 1).await;
-    // One waits in vain for the service, one leaves while it waits.
+    // One request waits too long for the service, another client disconnects while it waits.
     let mut second = Peer::new(server.connect());
     second.get("/hello");
     let mut third = Peer::new(server.connect());
@@ -726,7 +726,7 @@ async fn a_request_that_waits_for_a_service_may_time_out_and_loses_nobody_s_plac
     assert_eq!(first.reply().await.status, 503);
     let reply = second.reply().await;
     assert!(reply.status == 503 || reply.text() == "hello", "{reply:?}");
-    // Whoever comes later is served: no place was lost.
+    // Later requests are served: no permit was lost.
     for _ in 0..3 {
         Peer::new(server.connect()).expect_alive().await;
     }
@@ -744,7 +744,7 @@ async fn a_service_whose_readiness_fails_is_a_503<B: Bench>(bench: &B) {
             Poll::Ready(Err(io::Error::other("on purpose")))
         }
         fn call(&mut self, _: http::Request<B>) -> Self::Future {
-            unreachable!("it is never ready")
+            unreachable!("the service is never ready")
         }
     }
     let make = || App::new().get("/hello", || "hello").mount("/broken", Broken);
@@ -784,11 +784,11 @@ async fn a_web_socket_talks_both_ways<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.expect_alive().await;
-    // The first frame comes with the handshake.
+    // The first frame arrives with the handshake.
     peer.send([HANDSHAKE.as_bytes(), &frame(1, b"hello")].concat());
     let reply = peer.reply().await;
     assert_eq!((reply.status, reply.field("upgrade")), (101, Some("websocket")));
-    // RFC 6455 §1.3 has this key and its answer.
+    // This key and its accept value are from RFC 6455 §1.3.
     assert_eq!(reply.field("sec-websocket-accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
     peer.expect(b"\x81\x05hello").await;
     let payload = pattern(bench.large(60_000));
@@ -806,7 +806,7 @@ async fn a_web_socket_talks_both_ways<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("upgraded", 1)]);
 }
 
-/// The router is the same, a `get` with axum's extractor, and its feature for HTTP/2 is not there.
+/// The router is the same, a `get` with axum's extractor, and axum's HTTP/2 feature is not enabled.
 async fn a_web_socket_talks_both_ways_over_http2<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut client = Streams::new(server.connect());
@@ -847,7 +847,7 @@ async fn a_task_may_read_on_after_the_response<B: Bench>(bench: &B) {
         let reply = peer.reply().await;
         assert_eq!((reply.text(), reply.field("connection")), ("answered", None));
         peer.send(&body[10..]);
-        bench.until("all of it was read", || shared.bytes() == round * length).await;
+        bench.until("the whole body was read", || shared.bytes() == round * length).await;
         bench.until("the task has ended", || shared.dropped() == round).await;
         peer.expect_alive().await;
     }
@@ -892,7 +892,7 @@ async fn a_web_socket_ends_with_its_peer<B: Bench>(bench: &B) {
     assert_eq!(peer.reply().await.status, 101);
     bench.until("the socket is open", || shared.started() == 1).await;
     peer.reset();
-    bench.until("the socket is gone", || shared.dropped() == 1).await;
+    bench.until("the socket is dropped", || shared.dropped() == 1).await;
     server.shut_down();
     let outcome = server.ended().await;
     assert_eq!(outcome.ended("upgraded") + outcome.ended("broken"), 1, "{outcome:?}");
@@ -929,7 +929,7 @@ async fn web_sockets_that_push_end_with_peers_that_never_read<B: Bench>(bench: &
     let peers = stuck_sockets(bench, &server, &shared).await;
     let count = peers.len();
     peers.into_iter().for_each(Peer::reset);
-    bench.until("all sockets are gone", || shared.dropped() == count).await;
+    bench.until("all sockets are dropped", || shared.dropped() == count).await;
     bench.sleep(Duration::from_millis(100)).await;
     bystander.get("/tasks");
     assert_eq!(bystander.reply().await.text(), before.text(), "no task is left");
@@ -949,7 +949,7 @@ async fn web_sockets_that_push_do_not_hold_up_a_shutdown<B: Bench>(bench: &B) {
     assert_eq!((shared.dropped(), outcome.snapshot.tasks_cut), (peers.len(), 0));
 }
 
-/// What needs a client of the ecosystem, or the machine's sockets.
+/// Cases that need a client of the ecosystem, or the machine's sockets.
 mod real {
     use super::*;
     use peregrine::test::TestServer;
@@ -965,14 +965,17 @@ mod real {
     fn a_client_of_the_ecosystem_uses_web_sockets() {
         use tokio_tungstenite::tungstenite::Message;
         let router = router(&Shared::new());
-        let server = TestServer::start(move || tower(router.clone())).expect("it starts");
+        let server = TestServer::start(move || tower(router.clone())).expect("the server starts");
         in_runtime(async {
             let mut sockets = Vec::new();
             for _ in 0..3 {
-                let stream = TcpStream::connect(server.address()).await.expect("it listens");
+                let stream = TcpStream::connect(server.address())
+                    .await
+                    .expect("the server accepts connections");
                 let url = format!("ws://{}/socket", server.address());
-                let (socket, _) =
-                    tokio_tungstenite::client_async(url, stream).await.expect("it upgrades");
+                let (socket, _) = tokio_tungstenite::client_async(url, stream)
+                    .await
+                    .expect("the server upgrades the connection");
                 sockets.push(socket);
             }
             let large = Bytes::from(pattern(3_000_000));
@@ -983,7 +986,7 @@ mod real {
                 }
             }
             for mut socket in sockets {
-                socket.close(None).await.expect("the connection lives");
+                socket.close(None).await.expect("the connection is open");
                 while let Some(message) = receive(&mut socket).await {
                     assert!(message.is_close(), "{message:?}");
                 }
@@ -996,9 +999,13 @@ mod real {
 
     async fn send(socket: &mut Socket, message: Sent) {
         use futures_sink::Sink;
-        poll_fn(|context| Pin::new(&mut *socket).poll_ready(context)).await.expect("it lives");
-        Pin::new(&mut *socket).start_send(message).expect("it lives");
-        poll_fn(|context| Pin::new(&mut *socket).poll_flush(context)).await.expect("it lives");
+        poll_fn(|context| Pin::new(&mut *socket).poll_ready(context))
+            .await
+            .expect("the stream is still open");
+        Pin::new(&mut *socket).start_send(message).expect("the stream is still open");
+        poll_fn(|context| Pin::new(&mut *socket).poll_flush(context))
+            .await
+            .expect("the stream is still open");
     }
 
     async fn receive(socket: &mut Socket) -> Option<Sent> {
@@ -1014,7 +1021,7 @@ mod real {
         in_runtime(async {
             let app = Router::new().route("/", get(who));
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-            let address = listener.local_addr().expect("it is bound");
+            let address = listener.local_addr().expect("the socket is bound");
             let (stop, stopped) = ::tokio::sync::oneshot::channel::<()>();
             let app = app.into_make_service_with_connect_info::<SocketAddr>();
             let serving = peregrine::tower::serve(listener, app)
@@ -1024,18 +1031,19 @@ mod real {
             let client = ::tokio::task::spawn_blocking(move || {
                 use std::io::{Read, Write};
                 let start = Instant::now();
-                let mut stream = std::net::TcpStream::connect(address).expect("it listens");
-                let own = stream.local_addr().expect("it is connected");
+                let mut stream =
+                    std::net::TcpStream::connect(address).expect("the server accepts connections");
+                let own = stream.local_addr().expect("the socket is connected");
                 stream
                     .write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-                    .expect("it is connected");
+                    .expect("the socket is connected");
                 let mut text = String::new();
-                stream.read_to_string(&mut text).expect("the server closes in order");
+                stream.read_to_string(&mut text).expect("the server closes the connection cleanly");
                 assert!(text.ends_with(&own.to_string()), "{text} after {:?}", start.elapsed());
             });
-            client.await.expect("the client finds what it expects");
+            client.await.expect("the client does not panic");
             stop.send(()).expect("the server runs");
-            serving.await.expect("no panic").expect("it ends in order");
+            serving.await.expect("the task does not panic").expect("the server shuts down cleanly");
         });
     }
 
@@ -1043,7 +1051,7 @@ mod real {
     fn a_server_whose_future_is_dropped_ends() {
         in_runtime(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-            let address = listener.local_addr().expect("it is bound");
+            let address = listener.local_addr().expect("the socket is bound");
             let serving = peregrine::tower::serve(listener, Router::new())
                 .configure(|server| server.quiet())
                 .with_graceful_shutdown(std::future::pending());

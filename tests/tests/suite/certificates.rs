@@ -1,5 +1,5 @@
-//! Certificates of a server in operation: changed by a signal, by a call and by their files, under load,
-//! and what the log says of them. And what clients of OpenSSL get that ask for weak TLS.
+//! Certificates of a running server: replaced by a signal, by a call and by changed files, under
+//! load, and the log messages about them. Also what OpenSSL clients get that request weak TLS.
 #![cfg(unix)]
 
 use peregrine::prelude::*;
@@ -22,32 +22,36 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Only a hang takes so long.
+/// Only a hang takes this long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The folder of the child's certificate, in its environment.
 const FOLDER: &str = "PEREGRINE_CERTIFICATES_FOLDER";
-/// What the child does beside serving.
+/// The child's task besides serving.
 const MODE: &str = "PEREGRINE_CERTIFICATES_MODE";
 
-/// The other half of tests here; it does nothing unless one of them started it.
+/// The child of tests here; it does nothing unless one of them started it.
 #[test]
 fn the_child_serves_until_it_is_told_to_end() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
     tracing_subscriber::fmt().with_ansi(false).with_writer(io::stderr).init();
-    let mode = std::env::var(MODE).expect("it is set");
+    let mode = std::env::var(MODE).expect("the variable is set");
     let server = Server::new().workers(two());
     let server = if mode == "plain" {
         server.listen("127.0.0.1:0")
     } else {
         let tls = Tls::from_pem_files(folder.join("tls.crt"), folder.join("tls.key"));
-        let tls = tls.expect("there is a certificate");
+        let tls = tls.expect("the certificate is valid");
         server.tls(
             "127.0.0.1:0",
-            if mode == "key-log" { tls.with_key_log().expect("ours") } else { tls },
+            if mode == "key-log" {
+                tls.with_key_log().expect("the configuration manages its key log")
+            } else {
+                tls
+            },
         )
     };
-    server.serve(app).expect("it ends in order");
+    server.serve(app).expect("the server shuts down cleanly");
 }
 
 fn app() -> App {
@@ -55,54 +59,60 @@ fn app() -> App {
 }
 
 fn two() -> NonZeroUsize {
-    NonZeroUsize::new(2).expect("it is not zero")
+    NonZeroUsize::new(2).expect("the value is not zero")
 }
 
 fn drivers() -> impl Iterator<Item = &'static str> {
     std::iter::once("tokio").chain(cfg!(target_os = "linux").then_some("auto"))
 }
 
-/// A process that serves, and what it says.
+/// A server process, and its output.
 struct Program {
     process: Child,
     errors: BufReader<std::process::ChildStderr>,
     address: SocketAddr,
-    /// What it has said before the lines that were waited for.
+    /// The lines printed before the last line that was waited for.
     told: String,
 }
 
 impl Program {
     fn start(driver: &str, mode: &str, folder: &Path) -> Self {
-        let mut process = Command::new(std::env::current_exe().expect("this test is running"))
-            .args([
-                "--exact",
-                "certificates::the_child_serves_until_it_is_told_to_end",
-                "--nocapture",
-            ])
-            .env(FOLDER, folder)
-            .env(MODE, mode)
-            .env("PEREGRINE_DRIVER", driver)
-            .env("SSLKEYLOGFILE", folder.join("keys.log"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("a process can be started");
-        let errors = BufReader::new(process.stderr.take().expect("it is piped"));
+        let mut process =
+            Command::new(std::env::current_exe().expect("the current executable has a path"))
+                .args([
+                    "--exact",
+                    "certificates::the_child_serves_until_it_is_told_to_end",
+                    "--nocapture",
+                ])
+                .env(FOLDER, folder)
+                .env(MODE, mode)
+                .env("PEREGRINE_DRIVER", driver)
+                .env("SSLKEYLOGFILE", folder.join("keys.log"))
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("a process can be started");
+        let errors = BufReader::new(process.stderr.take().expect("the stream is piped"));
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut program = Self { process, errors, address, told: String::new() };
         let first = program.says("peregrine 0.1.0");
         let (_, rest) = first.split_once("://").expect("an address");
-        program.address = rest.split(';').next().expect("one piece").parse().expect("an address");
+        program.address = rest
+            .split(';')
+            .next()
+            .expect("split yields at least one item")
+            .parse()
+            .expect("an address");
         program
     }
 
-    /// Reads lines up to one that contains `text`, and gives that.
+    /// Reads lines up to one that contains `text`, and returns that line.
     fn says(&mut self, text: &str) -> String {
         let mut all = String::new();
         loop {
             let start = all.len();
             let length = self.errors.read_line(&mut all).expect("text");
-            assert!(length > 0, "never said: {text}, but:\n{all}");
+            assert!(length > 0, "never printed {text:?}, but:\n{all}");
             if all[start..].contains(text) {
                 let line = all.split_off(start);
                 self.told.push_str(&all);
@@ -112,18 +122,18 @@ impl Program {
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.process), signal).expect("it is running");
+        kill_process(Pid::from_child(&self.process), signal).expect("the process is running");
     }
 
     fn ends(mut self) -> (ExitStatus, String) {
         let end = Instant::now() + PATIENCE;
-        while self.process.try_wait().expect("it is a child").is_none() {
-            assert!(Instant::now() < end, "it does not end");
+        while self.process.try_wait().expect("the process is a child of this one").is_none() {
+            assert!(Instant::now() < end, "the process does not exit");
             thread::sleep(Duration::from_millis(10));
         }
         let mut rest = String::new();
         self.errors.read_to_string(&mut rest).expect("text");
-        (self.process.wait().expect("it has ended"), rest)
+        (self.process.wait().expect("the process exits"), rest)
     }
 }
 
@@ -159,7 +169,8 @@ impl Folder {
     }
 
     fn tls(&self) -> Tls {
-        Tls::from_pem_files(self.path("tls.crt"), self.path("tls.key")).expect("there is one")
+        Tls::from_pem_files(self.path("tls.crt"), self.path("tls.key"))
+            .expect("the certificate and key are valid")
     }
 
     fn client(&self) -> Arc<ClientConfig> {
@@ -167,12 +178,12 @@ impl Folder {
     }
 }
 
-/// A connection that is kept.
+/// A connection that is kept open.
 struct Connected(StreamOwned<ClientConnection, TcpStream>);
 
 impl Connected {
     fn to(address: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<Self> {
-        let name = ServerName::try_from("localhost").expect("it is a name");
+        let name = ServerName::try_from("localhost").expect("the name is valid");
         let client = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
         let stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -181,7 +192,7 @@ impl Connected {
         Ok(connected)
     }
 
-    /// One request, and all of its answer.
+    /// One request, and its complete response.
     fn ask(&mut self) -> io::Result<()> {
         self.0.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
         let mut answer = Vec::new();
@@ -196,20 +207,20 @@ impl Connected {
         Ok(())
     }
 
-    /// The certificate that the server has shown.
+    /// The certificate that the server presented.
     fn shown(&self) -> CertificateDer<'static> {
-        self.0.conn.peer_certificates().expect("there was a handshake")[0].clone().into_owned()
+        self.0.conn.peer_certificates().expect("the handshake is complete")[0].clone().into_owned()
     }
 }
 
 fn der(identity: &Identity) -> CertificateDer<'static> {
-    CertificateDer::from_pem_slice(identity.certificate.as_bytes()).expect("it is PEM")
+    CertificateDer::from_pem_slice(identity.certificate.as_bytes()).expect("the text is PEM")
 }
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(begin.elapsed() < PATIENCE, "timed out waiting until {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -221,25 +232,28 @@ fn sighup_reloads_and_the_log_says_what_or_why_not() {
         let (old, new) = (folder.issue("old"), folder.issue("new"));
         folder.write(&old);
         let mut program = Program::start(driver, "tls", folder.folder.path());
-        // No session is resumed, so that each connection is shown a certificate.
-        let connect = || Connected::to(program.address, &folder.client()).expect("it serves");
+        // No session is resumed, so each connection gets a certificate.
+        let connect =
+            || Connected::to(program.address, &folder.client()).expect("the handshake succeeds");
         let mut first = connect();
         assert_eq!(first.shown(), der(&old));
         folder.write(&new);
         program.signal(Signal::HUP);
         let line = program.says("TLS was reloaded");
         assert!(line.contains("tls.crt") && line.contains(" INFO "), "{line}");
-        let connect = || Connected::to(program.address, &folder.client()).expect("it serves");
+        let connect =
+            || Connected::to(program.address, &folder.client()).expect("the handshake succeeds");
         assert_eq!(connect().shown(), der(&new));
-        std::fs::write(folder.path("tls.key"), &old.key).expect("the folder is there");
+        std::fs::write(folder.path("tls.key"), &old.key).expect("the folder exists");
         program.signal(Signal::HUP);
         let line = program.says("TLS was not reloaded");
         for part in [" ERROR ", "tls.key does not belong to the first certificate", "tls.crt"] {
             assert!(line.contains(part), "{line}");
         }
-        let connect = || Connected::to(program.address, &folder.client()).expect("it serves");
+        let connect =
+            || Connected::to(program.address, &folder.client()).expect("the handshake succeeds");
         assert_eq!(connect().shown(), der(&new));
-        first.ask().expect("it is still open");
+        first.ask().expect("the connection is still open");
         folder.write(&new);
         program.signal(Signal::HUP);
         let line = program.says("TLS was reloaded");
@@ -255,7 +269,7 @@ fn where_no_tls_is_spoken_sighup_does_what_it_always_did() {
     let folder = Folder::new();
     let program = Program::start("tokio", "plain", folder.folder.path());
     program.signal(Signal::HUP);
-    // Whoever runs the tests under `nohup` has the signal ignored, by programs that they start as well.
+    // Under `nohup` the signal is ignored, also in programs that the tests start.
     if is_ignored(Signal::HUP) {
         program.signal(Signal::TERM);
     }
@@ -264,7 +278,7 @@ fn where_no_tls_is_spoken_sighup_does_what_it_always_did() {
     assert_eq!(status.signal(), by, "{rest}");
 }
 
-/// Is the signal ignored in this process, and so in those that it starts?
+/// Whether this process, and so the processes that it starts, ignore the signal.
 fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -284,7 +298,7 @@ fn a_certificate_that_expires_soon_is_warned_of_once_at_the_start() {
     program.says("TLS was reloaded");
     program.signal(Signal::TERM);
     let (_, rest) = program.ends();
-    assert!(!rest.contains("expires in"), "that was told already: {rest}");
+    assert!(!rest.contains("expires in"), "the warning was already logged: {rest}");
 }
 
 #[test]
@@ -293,7 +307,7 @@ fn secrets_are_written_only_where_the_program_asks_for_that() {
         let folder = Folder::new();
         folder.write(&folder.issue("own"));
         let program = Program::start("tokio", mode, folder.folder.path());
-        Connected::to(program.address, &folder.client()).expect("it serves");
+        Connected::to(program.address, &folder.client()).expect("the handshake succeeds");
         program.signal(Signal::TERM);
         assert!(program.ends().0.success());
         let written = std::fs::read_to_string(folder.path("keys.log")).unwrap_or_default();
@@ -339,11 +353,11 @@ fn nothing_fails_under_load_while_certificates_change(choice: DriverChoice) {
     folder.write(&all[0]);
     let tls = folder.tls();
     let Some(running) = started(server(choice, tls.clone()).start(app)) else { return };
-    let address = running.https_address().expect("it speaks TLS");
+    let address = running.https_address().expect("the server has an HTTPS listener");
     let known = all.each_ref().map(der);
     let (is_over, seen) = (AtomicBool::new(false), [AtomicUsize::new(0), AtomicUsize::new(0)]);
     thread::scope(|scope| {
-        // Connections that stay, and those that come and go, some with a ticket.
+        // Connections that stay open, and short ones, some with a ticket.
         for number in 0..4 {
             let (folder, known, is_over, seen) = (&folder, &known, &is_over, &seen);
             scope.spawn(move || {
@@ -358,7 +372,8 @@ fn nothing_fails_under_load_while_certificates_change(choice: DriverChoice) {
                     new.ask().unwrap_or_else(|error| panic!("{number}: {error}"));
                     let shown = new.shown();
                     let which = known.iter().position(|known| *known == shown);
-                    seen[which.expect("one of the two")].fetch_add(1, Ordering::Relaxed);
+                    seen[which.expect("the certificate is one of the two")]
+                        .fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
@@ -366,23 +381,25 @@ fn nothing_fails_under_load_while_certificates_change(choice: DriverChoice) {
         for round in 0..40 {
             folder.write(&all[round % 2]);
             let (before, seen_before) = (tls.status(), seen[round % 2].load(Ordering::Relaxed));
-            // In between, what is written is half of it.
+            // Now and then only half of a file is written.
             if round % 4 == 3 {
                 std::fs::write(folder.path("tls.crt"), &all[1].certificate[..200])
                     .expect("a folder");
             }
             handle.reload();
             let count = |status: &TlsStatus| status.reloads + status.failures;
-            until("it was reloaded", || count(&tls.status()) > count(&before));
+            until("the file was reloaded", || count(&tls.status()) > count(&before));
             if round % 4 != 3 {
-                until("it is seen", || seen[round % 2].load(Ordering::Relaxed) > seen_before);
+                until("the new certificate is used", || {
+                    seen[round % 2].load(Ordering::Relaxed) > seen_before
+                });
             }
         }
         is_over.store(true, Ordering::Relaxed);
     });
     let status = tls.status();
     assert_eq!((status.reloads, status.failures), (30, 10), "{status:?}");
-    let stopped = running.shut_down().expect("it ends");
+    let stopped = running.shut_down().expect("the shutdown succeeds");
     for (name, count) in stopped.workers.iter().flatten().flat_map(|worker| &worker.ended) {
         assert!(["peer-closed", "peer-left", "drained"].contains(name), "{count} {name}");
     }
@@ -393,60 +410,61 @@ fn what_another_process_swaps_is_noticed(choice: DriverChoice) {
     let all: Vec<_> = (0..6).map(|number| folder.issue(&number.to_string())).collect();
     // As Kubernetes mounts a secret.
     let version = |name: &str, own: &Identity| {
-        std::fs::create_dir(folder.path(name)).expect("it is new");
+        std::fs::create_dir(folder.path(name)).expect("the folder does not exist yet");
         own.write(&folder.path(name).join("tls.crt"), &folder.path(name).join("tls.key"));
     };
     version("..1", &all[0]);
-    symlink("..1", folder.path("..data")).expect("it is new");
+    symlink("..1", folder.path("..data")).expect("the name is unused");
     for name in ["tls.crt", "tls.key"] {
-        symlink(Path::new("..data").join(name), folder.path(name)).expect("it is new");
+        symlink(Path::new("..data").join(name), folder.path(name)).expect("the name is unused");
     }
     let tls = folder.tls();
     let server = server(choice, tls.clone()).watch_certificates();
     let Some(running) = started(server.start(app)) else { return };
-    let address = running.https_address().expect("it speaks TLS");
-    let mut open = Connected::to(address, &folder.client()).expect("it serves");
+    let address = running.https_address().expect("the server has an HTTPS listener");
+    let mut open = Connected::to(address, &folder.client()).expect("the handshake succeeds");
     let shows = |own: &Identity| {
         let connected = Connected::to(address, &folder.client());
-        connected.expect("it serves").shown() == der(own)
+        connected.expect("the handshake succeeds").shown() == der(own)
     };
     assert!(shows(&all[0]));
     version("..2", &all[1]);
-    symlink("..2", folder.path("..tmp")).expect("it is new");
-    std::fs::rename(folder.path("..tmp"), folder.path("..data")).expect("it is there");
+    symlink("..2", folder.path("..tmp")).expect("the name is unused");
+    std::fs::rename(folder.path("..tmp"), folder.path("..data")).expect("the file exists");
     until("the swapped link is followed", || shows(&all[1]));
-    // As certbot renews: each link is replaced on its own.
+    // As certbot renews: each link is replaced separately.
     version("archive", &all[2]);
     for name in ["tls.crt", "tls.key"] {
-        symlink(folder.path("archive").join(name), folder.path("tmp")).expect("it is new");
-        std::fs::rename(folder.path("tmp"), folder.path(name)).expect("it is there");
+        symlink(folder.path("archive").join(name), folder.path("tmp")).expect("the name is unused");
+        std::fs::rename(folder.path("tmp"), folder.path(name)).expect("the file exists");
     }
     until("both links are followed", || shows(&all[2]));
-    // In place, by somebody who takes long and is seen at it.
+    // In place, by a slow writer whose partial file is noticed.
     let failures = tls.status().failures;
-    std::fs::write(folder.path("tls.crt"), &all[3].certificate[..300]).expect("it is there");
-    until("half a file is seen", || tls.status().failures > failures);
+    std::fs::write(folder.path("tls.crt"), &all[3].certificate[..300]).expect("the file exists");
+    until("the partial file is noticed", || tls.status().failures > failures);
     assert!(shows(&all[2]));
     folder.write(&all[3]);
-    until("all of it counts", || shows(&all[3]));
-    // Removed, and put back later.
+    until("the complete file is used", || shows(&all[3]));
+    // Removed, and restored later.
     let failures = tls.status().failures;
-    std::fs::remove_file(folder.path("tls.key")).expect("it is there");
-    until("the file is missed", || tls.status().failures > failures);
-    assert!(tls.status().last_error.expect("it failed").contains("tls.key"));
+    std::fs::remove_file(folder.path("tls.key")).expect("the file exists");
+    until("the missing file is noticed", || tls.status().failures > failures);
+    assert!(tls.status().last_error.expect("the last reload failed").contains("tls.key"));
     assert!(shows(&all[3]));
     folder.write(&all[4]);
-    until("the new one counts", || shows(&all[4]));
-    // One that was added while the server runs is watched as well.
+    until("the new certificate is used", || shows(&all[4]));
+    // A certificate that was added while the server runs is watched as well.
     let added = Folder::new();
     added.write(&all[5]);
     let certificate = Certificate::from_files(added.path("tls.crt"), added.path("tls.key"));
-    tls.put_certificate(certificate).expect("it is one");
-    tls.remove_certificate(&folder.path("tls.crt").display().to_string()).expect("not the last");
+    tls.put_certificate(certificate).expect("the certificate is valid");
+    tls.remove_certificate(&folder.path("tls.crt").display().to_string())
+        .expect("another certificate remains");
     assert!(shows(&all[5]));
-    open.ask().expect("it is still open");
+    open.ask().expect("the connection is still open");
     assert!(tls.status().last_error.is_none());
-    running.shut_down().expect("it ends");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 fn the_next_server_resumes_the_sessions_of_this_one(choice: DriverChoice) {
@@ -458,20 +476,23 @@ fn the_next_server_resumes_the_sessions_of_this_one(choice: DriverChoice) {
         let tls = folder.tls();
         let tls = match round {
             0 => tls,
-            _ => tls.with_ticket_keys(TicketKeys::from_secrets(secrets).expect("there are some")),
+            _ => tls.with_ticket_keys(
+                TicketKeys::from_secrets(secrets).expect("the list is not empty"),
+            ),
         };
-        let keys = tls.ticket_keys().expect("it is ours");
+        let keys = tls.ticket_keys().expect("the configuration manages its ticket keys");
         let Some(running) = started(server(choice, tls).start(app)) else { return };
-        let address = running.https_address().expect("it speaks TLS");
-        let connected = Connected::to(address, &client).expect("it serves");
-        let kind = format!("{:?}", connected.0.conn.handshake_kind().expect("it is done"));
+        let address = running.https_address().expect("the server has an HTTPS listener");
+        let connected = Connected::to(address, &client).expect("the handshake succeeds");
+        let kind =
+            format!("{:?}", connected.0.conn.handshake_kind().expect("the handshake is complete"));
         assert_eq!(kind == "Resumed", round > 0, "{round}: {kind}");
         secrets = keys.secrets();
-        running.shut_down().expect("it ends");
+        running.shut_down().expect("the shutdown succeeds");
     }
 }
 
-/// What `openssl s_client` says; `None` where there is none, or where it does not know an option.
+/// The output of `openssl s_client`; `None` if it is not installed, or does not know an option.
 fn openssl(address: SocketAddr, arguments: &[&str], input: &str) -> Option<(bool, String)> {
     let mut process = Command::new("openssl")
         .args(["s_client", "-connect", &address.to_string()])
@@ -481,9 +502,9 @@ fn openssl(address: SocketAddr, arguments: &[&str], input: &str) -> Option<(bool
         .stderr(Stdio::piped())
         .spawn()
         .ok()?;
-    let mut stdin = process.stdin.take().expect("it is piped");
+    let mut stdin = process.stdin.take().expect("the stream is piped");
     stdin.write_all(input.as_bytes()).ok()?;
-    // Its end is the end of its input, or the server's.
+    // It ends at the end of its input, or when the server closes.
     if input.is_empty() {
         drop(stdin);
     } else {
@@ -504,16 +525,16 @@ fn openssl(address: SocketAddr, arguments: &[&str], input: &str) -> Option<(bool
 fn openssl_gets_no_old_version_no_weak_cipher_and_no_renegotiation() {
     let folder = Folder::new();
     folder.write(&folder.issue("own"));
-    let running = server(DriverChoice::Tokio, folder.tls()).start(app).expect("it starts");
-    let address = running.https_address().expect("it speaks TLS");
+    let running = server(DriverChoice::Tokio, folder.tls()).start(app).expect("the server starts");
+    let address = running.https_address().expect("the server has an HTTPS listener");
     let Some((is_open, text)) = openssl(address, &["-tls1_2"], "") else {
-        eprintln!("skipped: there is no openssl");
+        eprintln!("skipped: openssl is not installed");
         return;
     };
     assert!(is_open && text.contains("ECDHE-ECDSA-AES128-GCM-SHA256"), "{text}");
     assert!(text.contains("Secure Renegotiation IS supported"), "{text}");
     assert!(text.contains("Compression: NONE"), "{text}");
-    let (is_open, text) = openssl(address, &["-tls1_3"], "").expect("it knows TLS 1.3");
+    let (is_open, text) = openssl(address, &["-tls1_3"], "").expect("openssl supports TLS 1.3");
     assert!(is_open && text.contains("TLS_AES_128_GCM_SHA256"), "{text}");
     let lax = ["-cipher", "ALL:@SECLEVEL=0"];
     for version in ["-tls1", "-tls1_1"] {
@@ -528,14 +549,14 @@ fn openssl_gets_no_old_version_no_weak_cipher_and_no_renegotiation() {
             assert!(!is_open && text.contains("Cipher is (NONE)"), "{ciphers}: {text}");
         }
     }
-    // The line "R" asks for a renegotiation.
-    let (_, text) = openssl(address, &["-tls1_2"], "R\n").expect("it did before");
+    // The line "R" requests a renegotiation.
+    let (_, text) = openssl(address, &["-tls1_2"], "R\n").expect("openssl ran before");
     assert!(text.contains("RENEGOTIATING"), "{text}");
     assert!(!text.contains("verify return:1\nRENEGOTIATING\ndepth"), "{text}");
     let refused = ["no renegotiation", "unexpected message", "unexpected_message"];
     let is_refused = refused.iter().any(|words| text.to_lowercase().contains(words));
     assert!(is_refused || text.contains("write:errno") || text.contains("eof"), "{text}");
-    running.shut_down().expect("it ends");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Clients that others wrote meet the server, on both drivers that use the kernel.
+//! Third-party clients against the server, on both kernel drivers.
 //!
-//! A client that has to be installed is ignored unless it is asked for, with `-- --ignored`, and then
-//! fails where it is missing.
+//! A client that must be installed is ignored unless requested with `-- --ignored`, and then fails
+//! if it is missing.
 #![cfg(unix)]
 
 use peregrine::{DriverChoice, Error, Limits, Running, Server};
@@ -12,7 +12,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::Command;
 
-/// A server with both ports, or none where the kernel refuses the driver.
+/// A server with both ports; `None` if the kernel refuses the driver.
 fn server(choice: DriverChoice) -> Option<Running> {
     let server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", server_tls()).driver(choice);
     let server = server.workers(NonZeroUsize::MIN).limits(Limits::default()).quiet();
@@ -25,7 +25,7 @@ fn server(choice: DriverChoice) -> Option<Running> {
     }
 }
 
-/// Runs a program to its end, and gives what it printed.
+/// Runs a program to its end, and returns its output.
 fn output(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let (out, err) =
@@ -41,7 +41,7 @@ fn port(running: &Running, is_tls: bool) -> u16 {
 
 fn curl_is_served(choice: DriverChoice) {
     let Some(running) = server(choice) else { return };
-    let folder = tempfile::tempdir().expect("there is a place for files");
+    let folder = tempfile::tempdir().expect("a temporary folder can be created");
     let authority = folder.path().join("authority.pem");
     fs::write(&authority, certificate_pem()).expect("the folder can be written to");
     let upload = folder.path().join("upload");
@@ -56,7 +56,7 @@ fn curl_is_served(choice: DriverChoice) {
     let hello = format!("{base}/hello");
     assert_eq!(output(&mut curl(&[&hello])), "hello");
     assert_eq!(output(&mut curl(&["--http1.0", &hello])), "hello");
-    // Two URLs share a connection, and curl says how many it made.
+    // Two URLs share a connection, and curl reports how many it made.
     let made = ["--write-out", " %{num_connects};"];
     let both = output(&mut curl(&[&made[..], &[&hello, &hello]].concat()));
     assert_eq!(both, "hello 1;hello 0;");
@@ -67,7 +67,7 @@ fn curl_is_served(choice: DriverChoice) {
     );
     assert_eq!(output(&mut curl(&[&format!("{base}/stream/3")])), "piece 0\npiece 1\npiece 2\n");
 
-    // More than a megabyte, for which curl asks before it sends, with a length and in chunks.
+    // More than a megabyte, with `Expect: 100-continue`, with a length and in chunks.
     let data = format!("@{}", upload.display());
     let count = format!("{base}/count");
     assert_eq!(output(&mut curl(&["--data-binary", &data, &count])), "1500000");
@@ -79,7 +79,7 @@ fn curl_is_served(choice: DriverChoice) {
     let authority = authority.to_str().expect("the path is text");
     let text = output(&mut curl(&["--cacert", authority, "--resolve", &resolve, &secure]));
     assert_eq!(text, "TLSv1.3 false");
-    let stopped = running.shut_down().expect("the worker ends well");
+    let stopped = running.shut_down().expect("the worker shuts down cleanly");
     assert_eq!(stopped.cut, []);
 }
 
@@ -88,39 +88,39 @@ fn reqwest_is_served(choice: DriverChoice) {
     let config = client_config(VERSIONS[0]);
     let client = reqwest::Client::builder()
         .use_preconfigured_tls((*config).clone())
-        // Each request makes a connection of its own, so that sessions must be resumed.
+        // Each request uses its own connection, so that sessions must be resumed.
         .pool_max_idle_per_host(0)
         .no_proxy()
         .build()
-        .expect("the configuration is sound");
+        .expect("the configuration is valid");
     let runtime = ::tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime can be made").block_on(async {
         let base = format!("http://127.0.0.1:{}", port(&running, false));
         let get = async |url: String| {
-            let response = client.get(url).send().await.expect("the server answers");
-            response.text().await.expect("the body is whole")
+            let response = client.get(url).send().await.expect("the server responds");
+            response.text().await.expect("the body is complete")
         };
         assert_eq!(get(format!("{base}/hello")).await, "hello");
         assert_eq!(get(format!("{base}/stream/2")).await, "piece 0\npiece 1\n");
         let body = pattern(300_000);
         let echo = client.post(format!("{base}/echo")).body(body.clone()).send().await;
-        let echo = echo.expect("the server answers").bytes().await.expect("the body is whole");
+        let echo = echo.expect("the server responds").bytes().await.expect("the body is complete");
         assert!(echo == body);
         let secure = format!("https://localhost:{}/tls", port(&running, true));
         assert_eq!(get(secure.clone()).await, "TLSv1.3 false");
         assert_eq!(get(secure).await, "TLSv1.3 true", "the session is resumed");
     });
     drop(client);
-    running.shut_down().expect("the worker ends well");
+    running.shut_down().expect("the worker shuts down cleanly");
 }
 
-/// A client of HTTP/2 alone: by prior knowledge, or with TLS by ALPN.
+/// An HTTP/2-only client: with prior knowledge, or with TLS by ALPN.
 fn http2_client(knows_before: bool) -> reqwest::Client {
     let mut config = (*client_config(VERSIONS[0])).clone();
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let builder = reqwest::Client::builder().use_preconfigured_tls(config).no_proxy();
     let builder = if knows_before { builder.http2_prior_knowledge() } else { builder };
-    builder.build().expect("the configuration is sound")
+    builder.build().expect("the configuration is valid")
 }
 
 fn reqwest_is_served_over_http2(choice: DriverChoice) {
@@ -134,23 +134,23 @@ fn reqwest_is_served_over_http2(choice: DriverChoice) {
         let ask = async |number: usize| {
             let body = pattern(number * 3_000);
             let answer = client.post(format!("{base}/echo")).body(body.clone()).send().await;
-            let answer = answer.expect("the server answers");
+            let answer = answer.expect("the server responds");
             assert_eq!(answer.version(), reqwest::Version::HTTP_2);
-            assert!(answer.bytes().await.expect("the body is whole") == body);
+            assert!(answer.bytes().await.expect("the body is complete") == body);
             let streamed = client.get(format!("{base}/stream/2")).send().await;
-            let streamed = streamed.expect("the server answers");
-            assert_eq!(streamed.text().await.expect("the body is whole"), "piece 0\npiece 1\n");
+            let streamed = streamed.expect("the server responds");
+            assert_eq!(streamed.text().await.expect("the body is complete"), "piece 0\npiece 1\n");
         };
         runtime.block_on(async {
-            // The first makes the connection, which the others share.
+            // The first request makes the connection, which the others share.
             ask(1).await;
             futures_util::future::join_all((0..100).map(ask)).await;
         });
     }
-    running.shut_down().expect("the worker ends well");
+    running.shut_down().expect("the worker shuts down cleanly");
 }
 
-/// What Go's `net/http` is to do.
+/// A program that uses Go's `net/http`.
 const GO: &str = r#"package main
 
 import (
@@ -217,7 +217,7 @@ func main() {
 
 fn go_is_served(choice: DriverChoice) {
     let Some(running) = server(choice) else { return };
-    let folder = tempfile::tempdir().expect("there is a place for files");
+    let folder = tempfile::tempdir().expect("a temporary folder can be created");
     let authority = folder.path().join("authority.pem");
     for (path, text) in [
         (authority.clone(), certificate_pem()),
@@ -235,23 +235,23 @@ fn go_is_served(choice: DriverChoice) {
     command.arg(format!("https://127.0.0.1:{}", port(&running, true)));
     command.arg(&authority);
     assert_eq!(output(&mut command), "all is well\n");
-    running.shut_down().expect("the worker ends well");
+    running.shut_down().expect("the worker shuts down cleanly");
 }
 
-/// Raises the limit of descriptors as far as it may be. How many connections it then allows.
+/// Raises the limit of descriptors as far as allowed. Returns how many connections it permits.
 fn connections_possible() -> u64 {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     let _ = setrlimit(Resource::Nofile, limit);
-    // The rest is for everything else that runs in this process.
+    // The rest is for everything else in this process.
     getrlimit(Resource::Nofile).current.map_or(5_000, |most| most.saturating_sub(500)).min(5_000)
 }
 
 fn h2load_is_served_on_thousands_of_connections(choice: DriverChoice) {
     let connections = connections_possible();
     if connections < 5_000 {
-        eprintln!("{connections} connections instead of 5,000: the limit of descriptors is lower");
+        eprintln!("only {connections} connections instead of 5,000: the descriptor limit is lower");
     }
     let Some(running) = server(choice) else { return };
     let mut command = Command::new("h2load");
@@ -262,7 +262,7 @@ fn h2load_is_served_on_thousands_of_connections(choice: DriverChoice) {
     let total = 4 * connections;
     let expected = format!("{total} done, {total} succeeded, 0 failed, 0 errored, 0 timeout");
     assert!(report.contains(&expected), "{report}");
-    let stopped = running.shut_down().expect("the worker ends well");
+    let stopped = running.shut_down().expect("the worker shuts down cleanly");
     assert_eq!((stopped.requests(), stopped.connections()), (total, connections));
 }
 

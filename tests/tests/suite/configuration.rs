@@ -1,5 +1,5 @@
-//! Servers made of a file: what counts, what changes while they run, and who may see it; on both drivers that use
-//! the kernel.
+//! Servers configured by a file: which settings apply, which change at run time, and how they are
+//! shown; on both kernel drivers.
 #![cfg(target_os = "linux")]
 
 use peregrine::config::{Layers, ServerConfig};
@@ -44,10 +44,10 @@ on_both_drivers! {
     workers_with_one_queue_share_its_connections,
 }
 
-/// Only a hang takes so long.
+/// Only a hang takes this long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A file of settings in a folder that vanishes.
+/// A configuration file in a temporary folder.
 struct Settings {
     _folder: TempDir,
     path: PathBuf,
@@ -62,7 +62,7 @@ impl Settings {
         settings
     }
 
-    /// Two listeners on any port, and an admin listener, before what `text` says.
+    /// Writes two listeners on any port, and an admin listener, followed by `text`.
     fn write(&self, text: &str) {
         let listeners = "workers = 1\nquiet = true\n[listeners.a]\naddress = '127.0.0.1:0'\n\
                          [listeners.b]\naddress = '127.0.0.1:0'\nlimits.fields_max = 50\n\
@@ -72,19 +72,19 @@ impl Settings {
 
     fn read(&self) -> ServerConfig {
         let layers = Layers::new("PEREGRINE_").file(&self.path);
-        ServerConfig::read(ServerConfig::default(), layers).expect("it is sound")
+        ServerConfig::read(ServerConfig::default(), layers).expect("the configuration is valid")
     }
 
     fn start(&self, choice: DriverChoice) -> Option<Running> {
-        let server = Server::from_config(self.read()).expect("it is sound");
+        let server = Server::from_config(self.read()).expect("the configuration is valid");
         started(server.driver(choice).start(app))
     }
 }
 
-/// Puts a file in place as a whole: half of one may be sound as well.
+/// Replaces a file atomically: half of one may be valid as well.
 fn put(path: &Path, text: &str) {
     let new = path.with_extension("new");
-    fs::write(&new, text).expect("the folder is there");
+    fs::write(&new, text).expect("the folder exists");
     fs::rename(&new, path).expect("both are in one folder");
 }
 
@@ -111,13 +111,13 @@ fn address(place: Option<&Place>) -> SocketAddr {
     }
 }
 
-/// A connection that is kept.
+/// A connection that is kept open.
 struct Peer(TcpStream);
 
 impl Peer {
     fn to(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+        let stream = TcpStream::connect(address).expect("the server accepts connections");
+        stream.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
         Self(stream)
     }
 
@@ -141,15 +141,18 @@ impl Peer {
             let so_far = String::from_utf8_lossy(&text).into_owned();
             if let Some((head, body)) = so_far.split_once("\r\n\r\n") {
                 let length = head.to_ascii_lowercase();
-                let length = length.split("content-length: ").nth(1).expect("it has a length");
+                let length = length
+                    .split("content-length: ")
+                    .nth(1)
+                    .expect("the response has a Content-Length");
                 let length = length.lines().next().expect("a line").trim().parse::<usize>();
                 if body.len() >= length.expect("a number") {
                     return so_far;
                 }
             }
             let mut piece = [0; 4096];
-            let count = self.0.read(&mut piece).expect("an answer comes");
-            assert!(count > 0, "the connection is kept: {so_far}");
+            let count = self.0.read(&mut piece).expect("a response arrives");
+            assert!(count > 0, "the connection is open: {so_far}");
             text.extend_from_slice(&piece[..count]);
         }
     }
@@ -159,7 +162,7 @@ fn status_of(answer: &str) -> u16 {
     answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status")
 }
 
-/// Waits until the admin listener shows this.
+/// Waits until the admin listener shows `text`.
 fn until_shown(admin: SocketAddr, text: &str) -> String {
     let begin = Instant::now();
     loop {
@@ -167,7 +170,7 @@ fn until_shown(admin: SocketAddr, text: &str) -> String {
         if shown.contains(text) {
             return shown;
         }
-        assert!(begin.elapsed() < PATIENCE, "waited in vain for {text:?}: {shown}");
+        assert!(begin.elapsed() < PATIENCE, "timed out waiting for {text:?}: {shown}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -185,44 +188,44 @@ fn limits_that_are_read_again_count_for_new_connections(choice: DriverChoice) {
     running.handle().reload();
     until_shown(admin, "body_bytes_max = \"4 B\"");
     for place in &places {
-        assert_eq!(Peer::to(*place).post("0123456789"), 413, "a section of its own inherits");
+        assert_eq!(Peer::to(*place).post("0123456789"), 413, "a listener's own section inherits");
         assert_eq!(Peer::to(*place).post("0123"), 200);
     }
     for peer in &mut old {
-        assert_eq!(peer.post("0123456789"), 200, "a connection goes on with what it began with");
+        assert_eq!(peer.post("0123456789"), 200, "a connection keeps its initial limits");
     }
-    // What needs a restart does not count yet, and is not shown.
+    // Settings that need a restart do not apply yet, and are not shown.
     let shown = until_shown(admin, "[limits]");
     assert!(shown.contains("lame_duck = \"0s\""), "{shown}");
     drop(old);
-    running.shut_down().expect("it ends");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 fn connections_that_wait_get_in_when_more_are_allowed(choice: DriverChoice) {
     let settings = Settings::new("[limits]\nconnections_max = 1\n");
     let Some(running) = settings.start(choice) else { return };
-    let place = running.http_address().expect("it listens");
+    let place = running.http_address().expect("the server listens on this port");
     let mut first = Peer::to(place);
     assert_eq!(first.post("x"), 200);
-    // There is no room for it, and the first one does not leave.
+    // The connection limit is reached, and the first connection stays open.
     let second = thread::spawn(move || Peer::to(place).post("x"));
     settings.write("[limits]\nconnections_max = 2\n");
     running.handle().reload();
-    assert_eq!(second.join().expect("an answer comes"), 200);
+    assert_eq!(second.join().expect("the client does not panic"), 200);
     assert_eq!(first.post("x"), 200);
     drop(first);
-    running.shut_down().expect("it ends");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
-/// What holds for workers as a whole holds for the next request, on connections that are there as well.
+/// Limits of whole workers apply to the next request, also on open connections.
 fn what_workers_take_on_is_read_again(choice: DriverChoice) {
     let settings = Settings::new("");
     let Some(running) = settings.start(choice) else { return };
-    let place = running.http_address().expect("it listens");
+    let place = running.http_address().expect("the server listens on this port");
     let admin = address(running.admin_place());
     let mut old = Peer::to(place);
     assert_eq!(old.post("x"), 200);
-    // A request in progress, whose body is still to come.
+    // A request in progress, whose body is still missing.
     let mut first = Peer::to(place);
     first
         .0
@@ -234,12 +237,12 @@ fn what_workers_take_on_is_read_again(choice: DriverChoice) {
             page.lines().find(|line| line.starts_with(&format!("{name}{{"))).map(str::to_owned);
         line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).expect("a number")
     };
-    until("it is in progress", || metric("peregrine_worker_requests") == 1.0);
+    until("the request is in progress", || metric("peregrine_worker_requests") == 1.0);
     settings.write(
         "[limits.overload]\nrequests_max = 1\nmemory_max = '3 MiB'\nretry_after = '70s'\nclient_prefix_v6 = 56\n",
     );
     running.handle().reload();
-    until("the worker has heard of it", || {
+    until("the worker uses the new settings", || {
         metric("peregrine_worker_memory_max_bytes") == f64::from(3 << 20)
     });
     let refused = old.get("/who", "");
@@ -248,37 +251,41 @@ fn what_workers_take_on_is_read_again(choice: DriverChoice) {
     let time = time.split("retry-after: ").nth(1).and_then(|rest| rest.lines().next());
     let time: u64 = time.and_then(|text| text.parse().ok()).expect("a time");
     assert!((70..=105).contains(&time), "{refused}");
-    // What is under way keeps what it has.
+    // A request in progress keeps its limits.
     first.0.write_all(b"x").expect("connected");
     assert_eq!(status_of(&first.answer()), 200);
-    until("it is over", || metric("peregrine_worker_requests") == 0.0);
+    until("the request is complete", || metric("peregrine_worker_requests") == 0.0);
     assert_eq!(old.post("x"), 200);
     settings.write("[limits.overload]\nmemory_max = 'off'\n");
     running.handle().reload();
-    until("the worker has heard of it", || metric("peregrine_worker_memory_max_bytes") == 0.0);
+    until("the worker uses the new settings", || {
+        metric("peregrine_worker_memory_max_bytes") == 0.0
+    });
     drop((old, first));
-    running.shut_down().expect("it ends");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
-/// What `auto` came to, on the page of the settings and as a metric.
+/// The value that `auto` resolved to, on the settings page and as a metric.
 fn what_auto_came_to_is_shown(choice: DriverChoice) {
     let settings = Settings::new("");
     let Some(running) = settings.start(choice) else { return };
     let admin = address(running.admin_place());
     let shown = until_shown(admin, "memory_max = \"auto\"");
-    let (_, told) = shown.split_once("# `limits.overload.memory_max` is ").expect("it is told");
-    let mib = told.split_once(" MiB for each of 1 workers.").expect("in MiB").0;
+    let (_, told) =
+        shown.split_once("# `limits.overload.memory_max` is ").expect("the option is listed");
+    let mib = told.split_once(" MiB for each of 1 workers.").expect("the limit is in MiB").0;
     let mib: u64 = mib.parse().expect("a number");
     let page = Peer::to(admin).get("/metrics", "");
     let sample = format!("peregrine_worker_memory_max_bytes{{worker=\"0\"}} {}", mib << 20);
     assert!(mib >= 16 && page.contains(&sample), "{mib}: {page}");
-    running.shut_down().expect("it ends");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 fn listeners_that_the_program_adds_follow_what_it_has_not_set(choice: DriverChoice) {
     let settings = Settings::new("[limits]\nbody_bytes_max = '10 B'\n");
     let own = Listener::at("127.0.0.1:0").limits(Limits::default());
-    let server = Server::from_config(settings.read()).expect("it is sound").driver(choice);
+    let server =
+        Server::from_config(settings.read()).expect("the configuration is valid").driver(choice);
     let server = server.listen("127.0.0.1:0").listen(own);
     let Some(running) = started(server.start(app)) else { return };
     let places: Vec<_> = running.places().map(|place| address(Some(place))).collect();
@@ -289,18 +296,18 @@ fn listeners_that_the_program_adds_follow_what_it_has_not_set(choice: DriverChoi
     running.handle().reload();
     until_shown(address(running.admin_place()), "body_bytes_max = \"4 B\"");
     assert_eq!((accepted(follows), accepted(stays)), (413, 200));
-    running.shut_down().expect("it ends");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 fn a_lifetime_that_is_read_again_counts_for_busy_connections(choice: DriverChoice) {
     let settings = Settings::new("");
     let Some(running) = settings.start(choice) else { return };
-    let place = running.http_address().expect("it listens");
+    let place = running.http_address().expect("the server listens on this port");
     settings.write("[limits]\nlifetime_max = '20ms'\n");
     running.handle().reload();
     until_shown(address(running.admin_place()), "lifetime_max = \"20ms\"");
-    // A machine that is busy may let a connection grow old before its request comes.
-    until("a connection is told to close after its request", || {
+    // On a busy machine a connection may reach its maximum age before its request arrives.
+    until("a response announces the close", || {
         let Peer(mut stream) = Peer::to(place);
         let mut answer = String::new();
         let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n";
@@ -311,13 +318,13 @@ fn a_lifetime_that_is_read_again_counts_for_busy_connections(choice: DriverChoic
         let answer = answer.to_ascii_lowercase();
         answer.starts_with("http/1.1 200") && answer.contains("connection: close")
     });
-    running.shut_down().expect("it ends");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 fn proxies_that_are_read_again_are_trusted_by_new_connections(choice: DriverChoice) {
     let settings = Settings::new("");
     let Some(running) = settings.start(choice) else { return };
-    let place = running.http_address().expect("it listens");
+    let place = running.http_address().expect("the server listens on this port");
     let admin = address(running.admin_place());
     let forwarded = "X-Forwarded-For: 203.0.113.7\r\n";
     let is_trusted = || Peer::to(place).get("/who", forwarded).contains("203.0.113.7");
@@ -333,7 +340,7 @@ fn proxies_that_are_read_again_are_trusted_by_new_connections(choice: DriverChoi
         until_shown(admin, shown);
         assert_eq!(is_trusted(), expected, "{text}");
     }
-    running.shut_down().expect("it ends");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: DriverChoice) {
@@ -345,11 +352,13 @@ fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: Driv
     };
     let settings = Settings::new(&log(&first, "form = 'common'\n"));
     let Some(running) = settings.start(choice) else { return };
-    let (place, admin) =
-        (running.http_address().expect("it listens"), address(running.admin_place()));
+    let (place, admin) = (
+        running.http_address().expect("the server listens on this port"),
+        address(running.admin_place()),
+    );
     let lines = |path: &Path, count: usize| {
         let read = || fs::read_to_string(path).unwrap_or_default();
-        until("its lines are there", || read().lines().count() == count);
+        until("the lines are written", || read().lines().count() == count);
         read()
     };
     let gauge = |name: &str| {
@@ -361,7 +370,7 @@ fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: Driv
     let good_at = || gauge("peregrine_config_last_reload_success_timestamp_seconds");
     assert_eq!(is_good(), 1.0);
     let began = good_at();
-    // One connection that stays: what changes counts for its next request.
+    // One open connection: changes apply to its next request.
     let mut peer = Peer::to(place);
     peer.get("/who?secret", "");
     let text = lines(&first, 1);
@@ -386,25 +395,25 @@ fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: Driv
         let then = good_at();
         settings.write(&broken);
         running.handle().reload();
-        until("it fails", || is_good() == 0.0);
+        until("the reload fails", || is_good() == 0.0);
         assert_eq!(good_at(), then);
         let shown = Peer::to(admin).get("/config", "");
         assert!(shown.contains("form = \"json\"") && !shown.contains("nowhere"), "{shown}");
         settings.write(&log(&second, "form = 'json'\nqueries = false\n"));
         running.handle().reload();
-        until("it counts again", || is_good() == 1.0);
+        until("a reload succeeds again", || is_good() == 1.0);
     }
     peer.post("x");
     let text = lines(&second, 2);
     assert!(text.lines().all(|line| line.starts_with('{')), "{text}");
-    // Whether there is a log is for a restart, and said so; the log goes on.
+    // Enabling or disabling the log needs a restart, and this is reported; the log continues.
     settings.write("[access_log]\ntarget = 'off'\nform = 'common'\n");
     running.handle().reload();
     until_shown(admin, "form = \"common\"");
     peer.get("/who", "");
     let text = lines(&second, 3);
     assert!(text.lines().last().is_some_and(|line| line.contains("\" 200 ")), "{text}");
-    running.shut_down().expect("it ends");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 fn a_log_that_nobody_reads_goes_elsewhere_after_a_reload(choice: DriverChoice) {
@@ -412,23 +421,26 @@ fn a_log_that_nobody_reads_goes_elsewhere_after_a_reload(choice: DriverChoice) {
     let [pipe, file] = ["pipe", "b.log"].map(|name| folder.path().join(name));
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();
     if !made.is_ok_and(|status| status.success()) {
-        return eprintln!("skipped: there is no mkfifo");
+        return eprintln!("skipped: mkfifo is not installed");
     }
-    // A reader that reads nothing. Opened so, it does not wait for a writer.
+    // A reader that does not read. Opened for reading and writing, it does not wait for a writer.
     let _reader = fs::File::options().read(true).write(true).open(&pipe).expect("a pipe");
     let log =
         |path: &Path| format!("[access_log]\ntarget = '{}'\nend_timeout = '10m'\n", path.display());
     let settings = Settings::new(&log(&pipe));
     let Some(running) = settings.start(choice) else { return };
-    let (place, admin) =
-        (running.http_address().expect("it listens"), address(running.admin_place()));
+    let (place, admin) = (
+        running.http_address().expect("the server listens on this port"),
+        address(running.admin_place()),
+    );
     let of = |name: &str| {
         let page = Peer::to(admin).get("/metrics", "");
         let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("no {name}: {page}")).parse::<f64>().expect("a number")
     };
     let waiting = || of("peregrine_access_log_waiting_lines");
-    // More than a pipe holds, and a little after that: the thread has something in hand, and more waits for it.
+    // More than a pipe holds, and a little after that: the thread holds some lines, and more are
+    // queued.
     let long = format!("/who?{}", "x".repeat(4000));
     let mut peer = Peer::to(place);
     for _ in 0..60 {
@@ -441,27 +453,27 @@ fn a_log_that_nobody_reads_goes_elsewhere_after_a_reload(choice: DriverChoice) {
     running.handle().reload();
     until_shown(admin, "b.log");
     peer.get("/who?last", "");
-    until("what waited is there, and what comes", || {
+    until("the queued lines and new lines are written", || {
         let text = fs::read_to_string(&file).unwrap_or_default();
         text.contains("/who?late") && text.contains("/who?last")
     });
-    until("nothing waits any more", || waiting() == 0.0);
+    until("the queue is empty", || waiting() == 0.0);
     assert_eq!(of("peregrine_access_log_dropped_lines_total{reason=\"write_failed\"}"), 0.0);
     assert_eq!(of("peregrine_access_log_dropped_lines_total{reason=\"queue_full\"}"), 0.0);
-    running.shut_down().expect("it ends");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 fn a_file_that_is_broken_leaves_everything_as_it_was(choice: DriverChoice) {
     let settings = Settings::new("[limits]\nbody_bytes_max = '10 B'\n");
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hears = Arc::clone(&heard);
-    let server = Server::from_config(settings.read()).expect("it is sound");
+    let server = Server::from_config(settings.read()).expect("the configuration is valid");
     let server = server.driver(choice).on_reload(move |config| {
-        hears.lock().expect("no panic").push(config.logs.level.clone());
+        hears.lock().expect("the mutex is not poisoned").push(config.logs.level.clone());
     });
     let Some(running) = started(server.start(app)) else { return };
     let (place, admin) = (running.http_address(), address(running.admin_place()));
-    let place = place.expect("it listens");
+    let place = place.expect("the server listens on this port");
     for broken in [
         "[limits]\nbody_bytes_max = '4 B'\nbody_bytes = 1\n",
         "[limits]\nbody_bytes_max = '4 B'\n[",
@@ -470,15 +482,19 @@ fn a_file_that_is_broken_leaves_everything_as_it_was(choice: DriverChoice) {
         settings.write(broken);
         running.handle().reload();
     }
-    fs::remove_file(&settings.path).expect("it was there");
+    fs::remove_file(&settings.path).expect("the file exists");
     running.handle().reload();
-    // Orders to read are obeyed one after the other, so this one comes last.
+    // Reload orders are processed one after the other, so this one is last.
     settings.write("[limits]\nbody_bytes_max = '10 B'\n[logs]\nlevel = 'debug'\n");
     running.handle().reload();
     until_shown(admin, "level = \"debug\"");
     assert_eq!(Peer::to(place).post("0123456789"), 200);
-    assert_eq!(*heard.lock().expect("no panic"), ["debug"], "only what changed is told");
-    running.shut_down().expect("it ends");
+    assert_eq!(
+        *heard.lock().expect("the mutex is not poisoned"),
+        ["debug"],
+        "only changes are reported"
+    );
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 fn the_admin_listener_shows_what_counts_and_no_secret(choice: DriverChoice) {
@@ -487,7 +503,7 @@ fn the_admin_listener_shows_what_counts_and_no_secret(choice: DriverChoice) {
     let (chain, secret) = (key.cert.pem(), key.signing_key.serialize_pem());
     let write = |name: &str, text: &str| {
         let path = folder.path().join(name);
-        fs::write(&path, text).expect("the folder is there");
+        fs::write(&path, text).expect("the folder exists");
         path.display().to_string()
     };
     let (chain, key) = (write("a.pem", &chain), write("a.key", &secret));
@@ -503,24 +519,28 @@ fn the_admin_listener_shows_what_counts_and_no_secret(choice: DriverChoice) {
     let mut printed = settings.read();
     printed.driver.kind = choice.into();
     let expected = format!("# `driver.kind` is set by the program, which is stronger.\n{printed}");
-    // Beside it stands what `auto` came to on this machine.
+    // The value that `auto` resolved to on this machine is shown beside it.
     let is_size = |line: &&str| !line.starts_with("# `limits.overload.memory_max` is ");
     let text: String = text.split_inclusive('\n').filter(is_size).collect();
-    assert_eq!(text, expected, "it is what --print-config prints, and what the program sets");
+    assert_eq!(
+        text, expected,
+        "the page has the output of --print-config and the program's settings"
+    );
     for line in secret.lines().filter(|line| line.len() > 20) {
-        assert!(!shown.contains(line), "the key's content is nobody's business");
+        assert!(!shown.contains(line), "the page does not expose the key");
     }
-    running.shut_down().expect("it ends");
+    running.shut_down().expect("the shutdown succeeds");
 
     let bare = Server::bind("127.0.0.1:0").admin("127.0.0.1:0").driver(choice).quiet();
     let Some(running) = started(bare.start(app)) else { return };
     let answer = Peer::to(address(running.admin_place())).get("/config", "");
     assert_eq!(status_of(&answer), 404, "{answer}");
-    running.shut_down().expect("it ends");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
-/// What other systems than Linux do always. On a busy machine a worker may not come to take what it is passed, and who
-/// passed it serves it: so there are several tries.
+/// Other systems than Linux always behave like this. On a busy machine a worker may not accept a
+/// connection that was passed to it in time, and the passing worker serves it, so there are several
+/// attempts.
 fn workers_with_one_queue_share_its_connections(choice: DriverChoice) {
     const TRIES: usize = 20;
     let mut seen = Vec::new();
@@ -531,25 +551,25 @@ fn workers_with_one_queue_share_its_connections(choice: DriverChoice) {
         }
         seen.push(counts);
     }
-    panic!("connections were not shared evenly in any try: {seen:?}");
+    panic!("connections were not shared evenly in any attempt: {seen:?}");
 }
 
-/// How many connections each worker had, and whether that is about even.
+/// How many connections each worker had, and whether the distribution is about even.
 fn accepted_from_one_queue(choice: DriverChoice) -> Option<(Vec<u64>, bool)> {
     const WORKERS: usize = 3;
     const CONNECTIONS: usize = 30;
     let sockets = SocketOptions { one_queue: true, ..SocketOptions::default() };
-    let workers = NonZeroUsize::new(WORKERS).expect("not zero");
+    let workers = NonZeroUsize::new(WORKERS).expect("the value is not zero");
     let server = Server::bind("127.0.0.1:0").workers(workers).sockets(sockets);
     let running = started(server.driver(choice).quiet().start(app))?;
-    let place = running.http_address().expect("it listens");
+    let place = running.http_address().expect("the server listens on this port");
     let mut peers = Vec::new();
     for _ in 0..CONNECTIONS {
         let mut peer = Peer::to(place);
         assert_eq!(peer.post("x"), 200);
         peers.push(peer);
     }
-    let stopped = running.shut_down().expect("it ends");
+    let stopped = running.shut_down().expect("the shutdown succeeds");
     let counts: Vec<_> = stopped.workers.iter().flatten().map(|worker| worker.accepted).collect();
     let even = (CONNECTIONS / WORKERS) as u64;
     assert_eq!(counts.iter().sum::<u64>(), CONNECTIONS as u64, "{counts:?}");
@@ -557,10 +577,10 @@ fn accepted_from_one_queue(choice: DriverChoice) -> Option<(Vec<u64>, bool)> {
     Some((counts, is_even))
 }
 
-/// Asks on a Unix domain socket; empty if nobody is there.
+/// Sends a request over a Unix domain socket; empty if nothing listens there.
 fn ask(socket: &Path, target: &str) -> String {
     let Ok(mut stream) = UnixStream::connect(socket) else { return String::new() };
-    stream.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+    stream.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
     let head = format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     let mut answer = String::new();
     let asked = stream.write_all(head.as_bytes());
@@ -571,7 +591,7 @@ fn ask(socket: &Path, target: &str) -> String {
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(begin.elapsed() < PATIENCE, "timed out waiting until {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -595,12 +615,12 @@ fn sighup_reads_the_file_again(kind: &str) {
         put(&path, &all);
     };
     write("");
-    let config = ServerConfig::load(&path).expect("it is sound");
+    let config = ServerConfig::load(&path).expect("the configuration is valid");
     let serving = thread::spawn(move || Server::from_config(config)?.serve(app));
-    until("it serves", || ask(&admin, "/readyz").starts_with("HTTP/1.1 200"));
+    until("the server is ready", || ask(&admin, "/readyz").starts_with("HTTP/1.1 200"));
     write("[limits]\nidle_timeout = '5s'\n");
-    kill_process(getpid(), Signal::HUP).expect("it is this process");
-    until("it counts", || ask(&admin, "/config").contains("idle_timeout = \"5s\""));
-    kill_process(getpid(), Signal::TERM).expect("it is this process");
-    serving.join().expect("no panic").expect("it ends in order");
+    kill_process(getpid(), Signal::HUP).expect("this process exists");
+    until("the new value applies", || ask(&admin, "/config").contains("idle_timeout = \"5s\""));
+    kill_process(getpid(), Signal::TERM).expect("this process exists");
+    serving.join().expect("the task does not panic").expect("the server shuts down cleanly");
 }

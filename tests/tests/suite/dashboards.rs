@@ -1,4 +1,4 @@
-//! What operators are given to look at a server with: every metric and label that the dashboard and the alert rules
+//! Monitoring files for operators: every metric and label that the dashboard and the alert rules
 //! name is on the page of a real server.
 
 use peregrine::prelude::*;
@@ -14,11 +14,11 @@ const DASHBOARD: &str = include_str!("../../../deploy/grafana/peregrine.json");
 const RULES: &str = include_str!("../../../deploy/prometheus/alerts.yml");
 const RUNBOOK: &str = include_str!("../../../docs/operations.md");
 
-/// What Prometheus itself adds.
+/// Labels that Prometheus itself adds.
 const OF_PROMETHEUS: [&str; 2] = ["job", "instance"];
 
 fn ask(address: SocketAddr, path: &str) -> String {
-    let mut peer = TcpStream::connect(address).expect("it listens");
+    let mut peer = TcpStream::connect(address).expect("the server accepts connections");
     let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     peer.write_all(head.as_bytes()).expect("connected");
     let mut reply = String::new();
@@ -32,20 +32,20 @@ fn page() -> BTreeMap<String, BTreeSet<String>> {
         .tls("127.0.0.1:0", peregrine_tests::server::secure::server_tls());
     let server = server.access_log(Log::to(io::sink())).admin("127.0.0.1:0");
     let app = || App::new().get("/hello", || "hello");
-    let running = server.workers(NonZeroUsize::MIN).quiet().start(app).expect("it starts");
+    let running = server.workers(NonZeroUsize::MIN).quiet().start(app).expect("the server starts");
     let Some(Place::Tcp(admin)) = running.admin_place() else { panic!("no address") };
     let (address, secure) = (
-        running.http_address().expect("it speaks HTTP"),
+        running.http_address().expect("the server has an HTTP listener"),
         running.https_address().expect("and HTTPS"),
     );
-    // Something of everything that has labels: requests, a broken rule, a handshake that fails.
+    // A sample of everything that has labels: requests, a broken rule, a failed handshake.
     ask(address, "/hello");
     let _ = ask(address, "/a b");
-    let mut plain = TcpStream::connect(secure).expect("it listens");
+    let mut plain = TcpStream::connect(secure).expect("the server accepts connections");
     plain.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("connected");
     let _ = plain.read_to_end(&mut Vec::new());
     let page = ask(*admin, "/metrics");
-    running.shut_down().expect("it ends in order");
+    running.shut_down().expect("the shutdown succeeds");
     let mut names = BTreeMap::<String, BTreeSet<String>>::new();
     for line in page.lines() {
         if let Some(kind) = line.strip_prefix("# TYPE ") {
@@ -61,7 +61,7 @@ fn page() -> BTreeMap<String, BTreeSet<String>> {
             names.entry(name.to_owned()).or_default().extend(labels);
         }
     }
-    // Labels of what did not happen here: the guide has them.
+    // Labels of events that did not occur here: the guide lists them.
     for (name, labels) in [
         ("peregrine_tls_handshakes_total", &["version", "cipher", "resumed"][..]),
         ("peregrine_tls_reload_errors_total", &["reason"]),
@@ -73,13 +73,13 @@ fn page() -> BTreeMap<String, BTreeSet<String>> {
     ] {
         names
             .get_mut(name)
-            .expect("it is there")
+            .expect("the file exists")
             .extend(labels.iter().map(|label| (*label).to_owned()));
     }
     names
 }
 
-/// The words of an expression that are names of metrics or labels, outside of quotes.
+/// The words of an expression, outside of quotes, that are names of metrics or labels.
 fn words(expression: &str) -> BTreeSet<String> {
     let unquoted: String = expression
         .split('"')
@@ -92,7 +92,7 @@ fn words(expression: &str) -> BTreeSet<String> {
     words.filter(|word| word.starts_with(|first: char| first.is_ascii_lowercase())).collect()
 }
 
-/// Words of the language, durations aside.
+/// Words of the query language, except durations.
 const LANGUAGE: [&str; 23] = [
     "sum",
     "rate",
@@ -128,18 +128,21 @@ fn check(place: &str, expression: &str, names: &BTreeMap<String, BTreeSet<String
     for word in rest {
         let is_label = OF_PROMETHEUS.contains(&&**word)
             || metrics.iter().any(|metric| names[*metric].contains(word));
-        assert!(is_label, "{place}: nothing on the page is called {word}: {expression}");
+        assert!(is_label, "{place}: the page has no metric or label {word}: {expression}");
     }
 }
 
 #[test]
 fn the_dashboard_names_what_a_server_tells() {
     let (names, dashboard) =
-        (page(), serde_json::from_str::<Value>(DASHBOARD).expect("it is JSON"));
-    let panels = dashboard["panels"].as_array().expect("it has panels");
+        (page(), serde_json::from_str::<Value>(DASHBOARD).expect("the text is JSON"));
+    let panels = dashboard["panels"].as_array().expect("the dashboard has panels");
     let (mut ids, mut checked) = (BTreeSet::new(), 0);
     for panel in panels {
-        assert!(ids.insert(panel["id"].as_u64().expect("an id")), "two panels have an id: {panel}");
+        assert!(
+            ids.insert(panel["id"].as_u64().expect("an id")),
+            "two panels share an id: {panel}"
+        );
         for target in panel["targets"].as_array().into_iter().flatten() {
             let (title, expression) =
                 (panel["title"].as_str().unwrap(), target["expr"].as_str().unwrap());
@@ -147,7 +150,8 @@ fn the_dashboard_names_what_a_server_tells() {
             checked += 1;
         }
     }
-    for variable in dashboard["templating"]["list"].as_array().expect("it has variables") {
+    for variable in dashboard["templating"]["list"].as_array().expect("the dashboard has variables")
+    {
         if let Some(query) = variable["query"]["query"].as_str() {
             check("a variable", query, &names);
         }
@@ -158,7 +162,8 @@ fn the_dashboard_names_what_a_server_tells() {
 #[test]
 fn the_alert_rules_name_what_a_server_tells() {
     let names = page();
-    // The expressions of a file whose form is our own: one line, or the lines below that are indented further.
+    // The expressions of a file in our own format: one line, or the following lines that are
+    // indented further.
     let (mut lines, mut checked) = (RULES.lines().peekable(), 0);
     let mut alert = "";
     while let Some(line) = lines.next() {
@@ -179,23 +184,23 @@ fn the_alert_rules_name_what_a_server_tells() {
 #[test]
 fn every_alert_leads_to_its_section_of_the_runbook_and_no_section_is_left_over() {
     const PAGE: &str = "https://github.com/peregrine-http/peregrine/blob/main/docs/operations.md#";
-    let (_, sections) = RUNBOOK.split_once("\n## Alerts\n").expect("it has them");
-    let sections = sections.split("\n## ").next().expect("there is a first piece");
+    let (_, sections) = RUNBOOK.split_once("\n## Alerts\n").expect("the runbook has the section");
+    let sections = sections.split("\n## ").next().expect("split yields at least one item");
     let mut sections: BTreeSet<_> =
         sections.lines().filter_map(|line| line.strip_prefix("### ")).collect();
     for rule in RULES.split("- alert: ").skip(1) {
-        let (name, rest) = rule.split_once('\n').expect("there are more lines");
+        let (name, rest) = rule.split_once('\n').expect("the rule has more lines");
         let link = format!("runbook_url: {PAGE}{}\n", name.to_lowercase());
         assert!(rest.contains(&link), "{name} has no {link}");
-        assert!(sections.remove(name), "the runbook does not say what to do at {name}");
+        assert!(sections.remove(name), "the runbook has no section for {name}");
     }
-    assert!(sections.is_empty(), "there are no such alerts: {sections:?}");
+    assert!(sections.is_empty(), "sections without an alert: {sections:?}");
 }
 
-/// What the files of Rust below a folder say, together.
+/// The contents of all Rust files below a folder.
 fn sources(folder: &Path) -> String {
-    let entries = std::fs::read_dir(folder).expect("it is there");
-    let paths = entries.map(|entry| entry.expect("it can be read").path());
+    let entries = std::fs::read_dir(folder).expect("the folder exists");
+    let paths = entries.map(|entry| entry.expect("the folder is readable").path());
     let texts = paths.map(|path| match path.is_dir() {
         true => sources(&path),
         false if path.extension().is_some_and(|extension| extension == "rs") => {
@@ -210,7 +215,9 @@ fn sources(folder: &Path) -> String {
 fn every_test_that_the_runbook_names_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
     let tests = sources(&root.join("tests/tests")) + &sources(&root.join("crates/tls/tests"));
-    let (_, faults) = RUNBOOK.split_once("\n## When something outside goes wrong\n").expect("them");
+    let (_, faults) = RUNBOOK
+        .split_once("\n## When something outside goes wrong\n")
+        .expect("the runbook has the section");
     let names = faults.split('`').filter(|name| name.matches('_').count() > 2);
     let names: Vec<_> = names.filter(|name| !name.starts_with("peregrine_")).collect();
     for name in &names {
@@ -233,7 +240,7 @@ fn every_metric_that_tells_of_trouble_has_a_panel() {
         ]
         .iter()
         .any(|name| shown.contains(name));
-        // Of the process, what is no trouble.
+        // Process metrics that do not indicate trouble.
         let is_plain = [
             "process_cpu_seconds_total",
             "process_virtual_memory_bytes",

@@ -1,4 +1,4 @@
-//! Every driver keeps the contract of `peregrine-driver`: a line each.
+//! Every driver satisfies the contract of `peregrine-driver`: one line per driver.
 
 use peregrine_driver_tokio::Tokio;
 use peregrine_tests::{Simulated, contract, contract_kernel};
@@ -8,8 +8,8 @@ contract!(sim, Simulated::seeds(0..200));
 #[cfg(target_os = "linux")]
 contract_kernel!(uring, peregrine_driver_uring::Uring);
 
-// Of workers that wait in the ring, the kernel wakes one at a time, in turn. Elsewhere who comes first accepts, and
-// the server passes connections on.
+// Of the workers that wait in a ring, the kernel wakes one at a time, in turn. Elsewhere the first
+// worker to run accepts, and the server passes connections on.
 #[cfg(target_os = "linux")]
 contract!(
     @tests uring_in_turn, peregrine_tests::Kernel::<peregrine_driver_uring::Uring>::tcp();

@@ -1,5 +1,5 @@
-//! How a server comes to its end beside what its connections do: signals at any time, workers that
-//! fail, and a runtime around it. And how little it does until then.
+//! How a server ends apart from its connections: signals at any time, workers that fail, and a
+//! surrounding runtime. And how rarely its threads wake up until then.
 #![cfg(target_os = "linux")]
 
 use peregrine::prelude::*;
@@ -19,16 +19,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Only a hang takes so long.
+/// Only a hang takes this long.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What is to be interrupted takes longer.
+/// The duration of work that must be interrupted.
 const LONG: Duration = Duration::from_secs(60);
 
 fn two() -> NonZeroUsize {
-    NonZeroUsize::new(2).expect("it is not zero")
+    NonZeroUsize::new(2).expect("the value is not zero")
 }
 
-/// A child of this test, which is this program again.
+/// A child of this test: this program again.
 struct Program {
     process: Child,
     errors: BufReader<std::process::ChildStderr>,
@@ -36,24 +36,25 @@ struct Program {
 
 impl Program {
     fn start(case: &str) -> Self {
-        let mut process = Command::new(std::env::current_exe().expect("this test is running"))
-            .args(["--exact", "ending::the_child_does_what_its_case_says", "--nocapture"])
-            .env(CASE, case)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("a process can be started");
-        let errors = BufReader::new(process.stderr.take().expect("it is piped"));
+        let mut process =
+            Command::new(std::env::current_exe().expect("the current executable has a path"))
+                .args(["--exact", "ending::the_child_does_what_its_case_says", "--nocapture"])
+                .env(CASE, case)
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("a process can be started");
+        let errors = BufReader::new(process.stderr.take().expect("the stream is piped"));
         Self { process, errors }
     }
 
-    /// Reads lines up to one that contains `text`, and gives that.
+    /// Reads lines up to one that contains `text`, and returns that line.
     fn says(&mut self, text: &str) -> String {
         let mut all = String::new();
         loop {
             let start = all.len();
             let length = self.errors.read_line(&mut all).expect("text");
-            assert!(length > 0, "never said: {text}, but:\n{all}");
+            assert!(length > 0, "never printed {text:?}, but:\n{all}");
             if all[start..].contains(text) {
                 return all.split_off(start);
             }
@@ -61,19 +62,19 @@ impl Program {
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.process), signal).expect("it is running");
+        kill_process(Pid::from_child(&self.process), signal).expect("the process is running");
     }
 
-    /// Its status, and what it said last.
+    /// Its exit status, and its last output.
     fn ends(mut self) -> (ExitStatus, String) {
         let end = Instant::now() + PATIENCE;
-        while self.process.try_wait().expect("it is a child").is_none() {
-            assert!(Instant::now() < end, "it does not end");
+        while self.process.try_wait().expect("the process is a child of this one").is_none() {
+            assert!(Instant::now() < end, "the process does not exit");
             thread::sleep(Duration::from_millis(10));
         }
         let mut rest = String::new();
         self.errors.read_to_string(&mut rest).expect("text");
-        (self.process.wait().expect("it has ended"), rest)
+        (self.process.wait().expect("the process exits"), rest)
     }
 }
 
@@ -86,7 +87,7 @@ impl Drop for Program {
 
 const CASE: &str = "PEREGRINE_ENDING_CASE";
 
-/// The other half of tests here; it does nothing unless one of them started it.
+/// The child of tests here; it does nothing unless one of them started it.
 #[test]
 fn the_child_does_what_its_case_says() {
     let server = || Server::bind("127.0.0.1:0").workers(two());
@@ -95,7 +96,7 @@ fn the_child_does_what_its_case_says() {
             let made = Arc::new(AtomicUsize::new(0));
             let served = server().serve(move || {
                 if made.fetch_add(1, Ordering::SeqCst) > 0 {
-                    eprintln!("one begins");
+                    eprintln!("the server begins");
                     thread::sleep(LONG);
                 }
                 App::new()
@@ -104,18 +105,19 @@ fn the_child_does_what_its_case_says() {
             std::process::exit(i32::from(served.is_err()));
         }
         Ok("goes-on") => {
-            server().serve(App::new).expect("it ends in order");
-            eprintln!("it goes on");
+            server().serve(App::new).expect("the server shuts down cleanly");
+            eprintln!("the program continues");
             thread::sleep(LONG);
         }
         Ok("has-a-handler-of-its-own") => in_runtime(async {
             let kind = tokio::signal::unix::SignalKind::terminate();
-            let mut own = tokio::signal::unix::signal(kind).expect("signals are told");
-            server().serve(App::new).expect("it ends in order");
+            let mut own =
+                tokio::signal::unix::signal(kind).expect("a signal handler can be installed");
+            server().serve(App::new).expect("the server shuts down cleanly");
             own.recv().await;
-            eprintln!("it goes on");
+            eprintln!("the program continues");
             own.recv().await;
-            eprintln!("it was told again");
+            eprintln!("a second signal arrived");
         }),
         Ok(case) if case.starts_with("tower") => in_runtime(async {
             let router = axum::Router::new().route("/", axum::routing::get("hello"));
@@ -130,11 +132,13 @@ fn the_child_does_what_its_case_says() {
             if case.contains("asks") {
                 serving = serving.shut_down_on_signals();
             }
-            serving.await.expect("it ends in order");
-            eprintln!("it goes on");
+            serving.await.expect("the server shuts down cleanly");
+            eprintln!("the program continues");
             thread::sleep(LONG);
         }),
-        Ok("idle") => server().serve(|| App::new().get("/", || "hello")).expect("it ends"),
+        Ok("idle") => server()
+            .serve(|| App::new().get("/", || "hello"))
+            .expect("the server shuts down cleanly"),
         _ => {}
     }
 }
@@ -148,7 +152,7 @@ fn in_runtime<F: Future>(future: F) -> F::Output {
 fn a_signal_during_the_start_ends_the_program_in_order() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut program = Program::start("slow-start");
-        program.says("one begins");
+        program.says("the server begins");
         program.signal(signal);
         let (status, rest) = program.ends();
         assert!(status.success(), "{status}: {rest}");
@@ -162,13 +166,14 @@ fn a_signal_ends_a_program_whose_server_has_ended() {
         let mut program = Program::start("goes-on");
         program.says("peregrine ");
         program.signal(Signal::TERM);
-        program.says("it goes on");
+        program.says("the program continues");
         program.signal(signal);
         assert_eq!(program.ends().0.signal(), Some(signal.as_raw()));
     }
 }
 
-/// As under `axum::serve`: a program that does more than serve is not left without its server.
+/// As under `axum::serve`: a program that does more than serving does not continue without its
+/// server.
 #[test]
 fn a_tower_service_is_served_without_handlers_of_signals_unless_they_are_asked_for() {
     for case in ["tower", "tower tokio", "tower tls"] {
@@ -177,11 +182,12 @@ fn a_tower_service_is_served_without_handlers_of_signals_unless_they_are_asked_f
             program.says("peregrine ");
             program.signal(signal);
             assert_eq!(program.ends().0.signal(), Some(signal.as_raw()), "{case}");
-            // With handlers the first one ends the server, and the next one ends the process.
+            // With signal handlers, the first signal ends the server, and the next one ends the
+            // process.
             let mut program = Program::start(&format!("{case} asks"));
             program.says("peregrine ");
             program.signal(signal);
-            program.says("it goes on");
+            program.says("the program continues");
             program.signal(signal);
             assert_eq!(program.ends().0.signal(), Some(signal.as_raw()), "{case}");
         }
@@ -193,21 +199,22 @@ fn handlers_that_the_program_had_before_go_on_when_its_server_has_ended() {
     let mut program = Program::start("has-a-handler-of-its-own");
     program.says("peregrine ");
     program.signal(Signal::TERM);
-    program.says("it goes on");
+    program.says("the program continues");
     program.signal(Signal::TERM);
-    program.says("it was told again");
+    program.says("a second signal arrived");
     let (status, rest) = program.ends();
     assert!(status.success(), "{status}: {rest}");
 }
 
-/// How often each thread of a process has gone to sleep, by name, the drivers' own left out.
+/// How often each thread of a process has gone to sleep, by name, without the drivers' own threads.
 fn sleeps(process: &Child) -> BTreeMap<String, u64> {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", process.id())).expect("it is running");
+    let tasks =
+        std::fs::read_dir(format!("/proc/{}/task", process.id())).expect("the process is running");
     let mut sleeps = BTreeMap::new();
     for task in tasks {
-        let path = task.expect("it is running").path();
-        let name = std::fs::read_to_string(path.join("comm")).expect("it is running");
-        let status = std::fs::read_to_string(path.join("status")).expect("it is running");
+        let path = task.expect("the process is running").path();
+        let name = std::fs::read_to_string(path.join("comm")).expect("the process is running");
+        let status = std::fs::read_to_string(path.join("status")).expect("the process is running");
         let count = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"));
         let count = count.expect("Linux tells it").trim().parse().expect("a number");
         let is_worker =
@@ -224,11 +231,12 @@ fn nobody_beside_the_workers_is_woken_while_nothing_happens() {
     let mut program = Program::start("idle");
     let line = program.says("peregrine ");
     let address = line.split("http://").nth(1).and_then(|rest| rest.split(';').next());
-    let mut peer = TcpStream::connect(address.expect("it is told").trim()).expect("it listens");
+    let mut peer = TcpStream::connect(address.expect("the address is known").trim())
+        .expect("the server accepts connections");
     for _ in 0..2 {
-        peer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("it lives");
-        assert!(peer.read(&mut [0; 1024]).expect("an answer") > 0);
-        // What is done in hindsight is done by then, at some looks a second.
+        peer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("the stream is still open");
+        assert!(peer.read(&mut [0; 1024]).expect("a response") > 0);
+        // Deferred work is done by now, although it runs only a few times per second.
         thread::sleep(Duration::from_secs(1));
         let before = sleeps(&program.process);
         assert!(before.keys().any(|name| name == "peregrine-watch"), "{before:?}");
@@ -242,8 +250,8 @@ fn nobody_beside_the_workers_is_woken_while_nothing_happens() {
 
 #[test]
 fn inside_a_runtime_what_keeps_a_server_from_starting_is_an_error() {
-    let taken = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
-    let address = taken.local_addr().expect("it is bound").to_string();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = taken.local_addr().expect("the socket is bound").to_string();
     in_runtime(async {
         let error = peregrine::serve(address.clone(), App::new).expect_err("the port is taken");
         assert!(matches!(error, Error::Bind { .. }), "{error}");
@@ -256,11 +264,11 @@ fn inside_a_runtime_what_keeps_a_server_from_starting_is_an_error() {
 #[test]
 fn inside_a_runtime_a_server_may_wait_for_signals() {
     in_runtime(async {
-        let server = TestServer::start(App::new).expect("it starts");
+        let server = TestServer::start(App::new).expect("the server starts");
         let handle = server.running().handle();
         let orders = thread::spawn(move || handle.shut_down());
-        server.into_running().wait_for_signal().expect("it ends in order");
-        orders.join().expect("it does not panic");
+        server.into_running().wait_for_signal().expect("the shutdown succeeds");
+        orders.join().expect("the task does not panic");
     });
 }
 
@@ -291,24 +299,25 @@ fn a_worker_that_panics_is_named_with_what_it_said_and_the_others_end_in_order()
     };
     let limits = Limits { shutdown_timeout: LONG, ..Limits::default() };
     let server = TestServer::start_with(|server| server.workers(two()).limits(limits), make);
-    let server = server.expect("it starts");
-    let mut peers: Vec<_> =
-        (0..20).map(|_| TcpStream::connect(server.address()).expect("it listens")).collect();
+    let server = server.expect("the server starts");
+    let mut peers: Vec<_> = (0..20)
+        .map(|_| TcpStream::connect(server.address()).expect("the server accepts connections"))
+        .collect();
     for peer in &mut peers {
-        peer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("it lives");
+        peer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("the stream is still open");
     }
     thread::sleep(Duration::from_millis(100));
     let error = server.into_running().shut_down().expect_err("a worker panicked");
     let text = error.to_string();
     assert!(text.contains("ended by a panic: a state on purpose"), "{text}");
     assert!(text.contains("worker 0") || text.contains("worker 1"), "{text}");
-    assert_eq!(answered.load(Ordering::SeqCst), peers.len(), "all were answered before");
+    assert_eq!(answered.load(Ordering::SeqCst), peers.len(), "every request was answered before");
 }
 
 #[test]
 fn an_application_that_panics_while_it_is_made_is_told_with_what_it_said() {
     let make = || -> App { panic!("no configuration on purpose") };
     let error = TestServer::start_with(|server| server.workers(two()), make).map(drop);
-    let text = error.expect_err("nothing can be served").to_string();
+    let text = error.expect_err("the server does not start").to_string();
     assert!(text.contains("no configuration on purpose"), "{text}");
 }

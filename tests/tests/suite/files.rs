@@ -1,4 +1,4 @@
-//! Files, through a server on every driver of the machine's sockets.
+//! Files through a server on every kernel driver.
 
 use peregrine::files::Files;
 use peregrine::prelude::*;
@@ -34,18 +34,19 @@ on_both_drivers! {
     a_download_ends_before_the_server_does,
 }
 
-/// Content of so many bytes, in which every place can be told from others.
+/// Content of this many bytes that differs by position.
 fn content(bytes: usize) -> Vec<u8> {
     (0..).flat_map(|number: u32| format!("{number:08} ").into_bytes()).take(bytes).collect()
 }
 
 const SIZES: [usize; 6] = [0, 1, 1000, 65_536, 300_000, 10_000_000];
 
-/// A folder, and a server for it; none where the kernel refuses the driver.
+/// A folder, and a server for it; `None` if the kernel refuses the driver.
 fn start(choice: DriverChoice) -> Option<(TempDir, Running)> {
     let folder = tempfile::tempdir().expect("a folder");
     for size in SIZES {
-        fs::write(folder.path().join(size.to_string()), content(size)).expect("there is room");
+        fs::write(folder.path().join(size.to_string()), content(size))
+            .expect("the buffer has room");
     }
     let root = folder.path().to_owned();
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
@@ -59,18 +60,18 @@ fn start(choice: DriverChoice) -> Option<(TempDir, Running)> {
 }
 
 fn ask(running: &Running, method: &str, name: &str, fields: &str) -> TcpStream {
-    let address = running.http_address().expect("it speaks HTTP");
-    let mut peer = TcpStream::connect(address).expect("it listens");
-    peer.set_read_timeout(Some(Duration::from_secs(30))).expect("more than zero");
+    let address = running.http_address().expect("the server has an HTTP listener");
+    let mut peer = TcpStream::connect(address).expect("the server accepts connections");
+    peer.set_read_timeout(Some(Duration::from_secs(30))).expect("the timeout is not zero");
     let request =
         format!("{method} /f/{name} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n");
     peer.write_all(request.as_bytes()).expect("connected");
     peer
 }
 
-/// The rest of the answer: its head, in lower case, and its content.
+/// The rest of the response: its head, in lower case, and its content.
 fn answer(mut peer: TcpStream, mut begun: Vec<u8>) -> (String, Vec<u8>) {
-    peer.read_to_end(&mut begun).expect("an end in order");
+    peer.read_to_end(&mut begun).expect("the peer closes the connection cleanly");
     let end = begun.windows(4).position(|it| it == b"\r\n\r\n").expect("a head") + 4;
     let head = String::from_utf8(begun[..end].to_vec()).expect("text").to_ascii_lowercase();
     (head, begun.split_off(end))
@@ -80,7 +81,7 @@ fn files_of_every_size_arrive_whole_and_in_parts(choice: DriverChoice) {
     let Some((_folder, running)) = start(choice) else { return };
     for size in SIZES {
         let expected = content(size);
-        // Twice: from the disk, and from what is kept.
+        // Twice: from the disk, and from the cache.
         for _ in 0..2 {
             let (head, whole) = answer(ask(&running, "GET", &size.to_string(), ""), Vec::new());
             assert!(head.starts_with("http/1.1 200 ") && whole == expected, "{head}");
@@ -99,7 +100,7 @@ fn files_of_every_size_arrive_whole_and_in_parts(choice: DriverChoice) {
         assert!(head.contains(&format!("\r\ncontent-length: {}\r\n", parts.len())), "{head}");
         assert!(parts.windows(100).any(|it| it == &expected[..100]));
     }
-    running.shut_down().expect("it ends in order");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 fn a_head_has_the_length_and_nothing_else(choice: DriverChoice) {
@@ -109,7 +110,7 @@ fn a_head_has_the_length_and_nothing_else(choice: DriverChoice) {
         assert!(head.contains(&format!("\r\ncontent-length: {size}\r\n")), "{head}");
         assert!(head.contains("\r\netag: ") && content.is_empty(), "{head}");
     }
-    running.shut_down().expect("it ends in order");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 fn a_file_that_is_replaced_while_it_is_sent_is_the_one_that_was_asked_for(choice: DriverChoice) {
@@ -117,24 +118,24 @@ fn a_file_that_is_replaced_while_it_is_sent_is_the_one_that_was_asked_for(choice
     let size = SIZES[5];
     let mut peer = ask(&running, "GET", &size.to_string(), "");
     let mut begun = vec![0; 1000];
-    peer.read_exact(&mut begun).expect("it has begun");
+    peer.read_exact(&mut begun).expect("the response has begun");
     let other = folder.path().join("other");
-    fs::write(&other, vec![b'x'; size]).expect("there is room");
-    fs::rename(&other, folder.path().join(size.to_string())).expect("in the same folder");
+    fs::write(&other, vec![b'x'; size]).expect("the buffer has room");
+    fs::rename(&other, folder.path().join(size.to_string())).expect("both paths are in one folder");
     let (_, whole) = answer(peer, begun);
-    assert!(whole == content(size), "every byte is of the first file");
-    // A file counts as it was for a moment.
+    assert!(whole == content(size), "every byte is from the first file");
+    // For a moment, the file's cached state is still used.
     let mut whole = Vec::new();
     for _ in 0..100 {
         whole = answer(ask(&running, "GET", &size.to_string(), ""), Vec::new()).1;
         if whole.starts_with(b"x") {
             break;
         }
-        assert!(whole == content(size), "an answer is of one file");
+        assert!(whole == content(size), "a response is from one file");
         thread::sleep(Duration::from_millis(100));
     }
-    assert!(whole == vec![b'x'; size], "later answers are of the second one");
-    running.shut_down().expect("it ends in order");
+    assert!(whole == vec![b'x'; size], "later responses are from the second file");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 fn a_peer_that_does_not_read_keeps_nobody_else_waiting(choice: DriverChoice) {
@@ -146,9 +147,9 @@ fn a_peer_that_does_not_read_keeps_nobody_else_waiting(choice: DriverChoice) {
     }
     for peer in stuck {
         let (_, whole) = answer(peer, Vec::new());
-        assert!(whole == content(SIZES[5]), "who reads late gets all of it");
+        assert!(whole == content(SIZES[5]), "a slow reader gets the complete file");
     }
-    running.shut_down().expect("it ends in order");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 fn a_file_that_is_cut_short_while_it_is_sent_cuts_its_response(choice: DriverChoice) {
@@ -156,33 +157,34 @@ fn a_file_that_is_cut_short_while_it_is_sent_cuts_its_response(choice: DriverCho
     let size = SIZES[5];
     let mut peer = ask(&running, "GET", &size.to_string(), "");
     let mut all = vec![0; 1000];
-    peer.read_exact(&mut all).expect("it has begun");
+    peer.read_exact(&mut all).expect("the response has begun");
     let path = folder.path().join(size.to_string());
     fs::File::options()
         .write(true)
         .open(path)
-        .expect("it is there")
+        .expect("the file exists")
         .set_len(500_000)
         .expect("shorter");
     let is_in_order = peer.read_to_end(&mut all);
     let at = all.windows(4).position(|it| it == b"\r\n\r\n").expect("a head") + 4;
     let sent = &all[at..];
     assert!(sent.len() < size, "{} bytes, {is_in_order:?}", sent.len());
-    // What is cut off a file is zeros to whoever looks at it just then.
+    // Readers see zeros in place of a truncated part at that moment.
     let expected = content(size);
     let is_of_it =
         sent.iter().zip(&expected).all(|(byte, expected)| byte == expected || *byte == 0);
-    assert!(is_of_it, "nothing but the file");
+    assert!(is_of_it, "only bytes of the file");
     assert!(sent[..500_000.min(sent.len())] == expected[..500_000.min(sent.len())]);
     let (_, small) = answer(ask(&running, "GET", "1000", ""), Vec::new());
-    assert!(small == content(1000), "the server goes on");
-    running.shut_down().expect("it ends in order");
+    assert!(small == content(1000), "the server still responds");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 fn requests_behind_a_file_are_answered_behind_it(choice: DriverChoice) {
     let Some((_folder, running)) = start(choice) else { return };
-    let mut peer = TcpStream::connect(running.http_address().expect("HTTP")).expect("it listens");
-    peer.set_read_timeout(Some(Duration::from_secs(30))).expect("more than zero");
+    let mut peer = TcpStream::connect(running.http_address().expect("HTTP"))
+        .expect("the server accepts connections");
+    peer.set_read_timeout(Some(Duration::from_secs(30))).expect("the timeout is not zero");
     let sizes = [300_000, 1, 10_000_000, 1000, 65_536, 300_000];
     let mut asked = String::new();
     for (place, size) in sizes.iter().enumerate() {
@@ -191,18 +193,18 @@ fn requests_behind_a_file_are_answered_behind_it(choice: DriverChoice) {
     }
     peer.write_all(asked.as_bytes()).expect("connected");
     let mut all = Vec::new();
-    peer.read_to_end(&mut all).expect("an end in order");
+    peer.read_to_end(&mut all).expect("the peer closes the connection cleanly");
     let mut rest = &all[..];
     for size in sizes {
         let at = rest.windows(4).position(|it| it == b"\r\n\r\n").expect("a head") + 4;
-        assert!(rest[at..].starts_with(&content(size)), "{size} bytes in their place");
+        assert!(rest[at..].starts_with(&content(size)), "{size} bytes in the right place");
         rest = &rest[at + size..];
     }
     assert!(rest.is_empty());
-    running.shut_down().expect("it ends in order");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
-/// How many descriptors of files in this folder the process has.
+/// How many descriptors of files in this folder the process has open.
 #[cfg(target_os = "linux")]
 fn open_in(folder: &TempDir) -> usize {
     let all = fs::read_dir("/proc/self/fd").expect("the system tells");
@@ -221,14 +223,14 @@ fn peers_that_leave_take_their_files_along(choice: DriverChoice) {
     let path = folder.path().join(&name);
     for _ in 0..8 {
         let mut peer = ask(&running, "GET", &name, "");
-        peer.read_exact(&mut [0; 1000]).expect("it has begun");
-        // What is open is deleted while it is sent.
-        fs::remove_file(&path).expect("it is there");
-        fs::write(&path, content(SIZES[5])).expect("there is room");
+        peer.read_exact(&mut [0; 1000]).expect("the response has begun");
+        // The open file is deleted while it is sent.
+        fs::remove_file(&path).expect("the file exists");
+        fs::write(&path, content(SIZES[5])).expect("the buffer has room");
         drop(peer);
         thread::sleep(Duration::from_millis(50));
     }
-    // What is kept is given up with the next look at the disk after its time.
+    // Expired cache entries are dropped at the next access to the disk.
     let mut open = usize::MAX;
     for _ in 0..100 {
         thread::sleep(Duration::from_millis(100));
@@ -239,7 +241,7 @@ fn peers_that_leave_take_their_files_along(choice: DriverChoice) {
         }
     }
     assert!(open <= 1, "{open} files are open");
-    running.shut_down().expect("it ends in order");
+    running.shut_down().expect("the shutdown succeeds");
     assert_eq!(open_in(&folder), 0);
 }
 
@@ -247,11 +249,11 @@ fn a_download_ends_before_the_server_does(choice: DriverChoice) {
     let Some((_folder, running)) = start(choice) else { return };
     let mut peer = ask(&running, "GET", &SIZES[5].to_string(), "");
     let mut begun = vec![0; 1000];
-    peer.read_exact(&mut begun).expect("it has begun");
+    peer.read_exact(&mut begun).expect("the response has begun");
     let reader = thread::spawn(move || {
         thread::sleep(Duration::from_millis(200));
         answer(peer, begun).1
     });
-    running.shut_down().expect("it ends in order");
-    assert!(reader.join().expect("it reads") == content(SIZES[5]));
+    running.shut_down().expect("the shutdown succeeds");
+    assert!(reader.join().expect("the reader does not panic") == content(SIZES[5]));
 }

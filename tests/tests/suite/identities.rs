@@ -1,4 +1,4 @@
-//! What one client is answered is answered to no other, through a whole server on both drivers.
+//! A response for one client is never sent to another, through a whole server on both drivers.
 
 use axum::routing::get;
 use peregrine::cache::{Cache, CacheStore, Idempotency, MemoryStore};
@@ -54,7 +54,7 @@ fn ask(running: &Running, line: &str, cookie: &str) -> String {
 fn cookie(running: &Running, name: &str) -> String {
     let answer = ask(running, &format!("GET /in/{name}"), "");
     let set = field(&answer, "set-cookie").expect("a cookie");
-    set.split(';').next().expect("its value").to_owned()
+    set.split(';').next().expect("split yields at least one item").to_owned()
 }
 
 fn body(answer: &str) -> &str {
@@ -76,7 +76,7 @@ fn a_page_behind_a_cache_is_sent_to_its_own_client(driver: DriverChoice) {
             assert!(name.is_empty() || answer.contains("private\r\n"), "{answer}");
         }
     }
-    running.shut_down().expect("it ends");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 fn a_payment_with_the_key_of_another_client_is_not_answered_with_its_receipt(driver: DriverChoice) {
@@ -87,5 +87,5 @@ fn a_payment_with_the_key_of_another_client_is_not_answered_with_its_receipt(dri
     let again = pay(&ali);
     assert_eq!((body(&again), field(&again, "idempotent-replayed")), ("ali pays", Some("true")));
     assert!(pay(&bob).starts_with("HTTP/1.1 409 "));
-    running.shut_down().expect("it ends");
+    running.shut_down().expect("the shutdown succeeds");
 }

@@ -1,8 +1,7 @@
-//! What a server tells its operators: everything once, and whatever it tells of a request with that
-//! request's name.
+//! The log of a server: each event once, and every event about a request with that request's ID.
 //!
-//! The server is a process of its own (this test binary with another environment), because a program's
-//! subscriber and its standard error are the process's.
+//! The server is a separate process (this test binary with another environment), because a
+//! program's subscriber and its standard error are process-wide.
 #![cfg(unix)]
 
 use peregrine::prelude::*;
@@ -20,14 +19,15 @@ use std::time::Duration;
 /// Set in the child's environment: `subscriber`, or `none`.
 const CHILD: &str = "PEREGRINE_LOGS_CHILD";
 
-/// The lines that a server writes to standard error while it answers `requests`, with the answers.
+/// The lines that a server writes to standard error while it answers `requests`, with the
+/// responses.
 fn lines_of(driver: &str, mode: &str, requests: &[&str]) -> (Vec<String>, Vec<String>) {
     let ask = |mut peer: TcpStream| {
         move |request: &&str| {
             let close = "Host: a\r\nConnection: close\r\n\r\n";
             write!(peer, "{request}{close}").expect("connected");
             let mut answer = String::new();
-            peer.read_to_string(&mut answer).expect("an answer");
+            peer.read_to_string(&mut answer).expect("a response");
             answer
         }
     };
@@ -36,35 +36,36 @@ fn lines_of(driver: &str, mode: &str, requests: &[&str]) -> (Vec<String>, Vec<St
     })
 }
 
-/// The lines that a server writes to standard error while clients do what `work` says.
+/// The lines that a server writes to standard error while clients run `work`.
 fn lines_while<T>(
     driver: &str,
     mode: &str,
     work: impl FnOnce(&dyn Fn() -> TcpStream) -> T,
 ) -> (Vec<String>, T) {
-    let mut process = Command::new(std::env::current_exe().expect("this test is running"))
-        .args(["--exact", "logs::the_child_serves_until_it_is_told_to_end", "--nocapture"])
-        .env(CHILD, mode)
-        .env("PEREGRINE_DRIVER", driver)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("a process can be started");
-    let mut errors = BufReader::new(process.stderr.take().expect("it is piped"));
+    let mut process =
+        Command::new(std::env::current_exe().expect("the current executable has a path"))
+            .args(["--exact", "logs::the_child_serves_until_it_is_told_to_end", "--nocapture"])
+            .env(CHILD, mode)
+            .env("PEREGRINE_DRIVER", driver)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("a process can be started");
+    let mut errors = BufReader::new(process.stderr.take().expect("the stream is piped"));
     let mut first = String::new();
-    errors.read_line(&mut first).expect("it says that it runs");
+    errors.read_line(&mut first).expect("the process reports that it runs");
     let (_, rest) = first.split_once("http://").unwrap_or_else(|| panic!("no address: {first}"));
-    let address = rest.split(';').next().expect("one piece at least");
+    let address = rest.split(';').next().expect("split yields at least one item");
     let outcome = work(&|| {
-        let peer = TcpStream::connect(address).expect("it listens");
-        peer.set_read_timeout(Some(Duration::from_secs(30))).expect("more than zero");
+        let peer = TcpStream::connect(address).expect("the server accepts connections");
+        peer.set_read_timeout(Some(Duration::from_secs(30))).expect("the timeout is not zero");
         peer
     });
-    kill_process(Pid::from_child(&process), Signal::TERM).expect("it is running");
+    kill_process(Pid::from_child(&process), Signal::TERM).expect("the process is running");
     let mut text = String::new();
     errors.read_to_string(&mut text).expect("text");
-    assert!(process.wait().expect("it ends").success(), "{first}{text}");
-    // The default hook tells of panics as well.
+    assert!(process.wait().expect("the process exits").success(), "{first}{text}");
+    // The default hook reports panics as well.
     let lines = std::iter::once(first.trim_end()).chain(text.lines());
     (lines.map(str::to_owned).collect(), outcome)
 }
@@ -103,14 +104,14 @@ fn what_a_handler_tells_carries_the_request() {
             let span = "request{method=\"GET\" route=\"/tells/{id}\" request_id=\"id-7\"}:";
             assert!(line.contains(span), "{driver}: {line}");
         }
-        let told = with(&lines, "nobody gives it an id");
+        let told = with(&lines, "without an id");
         let [line] = told[..] else { panic!("{driver}: {lines:?}") };
         assert!(line.contains("request{method=\"GET\" route=\"/plain\"}:"), "{driver}: {line}");
         let outside: Vec<_> = lines
             .iter()
             .filter(|line| line.contains("peregrine") && line.contains("request{"))
             .collect();
-        assert_eq!(outside.len(), 1, "the access log's alone: {outside:?}");
+        assert_eq!(outside.len(), 1, "only the access log: {outside:?}");
     }
 }
 
@@ -142,7 +143,7 @@ fn an_upgraded_protocol_that_blocks_and_panics_is_told_with_its_request_over_bot
             "Host: a\r\nX-Request-Id: id-9\r\nConnection: upgrade\r\nUpgrade: other\r\n\r\n";
         write!(peer, "GET /upgrades/now HTTP/1.1\r\n{fields}").expect("connected");
         let mut answer = String::new();
-        peer.read_to_string(&mut answer).expect("an answer");
+        peer.read_to_string(&mut answer).expect("a response");
         assert!(answer.starts_with("HTTP/1.1 101 "), "{answer}");
     };
     let http2 = |peer: TcpStream| {
@@ -171,7 +172,7 @@ fn an_upgraded_protocol_that_blocks_and_panics_is_told_with_its_request_over_bot
     }
 }
 
-/// A client's connection whose thread waits.
+/// A client's connection that blocks its thread.
 struct Blocking(TcpStream);
 
 impl Wire for Blocking {
@@ -185,7 +186,7 @@ impl Wire for Blocking {
 
     async fn recv(&mut self, _: Duration) -> Got {
         let mut bytes = vec![0; 65_536];
-        match self.0.read(&mut bytes).expect("it does not break") {
+        match self.0.read(&mut bytes).expect("the connection is open") {
             0 => Got::End,
             count => Got::Bytes(bytes[..count].to_vec()),
         }
@@ -198,7 +199,7 @@ impl Wire for Blocking {
 fn the_access_log_has_the_length_that_was_sent() {
     for driver in drivers() {
         let (lines, answers) = lines_of(driver, "subscriber", &["GET /tells/x HTTP/1.1\r\n"]);
-        let (head, body) = answers[0].split_once("\r\n\r\n").expect("a whole head");
+        let (head, body) = answers[0].split_once("\r\n\r\n").expect("a complete head");
         assert!(
             head.to_lowercase().contains(&format!("content-length: {}\r\n", body.len())),
             "{head}"
@@ -209,7 +210,7 @@ fn the_access_log_has_the_length_that_was_sent() {
     }
 }
 
-/// A body that tells of itself.
+/// A body that writes to the log.
 struct Telling(bool);
 
 impl futures_core::Stream for Telling {
@@ -227,7 +228,7 @@ impl futures_core::Stream for Telling {
     }
 }
 
-/// The other half of all tests here; it does nothing unless one of them started it.
+/// The child of all tests here; it does nothing unless one of them started it.
 #[test]
 fn the_child_serves_until_it_is_told_to_end() {
     let Ok(mode) = std::env::var(CHILD) else { return };
@@ -251,7 +252,7 @@ fn the_child_serves_until_it_is_told_to_end() {
         Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(panics)
     };
     let plain = async || {
-        tracing::info!("nobody gives it an id");
+        tracing::info!("without an id");
         "plain"
     };
     let served = Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).serve(move || {
@@ -264,5 +265,5 @@ fn the_child_serves_until_it_is_told_to_end() {
             })
             .on_problem(|problem, _| (problem.status, "something shorter"))
     });
-    served.expect("it serves and ends");
+    served.expect("the server runs and shuts down");
 }

@@ -1,7 +1,7 @@
 //! Tests of whole servers, on every driver.
 //!
 //! Many of these tests start further processes: this program again, with `--exact` and the name of
-//! a test that does nothing unless an environment variable tells it that it is a child.
+//! a test that does nothing unless an environment variable marks it as a child.
 
 mod abuse;
 mod access_log;

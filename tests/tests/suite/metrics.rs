@@ -1,5 +1,5 @@
-//! What the admin listener tells, on both drivers that use the kernel: every request and every connection
-//! once, at any time, and whatever the workers do.
+//! The pages of the admin listener, on both kernel drivers: every request and every connection is
+//! counted once, at any time, whatever the workers do.
 #![cfg(target_os = "linux")]
 
 use bytes::Bytes;
@@ -58,12 +58,12 @@ on_both_drivers! {
     the_drivers_show_what_they_do,
 }
 
-/// Only a hang takes so long.
+/// Only a hang takes this long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const WAYS: [Way; 4] = [Way::HTTP1, Way::HTTP1_TLS, Way::HTTP2, Way::HTTP2_TLS];
 
-/// A server with an admin listener, or none where the kernel refuses the driver.
+/// A server with an admin listener; `None` if the kernel refuses the driver.
 struct Bench {
     running: Running,
 }
@@ -75,7 +75,7 @@ impl Bench {
         limits: Limits,
         make: fn() -> App,
     ) -> Option<Self> {
-        let workers = NonZeroUsize::new(workers).expect("it is not zero");
+        let workers = NonZeroUsize::new(workers).expect("the value is not zero");
         let server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", server_tls()).driver(choice);
         let admin = Admin::at("127.0.0.1:0").live_within(Duration::from_millis(400));
         let server = server.workers(workers).limits(limits).admin(admin).quiet();
@@ -91,7 +91,7 @@ impl Bench {
     fn admin(&self) -> SocketAddr {
         match self.running.admin_place() {
             Some(Place::Tcp(address)) => *address,
-            other => panic!("no address of an admin listener: {other:?}"),
+            other => panic!("the admin listener has no TCP address: {other:?}"),
         }
     }
 
@@ -101,7 +101,8 @@ impl Bench {
         Page::read(&page)
     }
 
-    /// Waits until the page says what it should: what is counted when a connection ends may come late.
+    /// Waits until the page satisfies `is_so`: events at the end of a connection may be counted
+    /// late.
     fn until(&self, what: &str, is_so: impl Fn(&Page) -> bool) -> Page {
         let begin = Instant::now();
         loop {
@@ -109,7 +110,7 @@ impl Bench {
             if is_so(&page) {
                 return page;
             }
-            assert!(begin.elapsed() < PATIENCE, "waited in vain until {what}: {page:?}");
+            assert!(begin.elapsed() < PATIENCE, "timed out waiting until {what}: {page:?}");
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -123,11 +124,11 @@ impl Served for Bench {
     type Wire = SocketWire;
 
     fn connect(&self) -> SocketWire {
-        SocketWire::connect(self.running.places().next().expect("it listens"))
+        SocketWire::connect(self.running.places().next().expect("the server accepts connections"))
     }
 
     fn connect_secure(&self) -> SocketWire {
-        let address = self.running.https_address().expect("it speaks TLS");
+        let address = self.running.https_address().expect("the server has an HTTPS listener");
         SocketWire::connect(&Place::Tcp(address))
     }
 
@@ -140,30 +141,30 @@ impl Served for Bench {
     }
 
     async fn ended(self) -> Outcome {
-        unreachable!("these tests look at the page")
+        unreachable!("these tests use the metrics page")
     }
 }
 
-/// Runs a future that blocks instead of waiting.
+/// Runs a future that blocks instead of returning `Pending`.
 fn block_on<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
-        Poll::Pending => panic!("clients on sockets block, so nothing would wake it"),
+        Poll::Pending => panic!("clients on sockets must block: nothing would wake them"),
     }
 }
 
 /// A status and a body.
 fn ask(address: SocketAddr, path: &str, fields: &str) -> (u16, String) {
-    let socket = TcpStream::connect(address).expect("it listens");
+    let socket = TcpStream::connect(address).expect("the server accepts connections");
     ask_on(socket, path, fields)
 }
 
 fn ask_on(mut socket: impl Read + Write, path: &str, fields: &str) -> (u16, String) {
     let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n");
-    socket.write_all(request.as_bytes()).expect("it takes a request");
+    socket.write_all(request.as_bytes()).expect("the server reads the request");
     let mut reply = String::new();
     socket.read_to_string(&mut reply).expect("text");
-    let (head, body) = reply.split_once("\r\n\r\n").expect("a whole head");
+    let (head, body) = reply.split_once("\r\n\r\n").expect("a complete head");
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
     (status.expect("a status"), body.to_owned())
 }
@@ -182,7 +183,7 @@ impl Page {
         Self(lines.map(sample).collect())
     }
 
-    /// The sum of samples of this name whose labels have all of these.
+    /// The sum of samples with this name and all of these labels.
     fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let is_of = |sample: &str| {
             let (found, rest) = sample.split_once('{').unwrap_or((sample, ""));
@@ -196,7 +197,7 @@ impl Page {
         self.sum("http_server_request_duration_seconds_count", labels) as u64
     }
 
-    /// How many histograms the page has for requests.
+    /// How many request histograms the page has.
     fn series(&self) -> usize {
         let name = "http_server_request_duration_seconds_count";
         self.0.keys().filter(|sample| sample.starts_with(name)).count()
@@ -295,8 +296,8 @@ fn requests_of_all_workers_and_protocols_are_counted_exactly(choice: DriverChoic
             });
         }
     }
-    // An answer may arrive before it is counted.
-    let page = bench.until("all are counted", |page| page.requests(&[]) == 4 * 6 * 5 * 4);
+    // A response may arrive before it is counted.
+    let page = bench.until("every request is counted", |page| page.requests(&[]) == 4 * 6 * 5 * 4);
     for (version, scheme) in [("1.1", "http"), ("1.1", "https"), ("2", "http"), ("2", "https")] {
         for (method, route, status) in [
             ("GET", "/birds/{bird}", "200"),
@@ -329,12 +330,13 @@ fn every_connection_that_was_accepted_ends_once(choice: DriverChoice) {
         block_on(client.close());
         let mut client = bench.client(way);
         let id = client.get("/never");
-        // It is gone while its handler works.
-        bench
-            .until("the handler works", |page| page.sum("http_server_active_requests", &[]) >= 1.0);
+        // The client disconnects while its handler runs.
+        bench.until("the handler runs", |page| page.sum("http_server_active_requests", &[]) >= 1.0);
         client.cancel(id);
         client.break_off();
-        bench.until("nobody asks", |page| page.sum("http_server_active_requests", &[]) == 0.0);
+        bench.until("no request is active", |page| {
+            page.sum("http_server_active_requests", &[]) == 0.0
+        });
         waits.push(bench.connect());
     }
     let garbage = b"\x01\x02\x03 not http \r\n\r\n";
@@ -342,10 +344,10 @@ fn every_connection_that_was_accepted_ends_once(choice: DriverChoice) {
         wire.send(garbage);
         while matches!(block_on(wire.recv(PATIENCE)), Got::Bytes(_)) {}
     }
-    let page = bench.until("all are over", |page| {
+    let page = bench.until("every connection has ended", |page| {
         let accepted = page.sum("peregrine_connections_accepted_total", &[]);
         let is_over = accepted == page.sum("peregrine_connections_ended_total", &[]);
-        // Its end is told before the connection gives its place back.
+        // The end of a connection is counted before its slot is released.
         accepted >= 14.0 && is_over && page.sum("peregrine_connections", &[]) == 0.0
     });
     assert_eq!(
@@ -385,7 +387,7 @@ fn whatever_goes_wrong_with_a_request_is_told_once(choice: DriverChoice) {
             _ => other.ask("GET", "/upgraded", &[("connection", "upgrade"), ("upgrade", "test")]),
         };
         block_on(other.head(upgrade));
-        let page = bench.until("all are counted", |page| page.requests(&[]) == at * 5);
+        let page = bench.until("every request is counted", |page| page.requests(&[]) == at * 5);
         for (route, status, error) in [
             ("/panics", "500", "panic"),
             ("/late", "503", "timeout"),
@@ -405,10 +407,10 @@ fn who_is_refused_for_too_much_to_do_is_told_apart_from_what_fails(choice: Drive
     let overload = OverloadLimits { requests_max: Some(1), ..OverloadLimits::default() };
     let limits = Limits { overload, ..Limits::default() };
     let Some(bench) = Bench::start(choice, 1, limits, app) else { return };
-    // As many are in progress as there may be.
+    // The limit of requests in progress is reached.
     let mut waits = bench.client(Way::HTTP1);
     waits.get("/never");
-    bench.until("it has begun", |page| page.sum("peregrine_worker_requests", &[]) == 1.0);
+    bench.until("the request has begun", |page| page.sum("peregrine_worker_requests", &[]) == 1.0);
     for way in WAYS {
         let mut client = bench.client(way);
         let status = block_on(async {
@@ -418,13 +420,15 @@ fn who_is_refused_for_too_much_to_do_is_told_apart_from_what_fails(choice: Drive
         assert_eq!(status, 503);
     }
     let shed = [("error_type", "overloaded"), ("http_response_status_code", "503")];
-    let page = bench.until("all are counted", |page| page.requests(&shed) == WAYS.len() as u64);
+    let page =
+        bench.until("every request is counted", |page| page.requests(&shed) == WAYS.len() as u64);
     assert_eq!(page.requests(&[("error_type", "503")]), 0);
     assert_eq!(page.sum("peregrine_requests_shed_total", &[]), WAYS.len() as f64);
     waits.break_off();
 }
 
-/// What an extractor has no memory for is refused like what is not begun for want of it, whatever form problems have.
+/// A body that an extractor has no memory for counts as refused, like a request that was not
+/// started for that reason, whatever the format of problems.
 fn a_body_that_finds_no_memory_is_no_failure_of_the_application(choice: DriverChoice) {
     fn routes() -> App {
         let full = || Err::<(), _>(Problem::from(peregrine::web::BodyError::Overloaded));
@@ -444,13 +448,14 @@ fn a_body_that_finds_no_memory_is_no_failure_of_the_application(choice: DriverCh
             }
             for (route, error) in [("/full", "overloaded"), ("/fails", "503")] {
                 let labels = [("http_route", route), ("error_type", error)];
-                bench.until("it is counted", |page| page.requests(&labels) == at);
+                bench.until("the request is counted", |page| page.requests(&labels) == at);
             }
         }
     }
 }
 
-/// Both at a time: clients ask for more than is taken on, and many ask for pages of the admin listener.
+/// Both at the same time: clients exceed the limits, and many requests for pages of the admin
+/// listener.
 fn those_who_run_an_overloaded_server_are_answered_in_a_flood_of_them(choice: DriverChoice) {
     let overload = OverloadLimits { requests_max: Some(2), ..OverloadLimits::default() };
     let limits = Limits { overload, ..Limits::default() };
@@ -461,14 +466,15 @@ fn those_who_run_an_overloaded_server_are_answered_in_a_flood_of_them(choice: Dr
         })
     };
     let Some(bench) = Bench::start(choice, 1, limits, make) else { return };
-    let (public, admin) = (bench.running.http_address().expect("it speaks HTTP"), bench.admin());
+    let (public, admin) =
+        (bench.running.http_address().expect("the server has an HTTP listener"), bench.admin());
     let (is_over, done, refused, pages) =
         (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let both = |at_least: u64| {
         let (had, begin) = ([&done, &refused].map(|count| count.load(SeqCst)), Instant::now());
         let grew = |(count, had): (&AtomicU64, u64)| count.load(SeqCst) >= had + at_least;
         while ![&done, &refused].into_iter().zip(had).all(grew) {
-            assert!(begin.elapsed() < PATIENCE, "done or refused no more: {done:?} {refused:?}");
+            assert!(begin.elapsed() < PATIENCE, "no progress: {done:?} done, {refused:?} refused");
             thread::sleep(Duration::from_millis(2));
         }
     };
@@ -502,14 +508,14 @@ fn those_who_run_an_overloaded_server_are_answered_in_a_flood_of_them(choice: Dr
             both(10);
             let begin = Instant::now();
             while pages.load(SeqCst) < before + 16 {
-                assert!(begin.elapsed() < PATIENCE, "the flood stands still");
+                assert!(begin.elapsed() < PATIENCE, "the flood makes no progress");
                 thread::sleep(Duration::from_millis(2));
             }
         }
     });
 }
 
-/// Does something at the end, panic or not.
+/// Runs a function at the end, panic or not.
 struct OnDrop<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for OnDrop<F> {
@@ -531,7 +537,7 @@ fn no_peer_can_make_more_of_the_page_than_the_application_has(choice: DriverChoi
             }
         });
     }
-    let page = bench.until("all are counted", |page| page.requests(&[]) == 2000);
+    let page = bench.until("every request is counted", |page| page.requests(&[]) == 2000);
     assert_eq!(page.requests(&[("http_request_method", "_OTHER"), ("http_route", "")]), 2000);
     assert_eq!(page.series(), 4, "two statuses over two protocols: {page:?}");
 }
@@ -554,7 +560,7 @@ fn limits_and_broken_rules_have_names(choice: DriverChoice) {
     let id = slow.half_a_head();
     assert_eq!(block_on(slow.answer(id)).status(), 408);
     drop(slow);
-    bench.until("they are gone", |page| page.sum("peregrine_connections", &[]) == 0.0);
+    bench.until("the connections are closed", |page| page.sum("peregrine_connections", &[]) == 0.0);
     let all: Vec<_> = (0..5).map(|_| bench.connect()).collect();
     let hit =
         |limit| move |page: &Page| page.sum("peregrine_limits_hit_total", &[("limit", limit)]);
@@ -573,7 +579,8 @@ fn handshakes_are_told_with_what_they_agreed_on(choice: DriverChoice) {
         let mut client = bench.client(Way::HTTP1_TLS);
         block_on(client.expect_alive());
     }
-    let (status, _) = ask(bench.running.https_address().expect("it speaks TLS"), "/hello", "");
+    let (status, _) =
+        ask(bench.running.https_address().expect("the server has an HTTPS listener"), "/hello", "");
     assert_eq!(status, 400);
     let page = bench.until("the failure is counted", |page| {
         page.sum("peregrine_tls_failures_total", &[]) >= 1.0
@@ -627,13 +634,13 @@ fn a_page_that_is_read_under_load_never_contradicts_itself(choice: DriverChoice)
 fn who_asks_is_answered_while_all_workers_are_blocked(choice: DriverChoice) {
     let Some(bench) = Bench::start(choice, 2, Limits::default(), app) else { return };
     assert_eq!(ask(bench.admin(), "/livez", "").0, 200);
-    // Each of two workers has at least one of so many connections.
+    // With this many connections, each of two workers has at least one.
     let mut clients: Vec<_> = (0..12).map(|_| bench.client(Way::HTTP1)).collect();
     let ids: Vec<_> = clients.iter_mut().map(|client| client.get("/block/900")).collect();
     let begin = Instant::now();
     let (mut body, mut status) = (String::new(), 200);
     while status == 200 {
-        assert!(begin.elapsed() < PATIENCE, "it seems alive: {body}");
+        assert!(begin.elapsed() < PATIENCE, "the liveness probe still succeeds: {body}");
         thread::sleep(Duration::from_millis(20));
         (status, body) = ask(bench.admin(), "/livez", "");
     }
@@ -649,7 +656,7 @@ fn a_server_that_is_full_answers_those_who_run_it(choice: DriverChoice) {
     let limits = Limits { connections_max: 8, ..Limits::default() };
     let Some(bench) = Bench::start(choice, 1, limits, app) else { return };
     let flood: Vec<_> = (0..200).map(|_| bench.connect()).collect();
-    bench.until("it is full", |page| page.sum("peregrine_connections", &[]) >= 7.0);
+    bench.until("the server is full", |page| page.sum("peregrine_connections", &[]) >= 7.0);
     for (path, status) in [("/readyz", 200), ("/livez", 200), ("/startupz", 200), ("/nowhere", 404)]
     {
         assert_eq!(ask(bench.admin(), path, "").0, status, "{path}");
@@ -657,29 +664,29 @@ fn a_server_that_is_full_answers_those_who_run_it(choice: DriverChoice) {
     drop(flood);
 }
 
-/// More clients than may be there, all of which are silent, and a server that is full: whoever asks is answered before
-/// the first of them has had its time.
+/// More silent clients than the admin listener allows, and a server that is full: a probe is
+/// answered before the first silent client times out.
 fn clients_of_the_admin_listener_keep_no_probe_out(choice: DriverChoice) {
     let limits = Limits { connections_max: 8, ..Limits::default() };
     let Some(bench) = Bench::start(choice, 1, limits, app) else { return };
     let _flood: Vec<_> = (0..50).map(|_| bench.connect()).collect();
     let mut idle = Vec::new();
     for _ in 0..300 {
-        let mut socket = TcpStream::connect(bench.admin()).expect("it listens");
+        let mut socket = TcpStream::connect(bench.admin()).expect("the server accepts connections");
         socket.write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
         idle.push(socket);
     }
-    // These have been answered, and keep their connections.
+    // These have got a response, and keep their connections.
     let mut first = [0; 16];
-    idle[0].read_exact(&mut first).expect("an answer");
+    idle[0].read_exact(&mut first).expect("a response");
     for path in ["/livez", "/readyz", "/metrics"] {
         assert_eq!(ask(bench.admin(), path, "").0, 200, "{path}");
     }
-    // The first ones have not lost theirs.
+    // The first connections were not closed.
     idle[0].set_nonblocking(true).expect("a socket");
     let mut rest = [0; 4096];
     while let Ok(count) = idle[0].read(&mut rest) {
-        assert!(count > 0, "the time of an idle connection is over");
+        assert!(count > 0, "an idle connection was closed too early");
     }
 }
 
@@ -699,12 +706,12 @@ fn who_has_no_memory_is_ready_unless_somebody_asks_for_that(choice: DriverChoice
     };
     let limits = Limits { overload, ..Limits::default() };
     let Some(bench) = Bench::start(choice, 1, limits, make) else { return };
-    let public = bench.running.http_address().expect("it speaks HTTP");
+    let public = bench.running.http_address().expect("the server has an HTTP listener");
     assert_eq!(ask(bench.admin(), "/readyz?overload=unready", "").0, 200);
-    let mut keeper = TcpStream::connect(public).expect("it listens");
+    let mut keeper = TcpStream::connect(public).expect("the server accepts connections");
     keeper.write_all(b"GET /keep HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
     bench.until("memory is short", |page| page.sum("peregrine_worker_memory_bytes", &[]) > 3.9e6);
-    // The same on the admin listener, and among the application's own pages.
+    // The same on the admin listener, and on the application's own listener.
     for place in [bench.admin(), public] {
         assert_eq!(ask(place, "/livez", "").0, 200);
         assert_eq!(ask(place, "/readyz", "").0, 200);
@@ -725,31 +732,32 @@ fn readiness_goes_first_and_the_listener_last(choice: DriverChoice) {
         ..Limits::default()
     };
     let Some(bench) = Bench::start(choice, 2, limits, app) else { return };
-    let (admin, public) = (bench.admin(), bench.running.http_address().expect("it speaks HTTP"));
+    let (admin, public) =
+        (bench.admin(), bench.running.http_address().expect("the server has an HTTP listener"));
     assert_eq!(ask(admin, "/readyz", ""), (200, "ready\n".to_owned()));
     let mut busy = bench.client(Way::HTTP1);
     let id = busy.get("/block/0");
     block_on(busy.answer(id));
     bench.shut_down();
     assert_eq!(ask(admin, "/readyz", ""), (503, "shutting down\n".to_owned()));
-    // Who was sent here before the load balancer knew is answered.
+    // A client that was sent here before the load balancer noticed still gets a response.
     assert_eq!(ask(public, "/hello", ""), (200, "hello".to_owned()));
     assert_eq!((ask(admin, "/livez", "").0, ask(admin, "/startupz", "").0), (200, 200));
     let begin = Instant::now();
     while TcpStream::connect(public).is_ok() {
-        assert!(begin.elapsed() < PATIENCE, "it accepts on and on");
-        // As long as others are accepted, those who run it are answered.
+        assert!(begin.elapsed() < PATIENCE, "the server keeps accepting");
+        // As long as clients are accepted, the admin listener responds.
         assert_eq!(ask(admin, "/readyz", "").0, 503);
         thread::sleep(Duration::from_millis(10));
     }
-    let stopped = bench.running.wait().expect("it ends in order");
+    let stopped = bench.running.wait().expect("the server shuts down cleanly");
     assert!(stopped.requests() >= 2);
-    assert!(TcpStream::connect(admin).is_err(), "nobody listens any more");
+    assert!(TcpStream::connect(admin).is_err(), "the admin listener is closed");
 }
 
 fn a_server_that_starts_is_not_ready(choice: DriverChoice) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
-    let admin = listener.local_addr().expect("it is bound");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let admin = listener.local_addr().expect("the socket is bound");
     let (begun, release) =
         (std::sync::Arc::new(AtomicBool::new(false)), std::sync::mpsc::channel::<()>());
     let (go, gate) = release;
@@ -759,29 +767,32 @@ fn a_server_that_starts_is_not_ready(choice: DriverChoice) {
     let start = thread::spawn(move || {
         server.admin(Admin::on(listener)).start(move || {
             has_begun.store(true, Ordering::SeqCst);
-            let _ = gate.lock().expect("no panic").recv();
+            let _ = gate.lock().expect("the mutex is not poisoned").recv();
             app()
         })
     });
     let begin = Instant::now();
     while !begun.load(Ordering::SeqCst) {
         if start.is_finished() {
-            let error = start.join().expect("no panic").expect_err("nothing was made");
+            let error = start
+                .join()
+                .expect("the task does not panic")
+                .expect_err("the server does not start");
             return eprintln!("skipped: {error}");
         }
-        assert!(begin.elapsed() < PATIENCE, "it does not begin");
+        assert!(begin.elapsed() < PATIENCE, "the server does not begin to start");
         thread::sleep(Duration::from_millis(5));
     }
     for (path, status) in [("/startupz", 503), ("/readyz", 503), ("/livez", 200), ("/metrics", 200)]
     {
         assert_eq!(ask(admin, path, "").0, status, "{path}");
     }
-    go.send(()).expect("somebody waits");
-    let running = start.join().expect("no panic").expect("it starts");
+    go.send(()).expect("the receiver is alive");
+    let running = start.join().expect("the task does not panic").expect("the server starts");
     for path in ["/startupz", "/readyz"] {
         assert_eq!(ask(admin, path, "").0, 200, "{path}");
     }
-    running.shut_down().expect("it ends in order");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 fn routes_and_connections_are_listed(choice: DriverChoice) {
@@ -798,7 +809,7 @@ fn routes_and_connections_are_listed(choice: DriverChoice) {
     for client in &mut clients {
         block_on(client.expect_alive());
     }
-    let page = bench.until("all are idle", |page| {
+    let page = bench.until("every worker is idle", |page| {
         page.sum("peregrine_connections", &[("state", "idle")]) == 4.0
     });
     for protocol in ["http/1", "http/2"] {
@@ -809,7 +820,7 @@ fn routes_and_connections_are_listed(choice: DriverChoice) {
     let (_, connections) = ask(bench.admin(), "/connections", "");
     assert!(connections.starts_with(r#"{"open":4,"workers":[{"worker":0,"#), "{connections}");
     let id = clients[0].get("/never");
-    bench.until("one works", |page| {
+    bench.until("one worker is busy", |page| {
         page.sum("peregrine_connections", &[("protocol", "http/1"), ("state", "active")]) == 1.0
     });
     clients[0].cancel(id);
@@ -817,7 +828,7 @@ fn routes_and_connections_are_listed(choice: DriverChoice) {
 
 fn the_pages_are_nowhere_else(choice: DriverChoice) {
     let Some(bench) = Bench::start(choice, 1, Limits::default(), app) else { return };
-    let public = bench.running.http_address().expect("it speaks HTTP");
+    let public = bench.running.http_address().expect("the server has an HTTP listener");
     for path in ["/metrics", "/livez", "/readyz", "/startupz", "/routes", "/connections"] {
         assert_eq!(ask(public, path, "").0, 404, "{path}");
         assert_ne!(ask(bench.admin(), path, "").0, 404, "{path}");
@@ -839,7 +850,7 @@ fn sizes_are_those_of_the_content(choice: DriverChoice) {
             assert_eq!(client.answer(id).await.status(), 200);
         });
     }
-    let page = bench.until("all are counted", |page| page.requests(&[]) == 12);
+    let page = bench.until("every request is counted", |page| page.requests(&[]) == 12);
     let sums = |name: &str, route: &str, method: &str| {
         let labels = [("http_route", route), ("http_request_method", method)];
         page.sum(&format!("http_server_{name}_body_size_bytes_sum"), &labels)
@@ -875,7 +886,8 @@ fn the_drivers_show_what_they_do(choice: DriverChoice) {
 
 #[test]
 fn prometheus_gets_the_format_that_it_asks_for() {
-    let bench = Bench::start(DriverChoice::Tokio, 1, Limits::default(), app).expect("it runs");
+    let bench =
+        Bench::start(DriverChoice::Tokio, 1, Limits::default(), app).expect("the server starts");
     let accept =
         "Accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5\r\n";
     let (_, page) = ask(bench.admin(), "/metrics", accept);
@@ -888,18 +900,19 @@ fn prometheus_gets_the_format_that_it_asks_for() {
 
 #[test]
 fn an_admin_listener_may_be_a_unix_socket_whose_file_goes_with_it() {
-    let folder = tempfile::tempdir().expect("there is a place for files");
+    let folder = tempfile::tempdir().expect("a temporary folder can be created");
     let path = folder.path().join("admin.sock");
     let server = Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).quiet();
-    // Nobody but its owner may connect, whatever the umask is.
+    // Only its owner may connect, whatever the umask.
     let admin = Admin::at(format!("unix:{}", path.display())).unix_mode(0o600);
-    let running = server.admin(admin).start(app).expect("it starts");
-    let mode = std::fs::metadata(&path).expect("it is there").permissions().mode();
+    let running = server.admin(admin).start(app).expect("the server starts");
+    let mode = std::fs::metadata(&path).expect("the file exists").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let socket = std::os::unix::net::UnixStream::connect(&path).expect("it listens");
+    let socket =
+        std::os::unix::net::UnixStream::connect(&path).expect("the server accepts connections");
     assert_eq!(ask_on(socket, "/readyz", "").0, 200);
     assert!(matches!(running.admin_place(), Some(Place::Unix(at)) if *at == path));
-    running.shut_down().expect("it ends in order");
+    running.shut_down().expect("the shutdown succeeds");
     assert!(!path.exists());
 }
 
@@ -907,7 +920,7 @@ fn an_admin_listener_may_be_a_unix_socket_whose_file_goes_with_it() {
 fn whose_the_file_of_an_admin_listener_is_needs_a_file() {
     for admin in [Admin::at("127.0.0.1:0").unix_mode(0o600), Admin::mounted().unix_group("x")] {
         let error = Server::bind("127.0.0.1:0").quiet().admin(admin).start(app);
-        let text = error.map(|_| ()).expect_err("there is no such file").to_string();
+        let text = error.map(|_| ()).expect_err("the file does not exist").to_string();
         assert!(text.contains("is no Unix domain socket"), "{text}");
     }
 }
@@ -916,9 +929,9 @@ fn whose_the_file_of_an_admin_listener_is_needs_a_file() {
 fn an_application_may_have_the_pages_among_its_own() {
     let make = || App::new().scope("/internal", |scope| scope.merge(peregrine::admin::app()));
     let server = Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).quiet();
-    let running = server.admin(Admin::mounted()).start(make).expect("it starts");
+    let running = server.admin(Admin::mounted()).start(make).expect("the server starts");
     assert!(running.admin_place().is_none());
-    let address = running.http_address().expect("it speaks HTTP");
+    let address = running.http_address().expect("the server has an HTTP listener");
     assert_eq!(ask(address, "/internal/readyz", ""), (200, "ready\n".to_owned()));
     assert_eq!(ask(address, "/readyz", "").0, 404);
     let (_, page) = ask(address, "/internal/metrics", "");
@@ -928,10 +941,10 @@ fn an_application_may_have_the_pages_among_its_own() {
 
 #[test]
 fn an_address_of_the_admin_listener_that_is_taken_is_an_error_with_its_name() {
-    let taken = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
-    let address = taken.local_addr().expect("it is bound").to_string();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = taken.local_addr().expect("the socket is bound").to_string();
     let server = Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).quiet();
-    let error = server.admin(&*address).start(app).expect_err("somebody is there");
+    let error = server.admin(&*address).start(app).expect_err("the address is in use");
     assert!(error.to_string().contains(&address), "{error}");
 }
 
@@ -942,12 +955,13 @@ fn what_the_application_counts_is_on_the_same_page() {
             metrics::counter!("birds_seen_total", "bird" => bird).increment(1);
             metrics::gauge!("nest.temperature").set(20.5);
             metrics::histogram!("flight_seconds").record(0.2);
-            // Such a name is the server's.
+            // Metric names with this prefix belong to the server.
             metrics::counter!("peregrine_connections").increment(7);
             "counted"
         })
     }
-    let bench = Bench::start(DriverChoice::Tokio, 2, Limits::default(), counting).expect("it runs");
+    let bench = Bench::start(DriverChoice::Tokio, 2, Limits::default(), counting)
+        .expect("the server starts");
     metrics::describe_counter!("birds_seen_total", "Birds that came by.");
     for bird in ["kestrel", "merlin", "kestrel"] {
         let mut client = bench.client(Way::HTTP1);

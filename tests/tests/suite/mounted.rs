@@ -1,4 +1,4 @@
-//! Tower services keep the server's promises on every driver.
+//! Mounted tower services keep the server's guarantees on every driver.
 
 use peregrine::DriverChoice;
 use peregrine_tests::server::{KernelBenches, SimulatedBenches};

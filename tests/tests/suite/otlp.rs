@@ -1,7 +1,8 @@
-//! Spans on their way to a collector: what it gets, and what a collector that does not answer costs.
+//! Spans sent to a collector: what the collector receives, and what an unresponsive collector
+//! costs.
 //!
-//! The server is a process of its own (this test binary with another environment), because a program's subscriber is the
-//! process's.
+//! The server is a separate process (this test binary with another environment), because a
+//! program's subscriber is process-wide.
 #![cfg(unix)]
 
 use peregrine::config::ServerConfig;
@@ -21,15 +22,15 @@ use std::time::{Duration, Instant};
 /// Set in the environment of a child that serves: the collector's address.
 const CHILD: &str = "PEREGRINE_OTLP_CHILD";
 
-/// Set in place of that in the environment of a child whose settings are in a file: its path.
+/// Set instead in the environment of a child with a configuration file: its path.
 const FILE: &str = "OTLP_TEST_FILE";
 
-/// And this: how long its end waits for the collector, in milliseconds.
+/// Set in addition: how long the child's shutdown waits for the collector, in milliseconds.
 const END: &str = "PEREGRINE_OTLP_END";
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Of OpenTelemetry's messages, what is looked at here.
+/// The parts of OpenTelemetry's messages that are checked here.
 mod proto {
     #[derive(Clone, PartialEq, prost::Message)]
     pub(super) struct Export {
@@ -133,10 +134,10 @@ struct Collector {
 }
 
 impl Collector {
-    /// One that answers, or one that only listens.
+    /// A collector that responds, or one that only listens.
     fn start(answers: bool) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
-        let address = listener.local_addr().expect("it is bound");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("the socket is bound");
         let (sender, exports) = mpsc::channel();
         thread::spawn(move || {
             let mut held = Vec::new();
@@ -152,7 +153,7 @@ impl Collector {
         Self { address, exports }
     }
 
-    /// All spans that came until the server had ended, with the services that they are of.
+    /// All spans received until the server ended, with their services.
     fn spans(self) -> Vec<(String, Span)> {
         let exports = self.exports.try_iter().flat_map(|(head, export)| {
             assert!(head.starts_with("POST /v1/traces HTTP/1.1\r\n"), "{head}");
@@ -192,16 +193,16 @@ fn collect(peer: TcpStream, exports: &mpsc::Sender<(String, Export)>) {
             }
         }
         let mut body = vec![0; length];
-        peer.read_exact(&mut body).expect("a whole body");
-        let export = Export::decode(&body[..]).expect("it is what OTLP sends");
-        exports.send((head, export)).expect("the test goes on");
+        peer.read_exact(&mut body).expect("a complete body");
+        let export = Export::decode(&body[..]).expect("the body is an OTLP export");
+        exports.send((head, export)).expect("the receiver is alive");
         let answer =
             b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n";
         peer.get_mut().write_all(answer).expect("connected");
     }
 }
 
-/// A server whose spans go to this address.
+/// A server that sends its spans to this address.
 struct Serving {
     process: Child,
     address: SocketAddr,
@@ -217,7 +218,7 @@ impl Serving {
         })
     }
 
-    /// One that is made of this file.
+    /// A server configured by this file.
     fn of_file(driver: &str, file: &std::path::Path) -> Self {
         Self::start_with(driver, |command| {
             command.env(FILE, file);
@@ -225,7 +226,8 @@ impl Serving {
     }
 
     fn start_with(driver: &str, change: impl FnOnce(&mut Command)) -> Self {
-        let mut command = Command::new(std::env::current_exe().expect("this test is running"));
+        let mut command =
+            Command::new(std::env::current_exe().expect("the current executable has a path"));
         change(&mut command);
         let mut process = command
             .args(["--exact", "otlp::the_child_serves_until_it_is_told_to_end", "--nocapture"])
@@ -235,11 +237,14 @@ impl Serving {
             .stderr(Stdio::piped())
             .spawn()
             .expect("a process can be started");
-        let mut errors = BufReader::new(process.stderr.take().expect("it is piped"));
+        let mut errors = BufReader::new(process.stderr.take().expect("the stream is piped"));
         let mut first = String::new();
         while !first.contains("http://127") {
             first.clear();
-            assert!(errors.read_line(&mut first).expect("text") > 0, "it says that it runs");
+            assert!(
+                errors.read_line(&mut first).expect("text") > 0,
+                "the process reports that it runs"
+            );
         }
         let (_, rest) =
             first.split_once("0: http://").unwrap_or_else(|| panic!("no address: {first}"));
@@ -258,7 +263,7 @@ impl Serving {
         Self::ask_at(self.address, path, fields)
     }
 
-    /// The counts of spans: made, exported, dropped for want of room, not taken, waiting.
+    /// The span counters: created, exported, dropped because the queue was full, failed, waiting.
     fn spans(&self) -> [u64; 5] {
         let page = Self::ask_at(self.admin, "/metrics", "");
         let of = |name: &str| {
@@ -276,22 +281,23 @@ impl Serving {
     }
 
     fn ask_at(address: SocketAddr, path: &str, fields: &str) -> String {
-        let mut peer = TcpStream::connect(address).expect("it listens");
-        peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
-        // In one piece: the second of two would wait until the first is acknowledged.
+        let mut peer = TcpStream::connect(address).expect("the server accepts connections");
+        peer.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
+        // In one write: with two, Nagle's algorithm would delay the second until the first is
+        // acknowledged.
         let head = "HTTP/1.1\r\nHost: birds.example:80\r\nConnection: close";
         let request = format!("GET {path} {head}\r\n{fields}\r\n");
         peer.write_all(request.as_bytes()).expect("connected");
         let mut answer = String::new();
-        peer.read_to_string(&mut answer).expect("an answer");
-        answer.split_once("\r\n\r\n").expect("a whole head").1.to_owned()
+        peer.read_to_string(&mut answer).expect("a response");
+        answer.split_once("\r\n\r\n").expect("a complete head").1.to_owned()
     }
 
-    /// Ends it; what it said.
+    /// Shuts the server down; returns its output.
     fn end(mut self) -> String {
-        kill_process(Pid::from_child(&self.process), Signal::TERM).expect("it is running");
-        assert!(self.process.wait().expect("it ends").success());
-        self.rest.join().expect("no panic")
+        kill_process(Pid::from_child(&self.process), Signal::TERM).expect("the process is running");
+        assert!(self.process.wait().expect("the process exits").success());
+        self.rest.join().expect("the task does not panic")
     }
 }
 
@@ -332,7 +338,7 @@ fn a_collector_gets_each_sampled_request_as_one_span() {
             spans.iter().find(is_of).unwrap_or_else(|| panic!("no {path}: {spans:?}"))
         };
         let (service, span) = of("/birds/7");
-        assert_eq!((&**service, span.kind), ("birds", 2), "a server's");
+        assert_eq!((&**service, span.kind), ("birds", 2), "a server span");
         assert_eq!(
             (hex(&span.trace_id), hex(&span.parent_span_id)),
             (TRACE.to_owned(), PARENT.to_owned())
@@ -351,7 +357,8 @@ fn a_collector_gets_each_sampled_request_as_one_span() {
             assert_eq!(attribute(&span.attributes, key).as_deref(), Some(value), "{driver} {key}");
         }
         assert!(!format!("{spans:?}").contains("secret"));
-        // What the handler sends belongs to its own span, which belongs to the request's.
+        // The handler's outgoing requests belong to its own span, whose parent is the request's
+        // span.
         let inside = |outer: &Span| {
             let of = |span: &&(String, Span)| {
                 span.1.name == "inside" && span.1.parent_span_id == outer.span_id
@@ -377,7 +384,7 @@ fn a_collector_gets_each_sampled_request_as_one_span() {
 fn a_server_made_of_a_file_sends_its_spans_where_that_says() {
     for driver in drivers() {
         let collector = Collector::start(true);
-        let folder = tempfile::tempdir().expect("there is a place for files");
+        let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let file = folder.path().join("app.toml");
         let text = format!(
             "workers = 1\n[listeners.web]\naddress = '127.0.0.1:0'\n\
@@ -397,7 +404,8 @@ fn a_server_made_of_a_file_sends_its_spans_where_that_says() {
             spans.iter().map(|(service, span)| (&**service, &*span.name)).collect();
         names.sort_unstable();
         assert_eq!(names, [("birds", "GET /birds/{id}"), ("birds", "inside")], "{said}");
-        let inside = spans.iter().find(|(_, span)| span.name == "inside").expect("it is there");
+        let inside =
+            spans.iter().find(|(_, span)| span.name == "inside").expect("the span was exported");
         assert!(told.contains(&hex(&inside.1.span_id)), "{told}");
     }
 }
@@ -405,7 +413,7 @@ fn a_server_made_of_a_file_sends_its_spans_where_that_says() {
 #[test]
 fn a_collector_that_does_not_answer_holds_nobody_up() {
     let refused = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    let (deaf, refused) = (Collector::start(false), refused.expect("there is a free port"));
+    let (deaf, refused) = (Collector::start(false), refused.expect("a port is free"));
     let answers = Collector::start(true);
     // More than the queue of spans holds.
     let asked = |driver, collector| {
@@ -415,16 +423,16 @@ fn a_collector_that_does_not_answer_holds_nobody_up() {
             serving.ask("/birds/1", "");
         }
         let taken = begin.elapsed();
-        // Two for each request, the last of which may end after its response has come.
+        // Two spans per request, the last of which may end after its response arrived.
         let [made, exported, full, failed, waiting] = loop {
             let all = serving.spans();
-            // What asks for the page may be traced as well.
+            // The request for the page may be traced as well.
             if all[0] >= 3000 {
                 break all;
             }
             assert!(begin.elapsed() < PATIENCE * 10, "{all:?}");
         };
-        // The page may be made while some change from one to another.
+        // The page may be generated while a span moves between the counters.
         assert!(exported + full + failed + waiting >= made, "{exported} {full} {failed} {waiting}");
         assert_eq!(
             exported > 0,
@@ -432,7 +440,7 @@ fn a_collector_that_does_not_answer_holds_nobody_up() {
             "{exported} {full} {failed} {waiting}"
         );
         assert!(full > 0 || collector != deaf.address, "the queue holds {waiting}");
-        // It ends in order, after a wait that is bounded.
+        // The server shuts down cleanly, after a bounded wait.
         serving.end();
         taken.as_secs_f64()
     };
@@ -440,14 +448,18 @@ fn a_collector_that_does_not_answer_holds_nobody_up() {
         let usual = asked(driver, answers.address);
         for collector in [deaf.address, refused] {
             let ratio = asked(driver, collector) / usual;
-            assert!(ratio < 10.0, "{driver}: {ratio:.1} times as long as with one that answers");
+            assert!(
+                ratio < 10.0,
+                "{driver}: {ratio:.1} times as long as with a responsive collector"
+            );
         }
     }
 }
 
 #[test]
 fn an_address_that_is_none_is_an_error() {
-    let error = Otlp::new("birds").endpoint("no address").install().expect_err("it is none");
+    let error =
+        Otlp::new("birds").endpoint("no address").install().expect_err("the endpoint is invalid");
     assert!(error.to_string().contains("http://collector:4318"), "{error}");
 }
 
@@ -459,7 +471,7 @@ fn what_a_collector_asks_for_is_not_shown() {
     assert!(!shown.contains("secret"), "{shown}");
 }
 
-/// The other half of the tests here; it does nothing unless one of them started it.
+/// The child of tests here; it does nothing unless one of them started it.
 #[test]
 fn the_child_serves_until_it_is_told_to_end() {
     let (endpoint, file) = (std::env::var(CHILD).ok(), std::env::var_os(FILE));
@@ -478,18 +490,20 @@ fn the_child_serves_until_it_is_told_to_end() {
             .get("/probe", || "well")
     };
     if let Some(file) = file {
-        let config = ServerConfig::load(file).expect("it can be meant");
-        return Server::from_config(config).and_then(|server| server.serve(app)).expect("it ends");
+        let config = ServerConfig::load(file).expect("the configuration is valid");
+        return Server::from_config(config)
+            .and_then(|server| server.serve(app))
+            .expect("the server shuts down cleanly");
     }
     let end = std::env::var(END).ok().and_then(|text| text.parse().ok()).expect("a number");
     Otlp::new("birds")
-        .endpoint(endpoint.expect("it is set"))
+        .endpoint(endpoint.expect("the endpoint is set"))
         .header("x-tenant", "birds")
         .end_timeout(Duration::from_millis(end))
         .install()
-        .expect("it is an address");
+        .expect("the endpoint is valid");
     let traces = Traces::new().route("/probe", 0.0);
     let server = Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).traces(traces);
     let server = server.admin("127.0.0.1:0");
-    server.serve(app).expect("it serves and ends");
+    server.serve(app).expect("the server runs and shuts down");
 }

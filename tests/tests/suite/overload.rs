@@ -1,4 +1,4 @@
-//! Servers that have more to do than they can, on every driver.
+//! Overloaded servers on every driver.
 
 use peregrine::DriverChoice;
 use peregrine_tests::overload;

@@ -1,4 +1,4 @@
-//! One behaviour on every protocol, and the table that says so.
+//! The same behaviour on every protocol, and the table that documents it.
 
 use peregrine::DriverChoice;
 use peregrine_tests::server::{KernelBenches, SimulatedBenches};

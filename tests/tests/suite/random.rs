@@ -1,4 +1,4 @@
-//! Thousands of random lives of a server, in simulated networks that do what they can to break it.
+//! Thousands of random server runs ("lives"), in simulated networks with every kind of fault.
 //!
 //! A failure names its seed; `life(seed)` repeats it exactly.
 
@@ -6,10 +6,10 @@ use peregrine_tests::server::hours;
 use peregrine_tests::server::random::life;
 use std::collections::BTreeMap;
 
-/// Lives told of in the message of a failure.
+/// The most lives that a failure message lists.
 const WRONG_MAX: usize = 40;
 
-/// Lives the lives of some seeds. How often connections ended in each way.
+/// Runs the lives of these seeds. Returns how often connections ended in each way.
 fn lives(seeds: std::ops::Range<u64>) -> BTreeMap<&'static str, u64> {
     let mut endings = BTreeMap::new();
     for seed in seeds {
@@ -21,7 +21,7 @@ fn lives(seeds: std::ops::Range<u64>) -> BTreeMap<&'static str, u64> {
     endings
 }
 
-/// The lives must meet everything that can happen, or they prove little.
+/// The lives must cover every kind of end, or they prove little.
 fn assert_eventful(endings: &BTreeMap<&'static str, u64>) {
     for name in ["agreed", "peer-closed", "peer-left", "rejected", "drained", "broken", "cut"] {
         let count = endings.get(name).copied().unwrap_or(0);
@@ -47,15 +47,15 @@ fn the_same_seed_gives_the_same_life() {
     assert_ne!(life(4000), life(4001));
 }
 
-/// Lives the lives of hours of some seeds. How many peers of each kind there were.
+/// Runs the long lives of these seeds. Returns how many peers of each kind there were.
 ///
 /// # Panics
-/// In some of them something is not as it must be. The message names the first of them.
+/// If an assertion failed in some of them. The message names the first of them.
 fn lives_of_hours(seeds: std::ops::Range<u64>) -> BTreeMap<&'static str, u64> {
     let (mut kinds, mut wrong) = (BTreeMap::new(), Vec::new());
     let count = seeds.end - seeds.start;
     for seed in seeds {
-        // A life that does not come to its end says so by a panic.
+        // A life that does not complete panics.
         match std::panic::catch_unwind(|| hours::life(seed)) {
             Ok(trace) => {
                 for (kind, count) in trace.kinds {
@@ -96,13 +96,13 @@ fn the_same_seed_gives_the_same_life_of_hours() {
     }
 }
 
-/// For a night: `LIVES=100000 FIRST_LIFE=0 cargo test --release --test random -- --ignored`, with a
-/// thread for each processor.
+/// For a night: `LIVES=100000 FIRST_LIFE=0 cargo test --release --test random -- --ignored`, with
+/// one thread per processor.
 #[test]
-#[ignore = "it takes hours"]
+#[ignore = "takes hours"]
 fn as_many_lives_of_hours_as_one_likes_go_well() {
     let number = |name, other: u64| {
-        std::env::var(name).map_or(other, |text| text.parse().expect("it is a number"))
+        std::env::var(name).map_or(other, |text| text.parse().expect("the text is a number"))
     };
     let (first, count) = (number("FIRST_LIFE", 0), number("LIVES", 100_000));
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get() as u64);
@@ -114,5 +114,5 @@ fn as_many_lives_of_hours_as_one_likes_go_well() {
     };
     let living: Vec<_> = (0..threads).map(begin).collect();
     let wrong = living.into_iter().filter_map(|thread| thread.join().err()).count();
-    assert_eq!(wrong, 0, "threads that met lives in which something is wrong");
+    assert_eq!(wrong, 0, "threads in which a life failed");
 }

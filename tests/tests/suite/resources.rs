@@ -1,9 +1,9 @@
-//! What a server costs while it is abused: memory, descriptors and CPU time of a child process, and
+//! The cost of a server under abuse: memory, descriptors and CPU time of a child process; and
 //! how it ends.
 //!
 //! The child is this test binary with another environment, so that the figures are the server's
-//! alone. The bounds are those of a build for tests with the system's allocator; they tell a bounded
-//! cost from one that grows with what a peer sends, not how small it is.
+//! alone. The bounds are for a test build with the system's allocator; they distinguish a bounded
+//! cost from one that grows with what a peer sends, and do not show how small the cost is.
 #![cfg(target_os = "linux")]
 
 use peregrine::bytes::Bytes;
@@ -23,7 +23,7 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A module for each claim, so that the drivers take turns and two tests can run at a time.
+/// A module per rule, so that the drivers take turns and two tests can run at a time.
 macro_rules! on_both_drivers {
     ($($claim:ident,)*) => {
         $(
@@ -66,32 +66,34 @@ fn too_few_descriptors_are_told_where_the_driver_is_chosen() {
     too_few_descriptors_are_told_before_the_first_line("auto");
 }
 
-/// How long anything may take that must happen.
+/// The longest that anything may take that must happen.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A handful of connections, enough for an average.
+/// Enough connections for an average.
 const PEERS: usize = 40;
-/// What one busy connection may cost, in KiB: a few buffers of 64 KiB.
+/// The most that one busy connection may cost, in KiB: a few buffers of 64 KiB.
 const BUSY_KIB_MAX: usize = 512;
-/// What one idle connection may cost, in bytes.
+/// The most that one idle connection may cost, in bytes.
 const IDLE_BYTES_MAX: usize = 4096;
-/// What a worker with `MANY_ROUTES` may cost before anybody has asked it much, in KiB.
+/// The most that a worker with `MANY_ROUTES` may cost before it has served many requests, in KiB.
 const WORKER_KIB_MAX: usize = 2048;
-/// What the process may cost beside its workers, and beside what it would cost without a server.
+/// The most that the process may cost beside its workers, and beside a process without a server.
 const PROCESS_KIB_MAX: usize = 1024;
-/// Routes of a large application.
+/// The number of routes of a large application.
 const MANY_ROUTES: &str = "400";
 
 fn a_start_touches_little_memory(driver: &str) {
     let mut empty = spawn("none", &[]);
     let mut line = String::new();
-    let mut errors = BufReader::new(empty.stderr.take().expect("it is piped"));
-    errors.read_line(&mut line).expect("it says that it is there");
+    let mut errors = BufReader::new(empty.stderr.take().expect("the stream is piped"));
+    errors.read_line(&mut line).expect("the process reports its address");
     let without = anonymous_kib(&empty);
-    empty.kill().expect("it is running");
-    empty.wait().expect("it has ended");
+    empty.kill().expect("the process is running");
+    empty.wait().expect("the process exits");
     let Some(server) = Server::start(driver, &[("ROUTES", MANY_ROUTES)]) else { return };
     let start = server.memory_kib() - without;
-    println!("{driver}: {start} KiB for one worker, beside {without} KiB of an empty program");
+    println!(
+        "{driver}: {start} KiB for one worker, in addition to {without} KiB of an empty program"
+    );
     assert!(start <= PROCESS_KIB_MAX + WORKER_KIB_MAX, "{start} KiB for one worker");
     server.ends_well();
 }
@@ -112,10 +114,10 @@ fn a_further_worker_touches_little_memory(driver: &str) {
 }
 
 fn idle_connections_cost_little_memory_and_no_time(driver: &str) {
-    // Both drivers' tests may run at a time.
+    // Both drivers' tests may run at the same time.
     let count = (descriptors_max() as usize / 2).saturating_sub(500).clamp(200, 10_000);
     let Some(server) = Server::start(driver, &[]) else { return };
-    // The worker's pools fill, and stay.
+    // The worker's pools fill, and keep their memory.
     drop(server.connect_many(200));
     server.until("the first peers are gone", |server| server.descriptors() == server.base);
     let before = server.memory_kib();
@@ -127,8 +129,8 @@ fn idle_connections_cost_little_memory_and_no_time(driver: &str) {
     assert!(each <= IDLE_BYTES_MAX, "{each} bytes for each of {count} idle connections");
     let share = server.busy_share(Duration::from_secs(1));
     assert!(share < 0.1, "idle connections keep the server busy: {share}");
-    // Idle connections are closed by the signal and the moment that they have, at a price in
-    // proportion to their number.
+    // The signal and the grace period close idle connections, at a cost proportional to their
+    // number.
     let start = Instant::now();
     let (status, report) = server.end(Signal::TERM);
     let closing = start.elapsed().saturating_sub(Limits::default().drain_idle_timeout);
@@ -137,7 +139,7 @@ fn idle_connections_cost_little_memory_and_no_time(driver: &str) {
     assert!(status.success(), "{status}\n{report}");
     assert!(report.contains("none was cut"), "{report}");
     for mut peer in peers {
-        assert_eq!(peer.read(&mut [0; 16]).expect("an orderly end"), 0);
+        assert_eq!(peer.read(&mut [0; 16]).expect("the stream ends cleanly"), 0);
     }
 }
 
@@ -148,16 +150,16 @@ fn readers_that_do_not_read_cost_bounded_memory(driver: &str) {
     for number in 0..PEERS {
         let target = if number % 2 == 0 { "/endless" } else { "/large" };
         let mut peer = server.connect();
-        peer.set_nonblocking(true).expect("a socket may be told so");
+        peer.set_nonblocking(true).expect("the socket option can be set");
         let requests = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").repeat(1_000);
-        // As much as the kernel takes.
+        // As much as the kernel accepts.
         let _ = peer.write(requests.as_bytes());
         peers.push(peer);
     }
     server.stands_still(before);
     server.answers();
     drop(peers);
-    server.until("all are gone", |server| server.descriptors() == server.base);
+    server.until("every connection is closed", |server| server.descriptors() == server.base);
     server.ends_well();
 }
 
@@ -199,12 +201,12 @@ fn descriptors_come_back_however_connections_end(driver: &str) {
     for round in 0..50 {
         for request in requests {
             let mut peer = server.connect();
-            peer.write_all(request).expect("the kernel takes a little");
+            peer.write_all(request).expect("the kernel accepts some data");
             match round % 3 {
-                // A reset in place of an orderly end.
+                // A reset instead of a clean end.
                 0 => socket2::SockRef::from(&peer)
                     .set_linger(Some(Duration::ZERO))
-                    .expect("a socket may be told so"),
+                    .expect("the socket option can be set"),
                 1 => {
                     let _ = peer.shutdown(Shutdown::Write);
                     let _ = peer.read(&mut [0; 64]);
@@ -213,7 +215,7 @@ fn descriptors_come_back_however_connections_end(driver: &str) {
             }
         }
     }
-    server.until("all are gone", |server| server.descriptors() == server.base);
+    server.until("every connection is closed", |server| server.descriptors() == server.base);
     assert_eq!(server.threads(), threads);
     server.answers();
     server.ends_well();
@@ -221,17 +223,19 @@ fn descriptors_come_back_however_connections_end(driver: &str) {
 
 fn a_server_without_descriptors_neither_spins_nor_dies(driver: &str) {
     let Some(server) = Server::start(driver, &[("DESCRIPTORS", "64")]) else { return };
-    // What is beyond the limit waits in the backlog.
+    // Connections beyond the limit wait in the backlog.
     let mut peers: Vec<_> = (0..150).map(|_| server.connect()).collect();
-    // Descriptors that were open before the limit was lowered may be beyond it.
+    // Descriptors opened before the limit was lowered may exceed it.
     server.until("all descriptors are used", |server| server.descriptors() >= 64);
     let share = server.busy_share(Duration::from_secs(1));
     assert!(share < 0.2, "without descriptors the server is busy: {share}");
-    peers[0].write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("it was accepted");
-    assert!(peers[0].read(&mut [0; 64]).expect("it was accepted") > 0);
+    peers[0]
+        .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        .expect("the server accepted the connection");
+    assert!(peers[0].read(&mut [0; 64]).expect("the server accepted the connection") > 0);
     drop(peers);
     server.answers();
-    server.until("all are gone", |server| server.descriptors() == server.base);
+    server.until("every connection is closed", |server| server.descriptors() == server.base);
     server.ends_well();
 }
 
@@ -241,12 +245,13 @@ fn a_drain_without_descriptors_answers_everybody_who_waits(driver: &str) {
     let peers: Vec<_> = (0..150)
         .map(|_| {
             let mut peer = server.connect();
-            peer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("the kernel takes it");
+            peer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+                .expect("the kernel accepts the data");
             peer
         })
         .collect();
     server.until("all descriptors are used", |server| server.descriptors() >= 64);
-    // Those who were answered are idle, and leave their descriptors to those who wait.
+    // Answered connections are idle, and free their descriptors for waiting ones.
     let (status, report) = server.end(Signal::TERM);
     assert!(status.success() && report.contains("none was cut"), "{status}\n{report}");
     for (number, mut peer) in peers.into_iter().enumerate() {
@@ -261,30 +266,31 @@ fn who_runs_a_server_without_descriptors_is_answered(driver: &str) {
     let Some(server) = Server::start(driver, &settings) else { return };
     let peers: Vec<_> = (0..150).map(|_| server.connect()).collect();
     server.until("all descriptors are used", |server| server.descriptors() >= 64);
-    let admin = server.admin.clone().expect("it has an admin listener");
+    let admin = server.admin.clone().expect("the server has an admin listener");
     let connect = || {
-        let peer = TcpStream::connect(&admin).expect("it listens");
-        peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+        let peer = TcpStream::connect(&admin).expect("the server accepts connections");
+        peer.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
         peer
     };
     for round in 0..10 {
-        // One who says nothing keeps nobody else out.
+        // A silent client keeps no other client out.
         let silent = connect();
         let mut peer = connect();
-        peer.write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").expect("the kernel takes it");
+        peer.write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+            .expect("the kernel accepts the data");
         let mut answer = String::new();
         let read = peer.read_to_string(&mut answer);
         assert!(read.is_ok() && answer.starts_with("HTTP/1.1 200 "), "{round}: {read:?} {answer}");
         drop(silent);
     }
     drop(peers);
-    server.until("all are gone", |server| server.descriptors() <= server.base);
+    server.until("every connection is closed", |server| server.descriptors() <= server.base);
     server.ends_well();
 }
 
 fn too_few_descriptors_are_told_before_the_first_line(driver: &str) {
     const ENOUGH: u32 = 32;
-    // Whoever starts a server may hand descriptors of its own to it.
+    // A server may inherit descriptors from its parent.
     for inherited in [0, 1, 4] {
         let mut refused = 0;
         for free in 0..ENOUGH {
@@ -292,16 +298,17 @@ fn too_few_descriptors_are_told_before_the_first_line(driver: &str) {
                 [("INHERITED", inherited.to_string()), ("FREE_DESCRIPTORS", free.to_string())];
             let settings = settings.each_ref().map(|(name, value)| (*name, value.as_str()));
             let mut process = spawn(driver, &settings);
-            let mut errors = BufReader::new(process.stderr.take().expect("it is piped"));
+            let mut errors = BufReader::new(process.stderr.take().expect("the stream is piped"));
             let mut line = String::new();
-            errors.read_line(&mut line).expect("it says something");
+            errors.read_line(&mut line).expect("the process writes a line");
             let is_running = line.starts_with("peregrine ");
             if is_running {
-                kill_process(Pid::from_child(&process), Signal::TERM).expect("it is running");
+                kill_process(Pid::from_child(&process), Signal::TERM)
+                    .expect("the process is running");
             }
             let mut rest = String::new();
             errors.read_to_string(&mut rest).expect("text");
-            let status = process.wait().expect("it ends");
+            let status = process.wait().expect("the process exits");
             let told = format!("{inherited} inherited, {free} free: {status}: {line}{rest}");
             if !is_running {
                 refused += 1;
@@ -309,16 +316,16 @@ fn too_few_descriptors_are_told_before_the_first_line(driver: &str) {
             }
             assert_eq!(status.success(), is_running, "{told}");
         }
-        assert!((1..ENOUGH).contains(&refused), "{refused} refusals: the range shows nothing");
+        assert!((1..ENOUGH).contains(&refused), "{refused} refusals: the range covers no failure");
     }
 }
 
 fn too_few_threads_are_told_before_the_first_line(driver: &str) {
     const ENOUGH: u64 = 16;
     if !rustix::process::geteuid().is_root() {
-        // Threads are counted by user, and root may have any number.
+        // Threads are limited per user, and root has no limit.
         return println!(
-            "not tested: only root may run something as a user that runs nothing else"
+            "not tested: only root may run a process as a user without other processes"
         );
     }
     let user = 1_000_000 + 2 * std::process::id() + u32::from(driver == "uring");
@@ -329,21 +336,21 @@ fn too_few_threads_are_told_before_the_first_line(driver: &str) {
         let Ok(mut process) = command.uid(user).current_dir("/").spawn() else {
             return println!("not tested: another user may not run this test");
         };
-        let mut errors = BufReader::new(process.stderr.take().expect("it is piped"));
+        let mut errors = BufReader::new(process.stderr.take().expect("the stream is piped"));
         let mut line = String::new();
-        errors.read_line(&mut line).expect("it says something");
+        errors.read_line(&mut line).expect("the process writes a line");
         if line.contains("Trying io_uring failed") {
             refused += 1;
-            process.wait().expect("it ends");
+            process.wait().expect("the process exits");
             continue;
         }
         let is_running = line.starts_with("peregrine ");
         if is_running {
-            kill_process(Pid::from_child(&process), Signal::TERM).expect("it is running");
+            kill_process(Pid::from_child(&process), Signal::TERM).expect("the process is running");
         }
         let mut rest = String::new();
         errors.read_to_string(&mut rest).expect("text");
-        let status = process.wait().expect("it ends");
+        let status = process.wait().expect("the process exits");
         let told = format!("{most} threads: {status}: {line}{rest}");
         if !is_running {
             refused += 1;
@@ -351,7 +358,7 @@ fn too_few_threads_are_told_before_the_first_line(driver: &str) {
         }
         assert_eq!(status.success(), is_running, "{told}");
     }
-    assert!((1..ENOUGH - 3).contains(&refused), "{refused} refusals: the range shows nothing");
+    assert!((1..ENOUGH - 3).contains(&refused), "{refused} refusals: the range covers no failure");
 }
 
 fn an_endless_stream_that_is_not_to_be_sent_holds_nobody_up(driver: &str) {
@@ -359,20 +366,20 @@ fn an_endless_stream_that_is_not_to_be_sent_holds_nobody_up(driver: &str) {
     for request in ["HEAD /endless", "GET /endless-204", "GET /longer-than-promised"] {
         let mut peer = server.connect();
         write!(peer, "{request} HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n")
-            .expect("the kernel takes a little");
+            .expect("the kernel accepts some data");
         peer.shutdown(Shutdown::Write).expect("connected");
         let mut answers = String::new();
-        peer.read_to_string(&mut answers).expect("both are answered");
+        peer.read_to_string(&mut answers).expect("both requests get responses");
         assert_eq!(answers.matches("HTTP/1.1 2").count(), 2, "{request}: {answers}");
     }
     let share = server.busy_share(Duration::from_millis(500));
-    assert!(share < 0.2, "something goes on: {share}");
+    assert!(share < 0.2, "the server is still busy: {share}");
     server.ends_well();
 }
 
 fn a_signal_under_load_ends_the_process_in_order(driver: &str) {
     let Some(server) = Server::start(driver, &[]) else { return };
-    // Busy for ever, each in its own way.
+    // Requests that never end, each in another way.
     let stuck: Vec<_> = ["GET /endless", "GET /never", "POST /never", "GET /unfinished-head"]
         .map(|request| {
             let mut peer = server.connect();
@@ -388,7 +395,7 @@ fn a_signal_under_load_ends_the_process_in_order(driver: &str) {
             thread::spawn(move || {
                 let mut answers = 0;
                 while let Ok(mut peer) = TcpStream::connect(&address) {
-                    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+                    peer.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
                     for _ in 0..10 {
                         let asked = peer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
                         match peer.read(&mut [0; 1024]) {
@@ -427,25 +434,23 @@ fn a_second_signal_ends_what_the_first_waits_for(driver: &str) {
     peer.write_all(b"GET /never HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
     server.answers();
     server.signal(Signal::TERM);
-    server.until("it does not listen any more", |server| {
-        TcpStream::connect(&server.address).is_err()
-    });
+    server.until("the listener is closed", |server| TcpStream::connect(&server.address).is_err());
     let (status, report) = server.end(Signal::INT);
     assert!(status.success(), "{status}\n{report}");
     assert!(report.contains("1 cut"), "{report}");
 }
 
-/// A server in a process of its own.
+/// A server in a separate process.
 struct Server {
     process: Child,
     address: String,
-    /// Where its admin listener is, if it has one.
+    /// The address of its admin listener, if it has one.
     admin: Option<String>,
-    /// What it says after its first line.
+    /// Its output after the first line.
     report: mpsc::Receiver<String>,
-    /// Descriptors that it has open without any connection.
+    /// The descriptors that it has open without any connection.
     base: usize,
-    /// One server of a driver at a time: they are measured.
+    /// Only one server per driver at a time, because they are measured.
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -456,16 +461,17 @@ impl Server {
         let turn = TURNS[usize::from(driver == "uring")].lock();
         let turn = turn.unwrap_or_else(PoisonError::into_inner);
         let mut process = spawn(driver, settings);
-        let mut errors = BufReader::new(process.stderr.take().expect("it is piped"));
+        let mut errors = BufReader::new(process.stderr.take().expect("the stream is piped"));
         let mut line = String::new();
-        errors.read_line(&mut line).expect("the server says what runs");
+        errors.read_line(&mut line).expect("the server reports what runs");
         if line.contains("driver cannot run here") {
             println!("not tested: {line}");
-            process.wait().expect("it has ended");
+            process.wait().expect("the process exits");
             return None;
         }
         let (_, rest) = line.split_once("http://").unwrap_or_else(|| panic!("no address: {line}"));
-        let address = rest.split([',', ';']).next().expect("one piece at least").to_owned();
+        let address =
+            rest.split([',', ';']).next().expect("split yields at least one item").to_owned();
         let admin = line.split_once("admin http://").map(|(_, admin)| admin.trim().to_owned());
         let (sender, report) = mpsc::channel();
         thread::spawn(move || {
@@ -474,7 +480,7 @@ impl Server {
             let _ = sender.send(text);
         });
         let mut server = Self { process, address, admin, report, base: 0, _turn: turn };
-        // What is opened at the first connection only is open then.
+        // Opens the descriptors that are opened only at the first connection.
         server.answers();
         thread::sleep(Duration::from_millis(50));
         server.base = server.descriptors();
@@ -483,45 +489,45 @@ impl Server {
 
     fn connect(&self) -> TcpStream {
         let peer = TcpStream::connect(&self.address).expect("the server listens");
-        peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+        peer.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
         peer
     }
 
-    /// So many connections that had an answer each.
+    /// This many connections, each of which got a response.
     fn connect_many(&self, count: usize) -> Vec<TcpStream> {
         let mut peers = Vec::with_capacity(count);
         for _ in 0..count {
             let mut peer = self.connect();
             peer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
             let mut answer = [0; 512];
-            let length = peer.read(&mut answer).expect("an answer");
+            let length = peer.read(&mut answer).expect("a response");
             assert!(answer[..length].starts_with(b"HTTP/1.1 200 "));
             peers.push(peer);
         }
         peers
     }
 
-    /// Writes until nothing is taken any more.
+    /// Writes until the server stops reading.
     fn write_until_held(&self, head: &str, piece: &[u8]) -> TcpStream {
         let mut peer = self.connect();
-        peer.write_all(head.as_bytes()).expect("the kernel takes a little");
-        peer.set_write_timeout(Some(Duration::from_millis(20))).expect("more than zero");
+        peer.write_all(head.as_bytes()).expect("the kernel accepts some data");
+        peer.set_write_timeout(Some(Duration::from_millis(20))).expect("the timeout is not zero");
         for _ in 0..1_000 {
             match peer.write(piece) {
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return peer,
-                Err(error) => panic!("the server does not take a body: {error}"),
+                Err(error) => panic!("the server does not read a body: {error}"),
             }
         }
-        panic!("the server takes a body without an end that nobody reads");
+        panic!("the server buffers an endless unread body");
     }
 
-    /// It still serves others.
+    /// Asserts that the server still serves others.
     fn answers(&self) {
         drop(self.connect_many(1));
     }
 
-    /// Memory stays within a bound for the busy connections, and nothing goes on.
+    /// Asserts that memory stays bounded for the busy connections, and that the server is idle.
     fn stands_still(&self, before_kib: usize) {
         let mut most = 0;
         let end = Instant::now() + Duration::from_millis(700);
@@ -532,7 +538,7 @@ impl Server {
         println!("{most} KiB for {PEERS} busy connections");
         assert!(most <= PEERS * BUSY_KIB_MAX, "{most} KiB for {PEERS} connections");
         let share = self.busy_share(Duration::from_millis(500));
-        assert!(share < 0.3, "the server works for peers that hold it back: {share}");
+        assert!(share < 0.3, "the server is busy with stalled peers: {share}");
     }
 
     fn until(&self, what: &str, done: impl Fn(&Self) -> bool) {
@@ -544,7 +550,7 @@ impl Server {
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.process), signal).expect("it is running");
+        kill_process(Pid::from_child(&self.process), signal).expect("the process is running");
     }
 
     fn ends_well(self) {
@@ -552,19 +558,20 @@ impl Server {
         assert!(status.success(), "{status}\n{report}");
     }
 
-    /// Its status, and what it said.
+    /// Its exit status, and its output.
     fn end(mut self, signal: Signal) -> (ExitStatus, String) {
         self.signal(signal);
-        let report = self.report.recv_timeout(PATIENCE).expect("it ends, and closes its output");
-        (self.process.wait().expect("it has ended"), report)
+        let report =
+            self.report.recv_timeout(PATIENCE).expect("the process exits and closes its output");
+        (self.process.wait().expect("the process exits"), report)
     }
 
-    /// Memory of its own, in KiB.
+    /// The private memory of the server, in KiB.
     fn memory_kib(&self) -> usize {
         anonymous_kib(&self.process)
     }
 
-    /// The share of one core that it uses for some time.
+    /// The share of one core that it uses during `time`.
     fn busy_share(&self, time: Duration) -> f64 {
         let (start, before) = (Instant::now(), self.time_used());
         thread::sleep(time);
@@ -573,12 +580,12 @@ impl Server {
 
     fn time_used(&self) -> Duration {
         let stat = self.read("stat");
-        // The name of the program may contain spaces and brackets.
+        // The name of the program may contain spaces and parentheses.
         let (_, rest) = stat.rsplit_once(')').expect("the name is in brackets");
         let fields: Vec<_> = rest.split_whitespace().collect();
         let ticks: u64 =
             fields[11..13].iter().map(|field| field.parse::<u64>().expect("a number")).sum();
-        // Linux counts in hundredths towards user space.
+        // Linux reports hundredths of a second to user space.
         Duration::from_millis(ticks * 10)
     }
 
@@ -586,10 +593,10 @@ impl Server {
         self.entries("fd").count()
     }
 
-    /// Its threads, but for those that the kernel makes and ends as it likes.
+    /// The number of its threads, except those that the kernel creates and ends.
     fn threads(&self) -> usize {
         let names = self.entries("task").filter_map(|task| {
-            // A thread may end in between.
+            // A thread may exit in between.
             std::fs::read_to_string(task.ok()?.path().join("comm")).ok()
         });
         names.filter(|name| !name.starts_with("iou-")).count()
@@ -597,12 +604,12 @@ impl Server {
 
     fn entries(&self, folder: &str) -> std::fs::ReadDir {
         let path = format!("/proc/{}/{folder}", self.process.id());
-        std::fs::read_dir(path).expect("it is running")
+        std::fs::read_dir(path).expect("the process is running")
     }
 
     fn read(&self, file: &str) -> String {
         let path = format!("/proc/{}/{file}", self.process.id());
-        std::fs::read_to_string(path).expect("it is running")
+        std::fs::read_to_string(path).expect("the process is running")
     }
 }
 
@@ -613,22 +620,23 @@ impl Drop for Server {
     }
 }
 
-/// Memory of a process's own that it has written to, in KiB.
+/// The private memory that a process has written to, in KiB.
 fn anonymous_kib(process: &Child) -> usize {
     let path = format!("/proc/{}/status", process.id());
-    let status = std::fs::read_to_string(path).expect("it is running");
+    let status = std::fs::read_to_string(path).expect("the process is running");
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     let number = line.expect("Linux tells it").trim().strip_suffix(" kB");
-    number.expect("in kB").parse().expect("a number")
+    number.expect("the value is in kB").parse().expect("a number")
 }
 
-/// Starts this test's other half.
+/// Starts this test's child.
 fn spawn(driver: &str, settings: &[(&str, &str)]) -> Child {
     command(driver, settings).spawn().expect("a process can be started")
 }
 
 fn command(driver: &str, settings: &[(&str, &str)]) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("this test is running"));
+    let mut command =
+        Command::new(std::env::current_exe().expect("the current executable has a path"));
     command
         .args(["--exact", "resources::the_child_serves_until_it_is_told_to_end", "--nocapture"])
         .env(CHILD, driver)
@@ -638,7 +646,7 @@ fn command(driver: &str, settings: &[(&str, &str)]) -> Command {
     command
 }
 
-/// Lets this process have as many descriptors as it may. How many are these?
+/// Raises the descriptor limit of this process as far as allowed, and returns it.
 fn descriptors_max() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let current = limit.maximum.map_or(1 << 16, |maximum| maximum.min(1 << 16));
@@ -646,10 +654,10 @@ fn descriptors_max() -> u64 {
     if raised.is_ok() { current } else { limit.current.unwrap_or(current) }
 }
 
-/// Set in the child's environment, to the name of the driver.
+/// Set in the child's environment to the name of the driver.
 const CHILD: &str = "PEREGRINE_RESOURCES_CHILD";
 
-/// The other half of all tests here; it does nothing unless one of them started it.
+/// The child of all tests here; it does nothing unless one of them started it.
 #[test]
 fn the_child_serves_until_it_is_told_to_end() {
     let Ok(driver) = std::env::var(CHILD) else { return };
@@ -674,11 +682,11 @@ fn the_child_serves_until_it_is_told_to_end() {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
         setrlimit(Resource::Nproc, limit).expect("a process may lower its own limit");
     }
-    let any_file = || File::open("/").expect("there are descriptors");
+    let any_file = || File::open("/").expect("a descriptor is free");
     let _inherited: Vec<_> = (0..number("INHERITED").unwrap_or(0)).map(|_| any_file()).collect();
     if let Some(free) = number("FREE_DESCRIPTORS") {
         let all: Vec<_> = (0..=free).map(|_| any_file()).collect();
-        let next = all.iter().map(AsRawFd::as_raw_fd).max().expect("one at least") as u64;
+        let next = all.iter().map(AsRawFd::as_raw_fd).max().expect("the list is not empty") as u64;
         drop(all);
         let limit = Rlimit { current: Some(next), maximum: Some(next) };
         setrlimit(Resource::Nofile, limit).expect("a process may lower its own limit");
@@ -694,7 +702,7 @@ fn the_child_serves_until_it_is_told_to_end() {
     let served = server
         .driver(choice)
         .workers(number("WORKERS").map_or(NonZeroUsize::MIN, |count| {
-            NonZeroUsize::new(count as usize).expect("at least one")
+            NonZeroUsize::new(count as usize).expect("the count is not zero")
         }))
         .limits(limits)
         .serve(app);
@@ -708,7 +716,7 @@ fn number(variable: &str) -> Option<u64> {
     Some(std::env::var(variable).ok()?.parse().expect("a number"))
 }
 
-/// Pieces without an end, always ready.
+/// Endless pieces, always ready.
 struct Endless;
 
 impl futures_core::Stream for Endless {
@@ -719,7 +727,7 @@ impl futures_core::Stream for Endless {
     }
 }
 
-/// The same, though it promises ten bytes.
+/// The same, but with a declared length of ten bytes.
 struct LongerThanPromised;
 
 impl http_body::Body for LongerThanPromised {

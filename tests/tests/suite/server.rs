@@ -1,9 +1,9 @@
-//! The server keeps its promises on every driver: a line each.
+//! The server keeps its guarantees on every driver: one line per driver.
 
 use peregrine::DriverChoice;
 use peregrine_tests::{server_on_kernel, server_simulated};
 
-// Nightly runs ten times as many seeds.
+// Nightly runs use ten times as many seeds.
 server_simulated!(sim, 0..40, 0..4);
 server_on_kernel!(tokio, DriverChoice::Tokio);
 server_on_kernel!(uring, DriverChoice::Uring);

@@ -1,5 +1,5 @@
-//! Few long connections are spread over the workers, whoever accepts them: on both drivers that use the kernel, and
-//! on the simulated network.
+//! A few long connections are spread evenly over the workers, whichever worker accepts them: on
+//! both kernel drivers, and on the simulated network.
 #![cfg(target_os = "linux")]
 
 use peregrine::prelude::*;
@@ -45,27 +45,28 @@ on_both_drivers! {
     the_page_tells_how_even_it_is,
 }
 
-/// Only a hang takes so long.
+/// Only a hang takes this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A thread that gets no turn for a while does not take what it is passed. On a machine with too much to do that
-/// happens, and not each time.
+/// A thread that does not run for a while does not accept connections passed to it. On a busy
+/// machine that happens, but not on every attempt.
 const ATTEMPTS: usize = 5;
 
-/// Where a handler says that it blocks, and what it waits for.
+/// How a handler reports that it blocks, and how it is released.
 type Block = (mpsc::Sender<usize>, mpsc::Receiver<()>);
 
-/// What tests know of the workers.
+/// State shared by a test and the workers.
 #[derive(Clone, Default)]
 struct Workers {
-    /// Workers that were made.
+    /// The number of workers created.
     count: Arc<AtomicUsize>,
     /// For the next request to `/block`.
     block: Arc<Mutex<Option<Block>>>,
 }
 
 impl Workers {
-    /// The application of one worker, which answers with its number, and with whose process the peer is.
+    /// The application of one worker, which responds with the worker's number and the peer's
+    /// process.
     fn make(&self) -> App {
         let number = self.count.fetch_add(1, Ordering::SeqCst);
         let block = Arc::clone(&self.block);
@@ -78,9 +79,9 @@ impl Workers {
             "done"
         };
         App::new().get("/", who).get("/moment", moment).get("/block", move || {
-            let blocked = block.lock().expect("no panic").take();
+            let blocked = block.lock().expect("the mutex is not poisoned").take();
             if let Some((tell, wait)) = blocked {
-                tell.send(number).expect("the test waits for it");
+                tell.send(number).expect("the receiver is alive");
                 let _ = wait.recv();
             }
             number.to_string()
@@ -90,7 +91,7 @@ impl Workers {
 
 fn server(choice: DriverChoice, workers: usize, one_queue: bool) -> Server {
     let sockets = SocketOptions { one_queue, ..SocketOptions::default() };
-    let workers = NonZeroUsize::new(workers).expect("it is not zero");
+    let workers = NonZeroUsize::new(workers).expect("the value is not zero");
     Server::new().driver(choice).workers(workers).sockets(sockets).quiet()
 }
 
@@ -108,7 +109,7 @@ fn start(server: Server, workers: &Workers) -> Option<Running> {
 trait Wire: Read + Write {}
 impl<W: Read + Write> Wire for W {}
 
-/// A connection that stays.
+/// A connection that stays open.
 struct Long(Box<dyn Wire>);
 
 impl Long {
@@ -116,16 +117,16 @@ impl Long {
         match place {
             Place::Tcp(address) => Self::tcp(*address),
             Place::Unix(path) => {
-                let stream = UnixStream::connect(path).expect("somebody listens");
-                stream.set_read_timeout(Some(PATIENCE)).expect("it is a time");
+                let stream = UnixStream::connect(path).expect("the server accepts connections");
+                stream.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
                 Self(Box::new(stream))
             }
         }
     }
 
     fn tcp(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).expect("somebody listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("it is a time");
+        let stream = TcpStream::connect(address).expect("the server accepts connections");
+        stream.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
         Self(Box::new(stream))
     }
 
@@ -139,7 +140,7 @@ impl Long {
         let mut got = Vec::new();
         loop {
             let mut bytes = [0; 1024];
-            let count = self.0.read(&mut bytes).expect("the server answers in time");
+            let count = self.0.read(&mut bytes).expect("a response arrives in time");
             assert!(count > 0, "the connection ended: {}", String::from_utf8_lossy(&got));
             got.extend_from_slice(&bytes[..count]);
             if let Some(body) = body(&got) {
@@ -148,14 +149,14 @@ impl Long {
         }
     }
 
-    /// What `/` answers.
+    /// The response of `/`.
     fn ask(&mut self) -> (usize, String) {
         self.send("/");
         told(&self.response())
     }
 }
 
-/// The body of a response, if it is whole.
+/// The body of a response, if it is complete.
 fn body(response: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(response);
     let (head, body) = text.split_once("\r\n\r\n")?;
@@ -165,9 +166,9 @@ fn body(response: &[u8]) -> Option<String> {
     (body.len() == length.parse::<usize>().expect("a number")).then(|| body.to_owned())
 }
 
-/// A worker's number, and whose process it saw.
+/// A worker's number, and the peer's process as it saw it.
 fn told(body: &str) -> (usize, String) {
-    let (number, who) = body.split_once(' ').expect("two words");
+    let (number, who) = body.split_once(' ').expect("the response has two words");
     (number.parse().expect("a number"), who.to_owned())
 }
 
@@ -179,28 +180,37 @@ fn shares(numbers: impl IntoIterator<Item = usize>, workers: usize) -> Vec<usize
     shares
 }
 
-/// Connects one after the other, and sees each worker have its share, however connections come to it.
+/// Connects clients one after the other, and asserts that each worker gets its share, however
+/// connections arrive.
 fn spread_evenly(make: impl Fn(usize) -> Server) {
     for (workers, connections) in [(2, 8), (3, 9)] {
         let mut found = Vec::new();
         let is_even = (0..ATTEMPTS).any(|_| {
             let known = Workers::default();
             let Some(running) = start(make(workers), &known) else { return true };
-            let place = running.places().next().expect("a place").clone();
+            let place = running.places().next().expect("the server has a listener").clone();
             let mut all: Vec<Long> = Vec::new();
             for _ in 0..connections {
                 all.push(Long::connect(&place));
-                let (_, who) = all.last_mut().expect("one").ask();
+                let (_, who) = all.last_mut().expect("the list is not empty").ask();
                 let pid = std::process::id();
                 let expected = matches!(place, Place::Unix(_)).then_some(Some(pid));
-                assert_eq!(who, format!("{expected:?}"), "a passed connection has its peer");
+                assert_eq!(
+                    who,
+                    format!("{expected:?}"),
+                    "a passed connection keeps its peer address"
+                );
             }
             found.push(shares(all.iter_mut().map(|long| long.ask().0), workers));
             drop(all);
-            let stopped = running.shut_down().expect("it ends");
+            let stopped = running.shut_down().expect("the shutdown succeeds");
             let accepted = stopped.workers.iter().flatten().map(|worker| worker.accepted);
-            assert_eq!(accepted.sum::<u64>(), connections as u64, "each counts once");
-            found.last().expect("one") == &vec![connections / workers; workers]
+            assert_eq!(
+                accepted.sum::<u64>(),
+                connections as u64,
+                "each connection is counted once"
+            );
+            found.last().expect("the list is not empty") == &vec![connections / workers; workers]
         });
         assert!(is_even, "{connections} connections on {workers} workers: {found:?}");
     }
@@ -219,14 +229,14 @@ fn few_long_connections_are_spread_evenly_from_a_unix_socket(choice: DriverChoic
     spread_evenly(|workers| server(choice, workers, false).unix(folder.path().join("socket")));
 }
 
-/// Clients that keep their connection, each of them one, of HTTP/2 as ALPN agrees.
+/// HTTP/2 clients (by ALPN), each with one connection that it keeps.
 fn few_long_connections_are_spread_evenly_over_tls(choice: DriverChoice) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     let mut found = Vec::new();
     let is_even = (0..ATTEMPTS).any(|_| {
         let known = Workers::default();
-        // A listener that nobody connects to has no part in it.
+        // A listener without connections has no effect.
         let server = server(choice, 2, false).listen("127.0.0.1:0");
         let Some(running) = start(server.tls("127.0.0.1:0", server_tls()), &known) else {
             return true;
@@ -238,28 +248,29 @@ fn few_long_connections_are_spread_evenly_over_tls(choice: DriverChoice) {
                 .resolve("localhost", address)
                 .timeout(PATIENCE)
                 .no_proxy();
-            client.build().expect("the configuration is sound")
+            client.build().expect("the configuration is valid")
         };
         let numbers = runtime.block_on(async {
             let url = format!("https://localhost:{}", address.port());
             let (mut clients, mut numbers) = (Vec::new(), Vec::new());
             for _ in 0..8 {
                 let client = client();
-                let response = client.get(&url).send().await.expect("the server answers");
-                numbers.push(told(&response.text().await.expect("the body is whole")).0);
+                let response = client.get(&url).send().await.expect("the server responds");
+                numbers.push(told(&response.text().await.expect("the body is complete")).0);
                 clients.push(client);
             }
             numbers
         });
         found.push(shares(numbers, 2));
         running.handle().cut();
-        running.wait().expect("it ends");
+        running.wait().expect("the server shuts down");
         found.last() == Some(&vec![4, 4])
     });
     assert!(is_even, "{found:?}");
 }
 
-/// Those that it is passed are taken back, and no more are passed until it runs again.
+/// Connections passed to a blocked worker are taken back, and no more are passed until it runs
+/// again.
 fn nobody_waits_for_a_worker_that_is_blocked(choice: DriverChoice) {
     let folder = tempfile::tempdir().expect("a folder");
     for server in [
@@ -268,30 +279,30 @@ fn nobody_waits_for_a_worker_that_is_blocked(choice: DriverChoice) {
     ] {
         let known = Workers::default();
         let Some(running) = start(server, &known) else { return };
-        let place = running.places().next().expect("a place").clone();
+        let place = running.places().next().expect("the server has a listener").clone();
         let (tell, told) = mpsc::channel();
         let (release, wait) = mpsc::channel();
-        *known.block.lock().expect("no panic") = Some((tell, wait));
+        *known.block.lock().expect("the mutex is not poisoned") = Some((tell, wait));
         let mut blocking = Long::connect(&place);
         blocking.send("/block");
         let blocked = told.recv().expect("the handler begins");
         let mut others: Vec<_> = (0..8).map(|_| Long::connect(&place)).collect();
         for other in &mut others {
-            assert_ne!(other.ask().0, blocked, "a blocked worker answers nobody");
+            assert_ne!(other.ask().0, blocked, "a blocked worker does not respond");
         }
-        release.send(()).expect("the handler waits for it");
+        release.send(()).expect("the receiver is alive");
         assert_eq!(blocking.response(), blocked.to_string());
         let deadline = Instant::now() + PATIENCE;
-        // It has one of nine connections: it gets its share of what comes now.
+        // It has one of nine connections, and gets its share of new ones.
         while others.iter_mut().map(|other| usize::from(other.ask().0 == blocked)).sum::<usize>()
             < 3
         {
-            assert!(Instant::now() < deadline, "it takes part again");
+            assert!(Instant::now() < deadline, "the worker does not take part again");
             others.push(Long::connect(&place));
             thread::sleep(Duration::from_millis(1));
         }
         drop((blocking, others));
-        running.shut_down().expect("it ends");
+        running.shut_down().expect("the shutdown succeeds");
     }
 }
 
@@ -303,10 +314,10 @@ fn a_worker_that_is_full_gets_nothing(choice: DriverChoice) {
     ] {
         let limits = Limits { connections_max: 2, ..Limits::default() };
         let Some(running) = start(server.limits(limits), &Workers::default()) else { return };
-        let place = running.places().next().expect("a place").clone();
+        let place = running.places().next().expect("the server has a listener").clone();
         let mut all: Vec<_> = (0..4).map(|_| Long::connect(&place)).collect();
         assert_eq!(shares(all.iter_mut().map(|long| long.ask().0), 2), [2, 2]);
-        // Each of them gets the place that becomes free, on whichever worker.
+        // Each of them gets the slot that becomes free, on whichever worker.
         for _ in 0..6 {
             let mut next = Long::connect(&place);
             next.send("/");
@@ -316,11 +327,12 @@ fn a_worker_that_is_full_gets_nothing(choice: DriverChoice) {
             assert_eq!(shares(all.iter_mut().map(|long| long.ask().0), 2), [2, 2]);
         }
         drop(all);
-        running.shut_down().expect("it ends");
+        running.shut_down().expect("the shutdown succeeds");
     }
 }
 
-/// Two come at the same time, to two listeners, and the kernel tells the same worker of both, which has one place.
+/// Two clients connect at the same time to two listeners, and the kernel wakes the same worker for
+/// both, which has one free slot.
 fn nobody_waits_at_one_listener_for_a_worker_that_another_one_has_filled(choice: DriverChoice) {
     let limits = Limits { connections_max: 3, ..Limits::default() };
     let server = server(choice, 2, true).limits(limits).listen("127.0.0.1:0").listen("127.0.0.1:0");
@@ -334,15 +346,16 @@ fn nobody_waits_at_one_listener_for_a_worker_that_another_one_has_filled(choice:
         }
         thread::sleep(Duration::from_millis(10));
         let mut new: Vec<_> = places.iter().map(Long::connect).collect();
-        // Of six places two are free at least. Whoever waits for longer than a read takes fails.
+        // At least two of six slots are free. A client that waits longer than its read timeout
+        // fails.
         new.iter_mut().for_each(|long| drop(long.ask()));
         all.extend(new);
     }
     drop(all);
-    running.shut_down().expect("it ends");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
-/// One listener always has somebody for the place that becomes free.
+/// One listener always has a waiting connection for the next free slot.
 fn a_busy_listener_leaves_places_to_the_other(choice: DriverChoice) {
     let limits = Limits { connections_max: 4, ..Limits::default() };
     let server = server(choice, 1, true).limits(limits).listen("127.0.0.1:0").listen("127.0.0.1:0");
@@ -371,7 +384,7 @@ fn a_busy_listener_leaves_places_to_the_other(choice: DriverChoice) {
                 ask_once(other_place);
                 done.send(())
             });
-            // It waits for one of four places, and then for its answer.
+            // The client waits for one of four slots, and then for its response.
             let before = served.load(Ordering::Relaxed);
             let is_answered = loop {
                 if is_done.recv_timeout(Duration::from_millis(5)).is_ok() {
@@ -382,13 +395,13 @@ fn a_busy_listener_leaves_places_to_the_other(choice: DriverChoice) {
                 }
             };
             is_over.store(true, Ordering::Relaxed);
-            assert!(is_answered, "a thousand were served at {busy}, and nobody at {other}");
+            assert!(is_answered, "a thousand were served at {busy}, and none at {other}");
         });
     }
-    running.shut_down().expect("it ends");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
-/// The answer to one request, after which the connection ends.
+/// The response to one request, after which the connection ends.
 fn ask_once(place: &Place) {
     let mut long = Long::connect(place);
     let request = b"GET /moment HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
@@ -400,7 +413,7 @@ fn a_shutdown_loses_nobody_who_was_passed(choice: DriverChoice) {
     for (attempt, one_queue) in [(0, true), (1, false), (2, true), (3, false)] {
         let server = server(choice, 3, one_queue).listen("127.0.0.1:0");
         let Some(running) = start(server, &Workers::default()) else { return };
-        let place = running.places().next().expect("a place").clone();
+        let place = running.places().next().expect("the server has a listener").clone();
         let connect = |_| {
             let mut long = Long::connect(&place);
             long.send("/");
@@ -412,7 +425,7 @@ fn a_shutdown_loses_nobody_who_was_passed(choice: DriverChoice) {
         for long in &mut all {
             long.response();
         }
-        let stopped = running.wait().expect("it ends");
+        let stopped = running.wait().expect("the server shuts down");
         assert!(stopped.cut.is_empty(), "{stopped}");
         let workers = stopped.workers.iter().flatten();
         assert_eq!(workers.map(|worker| worker.accepted).sum::<u64>(), 40);
@@ -423,7 +436,7 @@ fn short_connections_in_a_flood_are_all_answered(choice: DriverChoice) {
     for one_queue in [true, false] {
         let server = server(choice, 2, one_queue).listen("127.0.0.1:0");
         let Some(running) = start(server, &Workers::default()) else { return };
-        let place = running.places().next().expect("a place").clone();
+        let place = running.places().next().expect("the server has a listener").clone();
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -433,13 +446,13 @@ fn short_connections_in_a_flood_are_all_answered(choice: DriverChoice) {
                 });
             }
         });
-        let stopped = running.shut_down().expect("it ends");
+        let stopped = running.shut_down().expect("the shutdown succeeds");
         let workers = stopped.workers.iter().flatten();
         assert_eq!(workers.map(|worker| worker.accepted).sum::<u64>(), 1000);
     }
 }
 
-/// The samples of a page of metrics, labels and all.
+/// The samples of a metrics page, with their labels.
 fn page(admin: &Place) -> BTreeMap<String, f64> {
     let mut long = Long::connect(admin);
     long.send("/metrics");
@@ -462,12 +475,16 @@ fn the_page_tells_how_even_it_is(choice: DriverChoice) {
         let server = server(choice, 2, true).listen("127.0.0.1:0").admin("127.0.0.1:0");
         let Some(running) = start(server, &Workers::default()) else { return true };
         let admin = running.admin_place().expect("an admin listener").clone();
-        assert_eq!(page(&admin)["peregrine_worker_imbalance_ratio"], 1.0, "nobody is there");
-        let place = running.places().next().expect("a place").clone();
+        assert_eq!(
+            page(&admin)["peregrine_worker_imbalance_ratio"],
+            1.0,
+            "there are no connections"
+        );
+        let place = running.places().next().expect("the server has a listener").clone();
         let mut all: Vec<_> = (0..8).map(|_| Long::connect(&place)).collect();
         all.iter_mut().for_each(|long| drop(long.ask()));
         let deadline = Instant::now() + PATIENCE;
-        // What is passed counts when it is taken, or soon after.
+        // A passed connection is counted when it is taken, or soon after.
         let passed = loop {
             let page = page(&admin);
             let passed: f64 = each(&page, "peregrine_worker_connections_passed_total").iter().sum();
@@ -483,19 +500,19 @@ fn the_page_tells_how_even_it_is(choice: DriverChoice) {
         assert_eq!(ratio, open[0].max(open[1]) / 4.0);
         assert!(passed <= 8.0, "{passed}");
         drop(all);
-        running.shut_down().expect("it ends");
+        running.shut_down().expect("the shutdown succeeds");
         found.push(open);
         open == [4.0, 4.0]
     });
     assert!(is_even, "{found:?}");
 }
 
-/// Two workers of one simulated network, of which clients reach the first only.
+/// Two workers of one simulated network; clients reach only the first.
 struct Two {
     network: Network,
     place: u64,
     orders: watch::Sender<Order>,
-    /// Workers that have ended, and the connections they had.
+    /// The connection counts of workers that have ended.
     ended: Rc<std::cell::RefCell<Vec<u64>>>,
 }
 
@@ -516,7 +533,7 @@ impl Two {
             let ended = Rc::clone(&ended);
             network.spawn(async move {
                 let (listens, limits) = (vec![Listen::on(port)], Limits::default());
-                let application = application.expect("it is sound");
+                let application = application.expect("the application is valid");
                 let serving = peregrine_server::run(
                     driver,
                     listens,
@@ -526,11 +543,11 @@ impl Two {
                     orders,
                     Some(member),
                 );
-                let report = serving.await.expect("anybody may listen");
+                let report = serving.await.expect("the server runs");
                 ended.borrow_mut().push(report.snapshot.accepted);
             });
         }
-        let place = place.expect("two ports");
+        let place = place.expect("the server has two listeners");
         Self { network: network.clone(), place, orders, ended }
     }
 
@@ -576,14 +593,14 @@ fn on_the_simulated_network_half_of_the_connections_change_their_worker() {
         let mut clients = Vec::new();
         for _ in 0..8 {
             let client = two.network.connect_to(two.place);
-            client.send(REQUEST).await.expect("the server is there");
-            answer(&client).await.expect("the server answers");
+            client.send(REQUEST).await.expect("the server accepts connections");
+            answer(&client).await.expect("the server responds");
             clients.push(client);
         }
         let mut numbers = Vec::new();
         for client in &clients {
-            client.send(REQUEST).await.expect("the server is there");
-            numbers.push(answer(client).await.expect("the server answers"));
+            client.send(REQUEST).await.expect("the server accepts connections");
+            numbers.push(answer(client).await.expect("the server responds"));
         }
         assert_eq!(shares(numbers, 2), [4, 4], "seed {seed}");
         drop(clients);
@@ -596,11 +613,12 @@ fn on_the_simulated_network_half_of_the_connections_change_their_worker() {
 fn on_the_simulated_network_a_drain_at_any_moment_loses_nobody() {
     simulate(0..400, async |two, seed| {
         let network = &two.network;
-        // A process that is out of descriptors at the end loses who waits in the kernel's queue, in any case.
+        // Without injected accept errors: a process without descriptors at its end loses queued
+        // connections in any case.
         network.set_faults(Faults { accept_error_per_mille: 0, ..Faults::harmless() });
         let clients: Vec<_> = (0..12).map(|_| network.connect_to(two.place)).collect();
         for client in &clients {
-            client.send(REQUEST).await.expect("nobody is refused yet");
+            client.send(REQUEST).await.expect("the connection is open");
         }
         for _ in 0..network.random(3) {
             network.sleep(Duration::from_millis(network.random(20))).await;

@@ -1,4 +1,4 @@
-//! A server that cannot start whole does not start at all.
+//! A server that cannot start completely does not start at all.
 
 use peregrine::prelude::*;
 use peregrine::{DriverChoice, Error, Running, Server};
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 const WORKERS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Starts a server whose applications are the same but for the last one that is made, which
-/// contradicts itself. `dropped` counts those that are gone.
+/// Starts a server whose workers have the same application, except that the last one created has
+/// conflicting routes. `dropped` counts dropped applications.
 fn start(
     driver: DriverChoice,
     listener: TcpListener,
@@ -21,7 +21,7 @@ fn start(
 ) -> Result<Running, Error> {
     let made = Arc::new(AtomicUsize::new(0));
     let dropped = Arc::clone(dropped);
-    let workers = NonZeroUsize::new(WORKERS).expect("it is not zero");
+    let workers = NonZeroUsize::new(WORKERS).expect("the value is not zero");
     let server = Server::new().driver(driver).workers(workers).listener(listener).quiet();
     server.start(move || {
         let counted = Counted(Arc::clone(&dropped));
@@ -36,7 +36,7 @@ fn start(
     })
 }
 
-/// Counts its end.
+/// Counts its drop.
 struct Counted(Arc<AtomicUsize>);
 
 impl Drop for Counted {
@@ -48,7 +48,7 @@ impl Drop for Counted {
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(begin.elapsed() < PATIENCE, "timed out waiting until {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -58,8 +58,8 @@ fn is_refused(address: SocketAddr) -> bool {
 }
 
 fn one_worker_that_cannot_begin_ends_the_others(driver: DriverChoice) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
-    let address = listener.local_addr().expect("it is bound");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("the socket is bound");
     let dropped = Arc::new(AtomicUsize::new(0));
     match start(driver, listener, &dropped) {
         Err(Error::Driver { cause, .. }) => {
@@ -67,11 +67,11 @@ fn one_worker_that_cannot_begin_ends_the_others(driver: DriverChoice) {
             return;
         }
         Err(Error::Build(error)) => assert!(error.to_string().contains("GET /"), "{error}"),
-        Err(error) => panic!("another error than the application's: {error}"),
+        Err(error) => panic!("an error other than the application's: {error}"),
         Ok(_) => panic!("one of the workers has no application"),
     }
-    until("nobody listens", || is_refused(address));
-    until("all applications are gone", || dropped.load(Ordering::SeqCst) == WORKERS);
+    until("the listener is closed", || is_refused(address));
+    until("every application is dropped", || dropped.load(Ordering::SeqCst) == WORKERS);
 }
 
 #[test]
@@ -86,8 +86,9 @@ fn one_worker_that_cannot_begin_ends_the_others_on_uring() {
 
 #[test]
 fn a_server_may_offer_http2_only() {
-    let certificate = peregrine::tls::Tls::self_signed(&["localhost"]).expect("it is made at once");
+    let certificate = peregrine::tls::Tls::self_signed(&["localhost"])
+        .expect("the self-signed certificate is generated synchronously");
     let tls = certificate.tls.with_alpn(&[b"h2"]);
     let running = Server::new().tls("127.0.0.1:0", tls).quiet().start(App::new);
-    drop(running.expect("it speaks HTTP/2"));
+    drop(running.expect("the server has an HTTPS listener"));
 }

@@ -1,4 +1,4 @@
-//! The tables of `docs/protocols.md` and the suites say the same.
+//! Checks that the tables of `docs/protocols.md` and the suites agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The rows of the page's tables that have so many columns, without the names of the columns.
+/// The rows of the page's tables with this many columns, without the header rows.
 fn rows(columns: usize) -> Vec<Vec<String>> {
     let page = read("docs/protocols.md");
     let cells = page.lines().filter(|line| line.starts_with("| ")).map(|line| {
@@ -25,7 +25,7 @@ fn rows(columns: usize) -> Vec<Vec<String>> {
     cells.filter(|cells| cells.len() == columns && !is_head(cells)).collect()
 }
 
-/// The cases that a macro lists: lines such as `file::case,`.
+/// The cases that a macro lists, in lines such as `file::case,`.
 fn listed(path: &str) -> BTreeSet<String> {
     let text = read(path);
     let lines = text.lines().map(str::trim).filter_map(|line| line.strip_suffix(','));
@@ -42,13 +42,13 @@ fn is_case(text: &str) -> bool {
     text.split_once("::").is_some_and(|(file, case)| is_name(file) && is_name(case))
 }
 
-/// The text of each case in a folder, by `file::case`.
+/// The source of each case in a folder, by `file::case`.
 fn texts(folder: &str) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
-    for entry in fs::read_dir(root().join(folder)).expect("the folder is there") {
-        let path = entry.expect("it is readable").path();
-        let file = path.file_stem().expect("it has a name").to_string_lossy().into_owned();
-        let text = fs::read_to_string(&path).expect("it is text");
+    for entry in fs::read_dir(root().join(folder)).expect("the folder exists") {
+        let path = entry.expect("the folder is readable").path();
+        let file = path.file_stem().expect("the file has a stem").to_string_lossy().into_owned();
+        let text = fs::read_to_string(&path).expect("the file is UTF-8");
         for part in text.split("\npub async fn ").skip(1) {
             let name = part.split('<').next().unwrap_or_default();
             let body = part.split("\n}\n").next().unwrap_or_default();
@@ -84,21 +84,18 @@ fn a_row_differs_if_and_only_if_its_case_does() {
     for row in rows(5) {
         let [behaviour, case, http1, http2, why] = &row[..] else { unreachable!("five columns") };
         let asserts = texts.get(case).is_some_and(|text| text.contains("way.differs("));
-        assert!(
-            http1 != http2 || http1.is_empty(),
-            "{behaviour}: columns that are the same are empty"
-        );
+        assert!(http1 != http2 || http1.is_empty(), "{behaviour}: identical columns must be empty");
         let differs = !http1.is_empty() && !http2.is_empty();
-        assert_eq!(http1.is_empty(), http2.is_empty(), "{behaviour}: both columns, or none");
+        assert_eq!(
+            http1.is_empty(),
+            http2.is_empty(),
+            "{behaviour}: fill both columns, or neither"
+        );
         assert_eq!(
             differs, asserts,
             "{behaviour}: the row differs: {differs}, its case {case}: {asserts}"
         );
-        assert_eq!(
-            differs,
-            !why.is_empty(),
-            "{behaviour}: a difference has a reason, and nothing else"
-        );
+        assert_eq!(differs, !why.is_empty(), "{behaviour}: only a difference has a reason");
     }
 }
 
@@ -131,6 +128,6 @@ fn each_attack_is_made_by_a_case() {
     ] {
         let attack = attack.to_lowercase();
         let is_there = rows(4).iter().any(|row| row[0].to_lowercase().contains(&attack));
-        assert!(is_there, "there is no row for {attack}");
+        assert!(is_there, "no row for {attack}");
     }
 }

@@ -1,10 +1,10 @@
-//! What tokio offers works in everything that a worker runs, without set-up and without leaving the
+//! Tokio's facilities work in everything that a worker runs, without set-up and without leaving the
 //! worker's thread: a table of places, facilities and drivers.
 //!
-//! [`FACILITIES`] has what is used; [`places`] builds a route for each place it is used in. On the
-//! simulated network only what needs no kernel and no threads is used.
+//! [`FACILITIES`] lists what is used; [`places`] builds a route for each place it is used in. On
+//! the simulated network only facilities that need neither a kernel nor threads are used.
 
-#![expect(clippy::unwrap_used, reason = "what is missing is the failure of a test")]
+#![expect(clippy::unwrap_used, reason = "a missing value fails the test")]
 
 use bytes::Bytes;
 use futures_core::Stream;
@@ -38,7 +38,7 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::{JoinSet, spawn_blocking, spawn_local};
 use tokio::time::{Instant, interval, sleep, timeout};
 
-/// Makes a test of each case on each driver, or on each that uses the kernel.
+/// Generates a test of each case on each driver, or on each kernel driver.
 macro_rules! on_drivers {
     (all: $($case:ident,)*; kernel: $($kernel:ident,)*) => {
         on_drivers! { @module on_sim, SimulatedBenches::seeds(0..20); $($case,)*; }
@@ -60,7 +60,7 @@ macro_rules! on_drivers {
                 }
             )*
             $(
-                // The subscriber is global.
+                // The subscriber is process-wide.
                 #[test]
                 fn $logged() {
                     isolated(|| $benches.check(async |bench| super::$logged(bench).await));
@@ -141,7 +141,7 @@ async fn it_works_in_a_task_that_outlives_its_request<B: Bench>(bench: &B) {
         peer.get(&format!("/outliving/{name}"));
         assert_eq!(peer.reply().await.text(), "later");
     }
-    // The connection may end as well.
+    // The end of the connection must work as well.
     drop(peer);
     let mut expected: Vec<_> = names(bench).collect();
     bench.until("all tasks are done", || done.lock().len() == expected.len()).await;
@@ -160,13 +160,13 @@ async fn it_works_after_an_upgrade<B: Bench>(bench: &B) {
             "GET /upgraded/{name} HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
         ));
         assert_eq!(peer.reply().await.status, 101, "{name}");
-        peer.expect("it works").await;
+        peer.expect("the connection is open").await;
     }
     server.cut();
 }
 
-/// The warning names the route and the way out, and comes while the handler still blocks. A handler
-/// that waits for long is not meant.
+/// The warning names the route and the remedy, and is logged while the handler still blocks. A
+/// handler that only waits causes no warning.
 async fn a_handler_that_blocks_is_told_of_once_with_its_route_while_it_blocks<B: Bench>(bench: &B) {
     assert!(Limits::default().poll_budget.is_some(), "handlers are watched by default");
     let (log, number) = (Log::start(), number());
@@ -201,7 +201,7 @@ async fn a_handler_that_blocks_is_told_of_once_with_its_route_while_it_blocks<B:
     bench.until("the handler is found while it blocks", || log.count(&route) == 1).await;
     release.send(()).unwrap();
     assert_eq!(peer.reply().await.text(), "blocked");
-    // It is not told of again.
+    // There is no second warning.
     peer.get(&format!("/block-{number}/8"));
     bench.sleep(BUDGET * 3).await;
     release.send(()).unwrap();
@@ -218,16 +218,19 @@ async fn a_handler_that_blocks_is_told_of_once_with_its_route_while_it_blocks<B:
     drop(peer);
     server.shut_down();
     let outcome = server.ended().await;
-    // A machine may let a thread stand still for as long as a handler that blocks would.
+    // A machine may stop a thread for as long as a blocking handler would.
     assert!(outcome.snapshot.blocked >= 2, "{:?}", outcome.snapshot);
-    assert!(waits.iter().any(|wait| log.count(wait) == 0), "none of them blocks its thread");
+    assert!(
+        waits.iter().any(|wait| log.count(wait) == 0),
+        "a waiting handler does not block its thread"
+    );
     assert_eq!((log.count(&route), log.count(&stream)), (1, 1));
     let line = log.line(&route);
     assert!(line.contains("WARN") && line.contains("peregrine::offload"), "{line}");
 }
 
-/// A mounted service has routes that nobody outside sees, so the request is named when it is known to
-/// have been the one.
+/// The routes of a mounted service are not visible outside, so the warning names the request once
+/// it is known to be the cause.
 async fn a_mounted_handler_that_blocks_is_told_of_with_its_request<B: Bench>(bench: &B) {
     let (log, number) = (Log::start(), number());
     let (release, released) = std::sync::mpsc::channel::<()>();
@@ -278,10 +281,10 @@ async fn wait() -> &'static str {
 
 const BUDGET: Duration = Duration::from_millis(250);
 
-/// Whoever waits for the end is told what for, and what to do about it.
+/// The log says what the shutdown waits for, and how to avoid that.
 async fn a_shutdown_says_how_many_tasks_it_waits_for<B: Bench>(bench: &B) {
     let log = Log::start();
-    // A number by which the line is found among those of other servers.
+    // A count that distinguishes the line from those of other servers.
     let tasks = 1000 + number();
     let long = Duration::from_secs(3600);
     let limits = Limits { shutdown_timeout: long, background_timeout: long, ..Limits::default() };
@@ -298,7 +301,7 @@ async fn a_shutdown_says_how_many_tasks_it_waits_for<B: Bench>(bench: &B) {
     assert_eq!(peer.reply().await.text(), "left");
     server.shut_down();
     let told = format!("tasks={tasks} ");
-    bench.until("it is told what is waited for", || log.count(&told) == 1).await;
+    bench.until("the log names the tasks", || log.count(&told) == 1).await;
     server.cut();
     assert_eq!(server.ended().await.snapshot.tasks_cut, tasks);
     let line = log.line(&told);
@@ -311,7 +314,7 @@ fn number() -> usize {
     LAST.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A stream made by a function that waits for nothing.
+/// A stream produced by a function that never waits.
 struct Produced<F>(F);
 
 impl<T, F: FnMut() -> Option<T> + Unpin> Stream for Produced<F> {
@@ -322,12 +325,12 @@ impl<T, F: FnMut() -> Option<T> + Unpin> Stream for Produced<F> {
     }
 }
 
-/// What all servers of this process tell.
+/// The log of all servers in this process.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Listens from now on, at the latest.
+    /// Starts listening, if not yet done.
     fn start() -> Self {
         static LOG: OnceLock<Log> = OnceLock::new();
         let start = || {
@@ -438,13 +441,13 @@ async fn middleware(request: Request, next: Next<'_>) -> Response {
 fn upgrade(name: String) -> Response {
     let protocol = OnUpgrade::new(|mut io| async move {
         work(&name).await;
-        io.send(Bytes::from_static(b"it works")).await.expect("the peer waits for it");
+        io.send(Bytes::from_static(b"it works")).await.expect("the receiver is alive");
     });
     let response = Response::new(http::StatusCode::SWITCHING_PROTOCOLS).with_upgrade(protocol);
     response.with_field(UPGRADE, HeaderValue::from_static("x"))
 }
 
-/// A body that is known when the work is done.
+/// A body whose content is known when the work is done.
 struct Worked(Option<Work>);
 
 impl Stream for Worked {
@@ -460,10 +463,10 @@ impl Stream for Worked {
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Something of tokio's, used for once. It panics where something is not as it should be.
+/// One use of a tokio facility. It panics if the result is wrong.
 struct Facility {
     name: &'static str,
-    /// Works with time alone.
+    /// Needs only timers, no kernel.
     is_pure: bool,
     work: fn(ThreadId) -> Work,
 }
@@ -509,7 +512,7 @@ fn facility(name: &str) -> &'static Facility {
     FACILITIES.iter().find(|facility| facility.name == name).expect("the table has it")
 }
 
-/// Uses a facility and stays on the thread, which is that of the caller.
+/// Uses a facility, and asserts that it stays on the caller's thread.
 fn work(name: &str) -> Work {
     let here = thread::current().id();
     let work = (facility(name).work)(here);
@@ -586,7 +589,7 @@ async fn channels(here: ThreadId) {
         listener.recv().await.unwrap()
     });
     for number in 0..20 {
-        // It holds one: the other side is waited for.
+        // The channel holds one, so the sender waits for the receiver.
         sender.send(number).await.unwrap();
         stayed(here);
     }
@@ -602,7 +605,7 @@ async fn a_mutex(here: ThreadId) {
         let list = Arc::clone(&list);
         tokio::spawn(async move {
             let mut list = list.lock().await;
-            // The others wait meanwhile.
+            // The other tasks wait meanwhile.
             tokio::task::yield_now().await;
             stayed(here);
             list.push(number);
@@ -636,7 +639,7 @@ async fn selected(here: ThreadId) {
             sleep(MOMENT).await;
             sender.send(number).unwrap();
         }
-        // Longer than anybody waits.
+        // Longer than any test waits.
         sleep(Duration::from_secs(3600)).await;
     });
     let mut numbers = Vec::new();
@@ -644,7 +647,7 @@ async fn selected(here: ThreadId) {
     while numbers.len() < 3 {
         tokio::select! {
             number = receiver.recv() => numbers.push(number.unwrap()),
-            () = &mut late => panic!("the numbers come first"),
+            () = &mut late => panic!("the numbers are received first"),
         }
         stayed(here);
     }
@@ -700,7 +703,7 @@ async fn woken_by_a_thread(here: ThreadId) {
     thread.join().unwrap();
 }
 
-/// Sends back what comes, to the end.
+/// Echoes everything up to the end.
 async fn echo(
     mut socket: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 ) -> io::Result<()> {
@@ -799,7 +802,7 @@ async fn a_process(here: ThreadId) {
 #[cfg(not(unix))]
 async fn a_process(_here: ThreadId) {}
 
-/// A broadcast reaches handlers that wait in all workers.
+/// A broadcast wakes waiting handlers on all workers.
 fn what_workers_share_wakes_handlers_of_all_of_them(choice: DriverChoice) {
     const LISTENERS: usize = 32;
     let (sender, _) = broadcast::channel::<u32>(8);
@@ -847,7 +850,8 @@ fn what_workers_share_wakes_handlers_of_all_of_them(choice: DriverChoice) {
         let reply = listener.join().unwrap();
         assert!(reply.ends_with("\r\n\r\n7"), "{reply}");
     }
-    // The kernel spreads connections by chance: all on one worker is one case in two billion.
+    // The kernel distributes connections randomly: all on one worker happens once in two billion
+    // runs.
     assert_eq!(threads.lock().unwrap().len(), 2);
     running.shut_down().unwrap();
 }

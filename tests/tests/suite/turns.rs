@@ -1,5 +1,5 @@
-//! Nobody who has much to do keeps a worker's other connections waiting: on both drivers, counted in what is done
-//! between two small answers.
+//! A busy connection does not delay a worker's other connections: on both drivers, measured by the
+//! work done between two small responses.
 
 use flate2::write::DeflateEncoder;
 use futures_core::Stream;
@@ -37,13 +37,13 @@ on_both_drivers! {
     what_is_ready_at_the_cut_is_delivered_and_not_called_cut,
 }
 
-/// Each has a worker that never pauses.
+/// Each test has a worker that never pauses.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// What was done for those who have much to do.
+/// Counts the work done for busy connections.
 type Done = Arc<AtomicU64>;
 
-/// Something is done, which takes a moment.
+/// Does a little work, and counts it.
 fn work(done: &Done) {
     let until = Instant::now() + Duration::from_micros(50);
     while Instant::now() < until {
@@ -52,7 +52,7 @@ fn work(done: &Done) {
     done.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Always has another piece of so many bytes.
+/// Always has another piece of this size.
 struct Ready(Done, usize);
 
 impl HttpBody for Ready {
@@ -177,14 +177,14 @@ fn start(choice: DriverChoice) -> Option<Running> {
     started(server.start(move || application(&done)))
 }
 
-/// How much was done before the next answer of the same connection.
+/// How much work was done before the next response on the same connection.
 fn done(peer: &mut TcpStream) -> u64 {
     peer.write_all(b"GET /done HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
     let mut answer = String::new();
     loop {
         let mut bytes = [0; 1024];
-        let count = peer.read(&mut bytes).expect("an answer in time");
-        assert!(count > 0, "it is kept alive");
+        let count = peer.read(&mut bytes).expect("a response arrives in time");
+        assert!(count > 0, "the connection is kept alive");
         answer.push_str(std::str::from_utf8(&bytes[..count]).expect("text"));
         if let Some((_, content)) = answer.split_once("\r\n\r\n") {
             return content.parse().expect("a number");
@@ -192,14 +192,16 @@ fn done(peer: &mut TcpStream) -> u64 {
     }
 }
 
-/// What is done between two answers, in the median: while one turn is 64 requests or 32 frames, some hundreds, since this client
-/// waits for its own turns too. Thousands without others' turns, or the answer does not come.
+/// Asserts the median amount of work between two responses. With turns of 64 requests or 32 frames
+/// it is some hundreds, since this client waits for its own turns too. Without fair turns it is
+/// thousands, or the response never arrives.
 fn is_fair(running: &Running, what: &str, most: u64) {
     let mut peer = connect(running);
     let (begin, mut last, mut all) = (Instant::now(), done(&mut peer), Vec::new());
-    // Where nothing was done meanwhile, who has much to do had no turn of the machine's.
+    // If no work was done meanwhile, the busy connection's client did not get to run on this
+    // machine.
     while all.len() < 15 {
-        assert!(begin.elapsed() < PATIENCE, "{what}: nothing is done between {all:?}");
+        assert!(begin.elapsed() < PATIENCE, "{what}: no work is done between {all:?}");
         let now = done(&mut peer);
         let meanwhile = now - std::mem::replace(&mut last, now);
         all.extend((meanwhile > 0).then_some(meanwhile));
@@ -224,8 +226,8 @@ fn requests_that_came_together_let_others_have_their_turn(choice: DriverChoice) 
     });
     is_fair(&running, "/work", 2_000);
     drop(running);
-    asking.join().expect("no panic");
-    reading.join().expect("no panic");
+    asking.join().expect("the task does not panic");
+    reading.join().expect("the task does not panic");
 }
 
 fn bodies_that_are_always_ready_let_others_have_their_turn(choice: DriverChoice) {
@@ -242,14 +244,14 @@ fn bodies_that_are_always_ready_let_others_have_their_turn(choice: DriverChoice)
         });
         is_fair(&running, path, 2_000);
         running.handle().cut();
-        let stopped = running.wait().expect("it ends");
+        let stopped = running.wait().expect("the server shuts down");
         assert_eq!(stopped.cut.len(), 1, "{path}: {stopped}");
         drop(peer);
-        reading.join().expect("no panic");
+        reading.join().expect("the task does not panic");
     }
 }
 
-/// A WebSocket whose messages are compressed.
+/// A WebSocket with compressed messages.
 fn packed_socket(running: &Running, path: &str) -> TcpStream {
     let mut peer = connect(running);
     let request = format!(
@@ -259,7 +261,7 @@ fn packed_socket(running: &Running, path: &str) -> TcpStream {
     );
     peer.write_all(request.as_bytes()).expect("connected");
     let mut answer = [0; 1024];
-    let count = peer.read(&mut answer).expect("an answer");
+    let count = peer.read(&mut answer).expect("a response");
     let answer = String::from_utf8_lossy(&answer[..count]).to_lowercase();
     assert!(
         answer.starts_with("http/1.1 101") && answer.contains("permessage-deflate"),
@@ -270,8 +272,8 @@ fn packed_socket(running: &Running, path: &str) -> TcpStream {
 
 fn messages_that_are_compressed_let_others_have_their_turn(choice: DriverChoice) {
     let _one_at_a_time = ONE_AT_A_TIME.lock();
-    // A turn is ten small ones, or a large one. What waits for the peer would be thousands, and what the connection
-    // does in a turn 64.
+    // A turn is ten small messages, or one large one. Everything queued for the peer would be
+    // thousands, and a turn of the connection is 64.
     for (path, most) in [
         ("/sends/handler/6", 500),
         ("/sends/task/6", 500),
@@ -287,7 +289,7 @@ fn messages_that_are_compressed_let_others_have_their_turn(choice: DriverChoice)
         is_fair(&running, path, most);
         running.handle().cut();
         drop(running);
-        reading.join().expect("no panic");
+        reading.join().expect("the task does not panic");
     }
 }
 
@@ -295,28 +297,29 @@ fn messages_that_become_large_let_others_have_their_turn(choice: DriverChoice) {
     let _one_at_a_time = ONE_AT_A_TIME.lock();
     let Some(running) = start(choice) else { return };
     let mut peer = packed_socket(&running, "/messages");
-    // RFC 7692 §7.2.1: without the end of an empty block. A million bytes in a thousand.
+    // RFC 7692 §7.2.1: without the end of an empty block. A million bytes compressed to a thousand.
     let mut packed = DeflateEncoder::new(Vec::new(), flate2::Compression::best());
-    packed.write_all(&vec![0; 1_000_000]).expect("a vector takes everything");
-    packed.flush().expect("a vector takes everything");
+    packed.write_all(&vec![0; 1_000_000]).expect("writing to a vector cannot fail");
+    packed.flush().expect("writing to a vector cannot fail");
     let mut packed = packed.get_ref().clone();
     packed.truncate(packed.len() - 4);
     // Final, compressed, binary, and masked with zeros.
     let mut frame = vec![0xc2, 0xfe];
-    frame.extend_from_slice(&u16::try_from(packed.len()).expect("it is small").to_be_bytes());
+    frame
+        .extend_from_slice(&u16::try_from(packed.len()).expect("the value is small").to_be_bytes());
     frame.extend_from_slice(&[0; 4]);
     frame.extend_from_slice(&packed);
     let flood = thread::spawn(move || while peer.write_all(&frame).is_ok() {});
-    // A message is a turn here.
+    // Here one message is a turn.
     is_fair(&running, "/messages", 100);
     drop(running);
-    flood.join().expect("no panic");
+    flood.join().expect("the task does not panic");
 }
 
 fn uploads_in_small_chunks_let_others_have_their_turn(choice: DriverChoice) {
     let _one_at_a_time = ONE_AT_A_TIME.lock();
     let chunks = b"4\r\nabcd\r\n".repeat(10_000);
-    // One without an end, and many together; and where a task of its own reads.
+    // One endless body, and many bodies together; and a body read by a separate task.
     for (is_one, path) in
         [(true, "/parts"), (false, "/parts"), (true, "/parts/by-task"), (false, "/parts/by-task")]
     {
@@ -342,17 +345,17 @@ fn uploads_in_small_chunks_let_others_have_their_turn(choice: DriverChoice) {
         is_fair(&running, path, 1 << 20);
         running.handle().cut();
         drop(running);
-        flood.join().expect("no panic");
-        reading.join().expect("no panic");
+        flood.join().expect("the task does not panic");
+        reading.join().expect("the task does not panic");
     }
 }
 
-/// What begins a connection of HTTP/2 with the largest windows, and a request on it.
+/// The start of an HTTP/2 connection with the largest windows, and a request on it.
 fn get_over_http_2(path: &str) -> Vec<u8> {
-    let length = u8::try_from(path.len()).expect("it is short");
+    let length = u8::try_from(path.len()).expect("the value fits");
     let block = [&[0x82, 0x86, 0x04, length], path.as_bytes(), &[0x01, 1, b'a']].concat();
     let mut out = frame::PREFACE.to_vec();
-    // As much as the client can say that it takes.
+    // The largest window that the client can announce.
     frame::write_settings([(setting::INITIAL_WINDOW_SIZE, i32::MAX.cast_unsigned())], &mut out);
     frame::write_window_update(0, i32::MAX.cast_unsigned() - 65_535, &mut out);
     frame::write(Kind::Headers, flag::END_HEADERS | flag::END_STREAM, 1, &block, &mut out);
@@ -381,14 +384,14 @@ fn a_client_of_http_2_is_heard_beside_a_body_that_is_always_ready(choice: Driver
         }
     });
     let comes = |what: (Kind, bool)| {
-        while told.recv_timeout(PATIENCE).expect("it comes") != what {}
+        while told.recv_timeout(PATIENCE).expect("the event arrives") != what {}
     };
     comes((Kind::Data, false));
     let mut ping = Vec::new();
     frame::write(Kind::Ping, 0, 0, b"is heard", &mut ping);
     peer.write_all(&ping).expect("connected");
     comes((Kind::Ping, true));
-    // Its body is dropped, so that nothing more is done.
+    // Its body is dropped, so no more work is done.
     let mut reset = Vec::new();
     frame::write_reset(1, Code(8), &mut reset);
     peer.write_all(&reset).expect("connected");
@@ -399,7 +402,7 @@ fn a_client_of_http_2_is_heard_beside_a_body_that_is_always_ready(choice: Driver
         done(&mut other) == before
     });
     drop((running, peer));
-    reading.join().expect("no panic");
+    reading.join().expect("the task does not panic");
 }
 
 fn a_request_is_read_beside_a_body_that_is_always_ready(choice: DriverChoice) {
@@ -410,15 +413,16 @@ fn a_request_is_read_beside_a_body_that_is_always_ready(choice: DriverChoice) {
         "POST /until-end HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 10\r\n\r\n";
     peer.write_all(format!("{head}first").as_bytes()).expect("connected");
     let mut some = [0; 1000];
-    peer.read_exact(&mut some).expect("it begins before the request has ended");
+    peer.read_exact(&mut some).expect("the response begins before the request ends");
     peer.write_all(b"other").expect("connected");
     let mut rest = Vec::new();
-    peer.read_to_end(&mut rest).expect("it ends");
+    peer.read_to_end(&mut rest).expect("the peer closes the connection cleanly");
     assert!(rest.ends_with(b"\r\n0\r\n\r\n"));
-    running.shut_down().expect("it ends");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
-/// A handler that is ready when the order comes is answered, and a client that has everything was not cut.
+/// A handler that is ready when the order arrives gets its response sent, and a client that
+/// received everything is not reported as cut.
 fn what_is_ready_at_the_cut_is_delivered_and_not_called_cut(choice: DriverChoice) {
     let _one_at_a_time = ONE_AT_A_TIME.lock();
     let requests = [
@@ -444,7 +448,7 @@ fn what_is_ready_at_the_cut_is_delivered_and_not_called_cut(choice: DriverChoice
             };
             App::new().get("/wait", wait).get("/block", move || {
                 counts.fetch_add(1, Ordering::SeqCst);
-                let _ = blocks.lock().expect("no panic").recv();
+                let _ = blocks.lock().expect("the mutex is not poisoned").recv();
             })
         };
         let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
@@ -452,7 +456,7 @@ fn what_is_ready_at_the_cut_is_delivered_and_not_called_cut(choice: DriverChoice
         let mut peer = connect(&running);
         peer.write_all(request).expect("connected");
         wait_for(|| begun.load(Ordering::SeqCst) == 1);
-        // While the worker stands still, both happen.
+        // While the worker is blocked, both happen.
         let block = b"GET /block HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
         let mut blocked = send(&running, block);
         wait_for(|| begun.load(Ordering::SeqCst) == 2);
@@ -466,10 +470,10 @@ fn what_is_ready_at_the_cut_is_delivered_and_not_called_cut(choice: DriverChoice
         }
         drop(release);
         let mut answer = Vec::new();
-        peer.read_to_end(&mut answer).expect("an orderly end");
+        peer.read_to_end(&mut answer).expect("the stream ends cleanly");
         assert!(answer.windows(6).any(|six| six == b"waited"), "{cut_first}");
         let _ = blocked.read_to_end(&mut Vec::new());
-        let stopped = running.wait().expect("it ends");
+        let stopped = running.wait().expect("the server shuts down");
         assert!(stopped.cut.is_empty(), "{cut_first}: {stopped}");
     }
 }

@@ -6,7 +6,7 @@ use peregrine_ecosystem_tests::client;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-/// The server, and the URL of its admin listener; nothing where the kernel refuses the driver.
+/// The server, and the URL of its admin listener; `None` if the kernel refuses the driver.
 pub(crate) fn start<M>(choice: DriverChoice, make: M) -> Option<(Running, String)>
 where
     M: Fn() -> App + Clone + Send + 'static,
@@ -24,14 +24,14 @@ where
     };
     let admin = match running.admin_place() {
         Some(Place::Tcp(address)) => format!("http://{address}"),
-        other => panic!("no address of an admin listener: {other:?}"),
+        other => panic!("the admin listener has no TCP address: {other:?}"),
     };
     Some((running, admin))
 }
 
 /// The body of a page.
 pub(crate) async fn get(url: &str) -> String {
-    let response = client(None).get(url).send().await.expect("the server answers");
+    let response = client(None).get(url).send().await.expect("the server responds");
     assert_eq!(response.status(), 200, "{url}");
     response.text().await.expect("a body")
 }

@@ -12,7 +12,7 @@ on_both_drivers! {
     a_folder_without_its_slash_leads_to_the_prefix_that_is_told,
 }
 
-/// A folder with a file, and one with an index.
+/// A folder with a file, and a subfolder with an index page.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("bird.txt"), "a hobby").expect("a file");
@@ -32,32 +32,34 @@ fn a_folder_is_served_with_conditions_and_ranges(choice: DriverChoice) {
     in_runtime(async {
         let client = client(None);
         let get = |path: &str| client.get(format!("{base}/{path}"));
-        let file = get("bird.txt").send().await.expect("the server answers");
+        let file = get("bird.txt").send().await.expect("the server responds");
         assert_eq!(file.headers()["content-type"], "text/plain");
         let tag = file.headers()["etag"].clone();
         assert_eq!(file.text().await.expect("a body"), "a hobby");
         let same = get("bird.txt").header("if-none-match", tag).send().await;
-        assert_eq!(same.expect("the server answers").status(), 304, "new in 0.7");
+        assert_eq!(same.expect("the server responds").status(), 304, "new in 0.7");
         let part = get("bird.txt").header("range", "bytes=2-").send().await;
-        let part = part.expect("the server answers");
+        let part = part.expect("the server responds");
         assert_eq!(part.status(), 206);
         assert_eq!(part.text().await.expect("a body"), "hobby");
-        let large = get("large.bin").send().await.expect("the server answers");
+        let large = get("large.bin").send().await.expect("the server responds");
         let large = large.bytes().await.expect("a body");
         assert!(large.len() == 3_000_000 && large.iter().all(|&byte| byte == 7));
-        let index = get("nest/").send().await.expect("the server answers");
+        let index = get("nest/").send().await.expect("the server responds");
         assert_eq!(index.text().await.expect("a body"), "<h1>nest</h1>");
-        for (path, status) in [("nothing", 404), ("%2e%2e/secret", 404), ("nest/..%2fbird.txt", 400)] {
-            let refused = get(path).send().await.expect("the server answers");
+        for (path, status) in
+            [("nothing", 404), ("%2e%2e/secret", 404), ("nest/..%2fbird.txt", 400)]
+        {
+            let refused = get(path).send().await.expect("the server responds");
             assert_eq!(refused.status(), status, "{path}");
         }
         let posted = client.post(format!("{base}/bird.txt")).send().await;
-        assert_eq!(posted.expect("the server answers").status(), 405);
+        assert_eq!(posted.expect("the server responds").status(), 405);
     });
     end(running);
 }
 
-/// It sees the path without the prefix, here as under `nest_service`.
+/// It sees the path without the prefix, as under `nest_service`.
 fn a_folder_without_its_slash_leads_to_the_prefix_that_is_told(choice: DriverChoice) {
     let folder = folder();
     let files = ServeDir::new(folder.path());
@@ -68,10 +70,10 @@ fn a_folder_without_its_slash_leads_to_the_prefix_that_is_told(choice: DriverCho
     let Some(running) = start(choice, 1, make) else { return };
     let base = base_url(&running);
     in_runtime(async {
-        // The client follows.
+        // The client follows redirects.
         for (prefix, led_to, status) in [("plain", "/nest/", 404), ("told", "/told/nest/", 200)] {
             let led = client(None).get(format!("{base}/{prefix}/nest")).send().await;
-            let led = led.expect("the server answers");
+            let led = led.expect("the server responds");
             assert_eq!((led.url().path(), led.status().as_u16()), (led_to, status));
         }
     });

@@ -1,4 +1,4 @@
-//! async-graphql: its services for axum, mounted, and its schema inside handlers of ours.
+//! async-graphql: its axum services, mounted, and its schema inside our handlers.
 
 use async_graphql::http::{ALL_WEBSOCKET_PROTOCOLS, WsMessage};
 use async_graphql::{Context, Object, Schema, Subscription};
@@ -22,7 +22,7 @@ on_both_drivers! {
     what_is_no_graphql_is_refused,
 }
 
-/// What the resolvers share.
+/// State shared by the resolvers.
 #[derive(Clone)]
 struct Nest {
     birds: Arc<Mutex<Vec<String>>>,
@@ -34,7 +34,7 @@ struct Birds;
 #[Object]
 impl Birds {
     async fn birds(&self, context: &Context<'_>) -> async_graphql::Result<Vec<String>> {
-        Ok(context.data::<Nest>()?.birds.lock().expect("nobody panics with it").clone())
+        Ok(context.data::<Nest>()?.birds.lock().expect("the mutex is not poisoned").clone())
     }
 }
 
@@ -42,12 +42,12 @@ struct Changes;
 
 #[Object]
 impl Changes {
-    /// Adds a bird, and gives the number of all.
+    /// Adds a bird, and returns the number of birds.
     async fn add(&self, context: &Context<'_>, name: String) -> async_graphql::Result<usize> {
         let nest = context.data::<Nest>()?;
-        // Nobody may be listening.
+        // There may be no subscriber.
         let _ = nest.news.send(name.clone());
-        let mut birds = nest.birds.lock().expect("nobody panics with it");
+        let mut birds = nest.birds.lock().expect("the mutex is not poisoned");
         birds.push(name);
         Ok(birds.len())
     }
@@ -57,7 +57,7 @@ struct News;
 
 #[Subscription]
 impl News {
-    /// Says that it listens, and then what is added.
+    /// Reports that it is listening, and then each added bird.
     async fn added(
         &self,
         context: &Context<'_>,
@@ -78,13 +78,13 @@ fn schema() -> Graph {
     Schema::build(Birds, Changes, News).data(nest).finish()
 }
 
-/// Its services for axum are tower services: neither needs a router.
+/// Its axum services are tower services, so neither needs a router.
 fn mounted(schema: Graph) -> App {
     let subscriptions = GraphQLSubscription::new(schema.clone());
     App::new().mount("/graphql", GraphQL::new(schema)).mount("/news", subscriptions)
 }
 
-/// The same by handlers of ours, and our WebSockets.
+/// The same with our handlers and our WebSockets.
 fn native(schema: Graph) -> App {
     App::new().state(schema).post("/graphql", execute).get("/news", subscribe)
 }
@@ -124,7 +124,7 @@ async fn subscribe(upgrade: WebSocketUpgrade, State(schema): State<Graph>) -> Re
     })
 }
 
-/// A form of the application, by its name.
+/// A form of the application, with its name.
 type Form = (&'static str, fn(Graph) -> App);
 
 const FORMS: [Form; 2] = [("mounted", mounted), ("native", native)];
@@ -132,9 +132,9 @@ const FORMS: [Form; 2] = [("mounted", mounted), ("native", native)];
 async fn ask(base: &str, query: &str, variables: Value) -> Value {
     let document = json!({ "query": query, "variables": variables });
     let request = client(None).post(format!("{base}/graphql")).json(&document);
-    let response = request.send().await.expect("the server answers");
+    let response = request.send().await.expect("the server responds");
     assert_eq!(response.status(), 200);
-    response.json().await.expect("it is JSON")
+    response.json().await.expect("the text is JSON")
 }
 
 const ADD: &str = "mutation($name: String!) { add(name: $name) }";
@@ -153,7 +153,7 @@ fn what_a_mutation_adds_a_query_finds(choice: DriverChoice) {
             }
             let all = ask(&base, "{ birds }", Value::Null).await;
             assert_eq!(all["data"], json!({"birds": ["hobby", "kestrel"]}), "{form}: {all}");
-            // What the schema does not have is an error of GraphQL's, in a 200.
+            // An unknown field is a GraphQL error in a 200.
             let unknown = ask(&base, "{ eggs }", Value::Null).await;
             let message = unknown["errors"][0]["message"].as_str().expect("a message");
             assert!(message.contains("eggs"), "{form}: {unknown}");
@@ -169,17 +169,21 @@ fn a_subscription_hears_of_what_is_added(choice: DriverChoice) {
         let base = base_url(&running);
         in_runtime(async {
             let url = base.replace("http://", "ws://") + "/news";
-            let mut request = url.into_client_request().expect("it is a URL");
-            let protocol = "graphql-transport-ws".parse().expect("it is a value");
+            let mut request = url.into_client_request().expect("the URL is valid");
+            let protocol = "graphql-transport-ws".parse().expect("the header value is valid");
             request.headers_mut().insert("sec-websocket-protocol", protocol);
-            let (mut socket, response) = connect_async(request).await.expect("it upgrades");
+            let (mut socket, response) =
+                connect_async(request).await.expect("the server upgrades the connection");
             assert_eq!(response.headers()["sec-websocket-protocol"], "graphql-transport-ws");
             let say = |value: Value| tungstenite::Message::Text(Utf8Bytes::from(value.to_string()));
-            socket.send(say(json!({"type": "connection_init"}))).await.expect("it is sent");
+            socket
+                .send(say(json!({"type": "connection_init"})))
+                .await
+                .expect("the message is sent");
             assert_eq!(hear(&mut socket).await["type"], "connection_ack", "{form}");
             let payload = json!({"query": "subscription { added }"});
             let subscribe = json!({"id": "1", "type": "subscribe", "payload": payload});
-            socket.send(say(subscribe)).await.expect("it is sent");
+            socket.send(say(subscribe)).await.expect("the message is sent");
             let expect = |value: &str| json!({"id": "1", "type": "next", "payload": {"data": {"added": value}}});
             assert_eq!(hear(&mut socket).await, expect("listening"), "{form}");
             for name in ["hobby", "kestrel"] {
@@ -187,29 +191,33 @@ fn a_subscription_hears_of_what_is_added(choice: DriverChoice) {
                 assert_eq!(hear(&mut socket).await, expect(name), "{form}");
             }
             let complete = json!({"id": "1", "type": "complete"});
-            socket.send(say(complete)).await.expect("it is sent");
+            socket.send(say(complete)).await.expect("the message is sent");
             assert_eq!(hear(&mut socket).await, json!({"id": "1", "type": "complete"}), "{form}");
-            socket.close(None).await.expect("it closes");
+            socket.close(None).await.expect("the WebSocket closes");
             while let Some(Ok(_)) = socket.next().await {}
         });
         end(running);
     }
 }
 
-/// The next text of the server.
+/// The next text message of the server.
 async fn hear<S>(socket: &mut S) -> Value
 where
     S: Stream<Item = tungstenite::Result<tungstenite::Message>> + Unpin,
 {
     loop {
-        let message = socket.next().await.expect("it goes on").expect("it is heard");
+        let message = socket
+            .next()
+            .await
+            .expect("the WebSocket is still open")
+            .expect("the message is received without an error");
         if let tungstenite::Message::Text(text) = message {
-            return serde_json::from_str(&text).expect("it is JSON");
+            return serde_json::from_str(&text).expect("the text is JSON");
         }
     }
 }
 
-/// Its extractor says 400 in its own words; ours gives a problem, as for every body.
+/// Its extractor responds 400 with its own text; ours with a problem, as for every body.
 fn what_is_no_graphql_is_refused(choice: DriverChoice) {
     for (form, make) in FORMS {
         let schema = schema();
@@ -217,14 +225,14 @@ fn what_is_no_graphql_is_refused(choice: DriverChoice) {
         let url = format!("{}/graphql", base_url(&running));
         in_runtime(async {
             let request = client(None).post(&url).header("content-type", "application/json");
-            let refused = request.body("{").send().await.expect("the server answers");
+            let refused = request.body("{").send().await.expect("the server responds");
             assert_eq!(refused.status(), 400, "{form}");
             let kind = refused.headers().get("content-type").cloned();
             let is_problem = kind.is_some_and(|kind| kind == "application/problem+json");
             assert_eq!(is_problem, form == "native", "{form}");
-            // A GET with the query in the URL, which its service takes and this handler does not.
+            // A GET with the query in the URL, which its service accepts and this handler does not.
             let response = client(None).get(format!("{url}?query=%7Bbirds%7D")).send().await;
-            let status = response.expect("the server answers").status();
+            let status = response.expect("the server responds").status();
             assert_eq!(status, if form == "native" { 405 } else { 200 }, "{form}");
         });
         end(running);

@@ -1,4 +1,4 @@
-//! tower-http 0.7: each of its layers around handlers of ours, and around a router of axum's that is mounted.
+//! tower-http 0.7: each of its layers around our handlers, and around a mounted axum router.
 
 use axum::Router;
 use axum::routing::{get, post};
@@ -44,7 +44,7 @@ on_both_drivers! {
 const ID: HeaderName = HeaderName::from_static("x-request-id");
 const STAMP: HeaderName = HeaderName::from_static("x-stamp");
 
-/// What `AddExtensionLayer` adds.
+/// The extension that `AddExtensionLayer` adds.
 #[derive(Clone)]
 struct Added(&'static str);
 
@@ -52,13 +52,13 @@ fn text() -> String {
     "a hobby is no kestrel. ".repeat(500)
 }
 
-/// The field of this name, or nothing.
+/// The value of this field, or an empty string.
 fn field(headers: &http::HeaderMap, name: &HeaderName) -> String {
     let value = headers.get(name).and_then(|value| value.to_str().ok());
     value.unwrap_or_default().to_owned()
 }
 
-/// Routes of ours, below the middleware that the application has already. Handlers are not `Send`.
+/// Our routes, below the application's existing middleware. Handlers are not `Send`.
 fn ours(app: App) -> App {
     app.state(Rc::new("local"))
         .get("/text", async |local: State<Rc<&'static str>>| {
@@ -74,7 +74,7 @@ fn ours(app: App) -> App {
         .get("/added", async |Extension(added): Extension<Added>| added.0)
 }
 
-/// The same as a router of axum's.
+/// The same as an axum router.
 fn theirs() -> Router {
     Router::new()
         .route("/text", get(async || text()))
@@ -86,7 +86,8 @@ fn theirs() -> Router {
         .route("/added", get(async |added: axum::Extension<Added>| added.0.0))
 }
 
-/// Asks both forms with a layer that `make` makes: `check` is given the form's name and the server's URL.
+/// Tests both forms with the layer that `make` returns: `check` gets the form's name and the
+/// server's URL.
 macro_rules! around_both {
     ($choice:ident, $make:expr, $check:expr) => {
         let make = $make;
@@ -106,7 +107,7 @@ macro_rules! around_both {
 }
 
 async fn answer(request: reqwest::RequestBuilder) -> Answer {
-    request.send().await.expect("the server answers")
+    request.send().await.expect("the server responds")
 }
 
 async fn body(answer: Answer) -> String {
@@ -116,7 +117,7 @@ async fn body(answer: Answer) -> String {
 fn compression_makes_a_response_smaller(choice: DriverChoice) {
     around_both!(choice, CompressionLayer::new, async |form, base: String| {
         let ask = client(None).get(format!("{base}/text"));
-        let plain = answer(ask.try_clone().expect("it has no body")).await;
+        let plain = answer(ask.try_clone().expect("a request without a body can be cloned")).await;
         assert!(!plain.headers().contains_key("content-encoding"), "{form}");
         assert_eq!(body(plain).await, text(), "{form}");
         let packed = answer(ask.header("accept-encoding", "gzip")).await;
@@ -131,7 +132,7 @@ fn compression_makes_a_response_smaller(choice: DriverChoice) {
 }
 
 fn decompression_gives_the_handler_what_was_meant(choice: DriverChoice) {
-    // `hello` by gzip.
+    // `hello`, compressed with gzip.
     const PACKED: [u8; 25] = [
         0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 0xcb, 0x48, 0xcd, 0xc9, 0xc9, 7, 0, 0x86, 0xa6, 0x10,
         0x36, 5, 0, 0, 0,
@@ -236,25 +237,25 @@ fn a_body_that_is_too_large_is_refused(choice: DriverChoice) {
 
 fn a_panic_is_caught_and_the_connection_goes_on(choice: DriverChoice) {
     around_both!(choice, CatchPanicLayer::new, async |form, base: String| {
-        // One client has one connection, as long as nobody closes it.
+        // One client keeps one connection as long as neither side closes it.
         let client = client(None);
         let first = answer(client.get(format!("{base}/id"))).await;
         assert!(!first.headers().contains_key("connection"), "{form}");
         let caught = answer(client.get(format!("{base}/panic"))).await;
         assert_eq!(caught.status(), 500, "{form}");
-        assert!(!caught.headers().contains_key("connection"), "{form}: it goes on");
+        assert!(!caught.headers().contains_key("connection"), "{form}: the connection stays open");
         assert_eq!(body(caught).await, "Service panicked", "{form}");
         assert_eq!(answer(client.get(format!("{base}/text"))).await.status(), 200, "{form}");
     });
 }
 
-/// Keeps what a trace tells, whatever bodies requests and responses have.
+/// Collects the lines of a trace, whatever the types of bodies.
 #[derive(Clone, Default)]
 struct Teller(Arc<Mutex<Vec<String>>>);
 
 impl Teller {
     fn tell(&self, line: String) {
-        self.0.lock().expect("nobody panics with it").push(line);
+        self.0.lock().expect("the mutex is not poisoned").push(line);
     }
 }
 
@@ -287,16 +288,17 @@ fn the_trace_tells_of_each_request_and_no_secret(choice: DriverChoice) {
             let ask = client(None).get(format!("{base}{path}")).header("authorization", "sesame");
             assert_eq!(answer(ask).await.status(), 200, "{form}");
         }
-        let told = std::mem::take(&mut *told.lock().expect("it is whole"));
+        let told = std::mem::take(&mut *told.lock().expect("the mutex is not poisoned"));
         assert_eq!(told, ["/id Sensitive", "200", "/text Sensitive", "200"], "{form}");
     });
 }
 
-/// A layer goes around routes that were chosen already, here as in axum. Around a whole service it comes first.
+/// A layer wraps routes that were already selected, as in axum. Around a whole service it runs
+/// first.
 fn paths_are_normalized_before_a_router_only(choice: DriverChoice) {
     around_both!(choice, NormalizePathLayer::trim_trailing_slash, async |form, base: String| {
         let late = answer(client(None).get(format!("{base}/text/"))).await;
-        assert_eq!(late.status(), 404, "{form}: too late");
+        assert_eq!(late.status(), 404, "{form}: the route was already selected");
     });
     let around = || {
         let theirs = NormalizePathLayer::trim_trailing_slash().layer(theirs());

@@ -1,7 +1,7 @@
-//! Libraries of the tokio ecosystem: mounted, layered, and inside handlers of ours.
+//! Libraries of the tokio ecosystem: mounted, layered, and inside our handlers.
 //!
-//! Each is asked over a socket, on both drivers that use the kernel. What differs from axum's own server is
-//! asserted too, and written down in `docs/guide/ecosystem.md`.
+//! Each is tested over a socket, on both kernel drivers. Differences from axum's own server are
+//! asserted too, and described in `docs/guide/ecosystem.md`.
 #![cfg(unix)]
 
 mod files;

@@ -1,5 +1,5 @@
-//! utoipa: its routers for axum, mounted, with their page of files inside the program; and its macros on handlers of
-//! ours.
+//! utoipa: its axum routers, mounted, with their page built into the program; and its macros on our
+//! handlers.
 
 use peregrine::DriverChoice;
 use peregrine::prelude::*;
@@ -27,7 +27,7 @@ fn bird(id: u32) -> Option<Bird> {
     (id == 7).then(|| Bird { id, name: "hobby".to_owned() })
 }
 
-/// Routes of axum's that write the document.
+/// axum routes that generate the document.
 mod mounted {
     use super::*;
 
@@ -47,12 +47,12 @@ mod mounted {
     pub(super) fn app() -> App {
         let (router, document) = OpenApiRouter::new().routes(routes!(find)).split_for_parts();
         let page = SwaggerUi::new("/docs").url("/openapi.json", document);
-        // At `/`: the page's paths are whole ones.
+        // Mounted at `/`, because the page uses absolute paths.
         App::new().mount("/", router.merge(page))
     }
 }
 
-/// The same macros on handlers of ours. Nothing but the eye holds the path in the macro to that of the route.
+/// The same macros on our handlers. Nothing checks that the path in the macro matches the route.
 mod native {
     use super::*;
 
@@ -96,7 +96,7 @@ mod native {
     }
 }
 
-/// A form of the application, by its name.
+/// A form of the application, with its name.
 type Form = (&'static str, fn() -> App);
 
 const FORMS: [Form; 2] = [("mounted", mounted::app), ("native", native::app)];
@@ -107,12 +107,13 @@ fn the_document_tells_of_what_is_answered(choice: DriverChoice) {
         let base = base_url(&running);
         in_runtime(async {
             let get = async |path: &str| {
-                client(None).get(format!("{base}{path}")).send().await.expect("the server answers")
+                client(None).get(format!("{base}{path}")).send().await.expect("the server responds")
             };
-            let found: Value = get("/birds/7").await.json().await.expect("it is JSON");
+            let found: Value = get("/birds/7").await.json().await.expect("the text is JSON");
             assert_eq!(found, json!({"id": 7, "name": "hobby"}), "{form}");
             assert_eq!(get("/birds/8").await.status(), 404, "{form}");
-            let document: Value = get("/openapi.json").await.json().await.expect("it is JSON");
+            let document: Value =
+                get("/openapi.json").await.json().await.expect("the text is JSON");
             assert_eq!(document["openapi"], "3.1.0", "{form}");
             let operation = &document["paths"]["/birds/{id}"]["get"];
             assert_eq!(operation["summary"], "One bird.", "{form}: {document}");
@@ -133,13 +134,13 @@ fn the_page_has_all_its_files(choice: DriverChoice) {
         in_runtime(async {
             let get = async |path: &str| {
                 let response = client(None).get(format!("{base}{path}")).send().await;
-                let response = response.expect("the server answers");
+                let response = response.expect("the server responds");
                 let (status, headers) = (response.status(), response.headers().clone());
                 (status, headers, response.text().await.expect("a body"))
             };
             let (status, headers, page) = get("/docs/").await;
             assert_eq!(status, 200, "{form}");
-            let kind = headers["content-type"].to_str().expect("it is text");
+            let kind = headers["content-type"].to_str().expect("the header value is text");
             assert!(kind.starts_with("text/html"), "{form}: {kind}");
             assert!(page.contains("<title>Swagger UI</title>"), "{form}: {page}");
             for (file, kind, has) in [
@@ -147,10 +148,10 @@ fn the_page_has_all_its_files(choice: DriverChoice) {
                 ("swagger-ui.css", "css", ".swagger-ui"),
                 ("swagger-ui-bundle.js", "javascript", "SwaggerUIBundle"),
             ] {
-                assert!(page.contains(file), "{form}: the page asks for {file}");
+                assert!(page.contains(file), "{form}: the page refers to {file}");
                 let (status, headers, text) = get(&format!("/docs/{file}")).await;
                 assert_eq!(status, 200, "{form}: {file}");
-                let told = headers["content-type"].to_str().expect("it is text");
+                let told = headers["content-type"].to_str().expect("the header value is text");
                 assert!(told.contains(kind), "{form}: {file} is {told}");
                 assert!(text.contains(has), "{form}: {file}");
             }

@@ -1,4 +1,4 @@
-//! Functions of a server, as leptos and dioxus have them: the crate `server_fn`, by its handler for axum.
+//! Server functions as in leptos and dioxus: the crate `server_fn`, with its axum handler.
 
 use axum::Router;
 use axum::routing::any;
@@ -26,7 +26,7 @@ async fn add(left: i32, right: i32) -> Result<i32, ServerFnError> {
 
 #[server(endpoint = "join", input = Json)]
 async fn join(words: Vec<String>) -> Result<String, ServerFnError> {
-    // It waits, as what asks a data base would.
+    // Waits, like a database query.
     tokio::task::yield_now().await;
     Ok(words.join(" "))
 }
@@ -45,18 +45,18 @@ async fn count(to: u32) -> Result<TextStream, ServerFnError> {
     Ok(TextStream::new(pieces))
 }
 
-/// As leptos has it in its own programs. It finds a function by the whole path, so nothing may take the prefix away:
-/// `subtree`, or `mount` at `/`.
+/// As in leptos programs. It finds a function by the full path, so the prefix must not be removed:
+/// use `subtree`, or `mount` at `/`.
 fn app() -> App {
     let functions = Router::new().route("/api/{*function}", any(handle_server_fn));
     App::new().subtree("/api", tower(functions)).get("/", || "a page of ours")
 }
 
-/// What the stub of a client sends.
+/// The request that a client stub sends.
 async fn post(url: String, kind: &str, body: impl Into<reqwest::Body>) -> Response {
     let request = client(None).post(url).header("accept", "application/json");
     let request = request.header("content-type", kind).body(body);
-    request.send().await.expect("the server answers")
+    request.send().await.expect("the server responds")
 }
 
 const FORM: &str = "application/x-www-form-urlencoded";
@@ -72,15 +72,15 @@ fn functions_are_called_by_their_paths(choice: DriverChoice) {
         let words = post(format!("{base}/api/join"), "application/json", r#"{"words":["a","b"]}"#);
         assert_eq!(words.await.text().await.expect("a body"), r#""a b""#);
         let double = client(None).get(format!("{base}/api/double?number=21")).send().await;
-        let double = double.expect("the server answers");
+        let double = double.expect("the server responds");
         assert_eq!(double.text().await.expect("a body"), "42");
-        // An error of the function, and arguments that are none.
+        // An error of the function, and invalid arguments.
         let error = post(format!("{base}/api/add"), FORM, "left=2147483647&right=1").await;
         assert_eq!(error.status(), 500);
         assert!(error.text().await.expect("a body").contains("that is too much"));
         let error = post(format!("{base}/api/add"), FORM, "left=one").await;
         assert_eq!(error.status(), 500);
-        let page = client(None).get(&base).send().await.expect("the server answers");
+        let page = client(None).get(&base).send().await.expect("the server responds");
         assert_eq!(page.text().await.expect("a body"), "a page of ours");
     });
     end(running);
@@ -91,16 +91,16 @@ fn a_function_answers_piece_by_piece(choice: DriverChoice) {
     let url = format!("{}/api/count", base_url(&running));
     in_runtime(async {
         let counted = post(url, FORM, "to=2000").await;
-        // It has this for text as well.
+        // It uses this type for text as well.
         assert_eq!(counted.headers()["content-type"], "application/octet-stream");
-        assert!(!counted.headers().contains_key("content-length"), "nobody knows it beforehand");
+        assert!(!counted.headers().contains_key("content-length"), "the length is unknown");
         let expected: String = (1..=2000).map(|number| format!("{number},")).collect();
         assert_eq!(counted.text().await.expect("a body"), expected);
     });
     end(running);
 }
 
-/// So it is with axum's own `nest`.
+/// axum's own `nest` behaves the same.
 fn a_prefix_that_is_taken_away_hides_the_functions(choice: DriverChoice) {
     let make = || {
         let functions = Router::new().fallback(handle_server_fn);

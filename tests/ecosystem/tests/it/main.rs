@@ -1,4 +1,4 @@
-//! Libraries of the tokio ecosystem inside handlers, and axum's behaviour beside ours.
+//! Libraries of the tokio ecosystem inside handlers, and axum's behaviour compared with ours.
 
 mod axum_behaviour;
 mod libraries;

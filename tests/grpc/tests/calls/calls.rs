@@ -1,4 +1,4 @@
-//! Calls that come to their end.
+//! Calls that complete.
 
 use crate::compare::{Told, same};
 use peregrine_grpc_tests::messages::{
@@ -13,11 +13,11 @@ use tonic::codec::CompressionEncoding;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Request, Response, Status, Streaming};
 
-/// Sizes of the interoperability tests.
+/// The sizes used by the interoperability tests.
 const REQUESTS: [usize; 4] = [27_182, 8, 1828, 45_904];
 const RESPONSES: [i32; 4] = [31_415, 9, 2653, 58_979];
 
-/// What a payload is, without its bytes.
+/// A summary of a payload, without its bytes.
 fn told(payload: Option<&Payload>) -> String {
     match payload {
         Some(payload) if *payload == Payload::new(payload.body.len()) => {
@@ -28,7 +28,7 @@ fn told(payload: Option<&Payload>) -> String {
     }
 }
 
-/// What all metadata are, but for those that no two servers have in common.
+/// A summary of the metadata, except those that differ between any two servers.
 fn told_metadata(metadata: &MetadataMap) -> String {
     let mut all: Vec<_> = metadata.clone().into_headers().into_iter().collect();
     all.retain(|(name, _)| name.as_ref().is_some_and(|name| name != "date"));
@@ -57,7 +57,7 @@ fn echo(code: Code, message: &str) -> Option<EchoStatus> {
     Some(EchoStatus { code: code as i32, message: message.to_owned() })
 }
 
-/// All that comes on a stream: messages, how it ends, and its trailers.
+/// Everything received on a stream: messages, how it ends, and its trailers.
 async fn all(response: Result<Response<Streaming<StreamingOutputCallResponse>>, Status>) -> Told {
     let (metadata, mut stream, _) = match response {
         Ok(response) => response.into_parts(),
@@ -86,7 +86,7 @@ fn unary_calls_are_answered() {
     same(async |case| {
         let mut answers = Told::new();
         for (request, response) in [(0, 0), (1, 1), (271_828, 314_159), (100, 1_000_000)] {
-            let answer = case.client.unary(simple(request, response)).await.expect("an answer");
+            let answer = case.client.unary(simple(request, response)).await.expect("a response");
             answers.push(told_metadata(answer.metadata()));
             answers.push(told(answer.get_ref().payload.as_ref()));
         }
@@ -98,7 +98,7 @@ fn unary_calls_are_answered() {
 #[test]
 fn many_calls_at_a_time_are_answered() {
     same(async |case| {
-        // More than a connection may have streams.
+        // More than the stream limit of a connection.
         let calls: Vec<_> = (0..400)
             .map(|number| {
                 let client = case.client.clone();
@@ -107,7 +107,7 @@ fn many_calls_at_a_time_are_answered() {
             .collect();
         let mut answers = Told::new();
         for call in calls {
-            let answer = call.await.expect("no panic").expect("an answer");
+            let answer = call.await.expect("the task does not panic").expect("a response");
             answers.push(told(answer.get_ref().payload.as_ref()));
         }
         answers
@@ -122,7 +122,7 @@ fn a_client_may_stream() {
         let mut answers = Told::new();
         for requests in [&requests[..], &requests[..1], &[]] {
             let request = Request::new(tokio_stream::iter(requests.to_vec()));
-            let answer = case.client.input(request).await.expect("an answer");
+            let answer = case.client.input(request).await.expect("a response");
             answers.push(answer.get_ref().aggregated_payload_size.to_string());
         }
         answers
@@ -148,19 +148,20 @@ fn both_may_stream_by_turns() {
     same(async |case| {
         let (sender, receiver) = mpsc::channel(1);
         let answer = case.client.duplex(Request::new(ReceiverStream::new(receiver))).await;
-        let (metadata, mut stream, _) = answer.expect("a beginning before the end").into_parts();
+        let (metadata, mut stream, _) =
+            answer.expect("the response begins before the request ends").into_parts();
         let mut answers = vec![told_metadata(&metadata)];
         for (request, response) in REQUESTS.into_iter().zip(RESPONSES) {
             let mut request_of_one = outputs(&[response]);
             request_of_one.payload = Some(Payload::new(request));
-            sender.send(request_of_one).await.expect("it is wanted");
-            let message = stream.message().await.expect("no error").expect("a message");
+            sender.send(request_of_one).await.expect("the receiver is alive");
+            let message = stream.message().await.expect("the call succeeds").expect("a message");
             answers.push(told(message.payload.as_ref()));
         }
-        // The client ends its half, and the server what is left.
-        sender.send(outputs(&RESPONSES)).await.expect("it is wanted");
+        // The client ends its half, and the server sends the rest.
+        sender.send(outputs(&RESPONSES)).await.expect("the receiver is alive");
         drop(sender);
-        while let Some(message) = stream.message().await.expect("no error") {
+        while let Some(message) = stream.message().await.expect("the call succeeds") {
             answers.push(told(message.payload.as_ref()));
         }
         answers
@@ -189,7 +190,7 @@ fn a_stream_may_be_empty() {
 fn a_call_may_end_before_its_requests_do() {
     same(async |case| {
         let mut answers = Told::new();
-        // The answer is complete while the client has more to say.
+        // The response is complete while the client still sends.
         for what in ["ignore", "refuse"] {
             let (sender, receiver) = mpsc::channel(1);
             let mut request = Request::new(ReceiverStream::new(receiver));
@@ -203,11 +204,11 @@ fn a_call_may_end_before_its_requests_do() {
         let (sender, receiver) = mpsc::channel(1);
         let mut request = Request::new(ReceiverStream::new(receiver));
         request.metadata_mut().insert("x-do", "short".parse().expect("a value"));
-        sender.send(outputs(&[5])).await.expect("it is wanted");
+        sender.send(outputs(&[5])).await.expect("the receiver is alive");
         answers.extend(all(case.client.duplex(request).await).await);
         drop(sender);
-        // The connection goes on.
-        let answer = case.client.unary(simple(1, 1)).await.expect("an answer");
+        // The connection stays open.
+        let answer = case.client.unary(simple(1, 1)).await.expect("a response");
         answers.push(told(answer.get_ref().payload.as_ref()));
         answers
     });
@@ -221,7 +222,7 @@ fn an_endless_client_hears_of_an_early_end() {
             .map(move |_: u64| StreamingInputCallRequest { payload: Some(payload.clone()) });
         let mut request = Request::new(requests);
         request.metadata_mut().insert("x-do", "refuse".parse().expect("a value"));
-        let status = case.client.input(request).await.expect_err("it is refused");
+        let status = case.client.input(request).await.expect_err("the call fails");
         vec![told_status(&status)]
     });
 }
@@ -236,7 +237,7 @@ fn errors_have_their_codes_and_messages() {
             (Code::DataLoss, "\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-BMP 😈\t\n"),
         ] {
             let request = SimpleRequest { response_status: echo(code, message), ..simple(1, 1) };
-            let status = case.client.unary(request).await.expect_err("as it was asked to");
+            let status = case.client.unary(request).await.expect_err("the call fails");
             answers.push(told_status(&status));
             for sizes in [&[][..], &RESPONSES] {
                 let mut request = outputs(sizes);
@@ -256,7 +257,7 @@ fn what_does_not_exist_is_unimplemented() {
         let mut answers = Told::new();
         for method in ["UnimplementedCall", "/grpc.testing.UnimplementedService/UnimplementedCall"]
         {
-            let status = case.client.empty(method).await.expect_err("there is none");
+            let status = case.client.empty(method).await.expect_err("the call fails");
             answers.push(told_status(&status));
         }
         answers
@@ -275,10 +276,13 @@ fn metadata_come_and_go() {
         };
         let mut request = Request::new(simple(1, 1));
         with_metadata(request.metadata_mut());
-        let answer = case.client.unary(request).await.expect("an answer");
+        let answer = case.client.unary(request).await.expect("a response");
         let mut answers = vec![told_metadata(answer.metadata())];
-        let back = answer.metadata().get_bin("x-grpc-test-echo-trailing-bin").expect("it is there");
-        assert_eq!(back.to_bytes().expect("it is encoded well"), bytes);
+        let back = answer
+            .metadata()
+            .get_bin("x-grpc-test-echo-trailing-bin")
+            .expect("the field is present");
+        assert_eq!(back.to_bytes().expect("the value is valid base64"), bytes);
         let mut request = Request::new(tokio_stream::once(outputs(&[1])));
         with_metadata(request.metadata_mut());
         answers.extend(all(case.client.duplex(request).await).await);
@@ -292,7 +296,7 @@ fn large_metadata_are_taken() {
         let mut request = Request::new(simple(1, 1));
         let value = "v".repeat(8000).parse().expect("a value");
         request.metadata_mut().insert("x-grpc-test-echo-initial", value);
-        let answer = case.client.unary(request).await.expect("an answer");
+        let answer = case.client.unary(request).await.expect("a response");
         vec![told_metadata(answer.metadata())]
     });
 }
@@ -303,7 +307,7 @@ fn messages_may_be_compressed() {
         let mut answers = Told::new();
         for compression in [CompressionEncoding::Gzip, CompressionEncoding::Zstd] {
             let client = case.client.clone().compressing(compression);
-            let answer = client.unary(simple(271_828, 314_159)).await.expect("an answer");
+            let answer = client.unary(simple(271_828, 314_159)).await.expect("a response");
             assert!(answer.metadata().get("grpc-encoding").is_some());
             answers.push(told_metadata(answer.metadata()));
             answers.push(told(answer.get_ref().payload.as_ref()));
@@ -318,7 +322,7 @@ fn messages_may_be_compressed() {
 #[test]
 fn large_messages_arrive() {
     same(async |case| {
-        let answer = case.client.unary(simple(10_000_000, 10_000_000)).await.expect("an answer");
+        let answer = case.client.unary(simple(10_000_000, 10_000_000)).await.expect("a response");
         let mut answers = vec![told(answer.get_ref().payload.as_ref())];
         let mut request = outputs(&[5_000_000, 5_000_000]);
         request.payload = Some(Payload::new(5_000_000));
@@ -327,7 +331,7 @@ fn large_messages_arrive() {
             all(case.client.duplex(Request::new(tokio_stream::iter(requests))).await).await,
         );
         let too_large =
-            case.client.unary(simple(0, 70_000_000)).await.expect_err("it is too large");
+            case.client.unary(simple(0, 70_000_000)).await.expect_err("the message is too large");
         answers.push(told_status(&too_large));
         answers
     });
@@ -339,16 +343,16 @@ fn a_client_s_deadline_is_kept() {
         let mut request = Request::new(simple(1, 1));
         request.metadata_mut().insert("x-do", "wait".parse().expect("a value"));
         request.set_timeout(Duration::from_millis(300));
-        let status = case.client.unary(request).await.expect_err("nothing comes");
+        let status = case.client.unary(request).await.expect_err("the call fails");
         let mut answers = vec![format!(
             "{:?}",
             matches!(status.code(), Code::Cancelled | Code::DeadlineExceeded)
         )];
         crate::compare::until("the call is dropped", || case.seen.left() == 1).await;
-        // Far from its deadline a call is answered.
+        // A call far from its deadline gets its response.
         let mut request = Request::new(simple(1, 1));
         request.set_timeout(Duration::from_secs(100));
-        let answer = case.client.unary(request).await.expect("an answer");
+        let answer = case.client.unary(request).await.expect("a response");
         answers.push(told(answer.get_ref().payload.as_ref()));
         answers
     });
@@ -360,9 +364,10 @@ fn a_panic_fails_its_call_and_no_other() {
     crate::compare::in_runtime(crate::compare::on_ours(async |case, name| {
         let mut request = Request::new(simple(1, 1));
         request.metadata_mut().insert("x-do", "panic".parse().expect("a value"));
-        let status = case.client.unary(request).await.expect_err("it panics");
-        // The answer is the one of all panics, a 500 with a problem, which tonic's client takes for a message.
+        let status = case.client.unary(request).await.expect_err("the call fails");
+        // The response is the one for every panic, a 500 with a problem, which tonic's client takes
+        // for a message.
         assert!(status.message().contains("500"), "{name}: {status:?}");
-        case.client.unary(simple(1, 1)).await.expect("an answer");
+        case.client.unary(simple(1, 1)).await.expect("a response");
     }));
 }

@@ -1,4 +1,4 @@
-//! Calls that are not wanted any more, or not fast.
+//! Calls that are cancelled or slow.
 
 use crate::compare::{Case, same, until};
 use peregrine_grpc_tests::messages::{
@@ -15,15 +15,15 @@ use tonic::Request;
 use tonic::metadata::MetadataMap;
 
 fn set(metadata: &mut MetadataMap, what: &str) {
-    metadata.insert("x-do", what.parse().expect("it is a value"));
+    metadata.insert("x-do", what.parse().expect("the header value is valid"));
 }
 
-/// A call is answered, as before.
+/// Asserts that a call still gets a response.
 async fn is_well(case: &Case) {
-    case.client.unary(SimpleRequest::default()).await.expect("an answer");
+    case.client.unary(SimpleRequest::default()).await.expect("a response");
 }
 
-/// Only the order of things is the same everywhere, and that is asserted.
+/// Only the order of events is the same everywhere, and the case asserts it.
 fn nothing() -> Vec<String> {
     Vec::new()
 }
@@ -73,9 +73,10 @@ fn a_stream_of_responses_that_is_cancelled_is_dropped() {
     same(async |case| {
         let mut request = Request::new(StreamingOutputCallRequest::default());
         set(request.metadata_mut(), "endless");
-        let mut stream = case.client.output(request).await.expect("it begins").into_inner();
+        let mut stream =
+            case.client.output(request).await.expect("the response begins").into_inner();
         for _ in 0..100 {
-            stream.message().await.expect("no error").expect("a message");
+            stream.message().await.expect("the call succeeds").expect("a message");
         }
         assert_eq!(case.seen.left(), 0);
         drop(stream);
@@ -90,14 +91,14 @@ fn a_conversation_that_is_cancelled_is_told_so() {
     same(async |case| {
         let (sender, receiver) = mpsc::channel(1);
         let answer = case.client.duplex(Request::new(ReceiverStream::new(receiver))).await;
-        let mut stream = answer.expect("it begins").into_inner();
+        let mut stream = answer.expect("the response begins").into_inner();
         let parameters = ResponseParameters { size: 10, interval_us: 0 };
         let request = StreamingOutputCallRequest {
             response_parameters: vec![parameters],
             ..StreamingOutputCallRequest::default()
         };
-        sender.send(request).await.expect("it is wanted");
-        stream.message().await.expect("no error").expect("a message");
+        sender.send(request).await.expect("the receiver is alive");
+        stream.message().await.expect("the call succeeds").expect("a message");
         assert_eq!(case.seen.left(), 0);
         drop((stream, sender));
         until("the conversation is over", || case.seen.left() == 1).await;
@@ -130,7 +131,7 @@ fn a_client_that_vanishes_cancels_everything() {
     });
 }
 
-/// Waits until `count` stands still, and gives it.
+/// Waits until `count` stops changing, and returns it.
 async fn standing(count: impl Fn() -> usize) -> usize {
     let (mut last, mut times) = (usize::MAX, 0);
     while times < 20 {
@@ -147,14 +148,15 @@ fn a_server_makes_no_more_than_its_client_takes() {
     same(async |case| {
         let mut request = Request::new(StreamingOutputCallRequest::default());
         set(request.metadata_mut(), "endless");
-        let mut stream = case.client.output(request).await.expect("it begins").into_inner();
+        let mut stream =
+            case.client.output(request).await.expect("the response begins").into_inner();
         let made = standing(|| case.seen.messages()).await;
-        // Windows and buffers are full: that is some megabytes of messages of 1 kB.
-        assert!(made < 16_000, "{made} messages are made for nobody");
-        // Others are served beside it.
+        // Windows and buffers are full: some megabytes of messages of 1 kB.
+        assert!(made < 16_000, "{made} messages were produced without a reader");
+        // Other calls are served meanwhile.
         is_well(&case).await;
         for _ in 0..made + 100 {
-            stream.message().await.expect("no error").expect("a message");
+            stream.message().await.expect("the call succeeds").expect("a message");
         }
         assert!(case.seen.messages() > made + 100);
         nothing()
@@ -176,7 +178,7 @@ fn a_client_makes_no_more_than_its_server_takes() {
         let call = tokio::spawn(async move { client.input(request).await });
         until("the call waits", || case.seen.waiting() == 1).await;
         let made = standing(|| sent.load(Ordering::SeqCst)).await;
-        assert!(made < 16_000, "{made} messages are taken for nobody");
+        assert!(made < 16_000, "{made} messages were received without a reader");
         call.abort();
         until("the call is dropped", || case.seen.left() == 1).await;
         is_well(&case).await;

@@ -1,4 +1,4 @@
-//! One case against all servers.
+//! Runs one case against all servers.
 
 use peregrine::tls::rustls::crypto::aws_lc_rs;
 use peregrine::{DriverChoice, Limits};
@@ -8,36 +8,38 @@ use peregrine_grpc_tests::service::Seen;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// After this long a case hangs. It is far beyond what the slowest machine needs.
+/// A case that runs longer hangs. This is far more than the slowest machine needs.
 const CASE_MAX: Duration = Duration::from_secs(200);
 
 /// Runs the clients of a case.
 pub(crate) fn in_runtime<F: Future>(case: F) -> F::Output {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(2).enable_all().build().expect("a runtime can be made");
-    runtime.block_on(async { tokio::time::timeout(CASE_MAX, case).await.expect("the case hangs") })
+    runtime.block_on(async {
+        tokio::time::timeout(CASE_MAX, case).await.expect("the case finishes in time")
+    })
 }
 
-/// Both drivers that use the kernel.
+/// Both kernel drivers.
 pub(crate) const DRIVERS: [DriverChoice; 2] = [DriverChoice::Tokio, DriverChoice::Uring];
 
-/// A case's server: how to call it, and what it saw.
+/// A case's server: a client for it, and its counters.
 pub(crate) struct Case {
     pub(crate) client: Client,
     pub(crate) seen: Arc<Seen>,
 }
 
-/// What a case tells of its answers.
+/// A case's summary of its responses.
 pub(crate) type Told = Vec<String>;
 
-/// Runs `case` against every server. What it tells must be the same of each.
+/// Runs `case` against every server. Its summary must be the same for each.
 pub(crate) fn same(case: impl AsyncFn(Case) -> Told) {
     in_runtime(async {
         let theirs = Theirs::start().await;
         let client = Client::new(channel(theirs.address()).await);
         let expected = case(Case { client, seen: Arc::clone(&theirs.seen) }).await;
         on_ours(async |case_of_ours, name| {
-            assert_eq!(case(case_of_ours).await, expected, "{name} answers otherwise");
+            assert_eq!(case(case_of_ours).await, expected, "{name} responds differently");
         })
         .await;
     });
@@ -52,12 +54,14 @@ pub(crate) async fn on_ours(case: impl AsyncFn(Case, &str)) {
             let seen = Arc::clone(&ours.seen);
             let name = format!("{driver:?}, {}", if is_secure { "TLS" } else { "plain" });
             case(Case { client: Client::new(channel), seen }, &name).await;
-            tokio::task::spawn_blocking(|| ours.end()).await.expect("the server ends well");
+            tokio::task::spawn_blocking(|| ours.end())
+                .await
+                .expect("the server shuts down cleanly");
         }
     }
 }
 
-/// Waits until `is_so`.
+/// Waits until `is_so` returns true.
 pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) {
     for _ in 0..3000 {
         if is_so() {
@@ -65,19 +69,19 @@ pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("this does not happen: {what}");
+    panic!("timed out waiting until {what}");
 }
 
-/// A client of HTTP/1.1.
+/// An HTTP/1.1 client.
 pub(crate) fn http1_client() -> reqwest::Client {
-    // Whoever is first sets it for all tests of the program.
+    // The first caller sets it for all tests of the program.
     let _already_set = aws_lc_rs::default_provider().install_default();
-    reqwest::Client::builder().no_proxy().build().expect("the configuration is sound")
+    reqwest::Client::builder().no_proxy().build().expect("the configuration is valid")
 }
 
-/// A client that knows that the server speaks HTTP/2.
+/// An HTTP/2 client with prior knowledge.
 pub(crate) fn http2_client() -> reqwest::Client {
     let _already_set = aws_lc_rs::default_provider().install_default();
     let builder = reqwest::Client::builder().no_proxy().http2_prior_knowledge();
-    builder.build().expect("the configuration is sound")
+    builder.build().expect("the configuration is valid")
 }

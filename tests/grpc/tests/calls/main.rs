@@ -1,5 +1,5 @@
-//! gRPC calls: every kind of them, as clients see them. Each case runs against tonic's own server and
-//! against ours, on both drivers that use the kernel, plain and over TLS; all answers must be the same.
+//! gRPC calls of every kind, as clients see them. Each case runs against tonic's own server and
+//! against ours, on both kernel drivers, plain and over TLS; all responses must be the same.
 
 mod calls;
 mod cancelled;

@@ -1,4 +1,4 @@
-//! What others have on the same port, and the services that everybody mounts.
+//! Other routes on the same port, and commonly mounted services.
 
 use crate::compare::{DRIVERS, Told, http1_client, in_runtime, same, until};
 use peregrine::tower::tower;
@@ -49,7 +49,7 @@ async fn health_and_reflection(channel: Channel) -> Told {
         ..ServerReflectionRequest::default()
     });
     let requests = tokio_stream::iter(requests);
-    let stream = reflection.server_reflection_info(requests).await.expect("it begins");
+    let stream = reflection.server_reflection_info(requests).await.expect("the response begins");
     let mut stream = stream.into_inner();
     while let Some(answer) = stream.next().await {
         answers.push(match answer.map(|answer| answer.message_response) {
@@ -82,7 +82,7 @@ fn health_and_reflection_are_answered() {
     });
 }
 
-/// Routes of ours and an axum router are on the same port, over HTTP/1.1 as well.
+/// Our own routes and an axum router share the port, also over HTTP/1.1.
 #[test]
 fn all_share_one_port() {
     in_runtime(async {
@@ -92,9 +92,9 @@ fn all_share_one_port() {
             let call = Client::new(ours.plain().await);
             for (path, text) in [("/hello", "hello"), ("/axum/hello", "hello from axum")] {
                 let url = format!("http://{}{path}", ours.address());
-                let answer = client.get(url).send().await.expect("an answer");
+                let answer = client.get(url).send().await.expect("a response");
                 assert_eq!(answer.text().await.expect("a text"), text);
-                call.unary(SimpleRequest::default()).await.expect("an answer");
+                call.unary(SimpleRequest::default()).await.expect("a response");
             }
         }
     });
@@ -108,8 +108,8 @@ fn word() -> StreamingOutputCallRequest {
     }
 }
 
-/// A client may be silent for much longer than uploads may, and so may one whose service has not begun
-/// to answer.
+/// A client may be silent for much longer than an upload may, even if its service has not begun to
+/// respond.
 #[test]
 fn a_client_may_be_silent_in_a_call() {
     in_runtime(async {
@@ -121,29 +121,29 @@ fn a_client_may_be_silent_in_a_call() {
             let client = Client::new(ours.plain().await);
             let (sender, receiver) = mpsc::channel(1);
             let both = client.duplex(Request::new(ReceiverStream::new(receiver))).await;
-            let mut both = both.expect("it begins").into_inner();
+            let mut both = both.expect("the response begins").into_inner();
             let (requests, receiver) = mpsc::channel(1);
             let of_client = client.clone();
             let input = tokio::spawn(async move {
                 of_client.input(Request::new(ReceiverStream::new(receiver))).await
             });
             for _ in 0..3 {
-                sender.send(word()).await.expect("it is wanted");
-                both.message().await.expect("no error").expect("a message");
+                sender.send(word()).await.expect("the receiver is alive");
+                both.message().await.expect("the call succeeds").expect("a message");
                 let payload = Some(Payload::new(4));
                 let request = StreamingInputCallRequest { payload };
-                requests.send(request).await.expect("it is wanted");
+                requests.send(request).await.expect("the receiver is alive");
                 tokio::time::sleep(slack * 4).await;
             }
             drop((sender, requests));
-            assert_eq!(both.message().await.expect("no error"), None);
-            let answer = input.await.expect("no panic").expect("an answer");
+            assert_eq!(both.message().await.expect("the call succeeds"), None);
+            let answer = input.await.expect("the task does not panic").expect("a response");
             assert_eq!(answer.get_ref().aggregated_payload_size, 12);
         }
     });
 }
 
-/// A drain lets calls come to their end, and takes no others on that connection.
+/// A drain lets calls complete, and accepts no more calls on that connection.
 #[test]
 fn a_drain_finishes_calls() {
     in_runtime(async {
@@ -152,32 +152,34 @@ fn a_drain_finishes_calls() {
             let client = Client::new(ours.plain().await);
             let (sender, receiver) = mpsc::channel(1);
             let both = client.duplex(Request::new(ReceiverStream::new(receiver))).await;
-            let mut both = both.expect("it begins").into_inner();
+            let mut both = both.expect("the response begins").into_inner();
             ours.order();
             for _ in 0..3 {
-                sender.send(word()).await.expect("it is wanted");
-                both.message().await.expect("no error").expect("a message");
+                sender.send(word()).await.expect("the receiver is alive");
+                both.message().await.expect("the call succeeds").expect("a message");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             drop(sender);
-            assert_eq!(both.message().await.expect("no error"), None);
-            assert!(both.trailers().await.expect("no error").is_some());
-            tokio::task::spawn_blocking(|| ours.end()).await.expect("the server ends well");
+            assert_eq!(both.message().await.expect("the call succeeds"), None);
+            assert!(both.trailers().await.expect("the call succeeds").is_some());
+            tokio::task::spawn_blocking(|| ours.end())
+                .await
+                .expect("the server shuts down cleanly");
         }
     });
 }
 
-/// The server keeps a call's deadline itself, whatever the client does.
+/// The server enforces a call's deadline itself, whatever the client does.
 #[test]
 fn a_server_keeps_a_call_s_deadline() {
     in_runtime(async {
         for driver in DRIVERS {
             let Some(ours) = Ours::start(driver, Limits::default()) else { continue };
-            // This client knows of no deadlines.
+            // This client does not know about deadlines.
             let url = format!("http://{}/grpc.testing.TestService/UnaryCall", ours.address());
             let call = http1_client().post(url).header("content-type", "application/grpc");
             let call = call.header("grpc-timeout", "200m").header("x-do", "wait");
-            let answer = call.body(vec![0; 5]).send().await.expect("an answer");
+            let answer = call.body(vec![0; 5]).send().await.expect("a response");
             assert_eq!(answer.status(), 200);
             assert_eq!(answer.headers()["content-type"], "application/grpc");
             assert_eq!(answer.headers()["grpc-status"], "4");
@@ -186,7 +188,7 @@ fn a_server_keeps_a_call_s_deadline() {
     });
 }
 
-/// A limit of the mount is told as gRPC tells it.
+/// A limit of the mount is reported as a gRPC status.
 #[test]
 fn a_body_limit_ends_its_call_only() {
     in_runtime(async {
@@ -197,13 +199,13 @@ fn a_body_limit_ends_its_call_only() {
             let client = Client::new(ours.plain().await);
             let payload = Some(Payload::new(100_000));
             let request = SimpleRequest { payload, ..SimpleRequest::default() };
-            client.unary(request).await.expect_err("it is too large");
-            client.unary(SimpleRequest::default()).await.expect("an answer");
+            client.unary(request).await.expect_err("the message is too large");
+            client.unary(SimpleRequest::default()).await.expect("a response");
         }
     });
 }
 
-/// Thousands of calls on a connection cost nothing that is not given back.
+/// Thousands of calls on one connection leak nothing.
 #[test]
 fn a_connection_takes_thousands_of_calls() {
     same(async |case| {
@@ -212,13 +214,13 @@ fn a_connection_takes_thousands_of_calls() {
                 let client = case.client.clone();
                 tokio::spawn(async move {
                     for _ in 0..150 {
-                        client.unary(SimpleRequest::default()).await.expect("an answer");
+                        client.unary(SimpleRequest::default()).await.expect("a response");
                     }
                 })
             })
             .collect();
         for call in calls {
-            call.await.expect("all are answered");
+            call.await.expect("every call gets a response");
         }
         Told::new()
     });

@@ -1,4 +1,4 @@
-//! grpc-web, by tonic-web, over HTTP/1.1 and HTTP/2.
+//! grpc-web, with tonic-web, over HTTP/1.1 and HTTP/2.
 
 use crate::compare::{DRIVERS, http1_client, http2_client, in_runtime};
 use peregrine::tower::tower;
@@ -10,15 +10,15 @@ use prost::Message;
 use tonic::service::LayerExt;
 use tonic_web::GrpcWebLayer;
 
-/// A frame of gRPC: a flag, a length, a message.
+/// A gRPC frame: a flag, a length, a message.
 fn frame(message: &impl Message) -> Vec<u8> {
     let mut frame = vec![0];
-    frame.extend(u32::try_from(message.encoded_len()).expect("it is small").to_be_bytes());
-    message.encode(&mut frame).expect("there is room");
+    frame.extend(u32::try_from(message.encoded_len()).expect("the value is small").to_be_bytes());
+    message.encode(&mut frame).expect("the buffer has room");
     frame
 }
 
-/// The frames of an answer, with their flags.
+/// The frames of a response, with their flags.
 fn frames(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
     let mut frames = Vec::new();
     while let [flag, a, b, c, d, rest @ ..] = bytes {
@@ -58,13 +58,13 @@ fn are_answered(client: &reqwest::Client, version: reqwest::Version) {
                     .header("content-type", "application/grpc-web+proto")
                     .header("x-grpc-web", "1")
                     .body(frame(&request));
-                let answer = request.send().await.expect("an answer");
+                let answer = request.send().await.expect("a response");
                 assert_eq!((answer.version(), answer.status().as_u16()), (version, 200));
                 assert_eq!(answer.headers()["content-type"], "application/grpc-web+proto");
-                let frames = frames(&answer.bytes().await.expect("it ends well"));
+                let frames = frames(&answer.bytes().await.expect("the body is complete"));
                 let [(0, message), (0x80, trailers)] = &frames[..] else { panic!("{frames:?}") };
                 let message = SimpleResponse::decode(&message[..]).expect("a message");
-                let expected = Payload::new(usize::try_from(size).expect("it is small"));
+                let expected = Payload::new(usize::try_from(size).expect("the value is small"));
                 assert_eq!(message.payload, Some(expected));
                 let trailers = String::from_utf8_lossy(trailers);
                 assert!(trailers.contains("grpc-status:0"), "{trailers}");

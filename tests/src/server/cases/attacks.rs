@@ -1,7 +1,8 @@
-//! Attacks by HTTP/2, each on a server that serves a neighbour meanwhile.
+//! HTTP/2 attacks, each on a server that serves a second client meanwhile.
 //!
-//! An attack is answered by GOAWAY (ENHANCE_YOUR_CALM) or by resets; the neighbour is served, and what the
-//! server holds is bounded, where somebody counts. The table of `docs/protocols.md` has a row for each case.
+//! An attack is answered by GOAWAY (ENHANCE_YOUR_CALM) or by resets, the second client is served,
+//! and the server's memory stays bounded where the allocator counts it. The table of
+//! `docs/protocols.md` has a row for each case.
 
 use super::{begin_with, limits};
 use crate::server::app::Shared;
@@ -15,18 +16,19 @@ use peregrine_proto::h2::hpack::Encoder;
 use std::time::Duration;
 
 const SHORT: Duration = Duration::from_millis(700);
-/// GOAWAY's code for those who make the server work for nothing.
+/// The GOAWAY code for peers that cause useless work.
 const CALM: Option<u32> = Some(Code::ENHANCE_YOUR_CALM.0);
 const END: u8 = flag::END_HEADERS | flag::END_STREAM;
-/// Rounds of a flood: far more than the budget of a connection, and few enough for a test.
+/// Rounds of a flood: far more than a connection's budget, and few enough for a test.
 const ROUNDS: usize = 20_000;
-/// Rounds after which the neighbour is served.
+/// The second client sends a request after this many rounds.
 const BATCH: usize = 1_000;
-/// What one attacker may make the server hold: the window of a connection, twice the output that may wait,
-/// tables, and buffers.
+/// The most that one attacker may make the server hold: the connection's window, twice the output
+/// limit, tables, and buffers.
 const HELD_BYTES_MAX: isize = 4 << 20;
 
-/// What a server with little memory may hold beside that: what it keeps for reuse, and a turn's growth.
+/// The most that a server with little memory may hold beyond that: memory kept for reuse, and one
+/// turn's growth.
 const KEPT_BYTES_MAX: isize = 1 << 20;
 
 /// A server under attack.
@@ -55,8 +57,8 @@ impl<B: Bench> Site<B> {
         Streams::new(self.server.connect())
     }
 
-    /// The neighbour is served, and the server holds no more than it may. Where it may hold little, the
-    /// neighbour may be told to come again.
+    /// Asserts that the second client is served and that the server stays below its memory limit.
+    /// With a low limit, the second client may get a 503.
     async fn serves(&mut self) {
         let id = self.neighbour.get("/hello");
         let answer = self.neighbour.answer(id).await;
@@ -65,11 +67,12 @@ impl<B: Bench> Site<B> {
         if let (Some(before), Some(now)) = (self.held, held::bytes()) {
             let most = held::limited()
                 .map_or(HELD_BYTES_MAX, |bytes_max| bytes_max.cast_signed() + KEPT_BYTES_MAX);
-            assert!(now - before <= most, "{} bytes are held", now - before);
+            assert!(now - before <= most, "{} bytes are allocated", now - before);
         }
     }
 
-    /// Sends rounds of a flood until the connection is over, which it must be. Its last code.
+    /// Sends rounds of a flood until the connection ends, which it must. Returns its last GOAWAY
+    /// code.
     async fn flood(&mut self, attacker: &mut Streams<B::Wire>, round: impl Fn(&mut Vec<u8>, u32)) {
         let mut id = 1;
         for _ in 0..ROUNDS / BATCH {
@@ -99,14 +102,14 @@ impl<B: Bench> Site<B> {
         outcome
     }
 
-    /// The end after one attacker was told to calm down.
+    /// Ends the case after one attacker got ENHANCE_YOUR_CALM.
     async fn ends_in_calm(self) {
         let outcome = self.end().await;
         assert_eq!(outcome.ended("http2-excess"), 1, "{outcome:?}");
     }
 }
 
-/// A block that no table has to know of.
+/// A header block that uses no dynamic table.
 fn block(method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     let (mut encoder, mut block) = (Encoder::new(4096), Vec::new());
     encoder.begin(&mut block);
@@ -137,20 +140,20 @@ pub async fn a_rapid_reset<B: Bench>(bench: &B) {
     .await;
 }
 
-/// Requests that are reset, each paid for by a cheap one that is complete.
+/// Requests that are reset, each paired with a cheap request that completes.
 pub async fn a_reset_for_each_cheap_request<B: Bench>(bench: &B) {
     let (cheap, held) = (block("GET", "/hello", &[]), block("GET", "/hold", &[]));
     flood(bench, &[], |out, id| {
         frame::write(Kind::Headers, END, 2 * id - 1, &cheap, out);
         frame::write(Kind::Headers, END, 2 * id + 1, &held, out);
         frame::write_reset(2 * id + 1, Code::CANCEL, out);
-        // The client reads what it is sent.
+        // The client reads what the server sends.
         frame::write_window_update(0, 5, out);
     })
     .await;
 }
 
-/// Requests for which the server is made to reset the stream (CVE-2025-8671), in each way that there is.
+/// Requests that make the server reset the stream (CVE-2025-8671), in every way there is.
 pub async fn a_made_reset<B: Bench>(bench: &B) {
     let block = block("POST", "/hold-body", &[]);
     let ways: [fn(&mut Vec<u8>, u32); 4] = [
@@ -171,7 +174,8 @@ pub async fn a_made_reset<B: Bench>(bench: &B) {
     }
 }
 
-/// A header block without an end, in CONTINUATION frames with and without content (CVE-2024-27316).
+/// A header block that never ends, in CONTINUATION frames with and without content
+/// (CVE-2024-27316).
 pub async fn a_continuation_flood<B: Bench>(bench: &B) {
     for content in [&b""[..], b"\x00\x01x\x01y", &[0x82; 1_000]] {
         let mut first = Vec::new();
@@ -180,25 +184,25 @@ pub async fn a_continuation_flood<B: Bench>(bench: &B) {
     }
 }
 
-/// A header block whose fields are a thousand times longer than it is.
+/// A header block whose decoded fields are a thousand times larger than the block.
 pub async fn a_compression_bomb<B: Bench>(bench: &B) {
     let mut bomb = block("GET", "/hello", &[]);
-    // A field of 3,000 bytes for the table, and how it is named: the newest entry.
+    // A field of 3,000 bytes for the dynamic table, and how to refer to it: the newest entry.
     bomb.extend_from_slice(b"\x40\x01x\x7f\xb9\x16");
     bomb.extend_from_slice(&[b'y'; 3_000]);
     bomb.extend_from_slice(&[0xbe; 12_000]);
     flood(bench, &[], |out, id| frame::write(Kind::Headers, END, id, &bomb[..], out)).await;
 }
 
-/// Requests that fill the table anew each time, and sizes that empty it: they cost what they are worth,
-/// and are served.
+/// Requests that refill the dynamic table each time, and size updates that empty it: they cost no
+/// more than their size, and are served.
 pub async fn a_table_thrash<B: Bench>(bench: &B) {
     let mut site = Site::begin(bench, limits()).await;
     let mut attacker = site.attacker();
     for round in 0..30_u8 {
         let mut ids = Vec::new();
         for number in 0..20_u8 {
-            // The table is emptied, and has its full size again.
+            // The table is emptied and set back to its full size.
             let mut thrash = b"\x20\x3f\xe1\x1f".to_vec();
             thrash.extend(block("GET", "/hello", &[]));
             for field in 0..30 {
@@ -222,7 +226,7 @@ pub async fn a_table_thrash<B: Bench>(bench: &B) {
     site.end().await;
 }
 
-/// SETTINGS, each of which must be acknowledged.
+/// SETTINGS frames, each of which must be acknowledged.
 pub async fn a_settings_flood<B: Bench>(bench: &B) {
     flood(bench, &[], |out, _| frame::write_settings([(setting::ENABLE_PUSH, 0)], out)).await;
     flood(bench, &[], |out, _| frame::write_settings([], out)).await;
@@ -230,14 +234,14 @@ pub async fn a_settings_flood<B: Bench>(bench: &B) {
     flood(bench, &[], |out, _| frame::write_settings(many, out)).await;
 }
 
-/// PING, each of which must be answered.
+/// PING frames, each of which must be answered.
 pub async fn a_ping_flood<B: Bench>(bench: &B) {
     flood(bench, &[], |out, _| frame::write(Kind::Ping, 0, 0, b"12345678", out)).await;
-    // Answers to nothing.
+    // Acknowledgements of PINGs that were never sent.
     flood(bench, &[], |out, _| frame::write(Kind::Ping, flag::ACK, 0, b"12345678", out)).await;
 }
 
-/// PRIORITY of streams that are idle, open or closed, in circles, and PRIORITY_UPDATE.
+/// PRIORITY frames for idle, open and closed streams, in cycles, and PRIORITY_UPDATE.
 pub async fn a_priority_flood<B: Bench>(bench: &B) {
     flood(bench, &[], |out, id| {
         let on = (id + 2).to_be_bytes();
@@ -260,7 +264,8 @@ pub async fn a_priority_flood<B: Bench>(bench: &B) {
     .await;
 }
 
-/// Requests that depend on each other in a circle, or on themselves: nobody looks at that.
+/// Requests that depend on each other in a cycle, or on themselves: the server ignores
+/// dependencies.
 pub async fn a_loop_of_dependencies<B: Bench>(bench: &B) {
     let mut site = Site::begin(bench, limits()).await;
     let mut attacker = site.attacker();
@@ -284,7 +289,7 @@ pub async fn a_loop_of_dependencies<B: Bench>(bench: &B) {
     site.end().await;
 }
 
-/// WINDOW_UPDATE that opens windows by a byte, of the connection and of a stream.
+/// WINDOW_UPDATE frames that open windows by one byte, for the connection and for a stream.
 pub async fn a_window_update_flood<B: Bench>(bench: &B) {
     flood(bench, &[], |out, _| frame::write_window_update(0, 1, out)).await;
     let mut first = Vec::new();
@@ -292,7 +297,7 @@ pub async fn a_window_update_flood<B: Bench>(bench: &B) {
     flood(bench, &first, |out, _| frame::write_window_update(1, 1, out)).await;
 }
 
-/// DATA without content that ends nothing.
+/// Empty DATA frames that do not end the stream.
 pub async fn an_empty_data_flood<B: Bench>(bench: &B) {
     let mut first = Vec::new();
     frame::write(
@@ -305,7 +310,7 @@ pub async fn an_empty_data_flood<B: Bench>(bench: &B) {
     flood(bench, &first, |out, _| frame::write(Kind::Data, 0, 1, b"", out)).await;
 }
 
-/// DATA on a stream that the server has ended, beyond what can have been under way.
+/// DATA on a stream that the server has ended, beyond what can have been in flight.
 pub async fn a_flood_of_late_data<B: Bench>(bench: &B) {
     let mut site = Site::begin(bench, limits()).await;
     let mut attacker = site.attacker();
@@ -320,8 +325,7 @@ pub async fn a_flood_of_late_data<B: Bench>(bench: &B) {
     site.ends_in_calm().await;
 }
 
-/// HEADERS without a field, which are malformed requests; and trailers without a field, one after the
-/// other.
+/// HEADERS without fields, which are malformed requests, and repeated trailers without fields.
 pub async fn an_empty_headers_flood<B: Bench>(bench: &B) {
     flood(bench, &[], |out, id| frame::write(Kind::Headers, END, id, b"", out)).await;
     let block = block("POST", "/hold-body", &[]);
@@ -341,15 +345,15 @@ pub async fn a_padding_flood<B: Bench>(bench: &B) {
     flood(bench, &first, |out, _| frame::write(Kind::Data, flag::PADDED, 1, &padding, out)).await;
 }
 
-/// GOAWAY, and frames that nobody knows.
+/// GOAWAY frames and frames of unknown types.
 pub async fn a_flood_of_other_frames<B: Bench>(bench: &B) {
     flood(bench, &[], |out, _| frame::write_go_away(0, Code::NO_ERROR, out)).await;
     flood(bench, &[], |out, _| out.extend_from_slice(&[0, 0, 1, 0xee, 0, 0, 0, 0, 0, b'?'])).await;
     flood(bench, &[], |out, _| out.extend_from_slice(&[0, 0, 0, 4, 1, 0, 0, 0, 0])).await;
 }
 
-/// Heads that are too long are answered 431, until there were too many. One whose block is too long to be
-/// read ends the connection.
+/// Heads that are too large get a 431, until there are too many of them. A block too large to
+/// decode ends the connection.
 pub async fn huge_header_lists<B: Bench>(bench: &B) {
     let long = "x".repeat(9_000);
     let fields = [("a", &*long), ("b", &long), ("c", &long), ("d", &long)];
@@ -397,7 +401,7 @@ pub async fn huge_header_lists<B: Bench>(bench: &B) {
     assert!(outcome.ended("http2-excess") >= 1, "{outcome:?}");
 }
 
-/// A window of one byte, opened byte by byte: each byte costs.
+/// A window of one byte, opened byte by byte: each byte costs budget.
 pub async fn a_window_of_one_byte<B: Bench>(bench: &B) {
     let mut site = Site::begin(bench, limits()).await;
     let tiny = [(setting::INITIAL_WINDOW_SIZE, 1)];
@@ -424,8 +428,8 @@ pub async fn a_window_of_one_byte<B: Bench>(bench: &B) {
     site.ends_in_calm().await;
 }
 
-/// Many large responses whose windows stay shut: their streams are reset in time, and meanwhile nothing
-/// is produced.
+/// Many large responses whose windows stay closed: the streams are reset in time, and meanwhile
+/// their bodies produce nothing.
 pub async fn a_zero_window<B: Bench>(bench: &B) {
     let mut site = Site::begin(bench, Limits { rate_slack: SHORT, ..limits() }).await;
     let shut = [(setting::INITIAL_WINDOW_SIZE, 0)];
@@ -434,7 +438,7 @@ pub async fn a_zero_window<B: Bench>(bench: &B) {
     let all: Vec<_> = paths.iter().cycle().take(60).map(|path| attacker.get(path)).collect();
     site.serves().await;
     if held::limited().is_some() {
-        // What waits for the windows is more than there is room for.
+        // More data waits for the windows than the memory limit allows.
         attacker.ended().await;
         drop(attacker);
         let outcome = site.end().await;
@@ -452,8 +456,8 @@ pub async fn a_zero_window<B: Bench>(bench: &B) {
     site.end().await;
 }
 
-/// Requests that are opened and never ended: as many as there may be, each for as long as its time, and
-/// one too many is refused.
+/// Requests that are opened and never ended: up to the stream limit, each until its timeout. One
+/// more is refused.
 pub async fn streams_that_are_never_ended<B: Bench>(bench: &B) {
     let mut site = Site::begin(bench, Limits { rate_slack: SHORT, ..limits() }).await;
     let mut attacker = site.attacker();
@@ -471,7 +475,7 @@ pub async fn streams_that_are_never_ended<B: Bench>(bench: &B) {
     site.end().await;
 }
 
-/// A preface that comes byte by byte, or not at all, is cut off in time.
+/// A preface that arrives byte by byte, or not at all, is cut off in time.
 pub async fn a_slow_preface<B: Bench>(bench: &B) {
     let times = Limits { first_byte_timeout: SHORT, head_timeout: SHORT, ..limits() };
     let mut site = Site::begin(bench, Limits { idle_timeout: 60 * SHORT, ..times }).await;
@@ -494,7 +498,7 @@ pub async fn a_slow_preface<B: Bench>(bench: &B) {
     site.end().await;
 }
 
-/// A frame that comes byte by byte is cut off in time: a head, content, and a frame of no stream.
+/// A frame that arrives byte by byte is cut off in time: a head, content, and a frame on stream 0.
 pub async fn slow_frames<B: Bench>(bench: &B) {
     let times = Limits { head_timeout: SHORT, rate_slack: SHORT, rate_min: 1_000, ..limits() };
     let mut site = Site::begin(bench, times).await;
@@ -510,12 +514,12 @@ pub async fn slow_frames<B: Bench>(bench: &B) {
         let mut is_over = false;
         for byte in 0..length.min(100) {
             attacker.fill(SHORT / 5).await;
-            // Who sends content slowly is told on the stream, and others of its streams go on.
+            // A slow upload gets its 408 on the stream, and the other streams continue.
             is_over = attacker.last().is_some() || attacker.so_far(1).status() == 408;
             if is_over {
                 break;
             }
-            attacker.send(&[b'a' + u8::try_from(byte % 26).expect("it is small")]);
+            attacker.send(&[b'a' + u8::try_from(byte % 26).expect("the value is small")]);
             if byte == 7 {
                 break;
             }
@@ -528,7 +532,7 @@ pub async fn slow_frames<B: Bench>(bench: &B) {
     site.end().await;
 }
 
-/// Output that nobody reads: answers to PING, resets, and responses.
+/// Output that the peer does not read: PING acknowledgements, resets, and responses.
 pub async fn output_that_is_never_read<B: Bench>(bench: &B) {
     let mut site = Site::begin(bench, Limits { rate_slack: 2 * SHORT, ..limits() }).await;
     let wide = [(setting::INITIAL_WINDOW_SIZE, 0x7fff_ffff)];
@@ -553,8 +557,8 @@ pub async fn output_that_is_never_read<B: Bench>(bench: &B) {
         site.serves().await;
         bench.sleep(SHORT / 2).await;
     }
-    // Where there is little memory, most of the requests are refused. All that began are dropped by the server's
-    // doing: their peers are still there.
+    // With little memory, most of the requests are refused. Those that started are dropped by the
+    // server: their peers are still connected.
     let shared = site.shared.clone();
     let (began, dropped) = (|| shared.endless.get(), || shared.dropped.get());
     bench.until("the streams were dropped", || dropped() > 0 && dropped() == began()).await;
@@ -562,9 +566,9 @@ pub async fn output_that_is_never_read<B: Bench>(bench: &B) {
     assert!((least..=100).contains(&began()), "{} of 100 began", began());
     drop(attackers);
     let outcome = site.end().await;
-    assert_eq!(dropped(), began(), "none began later");
+    assert_eq!(dropped(), began(), "no request started later");
     let ended = outcome.ended("write-stalled") + outcome.ended("memory-max");
-    // Whose requests were all refused has little that it could leave unread.
+    // A client whose requests were all refused has little output that it could leave unread.
     let least = if held::limited().is_some() { 1 } else { 2 };
     assert!(ended >= least, "{outcome:?}");
 }

@@ -1,4 +1,4 @@
-//! Bodies of requests.
+//! Request bodies.
 
 use super::{begin, begin_with, limits};
 use crate::server::app::pattern;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const POST_ECHO: &str = "POST /echo HTTP/1.1\r\nHost: a\r\n";
 
-/// `body` in chunks, cut where the bench likes.
+/// `body` in chunks, cut where the bench chooses.
 fn chunked<B: Bench>(bench: &B, mut body: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     while !body.is_empty() {
@@ -23,7 +23,7 @@ fn chunked<B: Bench>(bench: &B, mut body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A body of known length comes back as it was, in whatever pieces it comes.
+/// A body of known length is echoed unchanged, whatever pieces it arrives in.
 pub async fn a_body_of_known_length_is_echoed<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -52,7 +52,7 @@ pub async fn a_body_of_known_length_is_echoed<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// A chunked body comes back as it was, in whatever chunks and pieces it comes.
+/// A chunked body is echoed unchanged, whatever chunks and pieces it arrives in.
 pub async fn a_chunked_body_is_echoed<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -79,7 +79,7 @@ pub async fn a_chunked_body_is_echoed<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// More than all buffers hold goes through a handler that reads and writes at the same time.
+/// A body larger than all buffers flows through a handler that reads and writes concurrently.
 pub async fn a_large_body_flows_through<B: Bench>(bench: &B) {
     let length = bench.large(if bench.is_virtual() { 150_000 } else { 4_000_000 });
     let mut wide = limits();
@@ -99,8 +99,8 @@ pub async fn a_large_body_flows_through<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// A handler that pauses between pieces gets all of them, in order, and nothing is lost when the
-/// body stays away in between.
+/// A handler that pauses between pieces gets all of them in order, and nothing is lost when the
+/// client pauses meanwhile.
 pub async fn a_slow_handler_gets_a_large_body_whole<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let body = pattern(bench.large(if bench.is_virtual() { 150_000 } else { 1_500_000 }));
@@ -125,7 +125,7 @@ pub async fn a_slow_handler_gets_a_large_body_whole<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// What follows a large body in the same breath is the next request.
+/// Bytes that follow a large body in the same write are the next request.
 pub async fn a_request_behind_a_large_body_is_answered<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -146,7 +146,7 @@ pub async fn a_request_behind_a_large_body_is_answered<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// A client that leaves in the middle of a large body is noticed, whatever was received of it.
+/// A client that disconnects in the middle of a large body is noticed, however much was received.
 pub async fn a_large_body_that_is_cut_short_is_noticed<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let length = bench.large(400_000);
@@ -158,22 +158,22 @@ pub async fn a_large_body_that_is_cut_short_is_noticed<B: Bench>(bench: &B) {
     peer.half_close();
     let rest = peer.rest().await;
     assert!(!rest.starts_with(b"HTTP/1.1 200"), "{}", rest.escape_ascii());
-    bench.until("the handler is gone", || shared.dropped.get() == 1).await;
+    bench.until("the handler is dropped", || shared.dropped.get() == 1).await;
     let before = shared.consumed.get();
     assert!(before <= part.len(), "{before} of {} bytes were read", part.len());
 
     let mut peer = Peer::new(server.connect());
     peer.send(&head);
     peer.send(&part);
-    bench.until("it is read", || shared.consumed.get() == before + part.len()).await;
+    bench.until("the part is read", || shared.consumed.get() == before + part.len()).await;
     peer.reset();
-    bench.until("the handler is gone", || shared.dropped.get() == 2).await;
+    bench.until("the handler is dropped", || shared.dropped.get() == 2).await;
     assert_eq!(shared.finished.get(), 0);
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("peer-left", 2)]);
 }
 
-/// Large bodies on some connections do not keep small requests on others from being answered.
+/// Large bodies on some connections do not delay small requests on others.
 pub async fn small_requests_are_answered_beside_large_bodies<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let body = pattern(bench.large(if bench.is_virtual() { 50_000 } else { 8_000_000 }));
@@ -197,7 +197,7 @@ pub async fn small_requests_are_answered_beside_large_bodies<B: Bench>(bench: &B
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// The interim 100 comes when the handler reads the body, and only then.
+/// The interim 100 is sent when the handler starts to read the body, and only then.
 pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -209,13 +209,13 @@ pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B) {
     let reply = peer.reply().await;
     assert_eq!((reply.text(), reply.interim.len()), ("hello", 0));
 
-    // A client that does not wait gets no 100 for a body that is here already.
+    // A client that sends its body at once gets no 100.
     peer.send(format!("{POST_ECHO}{expect}hello"));
     let reply = peer.reply().await;
     assert_eq!(reply.text(), "hello");
     assert!(!bench.is_calm() || reply.interim.is_empty(), "{reply:?}");
 
-    // A handler that waits before it says anything about the body leaves the client waiting.
+    // A handler that waits before it reads the body leaves the client waiting.
     peer.send(format!("POST /ignore-after-wait HTTP/1.1\r\nHost: a\r\n{expect}"));
     peer.expect_nothing(Duration::from_millis(50)).await;
     shared.open(1);
@@ -223,7 +223,7 @@ pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B) {
     assert_eq!((reply.text(), reply.interim.len(), reply.closes()), ("waited", 0, true));
     peer.expect_end().await;
 
-    // Nor is one sent to HTTP/1.0, which knows none.
+    // Nor is one sent to HTTP/1.0 clients, which do not understand it.
     let mut peer = Peer::new(server.connect());
     peer.send("POST /echo HTTP/1.0\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\nhello");
     let reply = peer.reply().await;
@@ -233,7 +233,7 @@ pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("agreed", 2)]);
 }
 
-/// A handler that does not read answers at once, and the connection ends.
+/// A handler that does not read the body responds at once, and the connection ends.
 pub async fn a_final_status_instead_of_the_100_ends_the_connection<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -250,7 +250,7 @@ pub async fn a_final_status_instead_of_the_100_ends_the_connection<B: Bench>(ben
     assert_eq!(server.ended().await.ended("agreed"), 1);
 }
 
-/// What a handler leaves of a small body is thrown away, and the connection goes on.
+/// The unread rest of a small body is discarded, and the connection stays open.
 pub async fn a_small_unread_body_is_passed_over<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -265,7 +265,8 @@ pub async fn a_small_unread_body_is_passed_over<B: Bench>(bench: &B) {
         peer.send(&body[length / 2..]);
         peer.expect_alive().await;
     }
-    // How much of a chunked one is to come cannot be told, so that the connection ends, and says so.
+    // The remaining size of a chunked body is unknown, so the connection ends, and the response
+    // says so.
     peer.send("POST /ignore HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     let reply = peer.reply().await;
     assert_eq!((reply.text(), reply.closes()), ("ignored", true));
@@ -276,7 +277,7 @@ pub async fn a_small_unread_body_is_passed_over<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("agreed", 1)]);
 }
 
-/// What a handler leaves of a large body is not received; the answer is not lost to a reset.
+/// The unread rest of a large body is not received, and the response is not lost to a reset.
 pub async fn a_large_unread_body_ends_the_connection<B: Bench>(bench: &B) {
     let mut small = limits();
     small.drain_bytes_max = 1_000;
@@ -290,7 +291,7 @@ pub async fn a_large_unread_body_ends_the_connection<B: Bench>(bench: &B) {
     peer.expect_end().await;
     drop(peer);
 
-    // Of a chunked body it is known only on the way that it is too much.
+    // With a chunked body, the excess is detected only as it arrives.
     let mut peer = Peer::new(server.connect());
     peer.send("POST /ignore HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     assert_eq!(peer.reply().await.text(), "ignored");
@@ -301,7 +302,7 @@ pub async fn a_large_unread_body_ends_the_connection<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("agreed", 2)]);
 }
 
-/// A body beyond its limit is a 413, whether its length is known before or not.
+/// A body beyond its limit gets a 413, whether or not its length is known in advance.
 pub async fn a_body_beyond_its_limit_is_a_413<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -316,7 +317,7 @@ pub async fn a_body_beyond_its_limit_is_a_413<B: Bench>(bench: &B) {
     peer.send(chunked(bench, &pattern(bench.large(5_000))));
     let reply = peer.reply().await;
     assert_eq!(reply.status, 413);
-    // Where the end of the body was not seen, the connection ends, and says so.
+    // If the server did not see the end of the body, the connection ends, and the response says so.
     if reply.closes() {
         peer.expect_end().await;
         peer = Peer::new(server.connect());
@@ -324,7 +325,7 @@ pub async fn a_body_beyond_its_limit_is_a_413<B: Bench>(bench: &B) {
         peer.expect_alive().await;
     }
     let ends = usize::from(reply.closes()) + 1;
-    // A client that asks first need not send it.
+    // A client that sends `Expect: 100-continue` need not send the body.
     let head = "POST /echo-limited HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\n";
     peer.send(format!("{head}Expect: 100-continue\r\n\r\n"));
     let reply = peer.reply().await;
@@ -334,7 +335,7 @@ pub async fn a_body_beyond_its_limit_is_a_413<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("agreed", ends as u64)]);
 }
 
-/// Fields after a chunked body reach the handler.
+/// Trailers of a chunked body reach the handler.
 pub async fn trailers_reach_the_handler<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -354,8 +355,8 @@ pub async fn trailers_reach_the_handler<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// A client that leaves in the middle of its body is noticed, and nothing is answered as if the
-/// body were whole.
+/// A client that disconnects in the middle of its body is noticed, and gets no response that treats
+/// the body as complete.
 pub async fn a_truncated_body_never_passes_for_a_whole_one<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     for framing in
@@ -373,24 +374,24 @@ pub async fn a_truncated_body_never_passes_for_a_whole_one<B: Bench>(bench: &B) 
     peer.send("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
     bench.until("the handler has read", || shared.consumed.get() == before + 5).await;
     peer.reset();
-    bench.until("the handler is gone", || shared.dropped.get() == 3).await;
+    bench.until("the handler is dropped", || shared.dropped.get() == 3).await;
     server.shut_down();
     let outcome = server.ended().await;
     assert_eq!(outcome.endings(), [("peer-left", 3)]);
 }
 
-/// A chunk that breaks the rules in the middle of a body is a 400, and the end.
+/// A malformed chunk in the middle of a body gets a 400, and ends the connection.
 pub async fn a_malformed_chunk_is_a_400<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let head = "POST /count HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     for rest in ["oh no\r\n", "5\r\nhello!!", "-5\r\nhello\r\n", "ffffffffffffffffff\r\n"] {
-        // At once, and with a handler that is in the middle of it.
+        // Both sent at once, and while a handler is already reading the body.
         for pause in [false, true] {
             let before = shared.consumed.get();
             let mut peer = Peer::new(server.connect());
             peer.send(format!("{head}3\r\nabc\r\n"));
             if pause {
-                bench.until("it is read", || shared.consumed.get() > before).await;
+                bench.until("the part is read", || shared.consumed.get() > before).await;
             }
             peer.send(format!("{rest}GET /hello HTTP/1.1\r\nHost: a\r\n\r\n"));
             let reply = peer.reply().await;
@@ -402,14 +403,14 @@ pub async fn a_malformed_chunk_is_a_400<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("rejected", 8)]);
 }
 
-/// A handler that does not read holds the client back: the server does not collect the body.
+/// A handler that does not read stalls the client: the server does not buffer the whole body.
 pub async fn a_handler_that_does_not_read_holds_its_client_back<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
     let body = pattern(bench.large(60_000));
     peer.post("/read-after-wait", &body);
     peer.expect_nothing(Duration::from_millis(50)).await;
-    // The extractor reads before the handler waits, so here it waits with all of it read.
+    // The extractor reads before the handler waits, so the whole body is read here.
     bench.until("the handler waits", || shared.started.get() == 1).await;
     shared.open(1);
     assert!(peer.reply().await.body == body);

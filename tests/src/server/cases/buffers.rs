@@ -1,4 +1,4 @@
-//! Nobody who waits keeps anything from the others: receive buffers, turns, the order to end.
+//! A waiting connection keeps nothing from the others: receive buffers, turns, the shutdown.
 
 use super::{begin, begin_with, limits, promises};
 use crate::server::app::pattern;
@@ -10,10 +10,10 @@ use peregrine::{Limits, OverloadLimits};
 use peregrine_driver_sim::Sockets;
 use std::time::Duration;
 
-/// More than the longest wait of a case: what this lets happen happens too late.
+/// More than the longest wait of a case: anything that needs this long happens too late.
 const TOO_LATE: Duration = Duration::from_secs(120);
 
-/// Half heads, more of them than a worker has receive buffers, keep none of them.
+/// Incomplete heads, more than a worker has receive buffers, hold no receive buffer.
 pub async fn half_heads_hold_no_buffer_while_they_wait<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { head_timeout: TOO_LATE, ..limits() });
@@ -24,7 +24,10 @@ pub async fn half_heads_hold_no_buffer_while_they_wait<B: Bench>(bench: &B) {
         half.push(peer);
     }
     bench.sleep(Duration::from_millis(100)).await;
-    assert!(bench.chunks_on_loan().is_none_or(|chunks| chunks == 0), "all of them wait");
+    assert!(
+        bench.chunks_on_loan().is_none_or(|chunks| chunks == 0),
+        "waiting connections hold no buffer"
+    );
     let mut peer = Peer::new(server.connect());
     peer.expect_alive().await;
     for peer in half.iter_mut().take(20) {
@@ -36,11 +39,11 @@ pub async fn half_heads_hold_no_buffer_while_they_wait<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// Peers that do not take their answer keep no receive buffer with the requests behind it.
+/// Peers that do not read their response hold no receive buffer for the requests behind it.
 pub async fn peers_that_do_not_read_hold_no_buffer_while_they_wait<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: TOO_LATE, ..promises() };
-    // All of them together are two gigabytes, which is more than half of what a small machine has.
+    // Together the responses are two gigabytes, more than half of a small machine's memory.
     let limits = Limits { overload: OverloadLimits::none(), ..promises.limits() };
     let (server, _) = begin_with(bench, limits);
     let mut deaf = Vec::new();
@@ -52,21 +55,23 @@ pub async fn peers_that_do_not_read_hold_no_buffer_while_they_wait<B: Bench>(ben
         deaf.push(peer);
     }
     bench.sleep(Duration::from_millis(500)).await;
-    assert!(bench.chunks_on_loan().is_none_or(|chunks| chunks == 0), "all of them wait");
+    assert!(
+        bench.chunks_on_loan().is_none_or(|chunks| chunks == 0),
+        "waiting connections hold no buffer"
+    );
     let mut peer = Peer::new(server.connect());
     peer.expect_alive().await;
     server.cut();
     server.ended().await;
 }
 
-/// Protocols that do not read what their peers send keep no receive buffer, so that others are
-/// answered.
+/// Upgraded protocols that do not read hold no receive buffer, so other connections are served.
 pub async fn upgrades_that_do_not_read_hold_no_buffer<B: Bench>(bench: &B) {
     bench.calm();
     let (server, shared) = begin(bench);
     let request =
         "GET /upgrade-deaf HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: any\r\n";
-    // More than is kept for a protocol that does not read.
+    // More than the server buffers for a protocol that does not read.
     let bytes = pattern(if bench.is_virtual() { 70_000 } else { 300_000 });
     let mut deaf = Vec::new();
     for _ in 0..300 {
@@ -77,7 +82,10 @@ pub async fn upgrades_that_do_not_read_hold_no_buffer<B: Bench>(bench: &B) {
     }
     bench.until("all have begun", || shared.started.get() == 300).await;
     bench.sleep(Duration::from_millis(500)).await;
-    assert!(bench.chunks_on_loan().is_none_or(|chunks| chunks == 0), "all of them wait");
+    assert!(
+        bench.chunks_on_loan().is_none_or(|chunks| chunks == 0),
+        "waiting connections hold no buffer"
+    );
     let mut peer = Peer::new(server.connect());
     for _ in 0..3 {
         peer.expect_alive().await;
@@ -86,7 +94,7 @@ pub async fn upgrades_that_do_not_read_hold_no_buffer<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// A stream of empty pieces has its turn as others have theirs.
+/// A stream of empty pieces yields to other tasks.
 pub async fn a_stream_of_empty_pieces_starves_nobody<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
@@ -98,14 +106,14 @@ pub async fn a_stream_of_empty_pieces_starves_nobody<B: Bench>(bench: &B) {
     assert_eq!(peer.reply().await.text(), "told");
     let rest = empty.expect("0\r\n\r\n").await;
     let rest = String::from_utf8_lossy(&rest);
-    assert!(rest.contains("stopped"), "nobody else had a turn: {rest}");
+    assert!(rest.contains("stopped"), "no other task ran: {rest}");
     drop((peer, empty));
     server.shut_down();
     server.ended().await;
 }
 
-/// The end of the time to shut down is heard where an upload waits for a handler that does not read,
-/// and where the peer waits to be asked for its body.
+/// The deadline of a shutdown also ends uploads that wait for a handler that does not read, and
+/// connections whose peer waits for a 100.
 pub async fn a_cut_is_heard_in_an_upload<B: Bench>(bench: &B) {
     bench.calm();
     let time = Duration::from_millis(700);
@@ -132,7 +140,7 @@ pub async fn a_cut_is_heard_in_an_upload<B: Bench>(bench: &B) {
     assert_eq!((outcome.ended("cut"), shared.dropped.get()), (3, 3));
 }
 
-/// Of two handshakes where one may be, the older ends, also while its bytes keep coming.
+/// When one handshake too many is in progress, the oldest ends, even while its bytes keep arriving.
 pub async fn one_handshake_too_many_ends_the_oldest(bench: &SimulatedBench) {
     bench.calm();
     let one = Limits { handshakes_max: 1, handshake_timeout: TOO_LATE, ..limits() };
@@ -148,7 +156,8 @@ pub async fn one_handshake_too_many_ends_the_oldest(bench: &SimulatedBench) {
         bench.sleep(Duration::from_millis(5)).await;
         let newer = begin();
         let start = bench.now();
-        // A byte comes whenever the server looks, also when it is told of the other one.
+        // A byte arrives whenever the server polls, including the turn in which the second
+        // handshake arrives.
         while older.last().is_none() && bench.now() < start + Duration::from_secs(10) {
             older.send([0]);
             older.swallow(Duration::from_millis(1)).await;
@@ -160,7 +169,8 @@ pub async fn one_handshake_too_many_ends_the_oldest(bench: &SimulatedBench) {
     server.ended().await;
 }
 
-/// The server's flight is a part of the handshake: a peer that does not take it has no more time.
+/// Sending the server's handshake messages counts towards the handshake timeout: a peer that does
+/// not read them is cut off in time.
 pub async fn a_handshake_that_is_not_taken_is_cut_off_in_time(bench: &SimulatedBench) {
     use crate::server::secure::{Secure, VERSIONS, client_config, server_tls};
     bench.calm_with(Sockets::of(100));

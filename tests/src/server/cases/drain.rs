@@ -1,4 +1,4 @@
-//! Drains that no client notices.
+//! Drains that clients do not notice.
 
 use super::{begin, begin_with, promises};
 use crate::server::bench::{Bench, Served};
@@ -10,8 +10,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Requests that are under way to idle connections when the order comes are answered, and those on
-/// connections in the backlog.
+/// Requests in flight to idle connections when the drain starts are answered, and so are those in
+/// the backlog.
 pub async fn requests_that_cross_the_order_are_answered<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut idle = Vec::new();
@@ -27,7 +27,7 @@ pub async fn requests_that_cross_the_order_are_answered<B: Bench>(bench: &B) {
     }
     for peer in fresh.iter_mut().chain(&mut idle) {
         let reply = peer.reply().await;
-        // Some may be answered before the worker has heard of the order.
+        // Some may be answered before the worker notices the order.
         assert_eq!(reply.text(), "hello");
         peer.expect_end().await;
     }
@@ -35,7 +35,7 @@ pub async fn requests_that_cross_the_order_are_answered<B: Bench>(bench: &B) {
     assert_eq!((outcome.snapshot.requests, outcome.cut.len()), (96, 0));
 }
 
-/// Those who wait for a place are answered too: idle connections leave theirs to them.
+/// Connections that wait for a free slot are served too: idle connections give up theirs.
 pub async fn a_full_server_answers_everybody_who_waits<B: Bench>(bench: &B) {
     let limits = Limits { connections_max: 2, ..promises().limits() };
     let (server, _) = begin_with(bench, limits);
@@ -60,7 +60,7 @@ pub async fn a_full_server_answers_everybody_who_waits<B: Bench>(bench: &B) {
     assert_eq!((outcome.snapshot.requests, outcome.cut.len()), (8, 0));
 }
 
-/// A cut does not wait for a place.
+/// A cut does not wait for a slot.
 pub async fn a_cut_ends_a_full_server<B: Bench>(bench: &B) {
     let limits = Limits {
         connections_max: 1,
@@ -81,7 +81,7 @@ pub async fn a_cut_ends_a_full_server<B: Bench>(bench: &B) {
     drop(waiting);
 }
 
-/// For as long as it was told, a server that drains goes on accepting, and says that it ends.
+/// During the lame-duck period, a draining server keeps accepting and announces that it will close.
 pub async fn a_lame_duck_accepts_and_answers<B: Bench>(bench: &B) {
     let time = Duration::from_secs(2);
     let promises = Promises { lame_duck: time, ..promises() };
@@ -100,15 +100,15 @@ pub async fn a_lame_duck_accepts_and_answers<B: Bench>(bench: &B) {
     assert_eq!((outcome.snapshot.accepted, outcome.cut.len()), (5, 0));
 }
 
-/// What a client of the rounds met.
+/// The results of a client's rounds.
 #[derive(Default)]
 struct Tally {
     answered: Cell<usize>,
     failures: RefCell<Vec<String>>,
 }
 
-/// Asks again and again, on one connection for as long as the server lets it, or on a new one each
-/// time, until connections are refused.
+/// Sends requests repeatedly, on one connection while the server keeps it open, or on a new
+/// connection each time, until connections are refused.
 async fn ask(network: peregrine_driver_sim::Network, place: u64, keeps: bool, tally: Rc<Tally>) {
     let mut kept = None;
     loop {
@@ -135,7 +135,7 @@ async fn ask(network: peregrine_driver_sim::Network, place: u64, keeps: bool, ta
                 tally.answered.set(tally.answered.get() + 1);
                 kept = (keeps && !reply.closes()).then_some(client);
             }
-            // Another server would be asked.
+            // In production, the client would try another server.
             Err(fault) if fault == std::io::ErrorKind::ConnectionRefused.to_string() => return,
             Err(fault) => {
                 let fault = format!("{fault} (keeps: {keeps}, sent: {sent:?})");
@@ -160,7 +160,7 @@ pub async fn a_drain_fails_no_request(bench: &SimulatedBench) {
         bench.sleep(Duration::from_millis(1_000 + bench.choose(2_000) as u64)).await;
         server.shut_down();
         let outcome = server.ended().await;
-        // Whoever still waits is refused, or has failed.
+        // Clients that still wait are refused or have failed.
         bench.sleep(Duration::from_secs(60)).await;
         assert_eq!(tally.failures.take(), Vec::<String>::new(), "{outcome:?}");
         assert!(tally.answered.get() > 200, "{} answered", tally.answered.get());
@@ -168,8 +168,9 @@ pub async fn a_drain_fails_no_request(bench: &SimulatedBench) {
     }
 }
 
-/// Who goes on sending after the answer that ended the connection does not hold a drain up for long, whether that was before the
-/// order or came after it; and who is silent then holds it up as who is idle does.
+/// A client that keeps sending after the response that ended its connection delays a drain only
+/// briefly, whether the response came before or after the order; a client that stays silent delays
+/// it as an idle one does.
 pub async fn who_does_not_leave_holds_no_drain_up(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let (linger, idle) = (Duration::from_secs(5), Duration::from_secs(1));
@@ -194,7 +195,9 @@ pub async fn who_does_not_leave_holds_no_drain_up(bench: &SimulatedBench) {
                 bench.sleep(Duration::from_millis(500)).await;
             }
         };
-        let outcome = crate::first_of(server.ended(), on_and_on).await.expect("it ends");
+        let outcome = crate::first_of(server.ended(), on_and_on)
+            .await
+            .expect("the server shuts down in time");
         let (passed, most) = (bench.now() - start, if goes_on { linger } else { idle });
         assert!(passed <= most + Duration::from_millis(1_500), "{goes_on}: {passed:?}");
         assert_eq!(outcome.cut, []);

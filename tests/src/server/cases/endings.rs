@@ -1,4 +1,4 @@
-//! Connections that end after an answer: they say so before, and the answer arrives.
+//! Connections that end after a response: the response announces it, and arrives.
 
 use super::{begin, begin_with, limits, promises};
 use crate::server::app::pattern;
@@ -8,11 +8,11 @@ use crate::server::promises::Promises;
 use peregrine::Limits;
 use std::time::Duration;
 
-/// Where the rest of a body is too much to be passed over, the answer says `Connection: close`.
+/// When the rest of a body is too large to discard, the response says `Connection: close`.
 pub async fn an_answer_whose_body_is_not_read_says_that_it_closes<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
-    let length = 2 * usize::try_from(limits().drain_bytes_max).expect("it is small");
+    let length = 2 * usize::try_from(limits().drain_bytes_max).expect("the value is small");
     for (path, status) in [("/ignore", 200), ("/nowhere", 404), ("/echo-limited", 413)] {
         for part in [0, 1_000, length] {
             let mut peer = Peer::new(server.connect());
@@ -28,12 +28,12 @@ pub async fn an_answer_whose_body_is_not_read_says_that_it_closes<B: Bench>(benc
     server.ended().await;
 }
 
-/// No connection ends between two requests if the first answer did not say so (RFC 9112, section
-/// 9.6), also where only the way shows that a body is too much.
+/// No connection ends between two requests unless the first response announced it (RFC 9112,
+/// section 9.6), even if only the arriving data shows that a body is too large.
 pub async fn no_connection_ends_without_saying_so<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
-    let length = 2 * usize::try_from(limits().drain_bytes_max).expect("it is small");
+    let length = 2 * usize::try_from(limits().drain_bytes_max).expect("the value is small");
     for path in ["/ignore", "/nowhere", "/echo-limited"] {
         let mut peer = Peer::new(server.connect());
         peer.send(format!("POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"));
@@ -65,8 +65,8 @@ fn chunk(length: usize) -> Vec<u8> {
     chunk
 }
 
-/// Clients that want the connection closed, or speak HTTP/1.0, get their answer while their body is
-/// still coming: nothing resets the connection before they have read it.
+/// Clients that ask for the connection to close, or use HTTP/1.0, get their response while their
+/// body is still arriving: the connection is not reset before they have read it.
 pub async fn the_last_answer_arrives_while_its_body_still_comes<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
@@ -92,7 +92,7 @@ pub async fn the_last_answer_arrives_while_its_body_still_comes<B: Bench>(bench:
     server.ended().await;
 }
 
-/// What comes behind a request that is the last one does not take its answer away.
+/// Data behind the last request does not cost the client its response.
 pub async fn the_last_answer_arrives_although_more_requests_come<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
@@ -117,7 +117,8 @@ pub async fn the_last_answer_arrives_although_more_requests_come<B: Bench>(bench
     server.ended().await;
 }
 
-/// A 413 arrives however much too large the body is: 6 MB are thrown away, and then comes the end.
+/// A 413 arrives however much the body exceeds its limit: 6 MB are discarded, then the connection
+/// ends.
 pub async fn a_413_arrives_after_megabytes<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
@@ -139,7 +140,7 @@ pub async fn a_413_arrives_after_megabytes<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("agreed", 2)]);
 }
 
-/// A peer that sends the rest of its body slowly gets the answer when it has sent it.
+/// A peer that sends the rest of its body slowly gets the response once it has sent it.
 pub async fn an_answer_waits_for_a_peer_that_sends_slowly<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { linger: Duration::from_secs(1), ..promises() };
@@ -157,7 +158,8 @@ pub async fn an_answer_waits_for_a_peer_that_sends_slowly<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// A peer that does not go on is waited for no longer than promised, whatever it had sent before.
+/// The server waits no longer than the linger timeout for a peer that stops sending, however much
+/// it had sent.
 pub async fn a_peer_that_does_not_go_on_is_left<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { linger: Duration::from_secs(1), ..promises() };

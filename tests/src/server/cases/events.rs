@@ -1,4 +1,4 @@
-//! Streams of events, and what holds for all streams whose producers pause.
+//! Event streams, and rules for all streams whose producers pause.
 
 use super::{limits, promises};
 use crate::server::app::Shared;
@@ -18,13 +18,13 @@ const COMMENT: &str = ":\n\n";
 const A_MOMENT: Duration = Duration::from_millis(20);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A server that speaks everything.
+/// A server with every protocol enabled.
 fn begin_with<B: Bench>(bench: &B, limits: Limits) -> (B::Server, Shared) {
     let shared = Shared::default();
     (bench.start(limits, Some(server_tls()), shared.app()), shared)
 }
 
-/// The end of a case whose readers have left or are done.
+/// Ends a case whose readers have disconnected or completed.
 async fn end<S: Served>(server: S) -> Outcome {
     server.shut_down();
     let outcome = server.ended().await;
@@ -32,7 +32,7 @@ async fn end<S: Served>(server: S) -> Outcome {
     outcome
 }
 
-/// A piece that a body yields reaches the client before the producer goes on.
+/// A piece that a body yields reaches the client before the producer continues.
 pub async fn pieces_arrive_one_by_one_on_every_protocol<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, limits());
     for way in WAYS {
@@ -47,10 +47,10 @@ pub async fn pieces_arrive_one_by_one_on_every_protocol<B: Bench>(bench: &B) {
     end(server).await;
 }
 
-/// So does an event.
+/// An event reaches the client before the producer continues.
 pub async fn events_arrive_one_by_one_on_every_protocol<B: Bench>(bench: &B) {
     for way in WAYS {
-        // The gate of each server is for one stream.
+        // One server per stream, because the gate is shared.
         let (server, shared) = begin_with(bench, limits());
         let mut reader = Reader::begin::<B>(&server, way, "/events/gated").await;
         for number in 1..=3 {
@@ -78,7 +78,7 @@ pub async fn pushed_events_arrive_on_every_protocol<B: Bench>(bench: &B) {
     assert_eq!(shared.finished.get(), 4);
 }
 
-/// A drain ends streams of events in order, long before the deadline.
+/// A drain ends event streams cleanly, long before the deadline.
 pub async fn a_drain_ends_streams_of_events<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, limits());
     let mut readers = Vec::new();
@@ -112,7 +112,7 @@ pub async fn a_goodbye_is_the_last_event<B: Bench>(bench: &B) {
     end(server).await;
 }
 
-/// A stream that wants to goes on, and its producer hears of the drain.
+/// A stream may continue during a drain, and its producer is notified of the drain.
 pub async fn a_stream_may_go_on_through_a_drain<B: Bench>(bench: &B) {
     let limits = Limits { shutdown_timeout: Duration::from_secs(3), ..limits() };
     let (server, shared) = begin_with(bench, limits);
@@ -130,7 +130,7 @@ pub async fn a_stream_may_go_on_through_a_drain<B: Bench>(bench: &B) {
     assert_eq!(outcome.cut.len(), 4, "{outcome:?}");
 }
 
-/// A sender hears of a drain, after which its reader has everything that was sent before.
+/// A sender is notified of a drain, and its reader gets everything that was sent before.
 pub async fn a_sender_hears_of_a_drain<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, limits());
     let mut readers = Vec::new();
@@ -148,31 +148,31 @@ pub async fn a_sender_hears_of_a_drain<B: Bench>(bench: &B) {
     assert_eq!(shared.finished.get(), 4);
 }
 
-/// A sender hears when its reader has left.
+/// A sender notices when its reader disconnects.
 pub async fn a_sender_hears_of_a_reader_that_left<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, limits());
     for (index, way) in WAYS.into_iter().enumerate() {
         drop(Reader::begin::<B>(&server, way, "/events/flood").await);
-        bench.until("the sender heard of it", || shared.finished.get() == index + 1).await;
+        bench.until("the sender noticed", || shared.finished.get() == index + 1).await;
     }
     end(server).await;
 }
 
-/// A stream that is silent ends as soon as its reader closes, and a sender learns of that.
+/// A silent stream ends as soon as its reader closes, and a sender is notified.
 pub async fn a_reader_of_a_quiet_stream_that_closes_is_noticed<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, limits());
     for (index, way) in WAYS.into_iter().enumerate() {
         let stream = Reader::begin::<B>(&server, way, "/events/quiet").await;
         let pushed = Reader::begin::<B>(&server, way, "/events/silent").await;
-        bench.until("both began", || shared.started.get() == 2 * (index + 1)).await;
+        bench.until("both have begun", || shared.started.get() == 2 * (index + 1)).await;
         drop((stream, pushed));
         bench.until("the stream was dropped", || shared.dropped.get() == index + 1).await;
-        bench.until("the sender learned of it", || shared.finished.get() == index + 1).await;
+        bench.until("the sender noticed", || shared.finished.get() == index + 1).await;
     }
     end(server).await;
 }
 
-/// Events for a reader that takes none are not made, and in the end the reader is ended.
+/// No events are produced for a reader that does not read, and eventually it is disconnected.
 pub async fn who_takes_no_events_holds_the_producer_back_and_is_ended<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: Duration::from_secs(1), ..promises() };
@@ -189,14 +189,14 @@ pub async fn who_takes_no_events_holds_the_producer_back_and_is_ended<B: Bench>(
         clients.push(client);
     }
     bench.until("the streams ended", || shared.dropped.get() + shared.finished.get() == 4).await;
-    // What the kernels hold, and the limit on what the server holds, for each of them.
+    // For each stream, what the kernels buffer and what the server may hold.
     let most = if bench.is_virtual() { 4 * 4 * 64 * 1024 } else { 4 * (32 << 20) };
-    assert!(shared.produced.get() <= most, "{} bytes were made", shared.produced.get());
+    assert!(shared.produced.get() <= most, "{} bytes were produced", shared.produced.get());
     drop((peers, clients));
     end(server).await;
 }
 
-/// A stream without a word lives for hours, since nobody waits for its reader.
+/// A stream without events lives for hours, because the server is not waiting for its reader.
 pub async fn a_stream_without_events_lives_for_hours(bench: &SimulatedBench) {
     let (server, shared) = begin_with(bench, promises().limits());
     for (index, way) in WAYS.into_iter().enumerate() {
@@ -212,7 +212,7 @@ pub async fn a_stream_without_events_lives_for_hours(bench: &SimulatedBench) {
     end(server).await;
 }
 
-/// A silent stream sends a comment every 15 s for hours, without any help of its handler.
+/// A silent stream sends a comment every 15 s for hours, without help from its handler.
 pub async fn a_silent_stream_sends_comments_for_hours(bench: &SimulatedBench) {
     bench.calm();
     let (server, shared) = begin_with(bench, promises().limits());
@@ -224,10 +224,10 @@ pub async fn a_silent_stream_sends_comments_for_hours(bench: &SimulatedBench) {
                 reader.expect(COMMENT).await;
             }
             let passed = bench.now() - start;
-            // The silence began a little before, and a comment may be late by a tick or two.
+            // The silence began a little earlier, and a comment may be late by a tick or two.
             let (least, most) = (HOUR - Duration::from_secs(15), HOUR + Duration::from_secs(240));
             assert!(passed >= least && passed <= most, "240 comments in {passed:?}");
-            // An event begins the silence anew.
+            // An event restarts the silence interval.
             bench.sleep(Duration::from_secs(10)).await;
             shared.open(1);
             reader.expect(&format!("data: {number}\n\n")).await;
@@ -239,8 +239,8 @@ pub async fn a_silent_stream_sends_comments_for_hours(bench: &SimulatedBench) {
     end(server).await;
 }
 
-/// A reader of HTTP/2 that opens its small window a second after each comment takes everything that
-/// there is, and may do so for hours.
+/// An HTTP/2 reader that opens its small window one second after each comment gets everything, for
+/// hours.
 pub async fn a_reader_whose_window_opens_late_is_served_for_hours(bench: &SimulatedBench) {
     bench.calm();
     let (server, _) = begin_with(bench, promises().limits());
@@ -262,11 +262,11 @@ pub async fn a_reader_whose_window_opens_late_is_served_for_hours(bench: &Simula
     end(server).await;
 }
 
-/// A reader that takes not even the comments is ended by the least rate.
+/// A reader that does not even read the comments is cut off by the minimum rate.
 pub async fn who_takes_no_comments_is_ended(bench: &SimulatedBench) {
     bench.calm_with(Sockets::of(500));
     let (server, shared) = begin_with(bench, promises().limits());
-    // The head fits, and some comments; then the pipe is full.
+    // The head and some comments fit; then the pipe is full.
     let mut peer = Peer::new(server.connect());
     peer.get("/events/gated");
     let settings = [(setting::INITIAL_WINDOW_SIZE, 1)];
@@ -275,27 +275,27 @@ pub async fn who_takes_no_comments_is_ended(bench: &SimulatedBench) {
     let id = client.get("/events/gated");
     client.expect_head(id).await;
     let start = bench.now();
-    // The window is shut after the first byte: 15 s of silence, and 30 s for the rest.
+    // The window is closed after the first byte: 15 s of silence, and 30 s for the rest.
     while client.so_far(id).reset.is_none() {
-        assert!(bench.now() - start < Duration::from_secs(60), "nobody ended the stream");
+        assert!(bench.now() - start < Duration::from_secs(60), "the stream was not ended");
         client.listen(Duration::from_secs(1)).await;
     }
     assert!(bench.now() - start > Duration::from_secs(44), "after {:?}", bench.now() - start);
     assert_eq!(shared.dropped.get(), 1);
     while shared.dropped.get() < 2 {
-        assert!(bench.now() - start < HOUR, "nobody ended the stream");
+        assert!(bench.now() - start < HOUR, "the stream was not ended");
         bench.sleep(Duration::from_secs(10)).await;
     }
     drop((peer, client));
     assert_eq!(end(server).await.ended("write-stalled"), 1);
 }
 
-/// Who has vanished takes no comments, however many of them its connection has room for: a reader of
-/// HTTP/2 that does not answer is left in time.
+/// A vanished HTTP/2 reader, which does not answer PING, is disconnected in time, however many
+/// comments fit in its windows.
 pub async fn a_reader_of_events_that_vanished_is_left(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let limits = promises().limits();
-    let time = limits.http2.ping_after.expect("it is on") + limits.rate_slack;
+    let time = limits.http2.ping_after.expect("pings are enabled") + limits.rate_slack;
     let (server, shared) = begin_with(bench, limits);
     let mut client = Streams::new(server.connect());
     let id = client.get("/events/gated");
@@ -309,7 +309,7 @@ pub async fn a_reader_of_events_that_vanished_is_left(bench: &SimulatedBench) {
     assert_eq!(end(server).await.endings(), [("peer-silent", 1)]);
 }
 
-/// A server that goes on for a while after the order goes on with its events too.
+/// A server in its lame-duck period keeps sending events.
 pub async fn a_lame_duck_goes_on_with_events(bench: &SimulatedBench) {
     let lame_duck = Duration::from_secs(10);
     let (server, shared) = begin_with(bench, Promises { lame_duck, ..promises() }.limits());
@@ -322,7 +322,7 @@ pub async fn a_lame_duck_goes_on_with_events(bench: &SimulatedBench) {
     for reader in &mut readers {
         reader.expect_nothing(Duration::from_secs(1)).await;
     }
-    // Each of them waits for its turn.
+    // Each stream waits for a permit.
     shared.open(4);
     for reader in &mut readers {
         reader.expect("data: 1\n\n").await;

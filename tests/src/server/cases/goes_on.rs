@@ -1,4 +1,4 @@
-//! What goes on when its exchange is over, or begins beside one, and counts as in progress like all else.
+//! Work that continues after its exchange ends, or starts beside one, and counts as in progress.
 
 use super::limits;
 use crate::server::app::Shared;
@@ -13,10 +13,10 @@ use std::time::Duration;
 const SHORT: Duration = Duration::from_millis(100);
 const WAYS: [Way; 3] = [Way::HTTP1, Way::HTTP2, Way::HTTP2_TLS];
 
-/// What a worker may hold where memory is short.
+/// The most that a worker may hold where memory is short.
 const CEILING: usize = 4 << 20;
 
-/// Orders that are carried out once, and pages that are stale at once; each waits for the case.
+/// Tasks that run once, and cached pages that are stale at once; each waits for the case.
 fn app(shared: &Shared) -> impl Fn() -> App + Clone + Send + 'static {
     let (shared, store, outcomes) = (shared.clone(), CacheStore::new(), MemoryStore::new());
     move || {
@@ -51,8 +51,8 @@ fn with(overload: OverloadLimits) -> Limits {
     Limits { overload, ..limits() }
 }
 
-/// A handler that is carried to its end without its client has its place until then: by leaving, nobody gets more done at a
-/// time than its route, the worker, or the client may.
+/// A handler that runs to completion without its client keeps its slot until then: disconnecting
+/// does not let a client exceed the concurrency limit of the route, the worker, or the client.
 pub async fn orders_of_clients_that_left_count<B: Bench>(bench: &B) {
     let all = OverloadLimits::default;
     let requests_max = OverloadLimits { requests_max: Some(2), ..all() };
@@ -73,7 +73,9 @@ pub async fn orders_of_clients_that_left_count<B: Bench>(bench: &B) {
             for (number, key) in ["a", "b"].into_iter().enumerate() {
                 let mut client = way.connect(&server).await;
                 let id = client.ask("POST", path, &fields(key));
-                client.until(bench, "it waits", || shared.started.get() == number + 1).await;
+                client
+                    .until(bench, "the handler waits", || shared.started.get() == number + 1)
+                    .await;
                 if number == 0 {
                     client.cancel(id);
                     leavers.push(client);
@@ -106,7 +108,8 @@ pub async fn orders_of_clients_that_left_count<B: Bench>(bench: &B) {
     }
 }
 
-/// A page that is fetched anew beside the answer to somebody has a place of its own, and is not begun while memory is short.
+/// A cached page that is refreshed in the background takes its own slot, and the refresh does
+/// not start while memory is short.
 pub async fn pages_that_are_refreshed_beside_count<B: Bench>(bench: &B) {
     for way in [Way::HTTP1, Way::HTTP2] {
         let shared = Shared::default();
@@ -123,19 +126,19 @@ pub async fn pages_that_are_refreshed_beside_count<B: Bench>(bench: &B) {
         let kept = keeper.get("/keep");
         keeper.until(bench, "memory is short", || shared.started.get() == 4).await;
         let id = client.get("/pages/a");
-        assert!(client.answer(id).await.field("age").is_some(), "it is sent as it is");
+        assert!(client.answer(id).await.field("age").is_some(), "the stale page is served");
         bench.sleep(SHORT).await;
-        assert_eq!(shared.started.get(), 4, "nothing is begun");
+        assert_eq!(shared.started.get(), 4, "no refresh starts");
         shared.open(1);
         assert_eq!(keeper.answer(kept).await.text(), "kept");
         keeper.close().await;
         for (number, path) in ["/pages/a", "/pages/b"].into_iter().enumerate() {
             let id = client.get(path);
             assert_eq!(client.answer(id).await.text(), "page");
-            client.until(bench, "it is fetched", || shared.started.get() == 5 + number).await;
+            client.until(bench, "the page is fetched", || shared.started.get() == 5 + number).await;
         }
         let id = client.get("/pages/c");
-        assert_eq!(client.answer(id).await.status(), 503, "two are worked on");
+        assert_eq!(client.answer(id).await.status(), 503, "two requests are in progress");
         shared.open(2);
         bench.until("both are done", || shared.finished.get() == 6).await;
         client.close().await;

@@ -1,12 +1,12 @@
-//! What becomes of handlers: panics, timeouts, peers that leave, and tokio.
+//! How handlers end: panics, timeouts, peers that disconnect; and handlers that use tokio.
 
 use super::{begin, begin_with, half_close};
 use crate::server::bench::{Bench, Served};
 use crate::server::peer::Peer;
 use std::time::Duration;
 
-/// With `half_close`, a peer that ended its sending side has not left: its handlers run, and it
-/// gets their answers.
+/// With `half_close`, a peer that ended its sending side has not disconnected: its handlers run,
+/// and it gets their responses.
 pub async fn a_half_closed_peer_has_not_left<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, half_close());
     let mut peer = Peer::new(server.connect());
@@ -24,8 +24,8 @@ pub async fn a_half_closed_peer_has_not_left<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// With `half_close`, a peer of HTTP/1.0, which knows no interim responses, gets its answer as
-/// well.
+/// With `half_close`, an HTTP/1.0 peer, which does not understand interim responses, gets its
+/// response too.
 pub async fn a_half_closed_http_1_0_peer_gets_its_answer<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, half_close());
     let mut peer = Peer::new(server.connect());
@@ -41,8 +41,8 @@ pub async fn a_half_closed_http_1_0_peer_gets_its_answer<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("agreed", 1)]);
 }
 
-/// A handler that waits is cancelled when its client ends its side. Nothing is sent to find out
-/// whether the client is still there.
+/// A waiting handler is cancelled when its client ends its side. The server sends nothing to find
+/// out whether the client is still there.
 pub async fn a_pending_handler_is_cancelled_when_its_client_closes<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut count = 0;
@@ -71,7 +71,7 @@ pub async fn a_pending_handler_is_cancelled_when_its_client_closes<B: Bench>(ben
     assert_eq!(server.ended().await.endings(), [("peer-left", 6)]);
 }
 
-/// A handler that runs to its end does so although its client has ended its side.
+/// A handler marked to run to completion does so although its client has ended its side.
 pub async fn a_handler_that_runs_to_its_end_is_not_cancelled<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -87,7 +87,7 @@ pub async fn a_handler_that_runs_to_its_end_is_not_cancelled<B: Bench>(bench: &B
     assert_eq!(server.ended().await.endings(), [("peer-left", 1)]);
 }
 
-/// Many handlers wait at the same time, each for its own.
+/// Many handlers wait at the same time, each for its own event.
 pub async fn many_handlers_wait_at_a_time<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peers: Vec<_> = (0..30).map(|_| Peer::new(server.connect())).collect();
@@ -104,7 +104,7 @@ pub async fn many_handlers_wait_at_a_time<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// Handlers find a tokio runtime: tasks and timers work.
+/// Handlers run in a tokio runtime: tasks and timers work.
 pub async fn handlers_may_use_tokio<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());

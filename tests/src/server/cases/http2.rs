@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const SHORT: Duration = Duration::from_millis(700);
 
-/// Ends a case whose client has a connection that lives.
+/// Ends a case whose client has an open connection.
 async fn close<S: Served>(server: S, mut client: Streams<S::Wire>) {
     client.round_trip().await;
     drop(client);
@@ -27,7 +27,7 @@ async fn end<S: Served>(server: S) {
     assert_eq!(outcome.cut, []);
 }
 
-/// The preface may come in pieces, and a request of HTTP/1.1 may begin like it.
+/// The preface may arrive in pieces, and an HTTP/1.1 request may begin like it.
 pub async fn the_preface_may_come_in_pieces<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     for cut in [1, 3, 14, 23, 24, 30] {
@@ -52,7 +52,7 @@ pub async fn the_preface_may_come_in_pieces<B: Bench>(bench: &B) {
     end(server).await;
 }
 
-/// Where prior knowledge is switched off, the preface is answered by HTTP/1.1.
+/// With prior knowledge disabled, the preface is answered by HTTP/1.1.
 pub async fn prior_knowledge_can_be_switched_off<B: Bench>(bench: &B) {
     let http2 = Http2Limits { prior_knowledge: false, ..Http2Limits::default() };
     let (server, _) = begin_with(bench, Limits { http2, ..limits() });
@@ -62,7 +62,7 @@ pub async fn prior_knowledge_can_be_switched_off<B: Bench>(bench: &B) {
     end(server).await;
 }
 
-/// One stream too many is refused, and the others live.
+/// One stream too many is refused, and the others continue.
 pub async fn one_stream_too_many_is_refused<B: Bench>(bench: &B) {
     let http2 = Http2Limits { streams_max: 3, ..Http2Limits::default() };
     let (server, shared) = begin_with(bench, Limits { http2, ..limits() });
@@ -77,7 +77,7 @@ pub async fn one_stream_too_many_is_refused<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
-/// Responses larger than all windows arrive whole, several at a time.
+/// Responses larger than all windows arrive complete, several at a time.
 pub async fn large_responses_arrive_whole<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
@@ -95,7 +95,7 @@ pub async fn large_responses_arrive_whole<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
-/// Bodies larger than all windows arrive whole, several at a time, also at slow handlers.
+/// Bodies larger than all windows arrive complete, several at a time, even with slow handlers.
 pub async fn large_bodies_arrive_whole<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
@@ -114,7 +114,7 @@ pub async fn large_bodies_arrive_whole<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
-/// The rest of a request that was answered early is read if it is short: no reset is needed then.
+/// The short rest of a request that was answered early is read, so no reset is needed.
 pub async fn a_short_rest_of_a_request_is_read<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
@@ -132,15 +132,15 @@ pub async fn a_short_rest_of_a_request_is_read<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
-/// What a client had sent before it learnt that nobody wants it is not held against it, also where that
-/// is a whole window in small frames, again and again.
+/// Data that a client sent before it learned that it is unwanted is not held against it, even if it
+/// is a whole window in small frames, repeatedly.
 pub async fn content_under_way_is_not_held_against_the_client<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
     let mut frames = Vec::new();
     for _ in 0..20 {
-        // More than the server reads on for.
+        // More than the server discards.
         let id = client.open("POST", "/ignore", &[("content-length", "10000000")], false);
         client.data(id, b"a", false);
         assert_eq!(client.answer(id).await.text(), "ignored");
@@ -160,14 +160,14 @@ pub async fn content_under_way_is_not_held_against_the_client<B: Bench>(bench: &
     close(server, client).await;
 }
 
-/// A reset drops the handler, unless that was promised to run to its end.
+/// A reset drops the handler, unless it is marked to run to completion.
 pub async fn a_reset_ends_the_handler<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut client = Streams::new(server.connect());
     let dropped =
         [client.get("/wait"), client.open("POST", "/count", &[], false), client.get("/gated/3")];
     let kept = client.get("/wait-to-end");
-    bench.until("all began", || shared.started.get() == 4).await;
+    bench.until("all have begun", || shared.started.get() == 4).await;
     for id in dropped {
         client.reset(id);
     }
@@ -175,13 +175,13 @@ pub async fn a_reset_ends_the_handler<B: Bench>(bench: &B) {
     bench.until("three were dropped", || shared.dropped.get() == 3).await;
     assert_eq!(shared.finished.get(), 0);
     shared.open(1);
-    bench.until("the promise is kept", || shared.finished.get() == 1).await;
+    bench.until("the marked handler completes", || shared.finished.get() == 1).await;
     let hello = client.get("/hello");
     assert_eq!(client.answer(hello).await.text(), "hello");
     close(server, client).await;
 }
 
-/// A connection that breaks ends all its handlers.
+/// A broken connection ends all its handlers.
 pub async fn a_broken_connection_ends_all_handlers<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     for breaks in [true, false] {
@@ -192,7 +192,7 @@ pub async fn a_broken_connection_ends_all_handlers<B: Bench>(bench: &B) {
         }
         client.open("POST", "/count", &[], false);
         client.round_trip().await;
-        bench.until("all began", || shared.started.get() == started + 4).await;
+        bench.until("all have begun", || shared.started.get() == started + 4).await;
         if breaks {
             client.break_off();
         } else {
@@ -203,7 +203,7 @@ pub async fn a_broken_connection_ends_all_handlers<B: Bench>(bench: &B) {
     end(server).await;
 }
 
-/// A drain finishes what is under way, in two steps.
+/// A drain finishes the requests in progress, in two steps.
 pub async fn a_drain_finishes_streams<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut client = Streams::new(server.connect());
@@ -212,7 +212,7 @@ pub async fn a_drain_finishes_streams<B: Bench>(bench: &B) {
     let waiting = client.get("/wait");
     let upload = client.open("POST", "/count", &[], false);
     let stream = client.get("/gated/1");
-    bench.until("all began", || shared.started.get() == 3).await;
+    bench.until("all have begun", || shared.started.get() == 3).await;
     server.shut_down();
     while client.go_away.is_empty() {
         client.round_trip().await;
@@ -231,13 +231,13 @@ pub async fn a_drain_finishes_streams<B: Bench>(bench: &B) {
     assert_eq!((outcome.ended("drained"), outcome.cut.len()), (2, 0), "{outcome:?}");
 }
 
-/// What is cut is named, stream by stream.
+/// The shutdown report lists every stream that was cut.
 pub async fn a_cut_names_all_streams<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut client = Streams::new(server.connect());
     client.get("/wait");
     client.get("/gated/1");
-    bench.until("both began", || shared.started.get() == 2).await;
+    bench.until("both have begun", || shared.started.get() == 2).await;
     server.cut();
     client.ended().await;
     let outcome = server.ended().await;
@@ -246,7 +246,7 @@ pub async fn a_cut_names_all_streams<B: Bench>(bench: &B) {
     assert_eq!(names, ["GET /gated/{pieces}", "GET /wait"]);
 }
 
-/// Connections without streams are closed in time, whatever they sent.
+/// Connections without streams are closed in time, whatever frames they sent.
 pub async fn idle_connections_are_closed<B: Bench>(bench: &B) {
     let times =
         Limits { idle_timeout: SHORT, first_byte_timeout: SHORT, head_timeout: SHORT, ..limits() };
@@ -269,7 +269,7 @@ pub async fn idle_connections_are_closed<B: Bench>(bench: &B) {
     assert_eq!((outcome.ended("idle"), outcome.ended("first-byte-late")), (1, 1), "{outcome:?}");
 }
 
-/// Frames that ask for nothing keep no connection, even if one of them is always under way.
+/// Frames that open no stream do not keep a connection open, even if one is always in flight.
 pub async fn frames_that_ask_for_nothing_keep_no_connection<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { head_timeout: SHORT, ..limits() });
@@ -292,7 +292,7 @@ pub async fn frames_that_ask_for_nothing_keep_no_connection<B: Bench>(bench: &B)
     assert_eq!(server.ended().await.endings(), [("head-late", 2)]);
 }
 
-/// Who is being answered already may be silent for as long as it likes: both sides talk by turns.
+/// Once the response has begun, the client may be silent indefinitely: the two sides may alternate.
 pub async fn a_conversation_may_be_silent<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
@@ -307,7 +307,7 @@ pub async fn a_conversation_may_be_silent<B: Bench>(bench: &B) {
     let answer = client.answer(id).await;
     assert_eq!((answer.text(), answer.reset), ("wordwordword", None));
 
-    // Who promised a length has an upload to make, whatever is answered meanwhile.
+    // A client that declared a length has an upload to complete, even if its response has begun.
     let id = client.open("POST", "/echo-stream", &[("content-length", "100")], false);
     client.data(id, b"word", false);
     client.expect(id, 4).await;
@@ -315,7 +315,7 @@ pub async fn a_conversation_may_be_silent<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
-/// A conversation without a word, either way, ends as an upgraded connection does.
+/// A conversation that is silent in both directions ends like an idle upgraded connection.
 pub async fn a_conversation_that_died_ends<B: Bench>(bench: &B) {
     bench.calm();
     let quiet = Some(SHORT);
@@ -334,7 +334,7 @@ pub async fn a_conversation_that_died_ends<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
-/// While requests are answered, a silent client is asked by PING whether it is there.
+/// While requests are in progress, the server sends PING to a silent client.
 pub async fn a_client_that_vanished_is_left<B: Bench>(bench: &B) {
     bench.calm();
     let http2 = Http2Limits { ping_after: Some(SHORT), ..Http2Limits::default() };
@@ -343,7 +343,7 @@ pub async fn a_client_that_vanished_is_left<B: Bench>(bench: &B) {
     let mut gone = Streams::new(server.connect());
     gone.answer_no_pings();
     let waits = [there.get("/wait"), gone.get("/wait")];
-    bench.until("both began", || shared.started.get() == 2).await;
+    bench.until("both have begun", || shared.started.get() == 2).await;
     while shared.dropped.get() == 0 {
         there.listen(SHORT / 7).await;
     }
@@ -359,8 +359,8 @@ pub async fn a_client_that_vanished_is_left<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("peer-silent", 1)]);
 }
 
-/// A response that was taken late, and just in time, is over: nobody is late while the rest of its request
-/// is passed over.
+/// A response that was read late, but just in time, is complete: the client is not late while the
+/// rest of its request is discarded.
 pub async fn a_stall_that_is_over_is_forgotten<B: Bench>(bench: &B) {
     bench.calm();
     let slack = SHORT * 2;
@@ -385,19 +385,19 @@ pub async fn a_stall_that_is_over_is_forgotten<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
-/// A body is not asked again after its trailers, whatever it would give.
+/// A body is not polled after its trailers.
 pub async fn trailers_are_the_end<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
     let id = client.get("/more-after-trailers");
     let answer = client.answer(id).await;
     assert_eq!((answer.text(), answer.reset), ("hello", None));
-    let trailers = answer.heads.last().expect("it has heads");
+    let trailers = answer.heads.last().expect("the response has a head");
     assert_eq!(trailers, &[("x-checksum".to_owned(), "abc".to_owned())]);
     close(server, client).await;
 }
 
-/// A stream whose window stays shut is reset, and the connection lives.
+/// A stream whose window stays closed is reset, and the connection stays open.
 pub async fn a_window_that_stays_shut_is_a_reset<B: Bench>(bench: &B) {
     bench.calm();
     let (server, shared) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
@@ -415,7 +415,7 @@ pub async fn a_window_that_stays_shut_is_a_reset<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
-/// The window of the connection is watched like those of streams.
+/// The connection's window is watched like those of streams.
 pub async fn a_connection_s_window_that_stays_shut_ends_its_streams<B: Bench>(bench: &B) {
     bench.calm();
     let (server, shared) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
@@ -430,15 +430,15 @@ pub async fn a_connection_s_window_that_stays_shut_ends_its_streams<B: Bench>(be
     close(server, client).await;
 }
 
-/// A client may acknowledge each DATA frame alone, and may read more slowly than the handler
-/// produces: small pieces are not cut into fragments by the window that such a client opens.
+/// A client may acknowledge each DATA frame separately, and read more slowly than the handler
+/// produces: the windows it opens do not cut small pieces into fragments.
 pub async fn small_pieces_reach_a_client_that_acknowledges_every_frame<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
     client.keep_windows_shut();
     let id = client.get("/pieces/6000/100");
-    // All that the window has room for comes, the fragment at its end too.
+    // Everything that fits in the window arrives, including the fragment at its end.
     client.expect(id, 65_535).await;
     let mut body = Vec::new();
     loop {
@@ -456,7 +456,7 @@ pub async fn small_pieces_reach_a_client_that_acknowledges_every_frame<B: Bench>
     close(server, client).await;
 }
 
-/// A client whose windows are as large as they can be.
+/// A client whose windows have the maximum size.
 fn insatiable<S: Served>(server: &S) -> Streams<S::Wire> {
     let largest = (1 << 31) - 1;
     let wide = [(setting::INITIAL_WINDOW_SIZE, largest)];
@@ -468,7 +468,8 @@ fn insatiable<S: Served>(server: &S) -> Streams<S::Wire> {
     client
 }
 
-/// A client that reads fast, and whose windows are never shut, is heard beside a response without end.
+/// Frames of a client that reads fast, and whose windows never close, are processed beside an
+/// endless response.
 pub async fn who_takes_everything_is_heard<B: Bench>(bench: &B) {
     bench.calm();
     let (server, shared) = begin(bench);
@@ -483,7 +484,8 @@ pub async fn who_takes_everything_is_heard<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
-/// Streams share the connection's window. One that waits for its turn is not late as long as others move.
+/// Streams share the connection's window. A stream that waits for its share is not late while
+/// others make progress.
 pub async fn who_waits_for_others_is_not_late<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
@@ -505,7 +507,7 @@ pub async fn who_waits_for_others_is_not_late<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
-/// A client may send its uploads one after the other, as long as something comes.
+/// A client may send its uploads one after the other, as long as data arrives.
 pub async fn uploads_may_come_one_after_the_other<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
@@ -523,7 +525,7 @@ pub async fn uploads_may_come_one_after_the_other<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
-/// An upload that comes while a response is sent is read, and not late.
+/// An upload that arrives while a response is sent is read, and is not late.
 pub async fn an_upload_is_read_beside_a_fast_download<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
@@ -538,12 +540,12 @@ pub async fn an_upload_is_read_beside_a_fast_download<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
-/// The time for which a connection may be idle begins when its last stream is over, also by a reset.
+/// The idle timeout of a connection starts when its last stream ends, also if by a reset.
 pub async fn a_reset_begins_the_idle_time<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, Limits { idle_timeout: 2 * SHORT, ..limits() });
     let mut client = Streams::new(server.connect());
     let id = client.get("/wait");
-    bench.until("it began", || shared.started.get() == 1).await;
+    bench.until("the handler has begun", || shared.started.get() == 1).await;
     bench.sleep(3 * SHORT).await;
     client.reset(id);
     client.round_trip().await;
@@ -553,8 +555,8 @@ pub async fn a_reset_begins_the_idle_time<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
-/// A peer whose windows the server keeps shut is not late, whether its own handler does not read on or
-/// that of another stream.
+/// A peer whose windows the server keeps closed is not late, whether its own handler or that of
+/// another stream does not read.
 pub async fn a_handler_that_reads_late_makes_nobody_late<B: Bench>(bench: &B) {
     bench.calm();
     let window = 65_535;
@@ -578,8 +580,8 @@ pub async fn a_handler_that_reads_late_makes_nobody_late<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
-/// Readers of uploads that stalled take what had come, and the connection's window opens by that, while
-/// their responses go on.
+/// When uploads stall, their readers consume the received data, which opens the connection's window
+/// while their responses continue.
 pub async fn what_is_taken_of_an_upload_that_stalled_opens_the_window<B: Bench>(bench: &B) {
     bench.calm();
     let window = 65_535;
@@ -597,7 +599,7 @@ pub async fn what_is_taken_of_an_upload_that_stalled_opens_the_window<B: Bench>(
     }
     bench.sleep(4 * SHORT).await;
     shared.open(4);
-    bench.until("the readers hear of the stall", || shared.finished.get() == 4).await;
+    bench.until("the readers get the error", || shared.finished.get() == 4).await;
     client.round_trip().await;
     let id = client.open("POST", "/count", &[], false);
     assert_eq!(client.data_that_fits(id, &[7; 10_000], true), 10_000);
@@ -606,8 +608,8 @@ pub async fn what_is_taken_of_an_upload_that_stalled_opens_the_window<B: Bench>(
     server.cut();
 }
 
-/// A connection that is old enough says goodbye, even if nothing moves on its streams and nobody is asked
-/// whether it is there.
+/// A connection that reached its maximum age sends GOAWAY, even if its streams are silent and no
+/// PING is pending.
 pub async fn silent_streams_do_not_hold_up_the_end_of_a_life<B: Bench>(bench: &B) {
     let http2 = Http2Limits { ping_after: None, ..Http2Limits::default() };
     let limits = Limits { lifetime_max: Some(SHORT), http2, ..limits() };
@@ -623,7 +625,7 @@ pub async fn silent_streams_do_not_hold_up_the_end_of_a_life<B: Bench>(bench: &B
     end(server).await;
 }
 
-/// Trailers follow content whose length was known, and content that there is none of.
+/// Trailers follow content of known length, and empty content.
 pub async fn trailers_follow_any_content<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
@@ -631,7 +633,7 @@ pub async fn trailers_follow_any_content<B: Bench>(bench: &B) {
         let id = client.get(path);
         let answer = client.answer(id).await;
         assert_eq!((answer.text(), answer.field("content-length")), (text, length));
-        let trailers = answer.heads.last().expect("it has heads");
+        let trailers = answer.heads.last().expect("the response has a head");
         assert_eq!(trailers, &[("x-checksum".to_owned(), "abc".to_owned())], "{path}");
         let head = client.open("HEAD", path, &[], true);
         assert_eq!(client.answer(head).await.heads.len(), 1, "{path}");
@@ -639,7 +641,7 @@ pub async fn trailers_follow_any_content<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
-/// `*` has its host in the authority, in Host, or in both.
+/// A request for `*` may name its host in `:authority`, in Host, or in both.
 pub async fn a_host_may_be_named_twice<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
@@ -650,8 +652,8 @@ pub async fn a_host_may_be_named_twice<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
-/// What somebody reads on after the response ends with the time of the exchange, and a response that
-/// says that time is over has a time of its own.
+/// A task that reads the body after the response is stopped by the exchange timeout, and a response
+/// that reports that timeout gets its own timeout.
 pub async fn an_exchange_has_its_time_after_its_response_too<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { exchange_timeout: Some(SHORT), ..limits() });
@@ -666,7 +668,7 @@ pub async fn an_exchange_has_its_time_after_its_response_too<B: Bench>(bench: &B
     let reader = other.get("/read-kept");
     assert_eq!(other.answer(reader).await.text(), "Disconnected");
     other.keep_windows_shut();
-    // The window of the connection is used up when the time of the second is over.
+    // The connection's window is used up when the second exchange times out.
     let large = other.get("/large/65000");
     other.answer(large).await;
     let late = other.get("/wait");
@@ -678,13 +680,13 @@ pub async fn an_exchange_has_its_time_after_its_response_too<B: Bench>(bench: &B
     drop(other);
 }
 
-/// Who breaks a rule of the connection is told, and named.
+/// A client that breaks a connection rule gets GOAWAY, and the report names its requests.
 pub async fn a_broken_rule_ends_the_connection<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut client = Streams::new(server.connect());
     client.get("/wait");
-    bench.until("it began", || shared.started.get() == 1).await;
-    client.frame(Kind::Data, 0, 0, b"of no stream");
+    bench.until("the handler has begun", || shared.started.get() == 1).await;
+    client.frame(Kind::Data, 0, 0, b"on stream 0");
     client.ended().await;
     assert_eq!(client.go_away.last(), Some(&(1, 1)));
     bench.until("the handler was dropped", || shared.dropped.get() == 1).await;
@@ -692,7 +694,7 @@ pub async fn a_broken_rule_ends_the_connection<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.ended("http2-rejected"), 1);
 }
 
-/// Who reads nothing of what it asks for is cut off.
+/// A client that does not read its responses is cut off.
 pub async fn who_reads_nothing_is_cut_off<B: Bench>(bench: &B) {
     bench.calm();
     let (server, shared) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
@@ -708,7 +710,7 @@ pub async fn who_reads_nothing_is_cut_off<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.ended("write-stalled"), 1);
 }
 
-/// TLS agrees on HTTP/2 by default.
+/// TLS negotiates HTTP/2 by default.
 pub async fn tls_agrees_on_http2<B: Bench>(bench: &B) {
     bench.calm();
     let shared = Shared::default();

@@ -1,4 +1,4 @@
-//! Bodies that somebody reads after the response.
+//! Request bodies that are read after the response.
 
 use super::{begin, begin_with, limits};
 use crate::server::app::pattern;
@@ -7,10 +7,10 @@ use crate::server::peer::Peer;
 use peregrine::Limits;
 use std::time::Duration;
 
-/// More than the server throws away, and than its pipe holds.
+/// More than the server discards, and more than its pipe holds.
 const LARGE: usize = 700_000;
 
-/// A request whose body is kept, with this much of it. The response came.
+/// Sends a request whose body is kept, with this much of the body, and waits for the response.
 async fn keep<B: Bench>(peer: &mut Peer<B::Wire>, path: &str, length: usize, here: &[u8]) {
     peer.send(format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"));
     peer.send(here);
@@ -18,7 +18,8 @@ async fn keep<B: Bench>(peer: &mut Peer<B::Wire>, path: &str, length: usize, her
     assert_eq!((reply.text(), reply.field("connection")), ("kept", None));
 }
 
-/// When the reader has left, the rest is thrown away if it is short, and ends the connection if not.
+/// When the reader drops the body, the rest is discarded if it is short; otherwise the connection
+/// ends.
 pub async fn a_body_that_is_read_no_more_is_thrown_away<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { drain_bytes_max: 1_000, ..limits() });
@@ -41,7 +42,7 @@ pub async fn a_body_that_is_read_no_more_is_thrown_away<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// Whoever reads learns that the peer broke off, or ended its side in the middle.
+/// The reader gets an error if the peer resets the connection or ends its side in the middle.
 pub async fn a_late_reader_hears_that_its_peer_left<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut reader = Peer::new(server.connect());
@@ -62,7 +63,7 @@ pub async fn a_late_reader_hears_that_its_peer_left<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// A peer that sends too slowly after its response is late like any other.
+/// A peer that sends too slowly after its response times out like any other.
 pub async fn a_slow_peer_is_late_after_its_response_too<B: Bench>(bench: &B) {
     let slack = Duration::from_millis(700);
     let (server, _) = begin_with(bench, Limits { rate_slack: slack, ..limits() });
@@ -77,7 +78,7 @@ pub async fn a_slow_peer_is_late_after_its_response_too<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("body-slow", 1)]);
 }
 
-/// Whoever keeps a body and takes nothing loses it when the connection has been idle for long enough.
+/// A body that is kept but not read is dropped once the connection has been idle for long enough.
 pub async fn a_body_that_is_kept_and_not_read_is_given_up<B: Bench>(bench: &B) {
     bench.calm();
     let time = Duration::from_millis(700);
@@ -112,7 +113,7 @@ pub async fn a_drain_waits_for_a_body_that_is_read_after_its_response<B: Bench>(
     assert!(outcome.cut.is_empty(), "{outcome:?}");
 }
 
-/// A handler whose body has no room ends when its peer breaks off.
+/// A handler whose body buffer is full ends when its peer resets the connection.
 pub async fn a_reset_is_noticed_while_a_body_has_no_room<B: Bench>(bench: &B) {
     if !bench.has_resets() {
         return;

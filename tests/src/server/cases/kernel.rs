@@ -1,4 +1,4 @@
-//! What only a real kernel has: tokio's own sockets and threads.
+//! Cases that need a real kernel: tokio's own sockets and threads.
 
 use super::shutdown::leave;
 use super::{begin, begin_with, limits};
@@ -26,7 +26,7 @@ pub async fn handlers_may_use_tokio_sockets<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// Handlers may hand work to other threads.
+/// Handlers may run work on other threads.
 pub async fn handlers_may_use_blocking_threads<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -39,7 +39,7 @@ pub async fn handlers_may_use_blocking_threads<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// A handler that keeps its thread for longer than it may is counted; one that waits is not.
+/// A handler that blocks its thread for too long is counted; one that waits is not.
 pub async fn a_handler_that_blocks_its_thread_is_noticed<B: Bench>(bench: &B) {
     let budget = Some(Duration::from_millis(200));
     let (server, _) = begin_with(bench, Limits { poll_budget: budget, ..limits() });
@@ -53,8 +53,8 @@ pub async fn a_handler_that_blocks_its_thread_is_noticed<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.snapshot.blocked, 1);
 }
 
-/// While a worker stands still no peer is late: what came meanwhile is looked at before the time limits
-/// are.
+/// A blocked worker does not make its peers late: data that arrived meanwhile is processed before
+/// timeouts are checked.
 pub async fn no_peer_is_late_because_its_worker_stood_still<B: Bench>(bench: &B) {
     let time = Duration::from_secs(2);
     let limits = Limits { first_byte_timeout: time, handshake_timeout: time, ..limits() };
@@ -65,7 +65,7 @@ pub async fn no_peer_is_late_because_its_worker_stood_still<B: Bench>(bench: &B)
     blocker.expect_alive().await;
     blocker.get("/block/4000");
     bench.sleep(Duration::from_millis(200)).await;
-    // All of them were accepted, and the worker stands still.
+    // All of them were accepted, and the worker is blocked.
     plain.iter_mut().for_each(|peer| peer.get("/hello"));
     let config = client_config(VERSIONS[0]);
     let secure: Vec<_> = secure.into_iter().map(|wire| Secure::new(wire, &config)).collect();
@@ -81,7 +81,7 @@ pub async fn no_peer_is_late_because_its_worker_stood_still<B: Bench>(bench: &B)
     server.ended().await;
 }
 
-/// Who says nothing is closed in time, also where handlers block their worker turn after turn.
+/// Silent connections are closed in time, even where handlers block their worker turn after turn.
 pub async fn the_silent_are_closed_beside_handlers_that_block<B: Bench>(bench: &B) {
     let time = Duration::from_millis(700);
     let limits = Limits { first_byte_timeout: time, idle_timeout: time, ..limits() };
@@ -93,7 +93,7 @@ pub async fn the_silent_are_closed_beside_handlers_that_block<B: Bench>(bench: &
         busy.get("/block/120");
         assert_eq!(busy.reply().await.text(), "blocked");
         answers += 1;
-        assert!(answers < 60, "{} are there still", silent.len());
+        assert!(answers < 60, "{} are still connected", silent.len());
         let mut left = Vec::new();
         for mut peer in silent {
             match peer.more(Duration::ZERO).await {
@@ -111,12 +111,12 @@ pub async fn the_silent_are_closed_beside_handlers_that_block<B: Bench>(bench: &
     server.ended().await;
 }
 
-/// Functions that outlive their request go on, and the server's end waits for theirs.
+/// Blocking functions that outlive their request continue, and the shutdown waits for them.
 pub async fn blocking_functions_that_outlive_their_request_are_waited_for<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
     for _ in 0..3 {
-        // The last ones may not even have begun when the order comes.
+        // The last ones may not even have started when the shutdown is requested.
         peer.get("/leave-function/400");
         assert_eq!(peer.reply().await.text(), "left");
     }
@@ -126,7 +126,7 @@ pub async fn blocking_functions_that_outlive_their_request_are_waited_for<B: Ben
     assert_eq!((outcome.snapshot.functions_left, outcome.snapshot.tasks_cut), (0, 0));
 }
 
-/// Idle blocking threads, which live on for a while, are not waited for.
+/// The shutdown does not wait for idle blocking threads, which exit later.
 pub async fn idle_blocking_threads_do_not_hold_the_end_up<B: Bench>(bench: &B) {
     let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
     let (server, shared) = begin_with(bench, long);
@@ -136,7 +136,7 @@ pub async fn idle_blocking_threads_do_not_hold_the_end_up<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.snapshot.functions_left, 0);
 }
 
-/// A function without an end is left behind when the time is over, and counted.
+/// A blocking function that never returns is abandoned at the deadline, and counted.
 pub async fn a_blocking_function_without_an_end_does_not_hold_the_end_up<B: Bench>(bench: &B) {
     let time = Duration::from_millis(500);
     let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
@@ -146,12 +146,12 @@ pub async fn a_blocking_function_without_an_end_does_not_hold_the_end_up<B: Benc
     let outcome = server.ended().await;
     assert!(bench.now() >= start + time);
     assert_eq!((outcome.snapshot.functions_left, outcome.snapshot.tasks_cut), (1, 0));
-    assert_eq!(shared.finished.get(), 1, "one of them still runs");
+    assert_eq!(shared.finished.get(), 1, "one function is still running");
     shared.open(1);
     bench.until("the function ends by itself", || shared.finished.get() == 2).await;
 }
 
-/// A second order does not wait for functions.
+/// A second shutdown order does not wait for blocking functions.
 pub async fn a_second_order_leaves_blocking_functions_behind<B: Bench>(bench: &B) {
     let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
     let (server, shared) = begin_with(bench, long);
@@ -165,7 +165,7 @@ pub async fn a_second_order_leaves_blocking_functions_behind<B: Bench>(bench: &B
     bench.until("the function ends by itself", || shared.finished.get() == 1).await;
 }
 
-/// While work is offloaded, the worker serves others: they are answered before it ends.
+/// While work is offloaded, the worker serves other requests before the work completes.
 pub async fn offloaded_work_lets_others_be_served<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peers: Vec<_> = (0..3).map(|_| Peer::new(server.connect())).collect();
@@ -187,7 +187,7 @@ pub async fn offloaded_work_lets_others_be_served<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// A panic in offloaded work is one of the handler, and harms nobody else.
+/// A panic in offloaded work is treated as the handler's panic, and affects nothing else.
 pub async fn a_panic_in_offloaded_work_is_a_500<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut bystander = Peer::new(server.connect());
@@ -202,7 +202,7 @@ pub async fn a_panic_in_offloaded_work_is_a_500<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("handler-panicked", 1)]);
 }
 
-/// Offloaded work whose peer leaves comes to its own end.
+/// Offloaded work continues to its end when its peer disconnects.
 pub async fn offloaded_work_ends_by_itself_when_its_peer_leaves<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());

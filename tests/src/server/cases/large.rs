@@ -1,4 +1,4 @@
-//! Large responses in memory that the application shares: what is HTTP/1's.
+//! Large shared in-memory responses: HTTP/1 only.
 
 use super::{begin, begin_with, limits};
 use crate::server::bench::{Bench, Served};
@@ -8,7 +8,7 @@ use crate::server::shared::content;
 use peregrine::Limits;
 use std::time::Duration;
 
-/// A stream of large pieces to HTTP/1.0 is as long as the connection, and whole.
+/// A stream of large pieces to an HTTP/1.0 client ends with the connection, and is complete.
 pub async fn large_pieces_to_http_1_0_end_with_the_connection<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
@@ -22,7 +22,7 @@ pub async fn large_pieces_to_http_1_0_end_with_the_connection<B: Bench>(bench: &
     assert_eq!(server.ended().await.endings(), [("agreed", 1)]);
 }
 
-/// Who takes a large response little by little is served, as long as the least rate is kept.
+/// A client that reads a large response slowly is served as long as it keeps the minimum rate.
 pub async fn shared_content_reaches_a_slow_reader<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
@@ -38,7 +38,8 @@ pub async fn shared_content_reaches_a_slow_reader<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// Who takes nothing of a large response is ended for that, and what was sent is the start of it.
+/// A client that stops reading a large response is disconnected, and it received a prefix of the
+/// response.
 pub async fn who_takes_no_shared_content_is_cut_off<B: Bench>(bench: &B) {
     bench.calm();
     let limits = Limits { rate_slack: Duration::from_millis(700), ..limits() };
@@ -52,7 +53,7 @@ pub async fn who_takes_no_shared_content_is_cut_off<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("write-stalled", 1)]);
 }
 
-/// A large response that is under way at the deadline of a shutdown is cut, and named.
+/// A large response in progress at the deadline of a shutdown is cut and reported.
 pub async fn shared_content_under_way_is_cut_and_named<B: Bench>(bench: &B) {
     bench.calm();
     let time = Duration::from_millis(700);
@@ -67,7 +68,8 @@ pub async fn shared_content_under_way_is_cut_and_named<B: Bench>(bench: &B) {
     assert!(peer.rest().await.len() < 6_000_000);
 }
 
-/// Requests that wait behind large responses are answered in order, and a goodbye comes last.
+/// Requests that wait behind large responses are answered in order, and the announcement of the
+/// close comes last.
 pub async fn large_and_small_responses_keep_their_order<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);

@@ -1,4 +1,4 @@
-//! How much the server takes.
+//! Limits on what the server accepts.
 
 use super::{begin, begin_with, limits};
 use crate::server::app::Shared;
@@ -9,7 +9,7 @@ use peregrine::Limits;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Beyond the limit of connections, the next one waits until another is closed.
+/// At the connection limit, the next connection waits until another one closes.
 pub async fn one_connection_too_many_waits<B: Bench>(bench: &B) {
     let (server, _) = begin_with(bench, Limits { connections_max: 2, ..limits() });
     let mut first = Peer::new(server.connect());
@@ -30,7 +30,7 @@ pub async fn one_connection_too_many_waits<B: Bench>(bench: &B) {
     assert_eq!(outcome.endings(), []);
 }
 
-/// A listener to which nobody comes keeps no place from another one.
+/// A listener without connections does not reserve the last slot that another listener needs.
 pub async fn listeners_share_the_last_place<B: Bench>(bench: &B) {
     bench.calm();
     let one = Limits { connections_max: 1, ..limits() };
@@ -46,7 +46,8 @@ pub async fn listeners_share_the_last_place<B: Bench>(bench: &B) {
         next.get("/hello");
         next.expect_nothing(Duration::from_millis(100)).await;
         drop(plain);
-        // Whoever comes first has it, and then the other one; or both, where the kernel had handed them over in the same turn.
+        // The connection that arrives first gets the slot, then the other one; or both do, if the
+        // kernel handed them over in the same turn.
         let mut tries = 0;
         let is_next = loop {
             let is_next = next.is_answered().await;
@@ -54,7 +55,7 @@ pub async fn listeners_share_the_last_place<B: Bench>(bench: &B) {
                 break is_next;
             }
             tries += 1;
-            assert!(tries < 300, "nobody has the place");
+            assert!(tries < 300, "no connection gets the slot");
             bench.sleep(Duration::from_millis(100)).await;
         };
         if is_next {
@@ -71,7 +72,7 @@ pub async fn listeners_share_the_last_place<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.snapshot.accepted, 9);
 }
 
-/// Sends `head` and asserts the status that answers it.
+/// Sends `head` and asserts the status of the response.
 async fn assert_status<B: Bench>(server: &B::Server, head: String, status: u16) {
     let mut peer = Peer::new(server.connect());
     peer.send(head);
@@ -86,7 +87,7 @@ async fn assert_status<B: Bench>(server: &B::Server, head: String, status: u16) 
     }
 }
 
-/// A request line beyond its limit is a 414.
+/// A request line beyond its limit gets a 414.
 pub async fn a_long_target_is_a_414<B: Bench>(bench: &B) {
     let small = Limits { request_line_bytes_max: 100, ..limits() };
     let (server, _) = begin_with(bench, small);
@@ -102,14 +103,14 @@ pub async fn a_long_target_is_a_414<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.ended("rejected"), 2);
 }
 
-/// Too many fields, or too long ones, or too much of a head, are a 431.
+/// Too many fields, fields that are too long, or a head that is too large get a 431.
 pub async fn a_large_head_is_a_431<B: Bench>(bench: &B) {
     let small = Limits { fields_max: 10, field_bytes_max: 100, head_bytes_max: 500, ..limits() };
     let (server, _) = begin_with(bench, small);
     let with_fields = |fields: &str| format!("GET /hello HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
     let many = |count: usize| {
         (0..count).fold(String::new(), |mut fields, number| {
-            write!(fields, "X-{number}: y\r\n").expect("a string takes everything");
+            write!(fields, "X-{number}: y\r\n").expect("writing to a string cannot fail");
             fields
         })
     };
@@ -123,7 +124,7 @@ pub async fn a_large_head_is_a_431<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.ended("rejected"), 3);
 }
 
-/// A failed accept does not end accepting.
+/// A failed accept does not stop the listener.
 pub async fn accepting_goes_on_after_errors<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     bench.run_out_of_descriptors();

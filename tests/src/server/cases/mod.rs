@@ -1,4 +1,4 @@
-//! What a server promises, a function for each promise. A function's name is its claim.
+//! The server's guarantees, one function each. A function's name states its guarantee.
 
 pub mod attacks;
 pub mod bodies;
@@ -35,18 +35,18 @@ use crate::server::promises::Promises;
 use peregrine::Limits;
 use std::time::Duration;
 
-/// Promises that let nothing happen by itself within a case.
+/// Timeouts long enough that nothing expires within a case.
 fn promises() -> Promises {
     let shutdown_timeout = Duration::from_secs(20);
     Promises { limits: Limits { shutdown_timeout, ..Limits::default() }, ..Promises::default() }
 }
 
-/// The settings of a server that keeps them.
+/// The limits that correspond to these timeouts.
 fn limits() -> Limits {
     promises().limits()
 }
 
-/// The same for clients that shut down their sending side and still wait.
+/// The same for clients that shut down their sending side and still wait for a response.
 fn half_close() -> Limits {
     let mut limits = limits();
     limits.http1.half_close = true;
@@ -58,7 +58,7 @@ fn begin<B: Bench>(bench: &B) -> (B::Server, Shared) {
     begin_with(bench, limits())
 }
 
-/// The same with limits of its own.
+/// The same with these limits.
 fn begin_with<B: Bench>(bench: &B, limits: Limits) -> (B::Server, Shared) {
     let shared = Shared::default();
     (bench.start(limits, None, shared.app()), shared)

@@ -1,4 +1,4 @@
-//! What a server does that has more to do than it can.
+//! How an overloaded server behaves.
 
 use super::limits;
 use crate::server::app::Shared;
@@ -23,12 +23,12 @@ const SHORT: Duration = Duration::from_millis(100);
 const PROBLEM: Option<&str> = Some("application/problem+json");
 const WAYS: [Way; 4] = [Way::HTTP1, Way::HTTP1_TLS, Way::HTTP2, Way::HTTP2_TLS];
 
-/// Limits with nothing special but these.
+/// Default limits with these overload limits.
 fn with(overload: OverloadLimits) -> Limits {
     Limits { overload, ..limits() }
 }
 
-/// An application whose handlers wait, and one that is asked for when nothing else is answered.
+/// An application whose handlers wait, and a health check that is never refused.
 fn app(shared: &Shared) -> impl Fn() -> App + Clone + Send + 'static {
     let shared = shared.clone();
     move || {
@@ -48,14 +48,14 @@ fn app(shared: &Shared) -> impl Fn() -> App + Clone + Send + 'static {
     }
 }
 
-/// Keeps so many bytes of the worker's account until the case lets it go on.
+/// Reserves this many bytes of the worker's memory account until the case opens the gate.
 async fn keep(State(shared): State<Shared>, Path(bytes): Path<usize>) -> &'static str {
     let _charge = Charge::of(bytes);
     shared.wait().await;
     "kept"
 }
 
-/// The request was refused for now.
+/// Asserts that the request was refused for now.
 fn assert_refused(answer: &Answer, status: u16, kind: &str) {
     let facts = (answer.status(), answer.field("content-type"));
     assert_eq!(facts, (status, PROBLEM), "{}", answer.text());
@@ -63,7 +63,7 @@ fn assert_refused(answer: &Answer, status: u16, kind: &str) {
     assert!(answer.text().contains(kind), "{}", answer.text());
 }
 
-/// What was refused, by its reason.
+/// The number of refused requests by reason.
 fn shed(outcome: &Outcome) -> Vec<(&'static str, u64)> {
     outcome.snapshot.shed.iter().map(|(reason, count)| (*reason, *count)).collect()
 }
@@ -75,8 +75,8 @@ async fn ended<S: Served>(server: S) -> Outcome {
     outcome
 }
 
-/// Beyond the requests that a worker may have in progress the next one is a 503, except for health checks. Its
-/// connection goes on.
+/// At the limit of requests in progress per worker, the next one gets a 503, except for health
+/// checks. Its connection stays open.
 pub async fn one_request_too_many_is_a_503<B: Bench>(bench: &B) {
     for way in WAYS {
         let shared = Shared::default();
@@ -111,7 +111,7 @@ pub async fn one_request_too_many_is_a_503<B: Bench>(bench: &B) {
     }
 }
 
-/// Those who are refused are told different times, so that they do not come again together.
+/// Refused clients get different `Retry-After` values, so that they do not all return together.
 pub async fn those_who_are_refused_are_told_different_times<B: Bench>(bench: &B) {
     let overload = OverloadLimits {
         requests_max: Some(1),
@@ -123,10 +123,10 @@ pub async fn those_who_are_refused_are_told_different_times<B: Bench>(bench: &B)
         let server = bench.start(with(overload.clone()), None, app(&shared));
         let mut first = way.connect(&server).await;
         let waiting = first.get("/wait");
-        first.until(bench, "it waits", || shared.started.get() == 1).await;
+        first.until(bench, "the handler waits", || shared.started.get() == 1).await;
         let mut told = Vec::new();
         for _ in 0..11 {
-            // Others than those who were refused before.
+            // Clients other than those refused before.
             let mut client = way.connect(&server).await;
             let id = client.get("/hello");
             let answer = client.answer(id).await;
@@ -145,14 +145,14 @@ pub async fn those_who_are_refused_are_told_different_times<B: Bench>(bench: &B)
     }
 }
 
-/// While memory is short, new connections are answered: what is never refused as always, and everything else with
-/// 503. Those who ask for nothing keep nobody out.
+/// While memory is short, new connections are answered: health checks as usual, everything else
+/// with a 503. Connections without a request keep no other connection out.
 pub async fn health_is_answered_while_memory_is_short<B: Bench>(bench: &B) {
     bench.calm();
-    // Tight, scarce, and full.
+    // The pressure levels tight, scarce, and full.
     for part in [26, 29, 31] {
         let shared = Shared::default();
-        // What is left above that is more than all who come at a time take.
+        // The remainder is more than all concurrent connections use.
         let ceiling = 4 * CEILING;
         let memory_max = MemoryMax::Bytes(ceiling as u64);
         let limits = with(OverloadLimits { memory_max, ..OverloadLimits::default() });
@@ -170,12 +170,12 @@ pub async fn health_is_answered_while_memory_is_short<B: Bench>(bench: &B) {
             assert_eq!(client.answer(id).await.text(), "well", "{part}/32, {way:?}");
             client.break_off();
         }
-        // One that is idle is told that it has to go.
+        // The server announces to an idle connection that it will close.
         let mut idle = Way::HTTP2.connect(&server).await;
         let id = idle.get("/well");
         assert_eq!(idle.answer(id).await.text(), "well");
         assert!(!idle.is_told_to_go());
-        // More than may come at a time while memory is short.
+        // More connections than are allowed at a time while memory is short.
         let silent: Vec<_> = (0..150).map(|_| Peer::new(server.connect())).collect();
         let mut client = Way::HTTP1.connect(&server).await;
         let id = client.get("/well");
@@ -185,7 +185,7 @@ pub async fn health_is_answered_while_memory_is_short<B: Bench>(bench: &B) {
         assert!(idle.is_told_to_go() && idle.go_away_code() == 0);
         shared.open(1);
         assert_eq!(keeper.answer(kept).await.text(), "kept");
-        // Who is there when memory is free again stays.
+        // A connection that is open when memory is free again stays open.
         let mut stays = Way::HTTP1.connect(&server).await;
         for _ in 0..2 {
             let id = stays.get("/hello");
@@ -201,7 +201,7 @@ pub async fn health_is_answered_while_memory_is_short<B: Bench>(bench: &B) {
     }
 }
 
-/// Content of the application whose destructor panics.
+/// Application content whose destructor panics.
 struct Bomb(Bytes);
 
 impl AsRef<[u8]> for Bomb {
@@ -212,7 +212,7 @@ impl AsRef<[u8]> for Bomb {
 
 impl Drop for Bomb {
     fn drop(&mut self) {
-        panic!("a bomb, on purpose");
+        panic!("on purpose, in the bomb's destructor");
     }
 }
 
@@ -220,10 +220,10 @@ fn bomb(bytes: usize) -> Bytes {
     Bytes::from_owner(Bomb(Bytes::from(vec![b'b'; bytes])))
 }
 
-/// Values of the application's that panic when they are dropped end nothing but themselves: the response is whole, its
-/// connection goes on, and what was counted for it is given back.
+/// Application values that panic when dropped affect nothing else: the response is complete, its
+/// connection stays open, and the memory counted for it is released.
 pub async fn destructors_that_panic_harm_nobody<B: Bench>(bench: &B) {
-    /// A stream of such content that panics itself in the end.
+    /// A stream of such content that itself panics at the end.
     struct Stream(usize, usize);
     impl futures_core::Stream for Stream {
         type Item = Result<Bytes, std::io::Error>;
@@ -238,7 +238,7 @@ pub async fn destructors_that_panic_harm_nobody<B: Bench>(bench: &B) {
     }
     impl Drop for Stream {
         fn drop(&mut self) {
-            panic!("a stream, on purpose");
+            panic!("on purpose, in the stream");
         }
     }
     let large = bench.large(300_000);
@@ -272,7 +272,8 @@ pub async fn destructors_that_panic_harm_nobody<B: Bench>(bench: &B) {
         }
         client.expect_alive().await;
         client.close().await;
-        // Those who leave in the middle of them. All of it together is far more than what a worker keeps for reuse.
+        // Clients that disconnect in the middle. All content together is far more than a worker
+        // keeps for reuse.
         for path in ["/large", "/endless"].into_iter().cycle().take(20) {
             let mut client = way.connect(&server).await;
             let id = client.get(path);
@@ -282,7 +283,7 @@ pub async fn destructors_that_panic_harm_nobody<B: Bench>(bench: &B) {
         bench.sleep(SHORT).await;
         let start = bench.now();
         while held(&server).await > before + (1 << 20) {
-            assert!(bench.now() < start + SHORT * 300, "something is counted for ever");
+            assert!(bench.now() < start + SHORT * 300, "some memory is counted for ever");
             bench.sleep(SHORT / 10).await;
         }
         let outcome = ended(server).await;
@@ -290,7 +291,7 @@ pub async fn destructors_that_panic_harm_nobody<B: Bench>(bench: &B) {
     }
 }
 
-/// A request that is refused is answered before its content is read, and nobody asks for that.
+/// A refused request is answered before its content is read, and the server sends no 100.
 pub async fn a_refused_body_is_not_asked_for<B: Bench>(bench: &B) {
     for way in WAYS {
         let shared = Shared::default();
@@ -298,15 +299,15 @@ pub async fn a_refused_body_is_not_asked_for<B: Bench>(bench: &B) {
         let server = bench.start(limits, way.is_secure().then(server_tls), app(&shared));
         let mut first = way.connect(&server).await;
         let waiting = first.get("/wait");
-        first.until(bench, "it waits", || shared.started.get() == 1).await;
+        first.until(bench, "the handler waits", || shared.started.get() == 1).await;
         for length in [Length::Declared(1_000), Length::Undeclared] {
             let mut client = way.connect(&server).await;
             let id = client.begin("POST", "/echo", &[("expect", "100-continue")], length);
             let answer = client.head(id).await;
-            assert_eq!(answer.statuses(), [503], "no 100 comes before");
+            assert_eq!(answer.statuses(), [503], "no 100 is sent first");
             client.break_off();
         }
-        // A short rest is passed over, and the connection goes on.
+        // A short rest is discarded, and the connection stays open.
         let mut client = way.connect(&server).await;
         let id = client.post("/echo", &[b'x'; 3_000]).await;
         assert_refused(&client.answer(id).await, 503, "overloaded");
@@ -320,7 +321,7 @@ pub async fn a_refused_body_is_not_asked_for<B: Bench>(bench: &B) {
     }
 }
 
-/// A route may have a limit of its own, which holds where nothing else does.
+/// A route may have its own limit, even if no other limit is set.
 pub async fn a_route_has_its_own_limit<B: Bench>(bench: &B) {
     for way in WAYS {
         let shared = Shared::default();
@@ -330,7 +331,7 @@ pub async fn a_route_has_its_own_limit<B: Bench>(bench: &B) {
             let mut client = way.connect(&server).await;
             let id = client.get(path);
             let count = clients.len() + 1;
-            client.until(bench, "it waits", || shared.started.get() == count).await;
+            client.until(bench, "the handler waits", || shared.started.get() == count).await;
             clients.push((client, id));
         }
         let mut client = way.connect(&server).await;
@@ -339,10 +340,10 @@ pub async fn a_route_has_its_own_limit<B: Bench>(bench: &B) {
             assert_refused(&client.answer(id).await, 503, "overloaded");
         }
         client.expect_alive().await;
-        // A client that leaves makes room, as one that is answered does.
+        // A client that disconnects frees its slot, like one that is answered.
         let (leaver, _) = clients.remove(0);
         leaver.break_off();
-        client.until(bench, "it is gone", || shared.dropped.get() == 1).await;
+        client.until(bench, "the handler is dropped", || shared.dropped.get() == 1).await;
         let id = client.get("/few");
         shared.open(3);
         for (mut client, id) in clients {
@@ -355,8 +356,8 @@ pub async fn a_route_has_its_own_limit<B: Bench>(bench: &B) {
     }
 }
 
-/// A client that has too much in progress is told so, and others are not. Behind proxies it is their
-/// client, and a household is one.
+/// A client with too many requests in progress gets a 429, and other clients do not. Behind proxies
+/// the limit applies to the proxies' client, and an IPv6 network prefix counts as one client.
 pub async fn a_client_with_too_many_requests_is_a_429<B: Bench>(bench: &B) {
     let overload = OverloadLimits { requests_per_client_max: Some(2), ..OverloadLimits::default() };
     for way in [Way::HTTP1, Way::HTTP2] {
@@ -370,7 +371,7 @@ pub async fn a_client_with_too_many_requests_is_a_429<B: Bench>(bench: &B) {
             let mut client = way.connect(&server).await;
             let id = client.ask("GET", "/wait", &from(address));
             let count = waiting.len() + 1;
-            client.until(bench, "it waits", || shared.started.get() == count).await;
+            client.until(bench, "the handler waits", || shared.started.get() == count).await;
             waiting.push((client, id));
         }
         let mut client = way.connect(&server).await;
@@ -402,7 +403,7 @@ pub async fn a_client_with_too_many_requests_is_a_429<B: Bench>(bench: &B) {
     }
 }
 
-/// One connection of a client too many is reset. Trusted proxies may have as many as they like.
+/// A client's connection beyond its limit is reset. Trusted proxies have no limit.
 pub async fn one_connection_of_a_client_too_many_is_reset<B: Bench>(bench: &B) {
     bench.calm();
     let overload =
@@ -417,7 +418,7 @@ pub async fn one_connection_of_a_client_too_many_is_reset<B: Bench>(bench: &B) {
     let mut third = Peer::new(server.connect());
     third.get("/hello");
     third.swallow(SHORT * 100).await;
-    assert!(third.last().is_some(), "the connection is over");
+    assert!(third.last().is_some(), "the connection has ended");
     kept[0].expect_alive().await;
     drop(kept.pop());
     bench.sleep(SHORT).await;
@@ -436,7 +437,7 @@ pub async fn one_connection_of_a_client_too_many_is_reset<B: Bench>(bench: &B) {
     ended(server).await;
 }
 
-/// Behind a PROXY header it is the client that the header tells which has too many.
+/// Behind a PROXY header, the limit applies to the client that the header names.
 pub async fn a_header_tells_whose_connection_counts<B: Bench>(bench: &B) {
     bench.calm();
     let settings = ProxyProtocol::required().from(["0.0.0.0/0", "::/0", "unix:"]);
@@ -459,7 +460,7 @@ pub async fn a_header_tells_whose_connection_counts<B: Bench>(bench: &B) {
     assert!(matches!(second.more(SHORT * 100).await, Ok(None) | Err(_)));
     let mut other = connect("192.0.2.2:1");
     other.expect_alive().await;
-    // A proxy that only looks whether somebody is there is nobody's client.
+    // A proxy's health check counts for no client.
     let mut local: Vec<_> = (0..3).map(|_| Peer::new(server.connect())).collect();
     for peer in &mut local {
         peer.send(b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0");
@@ -469,8 +470,8 @@ pub async fn a_header_tells_whose_connection_counts<B: Bench>(bench: &B) {
     assert_eq!(ended(server).await.ended("client-connections-max"), 1);
 }
 
-/// Where there is always more to do than can be done, some are refused, and others are answered; and
-/// nobody is refused when that is over. A driver's look at its kernel tells the one from the other.
+/// Under permanent overload some requests are refused and others are answered, and no request is
+/// refused once the overload is over. The driver's kernel polls distinguish the two.
 pub async fn a_standing_queue_is_noticed<B: Bench>(bench: &B) {
     const PEERS: u64 = 40;
     const ROUNDS: usize = 10;
@@ -502,11 +503,11 @@ pub async fn a_standing_queue_is_noticed<B: Bench>(bench: &B) {
     assert_eq!(shed(&ended(server).await), [("queue_delay", refused)]);
 }
 
-/// A worker of little memory for the cases below, and what it may hold then beside its pools.
+/// A worker with little memory for the cases below, and what it may hold beside its pools.
 const CEILING: usize = 2 << 20;
 const POOLS_BYTES_MAX: isize = 3 << 20;
 
-/// Holds a server to its ceiling.
+/// Checks that a server stays below its memory ceiling.
 struct Measured(Option<isize>);
 
 impl Measured {
@@ -517,7 +518,7 @@ impl Measured {
     fn check(&self, what: &str) {
         if let (Some(before), Some(now)) = (self.0, held::bytes()) {
             let most = CEILING.cast_signed() + POOLS_BYTES_MAX;
-            assert!(now - before <= most, "{what}: {} bytes are held", now - before);
+            assert!(now - before <= most, "{what}: {} bytes are allocated", now - before);
         }
     }
 }
@@ -531,7 +532,7 @@ fn little_memory() -> Limits {
     Limits { rate_slack: Duration::from_secs(3), head_timeout: Duration::from_secs(3), ..limits }
 }
 
-/// After an attack, whoever comes is served as before.
+/// After an attack, new clients are served as before.
 async fn recovers<B: Bench>(bench: &B, server: &B::Server) {
     for _ in 0..400 {
         let mut client = Way::HTTP1.connect(server).await;
@@ -541,10 +542,10 @@ async fn recovers<B: Bench>(bench: &B, server: &B::Server) {
         }
         bench.sleep(SHORT / 2).await;
     }
-    panic!("nobody is served any more");
+    panic!("no client is served any more");
 }
 
-/// Bodies that extractors put together stop at the ceiling, with 503.
+/// Bodies collected by extractors stop at the ceiling, with a 503.
 pub async fn bodies_stop_at_the_ceiling<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = super::begin_with(bench, little_memory());
@@ -555,7 +556,7 @@ pub async fn bodies_stop_at_the_ceiling<B: Bench>(bench: &B) {
         let mut client = way.connect(&server).await;
         let id = client.begin("POST", "/echo", &[], Length::Declared(1 << 20));
         for _ in 0..4 {
-            // Half of each body, which is ten times what there is room for.
+            // Half of each body, ten times what fits.
             if client.last().is_none() && client.so_far(id).status() == 0 {
                 client.part_unless_answered(id, &[b'x'; 60_000]).await;
                 client.fill(Duration::ZERO).await;
@@ -571,7 +572,7 @@ pub async fn bodies_stop_at_the_ceiling<B: Bench>(bench: &B) {
         while client.fill(Duration::from_millis(1)).await {}
         refused += usize::from(client.so_far(*id).status() == 503 || client.last().is_some());
     }
-    assert!(refused > 0, "some of them were told");
+    assert!(refused > 0, "some requests got a 503");
     clients.into_iter().for_each(|(client, _)| client.break_off());
     recovers(bench, &server).await;
     measured.check("the end");
@@ -579,7 +580,7 @@ pub async fn bodies_stop_at_the_ceiling<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// Heads that never end, and streams of HTTP/2 that nobody reads, hold no more than the ceiling.
+/// Endless heads, and unread HTTP/2 streams, hold no more than the ceiling.
 pub async fn heads_and_windows_stop_at_the_ceiling<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = super::begin_with(bench, little_memory());
@@ -614,7 +615,7 @@ pub async fn heads_and_windows_stop_at_the_ceiling<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// Responses that nobody takes hold no more than the ceiling.
+/// Unread responses hold no more than the ceiling.
 pub async fn unread_responses_stop_at_the_ceiling<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = super::begin_with(bench, little_memory());
@@ -623,8 +624,8 @@ pub async fn unread_responses_stop_at_the_ceiling<B: Bench>(bench: &B) {
     for number in 0..100 {
         let mut peer = Peer::new(server.connect());
         peer.get(if number % 2 == 0 { "/endless" } else { "/large/1000000" });
-        // One after the other: a worker that is slow would admit all of them in one turn. Those who
-        // are refused may get no answer.
+        // One after the other: a slow worker would admit all of them in one turn. Refused clients
+        // may get no response.
         for _ in 0..20 {
             if peer.is_answered().await {
                 break;
@@ -638,7 +639,7 @@ pub async fn unread_responses_stop_at_the_ceiling<B: Bench>(bench: &B) {
     measured.check("unread responses");
     drop(peers);
     let wide = [(setting::INITIAL_WINDOW_SIZE, 0)];
-    // Whole bodies, and such as are made while they are sent.
+    // Complete bodies, and bodies produced while they are sent.
     for path in ["/large/100000", "/endless-large/100000"] {
         let mut attackers = Vec::new();
         for _ in 0..20 {
@@ -659,7 +660,8 @@ pub async fn unread_responses_stop_at_the_ceiling<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// Messages of WebSockets that do not end stop at the ceiling, with 1013. Who asks for no more stays.
+/// Unfinished WebSocket messages stop at the ceiling, with 1013. A client that needs no more memory
+/// stays connected.
 pub async fn messages_in_parts_stop_at_the_ceiling<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = super::begin_with(bench, little_memory());
@@ -668,10 +670,10 @@ pub async fn messages_in_parts_stop_at_the_ceiling<B: Bench>(bench: &B) {
     for number in 0..16 {
         sockets.push(Socket::open::<B>(&server, events::WAYS[number % 2], "/ws/echo").await);
     }
-    let mut last = sockets.pop().expect("there are some");
+    let mut last = sockets.pop().expect("the list is not empty");
     for round in 0..4 {
         for socket in &mut sockets {
-            // All in all three times of what there is room for.
+            // Altogether three times what fits.
             let opcode = if round == 0 { Opcode::Binary } else { Opcode::Continuation };
             socket.frame(opcode, 0, &[b'x'; 100_000]).await;
         }
@@ -686,7 +688,7 @@ pub async fn messages_in_parts_stop_at_the_ceiling<B: Bench>(bench: &B) {
     let told = ends.iter().filter(|end| **end == Said::Close(1_013)).count();
     let whole = ends.iter().filter(|end| matches!(end, Said::Binary(all) if all.len() == 400_000));
     let whole = whole.count();
-    assert!(told > 0 && told + whole <= sockets.len(), "{told} were told, {whole} are whole");
+    assert!(told > 0 && told + whole <= sockets.len(), "{told} were closed, {whole} are complete");
     drop(sockets);
     recovers(bench, &server).await;
     last.text("still here").await;

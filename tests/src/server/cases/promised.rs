@@ -1,4 +1,5 @@
-//! What handlers were promised, whatever becomes of their connection, and what their panics may do.
+//! Handlers that are marked to run to completion, however their connection ends, and what their
+//! panics may affect.
 
 use super::{begin, begin_with, limits, promises};
 use crate::server::app::{Shared, pattern};
@@ -11,8 +12,8 @@ use peregrine::Limits;
 use peregrine_driver_sim::Sockets;
 use std::time::Duration;
 
-/// A handler that runs to its end and reads its body hears that the peer is gone, and comes to its
-/// end.
+/// A handler that runs to completion and reads its body gets an error when the peer is gone, and
+/// completes.
 pub async fn a_handler_that_runs_to_its_end_hears_that_its_body_broke_off<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let head = "POST /read-to-end HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n";
@@ -20,13 +21,13 @@ pub async fn a_handler_that_runs_to_its_end_hears_that_its_body_broke_off<B: Ben
     peer.send(format!("{head}begin"));
     bench.until("the handler reads", || shared.consumed.get() == 5).await;
     peer.reset();
-    bench.until("the handler came to its end", || shared.finished.get() == 1).await;
+    bench.until("the handler has completed", || shared.finished.get() == 1).await;
 
     let mut peer = Peer::new(server.connect());
     peer.send(format!("{head}begin"));
     bench.until("the handler reads", || shared.consumed.get() == 10).await;
     peer.half_close();
-    bench.until("the handler came to its end", || shared.finished.get() == 2).await;
+    bench.until("the handler has completed", || shared.finished.get() == 2).await;
     drop(peer);
     assert_eq!(shared.dropped.get(), 0);
     server.shut_down();
@@ -34,7 +35,7 @@ pub async fn a_handler_that_runs_to_its_end_hears_that_its_body_broke_off<B: Ben
     assert_eq!((outcome.snapshot.connections, outcome.cut.len()), (0, 0), "{outcome:?}");
 }
 
-/// A fault of TLS ends the connection and not a handler that was promised to run to its end.
+/// A TLS error ends the connection, but not a handler marked to run to completion.
 pub async fn a_fault_of_tls_leaves_a_promised_handler_alone<B: Bench>(bench: &B) {
     let shared = Shared::default();
     let server = bench.start(limits(), Some(server_tls()), shared.app());
@@ -42,22 +43,22 @@ pub async fn a_fault_of_tls_leaves_a_promised_handler_alone<B: Bench>(bench: &B)
     wire.shake_hands(PATIENCE).await;
     let mut peer = Peer::new(wire);
     peer.get("/wait-to-end");
-    // Tickets come first: who does not take them is not answered.
+    // Session tickets come first: a client that does not read them gets no response.
     peer.swallow(Duration::from_millis(500)).await;
     bench.until("the handler waits", || shared.started.get() == 1).await;
-    peer.wire().send_raw(b"\x17\x03\x03\x00\x20no record that anybody made, ever");
+    peer.wire().send_raw(b"\x17\x03\x03\x00\x20not a record that any peer sealed");
     peer.rest().await;
     drop(peer);
     bench.sleep(Duration::from_millis(500)).await;
     assert_eq!(shared.dropped.get(), 0, "the handler was dropped");
     shared.open(1);
-    bench.until("the handler came to its end", || shared.finished.get() == 1).await;
+    bench.until("the handler has completed", || shared.finished.get() == 1).await;
     server.shut_down();
     server.ended().await;
 }
 
-/// A peer that does not take what was written before loses its connection, and the handler behind
-/// that goes on.
+/// A peer that does not read earlier output loses its connection, and the handler behind it
+/// continues.
 pub async fn a_stalled_write_leaves_a_promised_handler_alone(bench: &SimulatedBench) {
     bench.calm_with(Sockets::of(5_000));
     let window = Duration::from_secs(5);
@@ -67,9 +68,9 @@ pub async fn a_stalled_write_leaves_a_promised_handler_alone(bench: &SimulatedBe
     peer.get("/large/30000");
     peer.get("/wait-to-end");
     bench.sleep(3 * window).await;
-    assert_eq!((shared.started.get(), shared.dropped.get()), (1, 0), "it was dropped");
+    assert_eq!((shared.started.get(), shared.dropped.get()), (1, 0), "the handler was dropped");
     shared.open(1);
-    bench.until("the handler came to its end", || shared.finished.get() == 1).await;
+    bench.until("the handler has completed", || shared.finished.get() == 1).await;
     peer.rest().await;
     server.shut_down();
     server.ended().await;
@@ -79,7 +80,7 @@ fn upgrade_to(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: any\r\n\r\n")
 }
 
-/// An upgraded connection on which nothing moves ends after the time for that.
+/// An upgraded connection without traffic ends after its idle timeout.
 pub async fn an_upgraded_connection_that_is_silent_ends<B: Bench>(bench: &B) {
     bench.calm();
     let idle = Duration::from_secs(1);
@@ -102,20 +103,20 @@ pub async fn an_upgraded_connection_that_is_silent_ends<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// An upgraded protocol may await the order to shut down, and what it says then arrives.
+/// An upgraded protocol may wait for the shutdown order, and data it sends afterwards arrives.
 pub async fn an_upgraded_protocol_may_await_the_order<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.send(upgrade_to("/upgrade-obedient"));
     assert_eq!(peer.reply().await.status, 101);
-    bench.until("it has begun", || shared.started.get() == 1).await;
+    bench.until("the handler has begun", || shared.started.get() == 1).await;
     server.shut_down();
     assert_eq!(peer.rest().await, b"goodbye");
     let outcome = server.ended().await;
     assert_eq!((shared.finished.get(), outcome.cut.len()), (1, 0));
 }
 
-/// An upgraded protocol and a stream that do not mind the order are cut when the time is over, not before.
+/// An upgraded protocol and a stream that ignore the order are cut at the deadline, not before.
 pub async fn who_ignores_the_order_is_cut_in_time<B: Bench>(bench: &B) {
     bench.calm();
     let time = Duration::from_secs(2);
@@ -135,7 +136,7 @@ pub async fn who_ignores_the_order_is_cut_in_time<B: Bench>(bench: &B) {
     }
 }
 
-/// Inside TLS the last bytes and the word that they are the last may come together.
+/// With TLS, the last bytes and `close_notify` may arrive together.
 pub async fn an_upgrade_inside_tls_ends_with_its_peer<B: Bench>(bench: &B) {
     let shared = Shared::default();
     let server = bench.start(limits(), Some(server_tls()), shared.app());

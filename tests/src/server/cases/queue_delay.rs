@@ -1,5 +1,5 @@
-//! How long requests wait for their turn while there is more to do than can be done, in virtual time: what
-//! is refused takes none, and what is answered takes what its handler takes.
+//! Queueing delay under overload, in virtual time: refused requests cost no time, and answered ones
+//! take only their handler's time.
 
 use super::limits;
 use crate::both;
@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What a load came to.
+/// The results of a load.
 #[derive(Debug, Default)]
 struct Load {
     answered: BTreeMap<u16, usize>,
-    /// How long those took that were sent when refusing had settled, and answered with 200 in time.
+    /// Durations of requests that were sent once shedding had settled and got a 200 in time.
     times: Vec<Duration>,
 }
 
@@ -32,23 +32,23 @@ impl Load {
     }
 }
 
-/// What a handler takes of its thread.
+/// How long a handler uses its thread.
 const WORK: Duration = Duration::from_millis(1);
 
-/// An application whose handler keeps the thread for a millisecond of virtual time.
+/// An application whose handler blocks the thread for a millisecond of virtual time.
 fn working() -> App {
     let work = async || {
-        Network::current().expect("it runs on one").block(WORK);
+        Network::current().expect("the handler runs on a simulated network").block(WORK);
         "worked"
     };
     App::new().get("/work", work).get("/well", (|| "well").never_shed())
 }
 
-/// How long the load is offered.
+/// The duration of the load.
 const TIME: Duration = Duration::from_secs(2);
 
-/// From then on it counts: a queue must stand for an interval of a tenth of a second before anybody is refused, and
-/// what came meanwhile is worked off.
+/// When measuring starts: a queue must stand for an interval of 100 ms before any request is
+/// refused, and requests that arrived meanwhile are processed first.
 const SETTLED: Duration = Duration::from_millis(400);
 
 fn begin(bench: &SimulatedBench, queue_delay_target: Option<Duration>) -> SimulatedServer {
@@ -63,7 +63,7 @@ async fn end(server: SimulatedServer) -> Outcome {
     server.ended().await
 }
 
-/// Asks for `path` so often in the time of one handler, whether answers come or not.
+/// Requests `path` this many times per handler duration, whether or not responses arrive.
 async fn offer(
     bench: &SimulatedBench,
     server: &SimulatedServer,
@@ -74,7 +74,7 @@ async fn offer(
     let load = Rc::new(RefCell::new(Load::default()));
     let (start, pause) = (bench.now(), WORK.div_f64(per_work));
     for number in 1.. {
-        // From when it is to be sent, whenever that is.
+        // When the request should be sent, even if it is sent later.
         let at = start + pause * number;
         bench.sleep(at.saturating_sub(bench.now())).await;
         if at > start + TIME {
@@ -101,13 +101,13 @@ async fn offer(
     load.take()
 }
 
-/// How much of what the worker can do was done in time.
+/// The share of the worker's capacity that was completed in time.
 fn goodput(load: &Load) -> f64 {
     load.times.len() as f64 * WORK.as_secs_f64() / (TIME - SETTLED).as_secs_f64()
 }
 
-/// With twice and with ten times the load that there may be, the worker does nearly as much as it can, and
-/// those that it answers have waited little.
+/// At two and at ten times its capacity, the worker does nearly as much as it can, and the requests
+/// it answers have waited little.
 pub async fn a_target_keeps_goodput_and_delay(bench: &SimulatedBench) {
     let server = begin(bench, Some(WORK * 3));
     let mut quiet = offer(bench, &server, "/work", 0.2).await;
@@ -119,7 +119,7 @@ pub async fn a_target_keeps_goodput_and_delay(bench: &SimulatedBench) {
         assert!(done >= 0.9 && p99 <= most, "{per_work} times: {done:.3}, {p99:?} of {most:?}");
         assert!(load.of(503) > load.of(200) / 2, "{:?}", load.answered);
     }
-    // When there is less again, nobody is refused, after a moment.
+    // Once the load is low again, no request is refused after a moment.
     offer(bench, &server, "/work", 0.5).await;
     let load = offer(bench, &server, "/work", 0.5).await;
     assert_eq!(load.answered.keys().copied().collect::<Vec<_>>(), [200]);
@@ -127,7 +127,7 @@ pub async fn a_target_keeps_goodput_and_delay(bench: &SimulatedBench) {
     assert_eq!(outcome.snapshot.shed.keys().copied().collect::<Vec<_>>(), ["queue_delay"]);
 }
 
-/// Without a target everybody is answered, and nearly everybody too late.
+/// Without a target every request is answered, and nearly all of them too late.
 pub async fn without_a_target_everybody_waits(bench: &SimulatedBench) {
     let server = begin(bench, None);
     let mut quiet = offer(bench, &server, "/work", 0.2).await;
@@ -137,7 +137,7 @@ pub async fn without_a_target_everybody_waits(bench: &SimulatedBench) {
     assert_eq!(end(server).await.snapshot.shed, BTreeMap::new());
 }
 
-/// However much there is to do, health checks are answered.
+/// Health checks are answered under any load.
 pub async fn health_checks_are_never_refused(bench: &SimulatedBench) {
     let server = begin(bench, Some(WORK * 3));
     let work = offer(bench, &server, "/work", 10.0);
@@ -147,7 +147,7 @@ pub async fn health_checks_are_never_refused(bench: &SimulatedBench) {
     end(server).await;
 }
 
-/// A burst, and a worker that stood still, are no reason to refuse anybody.
+/// Neither a burst nor a blocked worker causes refusals.
 pub async fn a_burst_is_answered(bench: &SimulatedBench) {
     let server = begin(bench, Some(WORK * 3));
     for _ in 0..3 {
@@ -157,8 +157,8 @@ pub async fn a_burst_is_answered(bench: &SimulatedBench) {
             let (client, all) = (bench.network().connect_to(server.place()), Rc::clone(&all));
             bench.network().spawn(async move {
                 let head = b"GET /work HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-                client.send(head).await.expect("it is taken");
-                let text = client.recv_all().await.expect("it is answered");
+                client.send(head).await.expect("the server reads the request");
+                let text = client.recv_all().await.expect("the server responds");
                 all.borrow_mut().push(text.starts_with(b"HTTP/1.1 200 "));
             });
         }

@@ -1,4 +1,4 @@
-//! Promises about time after hours without anything, and after a worker that stood still.
+//! Timeouts after hours without traffic, and after a blocked worker.
 
 use crate::server::bench::{Bench, Served};
 use crate::server::peer::Peer;
@@ -7,7 +7,7 @@ use crate::server::simulated::{SimulatedBench, SimulatedServer};
 use peregrine::Limits;
 use std::time::Duration;
 
-/// The resolution of the server's alarms, and what timers may be late.
+/// The resolution of the server's timers, and how late they may fire.
 const SLACK: Duration = Duration::from_millis(150);
 const MINUTE: Duration = Duration::from_secs(60);
 const FIRST_BYTE: Duration = Duration::from_secs(30);
@@ -18,7 +18,7 @@ fn begin(bench: &SimulatedBench) -> (SimulatedServer, crate::server::app::Shared
     super::begin_with(bench, Promises { limits, ..Promises::default() }.limits())
 }
 
-/// A connection that says nothing is closed when its time is over, and not before.
+/// A silent connection is closed when its timeout expires, and not before.
 async fn assert_silent_is_closed(bench: &SimulatedBench, server: &SimulatedServer) {
     let start = bench.now();
     Peer::new(server.connect()).expect_end().await;
@@ -26,7 +26,8 @@ async fn assert_silent_is_closed(bench: &SimulatedBench, server: &SimulatedServe
     assert!(passed >= FIRST_BYTE && passed <= FIRST_BYTE + SLACK, "{passed:?}");
 }
 
-/// However long nobody came, a silent connection is closed in time, and so is the next one.
+/// However long the server had no connections, a silent connection is closed in time, and so is the
+/// next one.
 pub async fn timeouts_are_kept_after_any_quiet(bench: &SimulatedBench) {
     let (server, _) = begin(bench);
     assert_silent_is_closed(bench, &server).await;
@@ -39,7 +40,7 @@ pub async fn timeouts_are_kept_after_any_quiet(bench: &SimulatedBench) {
     server.ended().await;
 }
 
-/// Of a connection that was idle for most of its time the rest is not forgotten.
+/// The remaining idle time of a connection is kept across a long quiet period.
 pub async fn an_idle_connection_is_closed_after_a_long_quiet(bench: &SimulatedBench) {
     bench.calm();
     let idle = 7 * 60 * MINUTE;
@@ -61,8 +62,8 @@ pub async fn an_idle_connection_is_closed_after_a_long_quiet(bench: &SimulatedBe
     assert_eq!(server.ended().await.endings(), [("idle", 1)]);
 }
 
-/// A handler that blocks its worker for minutes changes no promise about what comes after it, and
-/// what was due meanwhile is done at once.
+/// A handler that blocks its worker for minutes changes no timeout that starts later, and expired
+/// timeouts take effect at once.
 pub async fn timeouts_are_kept_after_a_worker_stood_still(bench: &SimulatedBench) {
     let (server, _) = begin(bench);
     let mut silent = Peer::new(server.connect());
@@ -73,7 +74,7 @@ pub async fn timeouts_are_kept_after_a_worker_stood_still(bench: &SimulatedBench
         assert_eq!(peer.reply().await.text(), "stalled");
         let start = bench.now();
         silent.expect_end().await;
-        // It is given a moment, in which what it may have sent is looked at.
+        // The connection gets a moment in which data it may have sent is processed.
         let most = Duration::from_secs(1) + SLACK;
         assert!(bench.now() - start <= most, "{:?} after {seconds} s", bench.now() - start);
         assert_silent_is_closed(bench, &server).await;

@@ -1,4 +1,5 @@
-//! The promised least rate: who keeps to it is served for as long as it takes, in both directions.
+//! The minimum transfer rate: peers that keep it are served for as long as they take, in both
+//! directions.
 
 use super::begin_with;
 use crate::server::app::{Shared, pattern};
@@ -21,14 +22,14 @@ fn promises() -> Promises {
     Promises { limits, ..Promises::default() }
 }
 
-/// An upload may take an hour, at any speed above the promised one.
+/// An upload may take an hour at any rate above the minimum.
 pub async fn a_steady_upload_may_take_hours(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let promises = promises();
     let (server, _) = begin_with(bench, promises.limits());
     for (rate, seconds) in [(promises.rate_min + 20, 3_600), (1_000, 600), (50_000, 120)] {
         let mut peer = Peer::new(server.connect());
-        let piece = usize::try_from(rate).expect("it is small") * 5;
+        let piece = usize::try_from(rate).expect("the value is small") * 5;
         let pieces = seconds / 5;
         peer.send(format!(
             "POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n",
@@ -45,8 +46,8 @@ pub async fn a_steady_upload_may_take_hours(bench: &SimulatedBench) {
     server.ended().await;
 }
 
-/// A client of HTTP/2 that opened its windows far, and reads slowly, has nothing to say for minutes, and
-/// sees the server's question whether it is there long after it was asked.
+/// An HTTP/2 client that opened its windows wide and reads slowly may send nothing for minutes, and
+/// sees the server's PING long after it was sent.
 pub async fn a_slow_reader_with_a_large_window_may_be_silent(bench: &SimulatedBench) {
     bench.calm_with(Sockets::of(20_000));
     let (server, _) = begin_with(bench, promises().limits());
@@ -67,8 +68,8 @@ pub async fn a_slow_reader_with_a_large_window_may_be_silent(bench: &SimulatedBe
     server.ended().await;
 }
 
-/// An upload that is slower than promised ends within a window after the bytes that came, however
-/// many came before.
+/// An upload below the minimum rate ends within one rate window after its last bytes, however many
+/// bytes arrived before.
 pub async fn an_upload_below_the_least_rate_is_a_408(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let promises = promises();
@@ -94,8 +95,8 @@ pub async fn an_upload_below_the_least_rate_is_a_408(bench: &SimulatedBench) {
     server.ended().await;
 }
 
-/// The same over HTTP/2, whatever of the windows is used up: by padding, which nobody consumes, or by content that was
-/// announced and does not come.
+/// The same over HTTP/2, whatever used up the windows: padding, which the handler does not consume,
+/// or announced content that does not arrive.
 pub async fn a_silent_upload_is_late_whatever_is_left_of_its_window(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let promises = promises();
@@ -128,7 +129,8 @@ pub async fn a_silent_upload_is_late_whatever_is_left_of_its_window(bench: &Simu
     server.ended().await;
 }
 
-/// What has come of a record of TLS counts before the record is complete, and records without content do not count.
+/// Received parts of an incomplete TLS record count towards the rate; records without content do
+/// not.
 pub async fn an_upload_in_tls_is_measured_by_its_content(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let promises = promises();
@@ -161,7 +163,7 @@ pub async fn an_upload_in_tls_is_measured_by_its_content(bench: &SimulatedBench)
         // 27 bytes each.
         (0..12).for_each(|_| peer.wire().renew_keys());
         bench.sleep(Duration::from_secs(1)).await;
-        assert!(bench.now() - start < 2 * promises.rate_window, "it has sent next to nothing");
+        assert!(bench.now() - start < 2 * promises.rate_window, "the upload was cut off in time");
     }
     assert_eq!(peer.reply().await.status, 408);
     drop(peer);
@@ -169,7 +171,7 @@ pub async fn an_upload_in_tls_is_measured_by_its_content(bench: &SimulatedBench)
     server.ended().await;
 }
 
-/// Nor is what a proxy tells before it held against an upload.
+/// Bytes of a PROXY header do not count towards the upload either.
 pub async fn a_proxy_header_before_tls_is_no_content(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let promises = Promises { rate_window: Duration::from_secs(5), ..promises() };
@@ -194,7 +196,8 @@ pub async fn a_proxy_header_before_tls_is_no_content(bench: &SimulatedBench) {
     server.ended().await;
 }
 
-/// Who says nothing more is noticed an eighth of the time late at the most, however much came before.
+/// A peer that stops sending is detected at most one eighth of the window late, however much it
+/// sent before.
 pub async fn who_becomes_silent_is_noticed_in_time(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let quiet = Duration::from_secs(20);
@@ -227,7 +230,7 @@ pub async fn who_becomes_silent_is_noticed_in_time(bench: &SimulatedBench) {
     server.ended().await;
 }
 
-/// A reader that takes a response slowly, but faster than promised, gets all of it.
+/// A reader that reads a response slowly, but above the minimum rate, gets all of it.
 pub async fn a_slow_but_steady_reader_gets_all_of_a_response(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let promises = promises();
@@ -237,7 +240,7 @@ pub async fn a_slow_but_steady_reader_gets_all_of_a_response(bench: &SimulatedBe
     for rate in [rate + 200, 20_000] {
         let mut peer = Peer::new(server.connect());
         peer.get(&format!("/large/{length}"));
-        let piece = usize::try_from(rate / 4).expect("it is small");
+        let piece = usize::try_from(rate / 4).expect("the value is small");
         let reply = peer.reply_slowly(bench, piece, Duration::from_millis(250)).await;
         assert!(reply.body == pattern(length), "at {rate}/s: {} bytes", reply.body.len());
     }
@@ -245,8 +248,8 @@ pub async fn a_slow_but_steady_reader_gets_all_of_a_response(bench: &SimulatedBe
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// The same with a kernel whose buffers hold megabytes: it is writable again only when much of them
-/// has drained, and that is not the reader's fault.
+/// The same with a kernel that buffers megabytes: the socket becomes writable only after much of
+/// the buffer has drained, which is not the reader's fault.
 pub async fn a_slow_reader_behind_large_buffers_gets_all_of_a_response<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
     let window = Duration::from_secs(2);
@@ -262,7 +265,7 @@ pub async fn a_slow_reader_behind_large_buffers_gets_all_of_a_response<B: Bench>
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// A peer that reads nothing is cut off, and the kernel is not left with what it did not read.
+/// A peer that reads nothing is cut off, and its unread data does not stay in the kernel.
 pub async fn peers_that_do_not_read_leave_nothing_in_the_kernel<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
     let window = Duration::from_secs(1);
@@ -281,18 +284,18 @@ pub async fn peers_that_do_not_read_leave_nothing_in_the_kernel<B: Bench>(bench:
     let outcome = server.ended().await;
     drop(peers);
     assert_eq!(outcome.ended("write-stalled"), 20, "{outcome:?}");
-    assert!(left.is_none_or(|bytes| bytes == 0), "the kernel keeps {left:?} bytes");
+    assert!(left.is_none_or(|bytes| bytes == 0), "the kernel holds {left:?} bytes");
 }
 
-/// Small responses go to the kernel without waiting for it. Who reads none of them is found out all
-/// the same, and does not pass for an idle peer.
+/// Small responses are written without waiting for the kernel. A peer that reads none of them is
+/// still detected, and is not treated as idle.
 pub async fn who_reads_no_small_response_is_cut_off<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
     let window = Duration::from_secs(1);
     let promises = Promises { rate_window: window, ..Promises::default() };
     let (server, _) = begin_with(bench, promises.limits());
     let mut peer = Peer::new(server.connect());
-    // One by one, so that none shares its write with others; more than the kernel's buffers take.
+    // One at a time, so that no two share a write; altogether more than the kernel buffers.
     for _ in 0..2_000 {
         peer.get("/large/8000");
         bench.sleep(Duration::from_millis(1)).await;
@@ -304,12 +307,12 @@ pub async fn who_reads_no_small_response_is_cut_off<B: Bench>(bench: &B) {
     assert_eq!(outcome.ended("write-stalled"), 1, "{outcome:?}");
 }
 
-/// A peer that stops reading for a moment gets every answer, whichever of them the kernel had no room
-/// for, and though the connection ends behind the last.
+/// A peer that stops reading for a moment gets every response, whichever of them did not fit in the
+/// kernel's buffer, even though the connection ends after the last.
 pub async fn who_pauses_before_the_end_gets_every_answer<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
     let (server, _) = begin_with(bench, Promises::default().limits());
-    // Among so many there is one whose last answer finds some room, but not enough.
+    // For some of these counts, the last response fits in the buffer only partly.
     for count in 16..48 {
         for closes in [false, true] {
             let mut peer = Peer::new(server.connect());
@@ -335,8 +338,8 @@ pub async fn who_pauses_before_the_end_gets_every_answer<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("agreed", 32)]);
 }
 
-/// Peers whose last answers the kernel has no room for, which becomes known when the connection is
-/// idle already: among so many there are some.
+/// Peers whose last responses did not fit in the kernel's buffer, which becomes known only when the
+/// connection is idle. Enough peers are used that there are some.
 async fn peers_with_unread_answers<S: Served, B: Bench<Server = S>>(
     bench: &B,
     server: &S,
@@ -353,7 +356,7 @@ async fn peers_with_unread_answers<S: Served, B: Bench<Server = S>>(
     peers
 }
 
-/// The time for which a connection may be idle begins when its peer has taken the last answer.
+/// The idle timeout of a connection starts when its peer has read the last response.
 pub async fn who_took_its_answers_late_may_be_idle_as_long_as_others<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
     let window = Duration::from_secs(1);
@@ -363,13 +366,13 @@ pub async fn who_took_its_answers_late_may_be_idle_as_long_as_others<B: Bench>(b
     bench.sleep(3 * window).await;
     server.shut_down();
     let unsent = server.ended().await.ended("write-stalled");
-    let unsent = usize::try_from(unsent).expect("it is small");
-    assert!((1..peers.len()).contains(&unsent), "{unsent} had more than the kernel takes");
+    let unsent = usize::try_from(unsent).expect("the value is small");
+    assert!((1..peers.len()).contains(&unsent), "{unsent} had more than the kernel buffers");
     drop(peers);
-    // A server that is behind answers several requests by one write, of which the kernel takes up to
-    // twice as much: half of the peers, those with the most answers, have more than it takes anyway.
+    // A server that is behind answers several requests in one write, of which the kernel accepts up
+    // to twice as much. Half of the peers, those with the most responses, exceed that too.
     let unsent = unsent.div_ceil(2);
-    // A busy machine may be late with everything; it is not so each time.
+    // A busy machine may be late with everything, but not on every attempt.
     let mut stayed = Vec::new();
     for _ in 0..4 {
         stayed.push(who_stays_of_those_with_the_most_answers(bench, unsent).await);
@@ -377,7 +380,7 @@ pub async fn who_took_its_answers_late_may_be_idle_as_long_as_others<B: Bench>(b
             return;
         }
     }
-    panic!("of {unsent} peers {stayed:?} stayed; the others were ended as idle");
+    panic!("of {unsent} peers {stayed:?} stayed; the others were closed as idle");
 }
 
 async fn who_stays_of_those_with_the_most_answers<B: Bench>(bench: &B, count: usize) -> usize {
@@ -405,7 +408,8 @@ async fn who_stays_of_those_with_the_most_answers<B: Bench>(bench: &B, count: us
     stay
 }
 
-/// How slowly a peer took its answers is not held against the next, who gets the same memory.
+/// How slowly one peer read its responses does not count against the next peer that reuses its
+/// memory.
 pub async fn nobody_is_judged_by_the_peer_before<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
     let window = Duration::from_secs(4);

@@ -1,4 +1,4 @@
-//! Requests one after the other, several at a time, and in all their forms.
+//! Requests one after the other, pipelined, and in every form.
 
 use super::{begin, begin_with, half_close, limits};
 use crate::server::app::Shared;
@@ -8,14 +8,14 @@ use crate::server::reply::Framing;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Sixteen requests in one write give sixteen replies in order, and one send.
+/// Sixteen requests in one write get sixteen responses, in order and in one send.
 pub async fn pipelined_requests_are_answered_in_order_and_at_once<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
     let mut requests = String::new();
     for number in 0..16 {
         write!(requests, "GET /numbers/{number} HTTP/1.1\r\nHost: a\r\n\r\n")
-            .expect("a string takes everything");
+            .expect("writing to a string cannot fail");
     }
     peer.send(requests);
     for number in 0..16 {
@@ -26,13 +26,13 @@ pub async fn pipelined_requests_are_answered_in_order_and_at_once<B: Bench>(benc
     let outcome = server.ended().await;
     assert_eq!(outcome.snapshot.requests, 16);
     if bench.is_calm() {
-        assert_eq!(outcome.snapshot.sends, 1, "all replies left together");
+        assert_eq!(outcome.snapshot.sends, 1, "all responses were sent together");
     } else {
-        assert!(outcome.snapshot.sends <= 16, "no reply is sent in parts: {outcome:?}");
+        assert!(outcome.snapshot.sends <= 16, "no response is sent in parts: {outcome:?}");
     }
 }
 
-/// What is answered is sent before the server waits for a handler.
+/// Finished responses are sent before the server waits for a handler.
 pub async fn replies_do_not_wait_for_a_later_handler<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -50,7 +50,7 @@ pub async fn replies_do_not_wait_for_a_later_handler<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// With `half_close`, a client that ends its side after pipelining still gets every reply.
+/// With `half_close`, a client that ends its side after pipelining still gets every response.
 pub async fn a_half_closed_pipeline_is_answered_to_its_end<B: Bench>(bench: &B) {
     let (server, _) = begin_with(bench, half_close());
     for paths in [
@@ -77,8 +77,8 @@ pub async fn a_half_closed_pipeline_is_answered_to_its_end<B: Bench>(bench: &B) 
                 Ok(number) => assert_eq!(reply.text(), number.to_string()),
                 Err(_) => assert_eq!(reply.text(), "hello"),
             }
-            // RFC 9110 §15.2: only 1xx responses may come before the final one, and the server has
-            // no reason for any other than the probe of a peer that may have left.
+            // RFC 9110 §15.2: only 1xx responses may precede the final one. The only one the server
+            // sends here is the 102 that probes a peer that may have disconnected.
             assert!(reply.interim.iter().all(|status| *status == 102), "{reply:?}");
         }
         peer.expect_end().await;
@@ -89,8 +89,9 @@ pub async fn a_half_closed_pipeline_is_answered_to_its_end<B: Bench>(bench: &B) 
     assert_eq!(outcome.ended("peer-closed"), 3);
 }
 
-/// Requests that came completely before the end of their client's side are answered in order, as
-/// long as handlers are ready at once. The first that waits is cancelled, and ends the connection.
+/// Requests that arrived completely before the client ended its side are answered in order as long
+/// as their handlers are ready at once. The first handler that waits is cancelled, and the
+/// connection ends.
 pub async fn ready_handlers_answer_a_half_closed_pipeline<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let large = bench.large(200_000);
@@ -132,7 +133,7 @@ pub async fn ready_handlers_answer_a_half_closed_pipeline<B: Bench>(bench: &B) {
     assert_eq!(outcome.ended("peer-closed"), 1);
 }
 
-/// Many pipelined replies with a limit on output come in order all the same.
+/// Many pipelined responses arrive in order despite the output limit.
 pub async fn pipelining_beyond_the_output_limit_loses_nothing<B: Bench>(bench: &B) {
     let mut small = limits();
     small.pending_output_bytes_max = 300;
@@ -141,7 +142,7 @@ pub async fn pipelining_beyond_the_output_limit_loses_nothing<B: Bench>(bench: &
     let mut requests = String::new();
     for number in 0..100 {
         write!(requests, "GET /numbers/{number} HTTP/1.1\r\nHost: a\r\n\r\n")
-            .expect("a string takes everything");
+            .expect("writing to a string cannot fail");
     }
     peer.send(requests);
     for number in 0..100 {
@@ -153,7 +154,7 @@ pub async fn pipelining_beyond_the_output_limit_loses_nothing<B: Bench>(bench: &
     assert_eq!(server.ended().await.snapshot.requests, 101);
 }
 
-/// HTTP/1.0 ends after one response unless the client asks otherwise.
+/// An HTTP/1.0 connection ends after one response unless the client asks otherwise.
 pub async fn http_1_0_persists_only_if_asked<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -175,7 +176,7 @@ pub async fn http_1_0_persists_only_if_asked<B: Bench>(bench: &B) {
     assert_eq!(outcome.endings(), [("agreed", 2)]);
 }
 
-/// A stream to HTTP/1.0 ends with the connection, also if the client asked to keep it.
+/// A stream to an HTTP/1.0 client ends with the connection, even if the client asked to keep it.
 pub async fn a_stream_to_http_1_0_ends_with_the_connection<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     for fields in ["", "Connection: keep-alive\r\n"] {
@@ -190,7 +191,7 @@ pub async fn a_stream_to_http_1_0_ends_with_the_connection<B: Bench>(bench: &B) 
     assert_eq!(server.ended().await.endings(), [("agreed", 2)]);
 }
 
-/// After `Connection: close`, from either side, no further request is answered.
+/// After `Connection: close` from either side, no further request is answered.
 pub async fn nothing_is_answered_after_close<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let asked = "GET /hello HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
@@ -200,7 +201,7 @@ pub async fn nothing_is_answered_after_close<B: Bench>(bench: &B) {
         peer.send(format!("{request}GET /numbers/1 HTTP/1.1\r\nHost: a\r\n\r\n"));
         let reply = peer.reply().await;
         assert!(reply.status == 200 && reply.closes(), "{reply:?}");
-        // A client that sends more although it said that it would not may meet a reset.
+        // A client that sends more after `Connection: close` may get a reset.
         assert_eq!(peer.rest().await, b"");
     }
     server.shut_down();
@@ -209,7 +210,7 @@ pub async fn nothing_is_answered_after_close<B: Bench>(bench: &B) {
     assert_eq!(outcome.endings(), [("agreed", 2)]);
 }
 
-/// `OPTIONS *` and absolute targets are answered; the connection stays.
+/// `OPTIONS *` and absolute targets are answered, and the connection stays open.
 pub async fn every_form_of_target_is_understood<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -221,7 +222,7 @@ pub async fn every_form_of_target_is_understood<B: Bench>(bench: &B) {
     peer.send("OPTIONS /hello HTTP/1.1\r\nHost: a\r\n\r\n");
     let reply = peer.reply().await;
     assert_eq!(reply.status, 204);
-    let allow = reply.field("allow").expect("it says what is allowed");
+    let allow = reply.field("allow").expect("a 405 has an Allow field");
     assert!(allow.split(", ").any(|method| method == "GET"), "{allow}");
     peer.send("DELETE /hello HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(peer.reply().await.status, 405);
@@ -232,7 +233,7 @@ pub async fn every_form_of_target_is_understood<B: Bench>(bench: &B) {
     assert_eq!((reply.status, reply.body.len()), (204, 0));
     peer.expect_alive().await;
     drop(peer);
-    // RFC 9110 §7.4: what is asked for by https does not come over a plain connection.
+    // RFC 9110 §7.4: an https request on a plain connection is misdirected.
     let mut peer = Peer::new(server.connect());
     peer.send("GET https://example.org/hello HTTP/1.1\r\nHost: example.org\r\n\r\n");
     let reply = peer.reply().await;
@@ -242,8 +243,8 @@ pub async fn every_form_of_target_is_understood<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("rejected", 1)]);
 }
 
-/// A request that breaks a rule gets its status and a problem, and ends the connection; what was
-/// answered before is not lost, and what follows is not answered.
+/// A request that breaks a rule gets its status and a problem, and ends the connection. Earlier
+/// responses are not lost, and later requests are not answered.
 pub async fn a_broken_rule_is_told_and_ends_the_connection<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let rejects = [
@@ -287,11 +288,11 @@ pub async fn a_broken_rule_is_told_and_ends_the_connection<B: Bench>(bench: &B) 
     }
     server.shut_down();
     let outcome = server.ended().await;
-    let count = u64::try_from(rejects.len()).expect("there are few");
+    let count = u64::try_from(rejects.len()).expect("the count is small");
     assert_eq!(outcome.endings(), [("rejected", count)]);
 }
 
-/// A head may come in pieces of any size.
+/// A head may arrive in pieces of any size.
 pub async fn a_head_may_come_in_any_pieces<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let request = b"GET /numbers/12 HTTP/1.1\r\nHost: example.org\r\nX-Filler: some text\r\n\r\n";
@@ -308,13 +309,13 @@ pub async fn a_head_may_come_in_any_pieces<B: Bench>(bench: &B) {
         assert_eq!(peer.reply().await.text(), "12");
     }
     peer.send([&b"\r\n"[..], request].concat());
-    assert_eq!(peer.reply().await.text(), "12", "one empty line before a request is passed over");
+    assert_eq!(peer.reply().await.text(), "12", "one empty line before a request is ignored");
     drop(peer);
     server.shut_down();
     server.ended().await;
 }
 
-/// A client that leaves in the middle of a head is told why nothing came of it, if it listens.
+/// A client that disconnects in the middle of a head gets a response that explains it, if it reads.
 pub async fn a_head_that_is_cut_short_is_answered<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -327,7 +328,7 @@ pub async fn a_head_that_is_cut_short_is_answered<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("rejected", 1)]);
 }
 
-/// Many connections at a time do not mix.
+/// Many concurrent connections do not mix.
 pub async fn connections_do_not_mix<B: Bench>(bench: &B) {
     let (server, _): (_, Shared) = begin(bench);
     let mut peers: Vec<_> = (0..20).map(|_| Peer::new(server.connect())).collect();

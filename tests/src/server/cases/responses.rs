@@ -1,4 +1,4 @@
-//! Responses that are streams, and readers that are slow.
+//! Streamed responses, and slow readers.
 
 use super::{begin, begin_with, half_close, promises};
 use crate::server::app::pattern;
@@ -8,7 +8,7 @@ use crate::server::promises::Promises;
 use crate::server::reply::Framing;
 use std::time::Duration;
 
-/// A stream is sent in chunks, and the connection goes on after it.
+/// A stream is sent in chunks, and the connection stays open after it.
 pub async fn a_stream_is_sent_in_chunks<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -25,7 +25,7 @@ pub async fn a_stream_is_sent_in_chunks<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// A large body arrives whole, also on a connection that has more requests waiting.
+/// A large body arrives complete, even on a connection with more requests waiting.
 pub async fn a_large_response_arrives_whole<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -43,7 +43,8 @@ pub async fn a_large_response_arrives_whole<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// While nobody reads, an endless stream is not produced, and in the end the connection is cut.
+/// An endless stream is not produced while its client does not read, and eventually the connection
+/// is cut.
 pub async fn an_endless_stream_waits_for_its_reader<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: Duration::from_secs(2), ..promises() };
@@ -52,15 +53,15 @@ pub async fn an_endless_stream_waits_for_its_reader<B: Bench>(bench: &B) {
     peer.get("/endless");
     peer.expect("HTTP/1.1 200 OK").await;
     bench.until("the stream was dropped", || shared.dropped.get() == 1).await;
-    // What the kernels hold, and the limit on what the server holds.
+    // The kernels' buffers plus the server's limit.
     let most = if bench.is_virtual() { 64 * 1024 + 3 * 64 * 1024 } else { 32 << 20 };
-    assert!(shared.produced.get() <= most, "{} bytes were made", shared.produced.get());
+    assert!(shared.produced.get() <= most, "{} bytes were produced", shared.produced.get());
     peer.rest().await;
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("write-stalled", 1)]);
 }
 
-/// A slow reader is not a stalled one: as long as it reads, it is served.
+/// A slow reader is not a stalled one: it is served as long as it reads.
 pub async fn a_slow_reader_is_served<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: Duration::from_secs(2), ..promises() };
@@ -76,7 +77,7 @@ pub async fn a_slow_reader_is_served<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// A reader that leaves in the middle of a stream ends it.
+/// A stream ends when its reader disconnects.
 pub async fn a_stream_ends_when_its_reader_leaves<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -85,7 +86,7 @@ pub async fn a_stream_ends_when_its_reader_leaves<B: Bench>(bench: &B) {
     peer.reset();
     bench.until("the stream was dropped", || shared.dropped.get() == 1).await;
 
-    // Also while it has nothing to send, where the transport can tell.
+    // Also while it has nothing to send, where the transport detects resets.
     let mut streams = 1;
     if bench.has_resets() {
         let mut peer = Peer::new(server.connect());
@@ -96,7 +97,7 @@ pub async fn a_stream_ends_when_its_reader_leaves<B: Bench>(bench: &B) {
         bench.until("the stream was dropped", || shared.dropped.get() == 2).await;
         streams += 1;
     }
-    // Or nothing but frames without content, one after the other. No time passes by itself beside those.
+    // Or while it yields only empty frames. Virtual time does not advance meanwhile.
     if bench.has_resets() && !bench.is_virtual() {
         let mut peer = Peer::new(server.connect());
         let before = shared.started.get();
@@ -112,7 +113,7 @@ pub async fn a_stream_ends_when_its_reader_leaves<B: Bench>(bench: &B) {
     assert_eq!(left, streams, "{outcome:?}");
 }
 
-/// With `half_close`, a peer that ended its sending side still gets a stream to its end.
+/// With `half_close`, a peer that ended its sending side still gets the complete stream.
 pub async fn a_half_closed_reader_gets_the_whole_stream<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, half_close());
     let mut peer = Peer::new(server.connect());
@@ -129,8 +130,8 @@ pub async fn a_half_closed_reader_gets_the_whole_stream<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// A stream that has nothing to send is cancelled when its client ends its side. What it sent
-/// before arrives, and does not look complete.
+/// A stream with nothing to send is cancelled when its client ends its side. Data sent before
+/// arrives, and does not look complete.
 pub async fn a_quiet_stream_is_cancelled_when_its_client_closes<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     for (round, half) in [true, false].into_iter().enumerate() {
@@ -152,7 +153,7 @@ pub async fn a_quiet_stream_is_cancelled_when_its_client_closes<B: Bench>(bench:
     assert_eq!(server.ended().await.endings(), [("peer-left", 2)]);
 }
 
-/// A body whose length is known is sent to its end, however long its pauses are.
+/// A body of known length is sent to its end, however long its pauses are.
 pub async fn a_half_closed_reader_gets_a_body_of_known_length<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -166,7 +167,7 @@ pub async fn a_half_closed_reader_gets_a_body_of_known_length<B: Bench>(bench: &
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// A body is not asked again after its trailers, whatever it would give.
+/// A body is not polled after its trailers.
 pub async fn trailers_are_the_end<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());

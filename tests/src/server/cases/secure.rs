@@ -1,4 +1,4 @@
-//! HTTP inside TLS.
+//! HTTP over TLS.
 
 use super::{half_close, limits};
 use crate::server::app::{Shared, pattern};
@@ -15,7 +15,7 @@ fn begin<B: Bench>(bench: &B) -> (B::Server, Shared) {
     (bench.start(limits(), Some(server_tls()), shared.app()), shared)
 }
 
-/// Requests work as they do without TLS, with both of its versions.
+/// Requests work as they do without TLS, with both TLS versions.
 pub async fn requests_work_inside_tls<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     for (version, name) in VERSIONS.into_iter().zip(["TLSv1.3", "TLSv1.2"]) {
@@ -31,14 +31,14 @@ pub async fn requests_work_inside_tls<B: Bench>(bench: &B) {
         assert_eq!(peer.reply().await.text(), "piece 0\npiece 1\npiece 2\n");
         peer.send("GET /close HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(peer.reply().await.text(), "bye");
-        // In order means with `close_notify`: this wire takes no other end for one.
+        // A clean end needs `close_notify`: this wire treats any other end as a truncation.
         peer.expect_end().await;
     }
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("agreed", 2)]);
 }
 
-/// A client that connects again resumes its session, and handlers can tell.
+/// A client that reconnects resumes its session, and handlers can see that.
 pub async fn sessions_are_resumed<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     for version in VERSIONS {
@@ -54,7 +54,7 @@ pub async fn sessions_are_resumed<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// Pipelined requests in one record are answered in order, and in one go.
+/// Pipelined requests in one record are answered in order and in one send.
 pub async fn pipelining_works_inside_tls<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut wire = Secure::new(server.connect_secure(), &client_config(VERSIONS[0]));
@@ -74,14 +74,15 @@ pub async fn pipelining_works_inside_tls<B: Bench>(bench: &B) {
     server.shut_down();
     let outcome = server.ended().await;
     if bench.is_calm() {
-        // Two flights of the handshake at the most, the sixteen, the last, and the farewell.
+        // At most two handshake flights, the sixteen responses, the last response, and
+        // `close_notify`.
         assert!(outcome.snapshot.sends <= 5, "{outcome:?}");
     }
     assert_eq!(outcome.snapshot.requests, 17);
 }
 
-/// With `half_close`, a client that says `close_notify` gets the answers to what it asked before,
-/// and the same back.
+/// With `half_close`, a client that sends `close_notify` gets the responses to its earlier
+/// requests, and a `close_notify` in return.
 pub async fn close_notify_is_answered<B: Bench>(bench: &B) {
     let shared = Shared::default();
     let server = bench.start(half_close(), Some(server_tls()), shared.app());
@@ -101,7 +102,8 @@ pub async fn close_notify_is_answered<B: Bench>(bench: &B) {
     assert_eq!(outcome.endings(), [], "{outcome:?}");
 }
 
-/// Without it, what is ready is answered, and what waits is cancelled: a handler, and a stream.
+/// Without `half_close`, ready responses are sent, and waiting work is cancelled: a handler, and a
+/// stream.
 pub async fn close_notify_cancels_what_waits<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut count = 0;
@@ -110,7 +112,7 @@ pub async fn close_notify_cancels_what_waits<B: Bench>(bench: &B) {
             let mut wire = Secure::new(server.connect_secure(), &client_config(version));
             wire.shake_hands(PATIENCE).await;
             let mut peer = Peer::new(wire);
-            // In one record, and its end with `close_notify` behind it.
+            // In one record, followed by `close_notify`.
             peer.send(
                 "GET /hello HTTP/1.1\r\nHost: a\r\n\r\n\
                  POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
@@ -120,7 +122,7 @@ pub async fn close_notify_cancels_what_waits<B: Bench>(bench: &B) {
             peer.half_close();
             assert_eq!(peer.reply().await.text(), "abc");
             count += 1;
-            bench.until("it is cancelled", || shared.dropped.get() == count).await;
+            bench.until("the work is cancelled", || shared.dropped.get() == count).await;
             let rest = peer.rest().await;
             assert!(!rest.ends_with(b"0\r\n\r\n"), "{}", rest.escape_ascii());
         }
@@ -130,9 +132,10 @@ pub async fn close_notify_cancels_what_waits<B: Bench>(bench: &B) {
     assert_eq!(outcome.endings(), [("peer-left", count as u64)], "{outcome:?}");
 }
 
-/// A TLS connection that ends without `close_notify` in the middle of a body passes no half of it.
+/// A TLS connection that ends without `close_notify` in the middle of a body does not deliver half
+/// of it as complete.
 pub async fn a_truncated_record_is_no_end<B: Bench>(bench: &B) {
-    // The client does not read its tickets, so there must be room for them on the way.
+    // The client does not read its session tickets, so the network must have room for them.
     bench.calm();
     let (server, shared) = begin(bench);
     let mut wire = Secure::new(server.connect_secure(), &client_config(VERSIONS[0]));
@@ -145,13 +148,13 @@ pub async fn a_truncated_record_is_no_end<B: Bench>(bench: &B) {
     let mut wire = wire.into_wire();
     wire.half_close();
     while let Got::Bytes(_) = wire.recv(PATIENCE).await {}
-    bench.until("the handler is gone", || shared.dropped.get() == 1).await;
+    bench.until("the handler is dropped", || shared.dropped.get() == 1).await;
     assert_eq!((shared.consumed.get(), shared.finished.get()), (5, 0));
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("peer-left", 1)]);
 }
 
-/// Plain HTTP on the port for TLS is told so, in plain HTTP.
+/// Plain HTTP on the TLS port gets an explanation in plain HTTP.
 pub async fn plain_http_on_the_tls_port_is_told_so<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect_secure());
@@ -163,7 +166,7 @@ pub async fn plain_http_on_the_tls_port_is_told_so<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("plain-on-tls", 1)]);
 }
 
-/// Garbage gets an alert, and harms nobody else.
+/// Invalid TLS data gets an alert, and affects no other connection.
 pub async fn garbage_instead_of_tls_harms_nobody<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     for garbage in
@@ -175,7 +178,7 @@ pub async fn garbage_instead_of_tls_harms_nobody<B: Bench>(bench: &B) {
         let rest = peer.rest().await;
         assert!(rest.is_empty() || rest[0] == 0x15, "an alert: {}", rest.escape_ascii());
     }
-    // And in the middle of a connection.
+    // The same in the middle of a connection.
     let mut wire = Secure::new(server.connect_secure(), &client_config(VERSIONS[0]));
     wire.shake_hands(PATIENCE).await;
     wire.send_raw(&[0x17, 0x03, 0x03, 0x00, 0x20]);
@@ -188,7 +191,7 @@ pub async fn garbage_instead_of_tls_harms_nobody<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("tls-failed", 4)]);
 }
 
-/// A client that leaves in the middle of its handshake harms nobody.
+/// A client that disconnects in the middle of its handshake affects no other connection.
 pub async fn a_handshake_may_be_left<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let config = client_config(VERSIONS[0]);
@@ -204,7 +207,8 @@ pub async fn a_handshake_may_be_left<B: Bench>(bench: &B) {
     assert_eq!(outcome.snapshot.requests, 1, "{outcome:?}");
 }
 
-/// What clients with certificates need; making it takes time.
+/// The authority and identities of clients with certificates, shared because generating them takes
+/// time.
 fn clients() -> &'static (Authority, Identity, Identity) {
     static CLIENTS: OnceLock<(Authority, Identity, Identity)> = OnceLock::new();
     CLIENTS.get_or_init(|| {
@@ -215,11 +219,11 @@ fn clients() -> &'static (Authority, Identity, Identity) {
     })
 }
 
-/// Who shows a certificate is known to handlers, again after a resumption, and so is who shows none.
+/// Handlers see the client's certificate, also after a resumption, and see that a client has none.
 pub async fn handlers_know_who_a_client_with_a_certificate_is<B: Bench>(bench: &B) {
     let (authority, alice, _) = clients();
     let asked = ClientAuth::optional().roots_pem(authority.certificate.as_bytes());
-    let tls = server_tls().with_client_auth(asked).expect("they are certificates");
+    let tls = server_tls().with_client_auth(asked).expect("the certificates are valid");
     let server = bench.start(limits(), Some(tls), Shared::default().app());
     for version in VERSIONS {
         for (own, subject, required) in
@@ -249,15 +253,15 @@ pub async fn handlers_know_who_a_client_with_a_certificate_is<B: Bench>(bench: &
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// A client without a certificate, or with one that is not good, is refused where one is required, and
-/// the count says why.
+/// Where a certificate is required, a client without one or with an invalid one is refused, and the
+/// counter names the reason.
 pub async fn a_certificate_that_is_refused_is_counted_by_what_is_wrong_with_it<B: Bench>(
     bench: &B,
 ) {
     let (authority, alice, late) = clients();
     let stranger = Authority::new("strangers").issue("alice", "alice.test", LONG_AFTER);
     let asked = ClientAuth::required().roots_pem(authority.certificate.as_bytes());
-    let tls = server_tls().with_client_auth(asked).expect("they are certificates");
+    let tls = server_tls().with_client_auth(asked).expect("the certificates are valid");
     let server = bench.start(limits(), Some(tls), Shared::default().app());
     for version in VERSIONS {
         for own in [None, Some(late), Some(&stranger)] {
@@ -275,8 +279,8 @@ pub async fn a_certificate_that_is_refused_is_counted_by_what_is_wrong_with_it<B
     assert_eq!(server.ended().await.endings(), expected);
 }
 
-/// A certificate that takes another one's place while the server runs disturbs neither connections that
-/// are open nor a handshake that is under way.
+/// Replacing a certificate while the server runs affects neither open connections nor a handshake
+/// in progress.
 pub async fn a_new_certificate_disturbs_no_connection_and_no_handshake<B: Bench>(bench: &B) {
     let authority = Authority::new("servers");
     let of = |number: u32| authority.issue(&number.to_string(), "localhost", LONG_AFTER);
@@ -284,14 +288,14 @@ pub async fn a_new_certificate_disturbs_no_connection_and_no_handshake<B: Bench>
         let made = Certificate::from_pem(own.certificate.as_bytes(), own.key.as_bytes());
         made.labelled("own")
     };
-    let tls = Tls::from_certificate(pem(&of(0))).expect("it is one");
+    let tls = Tls::from_certificate(pem(&of(0))).expect("the certificate is valid");
     let server = bench.start(limits(), Some(tls.clone()), Shared::default().app());
     let mut open = Vec::new();
     for number in 1..5 {
         for version in VERSIONS {
             let config = authority.client(version, &[], None);
             let under_way = Secure::new(server.connect_secure(), &config);
-            tls.put_certificate(pem(&of(number))).expect("it is one");
+            tls.put_certificate(pem(&of(number))).expect("the certificate is valid");
             for wire in [under_way, Secure::new(server.connect_secure(), &config)] {
                 let mut peer = Peer::new(wire);
                 peer.expect_alive().await;

@@ -1,4 +1,4 @@
-//! How a server ends.
+//! How a server shuts down.
 
 use super::{begin, begin_with, limits};
 use crate::server::app::Shared;
@@ -8,7 +8,7 @@ use crate::server::promises::Promises;
 use peregrine::Limits;
 use std::time::Duration;
 
-/// Idle connections are closed, whether they were used or not.
+/// Idle connections are closed, whether or not they were used.
 pub async fn idle_connections_are_closed<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut used = Peer::new(server.connect());
@@ -24,7 +24,7 @@ pub async fn idle_connections_are_closed<B: Bench>(bench: &B) {
     assert_eq!(outcome.cut, []);
 }
 
-/// A request in progress is finished, and its response says that none may follow.
+/// A request in progress is finished, and its response announces the close.
 pub async fn requests_in_progress_are_finished<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -42,7 +42,7 @@ pub async fn requests_in_progress_are_finished<B: Bench>(bench: &B) {
     assert_eq!((outcome.snapshot.requests, outcome.cut.len()), (1, 0));
 }
 
-/// Nobody is accepted any more.
+/// No connection is accepted after the order.
 pub async fn nobody_is_accepted_after_the_order<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut busy = Peer::new(server.connect());
@@ -56,7 +56,7 @@ pub async fn nobody_is_accepted_after_the_order<B: Bench>(bench: &B) {
     assert_eq!(outcome.snapshot.accepted, 1);
 }
 
-/// What is still busy at the deadline is cut, and named.
+/// Connections that are busy at the deadline are cut and reported.
 pub async fn what_is_busy_at_the_deadline_is_cut_and_named<B: Bench>(bench: &B) {
     let time = Duration::from_millis(700);
     let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
@@ -68,7 +68,7 @@ pub async fn what_is_busy_at_the_deadline_is_cut_and_named<B: Bench>(bench: &B) 
     let mut half = Peer::new(server.connect());
     half.send("GET /hel");
     bench.until("the stream began", || shared.started.get() == 1).await;
-    // The other two have no way to tell that they are there.
+    // The other two cannot report that they have started.
     bench.sleep(Duration::from_millis(1500)).await;
     let start = bench.now();
     server.shut_down();
@@ -86,13 +86,13 @@ pub async fn what_is_busy_at_the_deadline_is_cut_and_named<B: Bench>(bench: &B) 
     assert_eq!(outcome.ended("cut"), 3, "{outcome:?}");
     let mut cut: Vec<_> = outcome.cut.iter().map(|cut| cut.request.as_deref()).collect();
     cut.sort_unstable();
-    // The half head is no request yet.
+    // The incomplete head is not a request yet.
     assert_eq!(cut, [None, Some("GET /gated/{pieces}"), Some("GET /sleep/{milliseconds}")]);
     assert!(outcome.cut.iter().all(|cut| !cut.peer.is_empty()), "{:?}", outcome.cut);
-    assert_eq!(shared.dropped.get(), 1, "the stream is gone");
+    assert_eq!(shared.dropped.get(), 1, "the stream was dropped");
 }
 
-/// An order to cut needs no order to shut down before it.
+/// A cut needs no preceding shutdown order.
 pub async fn a_cut_ends_everything<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peers: Vec<_> = (0..5).map(|_| Peer::new(server.connect())).collect();
@@ -111,7 +111,7 @@ pub async fn a_cut_ends_everything<B: Bench>(bench: &B) {
     assert_eq!((outcome.ended("cut"), shared.dropped.get()), (5, 5));
 }
 
-/// Tasks without an end are dropped when the time is over, and counted.
+/// Endless tasks are dropped at the deadline, and counted.
 pub async fn tasks_without_an_end_are_cut_at_the_deadline_and_counted<B: Bench>(bench: &B) {
     let time = Duration::from_millis(700);
     let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
@@ -133,7 +133,7 @@ pub async fn tasks_without_an_end_are_cut_at_the_deadline_and_counted<B: Bench>(
     shared.open(3);
 }
 
-/// Tasks have a time of their own to end in, where that is so set.
+/// Tasks can have a shutdown timeout of their own.
 pub async fn tasks_may_be_given_less_time_than_connections<B: Bench>(bench: &B) {
     let (long, short) = (Duration::from_secs(3600), Duration::from_millis(100));
     let limits = Limits { shutdown_timeout: long, background_timeout: short, ..limits() };
@@ -157,8 +157,8 @@ pub async fn a_second_order_cuts_tasks_at_once<B: Bench>(bench: &B) {
     shared.open(1);
 }
 
-/// Tasks that serve only as long as the application holds the other end of something, such as those
-/// of a pool, do not make the end wait for its deadline.
+/// Tasks that run only while the application holds the other end of a channel, such as those of a
+/// pool, do not delay the shutdown until its deadline.
 pub async fn tasks_of_what_the_application_holds_end_with_it<B: Bench>(bench: &B) {
     let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
     let (server, shared) = begin_with(bench, long);
@@ -168,7 +168,7 @@ pub async fn tasks_of_what_the_application_holds_end_with_it<B: Bench>(bench: &B
     assert_eq!((shared.finished.get(), outcome.snapshot.tasks_cut), (2, 0));
 }
 
-/// Tasks and streams without an end may await the order to shut down.
+/// Endless tasks and streams may wait for the shutdown order.
 pub async fn tasks_and_streams_may_await_the_order<B: Bench>(bench: &B) {
     let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
     let (server, shared) = begin_with(bench, long);
@@ -184,7 +184,7 @@ pub async fn tasks_and_streams_may_await_the_order<B: Bench>(bench: &B) {
     assert_eq!(outcome.cut, []);
 }
 
-/// Whoever wants no time limit says so with the longest time there is.
+/// The longest duration disables a timeout.
 pub async fn a_time_may_be_without_an_end<B: Bench>(bench: &B) {
     let ever = Duration::MAX;
     let limits = Limits {
@@ -218,7 +218,7 @@ pub async fn a_time_may_be_without_an_end<B: Bench>(bench: &B) {
     uploading.expect_end().await;
     half.send("lo HTTP/1.1\r\nHost: a\r\n\r\n");
     half.rest().await;
-    // Nor has the time without an end in which a peer may go on after its answer.
+    // Nor does the unlimited linger timeout expire.
     drop((uploading, half));
     shared.open(1);
     let outcome = server.ended().await;
@@ -227,7 +227,8 @@ pub async fn a_time_may_be_without_an_end<B: Bench>(bench: &B) {
     assert_eq!(outcome.cut, []);
 }
 
-/// Gets each of the paths, whose handlers leave work behind that has begun then.
+/// Requests each path, whose handler leaves work behind, and waits until all of that work has
+/// started.
 pub(super) async fn leave<B: Bench>(
     bench: &B,
     server: &B::Server,

@@ -1,4 +1,5 @@
-//! Ends that surprise: responses that break off, peers that leave in the middle, and what the report says of them.
+//! Unexpected ends: responses that break off, peers that disconnect in the middle, and how the
+//! shutdown report describes them.
 
 use super::{begin, begin_with, limits};
 use crate::server::app::pattern;
@@ -7,17 +8,23 @@ use crate::server::peer::Peer;
 use peregrine::Limits;
 use std::time::Duration;
 
-/// A stream whose end is that of the connection does not end in order when it fails.
+/// A stream that ends with its connection does not end cleanly when it fails.
 pub async fn a_failed_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.send("GET /broken HTTP/1.0\r\n\r\n");
     let rest = peer.rest().await;
-    assert_ne!(peer.last(), Some(&Got::End), "looks whole: {}", rest.escape_ascii());
+    assert_ne!(
+        peer.last(),
+        Some(&Got::End),
+        "the response looks complete: {}",
+        rest.escape_ascii()
+    );
     drop(server);
 }
 
-/// Nor when it is cut, though everything so far was taken.
+/// A stream to an HTTP/1.0 client that is cut does not end cleanly, although everything sent so far
+/// was read.
 pub async fn a_cut_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) {
     let time = Duration::from_millis(700);
     let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
@@ -28,10 +35,10 @@ pub async fn a_cut_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) {
     peer.expect("piece 0\n").await;
     server.shut_down();
     peer.rest().await;
-    assert_ne!(peer.last(), Some(&Got::End), "looks whole");
+    assert_ne!(peer.last(), Some(&Got::End), "the response looks complete");
 }
 
-/// Nor when its exchange takes too long.
+/// Nor does one whose exchange takes too long.
 pub async fn a_late_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) {
     let time = Some(Duration::from_secs(2));
     let (server, shared) = begin_with(bench, Limits { exchange_timeout: time, ..limits() });
@@ -41,11 +48,11 @@ pub async fn a_late_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) 
     shared.open(1);
     peer.expect("piece 0\n").await;
     peer.rest().await;
-    assert_ne!(peer.last(), Some(&Got::End), "looks whole");
+    assert_ne!(peer.last(), Some(&Got::End), "the response looks complete");
     drop(server);
 }
 
-/// Nor when it is cancelled because its client ended its side.
+/// Nor does one that is cancelled because its client ended its side.
 pub async fn a_cancelled_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     for request in
@@ -56,13 +63,13 @@ pub async fn a_cancelled_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench:
         peer.expect("\r\n\r\n").await;
         peer.half_close();
         peer.rest().await;
-        assert_ne!(peer.last(), Some(&Got::End), "looks whole: {request}");
+        assert_ne!(peer.last(), Some(&Got::End), "the response looks complete: {request}");
     }
     assert_eq!(shared.finished.get(), 0);
     drop(server);
 }
 
-/// Who goes on sending after an alert is left like everybody else.
+/// A peer that keeps sending after an alert is disconnected like any other.
 pub async fn who_dribbles_after_an_alert_is_left<B: Bench>(bench: &B) {
     let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
     let tls = crate::server::secure::server_tls();
@@ -80,11 +87,14 @@ pub async fn who_dribbles_after_an_alert_is_left<B: Bench>(bench: &B) {
     assert!(peer.last().is_some(), "the server has ended the connection");
     let sent = bench.now() - start;
     let outcome = server.ended().await;
-    assert!(bench.now() - start < sent + Duration::from_secs(10), "it ended long before");
+    assert!(
+        bench.now() - start < sent + Duration::from_secs(10),
+        "the connection ended long before"
+    );
     assert_eq!(outcome.endings(), [("plain-on-tls", 1)]);
 }
 
-/// A peer that ends its side within a body that nobody wanted gets its answer.
+/// A peer that ends its side within an unread body gets its response.
 pub async fn an_answer_arrives_though_its_body_was_cut_short<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -98,14 +108,14 @@ pub async fn an_answer_arrives_though_its_body_was_cut_short<B: Bench>(bench: &B
     drop(server);
 }
 
-/// A connection that becomes idle long after the order to drain has its moment as well. What the
-/// simulated network has room for, and how late it brings things, is chance: this is for kernels.
+/// A connection that becomes idle long after the drain started still gets the idle grace period.
+/// For kernel drivers only: in the simulated network, capacity and delays are random.
 pub async fn who_becomes_idle_in_a_drain_has_a_moment<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
     let bytes = bench.large(3_000_000);
     peer.get(&format!("/large/{bytes}"));
-    // A head that was written before the order says nothing of an end.
+    // A head written before the order does not announce the close.
     peer.expect("\r\n\r\n").await;
     server.shut_down();
     bench.sleep(Duration::from_secs(3)).await;
@@ -116,7 +126,7 @@ pub async fn who_becomes_idle_in_a_drain_has_a_moment<B: Bench>(bench: &B) {
     drop(server);
 }
 
-/// Who was answered and owes the rest of a body that nobody wants holds no drain up.
+/// A client that was answered and has not sent the rest of an unread body does not delay a drain.
 pub async fn the_rest_of_an_unread_body_holds_no_drain_up<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -129,7 +139,7 @@ pub async fn the_rest_of_an_unread_body_holds_no_drain_up<B: Bench>(bench: &B) {
     assert_eq!((outcome.cut.len(), outcome.ended("drained")), (0, 1));
 }
 
-/// A TLS session that its peer ends within a body that nobody wants is answered, and ended, too.
+/// A TLS session that its peer ends within an unread body is answered and closed too.
 pub async fn close_notify_within_a_body_is_answered<B: Bench>(bench: &B) {
     let tls = crate::server::secure::server_tls();
     let shared = crate::server::app::Shared::default();
@@ -145,7 +155,7 @@ pub async fn close_notify_within_a_body_is_answered<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// The report names no request whose answer was delivered.
+/// The report lists no request whose response was delivered.
 pub async fn what_was_delivered_is_not_named_as_cut<B: Bench>(bench: &B) {
     let time = Duration::from_millis(700);
     let (server, _) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
@@ -159,7 +169,7 @@ pub async fn what_was_delivered_is_not_named_as_cut<B: Bench>(bench: &B) {
     assert_eq!(cut, [None]);
 }
 
-/// The same where the peer only ends its side: the rest of the body cannot come any more.
+/// The same where the peer only ends its side: the rest of the body cannot arrive.
 pub async fn an_end_is_noticed_before_the_body_is_asked_for<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -171,7 +181,8 @@ pub async fn an_end_is_noticed_before_the_body_is_asked_for<B: Bench>(bench: &B)
     server.ended().await;
 }
 
-/// Who answers ends with its peer, also when so much is read ahead that nothing more is received.
+/// Handlers end when their peer resets, even if so much was read ahead that nothing more is
+/// received.
 pub async fn a_reset_is_noticed_behind_all_that_is_read_ahead<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, Limits { read_ahead_bytes_max: 100, ..limits() });
     let requests = [
@@ -188,13 +199,13 @@ pub async fn a_reset_is_noticed_behind_all_that_is_read_ahead<B: Bench>(bench: &
     bench.sleep(Duration::from_secs(1)).await;
     peers.into_iter().for_each(Peer::reset);
     bench.sleep(Duration::from_secs(4)).await;
-    assert_eq!(shared.dropped.get(), requests.len(), "a reset is noticed");
+    assert_eq!(shared.dropped.get(), requests.len(), "the reset is noticed");
     server.shut_down();
     let outcome = server.ended().await;
     assert_eq!(outcome.endings(), [("peer-left", 3)]);
 }
 
-/// A handler that has not asked for its body yet ends with its peer.
+/// A handler that has not yet read its body ends when its peer resets.
 pub async fn a_reset_is_noticed_before_the_body_is_asked_for<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -203,6 +214,6 @@ pub async fn a_reset_is_noticed_before_the_body_is_asked_for<B: Bench>(bench: &B
     bench.sleep(Duration::from_secs(1)).await;
     peer.reset();
     bench.sleep(Duration::from_secs(4)).await;
-    assert_eq!(shared.dropped.get(), 1, "a reset is noticed");
+    assert_eq!(shared.dropped.get(), 1, "the reset is noticed");
     drop(server);
 }

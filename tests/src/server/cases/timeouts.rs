@@ -1,7 +1,7 @@
-//! How long the server waits, for what, and what it does then.
+//! The server's timeouts: how long each one is, and how the server reacts when it expires.
 //!
-//! In the simulator the times are exact, up to the resolution of the server's alarms. On a kernel
-//! only what cannot fail on a busy machine is asserted: nothing ends too early.
+//! In the simulator the times are exact, up to the resolution of the server's timers. On a kernel
+//! the cases assert only what holds on a busy machine: nothing ends too early.
 
 use super::{begin_with, limits, promises};
 use crate::server::bench::{Bench, Got, Served};
@@ -16,14 +16,14 @@ use peregrine_proto::h2::frame::{self, Kind, flag};
 use std::ops::Range;
 use std::time::Duration;
 
-/// The resolution of the server's alarms.
+/// The resolution of the server's timers.
 const TICK: Duration = Duration::from_millis(100);
-/// What the drivers may be late, and the rounding of their clocks.
+/// How late drivers may be, and the rounding of their clocks.
 const SLACK: Duration = Duration::from_millis(10);
 
 const SHORT: Duration = Duration::from_millis(700);
 
-/// Asserts that `passed` is `expected`, as exactly as the bench can tell.
+/// Asserts that `passed` is `expected`, as exactly as the bench can measure.
 fn assert_passed<B: Bench>(bench: &B, passed: Duration, expected: Duration) {
     assert!(passed + SLACK >= expected, "too early: {passed:?} instead of {expected:?}");
     if bench.is_virtual() {
@@ -32,14 +32,14 @@ fn assert_passed<B: Bench>(bench: &B, passed: Duration, expected: Duration) {
     }
 }
 
-/// Asserts that `passed` is in `expected`, as exactly as the bench can tell.
+/// Asserts that `passed` is in `expected`, as exactly as the bench can measure.
 fn assert_within<B: Bench>(bench: &B, passed: Duration, expected: Range<Duration>) {
     assert!(passed + SLACK >= expected.start, "too early: {passed:?} instead of {expected:?}");
     let most = expected.end + TICK + SLACK;
     assert!(!bench.is_virtual() || passed <= most, "too late: {passed:?} instead of {expected:?}");
 }
 
-/// A connection on which nothing comes is closed.
+/// A connection on which nothing arrives is closed.
 pub async fn a_silent_connection_is_closed<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { first_byte_timeout: SHORT, ..limits() });
@@ -51,7 +51,7 @@ pub async fn a_silent_connection_is_closed<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("first-byte-late", 1)]);
 }
 
-/// A head that does not end is a 408, however many bytes of it come.
+/// A head that does not complete gets a 408, however many of its bytes arrive.
 pub async fn a_slow_head_is_a_408<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { head_timeout: SHORT, ..limits() });
@@ -82,7 +82,7 @@ pub async fn a_slow_head_is_a_408<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("head-late", 2)]);
 }
 
-/// A body that stops is a 408 from whoever reads it.
+/// When a body stalls, its reader gets a 408.
 pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: SHORT, rate_min: 1000, ..promises() };
@@ -96,7 +96,7 @@ pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B) {
     peer.expect_end().await;
     assert_passed(bench, bench.now() - start, SHORT);
 
-    // Bytes that come are enough for the window in which they come, and for no other.
+    // Arriving bytes satisfy the window in which they arrive, and no other.
     let mut peer = Peer::new(server.connect());
     let start = bench.now();
     peer.send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n");
@@ -120,7 +120,7 @@ pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B) {
     assert_eq!(ended, 2, "{outcome:?}");
 }
 
-/// The time in which a handler does not read is not held against its client.
+/// The time during which a handler does not read does not count against its client.
 pub async fn a_body_is_not_late_while_nobody_reads_it<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: SHORT, rate_min: 1_000_000, ..promises() };
@@ -138,7 +138,7 @@ pub async fn a_body_is_not_late_while_nobody_reads_it<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// A client that never sends the rest of a body that nobody wants is left.
+/// A client that never sends the rest of an unread body is disconnected.
 pub async fn the_rest_of_an_unread_body_must_come_soon<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: SHORT, ..promises() };
@@ -153,7 +153,7 @@ pub async fn the_rest_of_an_unread_body_must_come_soon<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("body-slow", 1)]);
 }
 
-/// A connection without requests is closed after a while; each request begins that anew.
+/// A connection that is idle between requests is closed; each request restarts the timeout.
 pub async fn an_idle_connection_is_closed<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { idle_timeout: SHORT, ..limits() });
@@ -172,7 +172,8 @@ pub async fn an_idle_connection_is_closed<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("idle", 1)]);
 }
 
-/// A connection that is old enough is told to close by its next response, or closed when idle.
+/// A connection at its maximum age announces its close in the next response, or is closed when
+/// idle.
 pub async fn an_old_connection_is_closed<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { lifetime_max: Some(SHORT), ..limits() });
@@ -194,7 +195,7 @@ pub async fn an_old_connection_is_closed<B: Bench>(bench: &B) {
     assert_eq!(outcome.ended("agreed"), 1, "{outcome:?}");
 }
 
-/// A handshake that is not completed is cut off, whatever trickles in.
+/// An incomplete handshake is cut off, however many bytes trickle in.
 pub async fn a_slow_handshake_is_cut_off<B: Bench>(bench: &B) {
     bench.calm();
     let shared = crate::server::app::Shared::default();
@@ -217,7 +218,7 @@ pub async fn a_slow_handshake_is_cut_off<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("handshake-late", 2)]);
 }
 
-/// A handler's own time limit is as exact as the others.
+/// A route's own timeout is as exact as the others.
 pub async fn a_route_s_timeout_is_kept<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, limits());
@@ -231,7 +232,7 @@ pub async fn a_route_s_timeout_is_kept<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// A reader that stalls is cut off within a window after the last bytes that it took.
+/// A stalled reader is cut off within one window after the last bytes it read.
 pub async fn a_stalled_reader_is_cut_off_in_time<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: SHORT, ..promises() };
@@ -246,7 +247,7 @@ pub async fn a_stalled_reader_is_cut_off_in_time<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("write-stalled", 1)]);
 }
 
-/// Who is being answered already may be silent for as long as it likes, as over HTTP/2.
+/// Once the response has begun, the client may be silent indefinitely, as over HTTP/2.
 pub async fn a_conversation_may_be_silent<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: SHORT, ..promises() };
@@ -269,7 +270,7 @@ pub async fn a_conversation_may_be_silent<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// A conversation without a word, either way, ends as an upgraded connection does.
+/// A conversation that is silent in both directions ends like an idle upgraded connection.
 pub async fn a_conversation_that_died_ends<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) =
@@ -287,8 +288,8 @@ pub async fn a_conversation_that_died_ends<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("response-failed", 1)]);
 }
 
-/// A head that is refused brings nothing forward: a connection on which another one has begun each time ends as one does on which
-/// the first goes on and on.
+/// A malformed head does not extend a timeout: a connection with a series of partial heads ends
+/// when one with a single endless head does.
 pub async fn malformed_heads_in_pieces_are_not_waited_for(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let limits = Limits { head_timeout: 3 * SHORT, idle_timeout: 10 * SHORT, ..limits() };
@@ -297,7 +298,7 @@ pub async fn malformed_heads_in_pieces_are_not_waited_for(bench: &SimulatedBench
     client.round_trip().await;
     let mut frames = Vec::new();
     for id in (1..).step_by(2).take(40) {
-        // A literal field with an upper case name.
+        // A literal field with an upper-case name.
         frame::write(
             Kind::Headers,
             flag::END_HEADERS | flag::END_STREAM,
@@ -308,7 +309,7 @@ pub async fn malformed_heads_in_pieces_are_not_waited_for(bench: &SimulatedBench
     }
     let (start, length) = (bench.now(), frames.len() / 40);
     client.send(&frames[..5]);
-    // Each time the rest of one, and the beginning of the next.
+    // Each piece is the rest of one head and the beginning of the next.
     let pieces = frames[5..].chunks_exact(length);
     for piece in pieces {
         client.send(piece);

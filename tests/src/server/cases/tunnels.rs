@@ -1,4 +1,4 @@
-//! Streams of HTTP/2 that go on in another protocol (RFC 8441).
+//! HTTP/2 streams that switch to another protocol (RFC 8441).
 
 use super::{begin, begin_with, limits};
 use crate::server::app::pattern;
@@ -8,12 +8,12 @@ use crate::server::streams::Streams;
 use peregrine::{Http2Limits, Limits};
 use std::time::Duration;
 
-/// Asks for another protocol.
+/// Requests another protocol.
 fn ask<W: Wire>(client: &mut Streams<W>, path: &str) -> u32 {
     client.open("CONNECT", path, &[(":protocol", "echo")], false)
 }
 
-/// Bytes go both ways on several streams at once, beside requests.
+/// Bytes flow in both directions on several streams, beside ordinary requests.
 pub async fn a_stream_in_another_protocol_carries_bytes_both_ways<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
@@ -28,7 +28,7 @@ pub async fn a_stream_in_another_protocol_carries_bytes_both_ways<B: Bench>(benc
     assert_eq!(client.answer(hello).await.text(), "hello");
     client.upload(second, b"!").await;
     assert_eq!(client.answer(second).await.text(), "other!");
-    // More than is held at a time goes round as well.
+    // More than the buffers hold is echoed too.
     let bytes = pattern(bench.large(if bench.is_virtual() { 100_000 } else { 1_000_000 }));
     client.upload(first, &bytes).await;
     let answer = client.answer(first).await;
@@ -39,7 +39,7 @@ pub async fn a_stream_in_another_protocol_carries_bytes_both_ways<B: Bench>(benc
     server.ended().await;
 }
 
-/// What the other protocol says last arrives, and its end ends the stream and nothing else.
+/// The last data of the other protocol arrives, and its end ends only the stream.
 pub async fn the_other_protocol_may_begin_and_end_on_a_stream<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
@@ -55,14 +55,14 @@ pub async fn the_other_protocol_may_begin_and_end_on_a_stream<B: Bench>(bench: &
     server.ended().await;
 }
 
-/// The stream is closed with the other protocol's future, whoever has its bytes then.
+/// The stream closes when the protocol's future completes, even if a task still holds the stream.
 pub async fn a_task_does_not_keep_the_stream_of_a_protocol_that_is_over<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut client = Streams::new(server.connect());
     let id = ask(&mut client, "/upgrade-handed-on");
     let answer = client.answer(id).await;
     assert_eq!((answer.status(), answer.is_complete), (200, true));
-    bench.until("the task heard of the end", || shared.finished.get() == 1).await;
+    bench.until("the task noticed the end", || shared.finished.get() == 1).await;
     let hello = client.get("/hello");
     assert_eq!(client.answer(hello).await.text(), "hello");
     server.shut_down();
@@ -70,7 +70,8 @@ pub async fn a_task_does_not_keep_the_stream_of_a_protocol_that_is_over<B: Bench
     assert_eq!(server.ended().await.cut, []);
 }
 
-/// A resource that does not speak the protocol says so, and no 2xx: that would begin the protocol.
+/// A resource that does not support the protocol refuses without a 2xx, which would start the
+/// protocol.
 pub async fn a_resource_without_the_protocol_refuses_it<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
@@ -84,7 +85,8 @@ pub async fn a_resource_without_the_protocol_refuses_it<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// Where the setting is off, the server does not announce it, and such a request is malformed.
+/// With the setting disabled, the server does not announce extended CONNECT, and such a request is
+/// malformed.
 pub async fn other_protocols_can_be_switched_off<B: Bench>(bench: &B) {
     let http2 = Http2Limits { connect_protocol: false, ..Http2Limits::default() };
     let (server, _) = begin_with(bench, Limits { http2, ..limits() });
@@ -98,10 +100,10 @@ pub async fn other_protocols_can_be_switched_off<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// A peer that resets the stream ends the other protocol; so does the end of a shutdown.
+/// The other protocol ends when its peer resets the stream, and at the deadline of a shutdown.
 pub async fn another_protocol_ends_with_its_peer<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
-    // Behind a bridge, the protocol is told that its peer left, and may come to its end.
+    // Behind a bridge, the protocol gets an error when its peer disconnects, and may complete.
     let over = || shared.dropped.get() + shared.finished.get();
     let mut client = Streams::new(server.connect());
     let id = ask(&mut client, "/upgrade-guarded");
@@ -119,7 +121,7 @@ pub async fn another_protocol_ends_with_its_peer<B: Bench>(bench: &B) {
     bench.until("the protocol is over", || over() == 2).await;
 }
 
-/// A panic in the other protocol resets its stream, and the others go on.
+/// A panic in the other protocol resets its stream, and other streams continue.
 pub async fn a_panic_in_another_protocol_resets_its_stream<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
@@ -133,10 +135,10 @@ pub async fn a_panic_in_another_protocol_resets_its_stream<B: Bench>(bench: &B) 
     server.ended().await;
 }
 
-/// Another protocol may be silent as long as its own limit says, longer than any request may; then its
-/// stream ends, and the connection goes on.
+/// The other protocol may be silent as long as its own idle timeout, which is longer than that of
+/// requests; then its stream ends, and the connection stays open.
 pub async fn another_protocol_has_an_idle_time_of_its_own<B: Bench>(bench: &B) {
-    // A faulty network would pass for a slow peer.
+    // An unreliable network would look like a slow peer.
     bench.calm();
     let short = Duration::from_millis(200);
     let idle = 6 * short;
@@ -159,8 +161,8 @@ pub async fn another_protocol_has_an_idle_time_of_its_own<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// A peer that does not read what the other protocol sends holds up that protocol alone, and is ended by
-/// the least rate.
+/// A peer that does not read the other protocol's data stalls only that protocol, and is cut off by
+/// the minimum rate.
 pub async fn a_peer_that_does_not_read_another_protocol_is_ended<B: Bench>(bench: &B) {
     let slack = Duration::from_millis(300);
     let (server, shared) = begin_with(bench, Limits { rate_slack: slack, ..limits() });

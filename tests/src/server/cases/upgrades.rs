@@ -1,4 +1,4 @@
-//! Connections that go on in another protocol.
+//! Connections that switch to another protocol.
 
 use super::begin;
 use crate::server::app::pattern;
@@ -10,7 +10,7 @@ fn request(path: &str, name: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: {name}\r\n\r\n")
 }
 
-/// After a 101 bytes go both ways, and those that came with the head are not lost.
+/// After a 101, bytes flow in both directions, and bytes that arrived with the head are not lost.
 pub async fn an_upgraded_connection_carries_bytes_both_ways<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -23,7 +23,7 @@ pub async fn an_upgraded_connection_carries_bytes_both_ways<B: Bench>(bench: &B)
         peer.send(format!("round {round};"));
         assert_eq!(peer.expect(";").await, format!("round {round};").as_bytes());
     }
-    // More than is held at a time goes round as well.
+    // More than the buffers hold is echoed too.
     let bytes = pattern(bench.large(if bench.is_virtual() { 100_000 } else { 1_000_000 }));
     peer.send(&bytes);
     peer.half_close();
@@ -33,7 +33,7 @@ pub async fn an_upgraded_connection_carries_bytes_both_ways<B: Bench>(bench: &B)
     assert_eq!(outcome.endings(), [("upgraded", 1)]);
 }
 
-/// What the other protocol says last arrives, and its end ends the connection.
+/// The last data of the other protocol arrives, and its end ends the connection.
 pub async fn the_other_protocol_may_begin_and_end<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -50,7 +50,8 @@ pub async fn the_other_protocol_may_begin_and_end<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("upgraded", 1)]);
 }
 
-/// An upgrade that nobody asked for is the application's fault: a 500, not a broken connection.
+/// An upgrade that the client did not request is the application's error: a 500, not a broken
+/// connection.
 pub async fn an_upgrade_that_nobody_asked_for_is_a_500<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
@@ -62,7 +63,8 @@ pub async fn an_upgrade_that_nobody_asked_for_is_a_500<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// A protocol that reads nothing, behind a peer that has sent as much as may wait, ends with that too.
+/// A protocol that does not read, behind a peer that has filled the buffers, ends when the peer
+/// resets.
 pub async fn a_protocol_that_does_not_read_ends_with_its_peer<B: Bench>(bench: &B) {
     bench.calm();
     let (server, shared) = begin(bench);
@@ -75,15 +77,15 @@ pub async fn a_protocol_that_does_not_read_ends_with_its_peer<B: Bench>(bench: &
     assert_eq!(shared.dropped.get(), 0);
     peer.reset();
     bench.sleep(Duration::from_secs(4)).await;
-    assert_eq!(shared.dropped.get(), 1, "a reset is noticed");
+    assert_eq!(shared.dropped.get(), 1, "the reset is noticed");
     server.shut_down();
     let endings = server.ended().await.endings();
-    // The simulated network tells of the reset by itself.
+    // The simulated network reports the reset by itself.
     let is_told = bench.is_virtual() && endings == [("broken", 1)];
     assert!(is_told || endings == [("peer-left", 1)], "{endings:?}");
 }
 
-/// A peer that breaks off ends the other protocol; so does the deadline of a shutdown.
+/// The other protocol ends when its peer resets the connection, and at the deadline of a shutdown.
 pub async fn an_upgraded_connection_ends_with_its_peer<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());

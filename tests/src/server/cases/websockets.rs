@@ -1,4 +1,4 @@
-//! WebSockets, over every protocol.
+//! WebSockets over every protocol.
 
 use super::{limits, promises};
 use crate::server::app::{Shared, pattern};
@@ -25,7 +25,7 @@ fn begin<B: Bench>(bench: &B) -> (B::Server, Shared) {
     begin_with(bench, limits())
 }
 
-/// The end of a case whose clients have left or are done.
+/// Ends a case whose clients have disconnected or completed.
 async fn end<S: Served>(server: S) -> Outcome {
     server.shut_down();
     let outcome = server.ended().await;
@@ -33,7 +33,8 @@ async fn end<S: Served>(server: S) -> Outcome {
     outcome
 }
 
-/// Text and bytes of all lengths of a frame's header go round, and a message to close ends it.
+/// Text and binary messages of every frame header length are echoed, and a Close frame ends the
+/// WebSocket.
 pub async fn messages_of_all_sizes_are_echoed<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let large = bench.large(if bench.is_virtual() { 100_000 } else { 900_000 });
@@ -48,7 +49,7 @@ pub async fn messages_of_all_sizes_are_echoed<B: Bench>(bench: &B) {
             socket.text(&text).await;
             socket.expect_text(&text).await;
         }
-        // Several at a time are answered in order.
+        // Several messages in flight are answered in order.
         for number in 0..20 {
             socket.text(&number.to_string()).await;
         }
@@ -63,7 +64,7 @@ pub async fn messages_of_all_sizes_are_echoed<B: Bench>(bench: &B) {
     assert_eq!(outcome.ended("upgraded"), 2, "{outcome:?}");
 }
 
-/// Frames of one message are one message, with control frames between them.
+/// Fragments of one message arrive as one message, with control frames between them.
 pub async fn fragments_are_one_message<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     for way in WAYS {
@@ -79,7 +80,7 @@ pub async fn fragments_are_one_message<B: Bench>(bench: &B) {
     end(server).await;
 }
 
-/// Control frames are answered while the handler waits for something else, and does not read.
+/// Pings are answered while the handler waits for something else and does not read.
 pub async fn pings_are_answered_while_the_handler_waits<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     for way in WAYS {
@@ -88,7 +89,7 @@ pub async fn pings_are_answered_while_the_handler_waits<B: Bench>(bench: &B) {
             socket.frame(Opcode::Ping, flag::FIN, payload).await;
             socket.expect(Said::Pong(payload.to_vec())).await;
         }
-        // Nobody has asked for this one.
+        // An unsolicited pong.
         socket.frame(Opcode::Pong, flag::FIN, b"unasked").await;
         socket.close(1_000).await;
         socket.expect(Said::Close(1_000)).await;
@@ -99,7 +100,7 @@ pub async fn pings_are_answered_while_the_handler_waits<B: Bench>(bench: &B) {
     assert_eq!(shared.finished.get(), 4);
 }
 
-/// A handler hears the answer to its ping, which peers send without being told.
+/// A handler gets the pong that peers send in response to its ping.
 pub async fn a_handler_may_ping<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     for way in WAYS {
@@ -111,7 +112,7 @@ pub async fn a_handler_may_ping<B: Bench>(bench: &B) {
     end(server).await;
 }
 
-/// The code of the end that the handler wants, and of one that just ends.
+/// The close code chosen by the handler, and that of a handler that just returns.
 pub async fn a_handler_closes_with_a_code<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     for way in WAYS {
@@ -126,7 +127,7 @@ pub async fn a_handler_closes_with_a_code<B: Bench>(bench: &B) {
     assert_eq!(shared.finished.get(), 12);
 }
 
-/// Who breaks a rule or passes a limit is told which kind it was.
+/// A peer that breaks a rule or exceeds a limit gets the corresponding close code.
 pub async fn broken_rules_are_told<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let framed = |opcode, flags, payload: &[u8]| {
@@ -152,7 +153,7 @@ pub async fn broken_rules_are_told<B: Bench>(bench: &B) {
         (two.concat(), 1_009),
     ];
     for way in WAYS {
-        // In simulations each run has some of them.
+        // In simulations each run covers some of them.
         let step = if bench.is_virtual() { 4 } else { 1 };
         let from = bench.choose(step);
         for (bytes, code) in wrong.iter().skip(from).step_by(step) {
@@ -167,7 +168,7 @@ pub async fn broken_rules_are_told<B: Bench>(bench: &B) {
     assert_eq!((shared.finished.get(), shared.dropped.get()), (shared.started.get(), 0));
 }
 
-/// What came before an end without a Close frame is answered; then the end is the server's too.
+/// Messages before an end without a Close frame are answered; then the server ends too.
 pub async fn an_end_without_a_close_frame_ends_the_handler<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     for way in WAYS {
@@ -181,7 +182,7 @@ pub async fn an_end_without_a_close_frame_ends_the_handler<B: Bench>(bench: &B) 
     assert_eq!(shared.finished.get(), 4);
 }
 
-/// Compressed messages, with windows that are kept and with such that are not.
+/// Compressed messages, with and without context takeover.
 pub async fn messages_are_compressed<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let offer = [("sec-websocket-extensions", "permessage-deflate; client_max_window_bits")];
@@ -201,14 +202,14 @@ pub async fn messages_are_compressed<B: Bench>(bench: &B) {
             socket.close(1_000).await;
             socket.expect_close(1_000).await;
         }
-        // Nobody is answered what was not offered.
+        // The server does not accept an extension that was not offered.
         let socket = Socket::open::<B>(&server, way, "/ws/deflate").await;
         assert!(!socket.fields.contains("permessage-deflate"));
     }
     end(server).await;
 }
 
-/// A few bytes that stand for many are refused before they are all there.
+/// A few bytes that decompress to many are refused before all of them are decompressed.
 pub async fn a_bomb_is_a_1009<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let offer = [("sec-websocket-extensions", "permessage-deflate")];
@@ -223,7 +224,7 @@ pub async fn a_bomb_is_a_1009<B: Bench>(bench: &B) {
     end(server).await;
 }
 
-/// A panic is told as 1011, and harms nobody else.
+/// A panic of the handler gets 1011, and affects nothing else.
 pub async fn a_panic_of_the_handler_is_a_1011<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     for way in WAYS {
@@ -243,7 +244,7 @@ pub async fn a_panic_of_the_handler_is_a_1011<B: Bench>(bench: &B) {
     assert!(shared.dropped.get() >= 4, "the handlers were dropped");
 }
 
-/// A peer that does not read holds the handler back, and is ended by the least rate.
+/// A peer that does not read stalls the handler, and is cut off by the minimum rate.
 pub async fn who_does_not_read_holds_the_handler_back_and_is_ended<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: Duration::from_secs(1), ..promises() };
@@ -261,13 +262,13 @@ pub async fn who_does_not_read_holds_the_handler_back_and_is_ended<B: Bench>(ben
     end(server).await;
 }
 
-/// A handler that does not read holds its peer back, and nothing is lost.
+/// A handler that does not read stalls its peer, and nothing is lost.
 pub async fn a_handler_that_does_not_read_holds_its_peer_back<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let size = bench.large(50_000);
     for way in WAYS {
         let mut socket = Socket::open::<B>(&server, way, "/ws/quiet").await;
-        // What the server holds: 64 KiB twice, or the window of a stream.
+        // The server's buffers: twice 64 KiB, or the window of a stream.
         for _ in 0..2 {
             socket.send(Content::Binary(&pattern(size / 2))).await;
         }
@@ -279,7 +280,7 @@ pub async fn a_handler_that_does_not_read_holds_its_peer_back<B: Bench>(bench: &
     end(server).await;
 }
 
-/// Halves of a WebSocket work in tasks of their own.
+/// The halves of a WebSocket work in separate tasks.
 pub async fn halves_work_in_tasks<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     for way in WAYS {
@@ -297,7 +298,7 @@ pub async fn halves_work_in_tasks<B: Bench>(bench: &B) {
     assert_eq!(shared.finished.get(), 4);
 }
 
-/// A drain is the end of what a handler receives, after which it may say something.
+/// A drain ends what a handler receives; the handler may still send.
 pub async fn a_drain_gives_time_for_a_goodbye<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut sockets = Vec::new();
@@ -316,7 +317,7 @@ pub async fn a_drain_gives_time_for_a_goodbye<B: Bench>(bench: &B) {
     assert_eq!(shared.finished.get(), 8);
 }
 
-/// A handler that does not care is ended all the same, in its time, and its peer is told 1001.
+/// A handler that ignores the drain is ended at the deadline, and its peer gets 1001.
 pub async fn a_drain_ends_who_does_not_listen<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut sockets = Vec::new();
@@ -333,7 +334,7 @@ pub async fn a_drain_ends_who_does_not_listen<B: Bench>(bench: &B) {
     assert_eq!(shared.dropped.get(), 4);
 }
 
-/// A cut ends everything at once.
+/// A cut ends all WebSockets at once.
 pub async fn a_cut_ends_websockets<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut sockets = Vec::new();
@@ -350,7 +351,8 @@ pub async fn a_cut_ends_websockets<B: Bench>(bench: &B) {
     assert_eq!((outcome.cut.len(), shared.dropped.get()), (4, 4), "{outcome:?}");
 }
 
-/// Pages of other hosts are refused; subprotocols are chosen by the client's wish.
+/// Requests from pages of other origins are refused; the client's preference selects the
+/// subprotocol.
 pub async fn origins_and_subprotocols_are_looked_at<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     for way in WAYS {
@@ -374,7 +376,7 @@ pub async fn origins_and_subprotocols_are_looked_at<B: Bench>(bench: &B) {
     end(server).await;
 }
 
-/// A peer may break off at any moment: the handler ends, and the server is well.
+/// A peer may reset at any moment: the handler ends, and the server keeps working.
 pub async fn peers_may_break_off_at_any_moment<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let paths = ["/ws/echo", "/ws/flood", "/ws/listen", "/ws/quiet", "/ws/halves"];
@@ -399,7 +401,7 @@ pub async fn peers_may_break_off_at_any_moment<B: Bench>(bench: &B) {
     end(server).await;
 }
 
-/// A peer that is silent is asked whether it is there, for hours, without any help of the handler.
+/// The server pings a silent peer for hours, without help from the handler.
 pub async fn a_peer_that_answers_may_be_silent_for_hours(bench: &SimulatedBench) {
     bench.calm();
     let (server, shared) = begin_with(bench, promises().limits());
@@ -407,7 +409,7 @@ pub async fn a_peer_that_answers_may_be_silent_for_hours(bench: &SimulatedBench)
         for path in ["/ws/quiet", "/ws/echo", "/ws/listen"] {
             let mut socket = Socket::open::<SimulatedBench>(&server, way, path).await;
             let pings = socket.listen(bench, 3 * HOUR).await;
-            // Every 30 s, or every 60 s if the answer is what is heard each time.
+            // Every 30 s, or every 60 s if only the pong arrives each time.
             assert!((170..=360).contains(&pings), "{pings} pings");
             drop(socket);
         }
@@ -416,7 +418,8 @@ pub async fn a_peer_that_answers_may_be_silent_for_hours(bench: &SimulatedBench)
     end(server).await;
 }
 
-/// A peer that gives no sign of life is let go in two minutes, whatever its handler does.
+/// A peer that does not respond at all is disconnected within two minutes, whatever its handler
+/// does.
 pub async fn a_dead_peer_is_noticed(bench: &SimulatedBench) {
     bench.calm();
     let (server, shared) = begin_with(bench, promises().limits());
@@ -427,7 +430,7 @@ pub async fn a_dead_peer_is_noticed(bench: &SimulatedBench) {
             let start = bench.now();
             let mut said = Vec::new();
             loop {
-                let next = socket.next_within(HOUR).await.expect("the server says something");
+                let next = socket.next_within(HOUR).await.expect("the server sends bytes");
                 said.push(next.clone());
                 if matches!(next, Said::End | Said::Broken(_)) {
                     break;
@@ -446,7 +449,7 @@ pub async fn a_dead_peer_is_noticed(bench: &SimulatedBench) {
     assert_eq!((shared.dropped.get(), shared.finished.get()), (4, 4));
 }
 
-/// A peer is not blamed for silence while the handler does not read what it says.
+/// A peer is not treated as dead while the handler does not read.
 pub async fn a_peer_that_nobody_reads_is_not_dead(bench: &SimulatedBench) {
     bench.calm();
     let (server, shared) = begin_with(bench, promises().limits());
@@ -462,7 +465,7 @@ pub async fn a_peer_that_nobody_reads_is_not_dead(bench: &SimulatedBench) {
     end(server).await;
 }
 
-/// A peer that does not answer a Close frame is left in time.
+/// A peer that does not answer a Close frame is disconnected in time.
 pub async fn a_close_frame_is_not_waited_for_without_an_end(bench: &SimulatedBench) {
     bench.calm();
     let (server, shared) = begin_with(bench, promises().limits());
@@ -478,7 +481,7 @@ pub async fn a_close_frame_is_not_waited_for_without_an_end(bench: &SimulatedBen
     assert_eq!(shared.finished.get(), 4);
 }
 
-/// A lame duck goes on with its WebSockets until it drains.
+/// During the lame-duck period WebSockets continue until the drain.
 pub async fn a_lame_duck_goes_on_with_websockets(bench: &SimulatedBench) {
     let lame_duck = Duration::from_secs(10);
     let (server, _) = begin_with(bench, Promises { lame_duck, ..promises() }.limits());

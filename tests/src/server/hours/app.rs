@@ -1,4 +1,4 @@
-//! The application of lives: handlers that work for hours, and write down how they ended.
+//! The application of long runs: handlers that work for hours and record how they ended.
 
 use crate::server::app::{pattern, stream};
 use crate::server::trouble::{panics, stall};
@@ -16,32 +16,32 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Handlers that were promised their end, by the number in their path.
+/// Handlers marked to run to completion, by the ID in their path.
 #[derive(Clone, Default)]
 pub(super) struct Ledger(Rc<RefCell<BTreeMap<u64, Work>>>);
 
-/// One handler that was promised its end.
+/// One such handler.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
     /// When its last wait began.
     pub(super) began: Duration,
-    /// How long that is.
+    /// How long that wait is.
     pub(super) takes: Duration,
-    /// When it came to its end.
+    /// When it completed.
     pub(super) ended: Option<Duration>,
-    /// When its peer left.
+    /// When its peer disconnected.
     pub(super) left: Option<Duration>,
 }
 
 impl Ledger {
-    /// The peer of this one leaves.
+    /// Records that the peer of this handler disconnected.
     pub(super) fn left(&self, id: u64) {
         if let Some(work) = self.0.borrow_mut().get_mut(&id) {
             work.left.get_or_insert_with(now);
         }
     }
 
-    /// Everything that began.
+    /// Every handler that started.
     pub(super) fn works(&self) -> Vec<(u64, Work)> {
         self.0.borrow().iter().map(|(id, work)| (*id, *work)).collect()
     }
@@ -51,7 +51,7 @@ fn now() -> Duration {
     Network::current().expect("lives are simulated").now()
 }
 
-/// The application, with panics of every kind from the cases' own.
+/// The application, plus the panicking handlers of the cases.
 pub(super) fn app(ledger: Ledger) -> App {
     let app = App::new()
         .state(ledger)
@@ -82,7 +82,7 @@ pub(super) fn app(ledger: Ledger) -> App {
     panics(super::sockets::handlers(app))
 }
 
-/// A piece after each pause.
+/// One piece after each pause.
 fn drip(pieces: usize, pause: Duration) -> Body {
     let mut left = 0..pieces;
     let mut sleep = Box::pin(tokio::time::sleep(pause));
@@ -95,7 +95,7 @@ fn drip(pieces: usize, pause: Duration) -> Body {
     })
 }
 
-/// Reads its body, whatever becomes of that, and works then.
+/// Reads its body, however that ends, and then works.
 async fn work(
     Path((id, seconds)): Path<(u64, u64)>,
     State(ledger): State<Ledger>,
@@ -106,7 +106,7 @@ async fn work(
     ledger.0.borrow_mut().insert(id, started);
     while let Some(Ok(_)) = body.next().await {}
     let write = |change: &dyn Fn(&mut Work)| {
-        change(ledger.0.borrow_mut().get_mut(&id).expect("it is written down"));
+        change(ledger.0.borrow_mut().get_mut(&id).expect("the account is in the ledger"));
     };
     write(&|work| (work.began, work.takes) = (now(), takes));
     tokio::time::sleep(takes).await;
@@ -122,7 +122,7 @@ async fn count(mut body: Body) -> Result<String, Problem> {
     Ok(count.to_string())
 }
 
-/// Does not want its body for a while.
+/// Ignores its body for a while.
 async fn nap(Path(seconds): Path<u64>, body: Body) -> Result<String, Problem> {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     count(body).await

@@ -1,5 +1,5 @@
-//! Peers that move bytes for hours: uploads, downloads, other protocols, at rates around the promised
-//! one.
+//! Peers that transfer bytes for hours: uploads, downloads, and other protocols, at rates around
+//! the minimum.
 
 use super::talk::{Heard, Talk};
 use super::world::World;
@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// The most pieces of one flow, so that lives take little time.
+/// The most pieces of one flow, so that runs stay short.
 const PIECES_MAX: u32 = 250;
 
 /// More than the head of a response.
@@ -23,13 +23,13 @@ struct Flow {
 }
 
 impl Flow {
-    /// A flow that takes up to an hour and keeps the promise in every window, with `lump` bytes that
-    /// may move late: just so, or by far.
+    /// A flow that takes up to an hour and keeps the minimum rate in every window, barely or by
+    /// far, although `lump` bytes may move late.
     fn steady(world: &World, sockets: Option<&Sockets>, lump: usize) -> Self {
         let window = world.promises.rate_window;
         let pause = world.choose(&[SECOND / 10, SECOND, window / 4]);
         let lasts = world.choose(&[SECOND, 100 * SECOND, 3_600 * SECOND]);
-        // A piece may come late by one pause at each end of a window, and by what the way takes.
+        // A piece may arrive one pause late at each end of a window, plus the network delay.
         let counted = window - 2 * pause - World::TICK;
         let least = (world.promises.rate_min as f64).mul_add(window.as_secs_f64(), lump as f64);
         let rate = least / counted.as_secs_f64() * world.choose(&[1.05, 2.0, 20.0]);
@@ -44,14 +44,14 @@ impl Flow {
         self.piece * self.pieces as usize
     }
 
-    /// How long it takes with a head before it, at the most.
+    /// The longest it can take, including a head.
     fn lasts(&self) -> Duration {
-        let head = u32::try_from(HEAD_BYTES_MAX / self.piece).expect("it is small");
+        let head = u32::try_from(HEAD_BYTES_MAX / self.piece).expect("the value is small");
         2 * self.pause * (self.pieces + head) + 60 * SECOND
     }
 }
 
-/// Buffers of any size, which may take and give in lumps, or a pipe.
+/// Socket buffers of any size, which may accept and release data in lumps, or a plain pipe.
 fn buffers(world: &World) -> Option<Sockets> {
     let bytes = world.choose(&[0, 50, 700, 8_000, 200_000]);
     let unsent_bytes_max = bytes.min(16 * 1024);
@@ -63,18 +63,18 @@ fn buffers(world: &World) -> Option<Sockets> {
     })
 }
 
-/// The most bytes of one flow: through small buffers they take many events.
+/// The most bytes of one flow: small buffers need many events for them.
 fn bytes_max(sockets: Option<&Sockets>) -> usize {
     sockets.map_or(400_000, |sockets| 300 * sockets.receive_bytes_max).min(400_000)
 }
 
-/// How many bytes may have to be read before the server sees that any were.
+/// How many bytes the peer may have to read before the server notices.
 fn lump(sockets: Option<&Sockets>) -> usize {
     sockets.map_or(0, Sockets::lump_bytes_max)
 }
 
-/// Sends a body for up to an hour, faster than promised: it is counted. Or stops in the middle: a 408
-/// in time.
+/// Uploads a body for up to an hour, above the minimum rate, and expects its size in the response.
+/// Or stops in the middle, and expects a 408 in time.
 pub(super) async fn uploader(world: Rc<World>) {
     let sockets = buffers(&world);
     let flow = Flow::steady(&world, sockets.as_ref(), 0);
@@ -84,7 +84,7 @@ pub(super) async fn uploader(world: Rc<World>) {
     talk.say(format!("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n")).await;
     for _ in 0..flow.pieces {
         if !talk.say(vec![7; flow.piece]).await {
-            talk.fault("it is cut off, though it is fast enough");
+            talk.fault("the upload is cut off although it is fast enough");
             return;
         }
         talk.sleep(flow.pause).await;
@@ -102,7 +102,8 @@ pub(super) async fn uploader(world: Rc<World>) {
     talk.is_right(heard, 408, None);
 }
 
-/// Sends a body, as fast as it is taken, to a handler that does not want it for hours: nobody is late.
+/// Uploads a body, as fast as it is accepted, to a handler that does not read it for hours: no
+/// timeout expires.
 pub(super) async fn unwanted(world: Rc<World>) {
     let sockets = buffers(&world);
     let length = world.choose(&[1_000, 70_000, 300_000]).min(bytes_max(sockets.as_ref()));
@@ -111,14 +112,14 @@ pub(super) async fn unwanted(world: Rc<World>) {
     let head =
         format!("POST /nap/{seconds} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
     if !talk.say(head).await || !talk.say(vec![7; length]).await {
-        talk.fault("it is cut off while nobody wants its body");
+        talk.fault("the upload is cut off while the handler does not read");
         return;
     }
     let until = talk.now() + Duration::from_secs(seconds) + 60 * SECOND;
     talk.expect(200, Some(length.to_string().as_bytes()), until).await;
 }
 
-/// Reads a response for up to an hour, faster than promised: it comes whole.
+/// Reads a response for up to an hour, above the minimum rate: it arrives complete.
 pub(super) async fn downloader(world: Rc<World>) {
     let sockets = buffers(&world);
     let lump = lump(sockets.as_ref());
@@ -131,18 +132,18 @@ pub(super) async fn downloader(world: Rc<World>) {
     talk.is_right(heard, 200, Some(&pattern(length)));
 }
 
-/// Waits for a response that the server makes slowly: nobody is late.
+/// Waits for a response that is produced slowly: no timeout expires.
 pub(super) async fn listener(world: Rc<World>) {
     let mut talk = Talk::new(&world, "listener", Some(Sockets::of(20_000)));
     let (pieces, seconds) = (1 + world.network.random(20), world.choose(&[1, 50, 1_000]));
     talk.get(&format!("/drip/{pieces}/{seconds}")).await;
     let until = talk.now() + Duration::from_secs((pieces + 1) * seconds) + 10 * SECOND;
-    let body = "drip".repeat(usize::try_from(pieces).expect("it is small"));
+    let body = "drip".repeat(usize::try_from(pieces).expect("the value is small"));
     talk.expect(200, Some(body.as_bytes()), until).await;
 }
 
-/// Asks for more than all buffers hold and stops reading: it is cut off in time, and the kernel is
-/// left with nothing of it.
+/// Requests more than all buffers hold and stops reading: the peer is cut off in time, and the
+/// kernel discards the data.
 pub(super) async fn deaf(world: Rc<World>) {
     let sockets = buffers(&world);
     let mut talk = Talk::new(&world, "deaf", sockets);
@@ -150,10 +151,10 @@ pub(super) async fn deaf(world: Rc<World>) {
     for _ in 0..world.network.random(4) {
         talk.sleep(SECOND / 10).await;
         if talk.client.recv_at_most(1_000).await.is_err() {
-            return talk.fault("it is cut off, though it reads");
+            return talk.fault("the peer is cut off although it reads");
         }
     }
-    // The kernels take a while to fill, within which the server does not wait.
+    // The kernels' buffers take a while to fill, during which the server does not wait.
     let due = talk.now() + 2 * world.promises.rate_window + SECOND;
     talk.sleep(due + World::TICK - talk.now()).await;
     if !world.is_ordered() {
@@ -161,7 +162,7 @@ pub(super) async fn deaf(world: Rc<World>) {
     }
 }
 
-/// Speaks another protocol for hours, with pauses, and ends it, or says nothing more.
+/// Uses another protocol for hours, with pauses, and ends it, or becomes silent.
 pub(super) async fn upgraded(world: Rc<World>) {
     let sockets = buffers(&world);
     let flood = bytes_max(sockets.as_ref()).min(150_000);
@@ -177,14 +178,14 @@ pub(super) async fn upgraded(world: Rc<World>) {
     for _ in 0..world.network.random(8) {
         talk.sleep(world.time(world.choose(&[SECOND, longest]))).await;
         if world.network.random(4) == 0
-            // Who does not read for longer than the slack is cut off.
+            // A peer that does not read for longer than the slack is cut off.
             && !talk.floods(&pattern(flood), world.time(world.promises.rate_window / 2)).await
         {
-            return talk.fault("what it said does not come back");
+            return talk.fault("the flood is not echoed");
         }
         let word = pattern(world.choose(&[1, 40]));
         if !talk.say(&word).await || !talk.echoes(&word).await {
-            return talk.fault("no echo comes");
+            return talk.fault("no echo arrives");
         }
     }
     match (idle, world.network.random(3)) {
@@ -193,7 +194,7 @@ pub(super) async fn upgraded(world: Rc<World>) {
             talk.half_close().await;
             match talk.hear(talk.now() + 10 * SECOND).await {
                 Heard::End => {}
-                _ => talk.fault("its end is not answered by an end"),
+                _ => talk.fault("the end of the stream is not answered by an end"),
             }
         }
         _ => talk.reset(),

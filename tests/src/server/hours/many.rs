@@ -1,5 +1,5 @@
-//! Peers of HTTP/2: many exchanges at a time, in any order, with windows that open late, resets, trailers,
-//! and goodbyes.
+//! HTTP/2 peers: many concurrent exchanges in any order, with late window updates, resets,
+//! trailers, and GOAWAY.
 
 use super::world::World;
 use crate::server::app::pattern;
@@ -12,10 +12,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// What comes when nobody waits.
+/// When a response must arrive that waits for nothing.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A connection of a peer with many exchanges.
+/// A peer's connection with many exchanges.
 struct Many {
     world: Rc<World>,
     client: Rc<Client>,
@@ -24,17 +24,17 @@ struct Many {
     began: Duration,
 }
 
-/// What a peer asked for, and what must come of it.
+/// A request of a peer, and the expected response.
 struct Job {
     id: u32,
     asked: Duration,
     status: u16,
     body: Vec<u8>,
-    /// When it must be over, unless it is given up before.
+    /// When it must be complete, unless it is cancelled before.
     due: Duration,
     gives_up: Duration,
     upload: Option<Upload>,
-    /// The number of the work that was promised its end.
+    /// The ID of the handler marked to run to completion.
     work: Option<u64>,
     is_over: bool,
 }
@@ -74,7 +74,7 @@ impl Many {
         self.world.fault(format!("{kind} since {began:?}, at {now:?}: {text}; {last:?} {gone:?}"));
     }
 
-    /// Receives for so long, or until something came. False: nothing comes any more.
+    /// Receives for `time`, or until something arrives. Returns false if nothing more can arrive.
     async fn fill(&mut self, time: Duration) -> bool {
         let is_new = self.streams.fill(time).await;
         let is_over = self.streams.last().is_some();
@@ -84,7 +84,7 @@ impl Many {
         is_new || !is_over
     }
 
-    /// Opens a stream for something of which is known what comes of it.
+    /// Opens a stream for a request with a known result.
     fn ask(&mut self) -> Job {
         let world = Rc::clone(&self.world);
         let length = world.choose(&[1, 900, 30_000, 150_000]);
@@ -118,7 +118,7 @@ impl Many {
                 let (piece, naps) = (world.choose(&[4_000, 40_000]), kind == 9);
                 let pause = if naps { Duration::ZERO } else { SECOND };
                 let left = length.min(60 * piece);
-                let pieces = u32::try_from(left.div_ceil(piece)).expect("there are few");
+                let pieces = u32::try_from(left.div_ceil(piece)).expect("the count is small");
                 lasts += 3 * SECOND * pieces + if naps { takes } else { Duration::ZERO };
                 let has_trailers = world.network.random(2) == 0;
                 let next = self.now() + pause;
@@ -136,7 +136,7 @@ impl Many {
         Job { id, asked, status, body, due, gives_up, upload, work, is_over: false }
     }
 
-    /// Does what is to do for a job now. When to look again.
+    /// Performs the due steps of a job. Returns when to call again.
     fn go_on(&mut self, job: &mut Job) -> Duration {
         let now = self.now();
         let answer = self.streams.so_far(job.id);
@@ -152,7 +152,7 @@ impl Many {
             job.is_over = true;
         } else if let Some(code) = answer.reset {
             if self.world.must_answer(job.asked) {
-                self.tell(&format!("{} is reset: {code}", job.id));
+                self.tell(&format!("{} was reset: {code}", job.id));
             }
             job.is_over = true;
         } else if now >= job.gives_up {
@@ -164,7 +164,7 @@ impl Many {
         } else if now > job.due {
             if self.world.must_answer(job.asked) {
                 let (id, status, came) = (job.id, job.status, answer.body.len());
-                self.tell(&format!("{id}, a {status}, is late; {came} bytes came"));
+                self.tell(&format!("{id}, a {status}, is late; {came} bytes arrived"));
             }
             job.is_over = true;
         }
@@ -190,7 +190,7 @@ impl Many {
         next
     }
 
-    /// Goes on with all jobs until they are over. False: the connection is.
+    /// Works on all jobs until they are complete. Returns false if the connection ended.
     async fn work(&mut self, jobs: &mut Vec<Job>, opens_late: bool) -> bool {
         let pause = self.world.promises.rate_window / 5;
         let mut pays = self.now() + pause;
@@ -213,7 +213,7 @@ impl Many {
                 for job in jobs.iter_mut() {
                     self.go_on(job);
                     if !job.is_over && self.world.must_answer(job.asked) {
-                        self.tell(&format!("the connection is over, and {} is not", job.id));
+                        self.tell(&format!("the connection ended before {} was complete", job.id));
                     }
                     if let Some(work) = job.work {
                         self.world.ledger.left(work);
@@ -226,7 +226,8 @@ impl Many {
         true
     }
 
-    /// The server ends the connection in order, with GOAWAY, `time` after now, within a tick.
+    /// Asserts that the server ends the connection cleanly, with GOAWAY, `time` from now, within a
+    /// tick.
     async fn expect_end(&mut self, time: Duration) {
         let due = self.now() + time;
         self.world.note(&self.client, |met, _| met.may_end_from(due.saturating_sub(World::EARLY)));
@@ -237,10 +238,10 @@ impl Many {
             None => self.fault(&format!("still open, after it was due at {due:?}")),
             Some(Got::End) if now + World::EARLY < due => self.fault("the end is too early"),
             Some(Got::End) if self.streams.go_away.is_empty() => {
-                self.fault("it was not told to go")
+                self.fault("the server sent no GOAWAY")
             }
             Some(Got::End) => {}
-            Some(_) => self.fault("a reset instead of an orderly end"),
+            Some(_) => self.fault("a reset instead of a clean end"),
         }
     }
 }
@@ -256,8 +257,8 @@ impl Drop for Many {
     }
 }
 
-/// Asks for many things at a time, in rounds with quiet between them, and leaves in any way, or is idle
-/// until it is told to go.
+/// Sends many requests in rounds, with pauses between, and disconnects in any way, or stays idle
+/// until the server sends GOAWAY.
 pub(super) async fn multiplexer(world: Rc<World>) {
     let mut many = Many::new(&world, "multiplexer", &[]);
     let opens_late = world.network.random(3) == 0;
@@ -279,14 +280,14 @@ pub(super) async fn multiplexer(world: Rc<World>) {
             many.now() + world.time(world.choose(&[Duration::ZERO, SECOND, idle - 2 * SECOND]));
         while many.now() < until {
             if !many.fill(until - many.now()).await {
-                return many.fault("it is told to go within the time for which it may be idle");
+                return many.fault("GOAWAY before the idle timeout");
             }
         }
     }
     match world.network.random(5) {
         0 => many.streams.go_away(),
         1 => {
-            // It leaves in the middle.
+            // The peer disconnects in the middle.
             for _ in 0..3 {
                 let job = many.ask();
                 jobs.push(job);
@@ -315,16 +316,16 @@ pub(super) async fn multiplexer(world: Rc<World>) {
     }
 }
 
-/// Says half of a frame, and is told to go when the time for a head is over.
+/// Sends half a frame, and gets GOAWAY when the head timeout expires.
 pub(super) async fn half_frame(world: Rc<World>) {
     let mut many = Many::new(&world, "half frame", &[]);
-    // The settings are acknowledged before.
+    // The settings are acknowledged first.
     while many.streams.fill(SECOND).await {}
     many.streams.half_a_head();
     many.expect_end(world.promises.limits.head_timeout).await;
 }
 
-/// Gives up what it asks for, as often as it may, and is served meanwhile.
+/// Cancels its requests, as often as the budget allows, and is served meanwhile.
 pub(super) async fn resetter(world: Rc<World>) {
     let mut many = Many::new(&world, "resetter", &[]);
     let mut jobs = Vec::new();
@@ -333,7 +334,7 @@ pub(super) async fn resetter(world: Rc<World>) {
             world.choose(&["/hello", "/sleep/300", "/endless", "/large/30000", "/panic-late"]);
         let id = many.streams.get(path);
         if world.network.random(2) == 0 && !many.fill(Duration::from_millis(1)).await {
-            return many.fault("it is told to go for nothing");
+            return many.fault("GOAWAY without a reason");
         }
         many.streams.reset(id);
         if world.network.random(10) == 0 {
@@ -345,8 +346,8 @@ pub(super) async fn resetter(world: Rc<World>) {
     many.work(&mut jobs, false).await;
 }
 
-/// Asks for much with windows that are shut: nothing comes but heads, and each stream is reset in time.
-/// Then it opens them, and is served.
+/// Requests much with closed windows: only heads arrive, and each stream is reset in time. Then it
+/// opens the windows, and is served.
 pub(super) async fn shut(world: Rc<World>) {
     let mut many = Many::new(&world, "shut", &[(setting::INITIAL_WINDOW_SIZE, 0)]);
     let window = world.promises.rate_window;
@@ -358,7 +359,7 @@ pub(super) async fn shut(world: Rc<World>) {
     for id in all {
         while many.streams.so_far(id).reset.is_none() && many.now() < until {
             if !many.fill(until - many.now()).await {
-                return many.fault("the connection of a stream that stalls ends");
+                return many.fault("the connection ends with a stalled stream");
             }
         }
         let answer = many.streams.so_far(id);

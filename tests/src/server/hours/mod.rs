@@ -1,14 +1,15 @@
-//! Lives of hours: peers that keep to the rules or break exactly one, days of quiet between them, and
-//! an end at any moment. Each peer knows what must come, and when.
+//! Simulated runs of hours ("lives"): peers that obey the rules or break exactly one, days of
+//! silence between them, and a shutdown at any moment. Each peer knows what it must receive, and
+//! when.
 //!
-//! What holds in every life, beside what each peer of `peers.rs`, `flows.rs`, over HTTP/2 `many.rs`, and in
-//! WebSockets `sockets.rs` says of itself:
+//! Beside what each peer of `peers.rs`, `flows.rs`, `many.rs` (HTTP/2), and `sockets.rs`
+//! (WebSockets) asserts itself, every life asserts that:
 //!
-//! - every alarm rings within its tick, and none before its time;
-//! - every answer that was written reaches a peer that reads, however slowly;
-//! - every handler that was promised its end got it, unless the time to shut down was over;
-//! - the server ends in time, and names exactly whom it cut;
-//! - no task, no buffer, no connection and no byte in the kernel is left.
+//! - every timer fires within its tick, and none early;
+//! - every response that was written reaches a peer that reads, however slowly;
+//! - every handler marked to run to completion did so, unless the shutdown deadline passed;
+//! - the server ends in time, and reports exactly the connections it cut;
+//! - no task, buffer, connection, or byte in the kernel is left over.
 //!
 //! Start with [`life`].
 
@@ -38,7 +39,7 @@ use world::World;
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
-/// What a life left behind.
+/// The results of a life.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Trace {
     /// A digest of every event on the network.
@@ -47,13 +48,13 @@ pub struct Trace {
     pub snapshot: Snapshot,
     /// How many peers of each kind there were.
     pub kinds: BTreeMap<&'static str, u64>,
-    /// What was not as it must be.
+    /// Assertions that failed.
     pub faults: Vec<String>,
 }
 
 type Peer = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Any peer. Where a worker may stand still, only of a kind that does not need it all the time.
+/// Any peer. If a worker may be blocked, only of a kind that tolerates it.
 fn any_peer(world: &Rc<World>, may_stall: bool) -> Peer {
     let kinds = if may_stall { 3 } else { 21 };
     let world = Rc::clone(world);
@@ -80,7 +81,8 @@ fn any_peer(world: &Rc<World>, may_stall: bool) -> Peer {
     }
 }
 
-/// Lets peers come, one after the other or together. The receiver hears when the last one is gone.
+/// Starts peers, one after the other or together. The receiver is notified when the last one is
+/// gone.
 fn invite(world: &Rc<World>) -> mpsc::UnboundedReceiver<()> {
     let (done, all_done) = mpsc::unbounded_channel();
     let network = &world.network;
@@ -90,7 +92,7 @@ fn invite(world: &Rc<World>) -> mpsc::UnboundedReceiver<()> {
     for _ in 0..1 + network.random(6) {
         begins += world.time(quiet);
         let (at, done, world) = (begins, done.clone(), Rc::clone(world));
-        // One of them may be dropped at any of its awaits, which closes its connection.
+        // A peer may be dropped at any of its awaits, which closes its connection.
         let per_mille = if network.random(5) == 0 { 40 } else { 0 };
         network.clone().spawn(async move {
             world.network.sleep(at).await;
@@ -108,7 +110,8 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
     let port = network.bind();
     let world = Rc::new(World::new(&network, port.id()));
     let limits = world.promises.limits();
-    let application = app::app(world.ledger.clone()).into_application().expect("it is sound");
+    let application =
+        app::app(world.ledger.clone()).into_application().expect("the application is valid");
     let (orders, receiver) = watch::channel(Order::Serve);
     let counting = Arc::new(Counts::measuring());
     let observed = Rc::new(Observed::counting(Arc::default(), Arc::clone(&counting)));
@@ -126,11 +129,11 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
             receiver,
             None,
         );
-        let report = serving.await.expect("the simulated network lets anybody listen");
+        let report = serving.await.expect("the simulated network has free addresses");
         *told.borrow_mut() = Some((report, driven.now()));
     });
     let mut peers = invite(&world);
-    // The order comes when all peers are gone, or at any moment.
+    // The order is given when all peers are gone, or at any moment.
     let patience = match network.random(3) {
         0 => world.time(world.choose(&[10 * SECOND, 1_200 * SECOND, DAY])),
         _ => 400 * DAY,
@@ -146,7 +149,7 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
     let Some((report, ended)) = told else {
         let faults = world.faults();
         let (seed, counts) = (network.seed(), counts.snapshot());
-        panic!("seed {seed}: the server did not end until {due:?}: {counts:?}; {faults:?}");
+        panic!("seed {seed}: the server did not shut down by {due:?}: {counts:?}; {faults:?}");
     };
     counting.check();
     judge(&world, &report, ended, cuts.start);
@@ -154,13 +157,13 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
         world.fault(format!("{} tasks are left", driver.tokio_tasks()));
     }
     while peers.recv().await.is_some() {}
-    // Whoever was cut was it before the worker told of its end.
+    // Cut connections were cut before the worker reported its end.
     world.judge_cuts(&report.cut, cuts_by.min(ended));
     (report, world)
 }
 
-/// Orders the end. From when on, and until when, what is left then may be cut: a worker that stands
-/// still hears of an order when it goes on.
+/// Requests the shutdown. Returns the time range in which remaining connections may be cut: a
+/// blocked worker notices an order only when it continues.
 async fn shut_down(world: &World, orders: &watch::Sender<Order>) -> Range<Duration> {
     let timeout = world.promises.limits.shutdown_timeout;
     let cuts_at = world.network.now() + timeout;
@@ -177,7 +180,7 @@ async fn shut_down(world: &World, orders: &watch::Sender<Order>) -> Range<Durati
     cuts_at..world.heard().await
 }
 
-/// Judges what the server tells of itself, and what became of work that was promised its end.
+/// Checks the server's report, and the handlers marked to run to completion.
 fn judge(world: &World, report: &Report, ended: Duration, cuts_at: Duration) {
     let snapshot = &report.snapshot;
     let endings: u64 = snapshot.ended.values().sum();
@@ -186,20 +189,21 @@ fn judge(world: &World, report: &Report, ended: Duration, cuts_at: Duration) {
     }
     let cut = snapshot.ended.get("cut").copied().unwrap_or(0);
     let all_cut = cut + snapshot.handlers_cut as u64;
-    // A connection of HTTP/2 is named by each of its exchanges.
+    // An HTTP/2 connection is reported once for each of its exchanges.
     let (many, others): (Vec<_>, Vec<_>) =
         report.cut.iter().partition(|cut| world.has_many(&cut.peer));
     let of_many: BTreeSet<_> = many.iter().map(|cut| &cut.peer).collect();
     let least = (others.len() + of_many.len()) as u64;
     if !(least..=report.cut.len() as u64).contains(&all_cut) {
-        world.fault(format!("{all_cut} were cut, and {:?} are named", report.cut));
+        world.fault(format!("{all_cut} were cut, but {:?} are reported", report.cut));
     }
     if ended + World::EARLY < cuts_at && cut > 0 {
-        world.fault(format!("{cut} were cut before the time was over"));
+        world.fault(format!("{cut} were cut before the deadline"));
     }
     for (id, work) in world.ledger.works() {
         let due = work.began.saturating_add(work.takes);
-        // One that still reads hears that its peer left, works then, and is written down anew.
+        // A handler that still reads gets an error when its peer disconnects, then works, and is
+        // recorded again.
         let is_reading = work.takes == Duration::MAX;
         let hears = work.left.filter(|_| is_reading).unwrap_or(Duration::MAX);
         let is_late = match work.ended {
@@ -207,15 +211,15 @@ fn judge(world: &World, report: &Report, ended: Duration, cuts_at: Duration) {
             None => due.min(hears).saturating_add(World::TICK) < cuts_at,
         };
         if is_late {
-            world.fault(format!("work {id} did not come to its end: {work:?}"));
+            world.fault(format!("work {id} did not run to completion: {work:?}"));
         }
     }
 }
 
-/// Lives the life that `seed` stands for.
+/// Runs the life that `seed` determines.
 ///
 /// # Panics
-/// It does not come to its end. The message names the seed.
+/// If it does not complete. The message names the seed.
 #[must_use]
 pub fn life(seed: u64) -> Trace {
     let network = Network::new(seed, world::faults());

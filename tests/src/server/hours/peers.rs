@@ -1,4 +1,4 @@
-//! Peers that say little: silence, half heads, requests with quiet between them, panics, work that
+//! Peers that send little: silence, half heads, requests with pauses between, panics, and work that
 //! outlasts its peer.
 
 use super::talk::{Heard, Talk};
@@ -9,19 +9,19 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Buffers of which nothing said here is too much.
+/// Buffers large enough for everything sent here.
 fn roomy() -> Option<Sockets> {
     Some(Sockets::of(100_000))
 }
 
-/// Says nothing, and is closed when the time for a first byte is over.
+/// Sends nothing, and is closed when the timeout for the first byte expires.
 pub(super) async fn silent(world: Rc<World>) {
     let mut talk = Talk::new(&world, "silent", roomy());
     let time = world.promises.limits.first_byte_timeout;
     talk.expect_end(time).await;
 }
 
-/// Says half of a head, and perhaps a byte of it now and then: a 408 and the end.
+/// Sends half of a head, and perhaps a byte of it now and then: a 408 and the end.
 pub(super) async fn half_head(world: Rc<World>) {
     let mut talk = Talk::new(&world, "half head", roomy());
     let time = world.promises.limits.head_timeout;
@@ -29,7 +29,8 @@ pub(super) async fn half_head(world: Rc<World>) {
     talk.may_end(due.saturating_sub(World::EARLY));
     let head = b"GET /hello HTTP/1.1\r\nHost: a\r\nX-Filler: and so on and so on and so on";
     talk.say(&head[..5]).await;
-    for byte in &head[5..5 + usize::try_from(world.network.random(8)).expect("it is small")] {
+    for byte in &head[5..5 + usize::try_from(world.network.random(8)).expect("the value is small")]
+    {
         let pause = due.saturating_sub(talk.now()) / 4;
         talk.sleep(pause).await;
         talk.say([*byte]).await;
@@ -42,7 +43,7 @@ pub(super) async fn half_head(world: Rc<World>) {
     }
 }
 
-/// Asks now and then, with quiet between up to the time for that, and is closed after it, or leaves.
+/// Sends requests with pauses up to the idle timeout, and is closed after it, or disconnects.
 pub(super) async fn patient(world: Rc<World>) {
     let mut talk = Talk::new(&world, "patient", roomy());
     let idle = world.promises.limits.idle_timeout;
@@ -70,7 +71,7 @@ pub(super) async fn patient(world: Rc<World>) {
             talk.expect_end(Duration::ZERO).await;
         }
         _ => {
-            // From the last answer on, nothing is said.
+            // Nothing is sent after the last response.
             if talk.get("/hello").await
                 && talk.expect(200, Some(b"hello"), talk.now() + 60 * SECOND).await
                 && !world.is_ordered()
@@ -81,7 +82,7 @@ pub(super) async fn patient(world: Rc<World>) {
     }
 }
 
-/// Lets the worker stand still for a while.
+/// Blocks the worker for a while.
 pub(super) async fn staller(world: Rc<World>) {
     let mut talk = Talk::new(&world, "staller", roomy());
     let seconds = world.choose(&[1, 60, 110, 300, 3_600]);
@@ -92,7 +93,7 @@ pub(super) async fn staller(world: Rc<World>) {
     }
 }
 
-/// Asks for what panics, behind something that is answered first.
+/// Requests a panicking handler, behind a request that is answered first.
 pub(super) async fn panicker(world: Rc<World>) {
     let mut talk = Talk::new(&world, "panicker", roomy());
     let until = talk.now() + 10 * SECOND;
@@ -113,15 +114,15 @@ pub(super) async fn panicker(world: Rc<World>) {
     let heard = talk.hear(until).await;
     match (status, heard) {
         (0, Heard::Broken | Heard::End) => {}
-        (0, _) => talk.fault(format!("{path} is not cut off")),
+        (0, _) => talk.fault(format!("{path} was not cut off")),
         (_, Heard::Reply(reply)) if reply.status == status => {}
-        (_, Heard::Reply(reply)) => talk.fault(format!("{path} is answered by {}", reply.status)),
-        _ => talk.fault(format!("{path} is not answered")),
+        (_, Heard::Reply(reply)) => talk.fault(format!("{path} got a {}", reply.status)),
+        _ => talk.fault(format!("{path} got no response")),
     }
 }
 
-/// Asks for work that was promised its end, and leaves before that, or stays. What becomes of the
-/// work is judged at the end of the life.
+/// Requests work marked to run to completion, and disconnects before it ends, or stays. The work is
+/// checked at the end of the life.
 pub(super) async fn employer(world: Rc<World>) {
     let mut talk = Talk::new(&world, "employer", roomy());
     let seconds = world.choose(&[1, 100, 3_000]);
@@ -141,7 +142,7 @@ pub(super) async fn employer(world: Rc<World>) {
         talk.expect(200, Some(b"worked"), talk.now() + takes + 10 * SECOND).await;
         return;
     }
-    // The request has arrived by then.
+    // The request has arrived by now.
     talk.sleep(SECOND / 2 + world.time(takes / 2)).await;
     match world.network.random(3) {
         0 => talk.reset(),
@@ -152,8 +153,8 @@ pub(super) async fn employer(world: Rc<World>) {
     talk.sleep(world.time(takes)).await;
 }
 
-/// Sends a body that nobody reads, on a connection that ends after the answer, and reads that only
-/// then: it is still there, and the end is an orderly one.
+/// Sends a body that the handler does not read on a connection that ends after the response, and
+/// reads the response only afterwards: it must still be there, with a clean end.
 pub(super) async fn unheard(world: Rc<World>) {
     let mut talk = Talk::new(&world, "unheard", roomy());
     let request = world.choose(&[
@@ -168,7 +169,7 @@ pub(super) async fn unheard(world: Rc<World>) {
         let least = world.promises.rate_min as f64 * 1.5 * pause.as_secs_f64();
         let (piece, now) = (world.choose(&[1_000, 90_000]).max(least as usize), talk.now());
         if !talk.say(vec![7; piece]).await {
-            talk.fault("nobody takes what it sends");
+            talk.fault("the server does not accept the body");
             return;
         }
         talk.sleep(pause.saturating_sub(talk.now() - now)).await;
@@ -181,6 +182,6 @@ pub(super) async fn unheard(world: Rc<World>) {
             let closes = reply.closes();
             talk.fault(format!("a {} instead of a {status}, closes: {closes}", reply.status));
         }
-        _ => talk.fault("the answer is lost"),
+        _ => talk.fault("the response is lost"),
     }
 }

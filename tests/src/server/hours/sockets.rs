@@ -15,12 +15,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// What comes when nobody waits.
+/// When a message must arrive that waits for nothing.
 const SOON: Duration = Duration::from_secs(60);
-/// How often some handlers say something by themselves.
+/// How often some handlers send a message by themselves.
 const TICKS: Duration = Duration::from_secs(40);
 const TICK_TEXT: &str = "tick";
-/// With what the handler that closes by itself does so.
+/// The close code of the handler that closes by itself.
 const CLOSED_BY_HANDLER: u16 = 4_000;
 
 /// Handlers that echo, each in another way.
@@ -56,7 +56,7 @@ async fn echo(mut socket: WebSocket) {
     }
 }
 
-/// Receives in one arm of a choice, and sends in the other.
+/// Receives in one `select!` arm, and sends in the other.
 async fn ticks(mut socket: WebSocket) {
     let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + TICKS, TICKS);
     loop {
@@ -74,7 +74,8 @@ async fn ticks(mut socket: WebSocket) {
 /// Receives in one task and sends in others, one for each message.
 async fn tasks(socket: WebSocket) {
     async fn hand_back(sender: Sender, message: Message) {
-        // In a task of its own, there is room as soon as the server has taken what was sent.
+        // In a separate task, there is room as soon as the server has accepted the previous
+        // message.
         tokio::select! {
             () = sender.closing() => {}
             _ = sender.send(message) => {}
@@ -92,7 +93,7 @@ async fn tasks(socket: WebSocket) {
     let _ = receiving.await;
 }
 
-/// Reads a while after a message came.
+/// Pauses after each message before reading the next.
 async fn slow(mut socket: WebSocket) {
     while let Some(Ok(message)) = socket.recv().await {
         tokio::select! {
@@ -113,7 +114,7 @@ struct Peer {
     kind: &'static str,
     path: &'static str,
     began: Duration,
-    /// The handler may close by itself from then on.
+    /// The handler may close by itself from this time.
     closes_from: Duration,
     is_over: bool,
 }
@@ -149,7 +150,7 @@ impl Peer {
             }
             Err(status) => {
                 if world.must_answer(began) {
-                    world.fault(format!("{kind} since {began:?}: {path} is answered by {status}"));
+                    world.fault(format!("{kind} since {began:?}: {path} got a {status}"));
                 }
                 over(world.network.now());
                 None
@@ -169,11 +170,11 @@ impl Peer {
         }
     }
 
-    /// What comes next in this time, but for pings, which are answered, and ticks.
+    /// The next event within `time`, except pings, which are answered, and ticks.
     async fn next(&mut self, time: Duration) -> Option<Said> {
         let until = self.now() + time;
         while self.now() < until {
-            // A PING of HTTP/2 begins the patience anew.
+            // An HTTP/2 PING restarts the patience.
             let patience = (until - self.now()).min(10 * SECOND);
             match self.socket.next_within(patience).await {
                 None | Some(Said::Ping(_)) => {}
@@ -187,7 +188,8 @@ impl Peer {
         None
     }
 
-    /// This comes next. False: it does not, which is a fault, but where the server or the handler ends.
+    /// Asserts that `said` is next. Returns false if it is not, which is a fault unless the server
+    /// or the handler is ending.
     async fn expect(&mut self, said: Said) -> bool {
         match self.next(SOON).await {
             Some(next) if next == said => return true,
@@ -202,7 +204,7 @@ impl Peer {
         false
     }
 
-    /// Nothing comes for so long, although the peer answers pings only.
+    /// Asserts that nothing arrives for `time`, while the peer only answers pings.
     async fn listen(&mut self, time: Duration) -> bool {
         match self.next(time).await {
             None => return true,
@@ -213,7 +215,7 @@ impl Peer {
         false
     }
 
-    /// Says something that is answered. False: the WebSocket is over.
+    /// Sends something that is answered. Returns false if the WebSocket has ended.
     async fn talk(&mut self) -> bool {
         let length = self.world.choose(&[0, 1, 125, 126, 3_000, 20_000]);
         match self.world.network.random(6) {
@@ -264,7 +266,7 @@ impl Peer {
         }
     }
 
-    /// The end comes, maybe behind other things.
+    /// Asserts that the end arrives, possibly after other messages.
     async fn expect_end(&mut self, code: Option<u16>, time: Duration) {
         let until = self.now() + time;
         let mut closed = None;
@@ -277,11 +279,11 @@ impl Peer {
                     }
                     return;
                 }
-                Some(Said::Broken(reset)) => return self.fault(&format!("it breaks off: {reset}")),
+                Some(Said::Broken(reset)) => return self.fault(&format!("reset: {reset}")),
                 _ => {}
             }
         }
-        self.fault("its end does not come");
+        self.fault("the end does not arrive");
     }
 
     /// Ends in any way.
@@ -292,7 +294,7 @@ impl Peer {
                 self.expect_end(Some(3_000), SOON).await;
             }
             1 => {
-                // The server echoes nothing to what is behind a Close frame.
+                // The server echoes nothing that follows a Close frame.
                 self.socket.close(3_001).await;
                 self.socket.frame(Opcode::Text, flag::FIN, b"behind").await;
                 self.expect_end(Some(3_001), SOON).await;
@@ -306,12 +308,13 @@ impl Peer {
                 self.expect_end(None, SOON).await;
             }
             4 => {
-                // It vanishes for everybody but TCP: it is asked, told, and left.
+                // The peer becomes silent above TCP: the server pings it, sends a Close frame, and
+                // disconnects it.
                 self.socket.is_dumb = true;
                 self.expect_end(Some(1_008), 110 * SECOND).await;
             }
             5 => {
-                // It leaves in the middle of a message.
+                // The peer disconnects in the middle of a message.
                 self.socket.frame(Opcode::Text, 0, b"begun").await;
                 self.client.reset();
             }
@@ -330,7 +333,7 @@ impl Drop for Peer {
     }
 }
 
-/// Talks for hours, and ends in any way.
+/// Exchanges messages for hours, and ends in any way.
 pub(super) async fn talker(world: Rc<World>, is_http2: bool) {
     let Some(mut peer) = Peer::open(&world, is_http2).await else { return };
     for _ in 0..world.network.random(10) {

@@ -1,4 +1,4 @@
-//! One peer's connection, heard and judged against the clock.
+//! One peer's connection, checked against the clock.
 
 use super::world::World;
 use crate::server::reply::{self, Reply};
@@ -11,31 +11,31 @@ use std::time::Duration;
 /// More than all buffers hold together.
 const READ_BYTES_MAX: usize = 10 << 20;
 
-/// What a peer heard.
+/// The result of waiting for data.
 pub(super) enum Heard {
-    /// A whole response.
+    /// A complete response.
     Reply(Reply),
-    /// The server ended in order, with nothing unanswered.
+    /// The server ended cleanly, with no request unanswered.
     End,
     /// The connection broke, or ended in the middle.
     Broken,
-    /// Nothing, until the time was over.
+    /// Nothing until the time expired.
     Late,
 }
 
-/// A connection of a peer that knows what should come.
+/// A connection of a peer that knows what it should receive.
 pub(super) struct Talk {
     pub(super) world: Rc<World>,
     pub(super) client: Client,
     kind: &'static str,
     began: Duration,
-    /// When it said something last.
+    /// When the peer last sent something.
     asked: Cell<Duration>,
     received: Vec<u8>,
 }
 
 impl Talk {
-    /// Connects, with such buffers.
+    /// Connects, with these buffers.
     pub(super) fn new(world: &Rc<World>, kind: &'static str, sockets: Option<Sockets>) -> Self {
         let client = world.connect(sockets);
         world.meet(kind, client.address());
@@ -51,7 +51,8 @@ impl Talk {
         self.world.network.sleep(time).await;
     }
 
-    /// Sends `bytes`, and waits until the peer's kernel has taken them. False: nobody wants them.
+    /// Sends `bytes`, and waits until the peer's kernel has accepted them. Returns false if the
+    /// connection broke.
     pub(super) async fn say(&self, bytes: impl AsRef<[u8]>) -> bool {
         self.asks();
         self.world.check_loans();
@@ -62,7 +63,7 @@ impl Talk {
         is_sent
     }
 
-    /// Sends a GET request, of which the report of a shutdown knows if it is cut.
+    /// Sends a GET request, which the shutdown report must list if it is cut.
     pub(super) async fn get(&self, path: &str) -> bool {
         self.say(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")).await
     }
@@ -72,14 +73,14 @@ impl Talk {
         self.world.note(&self.client, |met, now| _ = met.waits_since.get_or_insert(now));
     }
 
-    /// Breaks the connection off.
+    /// Resets the connection.
     pub(super) fn reset(&self) {
         self.client.reset();
         self.may_end(self.now());
         self.is_over();
     }
 
-    /// From then on the connection may be over, for a reason of its own.
+    /// From `at` on, the connection may end for a reason other than a cut.
     pub(super) fn may_end(&self, at: Duration) {
         self.world.note(&self.client, |met, _| met.may_end_from(at));
     }
@@ -91,11 +92,11 @@ impl Talk {
     /// Ends the peer's sending side.
     pub(super) async fn half_close(&self) {
         self.may_end(self.now());
-        // It fails if the server was faster.
+        // This fails if the server was faster.
         let _ = self.client.half_close().await;
     }
 
-    /// These bytes come back.
+    /// Asserts that these bytes are echoed.
     pub(super) async fn echoes(&mut self, bytes: &[u8]) -> bool {
         let until = self.now() + Duration::from_secs(10);
         while self.received.len() < bytes.len() {
@@ -113,7 +114,7 @@ impl Talk {
         std::mem::take(&mut self.received) == bytes
     }
 
-    /// Sends bytes, and reads only after a pause what comes back: all of them.
+    /// Sends bytes, and reads the echo only after a pause: all of it must arrive.
     pub(super) async fn floods(&self, bytes: &[u8], pause: Duration) -> bool {
         self.asks();
         let reading = async {
@@ -135,7 +136,7 @@ impl Talk {
         sent.is_ok() && is_same
     }
 
-    /// Something went wrong, unless the server was told to end: then nearly everything may happen.
+    /// Records a fault, unless the server is shutting down, when nearly anything may happen.
     pub(super) fn fault(&self, text: impl AsRef<str>) {
         if !self.world.is_ordered() {
             self.world.fault(self.told(text.as_ref()));
@@ -146,8 +147,8 @@ impl Talk {
         format!("{} since {:?}, at {:?}: {text}", self.kind, self.began, self.now())
     }
 
-    /// Asserts that the present is not before the time that was due first, nor more than a tick after
-    /// the one that was due last, `time` after what began it.
+    /// Asserts that the current time is not before `due.start` plus `time`, nor more than a tick
+    /// after `due.end` plus `time`.
     pub(super) fn assert_now(&self, what: &str, due: Range<Duration>, time: Duration) {
         let now = self.now();
         if now + World::EARLY < due.start {
@@ -158,7 +159,7 @@ impl Talk {
         }
     }
 
-    /// The next response, or the end, within the time until `until`. The end is noted.
+    /// The next response, or the end, before `until`. The end is recorded.
     pub(super) async fn hear(&mut self, until: Duration) -> Heard {
         let heard = self.hear_slowly(until, usize::MAX, Duration::ZERO).await;
         if matches!(heard, Heard::End | Heard::Broken) {
@@ -167,7 +168,7 @@ impl Talk {
         heard
     }
 
-    /// The same, with a pause after each `piece` bytes, however many of them come at a time.
+    /// The same, with a pause after each `piece` bytes, even if more arrive at once.
     pub(super) async fn hear_slowly(
         &mut self,
         until: Duration,
@@ -191,7 +192,7 @@ impl Talk {
             let left = until.saturating_sub(self.now());
             let receiving = self.client.recv_at_most(missing);
             match crate::first_of(receiving, self.world.network.sleep(left)).await {
-                // A worker that stood still has not had its turn yet.
+                // A blocked worker has not run yet.
                 None if self.world.may_be_stalled() => self.sleep(World::TICK).await,
                 None => return Heard::Late,
                 Some(Ok(bytes)) if bytes.is_empty() && self.received.is_empty() => {
@@ -211,7 +212,8 @@ impl Talk {
         }
     }
 
-    /// The response comes, with this status and content, before `until`. False: it is a fault.
+    /// Asserts that a response with this status and content arrives before `until`. Returns false
+    /// after a fault.
     pub(super) async fn expect(
         &mut self,
         status: u16,
@@ -222,7 +224,7 @@ impl Talk {
         self.is_right(heard, status, body)
     }
 
-    /// Is what was heard the response with this status and content?
+    /// Whether `heard` is the response with this status and content.
     pub(super) fn is_right(&self, heard: Heard, status: u16, body: Option<&[u8]>) -> bool {
         match heard {
             Heard::Reply(reply) => {
@@ -243,26 +245,25 @@ impl Talk {
     fn no(&self, status: u16, what: &str) -> bool {
         if self.world.must_answer(self.asked.get()) {
             let came = self.received.len();
-            let text = format!("{what} instead of a {status}; {came} bytes came");
+            let text = format!("{what} instead of a {status}; {came} bytes arrived");
             self.world.fault(self.told(&text));
         }
         false
     }
 
-    /// What comes when `time` has passed after something that made it due at `due`, and a tick later
-    /// at the most.
+    /// The data that arrives when `time` has passed after an event at `due`, at most a tick later.
     pub(super) async fn hear_when_due(&mut self, due: Duration, time: Duration) -> Heard {
         loop {
             let until = self.world.on_time(due, time);
             let heard = self.hear(until + Duration::from_millis(5)).await;
-            // The worker may have stood still meanwhile.
+            // The worker may have been blocked meanwhile.
             if !matches!(heard, Heard::Late) || self.world.on_time(due, time) <= until {
                 return heard;
             }
         }
     }
 
-    /// The server ends the connection in order, when `time` has passed from now on, within a tick.
+    /// Asserts that the server ends the connection cleanly, `time` from now, within a tick.
     pub(super) async fn expect_end(&mut self, time: Duration) {
         let due = self.now() + time;
         self.may_end(due.saturating_sub(World::EARLY));
@@ -270,39 +271,39 @@ impl Talk {
         match heard {
             Heard::End => self.assert_now("the end", due..due, time),
             Heard::Late => self.fault(format!("still open, after it was due at {due:?}")),
-            Heard::Broken => self.fault("a reset instead of an orderly end"),
-            Heard::Reply(reply) => self.fault(format!("a {} that nobody asked for", reply.status)),
+            Heard::Broken => self.fault("a reset instead of a clean end"),
+            Heard::Reply(reply) => self.fault(format!("an unsolicited {}", reply.status)),
         }
     }
 
-    /// The server ends the connection in order, after an answer that said so.
+    /// Asserts that the server ends the connection cleanly after a response that announced it.
     pub(super) async fn expect_end_soon(&mut self) {
         let until = self.now() + self.world.promises.linger_max + World::TICK;
         match self.hear(until).await {
             Heard::End => {}
-            Heard::Late => self.fault("still open, though its end was told"),
-            Heard::Broken => self.fault("a reset instead of an orderly end"),
-            Heard::Reply(reply) => self.fault(format!("a {} that nobody asked for", reply.status)),
+            Heard::Late => self.fault("still open, although the close was announced"),
+            Heard::Broken => self.fault("a reset instead of a clean end"),
+            Heard::Reply(reply) => self.fault(format!("an unsolicited {}", reply.status)),
         }
     }
 
-    /// Nothing is left but a reset, behind what the buffers held.
+    /// Asserts that only buffered data and then a reset arrive.
     pub(super) async fn expect_reset(&mut self) {
         let mut left = READ_BYTES_MAX;
         while left > 0 {
             match self.client.recv_at_most(left).await {
-                Ok(bytes) if bytes.is_empty() => return self.fault("an end that looks orderly"),
+                Ok(bytes) if bytes.is_empty() => return self.fault("an end that looks clean"),
                 Ok(bytes) => left -= bytes.len(),
                 Err(_) => return,
             }
         }
-        self.fault("it is still served");
+        self.fault("the peer is still served");
     }
 }
 
 impl Drop for Talk {
     fn drop(&mut self) {
-        // Who has not heard of an end leaves now.
+        // A peer that has not seen an end disconnects now.
         self.world.note(&self.client, |met, now| {
             if met.over.is_none() {
                 met.may_end_from(now);

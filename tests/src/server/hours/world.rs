@@ -1,4 +1,5 @@
-//! What all peers of a life share: the network, the promises, the clock of the order, the faults.
+//! State shared by all peers of a life: the network, the timeouts, the time of the shutdown order,
+//! the faults.
 
 use super::app::Ledger;
 use crate::server::promises::Promises;
@@ -12,15 +13,15 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// One life's world.
+/// The world of one life.
 pub(super) struct World {
     pub(super) network: Network,
     pub(super) promises: Promises,
     pub(super) ledger: Ledger,
     place: u64,
-    /// When the order to end was given, and when what is left then is cut.
+    /// When the shutdown was ordered, and when remaining connections are cut.
     ordered: Cell<Option<(Duration, Duration)>>,
-    /// Until when the worker stood still last.
+    /// Until when the worker was last blocked.
     stalled_until: Cell<Duration>,
     faults: RefCell<Vec<String>>,
     /// By address.
@@ -28,14 +29,14 @@ pub(super) struct World {
     last_id: Cell<u64>,
 }
 
-/// A peer as the report of a shutdown may know it.
+/// A peer as it may appear in the shutdown report.
 pub(super) struct Met {
     kind: &'static str,
-    /// From when it waits for an answer that has not come.
+    /// Since when it waits for a response that has not arrived.
     pub(super) waits_since: Option<Duration>,
-    /// When it left, or heard the end.
+    /// When it disconnected, or saw the end.
     pub(super) over: Option<Duration>,
-    /// From when on its connection may be over for a reason of its own: it leaves, or its end is due.
+    /// From when its connection may end for another reason: it disconnects, or its end is due.
     pub(super) may_end: Option<Duration>,
 }
 
@@ -44,7 +45,7 @@ impl Met {
         self.may_end = Some(self.may_end.map_or(at, |other| other.min(at)));
     }
 
-    /// Does the server have something to do for it for as long as it waits?
+    /// Whether the server has work to do for this peer for as long as it waits.
     fn is_certain(&self) -> bool {
         ["patient", "half head", "uploader", "unwanted", "listener", "upgraded"]
             .contains(&self.kind)
@@ -52,9 +53,9 @@ impl Met {
 }
 
 impl World {
-    /// How late an alarm may be: the server's resolution, late timers, and the way there and back.
+    /// How late a timer may be: the server's resolution, late driver timers, and the round trip.
     pub(super) const TICK: Duration = Duration::from_millis(150);
-    /// How much earlier than the peer a server may begin to count: what the way takes.
+    /// How much earlier than the peer a server may start a timeout: the network delay.
     pub(super) const EARLY: Duration = Duration::from_millis(45);
 
     pub(super) fn new(network: &Network, place: u64) -> Self {
@@ -71,20 +72,20 @@ impl World {
         }
     }
 
-    /// A connection with such buffers, or a pipe.
+    /// A connection with these buffers, or a plain pipe.
     pub(super) fn connect(&self, sockets: Option<Sockets>) -> Client {
         self.network.set_faults(Faults { sockets, ..faults() });
         self.network.connect_to(self.place)
     }
 
-    /// A number that no other handler has.
+    /// An ID that no other handler has.
     pub(super) fn next_id(&self) -> u64 {
         self.last_id.set(self.last_id.get() + 1);
         self.last_id.get()
     }
 
-    /// Until when something must have happened that is due at `due`, `time` after what began it. A
-    /// worker that stood still may have heard of the beginning only then.
+    /// The latest time for an event that is due `time` after `due`. A worker that was blocked may
+    /// have noticed the start only then.
     pub(super) fn on_time(&self, due: Duration, time: Duration) -> Duration {
         let stalled_until = self.stalled_until.get();
         let began = due.saturating_sub(time);
@@ -92,29 +93,29 @@ impl World {
         due.max(late).saturating_add(Self::TICK)
     }
 
-    /// Asserts that nobody keeps a receive buffer while it waits.
+    /// Asserts that no waiting connection holds a receive buffer.
     pub(super) fn check_loans(&self) {
         let chunks = self.network.chunks_on_loan();
         if chunks > 0 {
-            self.fault(format!("{chunks} receive buffers are kept across a wait"));
+            self.fault(format!("{chunks} receive buffers are held across a wait"));
         }
     }
 
-    /// A handler will block the worker for so long.
+    /// Records that a handler will block the worker for `time`.
     pub(super) fn stalls(&self, time: Duration) {
         let from = self.network.now().max(self.stalled_until.get());
         self.stalled_until.set(from + time + Self::TICK);
     }
 
-    /// Does a handler block the worker now, or did so just before?
+    /// Whether a handler blocks the worker now, or did so just before.
     pub(super) fn may_be_stalled(&self) -> bool {
         self.network.now() < self.stalled_until.get() + Self::TICK
     }
 
-    /// Waits until the worker has heard of what is told by now. Until when it had.
+    /// Waits until the worker has seen everything sent so far. Returns when it had.
     ///
-    /// Time goes on by itself only when everybody who can run has run; it jumps while a handler blocks
-    /// the worker.
+    /// Time advances only once every ready task has run; it jumps while a handler blocks the
+    /// worker.
     pub(super) async fn heard(&self) -> Duration {
         const MOMENT: Duration = Duration::from_millis(1);
         loop {
@@ -126,18 +127,18 @@ impl World {
         }
     }
 
-    /// The server is told to end, and cuts what is left at `cuts_at`.
+    /// Records that the shutdown was ordered, with a cut at `cuts_at`.
     pub(super) fn order(&self, cuts_at: Duration) {
         let ordered = self.ordered.get().map_or(self.network.now(), |(ordered, _)| ordered);
         self.ordered.set(Some((ordered, cuts_at)));
     }
 
-    /// Was the server told to end?
+    /// Whether the shutdown was ordered.
     pub(super) fn is_ordered(&self) -> bool {
         self.ordered.get().is_some()
     }
 
-    /// Must a request that was made at `asked` be answered, in spite of an order to end?
+    /// Whether a request made at `asked` must be answered in spite of a shutdown.
     pub(super) fn must_answer(&self, asked: Duration) -> bool {
         let now = self.network.now();
         self.ordered.get().is_none_or(|(at, cuts_at)| asked < at && now + Self::TICK < cuts_at)
@@ -151,20 +152,20 @@ impl World {
         self.faults.take()
     }
 
-    /// A peer of this kind came.
+    /// Records a peer of this kind.
     pub(super) fn meet(&self, kind: &'static str, address: SocketAddr) {
         let met = Met { kind, waits_since: None, over: None, may_end: None };
         self.met.borrow_mut().insert(address.to_string(), met);
     }
 
-    /// Something changes for a peer, now.
+    /// Changes a peer's record, with the current time.
     pub(super) fn note(&self, client: &Client, change: impl FnOnce(&mut Met, Duration)) {
         if let Some(met) = self.met.borrow_mut().get_mut(&client.address().to_string()) {
             change(met, self.network.now());
         }
     }
 
-    /// May a peer have many exchanges at a time?
+    /// Whether a peer may have several exchanges at a time.
     pub(super) fn has_many(&self, address: &str) -> bool {
         let of_many = ["multiplexer", "half frame", "resetter", "shut", "websocket of HTTP/2"];
         self.met.borrow().get(address).is_some_and(|met| of_many.contains(&met.kind))
@@ -179,8 +180,9 @@ impl World {
         kinds
     }
 
-    /// Judges who is named as cut, when all peers are gone: who waited for an answer at that time and
-    /// never got it, and nobody who was over before. Whatever was cut was it until `cuts_by`.
+    /// Checks the connections reported as cut, after all peers are gone: each peer that waited for
+    /// a response at that time and never got it must be reported, and no peer that had ended
+    /// before. Every cut happened before `cuts_by`.
     pub(super) fn judge_cuts(&self, cut: &[Cut], cuts_by: Duration) {
         let Some((ordered, cuts_at)) = self.ordered.get() else { return };
         let is_named = |address: &str| cut.iter().any(|cut| cut.peer == address);
@@ -191,18 +193,18 @@ impl World {
             let waited = met.waits_since.is_some_and(|since| since + Self::TICK < ordered);
             let kind = met.kind;
             if met.is_certain() && waited && was_there && !is_named(address) {
-                self.fault(format!("{kind}, {address}, waits for ever and is not named as cut"));
+                self.fault(format!("{kind}, {address}, waits for ever and is not reported as cut"));
             }
-            // Where a stream has nothing to send, or nobody reads a body, nobody can tell that its peer
-            // has closed.
+            // If a stream has nothing to send, or a handler does not read the body, the server
+            // cannot detect that the peer closed.
             let may_be_unknown = ["employer", "listener", "unwanted"].contains(&kind);
-            // Work that was promised its end goes on without its stream.
+            // Work marked to run to completion continues without its stream.
             let of_work = |cut: &&Cut| {
                 cut.request.as_deref().is_some_and(|request| request.contains("/work/"))
             };
             let is_named = cut.iter().filter(|cut| !of_work(cut)).any(|cut| cut.peer == *address);
             if was_over && !may_be_unknown && is_named {
-                self.fault(format!("{kind}, {address}, is named as cut and was gone before"));
+                self.fault(format!("{kind}, {address}, is reported as cut but had ended before"));
             }
         }
     }
@@ -211,7 +213,7 @@ impl World {
         choose(&self.network, items)
     }
 
-    /// Any time below `most`.
+    /// A random duration below `most`.
     pub(super) fn time(&self, most: Duration) -> Duration {
         let most = u64::try_from(most.as_millis()).expect("lives are short");
         Duration::from_millis(self.network.random(most + 1))
@@ -219,11 +221,11 @@ impl World {
 }
 
 fn choose<T: Clone>(network: &Network, items: &[T]) -> T {
-    let count = u64::try_from(items.len()).expect("it is small");
-    items[usize::try_from(network.random(count)).expect("it is small")].clone()
+    let count = u64::try_from(items.len()).expect("the value is small");
+    items[usize::try_from(network.random(count)).expect("the value is small")].clone()
 }
 
-/// The way takes time and cuts, timers are late, wake-ups are spurious; nothing is lost.
+/// The network delays and splits data, timers are late, wake-ups are spurious; nothing is lost.
 pub(super) fn faults() -> Faults {
     Faults {
         cut_per_mille: 100,

@@ -1,4 +1,4 @@
-//! Clients of HTTP/2 in random lives: any frames in any order, cut anywhere.
+//! HTTP/2 clients in random lives: any frames in any order, cut anywhere.
 
 use super::{Planned, choose, listen, number, pieces, speak};
 use crate::server::app::pattern;
@@ -8,10 +8,10 @@ use peregrine_proto::h2::frame::{self, Code, Header, Kind, flag, setting};
 use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, Sink};
 use std::collections::BTreeMap;
 
-/// What may be said to a request.
+/// A request's possible responses.
 struct Asked {
     status: u16,
-    /// What a whole response contains, if that is known.
+    /// The content of a complete response, if known.
     body: Option<Vec<u8>>,
     is_head: bool,
 }
@@ -102,9 +102,10 @@ fn write_content(
     }
 }
 
-/// Writes any frame that may stand anywhere, or one that must not.
+/// Writes any frame, valid at any point or not.
 fn noise(network: &Network, id: u32, out: &mut Vec<u8>) {
-    let earlier = 1 + 2 * u32::try_from(number(network, id as usize / 2 + 1)).expect("it is small");
+    let earlier =
+        1 + 2 * u32::try_from(number(network, id as usize / 2 + 1)).expect("the value is small");
     match network.random(40) {
         0..=2 => frame::write(Kind::Ping, 0, 0, b"12345678", out),
         3 => frame::write_settings([(setting::INITIAL_WINDOW_SIZE, 70_000)], out),
@@ -135,7 +136,7 @@ fn noise(network: &Network, id: u32, out: &mut Vec<u8>) {
     }
 }
 
-/// Asks for some things, in any way, and looks at all that comes.
+/// Sends some requests, in any way, and checks everything received.
 pub(super) async fn client(network: &Network, place: u64) {
     let windows = *choose(network, &[None, None, Some(0), Some(1), Some(500), Some(1 << 20)]);
     let mut bytes = frame::PREFACE.to_vec();
@@ -168,7 +169,7 @@ impl Sink for Status {
     }
 }
 
-/// Asserts that `received` is sound, and on each stream the beginning of what was asked for.
+/// Asserts that `received` is valid, and on each stream a prefix of the expected response.
 fn check(seed: u64, asked: &BTreeMap<u32, Asked>, mut received: &[u8]) {
     let mut decoder = Decoder::new();
     let mut came: BTreeMap<u32, (Option<u16>, Vec<u8>, bool)> = BTreeMap::new();
@@ -183,9 +184,9 @@ fn check(seed: u64, asked: &BTreeMap<u32, Asked>, mut received: &[u8]) {
             continue;
         }
         let id = header.stream;
-        let what = asked.get(&id).unwrap_or_else(|| panic!("seed {seed}: nobody asked for {id}"));
+        let what = asked.get(&id).unwrap_or_else(|| panic!("seed {seed}: {id} was not requested"));
         let (status, body, is_over) = came.entry(id).or_default();
-        assert!(!*is_over, "seed {seed}: {id} goes on after its end");
+        assert!(!*is_over, "seed {seed}: {id} continues after its end");
         *is_over = header.has(flag::END_STREAM);
         if header.kind == Kind::Data {
             body.extend_from_slice(payload);
@@ -197,9 +198,9 @@ fn check(seed: u64, asked: &BTreeMap<u32, Asked>, mut received: &[u8]) {
         }
         let is_refused = matches!(status, Some(400 | 408 | 413));
         let is_right = is_refused || *status == Some(what.status);
-        assert!(is_right, "seed {seed}: {id} is answered by {status:?}, not {}", what.status);
+        assert!(is_right, "seed {seed}: {id} got {status:?}, not {}", what.status);
         let Some(whole) = what.body.as_ref().filter(|_| !is_refused) else { continue };
-        assert!(whole.starts_with(body), "seed {seed}: {id} has other content");
+        assert!(whole.starts_with(body), "seed {seed}: {id} has wrong content");
         let is_whole = !*is_over || what.is_head || whole == body;
         assert!(is_whole, "seed {seed}: {id} ends after {} of {}", body.len(), whole.len());
     }

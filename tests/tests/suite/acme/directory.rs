@@ -1,5 +1,5 @@
-//! An authority of the test's own. It believes who asks, and checks names as a real one does: by connections of its
-//! own to the server.
+//! A test certificate authority. It does not verify account signatures, and validates names as a
+//! real one does, by connecting to the server.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// An authority at work.
+/// A running authority.
 pub(crate) struct Directory {
     running: Option<Running>,
     state: Arc<Mutex<State>>,
@@ -32,34 +32,35 @@ pub(crate) struct Directory {
     url: String,
 }
 
-/// What it knows, and how it behaves.
+/// Its state, and its configured behaviour.
 pub(crate) struct State {
     base: String,
     issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
     /// Its own certificate, in PEM.
     pub(crate) root: String,
-    /// Where names are checked by TLS and by HTTP.
+    /// The addresses where names are validated over TLS and over HTTP.
     pub(crate) tls: Option<SocketAddr>,
     pub(crate) http: Option<SocketAddr>,
-    /// The accounts that were made; one that was forgotten is nobody's.
+    /// The accounts; `None` for one that the authority has forgotten.
     pub(crate) accounts: Vec<Option<Account>>,
     pub(crate) orders: Vec<Order>,
-    /// How long certificates live.
+    /// The lifetime of certificates.
     pub(crate) life: Duration,
-    /// Answers nobody's question for a certificate that is ready.
+    /// Does not respond to requests for certificates that are ready.
     pub(crate) is_holding: bool,
-    /// Says that certificates should be renewed at once while fewer than this were issued.
+    /// Recommends immediate renewal while fewer certificates than this were issued.
     pub(crate) impatient_below: usize,
     /// Issues certificates for another name while fewer than this were issued.
     pub(crate) mistaken_below: usize,
-    /// Knows of no windows.
+    /// Does not offer renewal windows.
     pub(crate) has_no_windows: bool,
-    /// Refuses requests for orders with this status and Retry-After.
+    /// Refuses order requests with this status and Retry-After.
     pub(crate) is_busy: Option<(StatusCode, String)>,
-    /// Says after an order was finalised that it is to be asked so many seconds later, and has it ready then.
+    /// After an order is finalized, asks the client to retry after this many seconds, and has the
+    /// certificate ready then.
     pub(crate) is_slow: Option<u64>,
     ready_at: Option<Instant>,
-    /// What was asked, in order.
+    /// The requests, in order.
     pub(crate) asked: Vec<String>,
 }
 
@@ -68,7 +69,7 @@ pub(crate) struct State {
 pub(crate) struct Account {
     thumb: String,
     pub(crate) contacts: Value,
-    /// To whose account elsewhere it is bound.
+    /// The external account that it is bound to.
     pub(crate) external: Option<String>,
 }
 
@@ -78,7 +79,7 @@ pub(crate) struct Order {
     pub(crate) name: String,
     pub(crate) replaces: Option<String>,
     account: usize,
-    /// How the name was checked, and what came of it.
+    /// The method and the result of each validation.
     pub(crate) checked: Vec<(String, Result<(), String>)>,
     is_checking: bool,
     pub(crate) chain: Option<String>,
@@ -86,10 +87,11 @@ pub(crate) struct Order {
 
 impl Directory {
     pub(crate) fn new() -> Self {
-        let mut parameters = rcgen::CertificateParams::new(Vec::new()).expect("no names");
+        let mut parameters =
+            rcgen::CertificateParams::new(Vec::new()).expect("an empty list of names is valid");
         parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let key = rcgen::KeyPair::generate().expect("there is randomness");
-        let root = parameters.self_signed(&key).expect("it signs").pem();
+        let key = rcgen::KeyPair::generate().expect("the system provides randomness");
+        let root = parameters.self_signed(&key).expect("signing succeeds").pem();
         let state = Arc::new(Mutex::new(State {
             base: String::new(),
             issuer: rcgen::Issuer::new(parameters, key),
@@ -108,23 +110,24 @@ impl Directory {
             ready_at: None,
             asked: Vec::new(),
         }));
-        let made = Tls::self_signed(&["localhost"]).expect("it is a name");
+        let made = Tls::self_signed(&["localhost"]).expect("the name is valid");
         let folder = tempfile::tempdir().expect("a folder");
-        std::fs::write(folder.path().join("root.pem"), &made.certificate_pem).expect("it is there");
+        std::fs::write(folder.path().join("root.pem"), &made.certificate_pem)
+            .expect("the file exists");
         let shared = Arc::clone(&state);
         let app = move || {
             let (got, posted) = (Arc::clone(&shared), Arc::clone(&shared));
             let get = move |Path(path): Path<String>| answer(&got, &path, None);
             let post = move |Path(path): Path<String>, body: Bytes| {
-                let body = serde_json::from_slice(&body).expect("it is JSON");
+                let body = serde_json::from_slice(&body).expect("the text is JSON");
                 answer(&posted, &path, Some(&body))
             };
             App::new().get("/{*path}", get).post("/{*path}", post)
         };
-        let one = NonZeroUsize::new(1).expect("it is not zero");
+        let one = NonZeroUsize::new(1).expect("the value is not zero");
         let server = Server::new().tls("127.0.0.1:0", made.tls).workers(one).quiet();
-        let running = server.driver(DriverChoice::Tokio).start(app).expect("it starts");
-        let port = running.https_address().expect("it speaks HTTPS").port();
+        let running = server.driver(DriverChoice::Tokio).start(app).expect("the server starts");
+        let port = running.https_address().expect("the server has an HTTPS listener").port();
         let base = format!("https://localhost:{port}");
         lock(&state).base.clone_from(&base);
         Self { running: Some(running), state, folder, url: format!("{base}/directory") }
@@ -134,12 +137,12 @@ impl Directory {
         &self.url
     }
 
-    /// The file with the certificate of its own HTTPS.
+    /// The path of its HTTPS listener's certificate.
     pub(crate) fn root_file(&self) -> PathBuf {
         self.folder.path().join("root.pem")
     }
 
-    /// A folder that vanishes with it.
+    /// A temporary folder that is removed with it.
     pub(crate) fn folder(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -148,7 +151,7 @@ impl Directory {
         lock(&self.state)
     }
 
-    /// No longer answers.
+    /// Stops responding.
     pub(crate) fn leave(&mut self) {
         self.running = None;
     }
@@ -160,7 +163,7 @@ impl Directory {
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().expect("nobody panics with it")
+    state.lock().expect("the mutex is not poisoned")
 }
 
 impl State {
@@ -226,7 +229,7 @@ impl State {
             "challenges": challenges})
     }
 
-    /// The chain for a request.
+    /// The certificate chain for a request.
     fn issue(&self, name: &str, request: &[u8]) -> String {
         struct Point(Vec<u8>);
         impl rcgen::PublicKeyData for Point {
@@ -237,18 +240,21 @@ impl State {
                 &rcgen::PKCS_ECDSA_P256_SHA256
             }
         }
-        // The key is a string of 66 bytes: no unused bits, and a point that is not compressed.
+        // The key is a bit string of 66 bytes: no unused bits, and an uncompressed point.
         let mark = [3, 0x42, 0, 4];
-        let at = request.windows(4).position(|window| window == mark).expect("it has a key");
+        let at = request
+            .windows(4)
+            .position(|window| window == mark)
+            .expect("the key is in the request");
         let point = Point(request[at + 3..at + 68].to_vec());
         let mut parameters =
-            rcgen::CertificateParams::new([name.to_owned()]).expect("it is a name");
+            rcgen::CertificateParams::new([name.to_owned()]).expect("the name is valid");
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
         let epoch = rcgen::date_time_ymd(1970, 1, 1);
         parameters.not_before = epoch + now - Duration::from_secs(1);
         parameters.not_after = epoch + now + self.life;
         parameters.use_authority_key_identifier_extension = true;
-        parameters.signed_by(&point, &self.issuer).expect("it signs").pem() + &self.root
+        parameters.signed_by(&point, &self.issuer).expect("signing succeeds").pem() + &self.root
     }
 }
 
@@ -256,7 +262,7 @@ fn token(number: usize) -> String {
     format!("token-{number}_of-the-test")
 }
 
-#[expect(clippy::too_many_lines, reason = "a table: an answer for each path")]
+#[expect(clippy::too_many_lines, reason = "a table: one response per path")]
 fn answer(state: &Arc<Mutex<State>>, path: &str, body: Option<&Value>) -> Response {
     let mut known = lock(state);
     known.asked.push(path.split('/').next().unwrap_or_default().to_owned());
@@ -303,16 +309,17 @@ fn answer(state: &Arc<Mutex<State>>, path: &str, body: Option<&Value>) -> Respon
         "new-order" => {
             if let Some((status, patience)) = &known.is_busy {
                 let problem = json!({"type": "urn:ietf:params:acme:error:rateLimited"});
-                let patience = HeaderValue::from_str(patience).expect("it can be sent");
+                let patience = HeaderValue::from_str(patience).expect("the header value is valid");
                 return reply(*status, "", &problem).with_field(RETRY_AFTER, patience);
             }
             let account = protected["kid"].as_str().and_then(|kid| kid.rsplit('/').next());
             let account: usize =
-                account.and_then(|account| account.parse().ok()).expect("it is a number");
+                account.and_then(|account| account.parse().ok()).expect("the text is a number");
             if known.accounts[account].is_none() {
                 return unknown_account();
             }
-            let name = payload["identifiers"][0]["value"].as_str().expect("it has a name");
+            let name =
+                payload["identifiers"][0]["value"].as_str().expect("the identifier has a value");
             let replaces = payload["replaces"].as_str().map(str::to_owned);
             let order = Order { name: name.to_owned(), replaces, account, ..Order::default() };
             known.orders.push(order);
@@ -326,12 +333,12 @@ fn answer(state: &Arc<Mutex<State>>, path: &str, body: Option<&Value>) -> Respon
             known.orders[number].is_checking = true;
             check(Arc::clone(state), &known, number, parts[2]);
             let all = known.authorization(number);
-            let challenges = all["challenges"].as_array().expect("they are a list");
+            let challenges = all["challenges"].as_array().expect("the JSON is a list");
             let one = challenges.iter().find(|challenge| challenge["type"] == parts[2]);
-            reply(StatusCode::OK, "", one.expect("it was offered"))
+            reply(StatusCode::OK, "", one.expect("the challenge was offered"))
         }
         "finalize" => {
-            let request = decoded(payload["csr"].as_str().expect("it has a request"));
+            let request = decoded(payload["csr"].as_str().expect("the payload has a CSR"));
             let is_mistaken = known.issued() < known.mistaken_below;
             let name = if is_mistaken { "other.test" } else { known.orders[number].name.as_str() };
             let chain = known.issue(name, &request);
@@ -369,15 +376,15 @@ fn reply(status: StatusCode, place: &str, value: &Value) -> Response {
     (status, fields, value.to_string()).into_response()
 }
 
-/// Checks a name as authorities do, from outside.
+/// Validates a name from outside, as authorities do.
 fn check(state: Arc<Mutex<State>>, known: &State, number: usize, kind: &str) {
     let order = &known.orders[number];
     let (name, kind) = (order.name.clone(), kind.to_owned());
-    let account = known.accounts[order.account].as_ref().expect("it has ordered");
+    let account = known.accounts[order.account].as_ref().expect("the account placed this order");
     let expected = format!("{}.{}", token(number), account.thumb);
     let place = if kind == "http-01" { known.http } else { known.tls };
     thread::spawn(move || {
-        let place = place.expect("it was offered");
+        let place = place.expect("the challenge was offered");
         let result = match kind.as_str() {
             "http-01" => by_http(place, &name, &token(number), &expected),
             _ => by_tls(place, &name, &expected),
@@ -421,7 +428,7 @@ pub(crate) fn by_tls(place: SocketAddr, name: &str, expected: &str) -> io::Resul
     stream.conn.complete_io(&mut stream.sock)?;
     let shown = stream.conn.peer_certificates().map(|chain| chain[0].to_vec()).unwrap_or_default();
     let has = |bytes: &[u8]| shown.windows(bytes.len()).any(|window| window == bytes);
-    // The identifier of acmeIdentifier, 1.3.6.1.5.5.7.1.31, and the digest.
+    // The OID of acmeIdentifier, 1.3.6.1.5.5.7.1.31, and the digest.
     let is_right = has(&[6, 8, 0x2b, 6, 1, 5, 5, 7, 1, 31])
         && has(digest(&SHA256, expected.as_bytes()).as_ref())
         && stream.conn.alpn_protocol() == Some(b"acme-tls/1");
@@ -454,7 +461,8 @@ fn encoded(bytes: &[u8]) -> String {
 fn decoded(text: &str) -> Vec<u8> {
     let (mut bits, mut count, mut bytes) = (0_u32, 0, Vec::new());
     for letter in text.bytes() {
-        let value = LETTERS.iter().position(|known| *known == letter).expect("it is base64url");
+        let value =
+            LETTERS.iter().position(|known| *known == letter).expect("the text is base64url");
         bits = bits << 6 | value as u32;
         count += 6;
         if count >= 8 {
@@ -503,7 +511,7 @@ impl ServerCertVerifier for TrustsAnything {
     }
 }
 
-/// The files of a folder, with what is below it.
+/// The files of a folder and its subfolders.
 pub(crate) fn files(folder: &FilePath) -> Vec<String> {
     let mut all = Vec::new();
     let mut folders = vec![folder.to_owned()];

@@ -1,5 +1,6 @@
-//! Certificates by ACME, got from an authority of the test's own: checked by both ways, renewed, refused, shared by
-//! several instances, and gone on with after a process was killed. `tests/outside/acme` does the same with Pebble.
+//! Certificates by ACME from a test authority: validated by both challenges, renewed, refused,
+//! shared by several instances, and resumed after a process was killed. `tests/outside/acme` does
+//! the same with Pebble.
 #![cfg(unix)]
 
 mod directory;
@@ -27,24 +28,24 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Only a hang takes so long.
+/// Only a hang takes this long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the child is told by its environment.
+/// Settings of the child, passed in its environment.
 const DIRECTORY: &str = "PEREGRINE_ACME_DIRECTORY";
 const ROOT: &str = "PEREGRINE_ACME_ROOT";
 const FOLDER: &str = "PEREGRINE_ACME_FOLDER";
 const PLACE: &str = "PEREGRINE_ACME_PLACE";
 
-/// The other half of a test here; it does nothing unless that started it.
+/// The child of a test here; it does nothing unless that test started it.
 #[test]
 fn the_child_serves_until_it_is_killed() {
     let Ok(url) = std::env::var(DIRECTORY) else { return };
-    let path = |name: &str| PathBuf::from(std::env::var_os(name).expect("it is set"));
+    let path = |name: &str| PathBuf::from(std::env::var_os(name).expect("the variable is set"));
     let acme = Acme::new(["a.test"]).directory(url).root_file(path(ROOT)).folder(path(FOLDER));
-    let tls = acme.challenges(&[Challenge::TlsAlpn01]).tls().expect("it can be used");
-    let place = std::env::var(PLACE).expect("it is set");
-    Server::new().tls(place, tls).workers(one()).serve(app).expect("it ends in order");
+    let tls = acme.challenges(&[Challenge::TlsAlpn01]).tls().expect("the configuration is valid");
+    let place = std::env::var(PLACE).expect("the variable is set");
+    Server::new().tls(place, tls).workers(one()).serve(app).expect("the server shuts down cleanly");
 }
 
 fn app() -> App {
@@ -58,7 +59,7 @@ fn one() -> NonZeroUsize {
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(begin.elapsed() < PATIENCE, "timed out waiting until {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -72,7 +73,7 @@ fn acme(directory: &Directory, names: &[&str]) -> Acme {
         .retry(Duration::from_millis(20), Duration::from_millis(100))
 }
 
-/// A server that gets certificates, and the handle by which names change.
+/// A server that obtains certificates, and the handle that changes its names.
 struct Serving {
     running: Running,
     handle: AcmeHandle,
@@ -100,11 +101,11 @@ impl Serving {
         driver: DriverChoice,
         change: impl FnOnce(Tls) -> Tls,
     ) -> Option<Self> {
-        let (tls, handle) = acme.open().expect("it can be used");
+        let (tls, handle) = acme.open().expect("the configuration is valid");
         let tls = change(tls);
         let server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", tls.clone());
         let server = server.admin("127.0.0.1:0").driver(driver).workers(one()).quiet();
-        // The authority answers nothing before it knows where the server is.
+        // The authority does not respond before it knows the server's addresses.
         let mut state = directory.state();
         let running = started(server.start(app))?;
         state.tls = state.tls.or(running.https_address());
@@ -114,26 +115,27 @@ impl Serving {
     }
 
     fn https(&self) -> SocketAddr {
-        self.running.https_address().expect("it speaks HTTPS")
+        self.running.https_address().expect("the server has an HTTPS listener")
     }
 
-    /// The certificate that a client is shown who asks for `name`.
+    /// The certificate that a client gets for `name`.
     fn shown(&self, directory: &Directory, name: &str) -> io::Result<CertificateDer<'static>> {
         shown(self.https(), &directory.state().root, name)
     }
 
     fn until_issued(&self, count: u64) {
-        until("it is issued", || self.handle.status().issued >= count);
+        until("the certificate is issued", || self.handle.status().issued >= count);
     }
 
-    /// What the admin listener tells.
+    /// The metrics page of the admin listener.
     fn metrics(&self) -> String {
-        let place = self.running.admin_place().expect("there is one").to_string();
-        let mut stream = TcpStream::connect(place).expect("it listens");
+        let place =
+            self.running.admin_place().expect("the server has an admin listener").to_string();
+        let mut stream = TcpStream::connect(place).expect("the server accepts connections");
         let request = b"GET /metrics HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n";
-        stream.write_all(request).expect("it reads");
+        stream.write_all(request).expect("the server reads the request");
         let mut text = String::new();
-        stream.read_to_string(&mut text).expect("it answers");
+        stream.read_to_string(&mut text).expect("the server responds");
         text
     }
 }
@@ -156,7 +158,7 @@ fn shown(place: SocketAddr, root: &str, name: &str) -> io::Result<CertificateDer
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     assert!(text.ends_with("the application"), "{text}");
-    Ok(stream.conn.peer_certificates().expect("there was a handshake")[0].clone().into_owned())
+    Ok(stream.conn.peer_certificates().expect("the handshake is complete")[0].clone().into_owned())
 }
 
 macro_rules! on_both_drivers {
@@ -181,26 +183,28 @@ fn names_are_checked_by_tls_and_by_http_and_their_certificates_are_served(driver
     for kind in [Challenge::TlsAlpn01, Challenge::Http01] {
         let directory = Directory::new();
         let acme = acme(&directory, &["a.test", "b.test"]).challenges(&[kind]);
-        // Who has no certificate, no protocol and no old version in common with the authority is checked all the same.
+        // The authority's validation has no client certificate, application protocol or old TLS
+        // version, but must still succeed.
         let clients = Authority::new("clients");
         let file = directory.folder("clients.pem");
-        std::fs::write(&file, &clients.certificate).expect("the folder is there");
+        std::fs::write(&file, &clients.certificate).expect("the folder exists");
         let narrow = |tls: Tls| {
             let tls = tls.with_alpn(&[b"http/1.1"]).with_minimum_version(Version::Tls13);
             let auth = ClientAuth::optional().roots_file(&file);
-            tls.and_then(|tls| tls.with_client_auth(auth)).expect("it can be set")
+            tls.and_then(|tls| tls.with_client_auth(auth))
+                .expect("client authentication can be set")
         };
         let Some(serving) = Serving::with(acme, &directory, driver, narrow) else { return };
         serving.until_issued(2);
         for name in ["a.test", "b.test"] {
-            serving.shown(&directory, name).expect("it is trusted");
+            serving.shown(&directory, name).expect("the certificate is trusted");
         }
         let orders = directory.state().orders.clone();
         for order in &orders {
             let label = if kind == Challenge::Http01 { "http-01" } else { "tls-alpn-01" };
             assert_eq!(order.checked, [(label.to_owned(), Ok(()))]);
         }
-        // One account, however many names; and what is kept, its owner alone reads.
+        // There is one account for all names, and only its owner can read the stored files.
         let accounts = directory.state().asked.iter().filter(|what| *what == "account").count();
         assert_eq!((orders.len(), accounts), (2, 1));
         let kept = files(&directory.folder("acme"));
@@ -208,8 +212,9 @@ fn names_are_checked_by_tls_and_by_http_and_their_certificates_are_served(driver
             let all = ["a.test.pem", "account.json", "answers.json", "b.test.pem", "lock"];
             [&all[..], &["lock.guard"]].concat()
         });
-        // Nothing is answered any more.
-        let challenges = serving.tls.challenges().expect("it has some");
+        // The challenges are no longer answered.
+        let challenges =
+            serving.tls.challenges().expect("the TLS configuration answers challenges");
         assert!(!challenges.has_tokens());
         let text = serving.metrics();
         for line in [
@@ -223,7 +228,7 @@ fn names_are_checked_by_tls_and_by_http_and_their_certificates_are_served(driver
         ] {
             assert!(text.contains(line), "{line} {text}");
         }
-        serving.running.shut_down().expect("it ends");
+        serving.running.shut_down().expect("the shutdown succeeds");
     }
 }
 
@@ -234,23 +239,24 @@ fn an_instance_that_did_not_order_answers_for_the_one_that_did(driver: DriverCho
             let acme = acme(&directory, names).challenges(&[kind]);
             Serving::with(acme, &directory, driver, |tls| tls)
         };
-        // The authority looks where the first one is, from its first order on.
+        // The authority validates names at the first server, starting with its first order.
         let Some(asked) = with(&["a.test"]) else { return };
         asked.until_issued(1);
         let ordering = with(&["b.test", "c.test"]).expect("the driver is there");
         ordering.until_issued(2);
         assert_eq!(ordering.handle.status().failed, 0, "{kind:?}");
-        ordering.shown(&directory, "b.test").expect("it is trusted");
-        // What was answered once is not answered any more, and what is nobody's is the application's.
-        let http = asked.running.http_address().expect("it speaks HTTP");
+        ordering.shown(&directory, "b.test").expect("the certificate is trusted");
+        // A used challenge is not answered any more, and unknown tokens go to the application.
+        let http = asked.running.http_address().expect("the server has an HTTP listener");
         for token in ["token-1_of-the-test", "garbage", "a/path"] {
-            let refused = directory::by_http(http, "b.test", token, "").expect_err("it is gone");
+            let refused = directory::by_http(http, "b.test", token, "")
+                .expect_err("the challenge response is gone");
             assert!(refused.to_string().ends_with("the application"), "{refused}");
         }
         assert!(directory::by_tls(asked.https(), "b.test", "").is_err());
         asked.shown(&directory, "a.test").expect("clients are served as before");
         let folder = directory.folder("acme");
-        let left = std::fs::read_to_string(find(&folder, "answers.json")).expect("it is there");
+        let left = std::fs::read_to_string(find(&folder, "answers.json")).expect("the file exists");
         assert_eq!(left, "[]");
     }
 }
@@ -266,20 +272,20 @@ fn a_server_made_of_a_file_gets_the_certificates_that_it_names(driver: DriverCho
         directory.root_file().display(),
         directory.folder("acme").display(),
     );
-    std::fs::write(&file, text).expect("the folder is there");
-    let config = ServerConfig::load(&file).expect("it can be meant");
-    let server = Server::from_config(config).expect("it can be used");
+    std::fs::write(&file, text).expect("the folder exists");
+    let config = ServerConfig::load(&file).expect("the configuration is valid");
+    let server = Server::from_config(config).expect("the configuration is valid");
     let Some(running) = started(server.driver(driver).workers(one()).quiet().start(app)) else {
         return;
     };
-    let place = running.https_address().expect("it speaks HTTPS");
+    let place = running.https_address().expect("the server has an HTTPS listener");
     directory.state().tls = Some(place);
-    until("both are issued", || directory.issued() == 2);
+    until("both certificates are issued", || directory.issued() == 2);
     let root = directory.state().root.clone();
     for name in ["a.test", "b.test"] {
-        until("it is served", || shown(place, &root, name).is_ok());
+        until("the certificate is served", || shown(place, &root, name).is_ok());
     }
-    running.shut_down().expect("it ends");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 #[test]
@@ -287,11 +293,11 @@ fn a_stored_certificate_is_served_at_once_though_its_authority_is_gone() {
     let mut directory = Directory::new();
     let first = Serving::start(acme(&directory, &["a.test"]), &directory);
     first.until_issued(1);
-    let shown = first.shown(&directory, "a.test").expect("it is trusted");
-    first.running.shut_down().expect("it ends");
+    let shown = first.shown(&directory, "a.test").expect("the certificate is trusted");
+    first.running.shut_down().expect("the shutdown succeeds");
     directory.leave();
     let next = Serving::start(acme(&directory, &["a.test"]), &directory);
-    assert_eq!(next.shown(&directory, "a.test").expect("it is trusted"), shown);
+    assert_eq!(next.shown(&directory, "a.test").expect("the certificate is trusted"), shown);
     assert_eq!(next.handle.status().issued, 0);
 }
 
@@ -301,16 +307,18 @@ fn without_any_certificate_handshakes_are_refused_and_the_server_goes_on() {
     directory.leave();
     let serving = Serving::start(acme(&directory, &["a.test"]), &directory);
     assert!(serving.shown(&directory, "a.test").is_err());
-    until("it has failed twice", || serving.handle.status().names[0].failures >= 2);
+    until("two attempts have failed", || serving.handle.status().names[0].failures >= 2);
     let status = serving.handle.status();
     assert!(status.failed >= 2, "{status:?}");
     let error = status.names[0].last_error.as_deref();
     assert!(error.is_some_and(|error| error.contains("localhost:")), "{error:?}");
-    let mut plain = TcpStream::connect(serving.running.http_address().expect("it speaks HTTP"))
-        .expect("it listens");
-    plain.write_all(b"GET /x HTTP/1.0\r\n\r\n").expect("it reads");
+    let mut plain = TcpStream::connect(
+        serving.running.http_address().expect("the server has an HTTP listener"),
+    )
+    .expect("the server accepts connections");
+    plain.write_all(b"GET /x HTTP/1.0\r\n\r\n").expect("the server reads the request");
     let mut text = String::new();
-    plain.read_to_string(&mut text).expect("it answers");
+    plain.read_to_string(&mut text).expect("the server responds");
     assert!(text.ends_with("the application"), "{text}");
 }
 
@@ -323,11 +331,13 @@ fn a_certificate_is_renewed_when_its_authority_says_so_and_what_it_replaces_is_t
     let orders = directory.state().orders.clone();
     let replaces: Vec<_> = orders.iter().map(|order| order.replaces.is_some()).collect();
     assert_eq!(replaces, [false, true]);
-    // The present one stays until 2090, or rather until shortly before it ends.
+    // The current certificate is kept until shortly before it expires in 2090.
     let status = serving.handle.status();
-    until("the window is known", || directory.state().asked.last().is_some_and(|a| a == "window"));
+    until("the renewal window is known", || {
+        directory.state().asked.last().is_some_and(|a| a == "window")
+    });
     assert_eq!((status.issued, status.failed), (2, 0));
-    serving.shown(&directory, "a.test").expect("it is trusted");
+    serving.shown(&directory, "a.test").expect("the certificate is trusted");
 }
 
 #[test]
@@ -339,39 +349,40 @@ fn without_windows_it_is_renewed_when_two_thirds_of_its_life_are_over() {
     }
     let serving = Serving::start(acme(&directory, &["a.test"]), &directory);
     serving.until_issued(1);
-    let first = serving.shown(&directory, "a.test").expect("it is trusted");
+    let first = serving.shown(&directory, "a.test").expect("the certificate is trusted");
     serving.until_issued(2);
-    assert_ne!(serving.shown(&directory, "a.test").expect("it is trusted"), first);
+    assert_ne!(serving.shown(&directory, "a.test").expect("the certificate is trusted"), first);
     assert_eq!(serving.handle.status().failed, 0);
 }
 
 #[test]
 fn after_a_failure_the_other_challenge_is_tried_and_the_present_certificate_stays() {
     let directory = Directory::new();
-    // Whoever is checked by TLS at this address is not the server.
+    // The host that the authority reaches over TLS at this address is not the server.
     let stranger = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    directory.state().tls = Some(stranger.local_addr().expect("it has one"));
+    directory.state().tls = Some(stranger.local_addr().expect("the socket is bound"));
     thread::spawn(move || while stranger.accept().is_ok() {});
     let serving = Serving::start(acme(&directory, &["a.test"]), &directory);
     serving.until_issued(1);
     let status = serving.handle.status();
     assert_eq!((status.failed, status.names[0].failures), (1, 0));
-    let first = serving.shown(&directory, "a.test").expect("it is trusted");
+    let first = serving.shown(&directory, "a.test").expect("the certificate is trusted");
     let kinds: Vec<_> = {
         let state = directory.state();
         state.orders.iter().map(|order| order.checked[0].0.clone()).collect()
     };
     assert_eq!(kinds, ["tls-alpn-01", "http-01"]);
-    // Now nobody is believed.
+    // Now every validation fails.
     {
         let mut state = directory.state();
         state.http = state.tls;
     }
     assert!(serving.handle.renew("a.test") && !serving.handle.renew("b.test"));
-    until("it has failed", || serving.handle.status().failed >= 3);
-    let error = serving.handle.status().names[0].last_error.clone().expect("it has failed");
+    until("the renewal has failed", || serving.handle.status().failed >= 3);
+    let error =
+        serving.handle.status().names[0].last_error.clone().expect("the last attempt failed");
     assert!(error.contains("unauthorized") && error.contains("443"), "{error}");
-    assert_eq!(serving.shown(&directory, "a.test").expect("it is trusted"), first);
+    assert_eq!(serving.shown(&directory, "a.test").expect("the certificate is trusted"), first);
 }
 
 #[test]
@@ -380,11 +391,11 @@ fn instances_that_share_a_folder_order_once() {
     let all: Vec<_> = (0..3)
         .map(|_| {
             let acme = acme(&directory, &["a.test", "b.test"]);
-            // Only one of them is where the authority looks; it answers for the others.
+            // The authority reaches only one of the instances, which answers for the others.
             Serving::start(acme, &directory)
         })
         .collect();
-    until("all have certificates", || {
+    until("all instances have certificates", || {
         all.iter().all(|serving| {
             let status = serving.handle.status();
             status.names.iter().all(|name| name.not_after.is_some())
@@ -393,7 +404,7 @@ fn instances_that_share_a_folder_order_once() {
     for name in ["a.test", "b.test"] {
         let shown: Vec<_> = all
             .iter()
-            .map(|serving| serving.shown(&directory, name).expect("it is trusted"))
+            .map(|serving| serving.shown(&directory, name).expect("the certificate is trusted"))
             .collect();
         assert!(shown.iter().all(|other| *other == shown[0]), "{name}");
     }
@@ -411,23 +422,26 @@ fn names_come_and_go_while_the_server_runs() {
     let serving = Serving::start(acme(&directory, &["a.test"]), &directory);
     serving.until_issued(1);
     let handle = serving.handle.clone();
-    assert!(handle.add("B.test").expect("it is a name") && !handle.add("b.test").expect("too"));
+    assert!(
+        handle.add("B.test").expect("the name is valid")
+            && !handle.add("b.test").expect("the name is valid")
+    );
     assert!(handle.add("no name").is_err());
     serving.until_issued(2);
-    serving.shown(&directory, "b.test").expect("it is trusted");
+    serving.shown(&directory, "b.test").expect("the certificate is trusted");
     assert!(handle.remove("b.test") && !handle.remove("b.test"));
-    // Clients that ask for it get the other one, which is not for it.
-    until("it is gone", || serving.shown(&directory, "b.test").is_err());
-    // What was stored is taken again.
-    assert!(handle.add("b.test").expect("it is a name"));
-    until("it is back", || serving.shown(&directory, "b.test").is_ok());
+    // Clients that request the removed name get the other certificate, which is not valid for it.
+    until("the certificate is gone", || serving.shown(&directory, "b.test").is_err());
+    // The stored certificate is used again.
+    assert!(handle.add("b.test").expect("the name is valid"));
+    until("the certificate is back", || serving.shown(&directory, "b.test").is_ok());
     assert_eq!(directory.issued(), 2);
-    // The last one may go as well.
+    // The last name may be removed as well.
     assert!(handle.remove("a.test") && handle.remove("b.test"));
-    until("nothing is served", || serving.tls.status().certificates.is_empty());
+    until("no certificate is served", || serving.tls.status().certificates.is_empty());
 }
 
-/// A process that gets a certificate.
+/// A process that obtains a certificate.
 struct Program {
     process: Child,
     address: SocketAddr,
@@ -435,7 +449,7 @@ struct Program {
 
 impl Program {
     fn start(directory: &Directory) -> Self {
-        // The authority answers nothing before it knows where the server is.
+        // The authority does not respond before it knows the server's addresses.
         let mut state = directory.state();
         let folder = directory.folder("acme");
         let place = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -445,25 +459,31 @@ impl Program {
     }
 
     fn spawn(url: &str, root: &Path, folder: &Path, place: SocketAddr) -> Self {
-        let mut process = Command::new(std::env::current_exe().expect("this test is running"))
-            .args(["--exact", "acme::the_child_serves_until_it_is_killed", "--nocapture"])
-            .env(DIRECTORY, url)
-            .env(ROOT, root)
-            .env(FOLDER, folder)
-            .env(PLACE, place.to_string())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("a process can be started");
-        let mut errors = BufReader::new(process.stderr.take().expect("it is piped"));
+        let mut process =
+            Command::new(std::env::current_exe().expect("the current executable has a path"))
+                .args(["--exact", "acme::the_child_serves_until_it_is_killed", "--nocapture"])
+                .env(DIRECTORY, url)
+                .env(ROOT, root)
+                .env(FOLDER, folder)
+                .env(PLACE, place.to_string())
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("a process can be started");
+        let mut errors = BufReader::new(process.stderr.take().expect("the stream is piped"));
         let mut first = String::new();
         while !first.contains("peregrine 0.1.0") {
             first.clear();
-            assert!(errors.read_line(&mut first).expect("text") > 0, "it says nothing");
+            assert!(errors.read_line(&mut first).expect("text") > 0, "the process prints nothing");
         }
         thread::spawn(move || io::copy(&mut errors, &mut io::sink()));
         let (_, rest) = first.split_once("https://").expect("an address");
-        let address = rest.split(';').next().expect("one piece").parse().expect("an address");
+        let address = rest
+            .split(';')
+            .next()
+            .expect("split yields at least one item")
+            .parse()
+            .expect("an address");
         Self { process, address }
     }
 }
@@ -487,9 +507,11 @@ fn an_order_of_a_process_that_was_killed_is_gone_on_with() {
     directory.state().is_holding = false;
     let program = Program::start(&directory);
     let root = directory.state().root.clone();
-    until("it is served", || shown(program.address, &root, "a.test").is_ok());
+    until("the certificate is served", || shown(program.address, &root, "a.test").is_ok());
     assert_eq!(directory.state().orders.len(), 1, "nothing was ordered twice");
-    until("it is stored", || files(&directory.folder("acme")).contains(&"a.test.pem".to_owned()));
+    until("the certificate is stored", || {
+        files(&directory.folder("acme")).contains(&"a.test.pem".to_owned())
+    });
     until("the order is forgotten", || {
         !files(&directory.folder("acme")).contains(&"a.test.order.json".to_owned())
     });
@@ -501,13 +523,14 @@ fn a_server_that_ends_leaves_its_order_to_the_next_and_frees_the_lock() {
     directory.state().is_holding = true;
     let first = Serving::start(acme(&directory, &["a.test"]), &directory);
     until("the certificate is signed", || directory.issued() == 1);
-    let challenges = Arc::clone(first.tls.challenges().expect("it has some"));
-    first.running.shut_down().expect("it ends");
+    let challenges =
+        Arc::clone(first.tls.challenges().expect("the TLS configuration answers challenges"));
+    first.running.shut_down().expect("the shutdown succeeds");
     assert!(!challenges.has_tokens());
     directory.state().is_holding = false;
     let next = Serving::start(acme(&directory, &["a.test"]), &directory);
     next.until_issued(1);
-    next.shown(&directory, "a.test").expect("it is trusted");
+    next.shown(&directory, "a.test").expect("the certificate is trusted");
     assert_eq!(directory.state().orders.len(), 1, "nothing was ordered twice");
 }
 
@@ -517,11 +540,11 @@ fn an_order_whose_certificate_is_of_no_use_is_not_gone_on_with() {
     directory.state().mistaken_below = 1;
     let serving = Serving::start(acme(&directory, &["a.test"]), &directory);
     serving.until_issued(1);
-    serving.shown(&directory, "a.test").expect("it is trusted");
+    serving.shown(&directory, "a.test").expect("the certificate is trusted");
     assert_eq!((directory.state().orders.len(), serving.handle.status().failed), (2, 1));
 }
 
-/// A folder that is full, for certificates or for all.
+/// A storage folder that is full, for certificates or for everything.
 struct Full {
     folder: Folder,
     is_full: Arc<AtomicBool>,
@@ -549,7 +572,7 @@ impl Storage for Full {
     }
 }
 
-/// A folder that panics, every other time.
+/// A storage folder whose operations panic every other time.
 struct Panicking {
     folder: Folder,
     calls: AtomicUsize,
@@ -589,16 +612,16 @@ fn a_storage_that_panics_has_failed_and_is_asked_again() {
     let folder = Folder::new(directory.folder("acme"));
     let storage = Panicking { folder, calls: AtomicUsize::new(0), is_sound: Arc::clone(&is_sound) };
     let acme = acme(&directory, &["a.test"]).storage(storage);
-    // It could be used at the start.
-    let (tls, handle) = acme.open().expect("it can be used");
+    // The folder was usable at the start.
+    let (tls, handle) = acme.open().expect("the configuration is valid");
     is_sound.store(false, Ordering::Release);
     let server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", tls.clone());
     let mut state = directory.state();
     let running = server.admin("127.0.0.1:0").workers(one()).quiet().start(app);
-    let serving = Serving { running: running.expect("it starts"), handle, tls };
+    let serving = Serving { running: running.expect("the server starts"), handle, tls };
     (state.tls, state.http) = (Some(serving.https()), serving.running.http_address());
     drop(state);
-    until("it has failed and panicked", || {
+    until("an attempt has failed and one has panicked", || {
         let status = serving.handle.status();
         status.failed >= 2 && status.panics >= 3
     });
@@ -608,7 +631,7 @@ fn a_storage_that_panics_has_failed_and_is_asked_again() {
     assert!(text.contains("peregrine_acme_panics_total ") && !text.contains("_panics_total 0"));
     is_sound.store(true, Ordering::Release);
     serving.until_issued(1);
-    serving.shown(&directory, "a.test").expect("it is trusted");
+    serving.shown(&directory, "a.test").expect("the certificate is trusted");
 }
 
 #[test]
@@ -622,12 +645,12 @@ fn a_certificate_that_cannot_be_stored_is_served_and_nothing_is_ordered_for_noth
         let serving = Serving::start(acme, &directory);
         if orders == 1 {
             serving.until_issued(1);
-            serving.shown(&directory, "a.test").expect("it is trusted");
+            serving.shown(&directory, "a.test").expect("the certificate is trusted");
             assert!(!files(&directory.folder("acme")).contains(&"a.test.pem".to_owned()));
         } else {
-            until("it has failed", || serving.handle.status().failed >= 2);
+            until("an attempt has failed", || serving.handle.status().failed >= 2);
             assert_eq!(directory.issued(), 0);
-            // There is room again.
+            // The folder has room again.
             is_full.store(false, Ordering::Release);
             serving.until_issued(1);
         }
@@ -647,7 +670,7 @@ fn an_authority_that_asks_for_patience_gets_it() {
     for (status, patience, orders) in [
         (BUSY, "3600".to_owned(), 2),
         (BUSY, in_an_hour(), 2),
-        // Whoever is out of order is asked for nothing else either.
+        // After this error, no further requests are sent either.
         (OUT_OF_ORDER, "3600".to_owned(), 1),
         (OUT_OF_ORDER, "18446744073709551615".to_owned(), 1),
         (BUSY, "99999999999999999999999".to_owned(), 2),
@@ -655,19 +678,21 @@ fn an_authority_that_asks_for_patience_gets_it() {
         let directory = Directory::new();
         directory.state().is_busy = Some((status, patience.clone()));
         let serving = Serving::start(acme(&directory, &["a.test", "b.test"]), &directory);
-        until("it has failed", || serving.handle.status().failed >= orders);
-        // Whatever would be tried again at once would be by now.
+        until("the attempts have failed", || serving.handle.status().failed >= orders);
+        // An immediate retry would have happened by now.
         thread::sleep(Duration::from_millis(400));
         let found = serving.handle.status();
         assert_eq!((found.failed, found.panics), (orders, 0), "{patience} {found:?}");
         assert_eq!(found.failed_by.get(&FailureReason::Busy), Some(&orders), "{found:?}");
         let asked = directory.state().asked.iter().filter(|what| *what == "new-order").count();
         assert_eq!(asked as u64, orders, "{patience}");
-        let next = found.names[0].renew_at.expect("it is planned");
-        let left = next.duration_since(std::time::SystemTime::now()).expect("it is later");
+        let next = found.names[0].renew_at.expect("a renewal is scheduled");
+        let left = next
+            .duration_since(std::time::SystemTime::now())
+            .expect("the renewal is in the future");
         let bounds = Duration::from_secs(3_000)..Duration::from_secs(86_401);
         assert!(bounds.contains(&left), "{patience} {left:?}");
-        // Who knows better may try before.
+        // An explicit call may retry earlier.
         directory.state().is_busy = None;
         assert!(serving.handle.renew("a.test"));
         serving.until_issued(1);
@@ -681,7 +706,8 @@ fn an_order_that_takes_its_time_is_asked_for_when_its_authority_says_so() {
     let serving = Serving::start(acme(&directory, &["a.test"]), &directory);
     serving.until_issued(1);
     let asked = directory.state().asked.clone();
-    let finalized = asked.iter().position(|what| what == "finalize").expect("it was finalised");
+    let finalized =
+        asked.iter().position(|what| what == "finalize").expect("the order was finalized");
     let after = asked[finalized..].iter().filter(|what| *what == "order").count();
     assert_eq!(after, 1, "{asked:?}");
     assert_eq!(serving.handle.status().failed, 0);
@@ -696,7 +722,7 @@ fn an_authority_that_has_forgotten_the_account_is_given_another_one_at_once() {
     assert!(serving.handle.renew("a.test"));
     serving.until_issued(2);
     assert_eq!(serving.handle.status().failed, 0);
-    // Another instance that still has the old one takes the new one from the storage.
+    // Another instance that still has the old certificate takes the new one from the storage.
     let other = Serving::start(acme(&directory, &["b.test"]), &directory);
     other.until_issued(1);
     assert_eq!(directory.state().accounts.len(), 2);
@@ -713,29 +739,30 @@ fn an_account_follows_the_settings() {
     let directory = Directory::new();
     let contacts = || {
         let state = directory.state();
-        let account = state.accounts.last().expect("there is one").as_ref().expect("it is known");
+        let account =
+            state.accounts.last().expect("an account exists").as_ref().expect("the account exists");
         (state.accounts.len(), account.contacts.to_string(), account.external.clone())
     };
     let serve = |acme: Acme, count| {
         let serving = Serving::start(acme, &directory);
         serving.until_issued(count);
         assert_eq!(serving.handle.status().failed, 0);
-        serving.running.shut_down().expect("it ends");
-        // The next one is elsewhere.
+        serving.running.shut_down().expect("the shutdown succeeds");
+        // The next server has another address.
         let mut state = directory.state();
         (state.tls, state.http) = (None, None);
     };
     serve(acme(&directory, &["a.test"]), 1);
     assert_eq!(contacts(), (1, r#"["mailto:admin@example.org"]"#.to_owned(), None));
-    // One more, which the same account is told of once.
+    // One more name, for which the same account is updated once.
     for name in ["b.test", "c.test"] {
         serve(acme(&directory, &[name]).contact("other@example.org"), 1);
         let expected = r#"["mailto:admin@example.org","mailto:other@example.org"]"#;
         assert_eq!(contacts(), (1, expected.to_owned(), None));
     }
     let asked = directory.state().asked.iter().filter(|what| *what == "account").count();
-    assert_eq!(asked, 2, "to make it, and to change it");
-    // An account is bound when it is made.
+    assert_eq!(asked, 2, "once to create it, and once to update it");
+    // An account is bound to an external one when it is created.
     for (id, number) in [("kid-1", 2), ("kid-1", 2), ("kid-2", 3)] {
         let name = format!("{id}-{number}-{}.test", directory.issued());
         serve(acme(&directory, &[&name]).external_account(id, "c2VjcmV0"), 1);
@@ -749,24 +776,24 @@ fn half_of_a_certificate_in_the_folder_is_none() {
     let directory = Directory::new();
     let first = Serving::start(acme(&directory, &["a.test"]), &directory);
     first.until_issued(1);
-    first.running.shut_down().expect("it ends");
+    first.running.shut_down().expect("the shutdown succeeds");
     let path = find(&directory.folder("acme"), "a.test.pem");
-    let whole = std::fs::read(&path).expect("it is there");
-    std::fs::write(&path, &whole[..whole.len() / 2]).expect("it may be written");
-    // The next server is elsewhere.
+    let whole = std::fs::read(&path).expect("the file exists");
+    std::fs::write(&path, &whole[..whole.len() / 2]).expect("the file is writable");
+    // The next server has another address.
     {
         let mut state = directory.state();
         (state.tls, state.http) = (None, None);
     }
     let next = Serving::start(acme(&directory, &["a.test"]), &directory);
-    // It is not taken.
+    // The damaged file is not used.
     next.until_issued(1);
-    next.shown(&directory, "a.test").expect("it is trusted");
+    next.shown(&directory, "a.test").expect("the certificate is trusted");
 }
 
 fn find(folder: &Path, name: &str) -> PathBuf {
     let entries = std::fs::read_dir(folder).expect("a folder").flatten();
     let paths: Vec<_> = entries.map(|entry| entry.path()).collect();
     let below = paths.iter().filter(|path| path.is_dir()).map(|folder| folder.join(name));
-    below.into_iter().find(|path| path.exists()).expect("it is there")
+    below.into_iter().find(|path| path.exists()).expect("one of the paths exists")
 }

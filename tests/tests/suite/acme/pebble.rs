@@ -1,4 +1,5 @@
-//! The same with Pebble, Let's Encrypt's authority for tests. `tests/outside/acme` makes it and runs these tests.
+//! The same with Pebble, Let's Encrypt's test authority. `tests/outside/acme` builds it and runs
+//! these tests.
 
 use super::{Program, Serving, app, files, one, until};
 use peregrine::acme::{Acme, Challenge};
@@ -17,10 +18,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// The program, by its path.
+/// The path of the program.
 const PEBBLE: &str = "PEBBLE";
 
-/// A running Pebble, and where it looks for the server.
+/// A running Pebble, and the addresses where it validates names.
 pub(crate) struct Pebble {
     process: Child,
     folder: tempfile::TempDir,
@@ -35,16 +36,16 @@ fn free() -> SocketAddr {
 }
 
 impl Pebble {
-    /// With certificates that live for so long, and accounts that exist elsewhere, if any.
+    /// Starts Pebble with this certificate lifetime, and with an external account, if any.
     fn start(life: Duration, external: Option<(&str, &str)>) -> Self {
         let program = std::env::var_os(PEBBLE).expect("tests/outside/acme says where Pebble is");
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name);
         let parameters = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
-        let key = rcgen::KeyPair::generate().expect("there is randomness");
-        let certificate = parameters.self_signed(&key).expect("it signs");
-        std::fs::write(path("root.pem"), certificate.pem()).expect("there is room");
-        std::fs::write(path("root.key"), key.serialize_pem()).expect("there is room");
+        let key = rcgen::KeyPair::generate().expect("the system provides randomness");
+        let certificate = parameters.self_signed(&key).expect("signing succeeds");
+        std::fs::write(path("root.pem"), certificate.pem()).expect("the buffer has room");
+        std::fs::write(path("root.key"), key.serialize_pem()).expect("the buffer has room");
         let [directory, management, http, https] = [(); 4].map(|()| free());
         let keys: serde_json::Map<_, _> =
             external.into_iter().map(|(id, key)| (id.to_owned(), key.into())).collect();
@@ -61,8 +62,8 @@ impl Pebble {
             "keyAlgorithm": "ecdsa",
             "profiles": {"default": {"description": "", "validityPeriod": life.as_secs()}},
         }});
-        std::fs::write(path("config.json"), config.to_string()).expect("there is room");
-        let log = File::create(path("log")).expect("there is room");
+        std::fs::write(path("config.json"), config.to_string()).expect("the buffer has room");
+        let log = File::create(path("log")).expect("the buffer has room");
         let process = Command::new(program)
             .arg("-config")
             .arg(path("config.json"))
@@ -71,7 +72,7 @@ impl Pebble {
             .stdout(log)
             .stderr(Stdio::null())
             .spawn()
-            .expect("it can be started");
+            .expect("the process starts");
         let pebble = Self { process, folder, directory, management, http, https };
         until("Pebble listens", || {
             TcpStream::connect(directory).and(TcpStream::connect(management)).is_ok()
@@ -96,43 +97,44 @@ impl Pebble {
         format!("https://localhost:{}/dir", self.directory.port())
     }
 
-    /// The certificate of who issues, in PEM.
+    /// The issuer's root certificate, in PEM.
     fn root(&self) -> String {
-        let text = std::fs::read_to_string(self.path("root.pem")).expect("it is there");
+        let text = std::fs::read_to_string(self.path("root.pem")).expect("the file exists");
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(text.as_bytes()).expect("PEM")).expect("a root");
         let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
-            .expect("they are known")
+            .expect("the provider supports the default versions")
             .with_root_certificates(roots)
             .with_no_client_auth();
         let name = ServerName::try_from("localhost").expect("a name");
-        let client = ClientConnection::new(Arc::new(config), name).expect("it can be made");
-        let stream = TcpStream::connect(self.management).expect("it listens");
+        let client = ClientConnection::new(Arc::new(config), name)
+            .expect("the client configuration is valid");
+        let stream = TcpStream::connect(self.management).expect("the server accepts connections");
         let mut stream = StreamOwned::new(client, stream);
         let request = b"GET /roots/0 HTTP/1.0\r\nHost: localhost\r\n\r\n";
-        stream.write_all(request).expect("it reads");
+        stream.write_all(request).expect("the server reads the request");
         let mut text = String::new();
-        // It does not say goodbye.
+        // Pebble sends no `close_notify`.
         let _ = stream.read_to_string(&mut text);
-        text.split_once("\r\n\r\n").expect("an answer").1.to_owned()
+        text.split_once("\r\n\r\n").expect("a response").1.to_owned()
     }
 
-    /// What it has logged with this text in it, so often.
+    /// How many lines of its log contain `text`.
     fn says(&self, text: &str) -> usize {
-        let log = std::fs::read_to_string(self.path("log")).expect("it is there");
+        let log = std::fs::read_to_string(self.path("log")).expect("the file exists");
         log.lines().filter(|line| line.contains(text)).count()
     }
 
-    /// A server where Pebble looks, or elsewhere.
+    /// A server at the given addresses, where Pebble validates names, or elsewhere.
     fn serve(&self, acme: Acme, http: SocketAddr, https: SocketAddr) -> Serving {
-        let (tls, handle) = acme.open().expect("it can be used");
+        let (tls, handle) = acme.open().expect("the configuration is valid");
         let server = Server::bind(http.to_string()).tls(https.to_string(), tls.clone());
         let running = server.workers(one()).admin("127.0.0.1:0").quiet().start(app);
-        Serving { running: running.expect("it starts"), handle, tls }
+        Serving { running: running.expect("the server starts"), handle, tls }
     }
 
-    /// The program that is killed.
+    /// The process that is killed.
     fn program(&self) -> Program {
         Program::spawn(&self.url(), &self.path("root.pem"), &self.path("acme"), self.https)
     }
@@ -145,15 +147,15 @@ impl Drop for Pebble {
         if thread::panicking() {
             let log = std::fs::read_to_string(self.path("log")).unwrap_or_default();
             let last: Vec<_> = log.lines().rev().take(40).collect();
-            eprintln!("Pebble, the last first:\n{}", last.join("\n"));
+            eprintln!("Pebble's log, last line first:\n{}", last.join("\n"));
         }
     }
 }
 
-/// Says of every name that it is here, by DNS over TCP.
+/// A DNS server over TCP that resolves every name to this machine.
 fn names() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let place = listener.local_addr().expect("it has one");
+    let place = listener.local_addr().expect("the socket is bound");
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             thread::spawn(move || while name(&stream).is_ok() {});
@@ -162,7 +164,7 @@ fn names() -> SocketAddr {
     place
 }
 
-/// Answers one question.
+/// Answers one query.
 // RFC 1035 §4.1 and §4.2.2.
 fn name(mut stream: &TcpStream) -> io::Result<()> {
     let mut length = [0; 2];
@@ -171,14 +173,14 @@ fn name(mut stream: &TcpStream) -> io::Result<()> {
     stream.read_exact(&mut message)?;
     let end = 12 + message[12..].iter().position(|byte| *byte == 0).unwrap_or(0) + 5;
     let is_address = message[end - 4..end - 2] == [0, 1];
-    // The header of an answer, with as many answers; the question; and then that the name is 127.0.0.1.
+    // The response header, with one answer record; the question; and the address 127.0.0.1.
     let mut answer = message[..2].to_vec();
     answer.extend([0x81, 0x80, 0, 1, 0, u8::from(is_address), 0, 0, 0, 0]);
     answer.extend(&message[12..end]);
     if is_address {
         answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4, 127, 0, 0, 1]);
     }
-    stream.write_all(&u16::try_from(answer.len()).expect("it is short").to_be_bytes())?;
+    stream.write_all(&u16::try_from(answer.len()).expect("the value fits").to_be_bytes())?;
     stream.write_all(&answer)
 }
 
@@ -193,50 +195,53 @@ fn pebble_issues_by_both_challenges() {
         let name = format!("{kind:?}.example.org").to_ascii_lowercase();
         let acme = pebble.acme(&[&name, "www.example.org"]).challenges(&[kind]);
         let serving = pebble.serve(acme, pebble.http, pebble.https);
-        until("they are there", || {
+        until("the certificates are stored", || {
             serving.handle.status().names.iter().all(|name| name.not_after.is_some())
         });
-        super::shown(serving.https(), &root, &name).expect("it is trusted");
-        super::shown(serving.https(), &root, "www.example.org").expect("it is trusted");
-        // The second server took what the first had got.
+        super::shown(serving.https(), &root, &name).expect("the certificate is trusted");
+        super::shown(serving.https(), &root, "www.example.org")
+            .expect("the certificate is trusted");
+        // The second server used the certificates that the first had obtained.
         let status = serving.handle.status();
         assert!(status.issued == if kind == Challenge::TlsAlpn01 { 2 } else { 1 }, "{status:?}");
-        // The window is known: about two thirds of 90 days.
+        // The renewal window is known: about two thirds of 90 days.
         let planned = || {
-            let next = serving.handle.status().names[0].renew_at.expect("it is planned");
+            let next = serving.handle.status().names[0].renew_at.expect("a renewal is scheduled");
             next.duration_since(std::time::SystemTime::now()).unwrap_or_default()
         };
         let day = Duration::from_secs(86_400);
-        until("the window is known", || (day * 58..day * 62).contains(&planned()));
-        serving.running.shut_down().expect("it ends");
+        until("the renewal window is known", || (day * 58..day * 62).contains(&planned()));
+        serving.running.shut_down().expect("the shutdown succeeds");
     }
 }
 
 #[test]
 #[ignore = "needs Pebble"]
 fn pebble_renews_what_lives_for_a_short_time_within_its_window() {
-    // Its window is the whole life.
+    // The window is the whole lifetime.
     let pebble = Pebble::start(Duration::from_secs(20), None);
     let acme = pebble.acme(&["a.example.org"]);
     let serving = pebble.serve(acme, pebble.http, pebble.https);
-    // Each when it likes within the life of the one before.
+    // Each renewal at any time within the lifetime of the previous certificate.
     (1..=3).for_each(|count| serving.until_issued(count));
     let status = serving.handle.status();
     assert_eq!(status.failed, 0, "{status:?}");
-    super::shown(serving.https(), &pebble.root(), "a.example.org").expect("it is trusted");
+    super::shown(serving.https(), &pebble.root(), "a.example.org")
+        .expect("the certificate is trusted");
 }
 
 #[test]
 #[ignore = "needs Pebble"]
 fn pebble_that_finds_a_stranger_refuses_and_the_other_challenge_is_tried() {
     let pebble = Pebble::start(LONG, None);
-    let stranger = TcpListener::bind(pebble.https).expect("it is free");
+    let stranger = TcpListener::bind(pebble.https).expect("the port is free");
     thread::spawn(move || while stranger.accept().is_ok() {});
     let serving = pebble.serve(pebble.acme(&["a.example.org"]), pebble.http, free());
     serving.until_issued(1);
     let status = serving.handle.status();
     assert!(status.failed >= 1, "{status:?}");
-    super::shown(serving.https(), &pebble.root(), "a.example.org").expect("it is trusted");
+    super::shown(serving.https(), &pebble.root(), "a.example.org")
+        .expect("the certificate is trusted");
 }
 
 #[test]
@@ -246,10 +251,13 @@ fn pebble_is_asked_once_by_instances_that_share_a_folder() {
     let first = pebble.serve(pebble.acme(&["a.example.org"]), pebble.http, pebble.https);
     let second = pebble.serve(pebble.acme(&["a.example.org"]), free(), free());
     let has = |serving: &Serving| serving.handle.status().names[0].not_after.is_some();
-    until("both have it", || has(&first) && has(&second));
+    until("both servers have the certificate", || has(&first) && has(&second));
     let root = pebble.root();
     let shown = |serving: &Serving| super::shown(serving.https(), &root, "a.example.org");
-    assert_eq!(shown(&first).expect("it is trusted"), shown(&second).expect("it is trusted"));
+    assert_eq!(
+        shown(&first).expect("the certificate is trusted"),
+        shown(&second).expect("the certificate is trusted")
+    );
     assert_eq!(pebble.says("Issued certificate serial"), 1);
 }
 
@@ -259,10 +267,10 @@ fn pebble_and_a_process_that_is_killed_at_any_moment_come_to_a_certificate() {
     let pebble = Pebble::start(LONG, None);
     let root = pebble.root();
     let mut kills = 0;
-    // Each time a little later, until it is done before.
+    // A little later each time, until the process finishes first.
     for pause in (0..).map(|step| Duration::from_millis(step * 60)) {
         let program = pebble.program();
-        until("it has begun", || !files(&pebble.path("acme")).is_empty());
+        until("the process has started", || !files(&pebble.path("acme")).is_empty());
         thread::sleep(pause);
         drop(program);
         if files(&pebble.path("acme")).contains(&"a.test.pem".to_owned()) {
@@ -272,8 +280,8 @@ fn pebble_and_a_process_that_is_killed_at_any_moment_come_to_a_certificate() {
     }
     assert!(kills > 3, "{kills}");
     let program = pebble.program();
-    until("it is served", || super::shown(program.address, &root, "a.test").is_ok());
-    // An order that was begun is gone on with; what is lost is one whose place was not stored yet.
+    until("the certificate is served", || super::shown(program.address, &root, "a.test").is_ok());
+    // A started order is resumed; an order is lost only if its URL was not stored yet.
     let issued = pebble.says("Issued certificate serial");
     assert!(issued <= 2, "{issued} certificates after {kills} kills");
 }
@@ -284,10 +292,10 @@ fn pebble_wants_accounts_that_exist_elsewhere() {
     let key = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W";
     let pebble = Pebble::start(LONG, Some(("kid-1", key)));
     let without = pebble.serve(pebble.acme(&["a.example.org"]), pebble.http, pebble.https);
-    until("it is refused", || without.handle.status().failed >= 1);
+    until("the order is refused", || without.handle.status().failed >= 1);
     let error = without.handle.status().names[0].last_error.clone().unwrap_or_default();
     assert!(error.contains("externalAccountRequired"), "{error}");
-    without.running.shut_down().expect("it ends");
+    without.running.shut_down().expect("the shutdown succeeds");
     let acme = pebble.acme(&["a.example.org"]).external_account("kid-1", key);
     let with = pebble.serve(acme, pebble.http, pebble.https);
     with.until_issued(1);

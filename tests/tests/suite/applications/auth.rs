@@ -1,4 +1,4 @@
-//! Credentials through a server on every driver, and the keys of an issuer that all workers share.
+//! Credentials through a server on every driver, and an issuer's keys shared by all workers.
 
 use peregrine::auth::jsonwebtoken::{
     Algorithm, EncodingKey, Header, encode, get_current_timestamp,
@@ -25,7 +25,7 @@ on_both_drivers! {
 }
 
 fn start(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<Running> {
-    let workers = NonZeroUsize::new(4).expect("it is not zero");
+    let workers = NonZeroUsize::new(4).expect("the value is not zero");
     started(Server::bind("127.0.0.1:0").driver(choice).workers(workers).quiet().start(app))
 }
 
@@ -36,7 +36,7 @@ fn send(running: &Running, path: &str, fields: &str) -> TcpStream {
     )
 }
 
-/// The status, and all of the answer.
+/// The status, and the whole response.
 fn receive(mut peer: TcpStream) -> (String, String) {
     let mut text = String::new();
     peer.read_to_string(&mut text).expect("text");
@@ -47,7 +47,7 @@ fn credentials_say_who_asks_and_others_are_told_how_to(choice: DriverChoice) {
     let app = || {
         let (password, key) = (Secret::new("open sesame"), Secret::new("k7"));
         let people = Authenticate::basic(async move |it: BasicAuth| {
-            // Others are served by this worker meanwhile.
+            // This worker serves other requests meanwhile.
             tokio::time::sleep(Duration::from_millis(2)).await;
             password.is(&it.password).then_some(it.user)
         });
@@ -74,7 +74,7 @@ fn credentials_say_who_asks_and_others_are_told_how_to(choice: DriverChoice) {
             ("Authorization: Basic ?\r\n", "400", "/problems/malformed-credentials"),
             ("Authorization: Basic QQ==\r\nAuthorization: Basic QQ==\r\n", "400", "several"),
         ];
-        // All at the same time: a user is that of his own request.
+        // All concurrently: each user belongs to its own request.
         let peers: Vec<_> = cases.iter().map(|(fields, ..)| send(&running, "/", fields)).collect();
         for (peer, (fields, status, word)) in peers.into_iter().zip(cases) {
             let (received, text) = receive(peer);
@@ -97,7 +97,7 @@ struct Claims {
 }
 
 fn workers_share_the_keys_of_an_issuer_and_ask_once(choice: DriverChoice) {
-    // RFC 8037, appendix A: a key that everybody knows.
+    // RFC 8037, appendix A: a publicly known key.
     let document = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"1","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
     // The same as PKCS#8: RFC 8410, section 7, around the private key.
     let private = [
@@ -124,7 +124,8 @@ fn workers_share_the_keys_of_an_issuer_and_ask_once(choice: DriverChoice) {
         header.kid = Some(key.to_owned());
         let exp = get_current_timestamp() + 300 - late;
         let claims = json!({"sub": name, "iss": "https://id.example", "aud": "birds", "exp": exp});
-        let token = encode(&header, &claims, &EncodingKey::from_ed_der(&private)).expect("signed");
+        let token = encode(&header, &claims, &EncodingKey::from_ed_der(&private))
+            .expect("signing succeeds");
         format!("Authorization: Bearer {token}\r\n")
     };
     let peers: Vec<_> = (0..40)
@@ -143,5 +144,5 @@ fn workers_share_the_keys_of_an_issuer_and_ask_once(choice: DriverChoice) {
         let (status, text) = receive(send(&running, "/", &fields));
         assert!(status == "401" && text.contains(word), "{text}");
     }
-    assert_eq!(asked.load(SeqCst), 1, "an unknown key is no reason to ask again at once");
+    assert_eq!(asked.load(SeqCst), 1, "an unknown key does not cause an immediate refetch");
 }

@@ -1,4 +1,4 @@
-//! Content in many forms, and content that is never whole, through a server on every driver.
+//! Content in many formats, and endless content, through a server on every driver.
 
 use futures_core::Stream;
 use peregrine::prelude::*;
@@ -27,7 +27,7 @@ struct Bird {
     name: String,
 }
 
-/// Counts up to its end, and pauses before each.
+/// Yields numbers up to a limit, with a pause before each.
 struct Numbers(u64, bool);
 
 impl Stream for Numbers {
@@ -53,7 +53,7 @@ fn start(choice: DriverChoice, read: Arc<AtomicUsize>) -> Option<Running> {
             while let Some(line) = lines.next().await {
                 line?;
                 count += 1;
-                // The rest has to wait until the test has looked.
+                // The rest waits until the test has checked.
                 while read.load(Ordering::SeqCst) == 0 {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
@@ -73,7 +73,7 @@ fn start(choice: DriverChoice, read: Arc<AtomicUsize>) -> Option<Running> {
                 }
                 Ok(sum.to_string())
             })
-            // What a line asks for comes back before the next is read.
+            // Each line is answered before the next is read.
             .post("/count", async |mut lines: NdJson<u64>| {
                 let first = lines.next().await.and_then(Result::ok).unwrap_or_default();
                 NdJson::response(Numbers(first, false))
@@ -92,7 +92,7 @@ fn post(running: &Running, path: &str, media_type: &str, body: &[u8]) -> (String
     );
     peer.write_all(&[head.as_bytes(), body].concat()).expect("connected");
     let mut all = Vec::new();
-    peer.read_to_end(&mut all).expect("an answer");
+    peer.read_to_end(&mut all).expect("a response");
     let end = all.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
     (String::from_utf8_lossy(&all[..end]).into_owned(), all.split_off(end + 4))
 }
@@ -123,7 +123,7 @@ fn lines_are_read_as_they_come_and_sent_as_they_are_made(choice: DriverChoice) {
     let mut all = String::new();
     while !all.ends_with("0\r\n\r\n") {
         let mut byte = [0];
-        peer.read_exact(&mut byte).expect("the response comes though the request is not over");
+        peer.read_exact(&mut byte).expect("the response arrives before the request ends");
         all.push(char::from(byte[0]));
     }
     let head = all.to_lowercase();
@@ -162,7 +162,7 @@ fn a_reader_that_waits_holds_its_writer_back(choice: DriverChoice) {
         line.len() * count
     );
     peer.write_all(head.as_bytes()).expect("connected");
-    peer.set_write_timeout(Some(Duration::from_millis(200))).expect("more than zero");
+    peer.set_write_timeout(Some(Duration::from_millis(200))).expect("the timeout is not zero");
     let mut sent = 0;
     let all = line.repeat(count);
     while let Ok(more) = peer.write(&all.as_bytes()[sent..]) {
@@ -171,13 +171,13 @@ fn a_reader_that_waits_holds_its_writer_back(choice: DriverChoice) {
             break;
         }
     }
-    // What buffers of the system hold is some megabytes; all of it is 40.
-    assert!(sent < all.len(), "the reader waits, and everything was taken");
+    // The system's buffers hold some megabytes; the content has 40.
+    assert!(sent < all.len(), "the reader waits, but everything was accepted");
     read.store(1, Ordering::SeqCst);
-    peer.set_write_timeout(Some(PATIENCE)).expect("more than zero");
-    peer.write_all(&all.as_bytes()[sent..]).expect("it is read on");
+    peer.set_write_timeout(Some(PATIENCE)).expect("the timeout is not zero");
+    peer.write_all(&all.as_bytes()[sent..]).expect("the server keeps reading");
     let mut answer = String::new();
-    peer.read_to_string(&mut answer).expect("an answer");
+    peer.read_to_string(&mut answer).expect("a response");
     assert!(answer.ends_with(&count.to_string()), "{answer}");
     assert_eq!(read.load(Ordering::SeqCst), count + 1);
 }

@@ -1,4 +1,5 @@
-//! What browsers are told, and what they say, through a server on every driver.
+//! Browser-related features through a server on every driver: cookies, CORS, CSRF and security
+//! headers.
 
 use peregrine::middleware::security_headers::Csp;
 use peregrine::prelude::*;
@@ -20,7 +21,7 @@ fn start(choice: DriverChoice, app: fn() -> App) -> Option<Running> {
     started(server.trusted_proxies(TrustedProxies::hops(1)).start(app))
 }
 
-/// Sends requests, of which the last closes, and gives all that comes.
+/// Sends requests, the last of which closes the connection, and returns all responses.
 fn said(running: &Running, requests: &str) -> String {
     let mut peer = connect(running);
     peer.write_all(requests.as_bytes()).expect("connected");
@@ -105,7 +106,7 @@ fn forms_of_other_sites_are_refused_and_the_connection_goes_on(choice: DriverCho
     let body = format!("name=Ada&csrf_token={token}");
     let length = body.len();
     let form = "Content-Type: application/x-www-form-urlencoded";
-    // What is refused is not read by anybody, and the next request is where it begins.
+    // The refused body is skipped, and the next request is parsed from its beginning.
     let text = said(
         &running,
         &format!(

@@ -1,4 +1,4 @@
-//! Who calls, behind proxies, on every driver; and what mounted routers and tower layers see of that.
+//! Client addresses behind proxies, on every driver, as mounted routers and tower layers see them.
 
 use axum::extract::ConnectInfo;
 use axum::routing::get;
@@ -21,7 +21,7 @@ callers!(@plain tokio_unix, KernelBenches::unix(DriverChoice::Tokio));
 #[cfg(unix)]
 callers!(@plain uring_unix, KernelBenches::unix(DriverChoice::Uring));
 
-/// What routers and layers are told, in each way that they are mounted.
+/// Routers and layers mounted in each way, which report the client's address.
 fn mounts() -> App {
     async fn peer(ConnectInfo(peer): ConnectInfo<SocketAddr>) -> String {
         peer.to_string()
@@ -48,7 +48,7 @@ fn mounts() -> App {
     )
 }
 
-/// The paths of each way, a list of addresses, and what a client at its left end is seen as.
+/// The paths of each way, an address list, and the client address expected for its leftmost entry.
 const TOLD: [&str; 3] = ["/told/peer", "/made/peer", "/layer/peer"];
 const CLIENTS: [(&str, &str); 3] =
     [("1.1.1.1, 192.0.2.1:40", "192.0.2.1:40"), ("192.0.2.2", "192.0.2.2:0"), ("junk", "")];

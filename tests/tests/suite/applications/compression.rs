@@ -30,10 +30,10 @@ fn start(choice: DriverChoice, app: fn() -> App) -> Option<Running> {
     started(server.start(app))
 }
 
-/// The head and the content of the answer to one request, unchunked.
+/// The head and the unchunked content of the response to one request.
 fn asked(running: &Running, request: &[u8]) -> (String, Vec<u8>) {
     let mut peer = connect(running);
-    // A server that has answered may not read the rest.
+    // A server that has responded may not read the rest.
     let _ = peer.write_all(request);
     let mut all = Vec::new();
     match peer.read_to_end(&mut all) {
@@ -44,14 +44,14 @@ fn asked(running: &Running, request: &[u8]) -> (String, Vec<u8>) {
     let head = String::from_utf8(all[..end].to_vec()).expect("text").to_lowercase();
     let content = all.split_off(end + 4);
     let content = if head.contains("transfer-encoding: chunked") {
-        unchunked(&content).expect("whole")
+        unchunked(&content).expect("the chunked body is complete")
     } else {
         content
     };
     (head, content)
 }
 
-/// The content of chunks; none if the last is missing.
+/// The content of chunks; `None` if the last chunk is missing.
 fn unchunked(mut bytes: &[u8]) -> Option<Vec<u8>> {
     let mut all = Vec::new();
     loop {
@@ -76,7 +76,7 @@ fn get(path: &str, fields: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n").into_bytes()
 }
 
-/// Text that becomes smaller, but not to nothing.
+/// Text that compresses moderately.
 fn words(bytes: usize) -> String {
     let (mut text, mut state) = (String::with_capacity(bytes + 8), 1_u64);
     while text.len() < bytes {
@@ -134,13 +134,13 @@ fn head_and_ranges_have_no_coded_content(choice: DriverChoice) {
     let rest = String::from_utf8_lossy(&rest).into_owned();
     assert!(
         rest.contains("HTTP/1.1 200") || rest.ends_with("here"),
-        "the next answer follows at once: {rest}"
+        "the next response follows at once: {rest}"
     );
     let (head, content) = asked(&running, &get("/range", "Accept-Encoding: gzip\r\n"));
     assert!(!head.contains("content-encoding") && content.len() == 5000, "{head}");
 }
 
-/// Events, each made when the test has seen the one before.
+/// Events, each of which is produced once the test has received the previous one.
 struct OnDemand(tokio::sync::mpsc::UnboundedReceiver<u32>);
 
 impl Stream for OnDemand {
@@ -159,11 +159,11 @@ fn an_event_arrives_before_the_next_is_made(choice: DriverChoice) {
     static SENDERS: Mutex<Vec<UnboundedSender<u32>>> = Mutex::new(Vec::new());
     fn events() -> Sse {
         let (sender, receiver) = unbounded_channel();
-        sender.send(0).expect("it is there");
-        SENDERS.lock().expect("whole").push(sender);
+        sender.send(0).expect("the receiver is alive");
+        SENDERS.lock().expect("the mutex is not poisoned").push(sender);
         Sse::new(OnDemand(receiver))
     }
-    // Both drivers' tests share the list; each request takes the sender of its own.
+    // Both drivers' tests share the list; each request takes its own sender.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock();
     let Some(running) = start(choice, || App::new().with(Compression::new()).get("/", events))
@@ -175,11 +175,12 @@ fn an_event_arrives_before_the_next_is_made(choice: DriverChoice) {
         .expect("connected");
     let (mut seen, mut bytes, mut next) = (Vec::new(), [0; 4096], 0);
     while next < 5 {
-        let count = peer.read(&mut bytes).expect("an event comes, though no other is made yet");
-        assert!(count > 0, "the stream goes on");
+        let count =
+            peer.read(&mut bytes).expect("the event arrives before the next one is produced");
+        assert!(count > 0, "the stream continues");
         seen.extend_from_slice(&bytes[..count]);
         let Some(end) = seen.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
-        // All chunks so far, as if they were the last.
+        // All chunks so far, terminated as if they were the last.
         let Some(packed) = unchunked(&[&seen[end + 4..], b"0\r\n\r\n"].concat()) else { continue };
         let mut text = Vec::new();
         let _ = GzDecoder::new(&packed[..]).read_to_end(&mut text);
@@ -187,11 +188,11 @@ fn an_event_arrives_before_the_next_is_made(choice: DriverChoice) {
             next += 1;
             SENDERS
                 .lock()
-                .expect("whole")
+                .expect("the mutex is not poisoned")
                 .last()
                 .expect("of this request")
                 .send(next)
-                .expect("it listens");
+                .expect("the receiver is alive");
         }
     }
 }
@@ -201,8 +202,8 @@ fn a_large_response_that_is_compressed_holds_nobody_up(choice: DriverChoice) {
     let mut large = connect(&running);
     // Brotli is the slowest.
     large.write_all(&get("/large", "Accept-Encoding: br\r\n")).expect("connected");
-    large.read_exact(&mut [0; 1]).expect("it begins");
-    // It is read as fast as it comes, so that nothing but the others' turns keeps the worker from it.
+    large.read_exact(&mut [0; 1]).expect("the response begins");
+    // The client reads as fast as it can, so that only fairness makes the worker pause.
     let large = thread::spawn(move || {
         let mut rest = Vec::new();
         large.read_to_end(&mut rest).expect("the rest");
@@ -215,15 +216,16 @@ fn a_large_response_that_is_compressed_holds_nobody_up(choice: DriverChoice) {
         let mut answer = Vec::new();
         while !answer.ends_with(b"here") {
             let mut bytes = [0; 1024];
-            let count = small.read(&mut bytes).expect("an answer");
-            assert!(count > 0, "it is kept alive");
+            let count = small.read(&mut bytes).expect("a response");
+            assert!(count > 0, "the connection is kept alive");
             answer.extend_from_slice(&bytes[..count]);
         }
         answers += 1;
     }
-    // One worker has both: the small answers come while the large one goes on, which takes 512 turns.
-    assert!(answers > 10, "{answers} small answers came while a large one was made");
-    assert!(large.join().expect("no panic").ends_with(b"0\r\n\r\n"));
+    // One worker serves both: small responses arrive while the large one is in progress, which
+    // takes 512 turns.
+    assert!(answers > 10, "{answers} small responses arrived during a large one");
+    assert!(large.join().expect("the task does not panic").ends_with(b"0\r\n\r\n"));
 }
 
 fn packed_bodies_are_read_and_bombs_are_not(choice: DriverChoice) {

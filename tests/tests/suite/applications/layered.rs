@@ -1,5 +1,5 @@
-//! Tower layers that want `Send` around handlers that are not, on every driver, the simulated network
-//! with its faults included.
+//! Tower layers that require `Send` around handlers that are not, on every driver, including the
+//! simulated network with its faults.
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
@@ -21,7 +21,7 @@ use std::task::{Context, Poll};
 use tower::layer::layer_fn;
 use tower::{Service, service_fn};
 
-/// Makes a test of each case on each driver.
+/// Generates a test of each case on each driver.
 macro_rules! on_every_driver {
     ($($case:ident,)*) => {
         mod on_sim {
@@ -45,7 +45,7 @@ macro_rules! on_every_driver {
                         .check(async |bench| super::$case(bench).await);
                 }
             )*
-            /// A real thread has no place in simulated time.
+            /// Real threads cannot be used in simulated time.
             #[test]
             fn a_thread_may_read_on_after_the_response() {
                 super::KernelBenches::tcp(super::DriverChoice::$driver)
@@ -67,7 +67,7 @@ on_every_driver! {
 
 type Asked = http::Request<SendBody>;
 
-/// A body that hides what it is made of.
+/// A body that hides its inner type.
 struct Wrapped(SendBody);
 
 impl http_body::Body for Wrapped {
@@ -98,7 +98,7 @@ fn wraps(mut inner: Inner, request: Asked) -> Answering {
     Box::pin(async move { call.await.map(|response| response.map(Wrapped)) })
 }
 
-/// What the cases look at.
+/// Observations that the cases check.
 #[derive(Clone, Default)]
 struct Seen {
     bytes: Arc<AtomicUsize>,
@@ -131,7 +131,7 @@ impl Seen {
         drop(local);
     }
 
-    /// Leaves the reading of the request to a task, or to a thread, and answers.
+    /// Leaves reading the request to a task or a thread, and responds.
     fn leave(&self, body: SendBody, is_task: bool) -> http::Response<SendBody> {
         let reading = self.clone().read(body);
         if is_task {
@@ -166,7 +166,8 @@ impl Seen {
         let mounted = tower(service_fn(move |request: Asked| {
             std::future::ready(Ok::<_, Infallible>(mounted.leave(request.into_body(), true)))
         }));
-        let inside = into_tower(App::new().post("/mounted", mounted.clone())).expect("sound");
+        let inside = into_tower(App::new().post("/mounted", mounted.clone()))
+            .expect("the application is valid");
         App::new()
             .get("/hello", || "hello")
             .mount("/inside", inside.clone())
@@ -182,7 +183,7 @@ impl Seen {
                     .get("/panic", async || {
                         tokio::task::yield_now().await;
                         if true {
-                            panic!("as it is told");
+                            panic!("on purpose");
                         }
                     })
                     .get("/upgrade", || {
@@ -247,7 +248,7 @@ async fn who_reads_on<B: Bench>(bench: &B, path: &str) {
         assert_eq!((reply.text(), reply.field("connection")), ("answered", None));
         peer.send(&body[10..]);
         let is_read = || seen.bytes.load(Ordering::SeqCst) == round * length;
-        bench.until("all of it was read", is_read).await;
+        bench.until("the whole body was read", is_read).await;
         let is_over = || seen.dropped.load(Ordering::SeqCst) == round;
         bench.until("the task has ended", is_over).await;
         peer.expect_alive().await;
@@ -261,9 +262,9 @@ async fn a_handler_inside_a_layer_ends_when_its_peer_leaves<B: Bench>(bench: &B)
     let (server, seen) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.get("/wrapped/wait");
-    bench.until("it waits", || seen.started.load(Ordering::SeqCst) == 1).await;
+    bench.until("the handler waits", || seen.started.load(Ordering::SeqCst) == 1).await;
     drop(peer);
-    bench.until("it is dropped", || seen.dropped.load(Ordering::SeqCst) == 1).await;
+    bench.until("the handler is dropped", || seen.dropped.load(Ordering::SeqCst) == 1).await;
     server.cut();
 }
 

@@ -1,5 +1,5 @@
-//! What applications are made of, asked over real sockets and simulated ones. One program, since each of so many would be linked
-//! for itself.
+//! Features of applications, tested over real and simulated sockets. They share one program,
+//! because each of so many would be linked separately.
 
 mod auth;
 mod bodies;

@@ -1,4 +1,4 @@
-//! Forms with files, through a server on every driver of the machine's sockets.
+//! Forms with files, through a server on every kernel driver.
 
 use peregrine::multipart::{Limits, Multipart, MultipartForm, Upload};
 use peregrine::prelude::*;
@@ -26,7 +26,7 @@ on_both_drivers! {
     a_form_that_breaks_off_harms_nobody,
 }
 
-/// Only a hang takes so long.
+/// Only a hang takes this long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(serde::Deserialize)]
@@ -35,7 +35,7 @@ struct Sent {
     file: Upload,
 }
 
-/// A sum in which every byte and its place counts.
+/// A checksum that depends on every byte and its position.
 fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(7, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)))
 }
@@ -55,7 +55,7 @@ async fn pieces(mut form: Multipart) -> Result<String, Problem> {
     while let Some(mut field) = form.next_field().await? {
         while let Some(piece) = field.chunk().await? {
             bytes += piece.len();
-            // Whoever takes its time holds the peer back, and nobody else.
+            // A slow handler delays only its own peer.
             tokio::task::yield_now().await;
         }
     }
@@ -71,7 +71,7 @@ fn app() -> App {
         .scope("/small", |scope| scope.with(small).post("/", pieces.body_limit(64 << 20)))
 }
 
-/// A server; none where the kernel refuses the driver.
+/// A server; `None` if the kernel refuses the driver.
 fn start(choice: DriverChoice) -> Option<Running> {
     let server = Server::bind("127.0.0.1:0").driver(choice).quiet();
     match server.workers(NonZeroUsize::MIN).start(app) {
@@ -84,14 +84,15 @@ fn start(choice: DriverChoice) -> Option<Running> {
 }
 
 fn connect(running: &Running) -> TcpStream {
-    let address: SocketAddr = running.http_address().expect("it speaks HTTP");
-    let peer = TcpStream::connect(address).expect("it listens");
-    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
-    peer.set_write_timeout(Some(PATIENCE)).expect("more than zero");
+    let address: SocketAddr = running.http_address().expect("the server has an HTTP listener");
+    let peer = TcpStream::connect(address).expect("the server accepts connections");
+    peer.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
+    peer.set_write_timeout(Some(PATIENCE)).expect("the timeout is not zero");
     peer
 }
 
-/// Sends a request whose body is `form`, with its length or in chunks, and reads the answer to its end.
+/// Sends a request with the body `form`, with a length or in chunks, and reads the response to its
+/// end.
 fn post(running: &Running, path: &str, form: &[u8], chunk: Option<usize>) -> String {
     let mut peer = connect(running);
     let framing = match chunk {
@@ -116,15 +117,15 @@ fn post(running: &Running, path: &str, form: &[u8], chunk: Option<usize>) -> Str
     }
     let sender = peer.try_clone().expect("a descriptor is left");
     let sending = std::thread::spawn(move || {
-        // Who is refused is not listened to until the end.
+        // A client whose request is refused may not be read to the end.
         let mut sender = sender;
         let _ = sender.write_all(&bytes);
     });
     let mut answer = Vec::new();
-    // A connection that is given up may end with a reset, behind the answer.
+    // An aborted connection may end with a reset after the response.
     let _ = peer.read_to_end(&mut answer);
     let _ = peer.shutdown(Shutdown::Both);
-    sending.join().expect("it does not panic");
+    sending.join().expect("the task does not panic");
     String::from_utf8(answer).expect("text")
 }
 
@@ -134,7 +135,7 @@ fn form(file: &[u8]) -> Vec<u8> {
     [title.as_bytes(), head.as_bytes(), file, b"\r\n--b--\r\n"].concat()
 }
 
-/// Content with many beginnings of delimiters.
+/// Content with many beginnings of boundary delimiters.
 fn content(bytes: usize) -> Vec<u8> {
     let text = (0..).flat_map(|number: u32| format!("\r\n--{number}\r").into_bytes());
     text.take(bytes).collect()
@@ -153,7 +154,7 @@ fn a_large_file_arrives_whole_however_it_is_sent(choice: DriverChoice) {
             assert!(answer.ends_with(&format!("\r\n\r\n{}", bytes + 6)), "{answer}");
         }
     }
-    running.shut_down().expect("it ends in order");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 fn a_form_that_is_too_large_is_a_413_while_it_is_sent(choice: DriverChoice) {
@@ -164,7 +165,7 @@ fn a_form_that_is_too_large_is_a_413_while_it_is_sent(choice: DriverChoice) {
         assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
         assert!(answer.contains("\"limit\":100000") && answer.contains("\"field\":\"file\""));
     }
-    running.shut_down().expect("it ends in order");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 fn a_form_that_breaks_off_harms_nobody(choice: DriverChoice) {
@@ -181,8 +182,8 @@ fn a_form_that_breaks_off_harms_nobody(choice: DriverChoice) {
             peer.write_all(&form[..count]).expect("connected");
             peer.shutdown(Shutdown::Write).expect("connected");
             let mut answer = String::new();
-            peer.read_to_string(&mut answer).expect("an end in order");
-            // The whole body came, and less than a whole form; or not even that.
+            peer.read_to_string(&mut answer).expect("the peer closes the connection cleanly");
+            // The whole body arrived, but not a complete form; or not even that.
             assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400 "), "{answer}");
             assert!(count < of || answer.contains("incomplete-multipart"), "{answer}");
         }
@@ -190,7 +191,7 @@ fn a_form_that_breaks_off_harms_nobody(choice: DriverChoice) {
     let mut peer = connect(&running);
     peer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("connected");
     let mut answer = String::new();
-    peer.read_to_string(&mut answer).expect("an answer");
+    peer.read_to_string(&mut answer).expect("a response");
     assert!(answer.ends_with("\r\n\r\nwell"), "{answer}");
-    running.shut_down().expect("it ends in order");
+    running.shut_down().expect("the shutdown succeeds");
 }

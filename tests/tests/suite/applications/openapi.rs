@@ -1,4 +1,4 @@
-//! Documents of OpenAPI through a server on every driver.
+//! OpenAPI documents through a server on every driver.
 
 use peregrine::auth::{Authenticate, BearerToken, User};
 use peregrine::openapi::{
@@ -35,10 +35,10 @@ on_both_drivers! {
     an_application_with_a_route_that_nobody_described_does_not_start,
 }
 
-/// Only a hang takes so long.
+/// Only a hang takes this long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A bird, as it is kept.
+/// A stored bird.
 #[derive(serde::Deserialize, serde::Serialize, JsonSchema, garde::Validate)]
 struct Bird {
     #[garde(length(min = 2))]
@@ -111,7 +111,7 @@ fn app() -> App {
 }
 
 fn start(choice: DriverChoice, app: fn() -> App) -> Option<Result<Running, Error>> {
-    let workers = NonZeroUsize::new(2).expect("it is not zero");
+    let workers = NonZeroUsize::new(2).expect("the value is not zero");
     match Server::bind("127.0.0.1:0").driver(choice).workers(workers).quiet().start(app) {
         Err(error @ Error::Driver { .. }) => {
             eprintln!("skipped: {error}");
@@ -121,11 +121,12 @@ fn start(choice: DriverChoice, app: fn() -> App) -> Option<Result<Running, Error
     }
 }
 
-/// Head and content of the answer.
+/// The head and the content of the response.
 fn ask(running: &Running, method: &str, path: &str, body: &str) -> (String, String) {
     let mut peer =
-        TcpStream::connect(running.http_address().expect("it speaks HTTP")).expect("it listens");
-    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+        TcpStream::connect(running.http_address().expect("the server has an HTTP listener"))
+            .expect("the server accepts connections");
+    peer.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
     let length = body.len();
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
@@ -140,7 +141,7 @@ fn ask(running: &Running, method: &str, path: &str, body: &str) -> (String, Stri
 fn every_worker_has_the_same_document(choice: DriverChoice) {
     let Some(running) = start(choice, app) else { return };
     let running = running.expect("the server starts");
-    let expected = app().openapi().expect("all is described").to_json();
+    let expected = app().openapi().expect("every route is described").to_json();
     for _ in 0..20 {
         let (head, content) = ask(&running, "GET", "/openapi.json", "");
         assert!(
@@ -168,7 +169,7 @@ fn what_the_document_says_is_what_the_handlers_do(choice: DriverChoice) {
         (&operation("get", "/bye")["summary"], &operation("get", "/bye")["operationId"]),
         (&json!("Bye"), &json!("bye"))
     );
-    // Each answer has a status and a media type that the document tells.
+    // The document lists each response's status and media type.
     for (method, path, template, body, status) in [
         ("POST", "/birds", "/birds", r#"{"name":"hobby"}"#, 201),
         ("POST", "/birds", "/birds", r#"{"name":"h"}"#, 422),
@@ -185,7 +186,7 @@ fn what_the_document_says_is_what_the_handlers_do(choice: DriverChoice) {
             &operation(&method.to_ascii_lowercase(), template)["responses"][status.to_string()];
         let content = response["content"]
             .as_object()
-            .unwrap_or_else(|| panic!("{method} {path} {status} is not told"));
+            .unwrap_or_else(|| panic!("{method} {path} {status} is not documented"));
         let is_told =
             content.keys().any(|media_type| head.contains(&format!("content-type: {media_type}")));
         assert!(is_told, "{method} {path}: {content:?}\n{head}");
@@ -215,8 +216,9 @@ fn middleware_that_refuses_is_in_the_document_of_what_it_guards(choice: DriverCh
 
 fn get_as(running: &Running, path: &str, token: &str) -> String {
     let mut peer =
-        TcpStream::connect(running.http_address().expect("it speaks HTTP")).expect("it listens");
-    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+        TcpStream::connect(running.http_address().expect("the server has an HTTP listener"))
+            .expect("the server accepts connections");
+    peer.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\r\n"
     );

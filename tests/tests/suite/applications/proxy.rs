@@ -1,4 +1,4 @@
-//! The reverse proxy on every driver, before servers of our own and before peers that answer whatever a test says.
+//! The reverse proxy on every driver, in front of our own servers and of scripted peers.
 
 use futures_core::Stream;
 use peregrine::bytes::Bytes;
@@ -67,7 +67,7 @@ fn serve(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -
 }
 
 fn url(running: &Running) -> String {
-    format!("http://{}", running.http_address().expect("it speaks HTTP"))
+    format!("http://{}", running.http_address().expect("the server has an HTTP listener"))
 }
 
 fn proxy(
@@ -80,7 +80,7 @@ fn proxy(
     })
 }
 
-/// A proxy before one server with this application.
+/// A proxy in front of one server with this application.
 fn pair(choice: DriverChoice, app: fn() -> App) -> Option<(Running, Running)> {
     let upstream = serve(choice, app)?;
     let upstreams = Upstreams::new([url(&upstream)]).expect("a URL");
@@ -90,12 +90,12 @@ fn pair(choice: DriverChoice, app: fn() -> App) -> Option<(Running, Running)> {
 fn asked(running: &Running, request: &str) -> String {
     let mut peer = connect(running);
     let (mut writer, request) = (peer.try_clone().expect("a handle"), request.to_owned());
-    // A server that has answered may not read the rest.
+    // A server that has responded may not read the rest.
     let writing = thread::spawn(move || drop(writer.write_all(request.as_bytes())));
     let mut all = Vec::new();
     let ended = peer.read_to_end(&mut all);
     drop(peer.shutdown(Shutdown::Both));
-    writing.join().expect("it does not panic");
+    writing.join().expect("the task does not panic");
     match ended {
         Err(error) if error.kind() != ErrorKind::ConnectionReset => panic!("{error}"),
         _ => String::from_utf8_lossy(&all).into_owned(),
@@ -117,10 +117,10 @@ fn status(answer: &str) -> u16 {
         .unwrap_or_else(|| panic!("{answer:?}"))
 }
 
-/// A peer that answers each connection by this function, which gets the number of the connection.
+/// A peer that answers each connection with this function, which gets the connection's number.
 fn peer(answer: impl Fn(usize, TcpStream) + Send + Sync + 'static) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let url = format!("http://{}", listener.local_addr().expect("the socket is bound"));
     let (count, answer) = (Arc::new(AtomicUsize::new(0)), Arc::new(answer));
     let counted = Arc::clone(&count);
     thread::spawn(move || {
@@ -133,7 +133,7 @@ fn peer(answer: impl Fn(usize, TcpStream) + Send + Sync + 'static) -> (String, A
     (url, count)
 }
 
-/// The head of one request, as it came.
+/// The head of one request, as received.
 fn head_of(stream: &mut TcpStream) -> String {
     let (mut all, mut byte) = (Vec::new(), [0]);
     while !all.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read == 1) {
@@ -142,7 +142,7 @@ fn head_of(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&all).into_owned()
 }
 
-/// Says what came: method, target, and all fields in order.
+/// Echoes the method, the target, and all fields in order.
 fn echo(request: &Request) -> String {
     let head = &request.parts.head;
     let mut text = format!("{} {}", request.method(), head.path());
@@ -191,14 +191,14 @@ fn what_is_asked_and_answered_passes_and_what_is_about_a_connection_does_not(cho
     for word in ["nominated", "proxy-", "keep-alive", "gzip", "expect"] {
         assert!(!echoed.contains(word), "{word} {echoed}");
     }
-    // What an upstream's Connection names goes no further either.
+    // Fields named by an upstream's Connection are not forwarded either.
     let (url, _) = peer(|_, mut stream| {
         drop(head_of(&mut stream));
         let answer = "HTTP/1.1 200 OK\r\nConnection: close, X-Hop\r\nX-Hop: 1\r\nX-Kept: 2\r\nKeep-Alive: a\r\nContent-Length: 0\r\n\r\n";
         let _ = stream.write_all(answer.as_bytes());
     });
     let upstreams = Upstreams::new([url]).expect("a URL");
-    let rude = self::proxy(choice, upstreams, |proxy| proxy).expect("as the other");
+    let rude = self::proxy(choice, upstreams, |proxy| proxy).expect("the driver is available");
     let answer = get(&rude, "/", "");
     assert_eq!((field(&answer, "x-hop"), field(&answer, "keep-alive")), (None, None), "{answer}");
     assert_eq!((status(&answer), field(&answer, "x-kept")), (200, Some("2")));
@@ -212,7 +212,7 @@ fn what_is_asked_and_answered_passes_and_what_is_about_a_connection_does_not(cho
     assert!(status(&options) < 500, "{options}");
 }
 
-/// Says in a field who the client is, in place of what the client says.
+/// Sets a field that names the client, replacing the client's own.
 struct NameUser;
 
 impl Middleware for NameUser {
@@ -223,7 +223,7 @@ impl Middleware for NameUser {
     }
 }
 
-/// The same as a layer of tower.
+/// The same as a tower layer.
 fn name_user() -> impl Middleware {
     layer(tower::util::MapRequestLayer::new(|mut request: http::Request<SendBody>| {
         request.headers_mut().insert("x-user", http::HeaderValue::from_static("guest"));
@@ -231,12 +231,13 @@ fn name_user() -> impl Middleware {
     }))
 }
 
-/// What a client names in `Connection` is removed where it sent it, and nothing else is: no field
-/// that middleware has set, and none that frames the request.
+/// Fields that a client lists in `Connection` are removed only from what the client sent: not
+/// fields that middleware has set, nor fields that frame the request.
 fn a_client_cannot_remove_what_middleware_has_set(choice: DriverChoice) {
     let app = || {
         App::new().subtree("/", async |mut request: Request| {
-            let body = std::mem::take(&mut request.body).collect(100).await.expect("it is whole");
+            let body =
+                std::mem::take(&mut request.body).collect(100).await.expect("the body is complete");
             format!("{}\nbody: {}\n", echo(&request), String::from_utf8_lossy(&body))
         })
     };
@@ -257,7 +258,7 @@ fn a_client_cannot_remove_what_middleware_has_set(choice: DriverChoice) {
                 .scope("/mounted", |scope| scope.with(NameUser).mount("/", mounted.clone()))
                 .subtree("/", proxy())
         });
-        let front = front.expect("as the other");
+        let front = front.expect("the driver is available");
         let post = |path: &str, user: &str| {
             asked(
                 &front,
@@ -267,7 +268,7 @@ fn a_client_cannot_remove_what_middleware_has_set(choice: DriverChoice) {
                 ),
             )
         };
-        // The client's own, of the same value or another, is no way to remove it either.
+        // Sending the same field, with the same value or another, does not remove it either.
         for user in ["", "X-User: guest\r\n", "X-User: root\r\n"] {
             for path in ["/own/", "/layer/", "/both/"] {
                 let answer = post(path, user);
@@ -287,31 +288,32 @@ fn a_client_cannot_remove_what_middleware_has_set(choice: DriverChoice) {
             assert!(answer.contains("body: hi\n"), "{answer}");
         }
     }
-    // Nor can an upstream take away how its response is framed.
+    // Nor can an upstream remove the framing of its response.
     let (url, _) = peer(|_, mut stream| {
         drop(head_of(&mut stream));
         let answer = "HTTP/1.1 200 OK\r\nConnection: close, Content-Length, Date, X-Hop\r\nX-Hop: 1\r\nContent-Length: 2\r\n\r\nhi and more";
         let _ = stream.write_all(answer.as_bytes());
     });
     let rude = proxy(choice, Upstreams::new([url]).expect("a URL"), |proxy| proxy);
-    let answer = get(&rude.expect("as the other"), "/", "");
+    let answer = get(&rude.expect("the driver is available"), "/", "");
     assert_eq!((status(&answer), field(&answer, "content-length")), (200, Some("2")), "{answer}");
     assert!(answer.ends_with("\r\n\r\nhi") && field(&answer, "date").is_some(), "{answer}");
 }
 
-/// A server around our application may set fields too, and passes on what its client named.
+/// A server around our application may set fields too, and forwards the fields that its client
+/// listed.
 #[test]
 fn what_was_named_to_the_server_around_an_application_is_passed_on() {
     let app = App::new().subtree("/", |request: Request| echo(&request));
-    let service = into_tower(app).expect("sound");
+    let service = into_tower(app).expect("the application is valid");
     let request = http::Request::get("/")
         .header("host", "a")
         .header("connection", "close, x-user")
         .header("x-user", "guest");
-    let request = request.body(String::new()).expect("sound");
+    let request = request.body(String::new()).expect("the application is valid");
     let answer = block_on(async {
         let response = tower::ServiceExt::oneshot(service, request).await.expect("infallible");
-        response.into_body().collect(1000).await.expect("it is whole")
+        response.into_body().collect(1000).await.expect("the body is complete")
     });
     let answer = String::from_utf8_lossy(&answer).into_owned();
     assert!(
@@ -335,26 +337,27 @@ fn who_asks_is_told_and_cannot_be_forged(choice: DriverChoice) {
         lines.sort();
         lines.join("|")
     };
-    let plain = proxy(choice, upstreams.clone(), |proxy| proxy).expect("as the other");
+    let plain = proxy(choice, upstreams.clone(), |proxy| proxy).expect("the driver is available");
     let expected = "x-forwarded-for: 127.0.0.1|x-forwarded-host: a.example|x-forwarded-proto: http";
     assert_eq!(ours(&get(&plain, "/", forged)), expected);
-    let standard = proxy(choice, upstreams.clone(), Proxy::forwarded).expect("as the other");
+    let standard =
+        proxy(choice, upstreams.clone(), Proxy::forwarded).expect("the driver is available");
     assert_eq!(
         ours(&get(&standard, "/", forged)),
         "forwarded: for=127.0.0.1;proto=http;host=\"a.example\""
     );
     let silent = proxy(choice, upstreams.clone(), |proxy| proxy.anonymous().upstream_host())
-        .expect("as the other");
+        .expect("the driver is available");
     let answer = get(&silent, "/", forged);
     assert_eq!(ours(&answer), "");
-    let host = upstream.http_address().expect("it speaks HTTP").to_string();
+    let host = upstream.http_address().expect("the server has an HTTP listener").to_string();
     assert!(answer.contains(&format!("\nhost: {host}")), "{answer}");
-    // Proxies before this one that are trusted are continued.
+    // The list of trusted proxies in front of this one is extended.
     let trusting = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
     let trusting = trusting.trusted_proxies(["127.0.0.1"]);
     let behind = trusting.start(move || App::new().subtree("/", Proxy::new(upstreams.clone())));
     let answer = get(
-        &behind.expect("it starts"),
+        &behind.expect("the server starts"),
         "/",
         "X-Forwarded-For: 9.9.9.9, 8.8.8.8\r\nX-Forwarded-Proto: https\r\nX-Forwarded-User: ada\r\n",
     );
@@ -370,7 +373,7 @@ fn content_streams_both_ways_and_connections_are_used_again(choice: DriverChoice
             .get("/large", || vec![b'x'; 20 << 20])
     };
     let Some((proxy, _upstream)) = pair(choice, app) else { return };
-    // The beginning comes back before the end is sent.
+    // The beginning is echoed before the end is sent.
     let mut client = connect(&proxy);
     client
         .write_all(
@@ -386,7 +389,7 @@ fn content_streams_both_ways_and_connections_are_used_again(choice: DriverChoice
     let mut rest = [0; 13];
     client.read_exact(&mut rest).expect("the end");
     assert_eq!(&rest, b"3\r\nend\r\n0\r\n\r\n");
-    // Large content of known length, both ways.
+    // Large content of known length, in both directions.
     let large = "y".repeat(5 << 20);
     let length = large.len();
     answer = asked(
@@ -403,14 +406,14 @@ fn content_streams_both_ways_and_connections_are_used_again(choice: DriverChoice
     answer = get(&proxy, "/large", "");
     assert_eq!(field(&answer, "content-length"), Some("20971520"));
     assert_eq!(answer.split_once("\r\n\r\n").expect("a head").1.len(), 20 << 20);
-    // One connection to the upstream is enough for requests that come one after the other.
+    // One upstream connection suffices for sequential requests.
     let ports: Vec<_> = (0..5)
         .map(|_| get(&proxy, "/port", "").split("\r\n\r\n").nth(1).map(str::to_owned))
         .collect();
     assert!(ports.iter().all(|port| port.is_some() && *port == ports[0]), "{ports:?}");
 }
 
-/// Counts what was asked of it.
+/// Counts the pieces that it has yielded.
 struct Endless(Arc<AtomicUsize>);
 
 impl Stream for Endless {
@@ -432,7 +435,7 @@ fn a_client_that_takes_nothing_holds_the_upstream_back(choice: DriverChoice) {
         return;
     };
     let upstreams = Upstreams::new([url(&upstream)]).expect("a URL");
-    let proxy = proxy(choice, upstreams.clone(), |proxy| proxy).expect("as the other");
+    let proxy = proxy(choice, upstreams.clone(), |proxy| proxy).expect("the driver is available");
     let mut client = connect(&proxy);
     client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
     assert_eq!(status(&head_of(&mut client)), 200);
@@ -445,7 +448,7 @@ fn a_client_that_takes_nothing_holds_the_upstream_back(choice: DriverChoice) {
         last = now;
         is_still
     });
-    assert!(last < 1000, "{last} pieces of 64 KiB wait");
+    assert!(last < 1000, "{last} pieces of 64 KiB were buffered");
     assert_eq!(upstreams.states()[0].busy, 1);
     drop(client);
     wait_for(|| upstreams.states()[0].busy == 0);
@@ -458,7 +461,7 @@ fn trailers_pass_both_ways(choice: DriverChoice) {
         let mut content = Vec::new();
         while !content.ends_with(b"x-sum: 7\r\n\r\n") {
             let mut byte = [0];
-            stream.read_exact(&mut byte).expect("the trailers come");
+            stream.read_exact(&mut byte).expect("the trailers arrive");
             content.push(byte[0]);
         }
         let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x-back\r\n\r\n2\r\nok\r\n0\r\nx-back: 8\r\n\r\n";
@@ -517,8 +520,8 @@ fn another_protocol_passes_both_ways_until_either_ends(choice: DriverChoice) {
         let sent = large.clone();
         let writing = thread::spawn(move || writer.write_all(&sent));
         let mut back = vec![0; large.len()];
-        client.read_exact(&mut back).expect("all comes back");
-        writing.join().expect("no panic").expect("all was taken");
+        client.read_exact(&mut back).expect("the server echoes every byte");
+        writing.join().expect("the task does not panic").expect("every byte was written");
         assert!(back == large);
         if ends {
             client.shutdown(Shutdown::Write).expect("connected");
@@ -526,7 +529,7 @@ fn another_protocol_passes_both_ways_until_either_ends(choice: DriverChoice) {
             client.write_all(b"bye").expect("connected");
         }
         let mut end = Vec::new();
-        client.read_to_end(&mut end).expect("an end");
+        client.read_to_end(&mut end).expect("the upstream closes the connection cleanly");
         assert_eq!(end, b"over");
     }
     let (_, head) = begin("/plain");
@@ -558,7 +561,7 @@ fn named(name: &'static str) -> impl Fn(usize, TcpStream) + Send + Sync {
 fn an_upstream_that_is_down_is_left_out_and_the_others_answer(choice: DriverChoice) {
     let nobody = {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        format!("http://{}", listener.local_addr().expect("bound"))
+        format!("http://{}", listener.local_addr().expect("the socket is bound"))
     };
     let (one, two) = (peer(named("one")).0, peer(named("two")).0);
     for balance in [Balance::RoundRobin, Balance::LeastConnections] {
@@ -579,7 +582,7 @@ fn an_upstream_that_is_down_is_left_out_and_the_others_answer(choice: DriverChoi
             "{states:?}"
         );
         assert!(states[0].failures == 2 && states.iter().all(|it| it.busy == 0), "{states:?}");
-        // A POST of which nobody has seen anything goes elsewhere too.
+        // A POST that no upstream has received is retried elsewhere too.
         let post = asked(
             &proxy,
             "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
@@ -595,7 +598,7 @@ fn an_upstream_that_is_down_is_left_out_and_the_others_answer(choice: DriverChoi
 }
 
 fn what_may_be_sent_again_is_and_what_may_not_is_not(choice: DriverChoice) {
-    // Takes a request, and ends the connection instead of an answer.
+    // Reads a request, and closes the connection instead of responding.
     let (rude, asked_rude) = peer(|_, mut stream| drop(head_of(&mut stream)));
     let (kind, asked_kind) = peer(named("kind"));
     let send = |method: &str, body: &str| {
@@ -620,14 +623,16 @@ fn what_may_be_sent_again_is_and_what_may_not_is_not(choice: DriverChoice) {
         assert_eq!((status, more), (expected, usize::from(expected == 200)), "{method}");
     }
     assert!(asked_rude.load(Ordering::SeqCst) >= 5);
-    // A connection that was kept and is closed when the next request comes: that goes out on a new one, whatever its method.
+    // A kept connection that is closed when the next request arrives: the request is sent on a new
+    // one, whatever its method.
     let (brief, asked_brief) = peer(|_, mut stream| {
         drop(head_of(&mut stream));
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     });
     let upstreams = Upstreams::new([brief]).expect("a URL");
     let Some(proxy) = proxy(choice, upstreams, |proxy| proxy) else { return };
-    // Where the end comes with the next request, that may have been seen: only what is idempotent goes out again, to the same upstream.
+    // If the connection closes after the next request was sent, the upstream may have seen it: only
+    // idempotent requests are sent again, to the same upstream.
     let (late, asked_late) = peer(|_, mut stream| {
         drop(head_of(&mut stream));
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
@@ -646,7 +651,7 @@ fn what_may_be_sent_again_is_and_what_may_not_is_not(choice: DriverChoice) {
             "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
         );
         assert_eq!((status(&post), asked_brief.load(Ordering::SeqCst)), (200, number));
-        // Its end comes on the way.
+        // The close arrives while the request is in flight.
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -670,7 +675,7 @@ fn an_upstream_that_says_nothing_or_nonsense_costs_a_gateway_error(choice: Drive
         let (url, _) = peer(move |_, mut stream| {
             drop(head_of(&mut stream));
             let _ = stream.write_all(answer.as_bytes());
-            // It stays for as long as the other side does.
+            // Keeps the connection open as long as the other side does.
             let _ = stream.read(&mut [0]);
         });
         let upstreams = Upstreams::new([url]).expect("a URL");
@@ -678,7 +683,7 @@ fn an_upstream_that_says_nothing_or_nonsense_costs_a_gateway_error(choice: Drive
         let got = get(&proxy, "/", "");
         assert_eq!(status(&got), expected, "{answer:?} {got}");
     }
-    // Content that pauses too long is broken off, so that nobody takes it for whole.
+    // A response that stalls too long is cut off, so that it is not taken for a complete one.
     let (url, _) = peer(|_, mut stream| {
         drop(head_of(&mut stream));
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf");
@@ -694,7 +699,7 @@ fn a_client_that_leaves_is_told_to_the_upstream(choice: DriverChoice) {
     let noted = Arc::clone(&left);
     let (url, asked) = peer(move |_, mut stream| {
         drop(head_of(&mut stream));
-        // Nothing more comes but the end.
+        // Only the end arrives now.
         if stream.read(&mut [0]).is_ok_and(|read| read == 0) {
             noted.fetch_add(1, Ordering::SeqCst);
         }
@@ -706,10 +711,10 @@ fn a_client_that_leaves_is_told_to_the_upstream(choice: DriverChoice) {
     wait_for(|| asked.load(Ordering::SeqCst) == 1 && upstreams.states()[0].busy == 1);
     drop(client);
     wait_for(|| left.load(Ordering::SeqCst) == 1 && upstreams.states()[0].busy == 0);
-    assert!(upstreams.states()[0].failures == 0, "it is not the upstream's fault");
+    assert!(upstreams.states()[0].failures == 0, "the upstream is not blamed");
 }
 
-/// A stream of one piece that then has nothing more to send. Its end is counted.
+/// A stream of one piece that then has nothing to send. Its drop is counted.
 struct Quiet {
     piece: Option<Bytes>,
     ended: Arc<AtomicUsize>,
@@ -729,8 +734,8 @@ impl Drop for Quiet {
     }
 }
 
-/// The end of a client's side cancels what the upstream does for it, before a response and within
-/// one, and whichever protocol the upstream is asked in.
+/// When a client ends its side, the upstream's work for it is cancelled, before a response and
+/// within one, over either upstream protocol.
 fn a_client_that_closes_ends_its_request_at_the_upstream(choice: DriverChoice) {
     for is_http2 in [false, true] {
         let (begun, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -762,7 +767,7 @@ fn a_client_that_closes_ends_its_request_at_the_upstream(choice: DriverChoice) {
                 let mut came = Vec::new();
                 while !came.ends_with(b"a piece\r\n") {
                     let mut byte = [0];
-                    client.read_exact(&mut byte).expect("the piece comes");
+                    client.read_exact(&mut byte).expect("the chunk arrives");
                     came.push(byte[0]);
                 }
             }
@@ -777,7 +782,7 @@ fn a_client_that_closes_ends_its_request_at_the_upstream(choice: DriverChoice) {
             wait_for(|| ended.load(Ordering::SeqCst) == count + 1);
             wait_for(|| upstreams.states()[0].busy == 0);
         }
-        assert_eq!(upstreams.states()[0].failures, 0, "it is not the upstream's fault");
+        assert_eq!(upstreams.states()[0].failures, 0, "the upstream is not blamed");
     }
 }
 
@@ -830,7 +835,8 @@ fn checks_find_who_is_ill_and_who_is_well_again(choice: DriverChoice) {
     let upstreams = upstreams.failures_max(1).down_for(Duration::from_secs(3600));
     let upstreams = upstreams.check("/health", Duration::from_millis(500));
     let Some(proxy) = proxy(choice, upstreams.clone(), |proxy| proxy) else { return };
-    // Requests drive the checks. Answers of its own say that it is up, until the next check.
+    // Requests trigger the health checks. Successful responses mark the upstream as healthy until
+    // the next check.
     let ask = || get(&proxy, "/", "");
     wait_for(|| {
         ask();
@@ -846,13 +852,13 @@ fn a_shutdown_does_not_wait_for_connections_that_wait(choice: DriverChoice) {
     let Some((proxy, upstream)) = pair(choice, app) else { return };
     assert_eq!(status(&get(&proxy, "/", "")), 200);
     let begun = Instant::now();
-    let stopped = proxy.shut_down().expect("it ends");
+    let stopped = proxy.shut_down().expect("the shutdown succeeds");
     assert!(begun.elapsed() < PATIENCE / 3, "{:?}", begun.elapsed());
     assert_eq!((stopped.tasks_cut(), stopped.cut.len()), (0, 0), "{stopped}");
     drop(upstream);
 }
 
-/// A peer that gives every request this answer, and keeps what it was asked.
+/// A peer that gives every request this response, and records the requests.
 fn answering(answer: &'static str) -> (String, Arc<Mutex<Vec<String>>>) {
     let heads = Arc::new(Mutex::new(Vec::new()));
     let shared = Arc::clone(&heads);
@@ -862,7 +868,7 @@ fn answering(answer: &'static str) -> (String, Arc<Mutex<Vec<String>>>) {
             if head.is_empty() {
                 break;
             }
-            shared.lock().expect("no panic").push(head);
+            shared.lock().expect("the mutex is not poisoned").push(head);
             if stream.write_all(answer.as_bytes()).is_err() {
                 break;
             }
@@ -898,7 +904,7 @@ fn content_passes_with_any_method_and_no_content_is_said_so(choice: DriverChoice
             );
         }
     }
-    // Content that is still on its way when the request is passed on.
+    // Content that is still arriving when the request is forwarded.
     let piece = "p".repeat(0x4000);
     for method in ["GET", "POST"] {
         let mut client = connect(&proxy);
@@ -912,11 +918,11 @@ fn content_passes_with_any_method_and_no_content_is_said_so(choice: DriverChoice
         }
         client.write_all(b"0\r\n\r\n").expect("connected");
         let mut answer = String::new();
-        client.read_to_string(&mut answer).expect("an answer");
+        client.read_to_string(&mut answer).expect("a response");
         let content = answer.rsplit("\n\n").next().unwrap_or_default();
         assert_eq!((status(&answer), content.len()), (200, 20 * 0x4000), "{method}");
     }
-    // RFC 9110 §8.6: a POST without content says so; some servers ask for it.
+    // RFC 9110 §8.6: a POST without content sends Content-Length: 0; some servers require it.
     for method in ["POST", "PUT", "PATCH"] {
         let answer = send(method, "Content-Length: 0\r\n", "");
         assert!(answer.contains("\ncontent-length: 0\n"), "{method} {answer}");
@@ -927,7 +933,7 @@ fn content_passes_with_any_method_and_no_content_is_said_so(choice: DriverChoice
 }
 
 fn no_protocol_leads_around_the_proxy(choice: DriverChoice) {
-    // A connection that speaks HTTP/2 from here on asks the upstream what nobody looks at any more.
+    // If a connection switched to HTTP/2 here, later requests would reach the upstream unchecked.
     let (url, heads) = answering(
         "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
     );
@@ -945,7 +951,12 @@ fn no_protocol_leads_around_the_proxy(choice: DriverChoice) {
     {
         let answer = ask(protocols);
         assert_eq!(status(&answer), 502, "{protocols} {answer}");
-        let head = heads.lock().expect("no panic").pop().expect("it was asked").to_lowercase();
+        let head = heads
+            .lock()
+            .expect("the mutex is not poisoned")
+            .pop()
+            .expect("a request arrived")
+            .to_lowercase();
         for word in ["h2c", "tls", "http/2", "http2-settings"] {
             assert!(!head.contains(word), "{protocols} {head}");
         }
@@ -988,7 +999,7 @@ fn what_an_upstream_says_of_content_that_is_not_there_is_passed_on_or_left_out(
         "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nServer: other\r\nContent-Length: 0\r\n\r\n",
     );
     let upstreams = Upstreams::new([url]).expect("a URL");
-    let proxy = proxy(choice, upstreams, |proxy| proxy).expect("as the other");
+    let proxy = proxy(choice, upstreams, |proxy| proxy).expect("the driver is available");
     let got = get(&proxy, "/", "");
     assert_eq!(got.to_lowercase().matches("\r\ndate: ").count(), 1, "{got}");
     assert!(got.contains("06 Nov 1994") && field(&got, "server") == Some("other"), "{got}");
@@ -1001,16 +1012,16 @@ fn an_upstream_cannot_answer_the_next_request(choice: DriverChoice) {
     let upstreams = Upstreams::new([url]).expect("a URL");
     let Some(proxy) = proxy(choice, upstreams, |proxy| proxy) else { return };
     let mut client = connect(&proxy);
-    // As close behind each other as can be.
+    // As close together as possible.
     let count = 50;
     let pipeline = "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(count - 1)
         + "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     client.write_all(pipeline.as_bytes()).expect("connected");
     let mut all = String::new();
-    client.read_to_string(&mut all).expect("answers");
+    client.read_to_string(&mut all).expect("the responses arrive");
     assert!(!all.contains("poison"), "{all}");
     assert_eq!(all.matches("\r\n\r\nok").count(), count, "{all}");
-    assert!(heads.lock().expect("no panic").len() >= count);
+    assert!(heads.lock().expect("the mutex is not poisoned").len() >= count);
 }
 
 fn an_answer_in_a_form_that_the_client_did_not_ask_for_is_none(choice: DriverChoice) {
@@ -1028,7 +1039,7 @@ fn an_answer_in_a_form_that_the_client_did_not_ask_for_is_none(choice: DriverCho
 }
 
 fn a_time_limit_may_be_as_long_as_a_duration_is(choice: DriverChoice) {
-    // The head comes late, and so does the content: all alarms are set.
+    // Both the head and the content are late, so that all timers are active.
     let (url, _) = peer(|_, mut stream| {
         drop(head_of(&mut stream));
         thread::sleep(Duration::from_millis(50));
@@ -1070,7 +1081,7 @@ fn a_segment_that_some_servers_take_for_dots_is_one(choice: DriverChoice) {
         let answer = get(&proxy, path, "");
         assert!(answer.contains(&format!("\r\n\r\nGET /base{path}\n")), "{path} {answer}");
     }
-    // Whatever a target may have here, it passes as it is, or it is the client's fault.
+    // Every character of a target either passes unchanged, or gets a 400.
     for letter in (0x21..0x7f_u8).map(char::from).filter(|letter| !"?./%".contains(*letter)) {
         let answer = get(&proxy, &format!("/a{letter}b?c{letter}d"), "");
         let echoed = format!("\r\n\r\nGET /base/a{letter}b?c{letter}d\n");
@@ -1117,7 +1128,7 @@ fn an_answer_before_the_content_was_sent_reaches_the_client_and_its_connection_i
         let end = if number % 2 == 0 { "Connection: close\r\n" } else { "" };
         let answer = format!("HTTP/1.1 403 Forbidden\r\n{end}Content-Length: 2\r\n\r\nno");
         let _ = stream.write_all(answer.as_bytes());
-        // It reads no more, and waits for the end.
+        // Reads no more, and waits for the end.
         let mut socket = [0; 1024];
         while let Ok(1..) = stream.read(&mut socket) {
             thread::sleep(Duration::from_millis(1));
@@ -1161,12 +1172,12 @@ fn a_connection_that_waits_ends_in_time_though_nobody_asks(choice: DriverChoice)
         assert_eq!(status(&head_of(&mut client)), 200);
         wait_for(|| left.load(Ordering::SeqCst) == round);
     }
-    // One that waits does not hold the end up.
+    // A waiting connection does not delay the shutdown.
     let mut client = connect(&proxy);
     client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
     assert_eq!(status(&head_of(&mut client)), 200);
     drop(client);
-    proxy.shut_down().expect("it ends in order");
+    proxy.shut_down().expect("the shutdown succeeds");
 }
 
 fn a_tunnel_that_one_side_has_ended_does_not_stay_for_ever(choice: DriverChoice) {
@@ -1175,7 +1186,7 @@ fn a_tunnel_that_one_side_has_ended_does_not_stay_for_ever(choice: DriverChoice)
         let _ = stream.write_all(
             b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: chat\r\n\r\n",
         );
-        // It never ends its side, and says nothing.
+        // Never ends its side, and sends nothing.
         thread::sleep(PATIENCE * 2);
         drop(stream);
     });
@@ -1194,7 +1205,7 @@ fn a_tunnel_that_one_side_has_ended_does_not_stay_for_ever(choice: DriverChoice)
     let ended = begin();
     ended.shutdown(Shutdown::Write).expect("connected");
     wait_for(|| upstreams.states()[0].busy == 1);
-    // Where neither has ended, silence is no fault.
+    // As long as neither side has ended, silence is allowed.
     thread::sleep(Duration::from_millis(600));
     assert_eq!(upstreams.states()[0].busy, 1);
     drop(silent);
@@ -1216,7 +1227,7 @@ fn a_request_that_says_so_goes_no_further(choice: DriverChoice) {
     let last = options("0");
     assert!(status(&last) == 204 && !last.contains("via: 1.1"), "{last}");
     assert!(field(&last, "allow").is_some_and(|allow| allow.contains("GET")), "{last}");
-    // RFC 9110 §7.6.2: with other methods it is ignored.
+    // RFC 9110 §7.6.2: other methods ignore it.
     let answer = get(&proxy, "/", "Max-Forwards: 0\r\n");
     assert!(answer.contains("\nmax-forwards: 0\n"), "{answer}");
 }
@@ -1234,7 +1245,8 @@ fn trailers_say_nothing_of_who_asks_and_how_it_came(choice: DriverChoice) {
             }
             content.push(byte[0]);
         }
-        *shared.lock().expect("no panic") = String::from_utf8_lossy(&content).to_lowercase();
+        *shared.lock().expect("the mutex is not poisoned") =
+            String::from_utf8_lossy(&content).to_lowercase();
         let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 8\r\n\
             Transfer-Encoding: chunked\r\nContent-Length: 3\r\nConnection: close\r\nKeep-Alive: 5\r\n\r\n";
         let _ = stream.write_all(answer.as_bytes());
@@ -1250,12 +1262,15 @@ fn trailers_say_nothing_of_who_asks_and_how_it_came(choice: DriverChoice) {
     let (head, content) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     assert_eq!(status(head), 200, "{answer}");
     assert_eq!(content.to_lowercase(), "2\r\nok\r\n0\r\nx-sum: 8\r\n\r\n", "{answer}");
-    assert_eq!(*seen.lock().expect("no panic"), "2\r\nhi\r\n0\r\nx-sum: 7\r\n\r\n");
+    assert_eq!(
+        *seen.lock().expect("the mutex is not poisoned"),
+        "2\r\nhi\r\n0\r\nx-sum: 7\r\n\r\n"
+    );
 }
 
-/// A client of HTTP/2.
+/// An HTTP/2 client.
 fn streams(running: &Running) -> Streams<SocketWire> {
-    let address = running.http_address().expect("it speaks HTTP");
+    let address = running.http_address().expect("the server has an HTTP listener");
     let mut client = Streams::new(SocketWire::connect(&Place::Tcp(address)));
     client.authority = "a.example".to_owned();
     client
@@ -1324,13 +1339,13 @@ fn a_websocket_of_http2_passes_to_an_upstream_of_http1(choice: DriverChoice) {
         for name in ["sec-websocket-accept", "connection", "upgrade"] {
             assert_eq!(answer.field(name), None, "{answer:?}");
         }
-        // A text of one frame, masked by zeros, and a Close; each comes back without a mask.
+        // A text message of one frame with a zero mask, and a Close; each is echoed without a mask.
         client.data(id, b"\x81\x85\0\0\0\0hello", false);
         client.expect(id, b"\x81\x05hello".len()).await;
         client.data(id, b"\x88\x82\0\0\0\0\x03\xe8", false);
         let answer = client.answer(id).await;
         assert_eq!(answer.body, b"\x81\x05hello\x88\x02\x03\xe8");
-        // What is no WebSocket answers as it does, and the connection goes on.
+        // A resource without WebSocket responds normally, and the connection stays open.
         let id = client.open("CONNECT", "/plain", &fields, true);
         let answer = client.answer(id).await;
         assert!(answer.status() != 0 && answer.reset.is_none(), "{answer:?}");
@@ -1369,13 +1384,13 @@ fn interim_responses_pass_and_a_flood_of_them_does_not(choice: DriverChoice) {
         } else {
             assert!(hints <= 16, "{hints}");
         }
-        // Who speaks HTTP/1.0 knows nothing of them.
+        // An HTTP/1.0 client does not understand them.
         let old = asked(&proxy, "GET / HTTP/1.0\r\nHost: a\r\n\r\n");
         assert!(!old.contains(" 103 ") && old.ends_with("ok"), "{old}");
     }
 }
 
-/// What an upstream says of how it was asked, and a WebSocket.
+/// Reports the protocol of the request, and has a WebSocket.
 fn versions() -> App {
     App::new()
         .get("/version", |request: Request| {
@@ -1395,13 +1410,13 @@ fn versions() -> App {
         })
 }
 
-/// The URL of a server over TLS, by a name that its certificate has.
+/// The HTTPS URL of a server, with a name from its certificate.
 fn secure_url(running: &Running) -> String {
     let address = running.places().find_map(|place| match place {
         Place::Tcp(address) => Some(*address),
         _ => None,
     });
-    format!("https://localhost:{}", address.expect("it listens").port())
+    format!("https://localhost:{}", address.expect("the server listens on this port").port())
 }
 
 fn over_tls(choice: DriverChoice) -> Option<Running> {
@@ -1421,7 +1436,7 @@ fn talks(proxy: &Running) {
     );
     client.write_all(b"\x81\x85\0\0\0\0hello").expect("connected");
     let mut answer = [0; 7];
-    client.read_exact(&mut answer).expect("an answer");
+    client.read_exact(&mut answer).expect("a response");
     assert_eq!(&answer, b"\x81\x05hello");
 }
 
@@ -1432,26 +1447,28 @@ fn an_upstream_over_tls_is_asked_in_http2_and_only_if_it_is_who_it_says(choice: 
         let config = secure::client_config(version);
         let upstreams = Upstreams::with_tls([url.as_str()], &config).expect("a URL");
         let upstreams = upstreams.check("/version", Duration::from_millis(1));
-        let proxy = proxy(choice, upstreams.clone(), |proxy| proxy).expect("as the other");
+        let proxy =
+            proxy(choice, upstreams.clone(), |proxy| proxy).expect("the driver is available");
         for _ in 0..3 {
             let answer = get(&proxy, "/version", "TE: trailers\r\n");
             assert!(status(&answer) == 200 && answer.contains("\r\n\r\nHTTP/2.0\n"), "{answer}");
             assert!(answer.contains("\nte: trailers\n"), "{answer}");
-            // The host that the client asked for, and not that of the connection.
+            // The host that the client requested, not the connection's.
             assert!(answer.contains("\nx-forwarded-host: a.example"), "{answer}");
             assert_eq!(field(&answer, "via"), Some("2.0 peregrine"), "{answer}");
         }
         talks(&proxy);
         assert_eq!(upstreams.states()[0].failures, 0);
-        // Another name than that of the certificate.
+        // A name that the certificate does not have.
         let other = url.replace("localhost", "127.0.0.2");
         let upstreams = Upstreams::with_tls([other], &config).expect("a URL");
-        let proxy = self::proxy(choice, upstreams, |proxy| proxy).expect("as the other");
+        let proxy = self::proxy(choice, upstreams, |proxy| proxy).expect("the driver is available");
         assert_eq!(status(&get(&proxy, "/version", "")), 502);
     }
-    // Nobody whom the system trusts has signed it; on a machine that trusts nobody this is told at once.
+    // No CA that the system trusts has signed it; a machine without trusted CAs reports that at
+    // once.
     if let Ok(upstreams) = Upstreams::new([url]) {
-        let proxy = proxy(choice, upstreams, |proxy| proxy).expect("as the other");
+        let proxy = proxy(choice, upstreams, |proxy| proxy).expect("the driver is available");
         let answer = get(&proxy, "/version", "");
         assert!(status(&answer) == 502 && answer.contains("upstream-unreachable"), "{answer}");
     }
@@ -1491,12 +1508,12 @@ fn an_upstream_of_http2_gives_and_takes_all_that_one_of_http1_does(choice: Drive
 
 fn requests_share_a_connection_of_http2_and_a_new_one_follows_its_end(choice: DriverChoice) {
     let Some(upstream) = serve(choice, versions) else { return };
-    let address = upstream.http_address().expect("it speaks HTTP");
+    let address = upstream.http_address().expect("the server has an HTTP listener");
     let upstreams = Upstreams::new([url(&upstream)]).expect("a URL").http2();
     let Some(proxy) = proxy(choice, upstreams.clone(), |proxy| proxy) else { return };
     let port = || get(&proxy, "/port", "").split("\r\n\r\n").nth(1).map(str::to_owned);
     let first = port();
-    // Responses that nobody takes yet do not keep others waiting, nor do they take a connection each.
+    // Unread responses neither block other requests nor use a connection each.
     let waiting: Vec<_> = (0..20)
         .map(|_| {
             let mut client = connect(&proxy);
@@ -1510,12 +1527,12 @@ fn requests_share_a_connection_of_http2_and_a_new_one_follows_its_end(choice: Dr
     drop(waiting);
     wait_for(|| upstreams.states()[0].busy == 0);
     assert_eq!(port(), first);
-    // The upstream goes, and another one comes in its place.
-    drop(upstream.shut_down().expect("it ends"));
+    // The upstream stops, and another one takes its address.
+    drop(upstream.shut_down().expect("the shutdown succeeds"));
     assert_eq!(status(&get(&proxy, "/port", "")), 502);
     let place = address.to_string();
     let server = Server::bind(place.as_str()).driver(choice).workers(NonZeroUsize::MIN).quiet();
-    let again = server.start(versions).expect("the place is free again");
+    let again = server.start(versions).expect("the address is free again");
     let answer = get(&proxy, "/port", "");
     assert!(status(&answer) == 200, "{answer}");
     drop(again);

@@ -1,5 +1,5 @@
-//! A guard in front of the proxy, before an upstream that normalizes paths: no spelling leads
-//! around it.
+//! A guard in front of the proxy, which forwards to an upstream that normalizes paths: no spelling
+//! of a path bypasses it.
 
 use peregrine::prelude::*;
 use peregrine::proxy::{Proxy, Upstreams};
@@ -39,7 +39,7 @@ const SPELLINGS: [&str; 18] = [
     "/\\admin/secret",
 ];
 
-/// The path as a server reads it that does everything to it that servers do.
+/// The path as a server reads it that applies every normalization that servers apply.
 fn normalized(path: &str) -> String {
     let mut plain = path.to_owned();
     for (from, to) in
@@ -64,7 +64,7 @@ fn serve(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -
     started(server.start(app))
 }
 
-/// A login around `/admin`, and a proxy for everything.
+/// A login for `/admin`, and a proxy for everything.
 fn front(choice: DriverChoice) -> Option<(Running, Running)> {
     let answer = |request: Request| {
         let place = normalized(request.path());
@@ -72,7 +72,7 @@ fn front(choice: DriverChoice) -> Option<(Running, Running)> {
         format!("{} {}", if is_secret { "SECRET" } else { "public" }, request.path())
     };
     let upstream = serve(choice, move || App::new().allow_ambiguous_paths().subtree("/", answer))?;
-    let address = upstream.http_address().expect("it speaks HTTP");
+    let address = upstream.http_address().expect("the server has an HTTP listener");
     let upstreams = Upstreams::new([format!("http://{address}")]).expect("a URL");
     let front = serve(choice, move || {
         let proxy = || Proxy::new(upstreams.clone());
@@ -94,12 +94,12 @@ fn asked(running: &Running, target: &str) -> String {
     let request = format!("GET {target} HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n");
     peer.write_all(request.as_bytes()).expect("connected");
     let mut all = Vec::new();
-    peer.read_to_end(&mut all).expect("an answer");
+    peer.read_to_end(&mut all).expect("a response");
     String::from_utf8_lossy(&all).into_owned()
 }
 
 fn streams(running: &Running) -> Streams<SocketWire> {
-    let address = running.http_address().expect("it speaks HTTP");
+    let address = running.http_address().expect("the server has an HTTP listener");
     let mut client = Streams::new(SocketWire::connect(&Place::Tcp(address)));
     client.authority = "a.example".to_owned();
     client

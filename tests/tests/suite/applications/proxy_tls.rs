@@ -1,4 +1,4 @@
-//! The reverse proxy before servers over TLS, and of HTTP/2, that do what they should not.
+//! The reverse proxy in front of misbehaving TLS and HTTP/2 upstreams.
 #![cfg(target_os = "linux")]
 
 use peregrine::prelude::*;
@@ -32,7 +32,7 @@ on_both_drivers! {
 
 type Wire = StreamOwned<ServerConnection, TcpStream>;
 
-/// What a peer of TLS is.
+/// The identity of a TLS peer.
 #[derive(Clone)]
 struct Identity {
     server: Arc<ServerConfig>,
@@ -53,30 +53,33 @@ fn identity(names: &[&str], alpn: &[&[u8]], is_expired: bool) -> Identity {
         .with_safe_default_protocol_versions()
         .expect("versions")
         .with_no_client_auth();
-    let mut config = config.with_single_cert(vec![certificate.clone()], der).expect("they fit");
+    let mut config = config
+        .with_single_cert(vec![certificate.clone()], der)
+        .expect("the key matches the certificate");
     config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
     Identity { server: Arc::new(config), certificate }
 }
 
-/// A client that trusts this one.
+/// A client that trusts this identity.
 fn trusting(identity: &Identity) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    roots.add(identity.certificate.clone()).expect("it is one");
+    roots.add(identity.certificate.clone()).expect("the certificate is valid");
     let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("versions");
     Arc::new(config.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// A listener whose connections are answered by this function; its port, and how many came.
+/// A listener whose connections are answered by this function; returns its port, and a counter of
+/// connections.
 fn peer(answer: impl Fn(usize, TcpStream) + Send + Sync + 'static) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("bound").port();
+    let port = listener.local_addr().expect("the socket is bound").port();
     let (count, answer) = (Arc::new(AtomicUsize::new(0)), Arc::new(answer));
     let counted = Arc::clone(&count);
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            stream.set_read_timeout(Some(PATIENCE)).expect("it can be told");
+            stream.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
             let number = counted.fetch_add(1, Ordering::SeqCst);
             let answer = Arc::clone(&answer);
             thread::spawn(move || answer(number, stream));
@@ -92,7 +95,8 @@ fn secure_peer(
 ) -> (u16, Arc<AtomicUsize>) {
     let server = Arc::clone(&identity.server);
     peer(move |number, stream| {
-        let session = ServerConnection::new(Arc::clone(&server)).expect("it is sound");
+        let session =
+            ServerConnection::new(Arc::clone(&server)).expect("the TLS configuration is valid");
         answer(number, StreamOwned::new(session, stream));
     })
 }
@@ -110,7 +114,7 @@ fn over(config: &Arc<ClientConfig>, host: &str, port: u16) -> Upstreams {
     Upstreams::with_tls([format!("https://{host}:{port}")], config).expect("a URL")
 }
 
-/// What is answered until the end; the connection may break.
+/// The response up to its end; the connection may break.
 fn asked(proxy: &Running, request: &str) -> String {
     let mut client = connect(proxy);
     client.write_all(request.as_bytes()).expect("connected");
@@ -143,13 +147,17 @@ fn who_is_not_who_it_should_be_is_asked_nothing(choice: DriverChoice) {
     let others = [
         ("another name", identity(&["example.org"], &[], false), None),
         ("no longer valid", identity(&["localhost"], &[], true), None),
-        ("signed by nobody", identity(&["localhost"], &[], false), Some(trusting(&good))),
+        (
+            "signed by an unknown authority",
+            identity(&["localhost"], &[], false),
+            Some(trusting(&good)),
+        ),
         ("no name of a name", identity(&["127.0.0.1"], &[], false), None),
     ];
     for (what, identity, config) in others {
         let all = Arc::clone(&heard);
         let (port, count) = secure_peer(&identity, move |_, mut wire| {
-            all.lock().expect("no panic").push_str(&head_of(&mut wire));
+            all.lock().expect("the mutex is not poisoned").push_str(&head_of(&mut wire));
         });
         let config = config.unwrap_or_else(|| trusting(&identity));
         let Some(proxy) = proxy(choice, &over(&config, "localhost", port)) else { return };
@@ -160,14 +168,15 @@ fn who_is_not_who_it_should_be_is_asked_nothing(choice: DriverChoice) {
         );
         assert!(count.load(Ordering::SeqCst) > 0, "{what}");
     }
-    assert_eq!(*heard.lock().expect("no panic"), "");
-    // An address is a name, too.
+    assert_eq!(*heard.lock().expect("the mutex is not poisoned"), "");
+    // An IP address is a valid name, too.
     let identity = identity(&["127.0.0.1"], &[], false);
     let (port, _) = secure_peer(&identity, |_, mut wire| {
         head_of(&mut wire);
         let _ = wire.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     });
-    let proxy = proxy(choice, &over(&trusting(&identity), "127.0.0.1", port)).expect("as before");
+    let proxy = proxy(choice, &over(&trusting(&identity), "127.0.0.1", port))
+        .expect("the driver is available");
     assert_eq!(status(&get(&proxy)), 200);
 }
 
@@ -186,12 +195,12 @@ fn a_handshake_that_breaks_or_hangs_costs_a_gateway_error(choice: DriverChoice) 
                 2 => {
                     let _ = stream.read(&mut hello);
                 }
-                // Nothing comes, or the beginning of something.
-                3 => held.lock().expect("no panic").push(stream),
+                // Sends nothing, or an incomplete response.
+                3 => held.lock().expect("the mutex is not poisoned").push(stream),
                 _ => {
                     let _ = stream.read(&mut hello);
                     let _ = stream.write_all(&[22, 3, 3, 0x3f]);
-                    held.lock().expect("no panic").push(stream);
+                    held.lock().expect("the mutex is not poisoned").push(stream);
                 }
             }
         });
@@ -208,7 +217,7 @@ fn what_alpn_agreed_on_is_what_is_spoken(choice: DriverChoice) {
         (&[&b"http/1.1"[..]][..], false, 200),
         (&[&b"h2"[..]][..], true, 200),
         (&[&b"h2"[..], b"http/1.1"][..], true, 200),
-        // They say one thing and do another.
+        // ALPN and the actual protocol differ.
         (&[&b"h2"[..]][..], false, 502),
         (&[&b"http/1.1"[..]][..], true, 502),
         (&[][..], true, 502),
@@ -230,7 +239,7 @@ fn what_alpn_agreed_on_is_what_is_spoken(choice: DriverChoice) {
     }
 }
 
-/// A peer may be cut off by anybody on the way: without the end of TLS, what came is not all.
+/// Anyone on the path can cut a connection: without TLS's close_notify, the content is incomplete.
 fn content_that_is_cut_off_is_not_taken_for_whole(choice: DriverChoice) {
     let identity = identity(&["localhost"], &[], false);
     for (head, is_said) in [
@@ -264,13 +273,13 @@ fn content_that_is_cut_off_is_not_taken_for_whole(choice: DriverChoice) {
     }
 }
 
-/// A server of HTTP/2 that is nothing but its frames.
+/// An HTTP/2 server made of raw frames.
 struct Http2<'w, W>(&'w mut W);
 
 const SETTINGS: u8 = 4;
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).expect("it is short").to_be_bytes();
+    let length = u32::try_from(payload.len()).expect("the value fits").to_be_bytes();
     let mut frame = vec![length[1], length[2], length[3], kind, flags];
     frame.extend(stream.to_be_bytes());
     frame.extend(payload);
@@ -278,7 +287,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 impl<'w, W: Read + Write> Http2<'w, W> {
-    /// Sends its settings, and reads the client's beginning.
+    /// Sends its settings, and reads the client's preface.
     fn begin(wire: &'w mut W, settings: &[u8]) -> std::io::Result<Self> {
         let mut preface = [0; 24];
         wire.write_all(&frame(SETTINGS, 0, 0, settings))?;
@@ -309,7 +318,7 @@ impl<'w, W: Read + Write> Http2<'w, W> {
         self.0.flush()
     }
 
-    /// Answers requests until the client leaves.
+    /// Answers requests until the client disconnects.
     fn answer(&mut self, content: &[u8]) {
         while let Ok(stream) = self.request() {
             let answer = [frame(1, 4, stream, &[0x88]), frame(0, 1, stream, content)].concat();
@@ -324,13 +333,13 @@ impl<'w, W: Read + Write> Http2<'w, W> {
 fn literal(name: &str, value: &str) -> Vec<u8> {
     let mut field = vec![0];
     for text in [name, value] {
-        field.push(u8::try_from(text.len()).expect("it is short"));
+        field.push(u8::try_from(text.len()).expect("the value fits"));
         field.extend(text.as_bytes());
     }
     field
 }
 
-/// What is answered on stream 1; whether a head comes through.
+/// A name, the frames sent on stream 1, and whether a head gets through.
 type Broken = (&'static str, Vec<u8>, bool);
 
 /// The fields of a 200.
@@ -339,7 +348,7 @@ fn ok(more: &[(&str, &str)]) -> Vec<u8> {
     [vec![0x88], fields].concat()
 }
 
-/// Responses that end early, or have fields that may not be.
+/// Responses that end early, or have forbidden fields.
 fn broken_heads() -> Vec<Broken> {
     vec![
         ("a reset", frame(3, 0, 1, &2_u32.to_be_bytes()), false),
@@ -371,7 +380,7 @@ fn broken_heads() -> Vec<Broken> {
     ]
 }
 
-/// Lengths that are none, or not those of the content.
+/// Invalid lengths, and lengths that differ from the content.
 fn broken_lengths() -> Vec<Broken> {
     vec![
         (
@@ -401,7 +410,7 @@ fn broken_lengths() -> Vec<Broken> {
     ]
 }
 
-/// Frames that may not come.
+/// Forbidden frames.
 fn broken_frames() -> Vec<Broken> {
     vec![
         ("data before the head", frame(0, 1, 1, b"xx"), false),
@@ -428,7 +437,7 @@ fn an_upstream_of_http2_that_breaks_its_rules_costs_a_gateway_error(choice: Driv
             let Ok(mut http2) = Http2::begin(&mut stream, &[]) else { return };
             if http2.request().is_ok() {
                 let _ = http2.send(&answer);
-                // What is on its way is not overtaken by a reset.
+                // Gives the data time to arrive before a reset overtakes it.
                 thread::sleep(Duration::from_millis(50));
             }
         });
@@ -466,9 +475,10 @@ fn an_upstream_that_takes_few_requests_at_a_time_gets_more_connections(choice: D
     let server = server.workers(NonZeroUsize::MIN);
     let app = || App::new().get("/slow", slow).get("/", || "quick");
     let Some(upstream) = started(server.start(app)) else { return };
-    let url = format!("http://{}", upstream.http_address().expect("it speaks HTTP"));
+    let url =
+        format!("http://{}", upstream.http_address().expect("the server has an HTTP listener"));
     let upstreams = Upstreams::new([url]).expect("a URL").http2();
-    let proxy = proxy(choice, &upstreams).expect("as the other");
+    let proxy = proxy(choice, &upstreams).expect("the driver is available");
     let waiting: Vec<_> = (0..5)
         .map(|number| {
             let mut client = connect(&proxy);
@@ -484,7 +494,8 @@ fn an_upstream_that_takes_few_requests_at_a_time_gets_more_connections(choice: D
     assert_eq!(status(&get(&proxy)), 200);
 }
 
-/// RFC 9113 §8.7: what was refused, or came after the last stream of a GOAWAY, was not carried out.
+/// RFC 9113 §8.7: a request that was refused, or came after the last stream of a GOAWAY, was not
+/// processed.
 fn what_an_upstream_of_http2_has_not_begun_is_asked_again(choice: DriverChoice) {
     for way in 0..2 {
         let (port, count) = peer(move |number, mut stream| {
@@ -505,7 +516,7 @@ fn what_an_upstream_of_http2_has_not_begun_is_asked_again(choice: DriverChoice) 
         else {
             return;
         };
-        // Nobody may carry this out twice.
+        // This request must not be processed twice.
         let answer = asked(
             &proxy,
             "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",

@@ -1,4 +1,4 @@
-//! Rate limits through a server on every driver, counted by all its workers together.
+//! Rate limits through a server on every driver, counted across all its workers.
 
 use peregrine::prelude::*;
 use peregrine::rate_limit::{Key, RateLimit};
@@ -17,7 +17,7 @@ on_both_drivers! {
     a_body_that_is_refused_does_not_disturb_the_next_request,
 }
 
-/// A server whose limits go by a clock of the test's own.
+/// A server whose rate limits use the test's own clock.
 fn start(
     choice: DriverChoice,
     limit: RateLimit,
@@ -39,7 +39,7 @@ fn start(
             })
             .post("/", |body: String| body.len().to_string())
     };
-    let workers = NonZeroUsize::new(4).expect("it is not zero");
+    let workers = NonZeroUsize::new(4).expect("the value is not zero");
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(workers).quiet();
     let server = if is_proxied { server.trusted_proxies(["127.0.0.1"]) } else { server };
     started(server.start(app)).map(|running| (running, seconds))
@@ -96,13 +96,13 @@ fn a_body_that_is_refused_does_not_disturb_the_next_request(choice: DriverChoice
     let mut text = String::new();
     let mut buffer = [0; 4096];
     while text.matches("HTTP/1.1 ").count() < 2 || !text.ends_with('}') {
-        let count = peer.read(&mut buffer).expect("it answers");
+        let count = peer.read(&mut buffer).expect("the server responds");
         assert_ne!(count, 0, "{text}");
         text.push_str(std::str::from_utf8(&buffer[..count]).expect("text"));
     }
     assert!(text.starts_with("HTTP/1.1 200") && text.contains("HTTP/1.1 429"), "{text}");
     seconds.fetch_add(1, Relaxed);
-    peer.write_all(last.as_bytes()).expect("the connection goes on");
+    peer.write_all(last.as_bytes()).expect("the connection is open");
     let text = receive(peer);
     assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("\r\n\r\n3"), "{text}");
 }

@@ -1,4 +1,5 @@
-//! Tags, kept responses, idempotency keys and early hints through a server on every driver, whose workers share what is kept.
+//! Entity tags, cached responses, idempotency keys and early hints through a server on every
+//! driver, whose workers share the stores.
 
 use peregrine::auth::{ApiKey, ApiKeyPlace, Authenticate, User};
 use peregrine::cache::{Cache, CacheStore, Etag, Idempotency, MemoryStore};
@@ -24,10 +25,10 @@ on_both_drivers! {
     nobody_is_given_what_was_made_for_another,
 }
 
-/// Long enough for others to come meanwhile, even on a busy machine.
+/// Long enough for other requests to arrive meanwhile, even on a busy machine.
 const A_WHILE: Duration = Duration::from_millis(400);
 
-/// How often handlers began and ended, on all workers.
+/// How often handlers started and ended, on all workers.
 #[derive(Clone, Default)]
 struct Counts(Arc<[AtomicU32; 2]>);
 
@@ -89,7 +90,7 @@ fn start(choice: DriverChoice) -> Option<(Running, Counts)> {
 }
 
 fn serve(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<Running> {
-    let workers = NonZeroUsize::new(2).expect("it is not zero");
+    let workers = NonZeroUsize::new(2).expect("the value is not zero");
     started(Server::bind("127.0.0.1:0").driver(choice).workers(workers).quiet().start(app))
 }
 
@@ -157,7 +158,7 @@ fn an_order_of_a_client_that_left_is_carried_out_once(choice: DriverChoice) {
     assert!(meanwhile.starts_with("HTTP/1.1 409 "), "{meanwhile}");
     drop(leaver);
     wait_for(|| counts.all().1 == 1);
-    // It is kept a moment after the handler has ended.
+    // The response is stored a moment after the handler has ended.
     let mut again = String::new();
     wait_for(|| !receive(send(&running, &request)).starts_with("HTTP/1.1 409 "));
     for _ in 0..10 {

@@ -26,11 +26,11 @@ on_both_drivers! {
     a_login_that_waits_changes_the_id_of_its_own_session_only,
 }
 
-/// Only a hang takes so long.
+/// Only a hang takes this long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn start(choice: DriverChoice) -> Option<Running> {
-    let workers = NonZeroUsize::new(2).expect("it is not zero");
+    let workers = NonZeroUsize::new(2).expect("the value is not zero");
     let store = MemoryStore::default();
     let app = move || {
         App::new()
@@ -61,15 +61,16 @@ async fn login(session: Session, Path(name): Path<String>) -> Result<String, Pro
 
 fn send(running: &Running, path: &str, cookie: &str) -> TcpStream {
     let mut peer =
-        TcpStream::connect(running.http_address().expect("it speaks HTTP")).expect("it listens");
-    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+        TcpStream::connect(running.http_address().expect("the server has an HTTP listener"))
+            .expect("the server accepts connections");
+    peer.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
     let request =
         format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nCookie: {cookie}\r\n\r\n");
     peer.write_all(request.as_bytes()).expect("connected");
     peer
 }
 
-/// The content, and the cookie if there is a new one.
+/// The content, and the cookie if a new one is set.
 fn receive(mut peer: TcpStream) -> (String, Option<String>) {
     let mut text = String::new();
     peer.read_to_string(&mut text).expect("text");
@@ -86,7 +87,7 @@ fn what_one_worker_remembers_the_others_know_when_the_answer_is_there(choice: Dr
     let Some(running) = start(choice) else { return };
     let (_, cookie) = receive(send(&running, "/visit", "a=b"));
     let cookie = cookie.expect("a new session");
-    // Each connection is some worker's, and each answer says that the session was saved.
+    // Any worker may get each connection, and each response shows that the session was saved.
     for visit in 2..40 {
         assert_eq!(receive(send(&running, "/visit", &cookie)).0, visit.to_string());
     }
@@ -106,6 +107,6 @@ fn a_login_that_waits_changes_the_id_of_its_own_session_only(choice: DriverChoic
         let new = new.expect("another id");
         assert!(name == number.to_string() && new != *old);
         assert_eq!(receive(send(&running, "/who", &new)).0, name);
-        assert_eq!(receive(send(&running, "/who", old)).0, "", "the old id is nobody's");
+        assert_eq!(receive(send(&running, "/who", old)).0, "", "the old id is invalid");
     }
 }

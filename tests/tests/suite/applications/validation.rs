@@ -1,4 +1,4 @@
-//! Rules that are broken, through a server on every driver of the machine's sockets.
+//! Violated validation rules, through a server on every kernel driver.
 
 use garde::Validate;
 use peregrine::prelude::*;
@@ -35,9 +35,10 @@ fn broken_rules_are_told_whether_the_body_is_here_or_comes(choice: DriverChoice)
         (&right, "200", "ada 30000"),
         (&wrong, "422", "{\"detail\":\"greater than 9\",\"pointer\":\"/numbers/30000\"}"),
     ] {
-        let mut peer = TcpStream::connect(running.http_address().expect("it speaks HTTP"))
-            .expect("it listens");
-        peer.set_read_timeout(Some(Duration::from_secs(30))).expect("more than zero");
+        let mut peer =
+            TcpStream::connect(running.http_address().expect("the server has an HTTP listener"))
+                .expect("the server accepts connections");
+        peer.set_read_timeout(Some(Duration::from_secs(30))).expect("the timeout is not zero");
         let head = format!(
             "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
@@ -45,12 +46,12 @@ fn broken_rules_are_told_whether_the_body_is_here_or_comes(choice: DriverChoice)
         peer.write_all(head.as_bytes()).expect("connected");
         peer.write_all(body.as_bytes()).expect("connected");
         let mut answer = String::new();
-        peer.read_to_string(&mut answer).expect("an answer");
+        peer.read_to_string(&mut answer).expect("a response");
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
         assert!(answer.contains(inside), "{answer}");
         assert_eq!(answer.contains("/userName"), status == "422", "{answer}");
     }
-    running.shut_down().expect("it ends in order");
+    running.shut_down().expect("the shutdown succeeds");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-// Put before the C library, this moves the wall clock of a process by the seconds in the file CLOCK_FILE.
+// Preloaded before the C library, this moves the wall clock of a process by the seconds in the file
+// CLOCK_FILE.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

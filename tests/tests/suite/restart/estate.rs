@@ -1,5 +1,5 @@
-//! What a successor is given besides the sockets that clients ask at: the admin listener and the keys of
-//! tickets.
+//! Resources passed to a successor besides the public sockets: the admin listener and the ticket
+//! keys.
 
 use crate::restart::program::{Program, answer, ask, until};
 use crate::restart::{load, on_both_drivers};
@@ -21,7 +21,7 @@ on_both_drivers! {
     a_successor_with_tls_at_another_place_has_keys_of_its_own,
 }
 
-/// The whole answer to a GET on a connection of its own.
+/// The whole response to a GET on its own connection.
 fn asked(address: SocketAddr, target: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(crate::restart::PATIENCE))?;
@@ -41,7 +41,7 @@ fn whoever_probes_sees_one_service_that_is_ready_all_the_time(driver: &str) {
             let mut count = 0;
             while !is_over.load(Ordering::Relaxed) {
                 for target in ["/readyz", "/livez", "/startupz"] {
-                    let text = asked(address, target).expect("somebody answers");
+                    let text = asked(address, target).expect("the process responds");
                     assert!(text.starts_with("HTTP/1.1 200 "), "{target}: {text}");
                     count += 1;
                 }
@@ -49,7 +49,7 @@ fn whoever_probes_sees_one_service_that_is_ready_all_the_time(driver: &str) {
             count
         }
     });
-    // What is slow here is the start of the application.
+    // Only the application is slow to start.
     program.plan("slow tcp admin");
     program.upgrade();
     assert_eq!(program.admin_address(), address);
@@ -58,13 +58,13 @@ fn whoever_probes_sees_one_service_that_is_ready_all_the_time(driver: &str) {
     program.signal(Signal::USR2);
     program.says("no upgrade");
     is_over.store(true, Ordering::Relaxed);
-    let count = probes.join().expect("each probe was answered well");
+    let count = probes.join().expect("every probe succeeded");
     assert!(count > 3, "{count}");
     assert!(answer_of(address, "/metrics").contains("\nhttp_server_"));
 }
 
 fn answer_of(address: SocketAddr, target: &str) -> String {
-    let mut stream = TcpStream::connect(address).expect("somebody listens");
+    let mut stream = TcpStream::connect(address).expect("the server accepts connections");
     ask(&mut stream, target);
     answer(stream)
 }
@@ -75,19 +75,19 @@ fn the_admin_listener_is_the_successors_alone_in_the_end(driver: &str) {
     program.get("/count/1");
     let has_counted = || answer_of(address, "/metrics").contains("\"/count/{number}\"");
     assert!(has_counted());
-    // The process before stays for as long as it has somebody to answer.
+    // The old process stays as long as it has a request to answer.
     let mut blocked = program.connects();
     ask(&mut blocked, "/blocks");
     program.says(" blocks");
     program.upgrade();
-    // It leaves as soon as it hears of it, and then for good.
+    // The old process closes the admin listener once the order arrives, and for good.
     until("the predecessor leaves", || (0..50).all(|_| !has_counted()));
     program.release();
     answer(blocked);
     assert!(program.first_ends().success());
     answer_of(address, "/readyz");
     program.ends();
-    assert!(TcpStream::connect(address).is_err(), "nobody listens any more");
+    assert!(TcpStream::connect(address).is_err(), "the admin listener is closed");
 }
 
 fn an_admin_listener_that_the_successor_has_not_ends_with_its_process(driver: &str) {
@@ -102,12 +102,12 @@ fn an_admin_listener_that_the_successor_has_not_ends_with_its_process(driver: &s
     program.release();
     answer(blocked);
     assert!(program.first_ends().success());
-    assert!(TcpStream::connect(address).is_err(), "nobody listens any more");
+    assert!(TcpStream::connect(address).is_err(), "the admin listener is closed");
 }
 
 fn an_admin_listener_of_a_service_manager_is_handed_over(driver: &str) {
     let given = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = given.local_addr().expect("it is bound");
+    let address = given.local_addr().expect("the socket is bound");
     let handed = vec![("admin", given.try_clone().expect("a descriptor").into())];
     let mut program = Program::start_with(driver, "app tcp admin-activated", handed, |_, _| {});
     for _ in 0..2 {
@@ -120,16 +120,18 @@ fn an_admin_listener_of_a_service_manager_is_handed_over(driver: &str) {
     drop(given);
 }
 
-/// Asks over TLS on a connection of its own. Was the handshake a resumption?
+/// Sends a request over TLS on its own connection. Returns whether the handshake was a resumption.
 fn resumes(program: &Program, config: &Arc<ClientConfig>) -> bool {
     let name = ServerName::try_from("localhost").expect("a name");
-    let mut session = ClientConnection::new(Arc::clone(config), name).expect("it is whole");
-    let mut stream = TcpStream::connect(program.tls_address()).expect("somebody listens");
-    stream.set_read_timeout(Some(crate::restart::PATIENCE)).expect("it can be told");
+    let mut session =
+        ClientConnection::new(Arc::clone(config), name).expect("the client configuration is valid");
+    let mut stream =
+        TcpStream::connect(program.tls_address()).expect("the server accepts connections");
+    stream.set_read_timeout(Some(crate::restart::PATIENCE)).expect("the timeout is not zero");
     let mut stream = Stream::new(&mut session, &mut stream);
     ask(&mut stream, "/process");
     let mut text = Vec::new();
-    stream.read_to_end(&mut text).expect("the server answers");
+    stream.read_to_end(&mut text).expect("the server responds");
     assert!(text.starts_with(b"HTTP/1.1 200 "));
     session.handshake_kind() == Some(HandshakeKind::Resumed)
 }
@@ -144,7 +146,7 @@ fn sessions_of_tls_are_resumed_with_the_successor(driver: &str) {
         until("the successor serves alone", || {
             program.get("/process") == program.process.to_string()
         });
-        // The ticket is of the process before.
+        // The ticket is from the old process.
         assert!(resumes(&program, &config));
     }
 }

@@ -1,4 +1,4 @@
-//! Upgrades that come to nothing: the server goes on, and may try again.
+//! Upgrades that fail: the server continues, and may retry.
 
 use crate::restart::on_both_drivers;
 use crate::restart::program::{Program, ask, is_running, signal_to, until};
@@ -19,8 +19,8 @@ on_both_drivers! {
     a_successor_whose_predecessor_is_killed_ends,
 }
 
-/// A server under load, of which nobody notices that an upgrade fails as `fails` makes it; and the next
-/// upgrade succeeds.
+/// A server under load whose clients do not notice that an upgrade fails because of `fails`; and
+/// the next upgrade succeeds.
 fn goes_on_after(driver: &str, plan: &str, next: &str, fails: impl FnOnce(&mut Program)) {
     let mut program = Program::start(driver, plan);
     let first = program.process;
@@ -85,12 +85,14 @@ fn a_program_that_cannot_be_started_is_named(driver: &str) {
         assert!(line.contains("cannot start the successor"), "{line}");
         assert!(line.contains(&*path.to_string_lossy()), "{line}");
         fs::write(&path, "no program").expect("a new file");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
+            .expect("the test owns the file");
         program.signal(Signal::USR2);
         let line = program.says("no upgrade");
         assert!(line.contains("successor"), "{line}");
-        fs::remove_file(&path).expect("it is there");
-        symlink(std::env::current_exe().expect("it runs"), &path).expect("a new name");
+        fs::remove_file(&path).expect("the file exists");
+        symlink(std::env::current_exe().expect("the current executable has a path"), &path)
+            .expect("a new name");
     });
 }
 
@@ -114,7 +116,7 @@ fn an_order_to_end_ends_the_successor_too(driver: &str) {
     program.says(" hangs");
     program.signal(Signal::TERM);
     assert!(program.first_ends().success());
-    assert!(!is_running(next), "it was killed, and before the end");
+    assert!(!is_running(next), "the successor was killed before the server ended");
     assert!(!path.exists());
 }
 
@@ -140,13 +142,13 @@ fn a_successor_whose_predecessor_is_killed_ends(driver: &str) {
     program.signal(Signal::KILL);
     program.first_ends();
     until("the successor has ended", || !is_running(next));
-    // The kernel takes a ring apart, and the listener with it, after its process is gone.
-    until("nobody is left", || std::net::TcpStream::connect(address).is_err());
+    // The kernel tears a ring down, and with it the listener, only after its process is gone.
+    until("the listener is closed", || std::net::TcpStream::connect(address).is_err());
 }
 
 #[test]
 fn another_program_on_the_same_standard_input_is_no_heir() {
-    // The variable alone, as a child of a successor has it, changes nothing.
+    // The variable alone, as a successor's child inherits it, has no effect.
     let program = Program::start_with("tokio", "app tcp", Vec::new(), |command, _| {
         command.env("PEREGRINE_PREDECESSOR", "1:12345");
     });

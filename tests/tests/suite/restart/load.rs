@@ -1,5 +1,5 @@
-//! Clients that ask all the time, as a correct client does: what fails on a connection that was used
-//! before, without a byte of an answer, is asked again. Everything else that fails is lost.
+//! Clients that send requests continuously, as a correct client does: a request that fails on a
+//! reused connection without a byte of a response is retried. Every other failure counts as lost.
 
 use crate::restart::PATIENCE;
 use crate::restart::program::{Program, say, take_descriptors};
@@ -20,34 +20,34 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
-/// How many connections there are at a time.
+/// The number of concurrent connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size {
     /// With requests one after the other.
     pub(crate) kept: usize,
-    /// With one request each, again and again.
+    /// With one request each, repeatedly.
     pub(crate) new: usize,
-    /// As the first, over TLS.
+    /// Like `kept`, over TLS.
     pub(crate) tls: usize,
 }
 
-/// The number of the next request, which no other request of this process has.
+/// The ID of the next request, unique in this process.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Clients at work.
+/// Running clients.
 pub(crate) struct Load {
     told: Arc<Told>,
     size: Size,
     thread: thread::JoinHandle<()>,
 }
 
-/// What clients tell.
+/// The results of the clients.
 #[derive(Default)]
 struct Told {
     is_over: AtomicBool,
     answered: AtomicU64,
     connected: AtomicU64,
-    /// Requests that were asked again under another number.
+    /// Requests that were retried under another ID.
     again: Mutex<HashSet<u64>>,
     lost: Mutex<Vec<String>>,
 }
@@ -69,29 +69,34 @@ impl Load {
         load
     }
 
-    /// Waits until there were some answers more than there are connections.
+    /// Waits until there were some more responses than there are connections.
     pub(crate) fn goes_on(&self) {
         let Size { kept, new, tls } = self.size;
         let enough = self.told.answered.load(Ordering::Relaxed) + 2 * (kept + new + tls) as u64;
         let end = Instant::now() + PATIENCE;
         while self.told.answered.load(Ordering::Relaxed) < enough {
-            assert!(Instant::now() < end, "nobody is answered any more: {}", self.told.lost());
+            assert!(Instant::now() < end, "no request is answered any more: {}", self.told.lost());
             thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Ends the clients, of which none has lost anything.
+    /// Stops the clients, none of which may have lost a request.
     pub(crate) fn ends(self, program: &Program) {
         self.told.is_over.store(true, Ordering::Relaxed);
         self.thread.join().expect("clients do not panic");
         let told = &self.told;
-        assert!(told.lost.lock().expect("no panic").is_empty(), "lost: {}", told.lost());
-        // What was asked again was not begun the first time.
-        let begun = fs::read_to_string(program.folder().join("begun")).expect("it was written");
-        let again = told.again.lock().expect("no panic");
+        assert!(
+            told.lost.lock().expect("the mutex is not poisoned").is_empty(),
+            "lost: {}",
+            told.lost()
+        );
+        // A retried request must not have been started the first time.
+        let begun =
+            fs::read_to_string(program.folder().join("begun")).expect("the file was written");
+        let again = told.again.lock().expect("the mutex is not poisoned");
         let begun = begun.lines().map(|line| line.parse().expect("a number on each line"));
         let twice: Vec<u64> = begun.filter(|number| again.contains(number)).collect();
-        assert!(twice.is_empty(), "begun, and not answered: {twice:?}");
+        assert!(twice.is_empty(), "started, but retried without a response: {twice:?}");
         let (answered, connected) = (&told.answered, &told.connected);
         say(&format!("{answered:?} answered on {connected:?} connections, {} again", again.len()));
     }
@@ -99,7 +104,7 @@ impl Load {
 
 impl Told {
     fn lost(&self) -> String {
-        let lost = self.lost.lock().expect("no panic");
+        let lost = self.lost.lock().expect("the mutex is not poisoned");
         format!("{} {:?}", lost.len(), lost.iter().take(20).collect::<Vec<_>>())
     }
 }
@@ -108,14 +113,16 @@ fn connector(program: &Program) -> TlsConnector {
     TlsConnector::from(Arc::new(client_config(program)))
 }
 
-/// A client that trusts the program's certificate.
+/// A client configuration that trusts the program's certificate.
 pub(crate) fn client_config(program: &Program) -> ClientConfig {
     let mut roots = RootCertStore::empty();
-    let pem = fs::read(program.folder().join("certificate.pem")).expect("it was written");
-    roots.add(CertificateDer::from_pem_slice(&pem).expect("it was made")).expect("it was made");
+    let pem = fs::read(program.folder().join("certificate.pem")).expect("the file was written");
+    roots
+        .add(CertificateDer::from_pem_slice(&pem).expect("the certificate was generated"))
+        .expect("the certificate was generated");
     ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
-        .expect("they are known")
+        .expect("the provider supports the default versions")
         .with_root_certificates(roots)
         .with_no_client_auth()
 }
@@ -127,7 +134,7 @@ async fn run(
     told: Arc<Told>,
 ) {
     let all = size.kept + size.new + size.tls;
-    // Many of them ask now and then, and few of them all the time.
+    // Many clients send now and then, and few send continuously.
     let pause = Duration::from_micros(500 * all as u64);
     let mut clients = tokio::task::JoinSet::new();
     for number in 0..size.kept + size.new {
@@ -137,7 +144,8 @@ async fn run(
         });
     }
     for _ in 0..size.tls {
-        let (told, (address, connector)) = (Arc::clone(&told), tls.clone().expect("it is asked"));
+        let (told, (address, connector)) =
+            (Arc::clone(&told), tls.clone().expect("the load uses TLS"));
         clients.spawn_local(async move {
             let connect = async || {
                 let name = ServerName::try_from("localhost").expect("a name");
@@ -149,14 +157,14 @@ async fn run(
     while clients.join_next().await.is_some() {}
 }
 
-/// One client, until all is over.
+/// One client, until the load ends.
 async fn client<S, C>(is_kept: bool, pause: Duration, told: &Told, connect: C)
 where
     S: AsyncRead + AsyncWrite + Unpin,
     C: AsyncFn() -> io::Result<S>,
 {
     let mut connection: Option<S> = None;
-    let lost = |text: String| told.lost.lock().expect("no panic").push(text);
+    let lost = |text: String| told.lost.lock().expect("the mutex is not poisoned").push(text);
     while !told.is_over.load(Ordering::Relaxed) {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let is_used = connection.is_some();
@@ -178,7 +186,7 @@ where
                 sleep(pause).await;
             }
             Ok(Err(Failed::Unanswered(_))) if is_used => {
-                told.again.lock().expect("no panic").insert(number);
+                told.again.lock().expect("the mutex is not poisoned").insert(number);
             }
             Ok(Err(failed)) => return lost(format!("{number} (used: {is_used}): {failed:?}")),
             Err(_) => return lost(format!("{number} was not answered in time")),
@@ -189,13 +197,13 @@ where
 #[derive(Debug)]
 #[expect(dead_code, reason = "what went wrong is printed")]
 enum Failed {
-    /// Not a byte of an answer came.
+    /// Not a byte of a response arrived.
     Unanswered(io::Error),
-    /// The answer is not whole, or no answer.
+    /// The response is incomplete or invalid.
     Broken(String),
 }
 
-/// Asks, and reads the answer. May the connection be used again?
+/// Sends a request, and reads the response. Returns whether the connection may be reused.
 async fn exchange(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     number: u64,
@@ -203,7 +211,7 @@ async fn exchange(
 ) -> Result<bool, Failed> {
     let close = if closes { "Connection: close\r\n" } else { "" };
     let head = format!("GET /count/{number} HTTP/1.1\r\nHost: a\r\n{close}\r\n");
-    // An answer may come all the same, such as one that was sent before.
+    // A response may arrive even if sending failed, such as one sent earlier.
     let sent = stream.write_all(head.as_bytes()).await;
     let mut answer = Vec::new();
     loop {

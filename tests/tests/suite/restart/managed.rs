@@ -1,4 +1,4 @@
-//! A service manager: sockets that it made, and what it is told.
+//! A service manager: sockets that it creates, and its notifications.
 
 use crate::restart::program::{Handed, Program, answer, ask, say};
 use crate::restart::{PATIENCE, on_both_drivers};
@@ -17,13 +17,13 @@ on_both_drivers! {
     the_watchdog_is_told_while_every_worker_goes_on,
 }
 
-/// What a manager hears.
+/// The notification socket of a manager.
 struct Manager(UnixDatagram);
 
 impl Manager {
     fn at(folder: &Path) -> Self {
         let socket = UnixDatagram::bind(folder.join("notify")).expect("a new name");
-        socket.set_read_timeout(Some(PATIENCE)).expect("it can be told");
+        socket.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
         Self(socket)
     }
 
@@ -34,16 +34,16 @@ impl Manager {
             command.env("NOTIFY_SOCKET", folder.join("notify"));
             command.envs(variables.iter().copied());
         });
-        (manager.expect("it was made"), program)
+        (manager.expect("the certificate was generated"), program)
     }
 
     fn hears(&self) -> String {
         let mut bytes = [0; 4096];
-        let length = self.0.recv(&mut bytes).expect("it is told something");
+        let length = self.0.recv(&mut bytes).expect("a notification arrives");
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
-    /// The next message that has `word`.
+    /// The next message that contains `word`.
     fn hears_of(&self, word: &str) -> String {
         loop {
             let text = self.hears();
@@ -59,7 +59,7 @@ fn sockets_of_a_manager_are_served_and_outlive_the_server(driver: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("s");
     let unix = UnixListener::bind(&path).expect("a new path");
-    let address = tcp.local_addr().expect("it is bound");
+    let address = tcp.local_addr().expect("the socket is bound");
     let hand = || -> Handed {
         let tcp = OwnedFd::from(tcp.try_clone().expect("a descriptor"));
         let unix = OwnedFd::from(unix.try_clone().expect("a descriptor"));
@@ -67,13 +67,13 @@ fn sockets_of_a_manager_are_served_and_outlive_the_server(driver: &str) {
     };
     let mut program = Program::start_with(driver, "app activated workers=2", hand(), |_, _| {});
     assert_eq!((program.address(), program.unix()), (address, path.clone()));
-    // Connections inherit the options of the socket, whoever made it.
+    // Connections inherit the listener's socket options, whichever process created it.
     let socket = socket2::SockRef::from(&tcp);
     let options = || (socket.keepalive().expect("a socket"), socket.tcp_user_timeout().ok());
     assert_eq!(options(), (true, Some(SocketOptions::default().user_timeout)));
     assert!(!socket2::SockRef::from(&unix).keepalive().expect("a socket"));
-    socket.set_keepalive(false).expect("it is TCP");
-    socket.set_tcp_user_timeout(None).expect("it is TCP");
+    socket.set_keepalive(false).expect("the socket is TCP");
+    socket.set_tcp_user_timeout(None).expect("the socket is TCP");
     let first = program.get("/process");
     assert_eq!(program.get_unix("/process"), first);
     program.upgrade();
@@ -82,7 +82,7 @@ fn sockets_of_a_manager_are_served_and_outlive_the_server(driver: &str) {
     assert_ne!(program.get("/process"), first);
     assert_ne!(program.get_unix("/process"), first);
     program.ends();
-    // Who comes while no server runs waits for the next one.
+    // A client that connects while no server runs waits for the next server.
     let mut early = std::net::TcpStream::connect(address).expect("the manager listens");
     ask(&mut early, "/process");
     let mut early_unix = UnixStream::connect(&path).expect("the manager listens");
@@ -96,7 +96,7 @@ fn sockets_of_a_manager_are_served_and_outlive_the_server(driver: &str) {
 fn one_socket_without_a_name_is_for_the_listener_that_asks_and_several_need_names() {
     let tcp = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let hand = || vec![("", OwnedFd::from(tcp.try_clone().expect("a descriptor")))];
-    let address = tcp.local_addr().expect("it is bound");
+    let address = tcp.local_addr().expect("the socket is bound");
     for (plan, names) in [("app activated", None), ("app activated-or", Some("app.socket"))] {
         let program = Program::start_with("tokio", plan, hand(), |command, _| {
             match names {
@@ -127,7 +127,8 @@ fn a_socket_that_was_not_handed_over_is_named_with_those_that_were() {
     assert!(line.contains("no socket `web`") && line.contains("`http`, `admin`"), "{line}");
     let line = fails("app activated", Vec::new());
     assert!(line.contains("LISTEN_FDS is not set"), "{line}");
-    // Somewhere else is for programs that got no sockets, not for those that got the wrong ones.
+    // The fallback address is for programs that got no sockets, not for those that got the wrong
+    // ones.
     let line = fails("app activated-or", vec![("http", socket())]);
     assert!(line.contains("FileDescriptorName=web"), "{line}");
 }
@@ -138,7 +139,7 @@ fn a_server_is_started_by_the_first_connection_to_a_socket_of_systemd() {
     if !std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
         .any(|folder| folder.join(activator).exists())
     {
-        say(&format!("skipped: there is no {activator}"));
+        say(&format!("skipped: {activator} is not installed"));
         return;
     }
     let mut program = Program::begin("auto", "app activated", Vec::new(), |command, folder| {
@@ -151,7 +152,9 @@ fn a_server_is_started_by_the_first_connection_to_a_socket_of_systemd() {
         command.arg(this).args(arguments).stderr(std::process::Stdio::piped());
     });
     let path = program.folder().join("s");
-    crate::restart::program::until("somebody listens", || UnixStream::connect(&path).is_ok());
+    crate::restart::program::until("the socket accepts connections", || {
+        UnixStream::connect(&path).is_ok()
+    });
     program.line = program.says("peregrine 0.");
     assert_eq!(program.get_unix("/process"), program.process.to_string());
 }
@@ -169,7 +172,7 @@ fn a_manager_hears_of_the_start_an_upgrade_and_the_end(driver: &str) {
     program.upgrade();
     let text = manager.hears();
     assert!(text.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{text}");
-    // The manager hears of the new process before it hears from it.
+    // The manager gets the new process's ID before that process reports.
     let text = manager.hears();
     assert!(text.starts_with(&format!("MAINPID={}\nREADY=1\n", program.process)), "{text}");
     let text = manager.hears();
@@ -177,7 +180,7 @@ fn a_manager_hears_of_the_start_an_upgrade_and_the_end(driver: &str) {
     assert!(program.first_ends().success());
     program.signal(Signal::TERM);
     let text = manager.hears();
-    assert!(text.starts_with("STOPPING=1\n"), "only the process that ends says so: {text}");
+    assert!(text.starts_with("STOPPING=1\n"), "only the ending process reports that: {text}");
 }
 
 fn a_manager_hears_of_an_upgrade_that_fails(driver: &str) {
@@ -191,10 +194,11 @@ fn a_manager_hears_of_an_upgrade_that_fails(driver: &str) {
     assert!(text.contains("exit status: 3"), "{text}");
 }
 
-/// On the clock that a manager compares with its own (`Type=notify-reload` of systemd).
+/// The current time on the clock that a manager compares with its own (`Type=notify-reload` of
+/// systemd).
 fn monotonic_us() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let number = |part: i64| u64::try_from(part).expect("it counts from the start of the machine");
+    let number = |part: i64| u64::try_from(part).expect("CLOCK_MONOTONIC is not negative");
     number(time.tv_sec) * 1_000_000 + number(time.tv_nsec) / 1000
 }
 
@@ -208,7 +212,7 @@ fn a_manager_hears_of_each_reload_that_a_signal_asks_for(driver: &str) {
         let rest = text.strip_prefix("RELOADING=1\nMONOTONIC_USEC=");
         let time = rest.and_then(|rest| rest.split('\n').next()?.parse().ok());
         let time: u64 = time.unwrap_or_else(|| panic!("no time: {text}"));
-        // A manager waits for a beginning after its own order.
+        // A manager waits for a start time after its own order.
         assert!((before..=monotonic_us()).contains(&time), "{before}: {text}");
         let text = manager.hears();
         assert!(text.starts_with("READY=1\nSTATUS=peregrine "), "{text}");
@@ -225,20 +229,23 @@ fn the_watchdog_is_told_while_every_worker_goes_on(driver: &str) {
     let mut blocked = program.connects();
     ask(&mut blocked, "/blocks");
     program.says(" blocks");
-    // What was answered before may still be told.
-    manager.0.set_read_timeout(Some(std::time::Duration::from_millis(1500))).expect("it can be");
+    // Earlier watchdog notifications may still arrive.
+    manager
+        .0
+        .set_read_timeout(Some(std::time::Duration::from_millis(1500)))
+        .expect("the timeout is not zero");
     let mut told = 0;
     while manager.0.recv(&mut [0; 4096]).is_ok() {
         told += 1;
-        assert!(told < 4, "one worker is blocked, and the other is not enough");
+        assert!(told < 4, "no notification while one worker is blocked");
     }
-    manager.0.set_read_timeout(Some(PATIENCE)).expect("it can be told");
+    manager.0.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
     program.release();
     for _ in 0..3 {
         assert_eq!(manager.hears_of("WATCHDOG"), "WATCHDOG=1");
     }
     answer(blocked);
-    // A successor is watched as well, though its variables name another process.
+    // A successor is watched as well, although its variables name another process.
     program.upgrade();
     program.first_ends();
     manager.hears_of("MAINPID");

@@ -1,5 +1,5 @@
-//! Restarts without loss: upgrades in place, sockets of a service manager and what that is told, the
-//! end of a pod, and trouble from outside. The servers are processes of their own: this program again.
+//! Restarts without loss: upgrades in place, sockets and notifications of a service manager, the
+//! end of a pod, and external faults. The servers are separate processes: this program again.
 #![cfg(target_os = "linux")]
 
 mod estate;
@@ -13,10 +13,10 @@ mod upgrade;
 
 use std::time::Duration;
 
-/// Only a hang takes so long.
+/// Only a hang takes this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Each case on each driver that uses the kernel.
+/// Each case on each kernel driver.
 macro_rules! on_both_drivers {
     ($($case:ident,)*) => {
         mod on_tokio {
@@ -33,7 +33,7 @@ macro_rules! on_both_drivers {
 }
 pub(crate) use on_both_drivers;
 
-/// The other half of the tests here; it does nothing unless one of them started it.
+/// The child of tests here; it does nothing unless one of them started it.
 #[test]
 fn the_child_does_what_its_plan_says() {
     program::child();

@@ -1,4 +1,4 @@
-//! The end of a pod: SIGTERM, then a time of grace, then SIGKILL, which is to find nobody.
+//! The end of a pod: SIGTERM, then a grace period, then SIGKILL, which must find no process.
 
 use crate::restart::on_both_drivers;
 use crate::restart::program::{Program, answer, ask, say, until};
@@ -19,7 +19,7 @@ on_both_drivers! {
     readiness_goes_before_the_door_is_shut,
 }
 
-/// What is in flight when the pod ends.
+/// Routes for requests that are in progress when the pod ends.
 pub(crate) fn routes(app: App) -> App {
     app.get("/upload", || "put it")
         .post("/upload", async |body: String| body.len().to_string())
@@ -27,12 +27,12 @@ pub(crate) fn routes(app: App) -> App {
         .get("/events", || Sse::new(OneEvent(false)))
         .get("/talk", |upgrade: WebSocketUpgrade| upgrade.on_upgrade(talk))
         .get("/endless", async || {
-            say("an endless request has come");
+            say("an endless request has arrived");
             std::future::pending::<()>().await;
         })
 }
 
-/// Says something at once, and goodbye when the server is to end.
+/// Sends an event at once, and another one when the server shuts down.
 struct UntilEnd(Shutdown, Option<Pin<Box<dyn Future<Output = ()>>>>);
 
 impl Stream for UntilEnd {
@@ -73,32 +73,32 @@ async fn talk(mut socket: WebSocket) {
     }
 }
 
-/// A connection on which the first line of an answer to `head` has come.
+/// A connection on which the first line of the response to `head` has arrived.
 fn begins(program: &Program, head: &str) -> BufReader<TcpStream> {
     let mut stream = program.connects();
-    stream.write_all(head.as_bytes()).expect("it is read");
+    stream.write_all(head.as_bytes()).expect("the server reads the request");
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
-    stream.read_line(&mut line).expect("an answer");
+    stream.read_line(&mut line).expect("a response");
     assert!(line.starts_with("HTTP/1.1 "), "{line}");
     stream
 }
 
 fn rest(mut stream: impl Read) -> Vec<u8> {
     let mut all = Vec::new();
-    stream.read_to_end(&mut all).expect("an end in order");
+    stream.read_to_end(&mut all).expect("the peer closes the connection cleanly");
     all
 }
 
 fn what_is_in_flight_ends_and_the_process_with_it_and_the_report_names_who_was_cut(driver: &str) {
     let mut program = Program::start(driver, "app tcp unix tls workers=2 shutdown=5");
-    // Somebody who is idle, a slow request, an upload half done, streams, and a WebSocket.
+    // An idle client, a slow request, an incomplete upload, streams, and a WebSocket.
     let mut idle = begins(&program, "GET /ready HTTP/1.1\r\nHost: a\r\n\r\n");
     let mut slow = program.connects();
     ask(&mut slow, "/slow");
     let mut upload = program.connects();
     let head = "POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n12345";
-    upload.write_all(head.as_bytes()).expect("it is read");
+    upload.write_all(head.as_bytes()).expect("the server reads the request");
     let stream = begins(&program, "GET /stream HTTP/1.1\r\nHost: a\r\n\r\n");
     let events = begins(&program, "GET /events HTTP/1.1\r\nHost: a\r\n\r\n");
     let mut socket = begins(
@@ -108,13 +108,13 @@ fn what_is_in_flight_ends_and_the_process_with_it_and_the_report_names_who_was_c
     );
     let mut endless = program.connects();
     ask(&mut endless, "/endless");
-    program.says("an endless request has come");
+    program.says("an endless request has arrived");
     let process = program.process;
 
     program.signal(Signal::TERM);
-    // The rest of the upload comes after the signal.
+    // The rest of the upload arrives after the signal.
     thread::sleep(Duration::from_millis(100));
-    upload.write_all(b"67890").expect("it is read");
+    upload.write_all(b"67890").expect("the server reads the request");
     assert_eq!(answer(upload), "10");
     answer(slow);
     let text = String::from_utf8(rest(stream)).expect("text");
@@ -128,19 +128,22 @@ fn what_is_in_flight_ends_and_the_process_with_it_and_the_report_names_who_was_c
         socket.read_line(&mut line).expect("the head's rest");
     }
     let mut close = [0; 4];
-    socket.read_exact(&mut close).expect("a goodbye");
+    socket.read_exact(&mut close).expect("a Close frame");
     assert_eq!((close[0], u16::from_be_bytes([close[2], close[3]])), (0x88, 1001), "{close:?}");
-    socket.get_mut().write_all(&[0x88, 0x82, 0, 0, 0, 0, close[2], close[3]]).expect("it is heard");
+    socket
+        .get_mut()
+        .write_all(&[0x88, 0x82, 0, 0, 0, 0, close[2], close[3]])
+        .expect("the server reads the close frame");
     let mut all = Vec::new();
-    idle.read_to_end(&mut all).expect("an end in order");
+    idle.read_to_end(&mut all).expect("the peer closes the connection cleanly");
 
-    // The SIGKILL comes when the grace is over, and nobody is there.
+    // SIGKILL would follow the grace period, but the process has already exited.
     assert!(program.first_ends().success(), "exit code 0");
     let _ = endless.read(&mut [0; 1]);
     let mut report = program.says("cut at the deadline");
     assert!(report.contains("; 1 cut at the deadline:"), "{report}");
     report = program.says("during");
-    let peer = endless.local_addr().expect("it was connected").to_string();
+    let peer = endless.local_addr().expect("the socket is connected").to_string();
     assert!(
         report.contains(&peer) && report.contains("GET /endless: its handler had not answered"),
         "{report}"
@@ -152,7 +155,7 @@ fn readiness_goes_before_the_door_is_shut(driver: &str) {
     let mut program = Program::start(driver, "app tcp lame=2");
     assert_eq!(program.get("/ready"), "yes");
     program.signal(Signal::TERM);
-    until("the probe says no", || program.get("/ready") == "no");
+    until("the readiness probe fails", || program.get("/ready") == "no");
     assert!(program.first_ends().success());
     assert!(TcpStream::connect(program.address()).is_err());
 }

@@ -1,5 +1,5 @@
-//! A server that is a process of its own, and that its successors are: what it does is in a file, so that
-//! a successor may do something else.
+//! A server in a separate process, and its successors. A plan file determines what each process
+//! does, so that a successor may do something else.
 
 use crate::restart::PATIENCE;
 use peregrine::prelude::*;
@@ -20,10 +20,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The environment variable that tells the child where its folder is.
+/// The environment variable with the path of the child's folder.
 pub(crate) const FOLDER: &str = "PEREGRINE_RESTART_FOLDER";
 
-/// Does the machine have io_uring?
+/// Whether the machine has io_uring.
 pub(crate) fn has_uring() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
     *HAS.get_or_init(|| {
@@ -38,18 +38,18 @@ pub(crate) fn has_uring() -> bool {
     })
 }
 
-/// A child of this test, its successors, and the folder without which none of them lives.
+/// A child of this test, its successors, and the folder that they need to run.
 pub(crate) struct Program {
-    /// The process that serves.
+    /// The ID of the serving process.
     pub(crate) process: u32,
     child: Child,
     errors: Box<dyn BufRead>,
     folder: TempDir,
-    /// What the server said when it began.
+    /// The first line of the server's output.
     pub(crate) line: String,
 }
 
-/// Sockets that a service manager hands to the child, by name.
+/// Sockets that a service manager passes to the child, by name.
 pub(crate) type Handed = Vec<(&'static str, OwnedFd)>;
 
 impl Program {
@@ -68,7 +68,7 @@ impl Program {
         program
     }
 
-    /// The same for one that may not come to serve.
+    /// The same for a program that may not get as far as serving.
     pub(crate) fn begin(
         driver: &str,
         plan: &str,
@@ -87,7 +87,7 @@ impl Program {
             .stderr(Stdio::piped());
         change(&mut command, folder.path());
         let mut child = command.spawn().expect("a process can be started");
-        let errors = Box::new(BufReader::new(child.stderr.take().expect("it is piped")));
+        let errors = Box::new(BufReader::new(child.stderr.take().expect("the stream is piped")));
         Self { process: child.id(), child, errors, folder, line: String::new() }
     }
 
@@ -95,33 +95,33 @@ impl Program {
         self.folder.path()
     }
 
-    /// What processes that begin from now on do.
+    /// Sets the plan of processes that start from now on.
     pub(crate) fn plan(&self, plan: &str) {
-        // At once: a successor may be reading it.
+        // Atomically: a successor may be reading it.
         let new = self.folder().join("new-plan");
         fs::write(&new, plan).expect("a file");
         fs::rename(new, self.folder().join("plan")).expect("the same folder");
     }
 
-    /// Lets handlers end that block.
+    /// Lets blocked handlers continue.
     pub(crate) fn release(&self) {
         fs::write(self.folder().join("released"), "").expect("a new file");
     }
 
-    /// Reads lines up to one that contains `text`, and gives that.
+    /// Reads lines up to one that contains `text`, and returns that line.
     pub(crate) fn says(&mut self, text: &str) -> String {
         let mut all = String::new();
         loop {
             let start = all.len();
             let length = self.errors.read_line(&mut all).expect("text");
-            assert!(length > 0, "never said: {text}, but:\n{all}");
+            assert!(length > 0, "never printed {text:?}, but:\n{all}");
             if all[start..].contains(text) {
                 return all.split_off(start);
             }
         }
     }
 
-    /// From now on nobody reads what it says. Its status at the end, which is told to it.
+    /// Shuts it down without reading its output any more, and returns its exit status.
     pub(crate) fn ends_unheard(self) -> ExitStatus {
         let mut program = self;
         program.errors = Box::new(io::empty());
@@ -129,17 +129,20 @@ impl Program {
         program.first_ends()
     }
 
-    /// The number of the next process that begins.
+    /// The ID of the next process that starts.
     pub(crate) fn next(&mut self) -> u32 {
         let line = self.says(" begins");
-        line.split(' ').nth(1).and_then(|number| number.parse().ok()).expect("its number")
+        line.split(' ')
+            .nth(1)
+            .and_then(|number| number.parse().ok())
+            .expect("the line has the process ID")
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
         signal_to(self.process, signal);
     }
 
-    /// Lets the program upgrade, and waits until its successor serves.
+    /// Upgrades the program, and waits until its successor serves.
     pub(crate) fn upgrade(&mut self) {
         self.signal(Signal::USR2);
         let next = self.next();
@@ -147,10 +150,10 @@ impl Program {
         self.process = next;
     }
 
-    /// Where it listens, by the beginning of the address.
+    /// The address with this scheme in the first line.
     fn place(&self, scheme: &str) -> &str {
-        let (_, rest) = self.line.split_once(scheme).expect("it is told");
-        rest.split([',', ';']).next().expect("there is a first piece").trim()
+        let (_, rest) = self.line.split_once(scheme).expect("the line has the address");
+        rest.split([',', ';']).next().expect("split yields at least one item").trim()
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -170,12 +173,12 @@ impl Program {
     }
 
     pub(crate) fn connects(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address()).expect("somebody listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("it can be told");
+        let stream = TcpStream::connect(self.address()).expect("the server accepts connections");
+        stream.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
         stream
     }
 
-    /// What the server answers to a GET, on a connection of its own.
+    /// The response to a GET on its own connection.
     pub(crate) fn get(&self, target: &str) -> String {
         let mut stream = self.connects();
         ask(&mut stream, target);
@@ -183,25 +186,26 @@ impl Program {
     }
 
     pub(crate) fn get_unix(&self, target: &str) -> String {
-        let mut stream = UnixStream::connect(self.unix()).expect("somebody listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("it can be told");
+        let mut stream = UnixStream::connect(self.unix()).expect("the server accepts connections");
+        stream.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
         ask(&mut stream, target);
         answer(stream)
     }
 
-    /// Waits until the first process has ended; its status.
+    /// Waits until the first process has exited; returns its status.
     pub(crate) fn first_ends(&mut self) -> ExitStatus {
         let end = Instant::now() + PATIENCE;
         loop {
-            if let Some(status) = self.child.try_wait().expect("it is a child") {
+            if let Some(status) = self.child.try_wait().expect("the process is a child of this one")
+            {
                 return status;
             }
-            assert!(Instant::now() < end, "it does not end");
+            assert!(Instant::now() < end, "the process does not exit");
             thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// Ends the process that serves, and gives what was said until nobody can say any more.
+    /// Shuts the serving process down, and returns all output until no process can write any more.
     pub(crate) fn ends(mut self) -> String {
         self.signal(Signal::TERM);
         let mut rest = String::new();
@@ -213,49 +217,50 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Successors end with the folder.
+        // Successors exit when the folder disappears.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 pub(crate) fn signal_to(process: u32, signal: Signal) {
-    let process = Pid::from_raw(process.try_into().expect("a number")).expect("not zero");
-    kill_process(process, signal).expect("it is running");
+    let process =
+        Pid::from_raw(process.try_into().expect("a number")).expect("the value is not zero");
+    kill_process(process, signal).expect("the process is running");
 }
 
-/// Is there a process of this number that has not ended?
+/// Whether a process with this ID exists that has not exited.
 pub(crate) fn is_running(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // Behind the name, which is in brackets: a zombie has ended.
+    // The state follows the name, which is in parentheses; a zombie has exited.
     status.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
 }
 
 pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {
-        assert!(Instant::now() < end, "waited in vain until {what}");
+        assert!(Instant::now() < end, "timed out waiting until {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
 pub(crate) fn ask(stream: &mut impl Write, target: &str) {
     let head = format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-    stream.write_all(head.as_bytes()).expect("it is read");
+    stream.write_all(head.as_bytes()).expect("the server reads the request");
 }
 
-/// The content of an answer that ends with the connection.
+/// The content of a response that ends with the connection.
 pub(crate) fn answer(mut stream: impl Read) -> String {
     let mut text = String::new();
-    stream.read_to_string(&mut text).expect("the server answers");
+    stream.read_to_string(&mut text).expect("the server responds");
     assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
     text.split_once("\r\n\r\n").expect("a head").1.to_owned()
 }
 
-/// This program, with the sockets where a service manager puts them. A shell moves them there: there is
-/// no other way without `unsafe`.
+/// This program, with the sockets as the descriptors that a service manager uses. A shell moves
+/// them there, because that needs `unsafe` in Rust.
 fn command_with(handed: Handed) -> Command {
-    let program = std::env::current_exe().expect("this test is running");
+    let program = std::env::current_exe().expect("the current executable has a path");
     let names: Vec<_> = handed.iter().map(|(name, _)| *name).collect();
     let (names, count) = (names.join(":"), handed.len());
     let mut handed = handed.into_iter().map(|(_, socket)| Stdio::from(socket));
@@ -269,33 +274,34 @@ fn command_with(handed: Handed) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh"]).arg(program);
     command.env("LISTEN_FDS", count.to_string()).env("LISTEN_FDNAMES", names);
-    command.stdin(handed.next().expect("there is one"));
+    command.stdin(handed.next().expect("one descriptor is handed over"));
     command.stdout(handed.next().unwrap_or_else(Stdio::null));
-    assert!(handed.next().is_none(), "there is no room for more than two");
+    assert!(handed.next().is_none(), "at most two sockets can be passed");
     command
 }
 
 fn write_certificate(folder: &Path) {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("it is made");
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])
+        .expect("a certificate can be generated");
     fs::write(folder.join("certificate.pem"), made.cert.pem()).expect("a new file");
     fs::write(folder.join("key.pem"), made.signing_key.serialize_pem()).expect("a new file");
 }
 
-/// As many descriptors as this process may have.
+/// Opens as many descriptors as this process may have.
 pub(crate) fn take_descriptors() {
     let limit = getrlimit(Resource::Nofile);
-    // It fails where there are no more to be had.
+    // This fails once the limit is reached.
     let _ =
         setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Says a line in one piece: another process may say something at the same time.
+/// Prints a line in one write, because another process may print at the same time.
 pub(crate) fn say(text: &str) {
     let line = format!("{text}\n");
     eprint!("{line}");
 }
 
-/// The child's side: does what the plan says, unless it is a test like any other.
+/// The child's side: executes the plan, unless this is an ordinary test.
 pub(crate) fn child() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
     let place = folder.clone();
@@ -305,7 +311,7 @@ pub(crate) fn child() {
         }
         exit(9);
     });
-    let plan = fs::read_to_string(folder.join("plan")).expect("there is a plan");
+    let plan = fs::read_to_string(folder.join("plan")).expect("the file exists");
     say(&format!("process {} begins", std::process::id()));
     take_descriptors();
     let plan: Vec<_> = plan.split_whitespace().collect();
@@ -358,7 +364,7 @@ pub(crate) fn child() {
     exit(i32::from(served.is_err()));
 }
 
-/// A second for whatever a peer may take its time for.
+/// Limits with one second for everything that a peer may delay.
 fn hurry() -> Limits {
     let second = Duration::from_secs(1);
     Limits {
@@ -373,10 +379,13 @@ fn hurry() -> Limits {
 
 fn tls(folder: &Path) -> Tls {
     let files = [folder.join("certificate.pem"), folder.join("key.pem")];
-    Tls::from_pem_files(&files[0], &files[1]).expect("they were made").with_alpn(&[b"http/1.1"])
+    Tls::from_pem_files(&files[0], &files[1])
+        .expect("the certificate and key are valid")
+        .with_alpn(&[b"http/1.1"])
 }
 
-/// What a worker serves. What a handler began is in a file, for those that got no answer.
+/// A worker's application. Started requests are recorded in a file, for clients that get no
+/// response.
 fn application(name: &str, folder: &Path) -> App {
     match name {
         "hangs" => {
@@ -393,11 +402,11 @@ fn application(name: &str, folder: &Path) -> App {
         _ => {}
     }
     let begun = OpenOptions::new().append(true).create(true).open(folder.join("begun"));
-    let begun = RefCell::new(begun.expect("it can be written"));
+    let begun = RefCell::new(begun.expect("the file can be created"));
     let released = (name == "blocker").then(|| folder.join("released"));
     let count = move |peregrine::prelude::Path(number): peregrine::prelude::Path<u64>| {
-        // In one piece: other workers, and the process before, write to it as well.
-        begun.borrow_mut().write_all(format!("{number}\n").as_bytes()).expect("there is room");
+        // In one write: other workers, and the old process, write to the file as well.
+        begun.borrow_mut().write_all(format!("{number}\n").as_bytes()).expect("the disk has space");
         async move {
             if number % 8 == 0 {
                 tokio::time::sleep(Duration::from_millis(20)).await;

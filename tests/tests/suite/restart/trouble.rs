@@ -1,5 +1,5 @@
-//! What befalls a process from outside: it stands still for a while, its clock jumps, nobody reads what it says, and
-//! those who run it ask too much.
+//! External faults: the process is stopped for a while, its clock jumps, its output has no reader,
+//! and operators overload the admin listener.
 
 use crate::restart::on_both_drivers;
 use crate::restart::program::{Program, answer, ask, say};
@@ -21,16 +21,16 @@ on_both_drivers! {
     probes_are_answered_and_clients_too_while_the_admin_listener_is_flooded,
 }
 
-/// Longer than any time that the plan `hurry` gives peers.
+/// Longer than any peer timeout of the plan `hurry`.
 const STILL: Duration = Duration::from_secs(4);
 
-/// The head and the content of a response that has `content`, on a connection that stays.
+/// The head and the content of a response that has `content`, on a connection that stays open.
 fn reads(stream: &mut TcpStream, content: &str) -> io::Result<String> {
     let (mut text, mut bytes) = (String::new(), [0; 4096]);
     while !text.ends_with(content) {
         let count = stream.read(&mut bytes)?;
         if count == 0 {
-            return Err(io::Error::other(format!("it ends after {text:?}")));
+            return Err(io::Error::other(format!("the connection ends after {text:?}")));
         }
         text.push_str(&String::from_utf8_lossy(&bytes[..count]));
     }
@@ -41,26 +41,26 @@ const KEPT: &[u8] = b"GET /ready HTTP/1.1\r\nHost: a\r\n\r\n";
 
 fn a_process_that_stood_still_answers_everybody_who_waited(driver: &str) {
     let mut program = Program::start(driver, "app tcp unix admin hurry workers=2");
-    // Who was answered before and asks again, who is being answered, and who is half-way through an upload.
+    // A kept connection that sends again, a request in progress, and an incomplete upload.
     let mut kept = program.connects();
-    kept.write_all(KEPT).expect("it is read");
-    reads(&mut kept, "yes").expect("an answer");
+    kept.write_all(KEPT).expect("the server reads the request");
+    reads(&mut kept, "yes").expect("a response");
     let mut slow = program.connects();
     ask(&mut slow, "/slow");
     let mut upload = program.connects();
     let head =
         "POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\nConnection: close\r\n\r\n12345";
-    upload.write_all(head.as_bytes()).expect("it is read");
-    // They have begun.
+    upload.write_all(head.as_bytes()).expect("the server reads the request");
+    // The requests have started.
     thread::sleep(Duration::from_millis(300));
     program.signal(Signal::STOP);
-    kept.write_all(KEPT).expect("the kernel takes it");
-    upload.write_all(b"67890").expect("the kernel takes it");
-    // And who comes while nobody is there.
+    kept.write_all(KEPT).expect("the kernel accepts the data");
+    upload.write_all(b"67890").expect("the kernel accepts the data");
+    // A client that connects while the process is stopped.
     let mut late = program.connects();
     ask(&mut late, "/process");
     let mut probe = TcpStream::connect(program.admin_address()).expect("the kernel listens");
-    probe.set_read_timeout(Some(PATIENCE)).expect("it can be told");
+    probe.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
     ask(&mut probe, "/livez");
     thread::sleep(STILL);
     program.signal(Signal::CONT);
@@ -81,7 +81,7 @@ fn moved_clock(folder: &std::path::Path) -> Option<PathBuf> {
     compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).args([source, "-ldl"]);
     let is_made = compiler.status().is_ok_and(|status| status.success());
     if !is_made {
-        say("skipped: there is no C compiler");
+        say("skipped: no C compiler is installed");
     }
     is_made.then_some(library)
 }
@@ -106,15 +106,15 @@ fn a_wall_clock_that_jumps_ends_no_connection_and_loses_no_request(driver: &str)
     }
     let mut kept = program.connects();
     let mut ask_again = || {
-        kept.write_all(KEPT).expect("it is open");
-        reads(&mut kept, "yes").expect("an answer")
+        kept.write_all(KEPT).expect("the connection is open");
+        reads(&mut kept, "yes").expect("a response")
     };
     let now = year(&ask_again());
     let mut slow = program.connects();
     ask(&mut slow, "/slow");
     let clients = load::Load::start(&program, load::Size { kept: 4, new: 2, tls: 2 });
     const YEARS: i64 = 10 * 366 * 24 * 3600;
-    // Years ahead, and years back.
+    // Years forward, and years back.
     for (seconds, is_there) in [
         (YEARS, &(|year| year >= now + 9) as &dyn Fn(u32) -> bool),
         (-YEARS, &|year| year <= now - 9),
@@ -124,7 +124,7 @@ fn a_wall_clock_that_jumps_ends_no_connection_and_loses_no_request(driver: &str)
         fs::write(&new, seconds.to_string()).expect("a file");
         fs::rename(new, program.folder().join("clock")).expect("the same folder");
         crate::restart::program::until("the clock has jumped", || is_there(year(&ask_a(&program))));
-        assert!(is_there(year(&ask_again())), "the connection has the new date");
+        assert!(is_there(year(&ask_again())), "the open connection uses the new date");
         clients.goes_on();
     }
     clients.ends(&program);
@@ -134,12 +134,12 @@ fn a_wall_clock_that_jumps_ends_no_connection_and_loses_no_request(driver: &str)
     assert!(program.first_ends().success());
 }
 
-/// A whole response.
+/// A complete response.
 fn ask_a(program: &Program) -> String {
     let mut stream = program.connects();
     ask(&mut stream, "/ready");
     let mut text = String::new();
-    stream.read_to_string(&mut text).expect("the server answers");
+    stream.read_to_string(&mut text).expect("the server responds");
     text
 }
 
@@ -149,7 +149,7 @@ fn a_program_to_which_nobody_listens_ends_in_order(driver: &str) {
     assert!(program.ends_unheard().success());
 }
 
-/// The status line of an answer of the admin listener.
+/// The status line of a response of the admin listener.
 fn probed(address: SocketAddr, target: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -168,7 +168,7 @@ fn probes_are_answered_and_clients_too_while_the_admin_listener_is_flooded(drive
         for _ in 0..32 {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
-                    let line = probed(address, "/metrics").expect("it answers");
+                    let line = probed(address, "/metrics").expect("the server responds");
                     assert!(line.starts_with("HTTP/1.1 200 "), "{line}");
                     pages.fetch_add(1, Ordering::Relaxed);
                 }
@@ -176,11 +176,11 @@ fn probes_are_answered_and_clients_too_while_the_admin_listener_is_flooded(drive
         }
         for _ in 0..20 {
             let before = pages.load(Ordering::Relaxed);
-            crate::restart::program::until("the flood goes on", || {
+            crate::restart::program::until("the flood is in progress", || {
                 pages.load(Ordering::Relaxed) > before + 32
             });
             for target in ["/livez", "/readyz"] {
-                let line = probed(address, target).expect("it answers");
+                let line = probed(address, target).expect("the server responds");
                 assert!(line.starts_with("HTTP/1.1 200 "), "{target}: {line}");
             }
         }

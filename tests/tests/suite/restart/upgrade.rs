@@ -1,4 +1,4 @@
-//! Upgrades in place: who is served by whom, and that nobody is lost.
+//! Upgrades in place: which process serves which client, and that no request is lost.
 
 use crate::restart::program::{Program, answer, ask, until};
 use crate::restart::{PATIENCE, load, on_both_drivers};
@@ -26,7 +26,7 @@ fn number(text: &str) -> u32 {
     text.parse().unwrap_or_else(|_| panic!("no process: {text}"))
 }
 
-/// A connection with a request.
+/// A connection on which a request was sent.
 fn asks(program: &Program, target: &str) -> TcpStream {
     let mut stream = program.connects();
     ask(&mut stream, target);
@@ -43,18 +43,18 @@ fn a_successor_serves_where_its_predecessor_did(driver: &str) {
         program.upgrade();
         assert_ne!(program.process, before);
         assert_eq!((program.address(), program.unix()), (address, path.clone()));
-        // Both may serve for a moment.
+        // Both processes may serve for a moment.
         until("the successor serves alone", || {
             number(&program.get("/process")) == program.process
                 && number(&program.get_unix("/process")) == program.process
         });
     }
     assert!(program.first_ends().success());
-    assert!(path.exists(), "its file is the successor's");
+    assert!(path.exists(), "the file belongs to the successor");
     let rest = program.ends();
     assert!(rest.contains("none was cut"), "{rest}");
-    assert!(!path.exists(), "nobody has it any more");
-    assert!(TcpStream::connect(address).is_err(), "nobody listens any more");
+    assert!(!path.exists(), "the file was removed");
+    assert!(TcpStream::connect(address).is_err(), "the listener is closed");
 }
 
 fn who_waits_in_a_queue_is_served_by_the_successor(driver: &str) {
@@ -62,11 +62,13 @@ fn who_waits_in_a_queue_is_served_by_the_successor(driver: &str) {
         let mut program = Program::start(driver, &format!("blocker tcp unix workers={before}"));
         let first = program.process;
         program.plan(&format!("app tcp unix workers={after}"));
-        // Each worker is blocked by the first of those that it gets, and takes nobody then.
+        // Each worker is blocked by the first request it gets, and then accepts no further
+        // connections.
         let blocking: Vec<_> = (0..16).map(|_| asks(&program, "/blocks")).collect();
         (0..before).for_each(|_| drop(program.says(" blocks")));
         let queued: Vec<_> = (0..40).map(|_| asks(&program, "/process")).collect();
-        let mut queued_unix = UnixStream::connect(program.unix()).expect("somebody listens");
+        let mut queued_unix =
+            UnixStream::connect(program.unix()).expect("the server accepts connections");
         ask(&mut queued_unix, "/process");
         program.upgrade();
         for stream in queued {
@@ -75,7 +77,7 @@ fn who_waits_in_a_queue_is_served_by_the_successor(driver: &str) {
         assert_eq!(number(&answer(queued_unix)), program.process, "{before} to {after}");
         program.release();
         let of_first = blocking.into_iter().filter(|stream| number(&answer(stream)) == first);
-        // It may have accepted more before it was blocked.
+        // A worker may have accepted more before it was blocked.
         assert!(of_first.count() >= before, "{before} to {after}");
         assert!(program.first_ends().success());
     }
@@ -86,15 +88,16 @@ fn what_is_in_progress_is_finished_by_the_predecessor(driver: &str) {
     let first = program.process;
     let mut slow = program.connects();
     let mut idle = program.connects();
-    slow.write_all(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").expect("it is read");
-    idle.write_all(b"GET /process HTTP/1.1\r\nHost: a\r\n\r\n").expect("it is read");
+    slow.write_all(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").expect("the server reads the request");
+    idle.write_all(b"GET /process HTTP/1.1\r\nHost: a\r\n\r\n")
+        .expect("the server reads the request");
     let mut bytes = [0; 4096];
-    let length = idle.read(&mut bytes).expect("an answer");
+    let length = idle.read(&mut bytes).expect("a response");
     assert!(bytes[..length].starts_with(b"HTTP/1.1 200 "));
     program.upgrade();
     let text = answer(slow);
-    assert_eq!(number(&text), first, "its connection is closed behind it");
-    assert_eq!(idle.read(&mut bytes).expect("an end in order"), 0);
+    assert_eq!(number(&text), first, "the connection closes after the response");
+    assert_eq!(idle.read(&mut bytes).expect("the peer closes the connection cleanly"), 0);
     assert!(program.first_ends().success());
 }
 
@@ -112,7 +115,7 @@ fn any_number_of_workers_may_follow_any_other(driver: &str) {
 fn a_lame_duck_is_none_when_another_process_serves(driver: &str) {
     let mut program = Program::start(driver, "app tcp lame=600 shutdown=900");
     program.upgrade();
-    assert!(program.first_ends().success(), "nobody waits for so long");
+    assert!(program.first_ends().success(), "the old process does not wait that long");
     assert_eq!(program.get("/ready"), "yes");
 }
 
@@ -128,10 +131,10 @@ fn what_the_successor_does_not_listen_on_is_drained_and_closed(driver: &str) {
     ask(&mut queued, "/process");
     program.upgrade();
     program.release();
-    assert_eq!(number(&answer(queued)), first, "who waits is answered");
+    assert_eq!(number(&answer(queued)), first, "a queued client gets a response");
     answer(blocked);
     assert!(program.first_ends().success());
-    assert!(TcpStream::connect(address).is_err(), "nobody listens there any more");
+    assert!(TcpStream::connect(address).is_err(), "the listener is closed");
     assert_eq!(number(&program.get_unix("/process")), program.process);
     assert!(path.exists());
 }
@@ -156,7 +159,7 @@ fn an_order_to_reload_during_an_upgrade_reaches_the_successor(driver: &str) {
         program.plan("slow tcp tls admin");
         program.signal(Signal::USR2);
         let next = program.next();
-        // It has read its certificates.
+        // The successor has read its certificates.
         program.says(" is slow");
         if is_asked {
             program.signal(Signal::HUP);
@@ -165,7 +168,8 @@ fn an_order_to_reload_during_an_upgrade_reaches_the_successor(driver: &str) {
         program.process = next;
         assert!(program.first_ends().success());
         let reloads = |program: &Program| {
-            let mut stream = TcpStream::connect(program.admin_address()).expect("it listens");
+            let mut stream = TcpStream::connect(program.admin_address())
+                .expect("the server accepts connections");
             ask(&mut stream, "/metrics");
             let page = answer(stream);
             let name = "peregrine_tls_reloads_total{";
@@ -174,7 +178,7 @@ fn an_order_to_reload_during_an_upgrade_reaches_the_successor(driver: &str) {
             counts.sum::<f64>()
         };
         if is_asked {
-            until("the successor has read them again", || reloads(&program) == 1.0);
+            until("the successor has reloaded the certificates", || reloads(&program) == 1.0);
         } else {
             assert_eq!(reloads(&program), 0.0);
         }
@@ -185,7 +189,7 @@ fn nobody_is_lost_in_upgrades_under_load(driver: &str) {
     upgrades_under_load(driver, 5, load::Size { kept: 24, new: 4, tls: 4 });
 }
 
-/// So many upgrades, with 2 workers and 1 in turn, under load.
+/// This many upgrades, alternating between 2 workers and 1, under load.
 fn upgrades_under_load(driver: &str, count: usize, size: load::Size) {
     let mut program = Program::start(driver, "app tcp tls workers=2");
     let load = load::Load::start(&program, size);
@@ -198,13 +202,13 @@ fn upgrades_under_load(driver: &str, count: usize, size: load::Size) {
     load.ends(&program);
 }
 
-/// How many upgrades the long tests make.
+/// How many upgrades the long tests run.
 fn upgrades() -> usize {
     std::env::var("UPGRADES").ok().and_then(|count| count.parse().ok()).unwrap_or(100)
 }
 
 #[test]
-#[ignore = "it takes minutes"]
+#[ignore = "takes minutes"]
 fn a_hundred_upgrades_with_64_connections() {
     for driver in ["tokio", "uring"] {
         upgrades_under_load(driver, upgrades(), load::Size { kept: 40, new: 8, tls: 16 });
@@ -212,7 +216,7 @@ fn a_hundred_upgrades_with_64_connections() {
 }
 
 #[test]
-#[ignore = "it takes many minutes"]
+#[ignore = "takes many minutes"]
 fn a_hundred_upgrades_with_10_000_connections() {
     for driver in ["tokio", "uring"] {
         upgrades_under_load(driver, upgrades(), load::Size { kept: 9000, new: 8, tls: 992 });
@@ -225,26 +229,28 @@ fn group(count: usize) -> (Vec<Socket>, SocketAddr) {
     let listen = |address: SocketAddr| {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         socket.set_reuse_port(true).expect("Linux has it");
-        socket.bind(&address.into()).expect("it is free, or shared");
-        socket.listen(100).expect("it is bound");
+        socket.bind(&address.into()).expect("the address is free or shared");
+        socket.listen(100).expect("the socket is bound");
         socket
     };
     let first = listen(address);
-    address = first.local_addr().ok().and_then(|name| name.as_socket()).expect("it is bound");
+    address =
+        first.local_addr().ok().and_then(|name| name.as_socket()).expect("the socket is bound");
     let others = (1..count).map(|_| listen(address));
     (std::iter::once(first).chain(others).collect(), address)
 }
 
-/// How many of the connections that wait in queues are left when one socket of two is closed.
+/// How many queued connections survive when one of two sockets is closed, and how many there were.
 fn left_of_queues(keeps_a_duplicate: bool) -> (usize, usize) {
     let (mut sockets, address) = group(2);
-    let peers: Vec<_> =
-        (0..40).map(|_| TcpStream::connect(address).expect("somebody listens")).collect();
+    let peers: Vec<_> = (0..40)
+        .map(|_| TcpStream::connect(address).expect("the server accepts connections"))
+        .collect();
     let kept = keeps_a_duplicate.then(|| sockets[0].try_clone().expect("a descriptor"));
     drop(sockets.remove(0));
     let is_left = |peer: &&TcpStream| {
-        peer.set_read_timeout(Some(Duration::from_millis(20))).expect("it can be told");
-        // A reset is told at once.
+        peer.set_read_timeout(Some(Duration::from_millis(20))).expect("the timeout is not zero");
+        // A reset is reported at once.
         (&**peer).read(&mut [0; 1]).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)
     };
     let left = peers.iter().filter(is_left).count();
@@ -255,31 +261,31 @@ fn left_of_queues(keeps_a_duplicate: bool) -> (usize, usize) {
 #[test]
 fn a_queue_ends_with_the_last_descriptor_of_its_socket() {
     let (left, all) = left_of_queues(true);
-    assert_eq!(left, all, "another descriptor keeps the queue");
+    assert_eq!(left, all, "another descriptor keeps the backlog open");
     let migrates = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_migrate_req");
     if migrates.is_ok_and(|text| text.trim() == "0") {
         let (left, all) = left_of_queues(false);
-        assert!(left < all, "the kernel resets who waits: {left} of {all} are left");
+        assert!(left < all, "the kernel resets queued connections: {left} of {all} are left");
     }
 }
 
 #[test]
 fn a_server_is_upgraded_by_a_call_as_well() {
     use peregrine::prelude::*;
-    let server = peregrine::test::TestServer::start(App::new).expect("it starts");
+    let server = peregrine::test::TestServer::start(App::new).expect("the server starts");
     let successor = peregrine::restart::Successor::new().program("/no/such/program");
     drop(server);
     let make = || App::new().get("/", || "hello");
     let server = peregrine::test::TestServer::start_with(|s| s.successor(successor), make);
-    let server = server.expect("it starts");
+    let server = server.expect("the server starts");
     let handle = server.running().handle();
-    let error = handle.upgrade().expect_err("there is no such program").to_string();
+    let error = handle.upgrade().expect_err("the program does not exist").to_string();
     assert!(error.contains("/no/such/program"), "{error}");
-    let mut stream = TcpStream::connect(server.address()).expect("it goes on");
-    stream.set_read_timeout(Some(PATIENCE)).expect("it can be told");
+    let mut stream = TcpStream::connect(server.address()).expect("the server accepts connections");
+    stream.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
     ask(&mut stream, "/");
     assert_eq!(answer(stream), "hello");
-    server.into_running().shut_down().expect("it ends in order");
-    let error = handle.upgrade().expect_err("it has ended").to_string();
+    server.into_running().shut_down().expect("the shutdown succeeds");
+    let error = handle.upgrade().expect_err("the server has shut down").to_string();
     assert!(error.contains("does not serve"), "{error}");
 }

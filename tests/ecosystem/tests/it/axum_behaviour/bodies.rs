@@ -1,4 +1,4 @@
-//! Bodies of requests: their framing, and their limits.
+//! Request bodies: their framing, and their limits.
 
 use crate::axum_behaviour::cases;
 use crate::axum_behaviour::compare::Case;
@@ -148,7 +148,7 @@ fn a_body_is_echoed_in_its_own_framing(case: &mut Case) {
     case.post("/", "hello").is(200, "hello").has("content-length", "5");
     let large = "a".repeat(100_000);
     case.post("/", &large).is(200, &large).has("content-length", "100000");
-    // What came whole is known whole here, so its echo has a length.
+    // Peregrine knows the length of a body that arrived completely, so its echo has a length.
     case.differs("content-length (none) is 5");
     case.differs("transfer-encoding chunked is (none)");
     let reply = case.send(&Ask::new("POST", "/").chunked("hello", 2));
@@ -172,7 +172,7 @@ fn a_request_knows_the_length_of_its_body(case: &mut Case) {
     case.post("/", "hello").is(200, "Some(5) false true");
     case.post("/", "").is(200, "Some(0) true true");
     case.ask("POST", "/").is(200, "Some(0) true false");
-    // A longer one is still on its way, and so is one whose length nobody knows.
+    // A longer body is still arriving, and so is one of unknown length.
     case.post("/", &"a".repeat(50_000)).is(200, "Some(50000) false true");
     let mut with_chunks = |size| {
         let ask = Ask::new("POST", "/").chunked("a".repeat(50_000), size);
@@ -266,10 +266,10 @@ fn a_peer_that_waits_for_100_is_told_to_go_on(case: &mut Case) {
             "POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\n";
         stream.write_all(head.as_bytes()).expect("the server reads");
         let mut interim = [0; 25];
-        stream.read_exact(&mut interim).expect("it says that it waits");
+        stream.read_exact(&mut interim).expect("the server sends 100 Continue");
         stream.write_all(b"hello").expect("the server reads");
         let reply =
-            crate::axum_behaviour::reply::Reply::read(&mut stream, false).expect("an answer");
+            crate::axum_behaviour::reply::Reply::read(&mut stream, false).expect("a response");
         format!("{} {}", String::from_utf8_lossy(&interim), reply.text())
     });
     assert_eq!(told, "HTTP/1.1 100 Continue\r\n\r\n hello");

@@ -1,4 +1,4 @@
-//! One router behind three servers, and what they answer side by side.
+//! One router behind three servers, and a comparison of their responses.
 
 use crate::axum_behaviour::reply::{Ask, Reply};
 use axum::Router;
@@ -12,10 +12,10 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-/// How long a server may say nothing before the case fails.
+/// How long a server may send nothing before the case fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a case does.
+/// The function of a case.
 pub(crate) type Run = fn(&mut Case);
 
 /// A server with the router of the case.
@@ -37,7 +37,7 @@ impl Served {
         stream
     }
 
-    /// Sends bytes and gives all that comes back until the server closes.
+    /// Sends bytes, and returns everything received until the server closes.
     pub(crate) fn talk(&self, bytes: impl AsRef<[u8]>) -> String {
         let mut stream = self.connect();
         stream.write_all(bytes.as_ref()).expect("the server reads");
@@ -48,9 +48,9 @@ impl Served {
         String::from_utf8_lossy(&all).into_owned()
     }
 
-    /// Orders it to end in order, and does not wait for that.
+    /// Starts a graceful shutdown without waiting for it.
     pub(crate) fn shut_down(&self) {
-        let mut ending = self.ending.lock().expect("nobody panics with it");
+        let mut ending = self.ending.lock().expect("the mutex is not poisoned");
         match &*ending {
             Some(Ending::Ours(running)) => running.handle().shut_down(),
             _ => drop(ending.take()),
@@ -58,14 +58,15 @@ impl Served {
     }
 }
 
-/// A router's servers, and how they have differed.
+/// A router's servers, and how their responses differed.
 #[derive(Default)]
 pub(crate) struct Case {
     servers: Vec<Served>,
-    /// For each of ours, in the order of `DRIVERS`: what was asked, and how the answer differed.
+    /// For each of our servers, in the order of `DRIVERS`: the request, and how the response
+    /// differed.
     pub(crate) differences: [Vec<(String, String)>; 2],
     known: Vec<&'static str>,
-    /// Servers that the kernel refused.
+    /// Servers whose driver the kernel refused.
     pub(crate) refused: [bool; 2],
 }
 
@@ -86,7 +87,7 @@ pub(crate) fn check(run: Run) {
         assert!(unknown.is_empty(), "{}: {unknown:#?}", DRIVERS[driver].0);
         for known in case.known.iter().filter(|_| !case.refused[driver]) {
             let is_there = differences.iter().any(|(_, text)| text.starts_with(known));
-            assert!(is_there, "no difference any more: {known}");
+            assert!(is_there, "an announced difference did not occur: {known}");
         }
     }
 }
@@ -98,7 +99,7 @@ pub(crate) fn outcome(run: Run) -> Case {
 }
 
 impl Case {
-    /// Puts the router behind all three servers.
+    /// Serves the router on all three servers.
     pub(crate) fn serve(&mut self, router: Router) {
         let reference = router.clone();
         self.begin(
@@ -138,7 +139,7 @@ impl Case {
         self.servers.clear();
         let listener = runtime().block_on(tokio::net::TcpListener::bind("127.0.0.1:0"));
         let listener = listener.expect("loopback has a free port");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("the socket is bound");
         let (end, ended) = oneshot::channel();
         reference(listener, ended);
         let ending = Mutex::new(Some(Ending::Reference(end)));
@@ -148,23 +149,23 @@ impl Case {
                 self.refused[number] = true;
                 continue;
             };
-            let address = running.http_address().expect("it speaks HTTP");
+            let address = running.http_address().expect("the server has an HTTP listener");
             let ending = Mutex::new(Some(Ending::Ours(Box::new(running))));
             self.servers.push(Served { name, address, ending });
         }
     }
 
-    /// How many there are.
+    /// The number of servers.
     pub(crate) fn servers(&self) -> usize {
         self.servers.len()
     }
 
-    /// Announces a difference by the beginning of its text, whatever was asked.
+    /// Announces a difference by the beginning of its text, for any request.
     pub(crate) fn differs(&mut self, known: &'static str) {
         self.known.push(known);
     }
 
-    /// Asks all servers the same and compares. The reference's answer.
+    /// Sends the same request to all servers, and compares the responses. Returns the reference's.
     pub(crate) fn send(&mut self, ask: &Ask) -> Reply {
         self.side_by_side(
             |server| {
@@ -178,7 +179,7 @@ impl Case {
         )
     }
 
-    /// Does the same with each server, and compares what it gives. The reference's.
+    /// Does the same with each server, and compares the results. Returns the reference's.
     pub(crate) fn each(&mut self, what: impl Fn(&Served) -> String) -> String {
         self.side_by_side(what, "conversation", |reference, ours| {
             if reference == ours { vec![] } else { vec![format!("{reference:?} is {ours:?} here")] }

@@ -1,4 +1,4 @@
-//! Connections as an application meets them: kept, closed, shut down in order.
+//! Connections as an application sees them: kept, closed, shut down gracefully.
 
 use crate::axum_behaviour::cases;
 use crate::axum_behaviour::compare::Case;
@@ -32,7 +32,7 @@ cases! {
     a_head_that_is_too_large_is_a_431,
 }
 
-/// Sends requests on one connection, and gives the answers with what comes after them.
+/// Sends requests on one connection, and returns the responses and any data after them.
 fn on_one_connection(case: &mut Case, asks: &[Ask], at_once: bool) -> String {
     case.each(|server| {
         let mut stream = server.connect();
@@ -40,7 +40,7 @@ fn on_one_connection(case: &mut Case, asks: &[Ask], at_once: bool) -> String {
             let all: Vec<u8> = asks.iter().flat_map(Ask::bytes).collect();
             stream.write_all(&all).expect("the server reads");
         }
-        let mut reader = BufReader::new(stream.try_clone().expect("there are free descriptors"));
+        let mut reader = BufReader::new(stream.try_clone().expect("a descriptor is free"));
         let mut text = String::new();
         for ask in asks {
             if !at_once {
@@ -122,7 +122,7 @@ fn http_1_0_may_ask_to_be_kept(case: &mut Case) {
         for _ in 0..2 {
             let ask = b"GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n";
             stream.write_all(ask).expect("the server reads");
-            let reply = Reply::read(&mut stream, false).expect("an answer");
+            let reply = Reply::read(&mut stream, false).expect("a response");
             text += &format!("{} {};", reply.status(), reply.text());
         }
         text
@@ -139,7 +139,7 @@ fn a_body_that_nobody_read_does_not_disturb_the_next_request(case: &mut Case) {
 fn a_body_in_chunks_that_nobody_read_does_not_disturb_the_next_request(case: &mut Case) {
     case.serve(some_answers());
     let asks = [Ask::new("POST", "/deaf").chunked("a".repeat(1000), 100), Ask::new("GET", "/")];
-    // The reference gives such a connection up; here it goes on.
+    // The reference closes such a connection; Peregrine keeps it.
     case.differs(r#""200 deaf;none;" is "200 deaf;200 root;""#);
     assert_eq!(on_one_connection(case, &asks, false), "200 deaf;none;");
 }
@@ -147,7 +147,7 @@ fn a_body_in_chunks_that_nobody_read_does_not_disturb_the_next_request(case: &mu
 fn a_panic_of_a_handler_ends_its_connection_only(case: &mut Case) {
     let panics = async || -> &'static str { panic!("on purpose") };
     case.serve(Router::new().route("/panic", get(panics)).route("/", get("root")));
-    // The reference closes without a word; here a 500 comes before.
+    // The reference closes without a response; Peregrine sends a 500 first.
     case.differs(r#""" is "HTTP/1.1 500"#);
     case.each(|server| {
         let text = server.talk(Ask::new("GET", "/panic").bytes());
@@ -156,14 +156,14 @@ fn a_panic_of_a_handler_ends_its_connection_only(case: &mut Case) {
     case.get("/").is(200, "root");
 }
 
-/// What a case knows of the handlers of [`gated`].
+/// State shared by a case and the handlers of [`gated`].
 #[derive(Clone)]
 struct Gate {
-    /// A permit lets one of them answer.
+    /// A permit lets one handler respond.
     open: Arc<Semaphore>,
-    /// A permit for each that has begun.
+    /// One permit per handler that has started.
     begun: Arc<Semaphore>,
-    /// A permit for each that was dropped, whether it had answered or not.
+    /// One permit per handler that was dropped, whether or not it had responded.
     dropped: Arc<Semaphore>,
 }
 
@@ -175,7 +175,7 @@ impl Drop for Watch {
     }
 }
 
-/// A handler that waits for the gate, and counts its beginning and its drop.
+/// A handler that waits for the gate, and counts its start and its drop.
 fn gated() -> (Router, Gate) {
     let new = || Arc::new(Semaphore::new(0));
     let gate = Gate { open: new(), begun: new(), dropped: new() };
@@ -194,7 +194,7 @@ fn gated() -> (Router, Gate) {
     (Router::new().route("/", handler).route("/now", get("now")), gate)
 }
 
-/// Waits until something is so, which it always is in the end.
+/// Waits until a condition holds, as it must eventually.
 fn until(what: impl Fn() -> bool) -> bool {
     (0..1000).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
@@ -223,17 +223,18 @@ fn a_quiet_stream_is_dropped_when_its_peer_leaves(case: &mut Case) {
     let kept = senders.clone();
     let handler = get(async move || {
         let (sender, receiver) = channel(1);
-        kept.lock().expect("nobody panics with it").push(sender);
+        kept.lock().expect("the mutex is not poisoned").push(sender);
         axum::body::Body::from_stream(crate::axum_behaviour::streams::Received(receiver))
     });
     case.serve(Router::new().route("/", handler));
     let seen = case.each(|server| {
         let mut stream = server.connect();
         stream.write_all(&Ask::new("GET", "/").bytes()).expect("the server reads");
-        // With all of it read, closing sends FIN and no reset.
+        // Once everything is read, closing sends FIN and no reset.
         crate::axum_behaviour::streams::read_until(&mut stream, "\r\n\r\n");
         drop(stream);
-        let sender = senders.lock().expect("nobody panics with it").pop().expect("it was asked");
+        let sender =
+            senders.lock().expect("the mutex is not poisoned").pop().expect("a request arrived");
         until(|| sender.is_closed()).to_string()
     });
     assert_eq!(seen, "true");
@@ -248,11 +249,14 @@ fn shutting_down_lets_a_request_be_answered(case: &mut Case) {
         stream.write_all(&Ask::new("GET", "/").bytes()).expect("the server reads");
         assert!(until(|| gate.begun.available_permits() > before), "the handler begins");
         server.shut_down();
-        // The order has come when nobody is accepted any more.
-        assert!(until(|| std::net::TcpStream::connect(server.address).is_err()), "it is obeyed");
+        // The shutdown has started once connections are refused.
+        assert!(
+            until(|| std::net::TcpStream::connect(server.address).is_err()),
+            "the shutdown starts"
+        );
         gate.open.add_permits(1);
         let mut text = String::new();
-        stream.read_to_string(&mut text).expect("the server closes in order");
+        stream.read_to_string(&mut text).expect("the server closes the connection cleanly");
         format!("{} {}", text.starts_with("HTTP/1.1 200"), text.ends_with("open"))
     });
     assert_eq!(seen, "true true");
@@ -263,7 +267,7 @@ fn shutting_down_ends_idle_connections(case: &mut Case) {
     let seen = case.each(|server| {
         let mut stream = server.connect();
         stream.write_all(&Ask::new("GET", "/").bytes()).expect("the server reads");
-        let reply = Reply::read(&mut stream, false).expect("an answer");
+        let reply = Reply::read(&mut stream, false).expect("a response");
         server.shut_down();
         let mut rest = Vec::new();
         let ended = stream.read_to_end(&mut rest).map_err(|error| error.kind());
@@ -286,7 +290,7 @@ fn shutting_down_takes_no_new_connections(case: &mut Case) {
 fn options_of_the_whole_server_reach_the_router(case: &mut Case) {
     let fallback = async |uri: axum::http::Uri| (StatusCode::NOT_FOUND, uri.to_string());
     case.serve(Router::new().route("/", any("root")).fallback(fallback));
-    // Here the server answers for itself.
+    // Here the server itself responds.
     for known in ["status 404 is 204", "body", "content-length 1 is (none)", "content-type"] {
         case.differs(known);
     }
@@ -296,7 +300,7 @@ fn options_of_the_whole_server_reach_the_router(case: &mut Case) {
 fn connect_reaches_the_fallback(case: &mut Case) {
     let fallback = async |uri: axum::http::Uri| (StatusCode::NOT_FOUND, format!("no {uri}"));
     case.serve(Router::new().route("/", any("root")).fallback(fallback));
-    // Here the server refuses to be a tunnel.
+    // Here the server refuses CONNECT.
     for known in ["status 404 is 501", "body", "content-length 16 is", "content-type"] {
         case.differs(known);
     }

@@ -1,4 +1,4 @@
-//! What handlers are given, and how requests are refused that do not have it.
+//! Extractors, and how requests that do not satisfy them are rejected.
 
 use crate::axum_behaviour::cases;
 use crate::axum_behaviour::compare::Case;
@@ -362,10 +362,10 @@ fn the_peer_s_address_is_there(case: &mut Case) {
     let same = case.each(|server| {
         use std::io::Write;
         let mut stream = server.connect();
-        let own = stream.local_addr().expect("it is connected").to_string();
+        let own = stream.local_addr().expect("the socket is connected").to_string();
         stream.write_all(&Ask::new("GET", "/").bytes()).expect("the server reads");
         let reply =
-            crate::axum_behaviour::reply::Reply::read(&mut stream, false).expect("an answer");
+            crate::axum_behaviour::reply::Reply::read(&mut stream, false).expect("a response");
         (reply.text() == own).to_string()
     });
     assert_eq!(same, "true");

@@ -1,4 +1,4 @@
-//! What answers where no route does.
+//! Responses where no route matches.
 
 use crate::axum_behaviour::cases;
 use crate::axum_behaviour::compare::Case;
@@ -59,7 +59,7 @@ fn a_nested_router_with_a_fallback_uses_it(case: &mut Case) {
     case.get("/foo/bar").is(200, "bar");
     case.get("/foo/baz").is(200, "inner");
     case.get("/foo").is(200, "inner");
-    // The router's own word for this path is that it does not begin with the prefix.
+    // The router itself treats this path as not beginning with the prefix.
     case.get("/foo/").is(200, "outer");
     case.get("/x").is(200, "outer");
 }

@@ -53,7 +53,7 @@ fn the_layer_given_last_runs_first(case: &mut Case) {
     async fn note(State(name): State<&'static str>, mut request: Request, next: Next) -> Response {
         let before = request.headers().get("x-way").cloned();
         let before = before.as_ref().map_or("", |value| value.to_str().unwrap_or_default());
-        let way = format!("{before}{name}").parse().expect("it is a value");
+        let way = format!("{before}{name}").parse().expect("the header value is valid");
         request.headers_mut().insert("x-way", way);
         next.run(request).await
     }
@@ -87,7 +87,7 @@ fn layers_run_for_what_has_no_route(case: &mut Case) {
     assert_eq!(count.load(Ordering::SeqCst), 3 * case.servers());
 }
 
-/// Lets those in who know the word.
+/// Lets requests with the right token through.
 async fn guard(request: Request, next: Next) -> Result<Response, StatusCode> {
     match request.headers().get("authorization") {
         Some(word) if word == "Bearer word" => Ok(next.run(request).await),
@@ -95,7 +95,7 @@ async fn guard(request: Request, next: Next) -> Result<Response, StatusCode> {
     }
 }
 
-/// Peregrine keeps the response to a client that may be known out of shared caches.
+/// Peregrine keeps responses to identified clients out of shared caches.
 const PRIVATE: &str = "cache-control (none) is private";
 
 fn a_layer_of_routes_does_not_run_for_what_has_none(case: &mut Case) {
@@ -193,7 +193,7 @@ fn an_extractor_may_be_a_layer(case: &mut Case) {
     case.send(&Ask::new("GET", "/").field("x-word", "1")).is(200, "in");
 }
 
-/// A time limit of tower's, whose errors must be turned into answers.
+/// A tower timeout, whose errors must be converted to responses.
 fn limit() -> TimeoutLayer {
     TimeoutLayer::new(Duration::from_millis(20))
 }

@@ -1,4 +1,4 @@
-//! Which methods a path has, and what the others are told.
+//! The methods of a path, and the response to the others.
 
 use crate::axum_behaviour::cases;
 use crate::axum_behaviour::compare::Case;
@@ -136,7 +136,7 @@ fn a_method_of_one_path_may_be_unknown_to_another(case: &mut Case) {
     let router = Router::new().route("/users/new", post("new")).route("/users/{id}", get("one"));
     case.serve(router);
     case.post("/users/new", "").is(200, "new");
-    // The first path is the better match, whatever its methods are.
+    // The first path is the better match, whatever its methods.
     case.get("/users/new").is(405, "").has("allow", "POST");
     case.get("/users/7").is(200, "one");
 }

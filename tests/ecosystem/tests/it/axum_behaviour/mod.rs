@@ -1,11 +1,10 @@
-//! What axum's own tests hold through a server, held against three servers at once: `axum::serve`,
-//! and ours on both kernel drivers. The programs are our own.
+//! The behaviour that axum's own tests check through a server, checked on three servers at once:
+//! `axum::serve`, and Peregrine on both kernel drivers. The programs are our own.
 //!
-//! Each case asserts what axum promises, and that the three answer alike: status, fields, body and
-//! trailers. Of the fields, `Date` counts as there or not there, and `Connection` is left out, since
-//! it is a matter between neighbours and not of the application. So are the words behind a status
-//! (RFC 9110 calls 413 "Content Too Large", the `http` crate "Payload Too Large") and the places
-//! where a body is cut into chunks.
+//! Each case asserts what axum guarantees, and that the three respond alike: status, fields, body
+//! and trailers. `Date` only counts as present or absent, and `Connection` is left out, because it
+//! is hop-by-hop and not the application's. Reason phrases (RFC 9110 calls 413 "Content Too Large",
+//! the `http` crate "Payload Too Large") and chunk boundaries are left out too.
 //!
 //! `cargo test -p peregrine-ecosystem-tests --test it -- --ignored axum_behaviour` writes the table
 //! in `docs/results/axum-behaviour`.
@@ -26,7 +25,7 @@ mod routing;
 mod sockets;
 mod streams;
 
-/// Makes a test of each case, and a list of them for the report.
+/// Generates a test of each case, and a list of them for the report.
 macro_rules! cases {
     ($($case:ident,)*) => {
         pub(crate) const CASES: &[(&str, crate::axum_behaviour::compare::Run)] =

@@ -1,4 +1,4 @@
-//! Routers inside routers, and what they see of the path.
+//! Nested routers, and the path that they see.
 
 use crate::axum_behaviour::cases;
 use crate::axum_behaviour::compare::Case;

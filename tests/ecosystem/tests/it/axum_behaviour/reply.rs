@@ -1,4 +1,4 @@
-//! Requests as they are written, and answers as they are read, without a library between.
+//! Requests as they are written, and responses as they are read, without a library in between.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -33,7 +33,7 @@ impl Ask {
         self
     }
 
-    /// A body in pieces of so many bytes, without a length before.
+    /// A chunked body, in pieces of `size` bytes.
     pub(crate) fn chunked(mut self, body: impl AsRef<[u8]>, size: usize) -> Self {
         for piece in body.as_ref().chunks(size) {
             self.body.extend(format!("{:x}\r\n", piece.len()).into_bytes());
@@ -69,13 +69,13 @@ impl fmt::Debug for Ask {
     }
 }
 
-/// A whole answer, in a form that can be compared.
+/// A complete response, in a form that can be compared.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Reply {
-    /// The status lines of answers before the last one.
+    /// The status lines of interim responses.
     interim: Vec<String>,
     status_line: String,
-    /// In order of names, which are in small letters.
+    /// Sorted by name, in lower case.
     fields: Vec<(String, String)>,
     body: Vec<u8>,
     trailers: Vec<(String, String)>,
@@ -89,7 +89,7 @@ impl Reply {
         Self::take(&mut reader, is_to_head)
     }
 
-    /// The next answer on a connection.
+    /// The next response on a connection.
     pub(crate) fn take(reader: &mut impl BufRead, is_to_head: bool) -> Result<Self, String> {
         let mut interim = Vec::new();
         loop {
@@ -136,7 +136,7 @@ impl Reply {
         }
         match self.field("content-length").map(str::parse) {
             Some(length) => {
-                self.body.resize(length.map_err(|_| "a length that is no number")?, 0);
+                self.body.resize(length.map_err(|_| "a length that is not a number")?, 0);
                 reader.read_exact(&mut self.body)
             }
             None => reader.read_to_end(&mut self.body).map(drop),
@@ -178,7 +178,7 @@ impl Reply {
         self
     }
 
-    /// Asserts that a field is not there.
+    /// Asserts that a field is absent.
     #[track_caller]
     pub(crate) fn lacks(&self, name: &str) -> &Self {
         assert_eq!(self.field(name), None, "{self:?}");
@@ -192,14 +192,14 @@ impl Reply {
         self
     }
 
-    /// Asserts the statuses of interim answers.
+    /// Asserts the statuses of interim responses.
     #[track_caller]
     pub(crate) fn after(&self, interim: &[&str]) -> &Self {
         assert_eq!(self.interim, interim, "{self:?}");
         self
     }
 
-    /// How `ours` is not what this is.
+    /// The differences between `ours` and this response.
     pub(crate) fn differences(&self, ours: &Self) -> Vec<String> {
         let mut all = Vec::new();
         let mut compare = |what: &str, reference: String, ours: String| {
@@ -237,7 +237,7 @@ impl fmt::Debug for Reply {
 fn line(reader: &mut impl BufRead) -> Result<String, String> {
     let mut line = String::new();
     reader.read_line(&mut line).map_err(|error| error.to_string())?;
-    line.strip_suffix("\r\n").map(str::to_owned).ok_or(format!("{line:?} is no line"))
+    line.strip_suffix("\r\n").map(str::to_owned).ok_or(format!("{line:?} is not a line"))
 }
 
 fn fields(reader: &mut impl BufRead) -> Result<Fields, String> {
@@ -247,7 +247,7 @@ fn fields(reader: &mut impl BufRead) -> Result<Fields, String> {
         if line.is_empty() {
             return Ok(fields);
         }
-        let (name, value) = line.split_once(':').ok_or(format!("{line:?} is no field"))?;
+        let (name, value) = line.split_once(':').ok_or(format!("{line:?} is not a field"))?;
         fields.push((name.to_ascii_lowercase(), value.trim().to_owned()));
     }
 }

@@ -1,4 +1,4 @@
-//! The table of results, made again from the cases themselves.
+//! The table of results, regenerated from the cases themselves.
 
 use crate::axum_behaviour::compare::{Run, outcome};
 use std::fmt::Write;
@@ -19,13 +19,14 @@ const GROUPS: &[(&str, &[(&str, Run)])] = &[
     ("Connections and shutdown", crate::axum_behaviour::connections::CASES),
 ];
 
-/// How one group went.
+/// The results of one group.
 #[derive(Default)]
 struct Row {
     cases: usize,
-    /// Cases whose claims the reference itself keeps.
+    /// Cases whose assertions the reference itself satisfies.
     kept: usize,
-    /// For each of our drivers, the cases in which it answered as the reference; `None` if refused.
+    /// For each of our drivers, the cases in which it responded like the reference; `None` if
+    /// refused.
     alike: [Option<usize>; 2],
     differences: Vec<String>,
 }
@@ -66,7 +67,7 @@ fn table() -> String {
             if differences.is_empty() { "none".to_owned() } else { differences.join(", ") };
         let (tokio, uring) = (count(*tokio), count(*uring));
         writeln!(text, "| {name} | {cases} | {kept} | {tokio} | {uring} | {differences} |")
-            .expect("a string takes everything");
+            .expect("writing to a string cannot fail");
         total.cases += row.cases;
         total.kept += row.kept;
         for (sum, alike) in total.alike.iter_mut().zip(row.alike) {
@@ -77,7 +78,7 @@ fn table() -> String {
     let Row { cases, kept, alike: [tokio, uring], differences } = total;
     let (tokio, uring) = (count(tokio), count(uring));
     writeln!(text, "| **all** | {cases} | {kept} | {tokio} | {uring} | {} |", differences.len())
-        .expect("a string takes everything");
+        .expect("writing to a string cannot fail");
     text
 }
 
@@ -99,12 +100,15 @@ fn every_group_has_cases_and_no_case_is_named_twice() {
     assert!(GROUPS.iter().all(|(_, cases)| !cases.is_empty()));
 }
 
-/// Writes the table between the two marks of the page.
+/// Writes the table between the two markers of the page.
 #[test]
 #[ignore = "writes a page of the documentation"]
 fn write_the_table() {
     const MARKS: [&str; 2] = ["<!-- table -->\n", "<!-- end of the table -->\n"];
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("it lies in there");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .expect("the crate is inside the workspace");
     let path = root.join("docs/results/axum-behaviour/README.md");
     let page = fs::read_to_string(&path).expect("the page is part of the repository");
     let (before, rest) = page.split_once(MARKS[0]).expect("the page has both marks");

@@ -1,4 +1,4 @@
-//! What becomes of the values that handlers return.
+//! How return values of handlers become responses.
 
 use crate::axum_behaviour::cases;
 use crate::axum_behaviour::compare::Case;
@@ -140,7 +140,7 @@ fn a_length_that_the_handler_set_stays(case: &mut Case) {
 
 fn a_body_with_a_204_is_not_sent(case: &mut Case) {
     case.serve(Router::new().route("/", get((StatusCode::NO_CONTENT, "not sent"))));
-    // The reference leaves the length of what it does not send. RFC 9110 §8.6 forbids it.
+    // The reference sends the length of content that it does not send. RFC 9110 §8.6 forbids it.
     case.differs("content-length 8 is (none)");
     case.get("/").is(204, "");
 }
@@ -188,7 +188,7 @@ fn large_answers_are_whole(case: &mut Case) {
         response
     })));
     let reply = case.get("/");
-    assert!(reply.text() == expected, "all of it");
+    assert!(reply.text() == expected, "the content is complete");
     reply.has("content-length", "3200000").has("x-seen", "1");
 }
 

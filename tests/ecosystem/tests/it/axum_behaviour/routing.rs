@@ -1,4 +1,4 @@
-//! Which route answers a path.
+//! Which route matches a path.
 
 use crate::axum_behaviour::cases;
 use crate::axum_behaviour::compare::Case;

@@ -1,4 +1,4 @@
-//! WebSockets: the handshake, what is refused, and a few frames.
+//! WebSockets: the handshake, refusals, and a few frames.
 
 use crate::axum_behaviour::cases;
 use crate::axum_behaviour::compare::{Case, Served};
@@ -51,14 +51,14 @@ fn echoes() -> Router {
     Router::new().route("/echo", get(echo)).route("/any", any(echo))
 }
 
-/// The reference dates a 101; RFC 9110 §6.6.1 leaves it to the server.
+/// The reference sends Date with a 101; RFC 9110 §6.6.1 leaves that to the server.
 const NO_DATE: &str = "date (a date) is (none)";
 
 fn a_handshake_is_answered_with_the_key(case: &mut Case) {
     case.differs(NO_DATE);
     case.serve(echoes());
     for path in ["/echo", "/any"] {
-        // RFC 6455 §1.3 has this key and its answer.
+        // This key and its accept value are from RFC 6455 §1.3.
         let reply = case.send(&handshake(path));
         reply.is(101, "").has("sec-websocket-accept", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
         reply.has("upgrade", "websocket").lacks("content-length").lacks("transfer-encoding");
@@ -95,7 +95,7 @@ fn a_protocol_that_nobody_knows_is_left_out(case: &mut Case) {
 fn a_handshake_of_http_1_0_is_refused(case: &mut Case) {
     case.serve(echoes());
     let text = case.each(|server| {
-        let bytes = String::from_utf8(handshake("/echo").bytes()).expect("it is text");
+        let bytes = String::from_utf8(handshake("/echo").bytes()).expect("the bytes are UTF-8");
         let reply = server.talk(bytes.replace("HTTP/1.1", "HTTP/1.0"));
         let (head, body) = reply.split_once("\r\n\r\n").unwrap_or_default();
         format!("{} {body}", head.split(' ').nth(1).unwrap_or_default())
@@ -156,7 +156,7 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Shakes hands, sends frames, and gives so many bytes of what comes back.
+/// Does the handshake, sends frames, and returns `count` bytes of the response.
 fn talk(case: &mut Case, ask: &Ask, frames: &[u8], count: usize) -> Vec<u8> {
     let converse = |server: &Served| {
         let mut stream = server.connect();
@@ -164,7 +164,7 @@ fn talk(case: &mut Case, ask: &Ask, frames: &[u8], count: usize) -> Vec<u8> {
         let mut head = Vec::new();
         let mut byte = [0];
         while !head.ends_with(b"\r\n\r\n") {
-            stream.read_exact(&mut byte).expect("the server answers");
+            stream.read_exact(&mut byte).expect("the server responds");
             head.push(byte[0]);
         }
         stream.write_all(frames).expect("the server reads");
@@ -176,7 +176,7 @@ fn talk(case: &mut Case, ask: &Ask, frames: &[u8], count: usize) -> Vec<u8> {
     let hex = case.each(converse);
     let digits: Vec<char> = hex.chars().collect();
     let byte = |pair: &[char]| u8::from_str_radix(&pair.iter().collect::<String>(), 16);
-    digits.chunks(2).map(|pair| byte(pair).expect("it was written so")).collect()
+    digits.chunks(2).map(|pair| byte(pair).expect("the text is hexadecimal")).collect()
 }
 
 fn messages_go_both_ways(case: &mut Case) {
@@ -193,9 +193,9 @@ fn messages_that_come_with_the_handshake_are_read(case: &mut Case) {
         let bytes = [handshake("/echo").bytes(), frame(0x81, b"early")].concat();
         stream.write_all(&bytes).expect("the server reads");
         let mut reader = std::io::BufReader::new(stream);
-        let reply = Reply::take(&mut reader, false).expect("an answer");
+        let reply = Reply::take(&mut reader, false).expect("a response");
         let mut echoed = [0; 7];
-        reader.read_exact(&mut echoed).expect("it is echoed");
+        reader.read_exact(&mut echoed).expect("the server echoes the bytes");
         format!("{} {:?}", reply.status(), String::from_utf8_lossy(&echoed))
     });
     assert!(text.ends_with("early\""), "{text}");

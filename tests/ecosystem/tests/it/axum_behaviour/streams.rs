@@ -1,4 +1,4 @@
-//! Answers that are made bit by bit, server-sent events among them.
+//! Streamed responses, including server-sent events.
 
 use crate::axum_behaviour::cases;
 use crate::axum_behaviour::compare::Case;
@@ -32,7 +32,7 @@ cases! {
     a_stream_may_be_fed_by_a_task,
 }
 
-/// What an iterator gives, as a stream.
+/// The items of an iterator, as a stream.
 pub(crate) struct Frames<I>(I);
 
 impl<I: Iterator + Unpin> Frames<I> {
@@ -49,7 +49,7 @@ impl<I: Iterator + Unpin> Stream for Frames<I> {
     }
 }
 
-/// A body of pieces, whose length nobody knows before.
+/// A body of pieces, of unknown length.
 pub(crate) fn body<T, I>(pieces: I) -> Body
 where
     T: Into<axum::body::Bytes> + 'static,
@@ -58,7 +58,7 @@ where
     Body::from_stream(Frames::of(pieces))
 }
 
-/// What a task sends, as a stream.
+/// The items that a task sends, as a stream.
 pub(crate) struct Received<T>(pub(crate) Receiver<T>);
 
 impl<T> Stream for Received<T> {
@@ -90,7 +90,7 @@ fn an_empty_stream_is_an_empty_body(case: &mut Case) {
     case.get("/").is(200, "").has("transfer-encoding", "chunked");
 }
 
-/// Reads until the text has come, within the patience of the connection.
+/// Reads until `text` has arrived, within the connection's read timeout.
 pub(crate) fn read_until(stream: &mut impl Read, text: &str) -> String {
     let (mut seen, mut byte) = (Vec::new(), [0]);
     while !seen.ends_with(text.as_bytes()) {
@@ -143,7 +143,7 @@ fn a_stream_that_fails_is_cut_off(case: &mut Case) {
         let text = server.talk(Ask::new("GET", "/").bytes());
         text.contains("0\r\n\r\n").to_string()
     });
-    assert_eq!(whole, "false", "nobody takes it for whole");
+    assert_eq!(whole, "false", "the response does not look complete");
 }
 
 fn a_stream_with_a_length_is_not_chunked(case: &mut Case) {
@@ -205,7 +205,7 @@ fn a_quiet_stream_of_events_is_kept_alive(case: &mut Case) {
         let mut stream = server.connect();
         stream.write_all(&Ask::new("GET", "/").bytes()).expect("the server reads");
         read_until(&mut stream, "\r\n\r\n");
-        // The digits of a chunk's size may be written large or small.
+        // The digits of a chunk size may be upper or lower case.
         let comments = (0..3).map(|_| read_until(&mut stream, "\n\n\r\n"));
         comments.collect::<String>().to_ascii_lowercase()
     });

@@ -1,4 +1,4 @@
-//! Handlers that ask a second server, through one reqwest client that all workers share.
+//! Handlers that send requests to a second server through one reqwest client shared by all workers.
 
 use http::StatusCode;
 use peregrine::tls::{SelfSigned, Tls};
@@ -24,7 +24,7 @@ on_both_drivers! {
     the_time_limit_of_a_client_counts_inside_a_handler,
 }
 
-/// The second server, and what its gated stream waits for.
+/// The second server, and the gate of its stream.
 struct Behind {
     running: Running,
     identity: SelfSigned,
@@ -60,28 +60,31 @@ impl Behind {
                 .post("/length", async |body: Vec<u8>| body.len().to_string())
                 .get("/never", async || std::future::pending::<()>().await)
                 .get("/gated", async |State(gate): State<Arc<Semaphore>>| {
-                    let open = async move { gate.acquire().await.expect("it stays").forget() };
+                    let open = async move {
+                        gate.acquire().await.expect("the semaphore is never closed").forget()
+                    };
                     Body::stream(Gated(0, Box::pin(open)))
                 })
         };
         let server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", identity.tls.clone());
         let running = server.workers(NonZeroUsize::MIN).quiet().start(make);
-        Self { running: running.expect("it starts"), identity, gate }
+        Self { running: running.expect("the server starts"), identity, gate }
     }
 
-    /// Where it answers. The name makes the client ask a resolver, which blocks a thread of its own.
+    /// The server's URL. The host name makes the client resolve it, which blocks a thread outside
+    /// the worker.
     fn url(&self, is_tls: bool, path: &str) -> String {
         let (scheme, address) = if is_tls {
             ("https", self.running.https_address())
         } else {
             ("http", self.running.http_address())
         };
-        let port = address.expect("it speaks both").port();
+        let port = address.expect("the server has both listeners").port();
         format!("{scheme}://localhost:{port}{path}")
     }
 }
 
-/// What handlers share.
+/// State shared by the handlers.
 #[derive(Clone)]
 struct Forward {
     client: reqwest::Client,
@@ -101,7 +104,7 @@ impl Forward {
     }
 }
 
-/// A front server in either form, whose answers are those of the server behind.
+/// A front server in both forms, which responds with the second server's responses.
 fn fronts(choice: DriverChoice, workers: usize, forward: &Forward) -> Vec<Running> {
     let ours = forward.clone();
     let ours = move || {
@@ -120,8 +123,8 @@ fn fronts(choice: DriverChoice, workers: usize, forward: &Forward) -> Vec<Runnin
 }
 
 async fn ask(url: String) -> (u16, String) {
-    let response = client(None).get(url).send().await.expect("the server answers");
-    (response.status().as_u16(), response.text().await.expect("the body is whole"))
+    let response = client(None).get(url).send().await.expect("the server responds");
+    (response.status().as_u16(), response.text().await.expect("the body is complete"))
 }
 
 fn many_at_once(choice: DriverChoice, is_tls: bool) {
@@ -132,7 +135,7 @@ fn many_at_once(choice: DriverChoice, is_tls: bool) {
             let url = base_url(&running);
             let asked = (0..REQUESTS).map(|_| tokio::spawn(ask(url.clone())));
             for task in asked.collect::<Vec<_>>() {
-                let answer = task.await.expect("each client is answered");
+                let answer = task.await.expect("each client gets a response");
                 assert_eq!(answer, (200, "hello".to_owned()));
             }
         });
@@ -153,13 +156,13 @@ fn a_connection_to_the_second_server_is_used_again_by_all_workers(choice: Driver
     const REQUESTS: u64 = 40;
     let behind = Behind::start();
     let forward = Forward::to(&behind, true, "/hello");
-    // While one form is asked, the other one's workers are there too, and have the same client.
+    // While one form is tested, the other one's workers run too, and share the client.
     let fronts = fronts(choice, 2, &forward);
     let expected = REQUESTS * fronts.len() as u64;
     in_runtime(async {
         for running in &fronts {
             for _ in 0..REQUESTS {
-                // A connection of its own may end at any worker.
+                // Each connection may go to any worker.
                 assert_eq!(ask(base_url(running)).await, (200, "hello".to_owned()));
             }
         }
@@ -168,7 +171,8 @@ fn a_connection_to_the_second_server_is_used_again_by_all_workers(choice: Driver
     drop(forward);
     let stopped = end(behind.running);
     assert_eq!(stopped.requests(), expected);
-    // The client gives a connection back a moment after its answer, so a few more than one are made.
+    // The client returns a connection to its pool a moment after the response, so it makes a few
+    // more connections than needed.
     assert!(stopped.connections() <= expected / 4, "{stopped}");
 }
 
@@ -179,14 +183,16 @@ fn an_answer_streams_through_piece_by_piece(choice: DriverChoice) {
     let shared = forward.clone();
     let ours = move || {
         App::new().state(shared.clone()).get("/", async |State(forward): State<Forward>| {
-            let response = forward.client.get(&forward.url).send().await.expect("it answers");
+            let response =
+                forward.client.get(&forward.url).send().await.expect("the server responds");
             Body::stream(response.bytes_stream())
         })
     };
     let theirs = axum::Router::new().route(
         "/",
         axum::routing::get(async |AxumState(forward): AxumState<Forward>| {
-            let response = forward.client.get(&forward.url).send().await.expect("it answers");
+            let response =
+                forward.client.get(&forward.url).send().await.expect("the server responds");
             axum::body::Body::from_stream(response.bytes_stream())
         }),
     );
@@ -195,11 +201,15 @@ fn an_answer_streams_through_piece_by_piece(choice: DriverChoice) {
     for running in fronts.chain(start(choice, 2, move || tower(theirs.clone()))) {
         in_runtime(async {
             let response = client(None).get(base_url(&running)).send().await;
-            let mut response = response.expect("the server answers");
-            let piece = response.chunk().await.expect("it lives").expect("it does not end");
-            assert_eq!(piece, "first ", "it comes while the rest is held back");
+            let mut response = response.expect("the server responds");
+            let piece = response
+                .chunk()
+                .await
+                .expect("the stream is still open")
+                .expect("the stream does not end");
+            assert_eq!(piece, "first ", "the first piece arrives before the rest is released");
             behind.gate.add_permits(1);
-            let rest = response.text().await.expect("the body is whole");
+            let rest = response.text().await.expect("the body is complete");
             assert_eq!(rest, "second");
         });
         end(running);
@@ -214,15 +224,15 @@ fn a_request_body_streams_through_a_mounted_router(choice: DriverChoice) {
     let relay = async |AxumState(forward): AxumState<Forward>, body: axum::body::Body| {
         let body = reqwest::Body::wrap_stream(body.into_data_stream());
         let response = forward.client.post(&forward.url).body(body).send().await;
-        response.expect("it answers").text().await.expect("the body is whole")
+        response.expect("the server responds").text().await.expect("the body is complete")
     };
     let router = axum::Router::new().route("/", axum::routing::post(relay)).with_state(forward);
     let Some(running) = start(choice, 2, move || tower(router.clone())) else { return };
     in_runtime(async {
         let body = vec![b'x'; 1_900_000];
         let response = client(None).post(base_url(&running)).body(body).send().await;
-        let text = response.expect("the server answers").text().await;
-        assert_eq!(text.expect("the body is whole"), "1900000");
+        let text = response.expect("the server responds").text().await;
+        assert_eq!(text.expect("the body is complete"), "1900000");
     });
     end(running);
     end(behind.running);

@@ -1,4 +1,4 @@
-//! Tower layers that want all they are around to be `Send`, around handlers of ours that are not.
+//! Tower layers that require everything they wrap to be `Send`, around our handlers, which are not.
 
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Request};
@@ -26,7 +26,7 @@ on_both_drivers! {
     a_function_of_axum_is_a_middleware_around_a_handler_of_ours,
 }
 
-/// Something that must not leave its thread, kept while a handler waits.
+/// A value that must not leave its thread, kept while a handler waits.
 type Local = Rc<Cell<u32>>;
 
 fn cookie(response: &Response) -> Option<String> {
@@ -39,11 +39,11 @@ async fn get(url: &str, cookie: Option<&str>) -> Response {
     if let Some(cookie) = cookie {
         request = request.header("cookie", cookie);
     }
-    request.send().await.expect("the server answers")
+    request.send().await.expect("the server responds")
 }
 
 async fn count(Extension(session): Extension<Session>, State(local): State<Local>) -> String {
-    let count = session.get::<u32>("count").await.expect("the store answers").unwrap_or(0) + 1;
+    let count = session.get::<u32>("count").await.expect("the store responds").unwrap_or(0) + 1;
     session.insert("count", count).await.expect("a number is stored");
     local.set(local.get() + 1);
     count.to_string()
@@ -70,10 +70,14 @@ fn a_session_goes_from_request_to_request(choice: DriverChoice) {
             let next = get(&url, Some(&id)).await;
             assert_eq!(next.text().await.expect("a body"), expected);
         }
-        assert_eq!(get(&url, None).await.text().await.expect("a body"), "1", "it is another's");
+        assert_eq!(
+            get(&url, None).await.text().await.expect("a body"),
+            "1",
+            "another client has another session"
+        );
         let body = vec![b'x'; 300_000];
         let long = client(None).post(format!("{}/length", base_url(&running))).body(body);
-        let long = long.send().await.expect("the server answers");
+        let long = long.send().await.expect("the server responds");
         assert!(cookie(&long).is_some());
         assert_eq!(long.text().await.expect("a body"), "300000");
     });
@@ -149,7 +153,7 @@ fn a_user_who_logged_in_is_known_until_he_logs_out(choice: DriverChoice) {
         let url = base_url(&running);
         let log_in = async |password: &'static str| {
             let request = client(None).post(format!("{url}/login")).body(password);
-            request.send().await.expect("the server answers")
+            request.send().await.expect("the server responds")
         };
         let me = format!("{url}/me");
         assert_eq!(get(&me, None).await.status(), 401);
@@ -160,7 +164,7 @@ fn a_user_who_logged_in_is_known_until_he_logs_out(choice: DriverChoice) {
         let known = get(&me, Some(&id)).await;
         assert_eq!(known.text().await.expect("a body"), "user 7");
         let bye = client(None).post(format!("{url}/logout")).header("cookie", &id).send().await;
-        assert_eq!(bye.expect("the server answers").status(), 204);
+        assert_eq!(bye.expect("the server responds").status(), 204);
         assert_eq!(get(&me, Some(&id)).await.status(), 401);
     });
     end(running);
@@ -217,11 +221,11 @@ fn a_function_of_axum_is_a_middleware_around_a_handler_of_ours(choice: DriverCho
     in_runtime(async {
         let url = base_url(&running);
         let refused = client(None).post(&url).body("a body").send().await;
-        assert_eq!(refused.expect("the server answers").status(), 403);
+        assert_eq!(refused.expect("the server responds").status(), 403);
         for length in [0, 10, 300_000] {
             let body = vec![b'x'; length];
             let echo = client(None).post(&url).header("x-key", "1").body(body.clone()).send().await;
-            let echo = echo.expect("the server answers");
+            let echo = echo.expect("the server responds");
             assert_eq!(echo.status(), 200);
             assert_eq!(echo.bytes().await.expect("a body"), body);
         }

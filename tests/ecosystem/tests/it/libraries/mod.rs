@@ -1,7 +1,7 @@
-//! Libraries of the tokio ecosystem inside handlers, ours and those of mounted axum routers.
+//! Libraries of the tokio ecosystem inside our handlers and inside mounted axum routers.
 //!
-//! What needs Redis or PostgreSQL is ignored unless it is asked for, with `-- --include-ignored`, and
-//! fails where they are not installed.
+//! Cases that need Redis or PostgreSQL are ignored unless requested with `-- --include-ignored`,
+//! and fail if the program is not installed.
 #![cfg(unix)]
 #![expect(clippy::duplicate_mod, reason = "one application is compiled for two databases")]
 

@@ -1,4 +1,4 @@
-//! PostgreSQL through sqlx, started for these tests from what is installed.
+//! PostgreSQL through sqlx, started for these tests from the installed programs.
 
 use peregrine::DriverChoice;
 use peregrine_ecosystem_tests::{
@@ -27,7 +27,7 @@ use users::Users;
 const TABLE: &str = "CREATE TABLE users (id BIGSERIAL PRIMARY KEY, name TEXT NOT NULL UNIQUE, \
     balance BIGINT NOT NULL CHECK (balance >= 0))";
 
-/// How long the database may take to answer at first.
+/// How long the database may take to start.
 const START_MAX: Duration = Duration::from_secs(30);
 
 on_both_drivers! {
@@ -40,14 +40,14 @@ on_both_drivers! {
     notifications_are_events_of_a_stream,
 }
 
-/// A database server for as long as some test uses it.
+/// A database server, kept while a test uses it.
 struct Postgres {
     folder: TempDir,
     _program: Program,
 }
 
 impl Postgres {
-    /// The one that runs, or a new one.
+    /// The running server, or a new one.
     fn shared() -> Arc<Self> {
         static RUNNING: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
         let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,7 +69,7 @@ impl Postgres {
     fn begin(initdb: &Path, postgres: &Path) -> Result<Self, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let owner = fs::metadata(folder.path()).map_err(|error| error.to_string())?.uid();
-        // PostgreSQL refuses to be run by root.
+        // PostgreSQL refuses to run as root.
         let user = if owner == 0 {
             let (user, group) =
                 user_id("postgres").ok_or("root has no user `postgres` to run it")?;
@@ -109,8 +109,8 @@ impl Postgres {
         options(&self.folder.path().display().to_string())
     }
 
-    /// A pool of so many connections, in a part of the database that nobody else uses. Its first
-    /// connection belongs to the runtime of the caller, as in a program that makes it in `main`.
+    /// A pool of `connections` connections, in a separate schema. Its first connection
+    /// belongs to the caller's runtime, as in a program that creates the pool in `main`.
     async fn pool(&self, connections: u32) -> PgPool {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let schema = format!("part_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -119,9 +119,9 @@ impl Postgres {
             .max_connections(connections)
             .acquire_timeout(Duration::from_secs(120))
             .connect_with(options);
-        let pool = pool.await.expect("the database answers");
+        let pool = pool.await.expect("the database responds");
         let statement = format!("CREATE SCHEMA {schema}");
-        pool.execute(statement.as_str()).await.expect("its name is new");
+        pool.execute(statement.as_str()).await.expect("the schema name is unused");
         pool
     }
 }
@@ -134,7 +134,7 @@ fn answers(sockets: &str) -> bool {
     in_runtime(async { options(sockets).connect().await.is_ok() })
 }
 
-/// Where Debian puts programs that users rarely call, the newest version first.
+/// The folders where Debian puts such programs, newest version first.
 fn installed_folders() -> Vec<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut folders: Vec<_> = versions.map(|version| version.path().join("bin")).collect();
@@ -143,7 +143,7 @@ fn installed_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// Runs a case over a pool of so many connections, shared by all workers.
+/// Runs a case over a pool of this many connections, shared by all workers.
 macro_rules! over {
     ($connections:expr, $choice:expr, $case:path) => {{
         let postgres = Postgres::shared();
@@ -169,7 +169,7 @@ fn two_connections_shared_by_four_workers_answer_two_hundred_requests(choice: Dr
     over!(2, choice, users::four_workers_share_two_connections);
 }
 
-/// The only connection is in the middle of an answer when its request goes.
+/// The only connection is in the middle of a response when its request is dropped.
 fn a_query_that_nobody_waits_for_any_more_does_not_harm_the_next(choice: DriverChoice) {
     use peregrine::web::App;
     use peregrine::web::prelude::*;
@@ -190,8 +190,8 @@ fn a_query_that_nobody_waits_for_any_more_does_not_harm_the_next(choice: DriverC
             pause().await;
         }
         request.abort();
-        let response = client(None).get(url(1)).send().await.expect("the server answers");
-        assert_eq!(response.text().await.expect("a whole body"), "slept");
+        let response = client(None).get(url(1)).send().await.expect("the server responds");
+        assert_eq!(response.text().await.expect("a complete body"), "slept");
         end(running);
         pool.close().await;
     });
@@ -220,7 +220,7 @@ fn notifications_are_events_of_a_stream(choice: DriverChoice) {
     use peregrine::web::prelude::*;
     use peregrine::web::{App, Body};
 
-    /// Everybody who uses the database hears the same channels.
+    /// The channel name: all users of one database share its channels.
     fn channel(pool: &PgPool) -> String {
         let options = pool.connect_options();
         options.get_options().unwrap_or_default().replace(|c: char| !c.is_alphanumeric(), "_")
@@ -248,21 +248,26 @@ fn notifications_are_events_of_a_stream(choice: DriverChoice) {
         let mut listeners = Vec::new();
         for _ in 0..2 {
             let response = client(None).get(format!("{base}/events")).send().await;
-            listeners.push(response.expect("the server answers"));
+            listeners.push(response.expect("the server responds"));
         }
         for text in ["one", "two"] {
             let url = format!("{base}/notify/{text}");
-            assert_eq!(client(None).post(url).send().await.expect("an answer").status(), 200);
+            assert_eq!(client(None).post(url).send().await.expect("a response").status(), 200);
             for listener in &mut listeners {
-                let piece = listener.chunk().await.expect("it lives").expect("it does not end");
+                let piece = listener
+                    .chunk()
+                    .await
+                    .expect("the stream is still open")
+                    .expect("the stream does not end");
                 assert_eq!(piece, format!("data: {text}\n\n"));
             }
         }
-        // A peer that closes its side of a quiet stream is found out by what is sent to it next.
+        // The server notices that the peer of a silent stream has closed only when it sends the
+        // next data.
         drop(listeners);
         while pool.num_idle() < pool.size() as usize {
             let url = format!("{base}/notify/three");
-            assert_eq!(client(None).post(url).send().await.expect("an answer").status(), 200);
+            assert_eq!(client(None).post(url).send().await.expect("a response").status(), 200);
             pause().await;
         }
         end(running);

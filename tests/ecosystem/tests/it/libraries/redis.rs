@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long the server may take to answer at first.
+/// How long the server may take to start.
 const START_MAX: Duration = Duration::from_secs(30);
 
 on_both_drivers! {
@@ -40,18 +40,19 @@ struct Redis {
 }
 
 impl Redis {
-    /// A server of the case's own.
+    /// A server for this case alone.
     fn start() -> Self {
         let program = find_program("redis-server", &[]).expect("redis-server is installed");
-        let folder = tempfile::tempdir().expect("there is a place for files");
+        let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let socket = folder.path().join("socket");
         let place = socket.display().to_string();
         let arguments = ["--port", "0", "--unixsocket", &place, "--save", "", "--appendonly", "no"];
         let log = folder.path().join("log");
-        let mut program = Program::start(&program, &arguments, None, &log).expect("it starts");
+        let mut program =
+            Program::start(&program, &arguments, None, &log).expect("the server starts");
         let begun = Instant::now();
         while std::os::unix::net::UnixStream::connect(&socket).is_err() {
-            let has_ended = program.has_ended().expect("the system says it");
+            let has_ended = program.has_ended().expect("the system reports it");
             let is_late = begun.elapsed() > START_MAX;
             let log = || std::fs::read_to_string(&log).unwrap_or_default();
             assert!(!has_ended && !is_late, "redis-server does not start: {}", log());
@@ -65,17 +66,17 @@ impl Redis {
     }
 
     fn pool(&self, connections: usize) -> Pool {
-        let builder = Config::from_url(self.url()).builder().expect("the URL is one");
+        let builder = Config::from_url(self.url()).builder().expect("the URL is valid");
         let builder = builder.max_size(connections).runtime(Runtime::Tokio1);
         builder.build().expect("the runtime is named")
     }
 }
 
-/// The text of an answer that must be well.
+/// The text of a response, which must succeed.
 async fn ask(method: &str, url: String) -> String {
-    let method = method.parse().expect("it is a method");
-    let response = client(None).request(method, url).send().await.expect("the server answers");
-    let (status, text) = (response.status(), response.text().await.expect("a whole body"));
+    let method = method.parse().expect("the method is valid");
+    let response = client(None).request(method, url).send().await.expect("the server responds");
+    let (status, text) = (response.status(), response.text().await.expect("a complete body"));
     assert_eq!(status, 200, "{text}");
     text
 }
@@ -97,7 +98,7 @@ async fn get(State(pool): State<Pool>, Path(key): Path<String>) -> Result<String
 async fn increase(pool: Pool) -> Result<String, String> {
     let mut connection = pool.get().await.map_err(|error| error.to_string())?;
     let count: i64 = connection.incr("count", 1).await.map_err(|error| error.to_string())?;
-    // The connection is kept for a moment, so that the others must wait for it.
+    // The connection is held for a moment, so that other requests must wait for it.
     tokio::time::sleep(Duration::from_millis(1)).await;
     Ok(count.to_string())
 }
@@ -125,7 +126,7 @@ fn values_are_set_and_got(choice: DriverChoice) {
 fn two_connections_shared_by_four_workers_count_two_hundred_requests(choice: DriverChoice) {
     const REQUESTS: usize = 200;
     let redis = Redis::start();
-    // The same pool once for handlers of ours and once, when those workers are gone, for axum's.
+    // The same pool first for our handlers, and, once those workers are gone, for axum's.
     let pool = redis.pool(2);
     for form in ["ours", "axum"] {
         let pool = pool.clone();
@@ -145,8 +146,8 @@ fn two_connections_shared_by_four_workers_count_two_hundred_requests(choice: Dri
             let tasks = (0..REQUESTS).map(|_| tokio::spawn(ask("POST", url.clone())));
             let mut counts = Vec::new();
             for task in tasks.collect::<Vec<_>>() {
-                let text = task.await.expect("each client is answered");
-                counts.push(text.parse::<usize>().expect("it is a number"));
+                let text = task.await.expect("each client gets a response");
+                counts.push(text.parse::<usize>().expect("the text is a number"));
             }
             counts.sort_unstable();
             let before = if form == "ours" { 0 } else { REQUESTS };
@@ -186,7 +187,7 @@ fn a_handler_waits_for_what_another_one_pushes(choice: DriverChoice) {
         }
         let mut values = Vec::new();
         for waiting in waiting {
-            values.push(waiting.await.expect("each is answered"));
+            values.push(waiting.await.expect("each request gets a response"));
         }
         values.sort();
         assert_eq!(values, ["a", "b", "c"]);
@@ -204,7 +205,7 @@ impl<S: Stream<Item = deadpool_redis::redis::Msg> + Unpin> Stream for Events<S> 
         let polled = Pin::new(&mut self.0).poll_next(context);
         polled.map(|next| {
             next.map(|message| {
-                let text: String = message.get_payload().expect("it is text");
+                let text: String = message.get_payload().expect("the bytes are UTF-8");
                 Ok(format!("data: {text}\n\n"))
             })
         })
@@ -235,10 +236,14 @@ fn what_is_published_is_a_stream_of_events(choice: DriverChoice) {
     in_runtime(async {
         let base = base_url(&running);
         let events = client(None).get(format!("{base}/events")).send().await;
-        let mut events = events.expect("the server answers");
+        let mut events = events.expect("the server responds");
         for text in ["one", "two"] {
             assert_eq!(ask("POST", format!("{base}/publish/{text}")).await, "1");
-            let piece = events.chunk().await.expect("it lives").expect("it does not end");
+            let piece = events
+                .chunk()
+                .await
+                .expect("the stream is still open")
+                .expect("the stream does not end");
             assert_eq!(piece, format!("data: {text}\n\n"));
         }
         // The subscription ends with its listener.
@@ -250,9 +255,9 @@ fn what_is_published_is_a_stream_of_events(choice: DriverChoice) {
     end(running);
 }
 
-/// Status, `RateLimit` and `Retry-After` of an answer.
+/// Status, `RateLimit` and `Retry-After` of a response.
 async fn limited(url: &str) -> (u16, String, Option<u64>) {
-    let response = client(None).get(url).send().await.expect("the server answers");
+    let response = client(None).get(url).send().await.expect("the server responds");
     let field = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
     let retry = field("retry-after").and_then(|value| value.parse().ok());
     (response.status().as_u16(), field("ratelimit").unwrap_or_default().to_owned(), retry)
@@ -264,7 +269,7 @@ fn rate_limits_of_two_servers_count_together(choice: DriverChoice) {
     let redis = Redis::start();
     let pool = redis.pool(1);
     let machine = || {
-        // As long a wait as the machine may need: what is not in time is counted elsewhere.
+        // A long timeout, because the worker counts locally when Redis does not respond in time.
         let store = RedisStore::open(&redis.url()).timeout(START_MAX);
         let limit = RateLimit::per_hour(BURST as u32).in_redis(store);
         let limit = limit.and(RateLimit::per_day(1_000).named("daily").for_everybody());
@@ -279,26 +284,26 @@ fn rate_limits_of_two_servers_count_together(choice: DriverChoice) {
         });
         let mut let_in = 0;
         for task in tasks.collect::<Vec<_>>() {
-            let (status, _, retry) = task.await.expect("each client is answered");
+            let (status, _, retry) = task.await.expect("each client gets a response");
             let_in += usize::from(status == 200);
             assert_eq!(retry.is_some(), status == 429);
         }
         assert_eq!(let_in, BURST);
 
-        let mut connection = pool.get().await.expect("Redis is there");
-        let keys: Vec<String> = connection.keys("*").await.expect("Redis is there");
+        let mut connection = pool.get().await.expect("Redis responds");
+        let keys: Vec<String> = connection.keys("*").await.expect("Redis responds");
         assert_eq!(keys.len(), 2, "{keys:?}");
         for key in keys {
             assert!(key.starts_with("peregrine:limit:") && !key.contains("127.0.0.1"), "{key}");
-            let ends_in: i64 = connection.pttl(&key).await.expect("Redis is there");
-            assert!(ends_in > 0, "{key} ends by itself");
+            let ends_in: i64 = connection.pttl(&key).await.expect("Redis responds");
+            assert!(ends_in > 0, "{key} expires");
             // As if it had been written before the clock was set back by a century.
             let (seconds, _): (u64, u64) = deadpool_redis::redis::cmd("TIME")
                 .query_async(&mut connection)
                 .await
                 .expect("a time");
             let far = (seconds + 100 * 365 * 86_400) * 1_000_000;
-            connection.set::<_, _, ()>(key, far).await.expect("Redis is there");
+            connection.set::<_, _, ()>(key, far).await.expect("Redis responds");
         }
         let (status, _, retry) = limited(&urls[0]).await;
         assert_eq!(status, 429);
@@ -333,23 +338,23 @@ fn a_rate_limit_asks_redis_once_and_comes_back_to_it(choice: DriverChoice) {
             let limit = remaining().await;
             assert!(limit.starts_with(&format!("\"default\";r={left};t=")), "{limit}");
         }
-        let mut connection = pool.get().await.expect("Redis is there");
+        let mut connection = pool.get().await.expect("Redis responds");
         let stats: String = deadpool_redis::redis::cmd("INFO")
             .arg("commandstats")
             .query_async(&mut connection)
             .await
-            .expect("Redis is there");
-        // The first one finds that Redis does not have the script yet.
+            .expect("Redis responds");
+        // The first call finds that Redis does not have the script yet.
         assert!(stats.contains("cmdstat_evalsha:calls=6,"), "{stats}");
-        let keys: Vec<String> = connection.keys("mine:*").await.expect("Redis is there");
+        let keys: Vec<String> = connection.keys("mine:*").await.expect("Redis responds");
         assert_eq!(keys.len(), 2);
 
-        // The worker loses its connection: it counts by itself, and asks again a second later.
+        // The worker loses its connection: it counts locally, and retries a second later.
         deadpool_redis::redis::cmd("CLIENT")
             .arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"])
             .query_async::<i64>(&mut connection)
             .await
-            .expect("Redis is there");
+            .expect("Redis responds");
         for left in [9, 8] {
             let limit = remaining().await;
             assert!(limit.starts_with(&format!("\"default\";r={left};t=")), "{limit}");

@@ -1,4 +1,4 @@
-//! SQLite through sqlx, in a file that vanishes.
+//! SQLite through sqlx, in a temporary file.
 
 use peregrine::DriverChoice;
 use peregrine::http::StatusCode;
@@ -36,19 +36,19 @@ async fn pool(file: &FilePath, connections: u32) -> SqlitePool {
 
 fn options(file: &FilePath, connections: u32) -> (SqlitePoolOptions, SqliteConnectOptions) {
     let options = SqliteConnectOptions::new().filename(file).create_if_missing(true);
-    // Neither a connection nor one that writes is waited for in vain where the disk is slow.
+    // On a slow disk, neither waiting for a connection nor waiting for a writer times out.
     let options = options.journal_mode(SqliteJournalMode::Wal).busy_timeout(WAIT_MAX);
     let pool = SqlitePoolOptions::new().max_connections(connections).acquire_timeout(WAIT_MAX);
     (pool, options)
 }
 
 fn file() -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir().expect("there is a place for files");
+    let folder = tempfile::tempdir().expect("a temporary folder can be created");
     let file = folder.path().join("users.db");
     (folder, file)
 }
 
-/// Runs a case over a pool of so many connections, shared by all workers.
+/// Runs a case over a pool of this many connections, shared by all workers.
 macro_rules! over {
     ($connections:expr, $choice:expr, $case:path) => {{
         let (_folder, file) = file();
@@ -74,13 +74,16 @@ fn two_connections_shared_by_four_workers_answer_two_hundred_requests(choice: Dr
     over!(2, choice, users::four_workers_share_two_connections);
 }
 
-/// The function that makes an application runs inside its worker's runtime, but cannot wait: a pool of
-/// the worker's own connects when it is first used.
+/// The function that creates an application runs inside its worker's runtime but cannot wait: a
+/// per-worker pool connects when it is first used.
 fn a_pool_of_each_worker_is_made_with_its_application(choice: DriverChoice) {
     let (_folder, file) = file();
     in_runtime(async {
         let first = pool(&file, 1).await;
-        sqlx::query("CREATE TABLE hits (n INTEGER)").execute(&first).await.expect("it is new");
+        sqlx::query("CREATE TABLE hits (n INTEGER)")
+            .execute(&first)
+            .await
+            .expect("the table does not exist yet");
         first.close().await;
     });
     fn failed(error: sqlx::Error) -> (StatusCode, String) {
@@ -102,7 +105,8 @@ fn a_pool_of_each_worker_is_made_with_its_application(choice: DriverChoice) {
         let url = format!("{}/hit", base_url(&running));
         let tasks: Vec<_> = (0..40).map(|_| tokio::spawn(client(None).post(&url).send())).collect();
         for task in tasks {
-            let response = task.await.expect("no panic").expect("the server answers");
+            let response =
+                task.await.expect("the task does not panic").expect("the server responds");
             let (status, text) = (response.status(), response.text().await);
             assert_eq!(status, 200, "{text:?}");
         }
@@ -110,6 +114,6 @@ fn a_pool_of_each_worker_is_made_with_its_application(choice: DriverChoice) {
     end(running);
     in_runtime(async {
         let row = sqlx::query("SELECT COUNT(*) FROM hits").fetch_one(&pool(&file, 1).await).await;
-        assert_eq!(row.expect("the table is there").get::<i64, _>(0), 40);
+        assert_eq!(row.expect("the table exists").get::<i64, _>(0), 40);
     });
 }

@@ -1,4 +1,5 @@
-//! Templates of others in handlers of ours: askama's, compiled into the program, and minijinja's, read when it starts.
+//! Third-party templates in our handlers: askama's, compiled into the program, and minijinja's,
+//! parsed at start-up.
 
 use askama::Template;
 use minijinja::{Environment, context};
@@ -14,7 +15,7 @@ on_both_drivers! {
 
 const BIRDS: [&str; 2] = ["kestrel", "<hobby>"];
 
-/// A value that can be shown once it is known.
+/// A value that can be displayed only if it is present.
 struct Shown(Option<&'static str>);
 
 impl fmt::Display for Shown {
@@ -51,7 +52,7 @@ fn read(
     template.render(context! { name, birds => BIRDS }).map(Html).map_err(broken)
 }
 
-/// Each worker has an environment of its own, which it borrows.
+/// Each worker has its own environment, which handlers borrow.
 fn app() -> App {
     let mut templates = Environment::new();
     let page = "<h1>{{ name }} here</h1>{% for bird in birds %}<li>{{ bird }}{% endfor %}";
@@ -76,7 +77,7 @@ fn what_visitors_say_is_escaped(choice: DriverChoice) {
     in_runtime(async {
         for (path, less, more) in [("askama", "&#60;", "&#62;"), ("minijinja", "&lt;", "&gt;")] {
             let url = format!("{}/{path}/%3Cb%3E", base_url(&running));
-            let page = client(None).get(url).send().await.expect("the server answers");
+            let page = client(None).get(url).send().await.expect("the server responds");
             assert_eq!(page.headers()["content-type"], "text/html; charset=utf-8", "{path}");
             let expected = format!("<h1>{less}b{more} here</h1><li>kestrel<li>{less}hobby{more}");
             assert_eq!(page.text().await.expect("a body"), expected, "{path}");
@@ -90,7 +91,7 @@ fn a_template_that_fails_is_an_error_of_the_servers(choice: DriverChoice) {
     in_runtime(async {
         for path in ["askama-wrong", "minijinja-wrong"] {
             let url = format!("{}/{path}", base_url(&running));
-            let page = client(None).get(url).send().await.expect("the server answers");
+            let page = client(None).get(url).send().await.expect("the server responds");
             assert_eq!(page.status(), 500, "{path}");
             assert_eq!(page.headers()["content-type"], "application/problem+json", "{path}");
             assert!(page.text().await.expect("a body").contains("no page"), "{path}");

@@ -1,8 +1,8 @@
-//! What a gRPC service looks like to a server that mounts it: a tower service whose answers end with
-//! trailers, alone or as a route of an axum router.
+//! A gRPC-like service as the server sees it: a tower service whose responses end with trailers,
+//! mounted directly or as a route of an axum router.
 //!
-//! gRPC itself asks for HTTP/2. What is held here is that such services mount as they are, and that
-//! their trailers reach a client of HTTP/1.1 that asked for them.
+//! gRPC itself requires HTTP/2. These cases check that such services can be mounted unchanged, and
+//! that their trailers reach an HTTP/1.1 client that asked for them.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
@@ -24,7 +24,7 @@ on_both_drivers! {
     a_router_of_such_services_is_mounted,
 }
 
-/// The error of a call, as trailers tell it.
+/// The error of a call, as sent in trailers.
 #[derive(Debug)]
 struct Status(u32);
 
@@ -36,14 +36,14 @@ impl std::fmt::Display for Status {
 
 impl std::error::Error for Status {}
 
-/// The type of gRPC's answers: boxed, `Send`, not `Sync`.
+/// The type of gRPC responses: boxed, `Send`, not `Sync`.
 type Answer = Response<UnsyncBoxBody<Bytes, Status>>;
 
-/// Sends each message back, and its number after the last one.
+/// Echoes each message, and sends its number after the last one.
 #[derive(Clone)]
 struct Echo;
 
-/// Any body of a request will do, as for generated services.
+/// Accepts any request body, like generated services.
 impl<B> tower::Service<Request<B>> for Echo
 where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
@@ -60,7 +60,8 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         Box::pin(async move {
             let is_known = request.uri().path() == "/tests.Echo/Say";
-            let mut message = request.into_body().collect().await.expect("it is whole").to_bytes();
+            let mut message =
+                request.into_body().collect().await.expect("the body is complete").to_bytes();
             let mut trailers = HeaderMap::new();
             let mut pieces = Vec::new();
             if is_known {
@@ -73,7 +74,7 @@ where
             let frames = pieces.into_iter().map(Frame::data).chain([Frame::trailers(trailers)]);
             let body = StreamBody::new(Frames(frames)).boxed_unsync();
             let response = Response::builder().header("content-type", "application/grpc");
-            Ok(response.status(StatusCode::OK).body(body).expect("the head is sound"))
+            Ok(response.status(StatusCode::OK).body(body).expect("the head is valid"))
         })
     }
 }
@@ -88,7 +89,7 @@ impl<I: Iterator<Item = Frame<Bytes>> + Unpin> futures_core::Stream for Frames<I
     }
 }
 
-/// The type that mounting asks for: what tonic's router is, through axum, and what a service is.
+/// The bounds that mounting requires, satisfied by tonic's router through axum, and by a service.
 fn is_mountable<S, B>(service: S) -> S
 where
     S: tower::Service<Request<SendBody>, Response = Response<B>, Error = Infallible> + Clone,
@@ -97,17 +98,17 @@ where
     service
 }
 
-/// The answer of one call, head and body and trailers, as they are on the wire.
+/// The response of one call, with head, body and trailers, as sent.
 fn call(running: &Running, path: &str) -> String {
-    let address = running.http_address().expect("it speaks HTTP");
-    let mut stream = TcpStream::connect(address).expect("it listens");
+    let address = running.http_address().expect("the server has an HTTP listener");
+    let mut stream = TcpStream::connect(address).expect("the server accepts connections");
     let request = format!(
         "POST {path} HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: TE, close\r\n\
          Content-Type: application/grpc\r\nContent-Length: 10\r\n\r\n\0\0\0\0\x05hello"
     );
-    stream.write_all(request.as_bytes()).expect("it is connected");
+    stream.write_all(request.as_bytes()).expect("the socket is connected");
     let mut reply = String::new();
-    stream.read_to_string(&mut reply).expect("the server closes in order");
+    stream.read_to_string(&mut reply).expect("the server closes the connection cleanly");
     reply
 }
 
@@ -121,7 +122,7 @@ fn expect_echo(running: Running) {
     let mut trailers: Vec<_> = trailers.split_terminator("\r\n").collect();
     trailers.sort_unstable();
     assert_eq!(trailers, ["", "grpc-message: 2", "grpc-status: 0"], "{reply:?}");
-    // What is not there is told by trailers too, with no data before.
+    // An unknown method is reported in trailers too, without data.
     let reply = call(&running, "/tests.Echo/Sing");
     assert!(reply.ends_with("0\r\ngrpc-status: 12\r\n\r\n"), "{reply:?}");
     end(running);
@@ -134,7 +135,7 @@ fn a_service_whose_answer_ends_with_trailers_is_mounted(choice: DriverChoice) {
 }
 
 fn a_router_of_such_services_is_mounted(choice: DriverChoice) {
-    // `tonic::service::Routes::into_axum_router` yields one like this.
+    // `tonic::service::Routes::into_axum_router` returns such a router.
     let router = axum::Router::new().route_service("/tests.Echo/{*method}", Echo);
     let router: axum::Router = is_mountable(router);
     start(choice, 1, move || tower(router.clone())).into_iter().for_each(expect_echo);

@@ -1,5 +1,5 @@
-//! A small application over a database, in two forms: handlers of ours, and an axum router. It is
-//! compiled once for each database, which the module around it names.
+//! A small application over a database, in two forms: our handlers, and an axum router. It is
+//! compiled once for each database, which the surrounding module selects.
 
 use super::Database;
 use http::StatusCode;
@@ -16,11 +16,11 @@ use tokio::sync::Notify;
 
 pub(crate) type Pool = sqlx::Pool<Database>;
 
-/// What handlers share, on all workers.
+/// State shared by the handlers on all workers.
 #[derive(Clone)]
 pub(crate) struct Users {
     pub(crate) pool: Pool,
-    /// Tells that a transaction has begun whose request waits.
+    /// Notified when a transaction has started whose request waits.
     begun: Arc<Notify>,
 }
 
@@ -45,13 +45,13 @@ pub(crate) struct Transfer {
     amount: i64,
 }
 
-/// Why there is no better answer.
+/// An error of the application.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     Unknown,
     Taken,
     Poor,
-    Broken(#[expect(dead_code, reason = "it is printed")] sqlx::Error),
+    Broken(#[expect(dead_code, reason = "the debug output is printed")] sqlx::Error),
 }
 
 impl From<sqlx::Error> for Refusal {
@@ -92,7 +92,7 @@ impl peregrine::web::IntoResponse for Refusal {
 type Answer<T> = Result<T, Refusal>;
 
 impl Users {
-    /// Makes the table.
+    /// Creates the table.
     pub(crate) async fn new(pool: Pool, table: &str) -> Self {
         pool.execute(table).await.expect("the table is new");
         Self { pool, begun: Arc::default() }
@@ -121,7 +121,7 @@ impl Users {
         if deleted == 1 { Ok(()) } else { Err(Refusal::Unknown) }
     }
 
-    /// The receiver gets it first, so that only the transaction's end keeps what is wrong away.
+    /// The receiver is credited first, so that only a rollback keeps the balances right.
     async fn transfer(&self, transfer: Transfer) -> Answer<()> {
         let mut transaction = self.pool.begin().await?;
         for (id, amount) in [(transfer.to, transfer.amount), (transfer.from, -transfer.amount)] {
@@ -135,7 +135,7 @@ impl Users {
         Ok(())
     }
 
-    /// Keeps a connection while it does something else.
+    /// Holds a connection while it does other work.
     async fn slow(&self) -> Answer<String> {
         let mut connection = self.pool.acquire().await?;
         let before = count(&mut connection).await?;
@@ -144,7 +144,7 @@ impl Users {
         Ok(format!("{before} {after}"))
     }
 
-    /// Begins a transaction that never ends by itself.
+    /// Starts a transaction that never ends by itself.
     async fn stuck(&self) -> Answer<()> {
         let mut transaction = self.pool.begin().await?;
         let insert = sqlx::query("INSERT INTO users (name, balance) VALUES ('nobody', 1)");
@@ -162,7 +162,7 @@ fn user(row: &<Database as sqlx::Database>::Row) -> User {
     User { id: row.get(0), name: row.get(1), balance: row.get(2) }
 }
 
-/// The application as one of ours.
+/// The application as a Peregrine application.
 mod native {
     use super::*;
     use peregrine::web::prelude::*;
@@ -206,7 +206,7 @@ mod native {
     }
 }
 
-/// The application as a router of axum's.
+/// The application as an axum router.
 mod mounted {
     use super::*;
     use axum::extract::{Path, State};
@@ -256,7 +256,7 @@ mod mounted {
 /// The two forms of the application.
 const FORMS: [&str; 2] = ["ours", "axum"];
 
-/// Starts a form on so many workers, which share the pool.
+/// Starts a form on this many workers, which share the pool.
 fn serve(form: &str, choice: DriverChoice, workers: usize, users: &Users) -> Option<Running> {
     let users = users.clone();
     if form == "ours" {
@@ -270,7 +270,7 @@ fn tower_of(users: Users) -> Tower<impl peregrine::tower::Reach> {
     mounted::router(users).into_tower()
 }
 
-/// Requests one after the other, with the status and the body of each answer.
+/// Sends requests one after the other; returns the status and the body of each response.
 struct Session {
     client: reqwest::Client,
     base: String,
@@ -278,24 +278,24 @@ struct Session {
 
 impl Session {
     async fn ask(&self, method: &str, path: &str, body: Option<Value>) -> (u16, String) {
-        let method = method.parse().expect("it is a method");
+        let method = method.parse().expect("the method is valid");
         let mut request = self.client.request(method, format!("{}{path}", self.base));
         if let Some(body) = body {
             request = request.json(&body);
         }
-        let response = request.send().await.expect("the server answers");
+        let response = request.send().await.expect("the server responds");
         let status = response.status().as_u16();
-        (status, response.text().await.expect("the body is whole"))
+        (status, response.text().await.expect("the body is complete"))
     }
 
     async fn balances(&self) -> Vec<(String, i64)> {
         let (status, text) = self.ask("GET", "/users", None).await;
         assert_eq!(status, 200, "{text}");
-        let users: Vec<Value> = serde_json::from_str(&text).expect("it is a list");
+        let users: Vec<Value> = serde_json::from_str(&text).expect("the JSON is a list");
         let user = |user: &Value| {
             (
                 user["name"].as_str().expect("a name").to_owned(),
-                user["balance"].as_i64().expect("a sum"),
+                user["balance"].as_i64().expect("the balance is a number"),
             )
         };
         users.iter().map(user).collect()
@@ -303,7 +303,7 @@ impl Session {
 
     async fn clear(&self) {
         let (_, text) = self.ask("GET", "/users", None).await;
-        let users: Vec<Value> = serde_json::from_str(&text).expect("it is a list");
+        let users: Vec<Value> = serde_json::from_str(&text).expect("the JSON is a list");
         for user in users {
             let (status, text) = self.ask("DELETE", &format!("/users/{}", user["id"]), None).await;
             assert_eq!(status, 204, "{text}");
@@ -312,14 +312,14 @@ impl Session {
 }
 
 fn id(text: &str) -> i64 {
-    let user: Value = serde_json::from_str(text).expect("it is a user");
-    user["id"].as_i64().expect("users have numbers")
+    let user: Value = serde_json::from_str(text).expect("the JSON is a user");
+    user["id"].as_i64().expect("users have ids")
 }
 
-/// `users` makes a pool for each form: connections end with the runtime that made them, and most are
-/// made by the workers.
+/// `users` creates a pool for each form: connections end with the runtime that created them, and
+/// most are created by the workers.
 ///
-/// Creates, reads, changes and deletes, several clients at a time.
+/// Creates, reads, changes and deletes, with several concurrent clients.
 pub(crate) fn an_application_with_a_shared_pool(
     choice: DriverChoice,
     users: impl AsyncFn() -> Users,
@@ -352,7 +352,7 @@ pub(crate) fn an_application_with_a_shared_pool(
                 })
                 .collect();
             for task in tasks {
-                task.await.expect("each client finds what it expects");
+                task.await.expect("the client does not panic");
             }
             assert_eq!(session.balances().await, [("Ada".to_owned(), 10)], "{form}");
             end(running);
@@ -388,7 +388,7 @@ pub(crate) fn a_transaction(choice: DriverChoice, users: impl AsyncFn() -> Users
     });
 }
 
-/// `users` has a pool of one connection, so that nothing works until it is back.
+/// `users` has a pool of one connection, so that nothing works until it is returned.
 pub(crate) fn a_dropped_request(choice: DriverChoice, users: impl AsyncFn() -> Users) {
     in_runtime(async {
         for form in FORMS {
@@ -406,7 +406,7 @@ pub(crate) fn a_dropped_request(choice: DriverChoice, users: impl AsyncFn() -> U
                 assert!(request.await.is_err_and(|error| error.is_cancelled()), "{form}");
                 assert_eq!(session.balances().await, [], "{form}: it was rolled back");
             }
-            drop(users.pool.acquire().await.expect("the connection comes back"));
+            drop(users.pool.acquire().await.expect("the connection returns to the pool"));
             assert_eq!(users.pool.size(), 1, "{form}: the connection was kept");
             end(running);
             users.pool.close().await;
@@ -427,13 +427,13 @@ pub(crate) fn four_workers_share_two_connections(
             let base = base_url(&running);
             let tasks: Vec<_> = (0..REQUESTS)
                 .map(|_| {
-                    // Each has a connection of its own, so that all workers have some.
+                    // Each client has its own connection, so that all workers get some.
                     let session = Session { client: client(None), base: base.clone() };
                     tokio::spawn(async move { session.ask("GET", "/slow", None).await })
                 })
                 .collect();
             for task in tasks {
-                let answer = task.await.expect("no client panics");
+                let answer = task.await.expect("the client does not panic");
                 assert_eq!(answer, (200, "0 0".to_owned()), "{form}");
             }
             assert!(users.pool.size() <= 2, "{form}");

@@ -9,7 +9,8 @@ use peregrine::Limits;
 
 const BOTH: fn(usize) -> [Length; 2] = |length| [Length::Declared(length), Length::Undeclared];
 
-/// A body is one however it comes: whole, byte by byte, with its end apart, of a declared length or not.
+/// A body arrives complete however it is sent: at once, byte by byte, with its end apart, with a
+/// declared length or without.
 pub async fn a_body_may_come_in_any_pieces<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
@@ -36,7 +37,7 @@ pub async fn a_body_may_come_in_any_pieces<B: Bench>(bench: &B, way: Way) {
     assert_eq!(site.end().await.endings(), []);
 }
 
-/// Bodies larger than all buffers and windows arrive whole, also at slow handlers, and come back whole.
+/// Bodies larger than all buffers and windows are echoed complete, even by slow handlers.
 pub async fn large_bodies_flow_both_ways<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way);
@@ -63,8 +64,8 @@ pub async fn large_bodies_flow_both_ways<B: Bench>(bench: &B, way: Way) {
     assert_eq!(site.end().await.endings(), []);
 }
 
-/// A body beyond its limit is a 413, whether its length was declared or not. HTTP/1.1 has to read the
-/// rest of it, or to close; HTTP/2 resets the stream.
+/// A body beyond its limit gets a 413, whether or not its length was declared. HTTP/1.1 must read
+/// the rest or close; HTTP/2 resets the stream.
 pub async fn a_body_beyond_its_limit_is_a_413<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way);
@@ -80,12 +81,12 @@ pub async fn a_body_beyond_its_limit_is_a_413<B: Bench>(bench: &B, way: Way) {
         client.upload(id, &pattern(1_001)).await;
         let answer = client.answer(id).await;
         assert_eq!((answer.status(), answer.field("content-type")), (413, PROBLEM));
-        // All of it came, and is thrown away.
+        // All of it arrived, and is discarded.
         if !client.is_told_to_go() {
             client.expect_alive().await;
         }
     }
-    // Who declares far too much is answered before it is sent.
+    // A client that declares far too much gets the response before it sends the body.
     let id = client.begin("POST", "/echo-limited", &[], Length::Declared(1_000_000));
     client.part(id, &pattern(2_000)).await;
     let answer = client.answer(id).await;
@@ -103,7 +104,7 @@ pub async fn a_body_beyond_its_limit_is_a_413<B: Bench>(bench: &B, way: Way) {
     site.end().await;
 }
 
-/// The innermost limit counts, be it larger or smaller, and however the body arrives.
+/// The innermost limit applies, whether larger or smaller, and however the body arrives.
 pub async fn the_innermost_limit_of_a_body_counts<B: Bench>(bench: &B, way: Way) {
     let site = begin_with(bench, way, Limits { body_bytes_max: 100, ..limits() });
     for (path, most) in [
@@ -133,7 +134,7 @@ pub async fn the_innermost_limit_of_a_body_counts<B: Bench>(bench: &B, way: Way)
     site.end().await;
 }
 
-/// Trailers of a request reach the handler.
+/// Request trailers reach the handler.
 pub async fn trailers_reach_the_handler<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
@@ -151,8 +152,8 @@ pub async fn trailers_reach_the_handler<B: Bench>(bench: &B, way: Way) {
     assert_eq!(site.end().await.endings(), []);
 }
 
-/// Trailers follow a response whose length nobody knew. HTTP/1.1 has no place for them behind content of
-/// a known length, and leaves them out; HTTP/2 has.
+/// Trailers follow a response of unknown length. With a known length, HTTP/1.1 cannot send them and
+/// omits them; HTTP/2 sends them.
 pub async fn trailers_follow_a_response<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
@@ -170,8 +171,8 @@ pub async fn trailers_follow_a_response<B: Bench>(bench: &B, way: Way) {
     assert_eq!(site.end().await.endings(), []);
 }
 
-/// An answer may come before its request is complete. HTTP/1.1 then says that the connection ends, if
-/// much of the body is to come; HTTP/2 asks by a reset without an error to send no more.
+/// A response may be sent before its request is complete. HTTP/1.1 then announces the close if much
+/// of the body is missing; HTTP/2 sends RST_STREAM (NO_ERROR) to stop the upload.
 pub async fn an_early_answer_ends_its_request<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way);
@@ -195,7 +196,7 @@ pub async fn an_early_answer_ends_its_request<B: Bench>(bench: &B, way: Way) {
     site.end().await;
 }
 
-/// A short rest of a body that the handler did not read is passed over, and the connection goes on.
+/// The short unread rest of a body is discarded, and the connection stays open.
 pub async fn a_short_rest_of_a_body_is_passed_over<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
@@ -213,7 +214,7 @@ pub async fn a_short_rest_of_a_body_is_passed_over<B: Bench>(bench: &B, way: Way
     assert_eq!(site.end().await.endings(), []);
 }
 
-/// What a task reads after the response is all of the body, and the connection goes on.
+/// A task that reads after the response gets the whole body, and the connection stays open.
 pub async fn a_body_may_be_read_after_the_response<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way);
@@ -241,7 +242,7 @@ pub async fn a_body_may_be_read_after_the_response<B: Bench>(bench: &B, way: Way
     assert_eq!(site.end().await.endings(), []);
 }
 
-/// A handler that does not read holds its client back, and gets all when it reads on.
+/// A handler that does not read stalls its client, and gets everything when it reads again.
 pub async fn a_handler_that_does_not_read_holds_its_client_back<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way);
@@ -250,7 +251,7 @@ pub async fn a_handler_that_does_not_read_holds_its_client_back<B: Bench>(bench:
     let id = client.begin("POST", "/sip", &[], Length::Declared(60_000));
     client.part(id, &pattern(60_000)).await;
     client.end(id, &[]);
-    client.until(bench, "it has read a piece", || shared.started.get() == 1).await;
+    client.until(bench, "the handler has read a piece", || shared.started.get() == 1).await;
     client.expect_nothing(id, SHORT / 10).await;
     shared.open(1);
     assert_eq!(client.answer(id).await.text(), "60000");
@@ -259,7 +260,7 @@ pub async fn a_handler_that_does_not_read_holds_its_client_back<B: Bench>(bench:
     site.end().await;
 }
 
-/// A stream arrives piece by piece, not at its end.
+/// A stream arrives piece by piece, not all at its end.
 pub async fn a_slow_stream_arrives_piece_by_piece<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
@@ -276,7 +277,7 @@ pub async fn a_slow_stream_arrives_piece_by_piece<B: Bench>(bench: &B, way: Way)
     assert_eq!(site.end().await.endings(), []);
 }
 
-/// While nobody reads, a stream without end is not produced.
+/// An endless stream is not produced while the client does not read.
 pub async fn an_endless_stream_waits_for_its_reader<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin_with(bench, way, Limits { rate_slack: 2 * SHORT, ..limits() });
@@ -286,9 +287,9 @@ pub async fn an_endless_stream_waits_for_its_reader<B: Bench>(bench: &B, way: Wa
     let id = client.get("/endless");
     client.head(id).await;
     client.until(bench, "the stream was dropped", || shared.dropped.get() == 1).await;
-    // What the kernels hold, and the limit on what the server holds.
+    // The kernels' buffers plus the server's limit.
     let most = if bench.is_virtual() { 4 * 64 * 1024 } else { 32 << 20 };
-    assert!(shared.produced.get() <= most, "{} bytes were made", shared.produced.get());
+    assert!(shared.produced.get() <= most, "{} bytes were produced", shared.produced.get());
     client.close().await;
     site.end().await;
 }

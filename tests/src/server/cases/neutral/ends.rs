@@ -1,4 +1,4 @@
-//! How a server ends.
+//! How a server shuts down.
 
 use super::{SHORT, begin, begin_with};
 use crate::server::bench::{Bench, Got, Served};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Idle connections are closed in order. HTTP/2 says so.
+/// Idle connections are closed cleanly. HTTP/2 sends GOAWAY.
 pub async fn idle_connections_are_closed<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
@@ -21,8 +21,8 @@ pub async fn idle_connections_are_closed<B: Bench>(bench: &B, way: Way) {
     assert_eq!(site.end().await.ended("drained"), 1);
 }
 
-/// What is in progress is finished: handlers, responses on their way, and uploads. The client hears that
-/// nothing may follow.
+/// Work in progress is finished: handlers, responses being sent, and uploads. The server announces
+/// to the client that it accepts no further requests.
 pub async fn what_is_in_progress_is_finished<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let shared = &site.shared;
@@ -35,10 +35,12 @@ pub async fn what_is_in_progress_is_finished<B: Bench>(bench: &B, way: Way) {
         if path == "/count" {
             client.part(id, b"hello").await;
         }
-        client.until(bench, "it began", || shared.started.get() == clients.len() + 1).await;
+        client
+            .until(bench, "the handler has begun", || shared.started.get() == clients.len() + 1)
+            .await;
         clients.push((client, id));
     }
-    clients[2].0.until(bench, "it reads", || shared.consumed.get() == 5).await;
+    clients[2].0.until(bench, "the handler reads", || shared.consumed.get() == 5).await;
     site.server.shut_down();
     for (client, id) in &mut clients {
         client.fill(SHORT / 10).await;
@@ -52,14 +54,14 @@ pub async fn what_is_in_progress_is_finished<B: Bench>(bench: &B, way: Way) {
         assert_eq!((answer.text(), answer.is_complete), (text, true));
         assert_eq!(client.ended().await, Got::End);
     }
-    // A head of HTTP/1.1 that was sent before the order cannot say it.
+    // An HTTP/1.1 head that was sent before the order cannot announce the close.
     let told: Vec<_> = clients.iter().map(|(client, _)| client.is_told_to_go()).collect();
     assert_eq!(told, [true, way.differs(false, true), true]);
     drop(clients);
     assert_eq!(site.end().await.ended("drained"), 3);
 }
 
-/// What is busy at the deadline is cut, and named.
+/// Requests that are in progress at the deadline are cut and reported.
 pub async fn what_is_busy_at_the_deadline_is_cut_and_named<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin_with(bench, way, Limits { shutdown_timeout: SHORT, ..limits() });
@@ -68,7 +70,9 @@ pub async fn what_is_busy_at_the_deadline_is_cut_and_named<B: Bench>(bench: &B, 
     for path in ["/wait", "/gated/5"] {
         let mut client = site.client().await;
         let id = client.get(path);
-        client.until(bench, "it began", || shared.started.get() == clients.len() + 1).await;
+        client
+            .until(bench, "the handler has begun", || shared.started.get() == clients.len() + 1)
+            .await;
         clients.push((client, id));
     }
     let start = bench.now();
@@ -85,13 +89,13 @@ pub async fn what_is_busy_at_the_deadline_is_cut_and_named<B: Bench>(bench: &B, 
     assert_eq!((outcome.ended("cut"), shared.dropped.get()), (2, 2));
 }
 
-/// A second order does not wait for the deadline, not even for handlers that may run to their end.
+/// A second order does not wait for the deadline, nor for handlers marked to run to completion.
 pub async fn a_second_order_cuts_at_once<B: Bench>(bench: &B, way: Way) {
     let site = begin_with(bench, way, Limits { shutdown_timeout: HOUR, ..limits() });
     let shared = &site.shared;
     let mut client = site.client().await;
     let id = client.get("/wait-to-end");
-    client.until(bench, "it waits", || shared.started.get() == 1).await;
+    client.until(bench, "the handler waits", || shared.started.get() == 1).await;
     site.server.shut_down();
     client.expect_nothing(id, SHORT / 14).await;
     site.server.cut();
@@ -102,13 +106,13 @@ pub async fn a_second_order_cuts_at_once<B: Bench>(bench: &B, way: Way) {
     assert_eq!(shared.dropped.get(), 1);
 }
 
-/// Streams without an end may await the order, and what they say then arrives.
+/// Endless streams may wait for the shutdown order, and data they send afterwards arrives.
 pub async fn streams_hear_of_the_order<B: Bench>(bench: &B, way: Way) {
     let site = begin_with(bench, way, Limits { shutdown_timeout: HOUR, ..limits() });
     let shared = &site.shared;
     let mut client = site.client().await;
     let id = client.get("/stream-to-the-end");
-    client.until(bench, "it began", || shared.started.get() == 1).await;
+    client.until(bench, "the handler has begun", || shared.started.get() == 1).await;
     assert_eq!(shared.finished.get(), 0);
     site.server.shut_down();
     let answer = client.answer(id).await;
@@ -118,7 +122,7 @@ pub async fn streams_hear_of_the_order<B: Bench>(bench: &B, way: Way) {
     site.end().await;
 }
 
-/// Tasks that outlive their request are waited for.
+/// The shutdown waits for tasks that outlive their request.
 pub async fn tasks_that_outlive_their_request_are_waited_for<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
@@ -133,7 +137,8 @@ pub async fn tasks_that_outlive_their_request_are_waited_for<B: Bench>(bench: &B
     assert_eq!(outcome.snapshot.tasks_cut, 0);
 }
 
-/// A lame duck accepts and answers, and tells everybody to go.
+/// A server in its lame-duck period accepts and answers requests, and tells every client to
+/// disconnect.
 pub async fn a_lame_duck_accepts_and_answers<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let lame_duck = Duration::from_secs(2);

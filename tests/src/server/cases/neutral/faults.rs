@@ -1,15 +1,15 @@
-//! Handlers that panic, streams that fail, and peers that leave.
+//! Handlers that panic, streams that fail, and peers that disconnect.
 
 use super::{PROBLEM, SHORT, begin};
 use crate::server::bench::Bench;
 use crate::server::client::{Length, Way};
 
-/// A panic is a 500 and harms nobody else. HTTP/1.1 ends the connection.
+/// A panic gets a 500 and affects no other request. HTTP/1.1 ends the connection.
 pub async fn a_panic_is_a_500<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut bystander = site.client().await;
     let waits = bystander.get("/wait");
-    bystander.until(bench, "it waits", || site.shared.started.get() == 1).await;
+    bystander.until(bench, "the handler waits", || site.shared.started.get() == 1).await;
     for path in ["/panic", "/panic-late", "/panic-eager", "/panic-guard", "POST /panic-guard"] {
         let mut client = site.client().await;
         let hello = client.get("/hello");
@@ -20,7 +20,7 @@ pub async fn a_panic_is_a_500<B: Bench>(bench: &B, way: Way) {
         assert_eq!(client.answer(hello).await.text(), "hello");
         let answer = client.answer(id).await;
         assert_eq!((answer.status(), answer.field("content-type")), (500, PROBLEM));
-        assert!(!answer.text().contains("purpose"), "the inside is nobody's business: {answer:?}");
+        assert!(!answer.text().contains("purpose"), "the panic message is not exposed: {answer:?}");
         if way.differs(true, false) {
             client.expect_goodbye().await;
         } else {
@@ -34,8 +34,8 @@ pub async fn a_panic_is_a_500<B: Bench>(bench: &B, way: Way) {
     assert_eq!(site.end().await.ended("handler-panicked"), way.differs(5, 0));
 }
 
-/// A response that fails or panics on its way is cut off, so that it cannot pass for a whole one: the
-/// connection over HTTP/1.1, the stream over HTTP/2.
+/// A response whose body fails or panics is cut off, so that it cannot be taken for a complete one:
+/// HTTP/1.1 closes the connection, HTTP/2 resets the stream.
 pub async fn a_response_that_fails_is_cut_off<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     for path in ["/broken", "/stream-panics"] {
@@ -55,7 +55,7 @@ pub async fn a_response_that_fails_is_cut_off<B: Bench>(bench: &B, way: Way) {
     site.end().await;
 }
 
-/// Destructors and lengths that panic take nothing away from what was done.
+/// Panics in destructors and size hints do not affect responses already produced.
 pub async fn a_panic_in_a_destructor_harms_nobody<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     for (path, status, text) in [
@@ -77,7 +77,8 @@ pub async fn a_panic_in_a_destructor_harms_nobody<B: Bench>(bench: &B, way: Way)
     assert_eq!(outcome.snapshot.ended.values().sum::<u64>(), outcome.snapshot.accepted);
 }
 
-/// When a peer gives an exchange up, breaks off, or closes, its handlers, streams and uploads end.
+/// When a peer cancels an exchange, resets the connection, or closes it, its handlers, streams and
+/// uploads end.
 pub async fn what_nobody_waits_for_ends<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let shared = &site.shared;
@@ -93,20 +94,20 @@ pub async fn what_nobody_waits_for_ends<B: Bench>(bench: &B, way: Way) {
             if path == "/count" {
                 client.part(id, b"hello").await;
             }
-            client.until(bench, "it began", || shared.started.get() > started).await;
+            client.until(bench, "the handler has begun", || shared.started.get() > started).await;
             match leaves {
                 "gives up" => client.cancel(id),
                 "breaks off" => client.break_off(),
                 _ => drop(client),
             }
-            bench.until("it is gone", || shared.dropped.get() > dropped).await;
+            bench.until("the handler is dropped", || shared.dropped.get() > dropped).await;
         }
     }
     assert_eq!(shared.finished.get(), 0);
     site.end().await;
 }
 
-/// A handler that is to run to its end does, though nobody waits for it any more.
+/// A handler marked to run to completion does so although its client is gone.
 pub async fn a_promised_handler_outlasts_its_peer<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let shared = &site.shared;
@@ -114,7 +115,7 @@ pub async fn a_promised_handler_outlasts_its_peer<B: Bench>(bench: &B, way: Way)
         let (started, finished) = (shared.started.get(), shared.finished.get());
         let mut client = site.client().await;
         let id = client.get("/wait-to-end");
-        client.until(bench, "it waits", || shared.started.get() > started).await;
+        client.until(bench, "the handler waits", || shared.started.get() > started).await;
         if breaks {
             client.break_off()
         } else {
@@ -123,12 +124,13 @@ pub async fn a_promised_handler_outlasts_its_peer<B: Bench>(bench: &B, way: Way)
         bench.sleep(SHORT / 7).await;
         assert_eq!((shared.dropped.get(), shared.finished.get()), (0, finished));
         shared.open(1);
-        bench.until("it has finished", || shared.finished.get() > finished).await;
+        bench.until("the handler has finished", || shared.finished.get() > finished).await;
     }
     site.end().await;
 }
 
-/// It hears that its body broke off, and its route's timeout still holds.
+/// A handler marked to run to completion gets an error from its body when its peer disconnects, and
+/// its route's timeout still applies.
 pub async fn a_promised_handler_hears_that_its_peer_left<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let shared = &site.shared;
@@ -136,28 +138,28 @@ pub async fn a_promised_handler_hears_that_its_peer_left<B: Bench>(bench: &B, wa
         let mut client = site.client().await;
         let id = client.begin("POST", "/read-to-end", &[], Length::Declared(100));
         client.part(id, b"begin").await;
-        client.until(bench, "it reads", || shared.consumed.get() == 5 * (round + 1)).await;
+        client.until(bench, "the handler reads", || shared.consumed.get() == 5 * (round + 1)).await;
         if breaks {
             client.break_off()
         } else {
             client.cancel(id)
         }
-        bench.until("it has finished", || shared.finished.get() == round + 1).await;
+        bench.until("the handler has finished", || shared.finished.get() == round + 1).await;
         let (started, dropped) = (shared.started.get(), shared.dropped.get());
         let mut client = site.client().await;
         let id = client.get("/wait-to-end-a-moment");
-        client.until(bench, "it waits", || shared.started.get() > started).await;
+        client.until(bench, "the handler waits", || shared.started.get() > started).await;
         if breaks {
             client.break_off()
         } else {
             client.cancel(id)
         }
-        bench.until("its time is over", || shared.dropped.get() > dropped).await;
+        bench.until("the timeout drops the handler", || shared.dropped.get() > dropped).await;
     }
     site.end().await;
 }
 
-/// Whoever reads a body after the response hears that the peer gave it up.
+/// A task that reads the body after the response gets an error when the peer cancels.
 pub async fn a_late_reader_hears_that_its_peer_left<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut reader = site.client().await;

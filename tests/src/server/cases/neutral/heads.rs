@@ -11,7 +11,7 @@ use peregrine::prelude::*;
 use peregrine::{App, Limits};
 use std::task::Poll;
 
-/// One connection serves one request after the other, and many at a time.
+/// One connection serves many requests, one after the other and concurrently.
 pub async fn a_connection_serves_many_requests<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
@@ -33,13 +33,13 @@ pub async fn a_connection_serves_many_requests<B: Bench>(bench: &B, way: Way) {
     assert_eq!(outcome.endings(), []);
 }
 
-/// A handler that waits holds up the answers behind it over HTTP/1.1, and none over HTTP/2.
+/// A waiting handler delays the responses behind it over HTTP/1.1, and none over HTTP/2.
 pub async fn a_handler_that_waits_holds_up_what_must_follow<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let shared = &site.shared;
     let mut client = site.client().await;
     let waiting = client.get("/wait");
-    client.until(bench, "it waits", || shared.started.get() == 1).await;
+    client.until(bench, "the handler waits", || shared.started.get() == 1).await;
     let behind = client.get("/hello");
     if way.differs(true, false) {
         client.expect_nothing(behind, SHORT / 10).await;
@@ -55,7 +55,7 @@ pub async fn a_handler_that_waits_holds_up_what_must_follow<B: Bench>(bench: &B,
     site.end().await;
 }
 
-/// Many connections at a time do not mix.
+/// Many concurrent connections do not mix.
 pub async fn connections_do_not_mix<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut clients = Vec::new();
@@ -79,7 +79,7 @@ pub async fn connections_do_not_mix<B: Bench>(bench: &B, way: Way) {
     assert_eq!((outcome.snapshot.accepted, outcome.snapshot.requests), (5, 15));
 }
 
-/// HEAD has the head of GET, and no content; nor have 204 and 304.
+/// A response to HEAD has the head of GET and no content; 204 and 304 have no content either.
 pub async fn what_has_no_content_gets_none<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
@@ -98,7 +98,7 @@ pub async fn what_has_no_content_gets_none<B: Bench>(bench: &B, way: Way) {
         let told = answer.field("content-length");
         match length {
             Some("") => assert!(told.is_some(), "{path}"),
-            // HTTP/1.1 tells the length of what is sent in one piece only.
+            // HTTP/1.1 has a Content-Length only if the content is sent in one piece.
             length if path != "/trailers" => assert_eq!(told, length, "{path}"),
             _ => {}
         }
@@ -136,8 +136,8 @@ pub async fn what_has_no_content_gets_none<B: Bench>(bench: &B, way: Way) {
     site.end().await;
 }
 
-/// What no route answers is told, and the connection goes on: unknown paths and methods, `OPTIONS` and
-/// `OPTIONS *`.
+/// Requests without a route get an error response, and the connection stays open: unknown paths and
+/// methods, `OPTIONS` and `OPTIONS *`.
 pub async fn what_no_route_answers_is_told<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
@@ -153,7 +153,7 @@ pub async fn what_no_route_answers_is_told<B: Bench>(bench: &B, way: Way) {
         let answer = client.answer(id).await;
         assert_eq!(answer.status(), status, "{method} {path}");
         if path == "/hello" {
-            let allow = answer.field("allow").expect("it says what is allowed");
+            let allow = answer.field("allow").expect("a 405 has an Allow field");
             assert!(allow.split(", ").any(|method| method == "GET"), "{allow}");
         }
         if status > 400 {
@@ -165,8 +165,8 @@ pub async fn what_no_route_answers_is_told<B: Bench>(bench: &B, way: Way) {
     assert_eq!(site.end().await.endings(), []);
 }
 
-/// A request to be a tunnel is a 501. HTTP/1.1 then ends the connection, on which the client may have
-/// begun to send something else; HTTP/2 ends the stream.
+/// CONNECT gets a 501. HTTP/1.1 then ends the connection, on which the client may have started to
+/// send other data; HTTP/2 ends the stream.
 pub async fn connect_is_refused<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
@@ -183,8 +183,8 @@ pub async fn connect_is_refused<B: Bench>(bench: &B, way: Way) {
     assert_eq!(ended, way.differs(1, 0));
 }
 
-/// Too long a target is a 414, and too large a head a 431. HTTP/1.1 then does not know where the next
-/// request begins, and ends the connection.
+/// A target that is too long gets a 414, a head that is too large a 431. HTTP/1.1 then does not
+/// know where the next request begins, and ends the connection.
 pub async fn too_long_heads_are_told<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let small = Limits {
@@ -221,7 +221,7 @@ pub async fn too_long_heads_are_told<B: Bench>(bench: &B, way: Way) {
     assert_eq!(site.end().await.ended("rejected"), way.differs(4, 0));
 }
 
-/// An application that tells what came to it.
+/// An application that echoes what it received.
 fn told() -> App {
     let hello = || "hello";
     let fields = async |request: Request| {
@@ -239,8 +239,8 @@ fn told() -> App {
     App::new().get("/hello", hello).any("/told/{*rest}", fields)
 }
 
-/// Fields reach the handler as they were sent, also those that come twice. The crumbs of a cookie are
-/// one field. `Host` is a field of HTTP/1.1; with both, the head knows the authority.
+/// Fields reach the handler as they were sent, including repeated ones. Cookie crumbs are joined
+/// into one field. `Host` is an HTTP/1.1 field; with both, the head has the authority.
 pub async fn fields_reach_the_handler<B: Bench>(bench: &B, way: Way) {
     let site = begin_app(bench, way, limits(), told);
     let mut client = site.client().await;
@@ -260,7 +260,7 @@ pub async fn fields_reach_the_handler<B: Bench>(bench: &B, way: Way) {
     site.end().await;
 }
 
-/// Fields of the connection are HTTP/1.1's. In HTTP/2 a request that has them is malformed, and its
+/// Connection fields belong to HTTP/1.1. An HTTP/2 request that has them is malformed, and its
 /// stream is reset.
 pub async fn fields_of_the_connection_are_of_http_1<B: Bench>(bench: &B, way: Way) {
     let site = begin_app(bench, way, limits(), told);
@@ -276,7 +276,7 @@ pub async fn fields_of_the_connection_are_of_http_1<B: Bench>(bench: &B, way: Wa
     site.end().await;
 }
 
-/// Two hosts that are not the same are refused, whatever says them.
+/// Two different hosts in one request are refused, whatever fields name them.
 pub async fn a_request_has_one_host<B: Bench>(bench: &B, way: Way) {
     let site = begin_app(bench, way, limits(), told);
     let mut client = site.client().await;
@@ -291,7 +291,7 @@ pub async fn a_request_has_one_host<B: Bench>(bench: &B, way: Way) {
     site.end().await;
 }
 
-/// Interim responses are sent while the handler waits, by itself or by a task of its, and before its
+/// Interim responses sent by the handler or its task arrive while the handler waits, before its
 /// response.
 pub async fn interim_responses_come_before_the_response<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
@@ -321,8 +321,8 @@ pub async fn interim_responses_come_before_the_response<B: Bench>(bench: &B, way
     site.end().await;
 }
 
-/// The interim 100 comes when the handler reads the body, and only then. Who gets a final status
-/// instead need not send the body.
+/// The interim 100 is sent when the handler starts to read the body, and only then. A client that
+/// gets a final status instead need not send the body.
 pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let expect = [("expect", "100-continue")];
@@ -338,10 +338,10 @@ pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B, way: Way) {
         assert_eq!((answer.statuses(), answer.text()), (vec![100, 200], "hello"));
         client.expect_alive().await;
 
-        // A handler that waits before it says anything about the body leaves the client waiting.
+        // A handler that waits before it reads the body leaves the client waiting.
         let started = site.shared.started.get();
         let id = client.begin("POST", "/ignore-after-wait", &expect, length);
-        client.until(bench, "it waits", || site.shared.started.get() > started).await;
+        client.until(bench, "the handler waits", || site.shared.started.get() > started).await;
         client.expect_nothing(id, SHORT / 10).await;
         site.shared.open(1);
         let answer = client.answer(id).await;
@@ -361,8 +361,8 @@ pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B, way: Way) {
     site.end().await;
 }
 
-/// A response that switches to another protocol is HTTP/1.1's; HTTP/2 has none, so that the handler's
-/// is answered 500. Nor is one sent that nobody asked for.
+/// A response that switches protocols exists only in HTTP/1.1; over HTTP/2 such a response becomes
+/// a 500. So does one that the client did not ask for.
 pub async fn an_upgrade_is_of_http_1<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
@@ -381,8 +381,8 @@ pub async fn an_upgrade_is_of_http_1<B: Bench>(bench: &B, way: Way) {
     site.end().await;
 }
 
-/// A response with fields of its own keeps them, in their order, also those that come twice. What is the
-/// connection's business goes no further over HTTP/2.
+/// A response keeps its own fields, in order, including repeated ones. Connection fields are not
+/// forwarded over HTTP/2.
 pub async fn fields_of_responses_arrive<B: Bench>(bench: &B, way: Way) {
     let site = begin_app(bench, way, limits(), || {
         App::new().get("/hello", || "hello").get("/fields", || {

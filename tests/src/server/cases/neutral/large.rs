@@ -1,4 +1,4 @@
-//! Large responses in memory that the application shares.
+//! Large in-memory responses that the application shares.
 
 use super::{SHORT, begin, begin_with};
 use crate::server::bench::Bench;
@@ -8,12 +8,12 @@ use crate::server::shared::content;
 use peregrine::Limits;
 use std::time::Duration;
 
-/// Bytes of a large response: more than all buffers have room for, or what a simulation takes.
+/// The size of a large response: more than all buffers hold, or as much as a simulation can handle.
 fn large<B: Bench>(bench: &B) -> usize {
     if bench.is_virtual() { 300_000 } else { 5_000_001 }
 }
 
-/// What is shared arrives byte for byte, whatever its size and framing, and so does what is asked for
+/// Shared content arrives byte for byte, whatever its size and framing, and so do the responses
 /// behind it.
 pub async fn shared_content_arrives_whole<B: Bench>(bench: &B, way: Way) {
     bench.calm();
@@ -63,7 +63,7 @@ pub async fn shared_content_is_not_sent_to_head<B: Bench>(bench: &B, way: Way) {
     assert_eq!(site.end().await.endings(), []);
 }
 
-/// Many clients get the same bytes at a time, fast ones and slow ones, and some of them leave.
+/// Many clients get the same bytes concurrently, fast and slow ones, and some of them disconnect.
 pub async fn shared_content_goes_to_many_at_a_time<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way);
@@ -90,7 +90,7 @@ pub async fn shared_content_goes_to_many_at_a_time<B: Bench>(bench: &B, way: Way
     site.end().await;
 }
 
-/// Of an endless stream of large pieces no more is taken than the peer takes, and little more.
+/// An endless stream of large pieces is produced only a little faster than the peer reads it.
 pub async fn an_endless_stream_of_large_pieces_waits_for_its_reader<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin_with(bench, way, Limits { rate_slack: 2 * SHORT, ..limits() });
@@ -101,7 +101,7 @@ pub async fn an_endless_stream_of_large_pieces_waits_for_its_reader<B: Bench>(be
     client.head(id).await;
     client.until(bench, "the stream was dropped", || shared.dropped.get() == 1).await;
     let most = if bench.is_virtual() { 6 * 100_000 } else { 32 << 20 };
-    assert!(shared.produced.get() <= most, "{} bytes were made", shared.produced.get());
+    assert!(shared.produced.get() <= most, "{} bytes were produced", shared.produced.get());
     client.close().await;
     site.end().await;
 }

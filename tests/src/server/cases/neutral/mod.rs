@@ -1,9 +1,9 @@
-//! What holds for every protocol, said once: each case runs over HTTP/1.1 and HTTP/2, plain and in
+//! Rules for every protocol, written once: each case runs over HTTP/1.1 and HTTP/2, plain and with
 //! TLS, on every driver.
 //!
-//! Where the protocols differ, a case says both sides with [`Way::differs`]. The table of
-//! `docs/protocols.md` has a row for each case, with the reason of each difference; `tests/protocols.rs`
-//! holds the two together.
+//! Where the protocols differ, a case states both results with [`Way::differs`]. The table of
+//! `docs/protocols.md` has a row for each case, with the reason for each difference;
+//! `tests/protocols.rs` checks that the two agree.
 
 pub mod bodies;
 pub mod ends;
@@ -21,12 +21,12 @@ use crate::server::secure::server_tls;
 use peregrine::{IntoApplication, Limits};
 use std::time::Duration;
 
-/// A time that is over soon.
+/// A timeout that expires soon.
 const SHORT: Duration = Duration::from_millis(700);
-/// What problems are sent as.
+/// The content type of problem responses.
 const PROBLEM: Option<&str> = Some("application/problem+json");
 
-/// A server, and the way to speak to it.
+/// A server, and how clients connect to it.
 struct Site<B: Bench> {
     server: B::Server,
     way: Way,
@@ -38,14 +38,14 @@ fn begin<B: Bench>(bench: &B, way: Way) -> Site<B> {
     begin_with(bench, way, limits())
 }
 
-/// The same with limits of its own.
+/// The same with these limits.
 fn begin_with<B: Bench>(bench: &B, way: Way, limits: Limits) -> Site<B> {
     let shared = Shared::default();
     let server = bench.start(limits, way.is_secure().then(server_tls), shared.app());
     Site { server, way, shared }
 }
 
-/// The same with an application of its own.
+/// The same with another application.
 fn begin_app<B, A, M>(bench: &B, way: Way, limits: Limits, make: M) -> Site<B>
 where
     B: Bench,
@@ -61,7 +61,7 @@ impl<B: Bench> Site<B> {
         self.way.connect(&self.server).await
     }
 
-    /// Ends the server, from which no connection is cut.
+    /// Ends the server and asserts that no connection was cut.
     async fn end(self) -> Outcome {
         self.server.shut_down();
         let outcome = self.server.ended().await;

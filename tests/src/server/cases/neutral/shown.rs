@@ -1,4 +1,4 @@
-//! What applications and operators are shown of an exchange.
+//! Information about an exchange for applications and operators.
 
 use super::{SHORT, Site, begin_app, begin_with};
 use crate::server::app::Shared;
@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Problems have the form that the application gives them, whoever found them: 404, 405, 408, 413, 500,
-/// 503. HEAD has that form's head.
+/// Problems are rendered by the application, whether the server or a route produced them: 404, 405,
+/// 408, 413, 500, 503. HEAD gets the same head.
 pub async fn problems_have_the_application_s_form<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let limits = Limits { rate_slack: SHORT, ..limits() };
@@ -65,8 +65,8 @@ pub async fn problems_have_the_application_s_form<B: Bench>(bench: &B, way: Way)
     site.end().await;
 }
 
-/// A request's id is taken from its field, or made, and goes back with the response; other fields of
-/// middleware too, whatever the answer.
+/// A request's ID is taken from its field, or generated, and returned in the response; other
+/// middleware fields are added too, whatever the response.
 pub async fn middleware_is_around_every_exchange<B: Bench>(bench: &B, way: Way) {
     let site = begin_app(bench, way, limits(), || {
         let headers = ResponseHeaders::new().set(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
@@ -93,16 +93,23 @@ pub async fn middleware_is_around_every_exchange<B: Bench>(bench: &B, way: Way) 
     let ids = [client.get("/hello"), client.get("/hello")];
     let mut made = Vec::new();
     for id in ids {
-        made.push(client.answer(id).await.field("x-request-id").expect("one is made").to_owned());
+        made.push(
+            client
+                .answer(id)
+                .await
+                .field("x-request-id")
+                .expect("the server generates an ID")
+                .to_owned(),
+        );
     }
     assert_ne!(made[0], made[1]);
-    // A panic that middleware caught is no reason to end anything.
+    // A panic that middleware caught does not end the connection.
     client.expect_alive().await;
     client.close().await;
     site.end().await;
 }
 
-/// The access log tells of each exchange once, with the same facts.
+/// The access log has one line per exchange, with the same facts on every protocol.
 pub async fn the_access_log_tells_of_each_exchange<B: Bench>(bench: &B, way: Way) {
     static RUN: AtomicUsize = AtomicUsize::new(0);
     told::listen();
@@ -142,8 +149,8 @@ pub async fn the_access_log_tells_of_each_exchange<B: Bench>(bench: &B, way: Way
             client.upload(id, &vec![7; length]).await;
         }
         if text == "cancelled" {
-            // It begins to wait, and is given up.
-            client.until(bench, "it waits", || started.load(Ordering::SeqCst) == 1).await;
+            // The request waits, and is cancelled.
+            client.until(bench, "the handler waits", || started.load(Ordering::SeqCst) == 1).await;
             client.cancel(id);
         } else {
             client.answer(id).await;
@@ -166,7 +173,7 @@ pub async fn the_access_log_tells_of_each_exchange<B: Bench>(bench: &B, way: Way
     site.end().await;
 }
 
-/// Handlers see the connection: both its ends, what TLS agreed on, and the version.
+/// Handlers see their connection: both addresses, what TLS negotiated, and the HTTP version.
 pub async fn handlers_see_their_connection<B: Bench>(bench: &B, way: Way) {
     let site = begin_app(bench, way, limits(), || {
         App::new().get("/hello", || "hello").get("/connection", async |request: Request| {
@@ -194,8 +201,8 @@ pub async fn handlers_see_their_connection<B: Bench>(bench: &B, way: Way) {
     site.end().await;
 }
 
-/// What is asked for by https does not come over a plain connection (RFC 9110, section 7.4), unless a
-/// gateway had TLS with the client. HTTP/1.1 ends the connection.
+/// An https request on a plain connection gets a 421 (RFC 9110, section 7.4), unless a gateway used
+/// TLS with the client. HTTP/1.1 ends the connection.
 pub async fn https_on_a_plain_connection_is_misdirected<B: Bench>(bench: &B, way: Way) {
     for behind_gateway in [false, true] {
         let site = begin_with(bench, way, Limits { behind_gateway, ..limits() });
@@ -218,7 +225,7 @@ pub async fn https_on_a_plain_connection_is_misdirected<B: Bench>(bench: &B, way
     }
 }
 
-/// Where TLS is told so, a request for a host that the certificate does not name is misdirected.
+/// If TLS is configured so, a request for a host that the certificate does not name gets a 421.
 /// HTTP/1.1 ends the connection.
 pub async fn a_host_without_a_certificate_is_misdirected<B: Bench>(bench: &B, way: Way) {
     let shared = Shared::default();
@@ -253,13 +260,13 @@ pub async fn a_host_without_a_certificate_is_misdirected<B: Bench>(bench: &B, wa
     site.end().await;
 }
 
-/// A tower service that is mounted below a prefix gets the same requests, and its answers come back.
+/// A tower service mounted below a prefix gets the same requests, and its responses are returned.
 pub async fn a_mounted_service_is_served<B: Bench>(bench: &B, way: Way) {
     let shared = Shared::default();
     let make = {
         let shared = shared.clone();
         move || {
-            let inner = shared.app()().into_application().expect("it is sound");
+            let inner = shared.app()().into_application().expect("the application is valid");
             let service = LocalService::new(inner).body_limit(64 << 20);
             App::new().get("/hello", || "hello").mount("/below", tower(service))
         }
@@ -290,9 +297,9 @@ pub async fn a_mounted_service_is_served<B: Bench>(bench: &B, way: Way) {
     client.close().await;
     let mut client = site.client().await;
     let id = client.get("/below/wait");
-    client.until(bench, "it waits", || shared.started.get() == 1).await;
+    client.until(bench, "the handler waits", || shared.started.get() == 1).await;
     client.cancel(id);
-    bench.until("it is gone", || shared.dropped.get() == 1).await;
+    bench.until("the handler is dropped", || shared.dropped.get() == 1).await;
     client.close().await;
     site.end().await;
 }

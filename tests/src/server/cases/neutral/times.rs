@@ -6,7 +6,7 @@ use crate::server::cases::limits;
 use crate::server::client::{Length, Way};
 use peregrine::Limits;
 
-/// A connection on which no request comes is closed. HTTP/2 says so.
+/// A connection on which no request arrives is closed. HTTP/2 sends GOAWAY.
 pub async fn a_silent_connection_is_closed<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin_with(bench, way, Limits { first_byte_timeout: SHORT, ..limits() });
@@ -18,7 +18,7 @@ pub async fn a_silent_connection_is_closed<B: Bench>(bench: &B, way: Way) {
     assert_eq!(site.end().await.endings(), [("first-byte-late", 1)]);
 }
 
-/// A connection without requests is closed after a while. HTTP/2 says so.
+/// A connection that is idle between requests is closed. HTTP/2 sends GOAWAY.
 pub async fn an_idle_connection_is_closed<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin_with(bench, way, Limits { idle_timeout: SHORT, ..limits() });
@@ -32,7 +32,8 @@ pub async fn an_idle_connection_is_closed<B: Bench>(bench: &B, way: Way) {
     assert_eq!(site.end().await.endings(), [("idle", 1)]);
 }
 
-/// A head that does not end is late. HTTP/1.1 answers 408; HTTP/2 has no stream yet, and says goodbye.
+/// A head that does not complete times out. HTTP/1.1 answers 408; HTTP/2 has no stream yet, and
+/// sends GOAWAY.
 pub async fn a_slow_head_is_cut_off<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin_with(bench, way, Limits { head_timeout: SHORT, ..limits() });
@@ -48,7 +49,7 @@ pub async fn a_slow_head_is_cut_off<B: Bench>(bench: &B, way: Way) {
     assert_eq!(site.end().await.endings(), [("head-late", 1)]);
 }
 
-/// A body that stops is a 408 from whoever reads it. HTTP/1.1 cannot pass it over, and ends the
+/// When a body stalls, its reader gets a 408. HTTP/1.1 cannot discard the rest, and ends the
 /// connection.
 pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B, way: Way) {
     bench.calm();
@@ -68,7 +69,7 @@ pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B, way: Way) {
     site.end().await;
 }
 
-/// A body that is fast enough may take longer than the server waits for a piece.
+/// A body that is fast enough may take longer than the timeout for a single piece.
 pub async fn a_steady_body_is_not_late<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin_with(bench, way, Limits { rate_slack: 2 * SHORT, rate_min: 100, ..limits() });
@@ -85,14 +86,14 @@ pub async fn a_steady_body_is_not_late<B: Bench>(bench: &B, way: Way) {
     site.end().await;
 }
 
-/// The time in which a handler does not read is not held against its client.
+/// The time during which a handler does not read does not count against its client.
 pub async fn a_body_is_not_late_while_nobody_reads_it<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let limits = Limits { rate_slack: SHORT, rate_min: 1_000_000, ..limits() };
     let site = begin_with(bench, way, limits);
     let mut client = site.client().await;
     let id = client.post("/ignore-after-wait", b"hello").await;
-    client.until(bench, "it waits", || site.shared.started.get() == 1).await;
+    client.until(bench, "the handler waits", || site.shared.started.get() == 1).await;
     bench.sleep(2 * SHORT).await;
     site.shared.open(1);
     let answer = client.answer(id).await;
@@ -102,8 +103,8 @@ pub async fn a_body_is_not_late_while_nobody_reads_it<B: Bench>(bench: &B, way: 
     site.end().await;
 }
 
-/// A handler that takes longer than its route allows is dropped and answered for, and the connection
-/// goes on.
+/// A handler that exceeds its route's timeout is dropped, its client gets a 503, and the connection
+/// stays open.
 pub async fn a_late_handler_is_a_503<B: Bench>(bench: &B, way: Way) {
     let site = begin_with(bench, way, limits());
     let shared = &site.shared;
@@ -111,7 +112,7 @@ pub async fn a_late_handler_is_a_503<B: Bench>(bench: &B, way: Way) {
     let id = client.get("/wait-a-moment");
     let answer = client.answer(id).await;
     assert_eq!((answer.status(), answer.field("content-type")), (503, PROBLEM));
-    client.until(bench, "the handler is gone", || shared.dropped.get() == 1).await;
+    client.until(bench, "the handler is dropped", || shared.dropped.get() == 1).await;
     client.expect_alive().await;
     shared.open(1);
     let id = client.get("/wait-a-moment");
@@ -120,8 +121,8 @@ pub async fn a_late_handler_is_a_503<B: Bench>(bench: &B, way: Way) {
     assert_eq!(site.end().await.endings(), []);
 }
 
-/// An exchange may take no longer than its limit: 503, or a broken response if it has begun. HTTP/1.1
-/// then breaks the connection, and HTTP/2 resets the stream.
+/// An exchange may not exceed its time limit: it gets a 503, or a broken response if the response
+/// has begun. HTTP/1.1 then closes the connection, and HTTP/2 resets the stream.
 pub async fn an_exchange_has_its_time<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin_with(bench, way, Limits { exchange_timeout: Some(SHORT), ..limits() });
@@ -134,7 +135,7 @@ pub async fn an_exchange_has_its_time<B: Bench>(bench: &B, way: Way) {
     assert_eq!((answer.status(), answer.is_complete), (200, false));
     assert_eq!(answer.reset, way.differs(None, Some(8)));
     if way.differs(true, false) {
-        assert!(client.last().is_some(), "the connection is over");
+        assert!(client.last().is_some(), "the connection has ended");
     } else {
         client.expect_alive().await;
     }
@@ -142,7 +143,7 @@ pub async fn an_exchange_has_its_time<B: Bench>(bench: &B, way: Way) {
     site.end().await;
 }
 
-/// A connection that is old enough is told to close, and the request in progress is answered.
+/// A connection at its maximum age announces its close, and the request in progress is answered.
 pub async fn an_old_connection_is_closed<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin_with(bench, way, Limits { lifetime_max: Some(SHORT), ..limits() });
@@ -154,8 +155,8 @@ pub async fn an_old_connection_is_closed<B: Bench>(bench: &B, way: Way) {
     site.end().await;
 }
 
-/// A peer that asks for much and takes nothing is cut off. HTTP/2 resets the stream whose window stays
-/// shut, and the connection lives.
+/// A peer that requests much and reads nothing is cut off. HTTP/2 resets the stream whose window
+/// stays closed, and keeps the connection.
 pub async fn a_stalled_reader_is_cut_off<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin_with(bench, way, Limits { rate_slack: SHORT, ..limits() });
