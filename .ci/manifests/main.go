@@ -1,5 +1,5 @@
-// Reads manifests as Kubernetes does: each document on the standard input into the type that it says it is, strictly, so that a
-// field that the type does not have, or that is of another kind, is an error.
+// Parses manifests as Kubernetes does: reads documents from standard input, each strictly into the
+// type that it declares, so that an unknown field or a value of the wrong type is an error.
 package main
 
 import (
@@ -40,12 +40,12 @@ func main() {
 		if make, known := kinds[name]; err == nil && known {
 			err = yaml.UnmarshalStrict(text, make())
 		} else if err == nil {
-			err = errors.New("this is of no kind that is checked here")
+			err = errors.New("unsupported kind")
 		}
 		if err != nil {
 			fmt.Println(name+":", err)
 			os.Exit(1)
 		}
-		fmt.Println("Kubernetes takes the", what.Kind)
+		fmt.Println("Kubernetes accepts the", what.Kind)
 	}
 }

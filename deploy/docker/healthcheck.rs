@@ -1,7 +1,8 @@
-//! What Docker asks whether a container is healthy, where there is no shell and no curl: `healthcheck [ADDRESS [PATH]]`.
+//! A Docker health check for images without a shell or curl: `healthcheck [ADDRESS [PATH]]`.
 //!
-//! It ends with 0 if `http://ADDRESS PATH` is answered with 200 within three seconds, and with 1 otherwise. By itself it asks the
-//! admin listener whether any handler blocks its thread. `rustc --edition 2024 -O healthcheck.rs` makes it.
+//! Exits with 0 if `http://ADDRESS PATH` responds with 200 within three seconds, and with 1
+//! otherwise. By default it requests `/livez` from the admin listener at 127.0.0.1:9090, which
+//! fails if a handler blocks its thread. Build it with `rustc --edition 2024 -O healthcheck.rs`.
 #![forbid(unsafe_code)]
 
 use std::io::{self, Read, Write};
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
     let path = arguments.next().unwrap_or_else(|| "/livez".to_owned());
     match ask(&address, &path) {
         Ok(answer) if answer.starts_with("HTTP/1.1 200 ") => ExitCode::SUCCESS,
-        // Docker keeps what is printed, for `docker inspect`.
+        // Docker stores the output, for `docker inspect`.
         Ok(answer) => {
             println!("{}", answer.trim_end());
             ExitCode::FAILURE

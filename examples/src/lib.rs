@@ -1,7 +1,7 @@
-//! Examples, one idea each, in `src/bin`; `cargo run -p peregrine-examples --bin NAME`.
+//! Small example programs, each in `src/bin`: `cargo run -p peregrine-examples --bin NAME`.
 //!
-//! Each tells with `--help` what it shows and where it listens: on `127.0.0.1:8080`, or on what the
-//! environment variables `ADDRESS` or `PORT` say. The test in `tests/` runs every one of them.
+//! `--help` prints what an example shows and where it listens: on `127.0.0.1:8080` unless the
+//! environment variables `ADDRESS` or `PORT` are set. A test in `tests/` runs every example.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -9,12 +9,12 @@ use std::process::exit;
 
 const VARIABLES: &str = "\
   ADDRESS=...           where to listen: `127.0.0.1:8080` (default), `[::]:80`, `unix:/run/app.sock`
-  PORT=...              the port of 127.0.0.1 to listen on, where there is no ADDRESS
+  PORT=...              the port of 127.0.0.1 to listen on, if ADDRESS is not set
   PEREGRINE_DRIVER=...  `uring`, `tokio`, or `auto` (default): io_uring where the kernel allows it
 ";
 
-/// Where an example listens. Answers `--help` with `about` and ends the process then, as it does where
-/// the command line or the environment cannot be understood.
+/// The address that an example listens on. With `--help` it prints `about` and exits; if the
+/// command line or the environment is invalid it prints an error and exits with status 2.
 #[must_use]
 pub fn address(about: &str) -> String {
     let name = env!("CARGO_PKG_NAME");
@@ -27,14 +27,14 @@ pub fn address(about: &str) -> String {
             exit(0);
         }
         Some(argument) => {
-            eprintln!("{program} does not know `{argument}`; see `{program} --help`");
+            eprintln!("{program}: unknown argument `{argument}`; see `{program} --help`");
             exit(2);
         }
     }
     place()
 }
 
-/// Where the environment says that an example listens.
+/// The address to listen on, from the environment variables `ADDRESS` and `PORT`.
 #[must_use]
 pub fn place() -> String {
     match (env::var("ADDRESS"), env::var("PORT")) {
@@ -43,7 +43,7 @@ pub fn place() -> String {
         (Err(_), Ok(port)) => match port.parse::<u16>() {
             Ok(port) => format!("127.0.0.1:{port}"),
             Err(_) => {
-                eprintln!("PORT={port} is no port: write a number from 0 to 65535");
+                eprintln!("PORT={port} is not a port: use a number from 0 to 65535");
                 exit(2);
             }
         },

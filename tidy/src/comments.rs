@@ -1,7 +1,8 @@
-//! Comment lines of at most 100 columns, which rustfmt does not enforce on stable Rust.
+//! Checks that comment lines have at most 100 columns, which rustfmt does not enforce on stable
+//! Rust.
 //!
-//! Older code has longer ones. `tidy/long-comments.txt` lists how many each crate has, and the
-//! number can only go down.
+//! Older code has longer lines. `tidy/long-comments.txt` lists their number per crate, which may
+//! only decrease.
 
 use crate::tree::Tree;
 use std::collections::BTreeMap;
@@ -11,15 +12,15 @@ const COLUMNS_MAX: usize = 100;
 
 const BASELINE: &str = "tidy/long-comments.txt";
 
-/// The number of long comment lines by folder.
+/// The number of long comment lines per folder.
 type Counts = BTreeMap<String, usize>;
 
-/// No crate has more long comment lines than listed, and none has fewer.
+/// Complains about crates with more long comment lines than listed, or fewer.
 pub(crate) fn check(tree: &Tree) -> Vec<String> {
     compare(&counts(tree), &listed(tree))
 }
 
-/// Lowers the numbers of the list.
+/// Lowers the numbers in the list.
 pub(crate) fn bless(tree: &Tree) {
     let text = lowered(&counts(tree), &listed(tree));
     fs::write(tree.root.join(BASELINE), text).expect("tidy/ is writable");
@@ -64,14 +65,14 @@ fn counts(tree: &Tree) -> Counts {
     counts
 }
 
-/// The crate of a file: its first folder, and the second one where the first holds several crates.
+/// The crate of a file: its first folder, plus the second one if the first contains several crates.
 fn folder(place: &str) -> String {
     let parts =
         if ["crates/", "drivers/", "lab/"].iter().any(|of| place.starts_with(of)) { 2 } else { 1 };
     place.split('/').take(parts).collect::<Vec<_>>().join("/")
 }
 
-/// A line that is mainly a URL cannot be wrapped.
+/// Whether a comment line is too long. A line that is mainly a URL cannot be wrapped.
 fn is_long(line: &str) -> bool {
     let text = line.trim_start();
     let url = text.split_whitespace().filter(|word| word.contains("://")).map(str::len).max();

@@ -1,4 +1,4 @@
-//! `docs/conformance.md` lists the rules of standards that the code obeys. It is generated from
+//! Generates `docs/conformance.md`, the list of rules from standards that the code implements, from
 //! comments of the form `// RFC 9112 §6.3: the rule` next to that code.
 
 use crate::tree::Tree;
@@ -6,7 +6,7 @@ use std::fs;
 
 const PAGE: &str = "docs/conformance.md";
 
-/// The page is what the comments say.
+/// Complains if the page differs from the comments.
 pub(crate) fn check(tree: &Tree) -> Vec<String> {
     let present = fs::read_to_string(tree.root.join(PAGE)).unwrap_or_default();
     let is_current = present == page(tree);
@@ -21,7 +21,7 @@ pub(crate) fn bless(tree: &Tree) {
 }
 
 fn page(tree: &Tree) -> String {
-    // A test explains rules; the code it tests obeys them.
+    // Citations in tests do not count: the code under test implements the rule.
     let is_shipped = |place: &str| {
         !["tests/", "tidy/", "lab/"].iter().any(|start| place.starts_with(start))
             && !place.contains("/tests/")
@@ -47,7 +47,7 @@ fn page(tree: &Tree) -> String {
     page
 }
 
-/// RFC, section and rule of each citation. A rule ends with its sentence or its comment.
+/// The RFC, section and rule of each citation. A rule ends with its sentence or its comment.
 fn citations(text: &str) -> Vec<(u32, Vec<u32>, String)> {
     let mut found: Vec<(u32, Vec<u32>, String)> = Vec::new();
     let mut is_open = false;
@@ -80,10 +80,10 @@ mod tests {
 
     #[test]
     fn a_citation_is_joined_over_its_lines_and_ends_with_its_sentence() {
-        let text = "    // RFC 9112 §6.3: a rule that\n    // goes on.\n    // And a remark.\n\
+        let text = "    // RFC 9112 §6.3: a rule that\n    // continues.\n    // And a remark.\n\
             // RFC 9110 §5: short.\n// not RFC 1 §2: this";
         let expected = vec![
-            (9112, vec![6, 3], "a rule that goes on.".to_owned()),
+            (9112, vec![6, 3], "a rule that continues.".to_owned()),
             (9110, vec![5], "short.".to_owned()),
         ];
         assert_eq!(citations(text), expected);

@@ -1,16 +1,16 @@
-//! Import cycles: modules of a crate that import each other can only be understood together.
+//! Finds import cycles: modules of a crate that import each other can only be understood together.
 //!
-//! `tidy/layers.toml` lists the cycles that are allowed for now. Each must be there as it is: one
-//! that grows, shrinks or vanishes changes the list.
+//! `tidy/layers.toml` lists the cycles that are allowed for now. The list must match the code: a
+//! cycle that grows, shrinks or disappears is a complaint.
 
 use crate::imports::{self, Graph};
 use crate::tree::{AllowedCycle, Tree};
 use std::collections::BTreeSet;
 
-/// Imports of a cycle that are printed, of hundreds in the worst case.
+/// The maximum number of imports printed per cycle. Large cycles have hundreds.
 const EDGES_SHOWN_MAX: usize = 12;
 
-/// Every cycle of a crate is allowed, and every allowed cycle is there.
+/// Complains about cycles that are not allowed, and allowed cycles that do not exist.
 pub(crate) fn check(tree: &Tree) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut folders: BTreeSet<&str> = tree.rules.cycles.iter().map(|of| of.of.as_str()).collect();
@@ -62,7 +62,7 @@ fn compare(folder: &str, graph: &Graph, allowed: &[&AllowedCycle]) -> Vec<String
     complaints
 }
 
-/// Groups of modules that lead to each other.
+/// Groups of modules that reach each other through imports.
 fn cycles(graph: &Graph) -> Vec<BTreeSet<String>> {
     let reached = |from: &String| {
         let (mut reached, mut open) = (BTreeSet::new(), vec![from]);

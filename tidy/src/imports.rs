@@ -1,30 +1,30 @@
-//! Which modules of a crate a module uses. A module is a file here; modules inside of a file belong
-//! to it, and code that is compiled only for tests is left out.
+//! Finds the modules of a crate that each module uses. Here a module is a file: modules within a
+//! file are part of it, and code that is compiled only for tests is ignored.
 //!
-//! A re-export is followed to the module it comes from: `crate::Body` uses `body`, not the root. It
-//! is not a use by itself, so a root that re-exports the whole crate is not part of every cycle. A
-//! glob is a use, and is not followed.
+//! A re-export is followed to the module that defines the item: `crate::Body` uses `body`, not the
+//! root. It is not a use by itself, so a root that re-exports the whole crate is not part of every
+//! cycle. A glob import is a use of its module and is not followed.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The modules that each module uses. The root is `crate`, others are named as in `body::error`.
+/// The modules that each module uses. The root is named `crate`, others like `body::error`.
 pub(crate) type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// The root's name.
+/// The name of the root.
 const ROOT: &str = "crate";
 
-/// Re-exports of re-exports that are followed at most.
+/// The maximum number of chained re-exports that are followed.
 const HOPS_MAX: usize = 8;
 
 #[derive(Default)]
 struct Module {
     imports: Vec<Import>,
-    /// Paths of two segments or more, in its code.
+    /// Paths of two or more segments in the code.
     paths: Vec<Vec<String>>,
     /// First segments of paths, and names of one segment.
     names: BTreeSet<String>,
-    /// Its modules that are compiled only for tests.
+    /// Child modules that are compiled only for tests.
     tests: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ struct Import {
     is_public: bool,
 }
 
-/// Reads the files of one crate, by their paths below `src`.
+/// Reads the files of one crate, given by their paths relative to `src`.
 pub(crate) fn graph<'a>(files: impl Iterator<Item = (&'a str, &'a str)>) -> Graph {
     let mut modules = BTreeMap::new();
     for (place, text) in files {
@@ -68,7 +68,7 @@ fn child(module: &str, name: &str) -> String {
 }
 
 impl Module {
-    /// Collects what the code names.
+    /// Collects the imports and paths in the code.
     fn read(&mut self, tokens: TokenStream) {
         let tokens: Vec<_> = tokens.into_iter().collect();
         let mut at = 0;
@@ -93,7 +93,7 @@ impl Module {
         }
     }
 
-    /// Adds what a part of the file names. In a module within the file, `super` is the file.
+    /// Adds the names from a part of the file. In a module within the file, `super` is the file.
     fn extend(&mut self, mut part: Self, is_module: bool) {
         let imports = part.imports.iter_mut().map(|import| &mut import.path);
         for path in imports.chain(&mut part.paths).filter(|_| is_module) {
@@ -107,7 +107,7 @@ impl Module {
         self.tests.append(&mut part.tests);
     }
 
-    /// The length of an attribute, with the item behind it if that is compiled only for tests.
+    /// The length of an attribute, including the item after it if that is compiled only for tests.
     fn attribute(&mut self, tokens: &[TokenTree]) -> usize {
         let text: String = tokens.iter().take(2).map(ToString::to_string).collect();
         let text = text.replace(' ', "");
@@ -167,7 +167,7 @@ impl Module {
             end += 3;
         }
         let is_behind = |back: usize, letter| at >= back && is_punct(tokens.get(at - back), letter);
-        // The name of a field or a method, and one behind `<T>::`, are not names of this module.
+        // Field and method names, and names after `<T>::`, are not names of this module.
         let is_elsewhere = is_behind(1, '.') || (is_behind(1, ':') && is_behind(2, ':'));
         if !is_elsewhere {
             self.names.insert(path[0].clone());
@@ -189,7 +189,7 @@ fn is_braces(token: &TokenTree) -> bool {
     matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace)
 }
 
-/// The other modules that one uses.
+/// The other modules that a module uses.
 fn uses(modules: &BTreeMap<String, Module>, name: &str) -> BTreeSet<String> {
     let module = &modules[name];
     let is_used = |import: &&Import| {
@@ -201,7 +201,7 @@ fn uses(modules: &BTreeMap<String, Module>, name: &str) -> BTreeSet<String> {
     targets.filter(|target| target != name).collect()
 }
 
-/// The module that a path leads to from this one; `None` if it leads out of the crate.
+/// The module that a path refers to; `None` if it is outside the crate.
 fn target(
     modules: &BTreeMap<String, Module>,
     from: &str,
@@ -234,7 +234,7 @@ fn target(
 mod tests {
     use super::*;
 
-    /// The uses of `a`, in a crate where `a` has this text.
+    /// The modules that `a` uses, if it has this text.
     fn uses_of_a(text: &str) -> Vec<String> {
         let others = [
             (
@@ -247,7 +247,7 @@ mod tests {
             ("a/e.rs", "pub struct E;"),
         ];
         let files = others.into_iter().chain([("a/mod.rs", text)]);
-        graph(files).remove("a").expect("the module is there").into_iter().collect()
+        graph(files).remove("a").expect("the module exists").into_iter().collect()
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::tree::{Package, Rules, Tree};
 use std::collections::BTreeSet;
 use std::fs;
 
-/// Compares the table of layers with what cargo says.
+/// Compares the table of layers with the dependencies from `cargo metadata`.
 pub(crate) fn check(tree: &Tree) -> Vec<String> {
     compare(&tree.rules, &tree.packages)
 }
@@ -39,10 +39,11 @@ fn compare(rules: &Rules, packages: &[Package]) -> Vec<String> {
     complaints
 }
 
-/// Every outside dependency has its reason on its line of the root manifest, and members inherit it
-/// from there. A development dependency that closes a cycle between crates is a path without a
-/// version, because cargo leaves those out of published packages. A crate that is not published may
-/// name a member by its path as well: only so can it turn off that crate's default features.
+/// Every external dependency must have its reason on its line of the root manifest, and members
+/// must inherit it from there. A development dependency that closes a cycle between crates is a
+/// path without a version, because cargo omits those from published packages. An unpublished crate
+/// may also name a member by its path, because only then can it turn off that crate's default
+/// features.
 pub(crate) fn check_reasons(tree: &Tree) -> Vec<String> {
     let read = |place: &str| {
         fs::read_to_string(tree.root.join(place)).expect("cargo has read this manifest")

@@ -1,9 +1,10 @@
-//! What source files look like: where `unsafe` is allowed, their length, and their names.
+//! Checks of source files: where `unsafe` is allowed, their length, their names, and their
+//! examples.
 
 use crate::tree::Tree;
 use std::path::Path;
 
-/// Crates without permission forbid `unsafe` by the compiler's own lint.
+/// Crates without permission must forbid `unsafe` with the compiler's lint.
 pub(crate) fn check_unsafe(tree: &Tree) -> Vec<String> {
     let mut complaints = Vec::new();
     let allowed = &tree.rules.unsafe_allowed;
@@ -19,7 +20,7 @@ pub(crate) fn check_unsafe(tree: &Tree) -> Vec<String> {
     complaints
 }
 
-/// No file is longer than the limit, not counting its tests.
+/// Complains about files that are longer than the limit, not counting their tests.
 pub(crate) fn check_sizes(tree: &Tree) -> Vec<String> {
     let most = tree.rules.file_lines_max;
     let files =
@@ -35,7 +36,7 @@ fn lines_without_tests(text: &str) -> usize {
     text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")).count()
 }
 
-/// The name of a file says what is in it.
+/// Complains about file names that do not describe their contents.
 pub(crate) fn check_names(tree: &Tree) -> Vec<String> {
     let refused = &tree.rules.file_names_refused;
     let is_refused = |place: &&String| {
@@ -43,11 +44,11 @@ pub(crate) fn check_names(tree: &Tree) -> Vec<String> {
         refused.iter().any(|name| stem == Some(name.as_ref()))
     };
     let places = tree.files.keys().filter(is_refused);
-    places.map(|place| format!("{place}: name it after what is in it")).collect()
+    places.map(|place| format!("{place}: name it after its contents")).collect()
 }
 
-/// Examples in the documentation that users read name only the crate that users depend on, so that
-/// a copied example compiles.
+/// Examples in public documentation must use only the crate that users depend on, so that a copied
+/// example compiles.
 pub(crate) fn check_examples(tree: &Tree) -> Vec<String> {
     let mut complaints = Vec::new();
     let shown = &tree.rules.shown_to_users;
@@ -56,7 +57,7 @@ pub(crate) fn check_examples(tree: &Tree) -> Vec<String> {
         for (place, text) in tree.below(&folder) {
             complaints.extend(inner_names(text).map(|number| {
                 format!(
-                    "{folder}/{place}:{number}: say `peregrine::`; users do not have this crate"
+                    "{folder}/{place}:{number}: use `peregrine::`; users do not have this crate"
                 )
             }));
         }
@@ -64,7 +65,7 @@ pub(crate) fn check_examples(tree: &Tree) -> Vec<String> {
     complaints
 }
 
-/// The lines of a file's examples that name a crate of ours other than `peregrine`.
+/// The lines of a file's examples that name one of our crates other than `peregrine`.
 fn inner_names(text: &str) -> impl Iterator<Item = usize> {
     let mut is_code = false;
     text.lines().zip(1..).filter_map(move |(line, number)| {
@@ -109,7 +110,7 @@ mod tests {
     #[test]
     fn a_file_name_that_says_nothing_is_refused() {
         let tree = Tree::of(&[("a/util.rs", ""), ("a/utility.rs", "")]);
-        assert_eq!(check_names(&tree), ["a/util.rs: name it after what is in it"]);
+        assert_eq!(check_names(&tree), ["a/util.rs: name it after its contents"]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the checks look at, read once: the rules, the workspace, and every Rust file.
+//! The input of the checks, read once: the rules, the workspace, and every Rust file.
 
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,12 +6,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The project.
+/// The source tree.
 pub(crate) struct Tree {
     pub(crate) root: PathBuf,
     pub(crate) rules: Rules,
     pub(crate) packages: Vec<Package>,
-    /// The text of each Rust file by its path below the root.
+    /// The text of each Rust file, by its path relative to the root.
     pub(crate) files: BTreeMap<String, String>,
 }
 
@@ -39,13 +39,13 @@ pub(crate) struct AllowedCycle {
     pub(crate) modules: BTreeSet<String>,
 }
 
-/// A package of the workspace as cargo describes it.
+/// A package of the workspace, from `cargo metadata`.
 #[derive(Deserialize)]
 pub(crate) struct Package {
     pub(crate) name: String,
     manifest_path: String,
     pub(crate) dependencies: Vec<Dependency>,
-    /// Its folder below the root.
+    /// The folder, relative to the root.
     #[serde(skip)]
     pub(crate) folder: String,
 }
@@ -53,9 +53,9 @@ pub(crate) struct Package {
 #[derive(Deserialize)]
 pub(crate) struct Dependency {
     pub(crate) name: String,
-    /// Where it is, if it is inside of the workspace.
+    /// The path, if it is in the workspace.
     pub(crate) path: Option<String>,
-    /// `dev` or `build`; none for others.
+    /// `dev` or `build`; `None` for normal dependencies.
     pub(crate) kind: Option<String>,
 }
 
@@ -69,7 +69,7 @@ impl Tree {
         let rules = fs::read_to_string(root.join("tidy/layers.toml"));
         let rules = rules.expect("tidy/layers.toml is part of the repository");
         let rules = toml::from_str(&rules)
-            .unwrap_or_else(|error| panic!("tidy/layers.toml has the form of `Rules`: {error}"));
+            .unwrap_or_else(|error| panic!("tidy/layers.toml matches `Rules`: {error}"));
         let mut files = BTreeMap::new();
         for folder in ["crates", "drivers", "tests", "fuzz", "examples", "lab", "tidy"] {
             walk(root, &root.join(folder), &mut files);
@@ -77,7 +77,7 @@ impl Tree {
         Self { root: root.to_owned(), rules, packages: packages(root), files }
     }
 
-    /// The files below a folder, by their paths below it.
+    /// The files in a folder, by their paths relative to it.
     pub(crate) fn below<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.files.iter().filter_map(move |(place, text)| {
             Some((place.strip_prefix(folder)?.strip_prefix('/')?, text.as_str()))
@@ -91,7 +91,7 @@ fn walk(root: &Path, folder: &Path, files: &mut BTreeMap<String, String>) {
             walk(root, &path, files);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let place = path.strip_prefix(root).expect("it was found below the root");
-            let text = fs::read_to_string(&path).expect("a Rust file is text");
+            let text = fs::read_to_string(&path).expect("Rust files are UTF-8");
             files.insert(place.display().to_string(), text);
         }
     }
@@ -115,7 +115,7 @@ fn packages(root: &Path) -> Vec<Package> {
 
 #[cfg(test)]
 impl Tree {
-    /// A tree of one package in `crates/a` for tests of checks, without rules that it could break.
+    /// A tree with one package in `crates/a`, for tests of checks.
     pub(crate) fn of(files: &[(&str, &str)]) -> Self {
         let rules = "crates = {}\nwithout_dependencies = []\nunsafe_allowed = []\n\
             shown_to_users = ['a']\nfile_names_refused = ['util']\nfile_lines_max = 2";

@@ -1,4 +1,4 @@
-//! A room in which everybody hears everybody: a broadcast channel between WebSockets.
+//! A chat room: a broadcast channel between WebSockets.
 
 use axum::Router;
 use axum::extract::State;
@@ -25,7 +25,7 @@ struct Room {
 
 impl Room {
     fn names(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.names.lock().expect("nobody panics while the lock is held")
+        self.names.lock().expect("no panic while the lock is held")
     }
 }
 
@@ -37,7 +37,7 @@ async fn enter(upgrade: WebSocketUpgrade, State(room): State<Room>) -> Response 
     upgrade.on_upgrade(async move |socket| chat(socket, room).await)
 }
 
-/// The first text is a name; what follows is heard by all.
+/// The first message is a name; all later messages are broadcast.
 async fn chat(mut socket: WebSocket, room: Room) {
     let name = loop {
         let Some(Ok(message)) = socket.recv().await else { return };
@@ -53,7 +53,7 @@ async fn chat(mut socket: WebSocket, room: Room) {
     };
     let (mut sender, mut receiver) = socket.split();
     let mut heard = room.said.subscribe();
-    // An error means that nobody listens, which is no error in a room.
+    // `send` fails if there are no receivers, which is fine in an empty room.
     let _ = room.said.send(format!("{name} came"));
     let mut hearing = tokio::spawn(async move {
         while let Ok(text) = heard.recv().await {
@@ -68,7 +68,7 @@ async fn chat(mut socket: WebSocket, room: Room) {
             let _ = said.send(format!("{speaker}: {text}"));
         }
     });
-    // Whichever ends first ends the other.
+    // The first task to end aborts the other.
     tokio::select! {
         _ = &mut hearing => speaking.abort(),
         _ = &mut speaking => hearing.abort(),

@@ -1,4 +1,4 @@
-//! Bodies that come compressed and leave compressed, while the handler sees neither.
+//! Compressed request and response bodies; the handler sees them uncompressed.
 
 use axum::Router;
 use axum::http::header::CACHE_CONTROL;

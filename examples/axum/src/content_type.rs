@@ -1,4 +1,4 @@
-//! One handler for JSON and for forms: an extractor that looks at the content type, and a version in
+//! One handler for JSON and for forms: an extractor that reads the content type, and a version in
 //! the path.
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};

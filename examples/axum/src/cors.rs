@@ -1,4 +1,4 @@
-//! An interface that pages from one other origin may use.
+//! An API that pages from one other origin may call.
 
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Method};
@@ -8,10 +8,10 @@ use axum::{Json, Router};
 use std::time::Duration;
 use tower_http::cors::CorsLayer;
 
-/// Where the page comes from.
+/// The origin of the page.
 pub const ORIGIN: &str = "http://localhost:3000";
 
-/// The interface.
+/// The API.
 pub fn app() -> Router {
     let cors = CorsLayer::new()
         .allow_origin(HeaderValue::from_static(ORIGIN))
@@ -22,7 +22,7 @@ pub fn app() -> Router {
     Router::new().route("/birds", birds).layer(cors)
 }
 
-/// The page, which asks the interface at `localhost:3001`.
+/// The page, which calls the API at `localhost:3001`.
 pub fn page() -> Router {
     let page = "<!doctype html><script>fetch('http://localhost:3001/birds')\
         .then(response => response.json()).then(birds => document.body.append(birds))</script>";

@@ -1,4 +1,4 @@
-//! An extractor of paths whose rejections are JSON and name what could not be read.
+//! A path extractor whose rejections are JSON and name the invalid parameter.
 
 use axum::extract::FromRequestParts;
 use axum::extract::path::ErrorKind;
@@ -25,7 +25,7 @@ async fn find(Path(place): Path<Place>) -> Json<Place> {
     Json(place)
 }
 
-/// axum's `Path` with other words for what is wrong.
+/// axum's `Path` with other error responses.
 struct Path<T>(T);
 
 #[derive(Serialize)]

@@ -1,4 +1,5 @@
-//! Handlers that do not know what keeps their data: as a trait object, and as a type parameter.
+//! Handlers that are independent of their storage: through a trait object and through a type
+//! parameter.
 
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -7,7 +8,7 @@ use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex};
 
-/// The application: the same routes twice, over one store.
+/// The application: the same routes twice, with one store.
 pub fn app() -> Router {
     let store = InMemory::default();
     let by_object = Router::new()
@@ -66,13 +67,13 @@ struct InMemory(Arc<Mutex<Vec<Bird>>>);
 
 impl Birds for InMemory {
     fn add(&self, name: String) -> Bird {
-        let mut birds = self.0.lock().expect("nobody panics while the lock is held");
+        let mut birds = self.0.lock().expect("no panic while the lock is held");
         let bird = Bird { id: birds.len(), name };
         birds.push(bird.clone());
         bird
     }
 
     fn find(&self, id: usize) -> Option<Bird> {
-        self.0.lock().expect("nobody panics while the lock is held").get(id).cloned()
+        self.0.lock().expect("no panic while the lock is held").get(id).cloned()
     }
 }

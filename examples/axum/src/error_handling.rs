@@ -1,4 +1,4 @@
-//! Errors of handlers as one type, which is told to the client in one way and to the log in another.
+//! One error type for all handlers, with a message for the client and details in the log.
 
 use axum::Router;
 use axum::extract::rejection::JsonRejection;
@@ -33,7 +33,7 @@ async fn create(
     State(birds): State<Birds>,
     AppJson(bird): AppJson<Bird>,
 ) -> Result<(StatusCode, AppJson<u64>), AppError> {
-    let mut birds = birds.lock().expect("nobody panics while the lock is held");
+    let mut birds = birds.lock().expect("no panic while the lock is held");
     let id = birds.len() as u64 + 1;
     if id > 2 {
         return Err(AppError::Full);
@@ -47,11 +47,11 @@ async fn find(
     Path(id): Path<String>,
 ) -> Result<AppJson<Bird>, AppError> {
     let id = id.parse::<u64>()?;
-    let birds = birds.lock().expect("nobody panics while the lock is held");
+    let birds = birds.lock().expect("no panic while the lock is held");
     birds.get(&id).cloned().map(AppJson).ok_or(AppError::Unknown(id))
 }
 
-/// axum's `Json`, whose rejections are errors of ours.
+/// axum's `Json`, with rejections converted to our error type.
 #[derive(FromRequest)]
 #[from_request(via(axum::Json), rejection(AppError))]
 struct AppJson<T>(T);
@@ -88,7 +88,7 @@ impl IntoResponse for AppError {
             Self::Rejected(rejection) => (rejection.status(), rejection.body_text()),
             Self::NoNumber(error) => (StatusCode::BAD_REQUEST, error.to_string()),
             Self::Unknown(id) => (StatusCode::NOT_FOUND, format!("There is no bird {id}.")),
-            // What is wrong on our side is nobody's business but ours.
+            // The client does not need the details of an internal error.
             Self::Full => (StatusCode::INTERNAL_SERVER_ERROR, "Something failed.".to_owned()),
         };
         let mut response = (status, axum::Json(json!({ "message": message }))).into_response();
@@ -97,7 +97,7 @@ impl IntoResponse for AppError {
     }
 }
 
-/// Tells the log what the client is not told.
+/// Logs the errors, including the details that clients do not see.
 async fn log_errors(request: Request, next: Next) -> Response {
     let target = request.uri().clone();
     let response = next.run(request).await;

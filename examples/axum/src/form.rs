@@ -1,4 +1,4 @@
-//! A form on a page, and what it sends.
+//! An HTML form, and the handler for its data.
 
 use axum::Router;
 use axum::extract::Form;

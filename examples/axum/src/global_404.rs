@@ -1,4 +1,4 @@
-//! One answer for every path that is not there, and one for every method that is not.
+//! One response for all unknown paths, and one for all methods that are not allowed.
 
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
@@ -19,5 +19,5 @@ async fn unknown(target: Uri) -> (StatusCode, String) {
 }
 
 async fn refused(method: Method, target: Uri) -> (StatusCode, String) {
-    (StatusCode::METHOD_NOT_ALLOWED, format!("{} does not take {method}.", target.path()))
+    (StatusCode::METHOD_NOT_ALLOWED, format!("{} does not allow {method}.", target.path()))
 }

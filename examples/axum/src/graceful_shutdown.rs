@@ -1,4 +1,4 @@
-//! Slow routes, which are let finish when the server ends, and one that would never.
+//! Slow routes, which complete before the server exits, and one that never would.
 
 use axum::Router;
 use axum::body::Body;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tower_http::timeout::TimeoutLayer;
 
-/// The application. A request may take ten seconds until its response begins.
+/// The application. A response must start within ten seconds.
 pub fn app() -> Router {
     app_with_limit(Duration::from_secs(10))
 }
@@ -24,13 +24,13 @@ pub fn app_with_limit(limit: Duration) -> Router {
         .route("/slow/{pause_ms}", get(slow))
         .route("/drip/{pieces}", get(drip))
         .route("/forever", get(future::pending::<()>))
-        // Without this a handler that never ends would keep the server from ending.
+        // Without this, a handler that never returns would keep the server from exiting.
         .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, limit))
         .route("/begun", get(begun))
         .with_state(Begun::default())
 }
 
-/// How many slow requests have begun.
+/// The number of slow requests that have started.
 #[derive(Clone, Default)]
 struct Begun(Arc<AtomicU64>);
 
@@ -44,7 +44,7 @@ async fn slow(Path(pause_ms): Path<u64>, State(begun): State<Begun>) -> &'static
     "slow, but done"
 }
 
-/// A body that takes its time.
+/// A slow body.
 async fn drip(Path(pieces): Path<u64>, State(begun): State<Begun>) -> Body {
     begun.0.fetch_add(1, Ordering::SeqCst);
     Body::from_stream(stream::unfold(0, move |number| async move {

@@ -1,4 +1,4 @@
-//! HEAD goes to the handler of GET, which may save itself the work.
+//! HEAD requests go to the handler for GET, which may skip producing the body.
 
 use axum::Router;
 use axum::http::Method;
@@ -21,7 +21,7 @@ async fn explicit(method: Method) -> Response {
     ([("x-answer", "of GET")], "what took long").into_response()
 }
 
-/// Knows the length without having the content.
+/// Returns the length without producing the content.
 async fn length(method: Method) -> Response {
     if method == Method::HEAD {
         return [(CONTENT_LENGTH, "100000")].into_response();

@@ -1,5 +1,5 @@
-//! Values under keys, behind a stack of tower's layers: overload, a limit of calls, of time and of
-//! bytes, compression, and routes that ask for a token.
+//! A key-value store behind a stack of tower layers: load shedding, limits on concurrency, time and
+//! body size, compression, and routes that require a token.
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -23,13 +23,13 @@ use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::trace::TraceLayer;
 use tower_http::validate_request::ValidateRequestHeaderLayer;
 
-/// The most bytes of a value.
+/// The maximum size of a value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 3 * 1024 * 1024;
 
-/// What a request to the routes below `/admin` must know.
+/// The token that requests to the routes below `/admin` must have.
 pub const TOKEN: &str = "open-sesame";
 
-/// The application: at most 1,024 calls of a route at once, of ten seconds each.
+/// The application: at most 1,024 concurrent calls of a route, with a timeout of ten seconds.
 pub fn app() -> Router {
     app_with_limits(1_024, Duration::from_secs(10))
 }
@@ -65,11 +65,11 @@ fn admin() -> Router<Store> {
         .layer(ValidateRequestHeaderLayer::custom(check_token))
 }
 
-#[expect(clippy::result_large_err, reason = "tower-http asks for this type")]
+#[expect(clippy::result_large_err, reason = "tower-http requires this type")]
 fn check_token(request: &mut Request<Body>) -> Result<(), Response<Body>> {
     let given = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
     let given = given.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
-    // How long it takes does not tell how much of the token is right, as it does with `==`.
+    // A constant-time comparison: the duration of `==` would reveal how much of the token is right.
     if given.ct_eq(TOKEN.as_bytes()).into() {
         return Ok(());
     }
@@ -78,11 +78,11 @@ fn check_token(request: &mut Request<Body>) -> Result<(), Response<Body>> {
 
 async fn answer_for(error: BoxError) -> impl IntoResponse {
     if error.is::<Elapsed>() {
-        (StatusCode::REQUEST_TIMEOUT, "It took too long.".to_owned())
+        (StatusCode::REQUEST_TIMEOUT, "The request timed out.".to_owned())
     } else if error.is::<Overloaded>() {
-        (StatusCode::SERVICE_UNAVAILABLE, "Too many at once.".to_owned())
+        (StatusCode::SERVICE_UNAVAILABLE, "Too many requests.".to_owned())
     } else {
-        (StatusCode::INTERNAL_SERVER_ERROR, format!("It failed: {error}"))
+        (StatusCode::INTERNAL_SERVER_ERROR, format!("The request failed: {error}"))
     }
 }
 
@@ -97,7 +97,7 @@ struct Shared {
 
 impl Store {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Bytes>> {
-        self.0.values.lock().expect("nobody panics while the lock is held")
+        self.0.values.lock().expect("no panic while the lock is held")
     }
 }
 
@@ -110,7 +110,7 @@ async fn write(Path(key): Path<String>, State(store): State<Store>, value: Bytes
     store.0.written.notify_waiters();
 }
 
-/// Answers when there is such a key.
+/// Responds as soon as the key has a value.
 async fn wait_for(Path(key): Path<String>, State(store): State<Store>) -> Bytes {
     loop {
         let written = store.0.written.notified();

@@ -1,11 +1,11 @@
-//! Programs in the manner of axum's own examples, each a module, written with nothing but axum, tower,
-//! tower-http and tokio: only what serves them differs.
+//! Programs in the style of axum's own examples, each in a module, written with nothing but axum,
+//! tower, tower-http and tokio: only the server differs.
 //!
-//! `cargo run -p peregrine-axum-examples -- NAME` serves one; `--list` tells their names. The tests
-//! run each of them under `axum::serve` and under Peregrine on both of its drivers, with one client.
+//! `cargo run -p peregrine-axum-examples -- NAME` serves one; `--list` prints their names. The
+//! tests run each of them under `axum::serve` and under Peregrine on both drivers, with the same
+//! client.
 //!
-//! This is no part of the framework, and no place for what only Peregrine can do: those examples are
-//! in the package `peregrine-examples`.
+//! Examples for features that only Peregrine has are in the package `peregrine-examples`.
 //!
 //! Start with `hello_world.rs`, then `catalogue.rs`, which lists the others.
 #![forbid(unsafe_code)]

@@ -1,7 +1,8 @@
 //! Serves one of the examples with Peregrine: `cargo run -p peregrine-axum-examples -- NAME`.
 //!
-//! `--help` tells the same. `ADDRESS` says where (default `127.0.0.1:3000`) and `COMPANION` where the second server of an
-//! example that has two (default `127.0.0.1:3001`); `PEREGRINE_DRIVER` says with which driver.
+//! The variable `ADDRESS` is the address to listen on (default `127.0.0.1:3000`), `COMPANION` the
+//! address of the second server, for examples that have two (default `127.0.0.1:3001`), and
+//! `PEREGRINE_DRIVER` selects the driver.
 #![forbid(unsafe_code)]
 
 use peregrine::tls::Tls;
@@ -12,16 +13,16 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 const HELP: &str = "\
-Serves a program in the manner of axum's examples.
+Serves a program in the style of axum's examples.
 
 Usage: peregrine-axum-examples NAME
        peregrine-axum-examples --list   (all names)
 
 Environment variables:
   ADDRESS=...           where to listen: `127.0.0.1:3000` (default), `unix:/run/app.sock`
-  PORT=...              the port of 127.0.0.1 to listen on, where there is no ADDRESS
-  COMPANION=...         where the second server of an example listens that has two (127.0.0.1:3001)
-  RUST_LOG=...          what is logged, as tracing-subscriber's EnvFilter reads it
+  PORT=...              the port of 127.0.0.1 to listen on, if ADDRESS is not set
+  COMPANION=...         where the second server listens, if the example has two (127.0.0.1:3001)
+  RUST_LOG=...          the log level, as for tracing-subscriber's EnvFilter
   PEREGRINE_DRIVER=...  `uring`, `tokio`, or `auto` (default): io_uring where the kernel allows it
 ";
 
@@ -38,12 +39,12 @@ fn main() -> ExitCode {
         }
         [name] => name,
         _ => {
-            eprintln!("Say which example: `peregrine-axum-examples NAME`, or `--list` for all.");
+            eprintln!("Name an example: `peregrine-axum-examples NAME`, or `--list` for all.");
             return ExitCode::from(2);
         }
     };
     let Some(example) = find(name) else {
-        eprintln!("There is no example `{name}`; `--list` tells which there are.");
+        eprintln!("There is no example `{name}`; `--list` prints all examples.");
         return ExitCode::from(2);
     };
     let filter = tracing_subscriber::EnvFilter::try_from_default_env();
@@ -66,7 +67,7 @@ fn serve(program: Program) -> Result<(), Error> {
         Program::Pair(apps) => {
             let companion = socket_address(&variable("COMPANION", "127.0.0.1:3001"))?;
             let (app, other) = apps(companion);
-            // The signal ends the one that is served here; its companion is ended after it.
+            // The signal stops the main server; the companion is shut down after it.
             let running = Server::bind(companion.to_string()).start_tower(other)?;
             Server::bind(address).serve_tower(app)?;
             running.shut_down().map(drop)
@@ -94,5 +95,5 @@ fn variable(name: &str, default: &str) -> String {
 }
 
 fn socket_address(text: &str) -> Result<SocketAddr, Error> {
-    text.parse().map_err(|_| Error::Config(format!("{text} is no address with a port")))
+    text.parse().map_err(|_| Error::Config(format!("{text} is not an address with a port")))
 }

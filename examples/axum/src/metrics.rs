@@ -1,4 +1,4 @@
-//! Requests counted by route and status, and a second server that only the operator reaches.
+//! Counts requests by route and status, and serves the counts on a second, private address.
 
 use axum::Router;
 use axum::extract::{MatchedPath, Path, Request, State};
@@ -9,7 +9,7 @@ use axum::routing::get;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// The application that is counted, and the one that tells the counts.
+/// The application that is counted, and the one that serves the counts.
 pub fn apps() -> (Router, Router) {
     let counts = Counts::default();
     let public = Router::new()
@@ -32,13 +32,13 @@ async fn count(State(counts): State<Counts>, request: Request, next: Next) -> Re
     let method = request.method().to_string();
     let response = next.run(request).await;
     let label = (method, route, response.status().as_u16());
-    *counts.lock().expect("nobody panics while the lock is held").entry(label).or_default() += 1;
+    *counts.lock().expect("no panic while the lock is held").entry(label).or_default() += 1;
     response
 }
 
-/// In the text format of Prometheus.
+/// The counts in the Prometheus text format.
 async fn tell(State(counts): State<Counts>) -> String {
-    let counts = counts.lock().expect("nobody panics while the lock is held");
+    let counts = counts.lock().expect("no panic while the lock is held");
     let mut text = "# TYPE http_requests_total counter\n".to_owned();
     for ((method, route, status), count) in counts.iter() {
         let labels = format!("method=\"{method}\",path=\"{route}\",status=\"{status}\"");

@@ -1,4 +1,4 @@
-//! A form with files, which are counted while they arrive.
+//! A form with files, whose bytes are counted as they arrive.
 
 use axum::extract::DefaultBodyLimit;
 use axum::extract::multipart::{Multipart, MultipartError};
@@ -8,7 +8,7 @@ use axum::{Json, Router};
 use serde::Serialize;
 use tower_http::limit::RequestBodyLimitLayer;
 
-/// The most bytes of a form.
+/// The maximum size of a form, in bytes.
 pub const FORM_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The application.

@@ -1,4 +1,4 @@
-//! A middleware that holds the whole of a body, the request's and the response's, to show it.
+//! A middleware that buffers the whole bodies of requests and responses to log them.
 
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
@@ -8,7 +8,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 use axum::routing::post;
 
-/// The most bytes that are shown, and so the most that pass.
+/// The maximum size of a body, in bytes.
 pub const SHOWN_BYTES_MAX: usize = 64 * 1024;
 
 /// The application.
@@ -30,7 +30,7 @@ async fn print(request: Request, next: Next) -> Result<Response, (StatusCode, St
 async fn show(what: &str, body: Body, status: StatusCode) -> Result<Bytes, (StatusCode, String)> {
     let bytes = to_bytes(body, SHOWN_BYTES_MAX)
         .await
-        .map_err(|error| (status, format!("The {what} cannot be shown: {error}.")))?;
+        .map_err(|error| (status, format!("The {what} cannot be logged: {error}.")))?;
     tracing::info!("{what}: {}", String::from_utf8_lossy(&bytes));
     Ok(bytes)
 }

@@ -1,4 +1,4 @@
-//! A number for each request, given or made, that the handler, the log and the client all see.
+//! An id for each request, from the client or generated, in the handler, the log and the response.
 
 use axum::Router;
 use axum::extract::{Extension, Request};
@@ -28,7 +28,7 @@ async fn tell(Extension(id): Extension<RequestId>) -> Vec<u8> {
     id.header_value().as_bytes().to_vec()
 }
 
-/// Counts over all workers.
+/// A counter shared by all workers.
 #[derive(Clone, Default)]
 struct Counter(Arc<AtomicU64>);
 

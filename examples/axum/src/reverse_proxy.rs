@@ -1,4 +1,4 @@
-//! Every request goes on to another server, and its answer comes back, neither of them held.
+//! Forwards every request to another server and streams the response back.
 
 use axum::Router;
 use axum::body::Body;
@@ -23,7 +23,7 @@ pub fn app_before(upstream: SocketAddr) -> Router {
     Router::new().fallback(forward).with_state((client, upstream))
 }
 
-/// What may stand behind it.
+/// An upstream for the proxy.
 pub fn upstream() -> Router {
     Router::new()
         .route("/", get("Hello from behind!"))
@@ -46,10 +46,10 @@ async fn forward(
     Ok(response)
 }
 
-/// Takes out what is said about one connection, since it does not hold for the next.
+/// Removes hop-by-hop fields, which do not apply to the next connection.
 fn keep_end_to_end(fields: &mut HeaderMap) {
-    // An intermediary removes Connection, the fields that it names, and those that are known to be
-    // about the connection whether it names them or not (RFC 9110 §7.6.1).
+    // An intermediary removes Connection, the fields it lists, and fields known to be hop-by-hop
+    // whether they are listed or not (RFC 9110 §7.6.1).
     let named: Vec<HeaderName> = fields
         .get_all(CONNECTION)
         .iter()

@@ -1,4 +1,4 @@
-//! Who is logged in is in a cookie's session; handlers ask for it by an extractor.
+//! Sessions identified by a cookie; an extractor gives handlers the logged-in user.
 
 use axum::Router;
 use axum::extract::{Form, FromRef, FromRequestParts, State};
@@ -26,7 +26,7 @@ pub fn app() -> Router {
 #[derive(Clone, Default)]
 struct Sessions(Arc<Mutex<Stored>>);
 
-/// Names by session. A real program takes its ids from a random source.
+/// User names by session. A real program uses random session ids.
 #[derive(Default)]
 struct Stored {
     last_id: u64,
@@ -35,11 +35,11 @@ struct Stored {
 
 impl Sessions {
     fn lock(&self) -> MutexGuard<'_, Stored> {
-        self.0.lock().expect("nobody panics while the lock is held")
+        self.0.lock().expect("no panic while the lock is held")
     }
 }
 
-/// Somebody who is logged in.
+/// A logged-in user.
 struct User {
     session: u64,
     name: String,
@@ -60,7 +60,7 @@ where
     }
 }
 
-/// The session's id among the cookies, of which there may be several fields.
+/// The session id from the cookies. There may be several Cookie fields.
 fn session(fields: &HeaderMap) -> Option<u64> {
     let values = fields.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     values

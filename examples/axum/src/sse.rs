@@ -1,4 +1,4 @@
-//! Events that the server sends: numbered ones in an interval, and a sign of life when there are none.
+//! Server-sent events: numbered events at an interval, and keep-alive comments when there are none.
 
 use axum::Router;
 use axum::extract::Path;
@@ -15,14 +15,14 @@ pub fn app() -> Router {
     Router::new().route("/ticks/{count}", get(ticks)).route("/quiet", get(quiet))
 }
 
-/// As many events as are asked for. A client that was cut off says which one it had last.
+/// Sends `count` events. A client that reconnects sends the id of the last event it received.
 async fn ticks(
     Path(count): Path<u64>,
     fields: HeaderMap,
 ) -> Sse<impl Stream<Item = Result<Event, axum::Error>>> {
     let last = fields.get("last-event-id").and_then(|id| id.to_str().ok());
     let last = last.and_then(|id| id.parse::<u64>().ok()).unwrap_or(0);
-    // It is a number that anybody may have written.
+    // The number is untrusted input.
     let first = last.saturating_add(1);
     let interval = tokio::time::interval(Duration::from_millis(20));
     let events = stream::unfold((first, interval), move |(number, mut interval)| async move {
@@ -39,7 +39,7 @@ async fn ticks(
     Sse::new(events)
 }
 
-/// No events at all, but comments that keep proxies from giving up.
+/// No events, only comments that keep proxies from timing out.
 async fn quiet() -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let alive = KeepAlive::new().interval(Duration::from_millis(20)).text("still here");
     Sse::new(stream::pending()).keep_alive(alive)

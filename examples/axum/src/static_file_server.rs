@@ -14,9 +14,9 @@ use tower_http::set_status::SetStatus;
 pub fn app() -> Router {
     let assets = assets();
     let index = ServeFile::new(assets.join("index.html"));
-    // A page that finds its way in the browser: every path is its index.
+    // A single-page application: every path serves the index.
     let page = ServeDir::new(&assets).fallback(index.clone());
-    // The same, honest about what is not there.
+    // The same, but with a 404 for unknown paths.
     let strict = SetStatus::new(index, StatusCode::NOT_FOUND);
     Router::new()
         .nest_service("/assets", ServeDir::new(&assets))

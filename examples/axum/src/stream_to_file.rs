@@ -1,4 +1,4 @@
-//! Bodies of requests, and files in forms, written to disk as they arrive.
+//! Writes request bodies, and files in forms, to disk as they arrive.
 
 use axum::Router;
 use axum::body::Bytes;
@@ -16,12 +16,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::fs::{self, File};
 use tokio::io::{AsyncWriteExt, BufWriter};
 
-/// The application, which writes to a folder among the temporary files.
+/// The application, which writes to a temporary folder.
 pub fn app() -> Router {
     app_in(std::env::temp_dir().join("peregrine-uploads"))
 }
 
-/// The application with a folder of its own, which is made when the first file comes.
+/// The application with another folder, which is created when the first file arrives.
 pub fn app_in(folder: PathBuf) -> Router {
     Router::new()
         .route("/", post(receive_form))
@@ -57,7 +57,7 @@ async fn read(State(folder): Folder, Path(name): Path<String>) -> Result<Vec<u8>
     fs::read(place).await.map_err(|_| (StatusCode::NOT_FOUND, String::new()))
 }
 
-/// A file is under its name only when it is whole.
+/// The file gets its final name only when it is complete.
 async fn write<E: Display>(
     folder: &FilePath,
     name: &str,
@@ -77,13 +77,13 @@ async fn write<E: Display>(
     Ok(())
 }
 
-/// A file that is removed unless it was renamed: by its drop, since a handler whose client leaves
-/// goes no further.
+/// A temporary file that is removed on drop unless it was kept. On drop, because a handler is
+/// dropped when its client disconnects.
 struct Unfinished(Option<PathBuf>);
 
 impl Unfinished {
-    /// A name of its own, since two clients may send the same file at once. It begins with a dot, so
-    /// that nobody can ask for it.
+    /// Chooses a unique name, because two clients may send the same file at once. The name starts
+    /// with a dot, so clients cannot request the file.
     fn new(folder: &FilePath) -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let (process, number) = (std::process::id(), LAST.fetch_add(1, Ordering::Relaxed));
@@ -91,7 +91,7 @@ impl Unfinished {
     }
 
     fn path(&self) -> &FilePath {
-        self.0.as_deref().expect("only what is kept has none")
+        self.0.as_deref().expect("only `keep` removes the path")
     }
 
     fn keep(mut self) {
@@ -102,21 +102,21 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if let Some(path) = &self.0 {
-            // It is not there if it could not be made.
+            // The file does not exist if creating it failed.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Where the file of that name is. What clients say is never a path before it was looked at here.
+/// The path of a file. Names from clients must be validated here before they are used in a path.
 fn place(folder: &FilePath, name: &str) -> Result<PathBuf, Failed> {
     if is_plain(name) {
         return Ok(folder.join(name));
     }
-    Err((StatusCode::BAD_REQUEST, "That is no name of a file.".to_owned()))
+    Err((StatusCode::BAD_REQUEST, "That is not a file name.".to_owned()))
 }
 
-/// One component of a path, and neither one that leads up nor one that is hidden.
+/// Whether the name is a single path component, not `..` and not hidden.
 fn is_plain(name: &str) -> bool {
     let mut components = FilePath::new(name).components();
     let is_one = matches!(components.next(), Some(Component::Normal(_)));

@@ -1,4 +1,4 @@
-//! An application whose tests need no server, and its tests below.
+//! An application with tests that do not need a server.
 
 use axum::extract::ConnectInfo;
 use axum::routing::{get, post};
@@ -26,11 +26,11 @@ mod tests {
     use tower::{Service, ServiceExt};
 
     fn get(path: &str) -> Request<Body> {
-        Request::get(path).body(Body::empty()).expect("the path is one")
+        Request::get(path).body(Body::empty()).expect("the path is valid")
     }
 
     async fn text(response: Response) -> String {
-        let body = response.into_body().collect().await.expect("the body is whole").to_bytes();
+        let body = response.into_body().collect().await.expect("the body is complete").to_bytes();
         String::from_utf8(body.to_vec()).expect("the body is text")
     }
 
@@ -49,7 +49,7 @@ mod tests {
         let request = Request::post("/json")
             .header(CONTENT_TYPE, "application/json")
             .body(Body::from("[1, 2, 3]"))
-            .expect("the request is one");
+            .expect("the request is valid");
         let response = app().oneshot(request).await.expect("a router does not fail");
         assert_eq!(text(response).await, r#"{"got":[1,2,3]}"#);
     }
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(text(response).await, "10.0.0.7:70");
     }
 
-    /// The same application of axum, in the client that Peregrine brings for tests of its own.
+    /// The same axum application, tested with Peregrine's test client.
     #[test]
     fn a_mounted_router_answers_without_a_server() {
         use peregrine::tower::Mount;

@@ -1,4 +1,4 @@
-//! The application behind TLS, and another one that sends plain requests there.
+//! An application behind TLS, and another one that redirects plain HTTP requests to it.
 
 use axum::Router;
 use axum::extract::State;
@@ -7,14 +7,14 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::Redirect;
 use axum::routing::{get, post};
 
-/// The application. What makes it secure is the server.
+/// The application. The server adds TLS.
 pub fn app() -> Router {
     Router::new()
         .route("/", get("Hello, in secret!"))
         .route("/echo", post(async |body: String| body))
 }
 
-/// Sends every request to the same host, at `https_port`.
+/// Redirects every request to the same host at `https_port`.
 pub fn redirect_app(https_port: u16) -> Router {
     Router::new().fallback(redirect).with_state(https_port)
 }
@@ -33,7 +33,7 @@ async fn redirect(
     Ok(Redirect::permanent(&format!("https://{name}:{https_port}{path}")))
 }
 
-/// A host without its port. Within brackets, colons belong to an address.
+/// The host without its port. Colons within brackets are part of an IPv6 address.
 fn host_name(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') => name,

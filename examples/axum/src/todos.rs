@@ -1,4 +1,4 @@
-//! A list of things to do, as JSON, with a time limit around every route.
+//! A todo list as JSON, with a time limit on every route.
 
 use axum::error_handling::HandleErrorLayer;
 use axum::extract::{Path, Query, State};
@@ -14,7 +14,7 @@ use tower::timeout::error::Elapsed;
 use tower::{BoxError, ServiceBuilder};
 use tower_http::trace::TraceLayer;
 
-/// The application. A request may take ten seconds.
+/// The application, with a time limit of ten seconds.
 pub fn app() -> Router {
     app_with_limit(Duration::from_secs(10))
 }
@@ -36,9 +36,9 @@ pub fn app_with_limit(limit: Duration) -> Router {
 
 async fn answer_for(error: BoxError) -> impl IntoResponse {
     if error.is::<Elapsed>() {
-        (StatusCode::REQUEST_TIMEOUT, "It took too long.".to_owned())
+        (StatusCode::REQUEST_TIMEOUT, "The request timed out.".to_owned())
     } else {
-        (StatusCode::INTERNAL_SERVER_ERROR, format!("It failed: {error}"))
+        (StatusCode::INTERNAL_SERVER_ERROR, format!("The request failed: {error}"))
     }
 }
 
@@ -53,7 +53,7 @@ struct Stored {
 
 impl Todos {
     fn lock(&self) -> MutexGuard<'_, Stored> {
-        self.0.lock().expect("nobody panics while the lock is held")
+        self.0.lock().expect("no panic while the lock is held")
     }
 }
 
@@ -124,7 +124,7 @@ struct Pace {
     pause_ms: u64,
 }
 
-/// All texts, with a pause after each: what runs into the limit when there are many.
+/// Returns all texts, with a pause before each, so that a long list exceeds the time limit.
 async fn export(Query(pace): Query<Pace>, State(todos): State<Todos>) -> String {
     let texts: Vec<_> = todos.lock().todos.values().map(|todo| todo.text.clone()).collect();
     let mut lines = String::new();

@@ -1,4 +1,4 @@
-//! A span for each request, with the route that matched, and events for what happens to it.
+//! A span for each request with the matched route, and events for its stages.
 
 use axum::Router;
 use axum::body::Bytes;
@@ -48,7 +48,7 @@ fn span(request: &Request) -> Span {
 
 async fn bird(Path(name): Path<String>) -> String {
     tracing::info!("looking for it");
-    // The span is still there after a wait, and events of other requests are not in it.
+    // The span is still entered after an await, and does not contain events of other requests.
     tokio::time::sleep(Duration::from_millis(5)).await;
     tracing::info!("found it");
     format!("a {name}")

@@ -1,4 +1,4 @@
-//! The application on a socket in the file system, whose handler sees who is at the other end.
+//! An application on a Unix domain socket, with a handler that reads the peer's socket name.
 
 use axum::Router;
 use axum::extract::ConnectInfo;
@@ -10,7 +10,7 @@ use peregrine::web::connection::{ConnectionInfo, Peer};
 use std::path::{Path, PathBuf};
 use tokio::net::UnixListener;
 
-/// What a handler learns of its peer: the name of its socket, which most clients do not give one.
+/// The path of the peer's socket. Most clients do not bind their socket to a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnixPeer(pub Option<PathBuf>);
 
@@ -24,7 +24,7 @@ async fn hello(ConnectInfo(peer): ConnectInfo<UnixPeer>) -> String {
     format!("Hello, {}!", name.display())
 }
 
-/// How `axum::serve` finds out, by `into_make_service_with_connect_info`.
+/// For `axum::serve`, through `into_make_service_with_connect_info`.
 impl Connected<IncomingStream<'_, UnixListener>> for UnixPeer {
     fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
         Self(stream.remote_addr().as_pathname().map(Path::to_path_buf))
@@ -40,7 +40,7 @@ impl From<&ConnectionInfo> for UnixPeer {
     }
 }
 
-/// How Peregrine does: by a value that is made of what is known of the connection.
+/// For Peregrine: an extension built from the connection's information.
 pub fn app_with_peers() -> Tower<Direct<Router>> {
     tower(app()).extension(|connection| ConnectInfo(UnixPeer::from(connection)))
 }

@@ -1,4 +1,4 @@
-//! A WebSocket that greets its peer by address, then reads and writes in two tasks of its own.
+//! A WebSocket that greets its client by address, then reads and writes in two tasks.
 
 use axum::extract::State;
 use axum::extract::connect_info::{ConnectInfo, IntoMakeServiceWithConnectInfo};
@@ -14,10 +14,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How many messages the server sends of its own accord before it closes.
+/// The number of messages that the server sends before it closes.
 pub const MESSAGES: usize = 20;
 
-/// The application, which must know its peers' addresses.
+/// The application, which needs its clients' addresses.
 pub fn app() -> IntoMakeServiceWithConnectInfo<Router, SocketAddr> {
     Router::new()
         .route("/socket", any(open))
@@ -26,7 +26,7 @@ pub fn app() -> IntoMakeServiceWithConnectInfo<Router, SocketAddr> {
         .into_make_service_with_connect_info::<SocketAddr>()
 }
 
-/// What was said on the sockets that have ended.
+/// The statistics of closed sockets.
 #[derive(Clone, Default)]
 struct Talks(Arc<Mutex<Vec<Talk>>>);
 
@@ -40,7 +40,7 @@ struct Talk {
 }
 
 async fn ended(State(talks): State<Talks>) -> Json<Vec<Talk>> {
-    Json(talks.0.lock().expect("nobody panics while the lock is held").clone())
+    Json(talks.0.lock().expect("no panic while the lock is held").clone())
 }
 
 async fn open(
@@ -50,10 +50,10 @@ async fn open(
     State(talks): State<Talks>,
 ) -> Response {
     let agent = fields.get(USER_AGENT).and_then(|agent| agent.to_str().ok());
-    let greeting = format!("hello {peer}, {}", agent.unwrap_or("whoever you are"));
+    let greeting = format!("hello {peer}, {}", agent.unwrap_or("unknown client"));
     upgrade.on_upgrade(async move |socket| {
         let talk = talk(socket, greeting).await;
-        talks.0.lock().expect("nobody panics while the lock is held").push(talk);
+        talks.0.lock().expect("no panic while the lock is held").push(talk);
     })
 }
 
@@ -62,7 +62,7 @@ async fn talk(mut socket: WebSocket, greeting: String) -> Talk {
     if socket.send(Message::Ping(vec![1, 2, 3].into())).await.is_err() {
         return talk;
     }
-    // Nothing more is sent before the peer has shown that it is alive.
+    // Wait for the pong before sending anything else.
     match socket.recv().await {
         Some(Ok(message)) => note(message, &mut talk),
         _ => return talk,
@@ -88,7 +88,7 @@ async fn talk(mut socket: WebSocket, greeting: String) -> Talk {
         }
         talk
     });
-    // The peer may leave before everything is said, and may go on talking when it is.
+    // The client may close before all messages are sent, or keep sending afterwards.
     tokio::select! {
         sent = &mut sending => {
             let mut talk = receiving.await.expect("the task does not panic");

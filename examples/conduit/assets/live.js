@@ -1,11 +1,12 @@
-// New comments appear by themselves, and new articles are announced. What others wrote is inserted as text, never as HTML.
+// Inserts new comments and announces new articles. Content from users is inserted as text, never as
+// HTML.
 'use strict';
 
 const comments = document.getElementById('comments');
 if (comments) {
   new EventSource(comments.dataset.live).addEventListener('comment', event => {
     const comment = JSON.parse(event.data);
-    // An event may come twice.
+    // An event may arrive twice.
     if (comments.querySelector(`[data-id="${Number(comment.id)}"]`)) return;
     const item = document.createElement('li');
     item.dataset.id = comment.id;

@@ -5,7 +5,7 @@ CREATE TABLE users (
     password_hash TEXT NOT NULL,
     bio TEXT,
     image TEXT,
-    -- Tokens name the one that they were made in; a new password begins another.
+    -- Tokens contain the epoch in which they were issued; a new password increments it.
     token_epoch INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 

@@ -1,4 +1,5 @@
--- Times are milliseconds since 1970. Ids are never given again: readers of live updates go by them.
+-- Times are milliseconds since 1970. Ids are never reused, because readers of live updates rely on
+-- their order.
 CREATE TABLE articles (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     author_id INTEGER NOT NULL REFERENCES users (id) ON DELETE CASCADE,
@@ -6,7 +7,7 @@ CREATE TABLE articles (
     title TEXT NOT NULL,
     description TEXT NOT NULL,
     body TEXT NOT NULL,
-    -- As many as `favorites` has of it, so that lists need not count.
+    -- The number of rows in `favorites`, so that lists need not count them.
     favorites_count INTEGER NOT NULL DEFAULT 0 CHECK (favorites_count >= 0),
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL

@@ -1,4 +1,5 @@
-//! Who asks: tokens that this service makes for itself, and [`Viewer`], by which handlers take who they are for.
+//! Authentication: tokens that this service issues and verifies itself, and [`Viewer`], the
+//! extractor that identifies the user.
 
 use crate::errors::{Error, about, internal};
 use peregrine::auth::jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
@@ -12,10 +13,10 @@ use sqlx::SqlitePool;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Who issues the tokens, and for whom.
+/// The issuer and the audience of the tokens.
 const ISSUER: &str = "conduit";
 const ALGORITHM: Algorithm = Algorithm::HS256;
-/// The way in, as the document names it.
+/// The name of the security scheme in the OpenAPI document.
 pub(crate) const SCHEME: &str = "Token";
 
 #[derive(Serialize, Deserialize)]
@@ -25,11 +26,12 @@ struct Claims {
     iss: String,
     aud: String,
     exp: u64,
-    /// Of the user when the token was made. A new password begins another one, and ends all tokens of those before.
+    /// The user's epoch when the token was issued. A new password increments the epoch, which
+    /// invalidates all earlier tokens.
     epoch: i64,
 }
 
-/// Makes tokens, and judges them. All workers share it.
+/// Issues and verifies tokens. All workers share it.
 #[derive(Clone)]
 pub(crate) struct Tokens {
     key: EncodingKey,
@@ -49,18 +51,19 @@ impl Tokens {
         let (sub, iss, aud) = (user_id.to_string(), ISSUER.to_owned(), ISSUER.to_owned());
         let claims = Claims { sub, iss, aud, exp, epoch };
         encode(&Header::new(ALGORITHM), &claims, &self.key)
-            .map_err(|error| internal("a token could not be made", &error))
+            .map_err(|error| internal("a token could not be signed", &error))
     }
 }
 
-/// Who asks. As an argument it lets in nobody else; `Option<Viewer>` is for routes that everybody may see, and still
-/// refuses a token that is no good.
+/// The user of the request. As an argument it requires a valid token. `Option<Viewer>` also allows
+/// requests without a token, but still rejects an invalid one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Viewer {
     pub(crate) id: i64,
 }
 
-/// The token of the request. The specification says `Token`, everybody else `Bearer`: both will do.
+/// The token of the request. The specification uses the scheme `Token`, other clients `Bearer`:
+/// both are accepted.
 fn token(head: &Head) -> Result<Option<&str>, Problem> {
     let mut fields = head.fields_named("authorization");
     let Some(first) = fields.next() else { return Ok(None) };
@@ -80,7 +83,7 @@ fn missing() -> Problem {
     challenge(about(StatusCode::UNAUTHORIZED, "token", "is missing"))
 }
 
-/// RFC 9110 §15.5.2: a 401 says how to be let in.
+/// RFC 9110 §15.5.2: a 401 states which credentials are accepted.
 fn challenge(problem: Problem) -> Problem {
     problem.with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Token"))
 }
@@ -93,8 +96,8 @@ impl FromRequestParts for Viewer {
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
         let Some(token) = token(&parts.head)? else { return Ok(None) };
         let states = Rc::clone(parts.states());
-        let tokens = states.get::<Tokens>().expect("`require` asked for it");
-        let pool = states.get::<SqlitePool>().expect("`require` asked for it");
+        let tokens = states.get::<Tokens>().expect("`require` declares it");
+        let pool = states.get::<SqlitePool>().expect("`require` declares it");
         let claims = tokens.verifier.verify::<Claims>(token).await.map_err(|_| refused())?;
         let id = claims.sub.parse::<i64>().map_err(|_| refused())?;
         let epoch = sqlx::query_scalar::<_, i64>("SELECT token_epoch FROM users WHERE id = ?");

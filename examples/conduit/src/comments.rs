@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row, SqlitePool};
 
-/// The specification has no pages of comments. Of more than these the latest are shown.
+/// The specification does not paginate comments. Only the latest of them are returned.
 const COMMENTS_MAX: u32 = 1000;
 
 pub(crate) fn routes(api: Api) -> Api {
-    const UNKNOWN: &str = "There is no such article, or no such comment of it.";
+    const UNKNOWN: &str = "The article does not exist, or it does not have this comment.";
     api.tag("comments")
         .get(
             "/",
@@ -38,8 +38,8 @@ pub(crate) fn routes(api: Api) -> Api {
         .delete(
             "/{id}",
             remove.named("remove_comment").describe(|it| {
-                it.summary("Takes it away")
-                    .problem(403, "It is somebody else's.")
+                it.summary("Deletes a comment")
+                    .problem(403, "The comment belongs to another user.")
                     .problem(404, UNKNOWN)
             }),
         )
@@ -81,7 +81,7 @@ pub(crate) struct Comment {
 
 impl FromRow<'_, SqliteRow> for Comment {
     fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
-        // Nobody changes a comment.
+        // Comments cannot be changed.
         let created_at = Timestamp(row.try_get("created_at")?);
         let (id, body, author) =
             (row.try_get("id")?, row.try_get("body")?, Profile::from_row(row)?);
@@ -113,7 +113,7 @@ pub(crate) async fn of_article(
     Ok(comments.fetch_all(pool).await?)
 }
 
-/// Comments of an article after this one, the oldest first, as nobody in particular sees them.
+/// Comments of an article after this one, the oldest first, as an anonymous user sees them.
 pub(crate) async fn newer_than(
     pool: &SqlitePool,
     article_id: i64,
@@ -149,7 +149,7 @@ async fn create(
     Path(slug): Path<String>,
     Valid(Json(NewCommentBody { comment })): Valid<Json<NewCommentBody>>,
 ) -> Result<Status<201, Json<CommentBody>>, Error> {
-    // One statement, so the article cannot go in between.
+    // A single statement, so the article cannot be deleted in between.
     let insert = sqlx::query_as(
         "INSERT INTO comments (article_id, author_id, body, created_at) \
          SELECT id, ?2, ?3, ?4 FROM articles WHERE slug = ?1 RETURNING id, article_id",

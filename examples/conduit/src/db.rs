@@ -1,29 +1,29 @@
-//! The data base: how it is opened, and brought to the form that this version expects.
+//! Opens the database and migrates it to the schema of this version.
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Connection, SqliteConnection, SqlitePool};
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a start waits for another process that writes, such as one that applies the steps.
+/// How long start-up waits for another process that writes, such as one that is migrating.
 const START_MAX: Duration = Duration::from_secs(60);
-/// What begins a transaction that writes. One that began by reading could find, when it wants to write, that somebody else
-/// did, and would have to begin anew.
+/// Starts a transaction that writes. A transaction that starts by reading fails at its first write
+/// if another connection has written meanwhile, and has to be restarted.
 pub(crate) const WRITE: &str = "BEGIN IMMEDIATE";
 
-/// The steps from nothing to the present form, in the program. What was applied somewhere is never changed: the next step
-/// is another file.
+/// The migrations, embedded in the program. A migration that was applied anywhere is never changed:
+/// add a new file instead.
 const STEPS: [&str; 3] = [
     include_str!("../migrations/0001_users.sql"),
     include_str!("../migrations/0002_articles.sql"),
     include_str!("../migrations/0003_comments.sql"),
 ];
 
-/// Why there is no data base.
+/// Why the database could not be opened.
 #[derive(Debug)]
 pub(crate) enum OpenError {
     Failed(sqlx::Error),
-    /// A later version of the program has been here: so many steps were applied.
+    /// A newer version of the program has migrated the database; this many migrations are applied.
     Newer(i64),
 }
 
@@ -33,11 +33,11 @@ impl From<sqlx::Error> for OpenError {
     }
 }
 
-/// Opens the file, makes it if there is none, and applies the steps that it lacks. Requests wait for `wait_max` at most: for a
-/// connection, and for another statement that writes.
+/// Opens or creates the file and applies the missing migrations. `wait_max` limits how long a
+/// request waits for a connection, and for another writer.
 ///
 /// # Errors
-/// The file cannot be opened, a step fails, or a later version of the program has been here.
+/// The file cannot be opened, a migration fails, or a newer version has migrated the database.
 pub(crate) async fn open(
     file: &Path,
     connections_max: u32,
@@ -47,24 +47,27 @@ pub(crate) async fn open(
         .filename(file)
         .create_if_missing(true)
         .foreign_keys(true)
-        // Who reads does not wait for who writes.
+        // Readers do not wait for writers.
         .journal_mode(SqliteJournalMode::Wal)
-        // With a log ahead of the data, a crash of the machine may cost the last commits, and never the data base.
+        // With a write-ahead log, a crash of the machine may lose the last commits but does not
+        // corrupt the database.
         .synchronous(SqliteSynchronous::Normal)
         .busy_timeout(wait_max);
-    // Not by the pool, which would give up where a slow disk takes longer than a request may wait.
+    // Not through the pool, which would give up if a slow disk takes longer than `wait_max`.
     let patient = options.clone().busy_timeout(START_MAX);
     let mut connection = SqliteConnection::connect_with(&patient).await?;
     migrate(&mut connection).await?;
     let pool = SqlitePoolOptions::new().max_connections(connections_max).acquire_timeout(wait_max);
     let pool = pool.connect_lazy_with(options);
-    // Its first connection is there before the last one here goes: closing that would fold the log into the data.
+    // The pool opens its first connection before this one closes: closing the last connection would
+    // checkpoint the log.
     drop(pool.acquire().await?);
     connection.close().await?;
     Ok(pool)
 }
 
-/// All steps that are missing, or none. Of two processes that start together, one waits for the other.
+/// Applies all missing migrations, or none. If two processes start together, one waits for the
+/// other.
 async fn migrate(connection: &mut SqliteConnection) -> Result<(), OpenError> {
     let mut transaction = connection.begin_with(WRITE).await?;
     let applied = sqlx::query_scalar("PRAGMA user_version").fetch_one(&mut *transaction).await?;
@@ -88,17 +91,17 @@ mod tests {
 
     #[tokio::test]
     async fn steps_are_applied_once_and_a_later_version_is_left_alone() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("the disk is writable");
         let file = folder.path().join("conduit.db");
         for _ in 0..2 {
-            let pool = open(&file, 2, WAIT_MAX).await.expect("it opens");
+            let pool = open(&file, 2, WAIT_MAX).await.expect("the database opens");
             let version: i64 =
                 sqlx::query_scalar("PRAGMA user_version").fetch_one(&pool).await.expect("a number");
             assert_eq!(version, 3);
             pool.close().await;
         }
-        let pool = open(&file, 1, WAIT_MAX).await.expect("it opens");
-        sqlx::raw_sql("PRAGMA user_version = 9").execute(&pool).await.expect("it is set");
+        let pool = open(&file, 1, WAIT_MAX).await.expect("the database opens");
+        sqlx::raw_sql("PRAGMA user_version = 9").execute(&pool).await.expect("a valid pragma");
         pool.close().await;
         assert!(matches!(open(&file, 1, WAIT_MAX).await, Err(OpenError::Newer(9))));
     }

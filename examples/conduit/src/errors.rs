@@ -1,7 +1,7 @@
-//! What went wrong, in the form that the specification wants: `{"errors": {"title": ["can't be blank"]}}`.
+//! Errors in the format of the specification: `{"errors": {"title": ["can't be blank"]}}`.
 //!
-//! Handlers fail with an [`Error`], extractors of the framework with a [`Problem`]; [`render`] gives both their form, and
-//! the server's own answers too.
+//! Handlers return an [`Error`], the framework's extractors a [`Problem`]; [`render`] formats both,
+//! and the server's own error responses.
 
 use crate::pages;
 use peregrine::multipart::StoreError;
@@ -12,51 +12,51 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The member of a problem that has the specification's errors.
+/// The member of a problem that contains the specification's errors.
 const ERRORS: &str = "errors";
-/// What the documents of this API wrap their values in.
+/// The names of the objects that wrap the values in this API's documents.
 const WRAPPERS: [&str; 3] = ["user", "article", "comment"];
 
-/// What is wrong, by what it is wrong with.
+/// Error messages by field.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct Errors {
     errors: BTreeMap<String, Vec<String>>,
 }
 
-/// A handler could not do what it was asked for.
+/// The error type of the handlers.
 #[derive(Debug)]
 pub(crate) struct Error(pub(crate) Problem);
 
-/// A problem about something, in the specification's words.
+/// A problem with a field or an object, in the specification's wording.
 pub(crate) fn about(status: StatusCode, subject: &str, text: &str) -> Problem {
     let kind = format!("{subject}-{}", text.replace(' ', "-"));
     Problem::new(status, kind, format!("{subject} {text}")).with(ERRORS, json!({ subject: [text] }))
 }
 
-/// There is no such thing, or none of that name.
+/// The object does not exist.
 pub(crate) fn not_found(subject: &'static str) -> Error {
     Error(about(StatusCode::NOT_FOUND, subject, "not found"))
 }
 
-/// It is somebody else's.
+/// The object belongs to another user.
 pub(crate) fn forbidden(subject: &'static str) -> Error {
     Error(about(StatusCode::FORBIDDEN, subject, "forbidden"))
 }
 
-/// What must be unique is not.
+/// The value must be unique, and another user has it.
 pub(crate) fn taken(subject: &'static str) -> Error {
     Error(about(StatusCode::CONFLICT, subject, "has already been taken"))
 }
 
-/// It breaks a rule that needs more than the value.
+/// The request violates a rule that cannot be checked on a single value.
 pub(crate) fn invalid(subject: &str, text: &str) -> Error {
     Error(about(StatusCode::UNPROCESSABLE_ENTITY, subject, text))
 }
 
-/// The server failed; the log has the cause, and the client nothing of it.
+/// The server failed. The cause is logged and not sent to the client.
 pub(crate) fn internal(what: &'static str, cause: &dyn std::fmt::Display) -> Error {
     tracing::error!(%cause, "{what}");
-    let detail = "The server failed while it worked on this request.";
+    let detail = "The server failed to process this request.";
     Error(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", detail))
 }
 
@@ -69,15 +69,16 @@ impl From<Problem> for Error {
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
         match error {
-            // All connections are busy for longer than a request should wait, or somebody else writes for so long.
+            // All connections were busy, or another connection was writing, for longer than
+            // `wait_max`.
             sqlx::Error::PoolTimedOut => Self(Problem::overloaded(1)),
             sqlx::Error::Database(error) if is_busy(&*error) => Self(Problem::overloaded(1)),
-            error => internal("the data base did not do what it should", &error),
+            error => internal("a database operation failed", &error),
         }
     }
 }
 
-/// SQLITE_BUSY, of whatever kind: <https://sqlite.org/rescode.html#busy>.
+/// SQLITE_BUSY or one of its extended codes: <https://sqlite.org/rescode.html#busy>.
 fn is_busy(error: &dyn sqlx::error::DatabaseError) -> bool {
     let code = error.code().and_then(|code| code.parse::<u32>().ok());
     code.is_some_and(|code| code & 0xff == 5)
@@ -91,7 +92,7 @@ impl From<StoreError> for Error {
 
 impl From<askama::Error> for Error {
     fn from(error: askama::Error) -> Self {
-        internal("a page could not be made", &error)
+        internal("a page could not be rendered", &error)
     }
 }
 
@@ -101,14 +102,15 @@ impl IntoResponse for Error {
     }
 }
 
-/// Which statuses, the routes tell.
+/// The routes document the statuses.
 impl DescribeResponse for Error {
     fn describe(responses: &mut Responses) {
         responses.any_problem();
     }
 }
 
-/// Gives every problem its form: below `/api` that of the specification, elsewhere a page for who wants one.
+/// Formats every problem: below `/api` as the specification requires, elsewhere as an HTML page for
+/// clients that accept HTML.
 pub(crate) fn render(problem: Problem, head: &Head) -> Response {
     if head.path().starts_with("/api/") {
         return (problem.status, Json(errors(&problem))).into_response();
@@ -120,21 +122,21 @@ pub(crate) fn render(problem: Problem, head: &Head) -> Response {
     problem.into_response()
 }
 
-/// The problem in the specification's words.
+/// The problem in the specification's format.
 fn errors(problem: &Problem) -> Errors {
     let member = |name: &str| {
         problem.members.iter().find(|(present, _)| present == name).map(|(_, value)| value)
     };
     let mut errors = Errors::default();
     match (member(ERRORS), member("path")) {
-        // Of ours.
+        // From `about`.
         (Some(Value::Object(known)), _) => {
             for (subject, texts) in known {
                 let texts = texts.as_array().into_iter().flatten().filter_map(Value::as_str);
                 errors.errors.insert(subject.clone(), texts.map(str::to_owned).collect());
             }
         }
-        // Of `Valid`: a list of pointers.
+        // From `Valid`: a list of JSON pointers.
         (Some(Value::Array(broken)), _) => {
             for one in broken {
                 let text = |name: &str| one[name].as_str().unwrap_or_default();
@@ -142,9 +144,9 @@ fn errors(problem: &Problem) -> Errors {
                 errors.errors.entry(subject).or_default().push(text("detail").to_owned());
             }
         }
-        // Of `Json` and `Query`: one place whose value has the wrong shape.
+        // From `Json` and `Query`: the path of a value of the wrong type.
         (_, Some(Value::String(path))) => {
-            // The detail begins with the path.
+            // The detail starts with the path.
             let text = problem.detail.strip_prefix(&**path).unwrap_or(&problem.detail);
             let text = text.strip_prefix(": ").unwrap_or(text);
             errors.errors.insert(subject(path.split('.')), vec![text.to_owned()]);
@@ -157,12 +159,12 @@ fn errors(problem: &Problem) -> Errors {
     errors
 }
 
-/// The field that a path leads to, or into.
+/// The field that contains the value at a path.
 fn subject<'p>(path: impl Iterator<Item = &'p str>) -> String {
     let mut names = path.filter(|name| !name.is_empty()).peekable();
     let first = names.next().unwrap_or("body");
     let inner = names.next().filter(|_| WRAPPERS.contains(&first));
-    // `tagList[3]`, as the path of a value of the wrong shape has it.
+    // The path of a value of the wrong type may be `tagList[3]`.
     inner.unwrap_or(first).split('[').next().unwrap_or(first).to_owned()
 }
 
@@ -185,7 +187,7 @@ mod tests {
             (of_shape.with("path", "user.bio"), json!({ "bio": ["a number: 7"] })),
             (Problem::overloaded(1), json!({ "overloaded": [Problem::overloaded(1).detail] })),
         ] {
-            let found = serde_json::to_value(errors(&problem)).expect("a document");
+            let found = serde_json::to_value(errors(&problem)).expect("valid JSON");
             assert_eq!(found["errors"], expected);
         }
     }

@@ -1,9 +1,9 @@
-//! A whole application: the API of the [RealWorld](https://github.com/realworld-apps/realworld) specification ("Conduit"),
-//! with a data base, users, uploads, live updates and pages.
+//! A complete application: the API of the [RealWorld](https://github.com/realworld-apps/realworld)
+//! specification ("Conduit"), with a database, users, uploads, live updates and pages.
 //!
-//! [`Conduit`] is what all workers share, and makes each worker's application. Each module has the routes of one subject and
-//! the statements behind them; `errors.rs` gives every problem the specification's form. Start with [`Conduit::app`], then
-//! `users.rs`, `articles/`.
+//! [`Conduit`] holds what all workers share and builds each worker's application. Each module has
+//! the routes of one subject and its SQL; `errors.rs` formats every problem as the specification
+//! requires. Start with [`Conduit::app`], then `users.rs` and `articles/`.
 #![forbid(unsafe_code)]
 
 mod articles;
@@ -39,10 +39,10 @@ use std::time::Duration;
 use uploads::Uploads;
 use users::Logins;
 
-/// How long a request of the API may take.
+/// The time limit of an API request.
 const API_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What all workers share. A clone is another reference to the same.
+/// The state that all workers share. A clone refers to the same state.
 #[derive(Clone)]
 pub struct Conduit {
     pool: SqlitePool,
@@ -54,10 +54,11 @@ pub struct Conduit {
 }
 
 impl Conduit {
-    /// Opens the data base and the folder of uploads. It wants a runtime of tokio that lives as long as the server.
+    /// Opens the database and the folder of uploads. Must be called in a Tokio runtime that
+    /// outlives the server.
     ///
     /// # Errors
-    /// Something of it cannot be used.
+    /// A setting is invalid, or the database or the folder cannot be opened.
     pub async fn open(settings: &Settings) -> Result<Self, StartError> {
         let Settings { database, uploads, wait_max, .. } = settings;
         let secret = settings.secret.expose().as_bytes();
@@ -89,7 +90,8 @@ impl Conduit {
             .on_problem(errors::render)
             .with(RequestId::new())
             .with(CatchPanic::new())
-            // Tokens are no cookies: a page of another origin has nothing that its visitor did not give it.
+            // Any origin is safe, because tokens are not cookies: a browser does not send them by
+            // itself.
             .scope("/api", |scope| {
                 scope.with(Cors::new().any_origin()).add(describe(|api| self.api(api)))
             })
@@ -99,7 +101,7 @@ impl Conduit {
             .add(self.document())
     }
 
-    /// The specification's part, and two that it does not have: pictures, and live updates.
+    /// The API of the specification, and two additions: pictures and live updates.
     fn api(&self, api: Api) -> Api {
         api.with(Timeout::new(API_TIMEOUT))
             .with(self.uploads.limits())
@@ -119,7 +121,7 @@ impl Conduit {
             .problems_as::<Errors>("application/json")
     }
 
-    /// Closes the data base, when the server has ended.
+    /// Closes the database, after the server has stopped.
     pub async fn close(self) {
         self.pool.close().await;
     }

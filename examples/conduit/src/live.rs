@@ -1,6 +1,7 @@
-//! Live updates: who reads which stream of events, and who tells them.
+//! Live updates: the readers of each stream of events, and how events are sent to them.
 //!
-//! Readers are of one process. Several processes would tell each other, by Redis say, and each its readers.
+//! The readers belong to one process. Several processes would forward events to each other, for
+//! example through Redis.
 
 use crate::articles::{self, Summary};
 use crate::comments::{self, Comment};
@@ -13,14 +14,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How many readers there may be, of all streams together.
+/// The maximum number of readers of all streams together.
 const READERS_MAX: usize = 10_000;
-/// How much a reader that comes again gets of what it missed.
+/// The maximum number of missed events that a reconnecting reader receives.
 const MISSED_MAX: u32 = 100;
-/// What waits for a reader beside that. One that is slower is let go, and comes again for the rest.
+/// The number of further events that may be queued for a reader. A slower reader is disconnected,
+/// and receives the rest after it reconnects.
 const WAITING_MAX: usize = 64;
 
-/// What somebody may read about.
+/// A stream of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Topic {
     /// New articles.
@@ -29,7 +31,7 @@ pub(crate) enum Topic {
     Comments(i64),
 }
 
-/// The readers. All workers share it.
+/// The readers by topic. All workers share it.
 #[derive(Clone, Default)]
 pub(crate) struct Live(Arc<Mutex<HashMap<Topic, Vec<Sender>>>>);
 
@@ -38,7 +40,7 @@ impl Live {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells everybody who reads about it. It never waits.
+    /// Sends an event to all readers of a topic. Never waits.
     pub(crate) fn tell(&self, topic: Topic, event: &Event) {
         let mut readers = self.lock();
         let Some(of_topic) = readers.get_mut(&topic) else { return };
@@ -48,12 +50,13 @@ impl Live {
         }
     }
 
-    /// Adds a reader.
+    /// Adds a reader, or fails with a 503 if there are too many.
     fn join(&self, topic: Topic) -> Result<(Sender, Sse), Problem> {
         let (sender, sse) = sse::channel_of(MISSED_MAX as usize + WAITING_MAX);
         let mut readers = self.lock();
         if readers.values().map(Vec::len).sum::<usize>() >= READERS_MAX {
-            // Readers that left are only found when something is told to them, or here.
+            // Readers that have disconnected are only removed here and when an event is sent to
+            // them.
             readers.retain(|_, of_topic| {
                 of_topic.retain(|reader| !reader.is_closed());
                 !of_topic.is_empty()
@@ -63,7 +66,7 @@ impl Live {
             }
         }
         readers.entry(topic).or_default().push(sender.clone());
-        // At the end of the server readers come again, to its successor, and not all at once.
+        // On shutdown, the last event makes clients reconnect after two seconds, to a new process.
         let goodbye =
             Event::default().event("end").data("come again").retry(Duration::from_secs(2));
         Ok((sender, sse.goodbye(goodbye)))
@@ -87,8 +90,8 @@ fn of_comment(comment: &Comment) -> Event {
 }
 
 pub(crate) fn routes(api: Api) -> Api {
-    const AGAIN: &str = "A reader that comes again with `Last-Event-ID` gets what it missed, 100 events at most. An event may \
-                         come twice: readers go by its id.";
+    const AGAIN: &str = "A client that reconnects with `Last-Event-ID` receives the events it missed, at most 100. An event may \
+                         arrive twice: compare ids.";
     let articles = articles_live
         .named("live_articles")
         .describe(|it| it.summary("New articles").description(AGAIN));
@@ -100,7 +103,8 @@ pub(crate) fn routes(api: Api) -> Api {
     api.tag("live").get("/articles", articles).get("/articles/{slug}/comments", comments)
 }
 
-/// What was missed is asked for after the reader has joined, so that nothing is lost between; what comes meanwhile may be in both.
+/// Queries the missed events after adding the reader, so that no event is lost in between. An event
+/// that is published meanwhile may arrive twice.
 async fn articles_live(
     live: StateRef<Live>,
     pool: StateRef<SqlitePool>,
@@ -140,8 +144,8 @@ mod tests {
         let live = Live::default();
         let topic = |number: usize| Topic::Comments(number as i64 % 10);
         let readers: Vec<_> =
-            (0..READERS_MAX).map(|number| live.join(topic(number)).expect("a place")).collect();
-        let refused = live.join(Topic::Articles).expect_err("all places are taken");
+            (0..READERS_MAX).map(|number| live.join(topic(number)).expect("not full")).collect();
+        let refused = live.join(Topic::Articles).expect_err("full");
         assert_eq!(refused.status, 503);
         drop(readers);
         assert!(live.join(Topic::Articles).is_ok());

@@ -1,4 +1,4 @@
-//! The program: settings, the data base, the server, and the end of all three.
+//! The program: reads the settings, opens the database, runs the server, and closes the database.
 #![forbid(unsafe_code)]
 
 use peregrine::config::{ListenerConfig, ServerConfig};
@@ -15,26 +15,26 @@ use tracing_subscriber::EnvFilter;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const ABOUT: &str = "\
-Conduit: an API with a data base, users, uploads, live updates and pages.
+Conduit: an API with a database, users, uploads, live updates and pages.
 
 Usage: conduit [--development] [--config FILE] [--document]
 
-  --development   makes a secret for this process where there is none
-  --config FILE   reads settings of the server from a file of TOML
-  --document      prints the OpenAPI document, and ends
+  --development   generates a secret for this process if none is set
+  --config FILE   reads the server's settings from a TOML file
+  --document      prints the OpenAPI document and exits
 
 Variables:
-  CONDUIT_SECRET                what tokens are signed with: 32 random bytes or more
-  CONDUIT_DATABASE              the file of the data base (conduit.db)
-  CONDUIT_DATABASE_CONNECTIONS  how many connections to it (8)
-  CONDUIT_WAIT_MAX              how long a request waits for a connection, a writer, or the hash of its password (3s)
+  CONDUIT_SECRET                the key that signs tokens: at least 32 random bytes
+  CONDUIT_DATABASE              the database file (conduit.db)
+  CONDUIT_DATABASE_CONNECTIONS  the number of database connections (8)
+  CONDUIT_WAIT_MAX              how long a request waits for a connection, a writer, or a password hash (3s)
   CONDUIT_UPLOADS               the folder of pictures (uploads)
-  CONDUIT_UPLOAD_BYTES_MAX      how large a picture may be (2 MiB)
-  CONDUIT_TOKEN_LIFETIME        how long a token counts (1d)
-  CONDUIT_LOGINS_PER_MINUTE     how often somebody may try passwords of one account (20)
+  CONDUIT_UPLOAD_BYTES_MAX      the maximum size of a picture (2 MiB)
+  CONDUIT_TOKEN_LIFETIME        the lifetime of a token (1d)
+  CONDUIT_LOGINS_PER_MINUTE     the maximum login attempts per account and minute (20)
   PEREGRINE_..                  settings of the server: PEREGRINE_LISTENERS__MAIN__ADDRESS=127.0.0.1:8080";
 
-/// What the command line asks for.
+/// The options on the command line.
 #[derive(Default)]
 struct Asked {
     is_development: bool,
@@ -42,7 +42,7 @@ struct Asked {
     prints_document: bool,
 }
 
-/// `None`: all is said already, and this is how the program ends.
+/// Parses the command line. The error is the exit code, after `--help` or a message was printed.
 fn asked() -> Result<Asked, ExitCode> {
     let (mut asked, mut arguments) = (Asked::default(), std::env::args().skip(1));
     while let Some(argument) = arguments.next() {
@@ -52,7 +52,7 @@ fn asked() -> Result<Asked, ExitCode> {
             "--config" => match arguments.next() {
                 Some(file) => asked.file = Some(file.into()),
                 None => {
-                    eprintln!("--config: name a file of TOML");
+                    eprintln!("--config needs the path of a TOML file");
                     return Err(ExitCode::from(2));
                 }
             },
@@ -61,7 +61,7 @@ fn asked() -> Result<Asked, ExitCode> {
                 return Err(ExitCode::SUCCESS);
             }
             unknown => {
-                eprintln!("conduit does not know `{unknown}`; see `conduit --help`");
+                eprintln!("conduit: unknown argument `{unknown}`; see `conduit --help`");
                 return Err(ExitCode::from(2));
             }
         }
@@ -69,7 +69,7 @@ fn asked() -> Result<Asked, ExitCode> {
     Ok(asked)
 }
 
-/// The settings of the server: the file and the environment over what this says.
+/// The settings of the server: the file and the environment override the defaults set here.
 fn server_config(file: Option<PathBuf>) -> peregrine::Result<ServerConfig> {
     let mut code = ServerConfig::default();
     let address = Some("127.0.0.1:8080".to_owned());
@@ -95,8 +95,8 @@ async fn run(asked: Asked) -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     let server = Server::from_config(config)?;
-    // The runtime around this drives the pool, and the server's workers have their own. SIGTERM and Ctrl-C end the server
-    // in order, and then the data base is closed.
+    // This runtime drives the pool; the server's workers have their own. SIGTERM and Ctrl-C shut
+    // the server down gracefully, and then the database is closed.
     let shared = conduit.clone();
     let served = block_in_place(|| server.serve(move || shared.app()));
     conduit.close().await;

@@ -1,7 +1,7 @@
-//! Pages that the server renders, for people and search engines: the latest articles, one article, one author.
+//! HTML pages, for people and search engines: the latest articles, one article, one author.
 //!
-//! Templates escape whatever they insert. A page's script and style come from [`Assets`], so that its content security
-//! policy lets in nothing else.
+//! Templates escape all values. Scripts and styles come from [`Assets`], so the content security
+//! policy allows nothing else.
 
 use crate::articles::{self, Article, Filter, Page, Summaries, Summary};
 use crate::comments::{self, Comment};
@@ -16,9 +16,9 @@ use peregrine::web::urls::RoutePath;
 use serde::Deserialize;
 use sqlx::SqlitePool;
 
-/// How many articles a page shows.
+/// The number of articles on a page.
 const PAGE: u32 = 10;
-/// How many tags the front page shows.
+/// The number of tags on the front page.
 const TAGS: u32 = 20;
 
 const ARTICLE: RoutePath<String> = RoutePath::new("/articles/{slug}");
@@ -26,7 +26,7 @@ const AUTHOR: RoutePath<String> = RoutePath::new("/authors/{username}");
 const TAG: RoutePath<String> = RoutePath::new("/tags/{tag}");
 const LIVE_COMMENTS: RoutePath<String> = RoutePath::new("/api/live/articles/{slug}/comments");
 
-/// Style and script, which are part of the program.
+/// The style sheet and the script, embedded in the program.
 #[derive(rust_embed::Embed)]
 #[folder = "assets"]
 struct Assets;
@@ -37,7 +37,7 @@ pub(crate) fn routes(scope: Scope) -> Scope {
         .script_src(["'self'"])
         .style_src(["'self'"])
         .connect_src(["'self'"])
-        // Users say where their pictures are.
+        // Users may link to pictures anywhere.
         .img_src(["'self'", "https:", "http:"])
         .base_uri(["'none'"])
         .form_action(["'none'"]);
@@ -50,7 +50,7 @@ pub(crate) fn routes(scope: Scope) -> Scope {
         .subtree("/assets", Files::embedded::<Assets>().no_index())
 }
 
-/// Which page of a list, from 1.
+/// The number of a page, from 1.
 #[derive(Deserialize)]
 struct Number {
     #[serde(default = "first")]
@@ -67,7 +67,7 @@ impl Number {
     }
 }
 
-/// An article in a list, with what it links to.
+/// An article in a list, with its links.
 struct Entry {
     article: Summary,
     link: String,
@@ -86,12 +86,12 @@ impl Link {
     }
 }
 
-/// The path, or the front page for a value that no path can have.
+/// The path of a route, or `/` for a value that a path cannot contain.
 fn to(path: RoutePath<String>, value: &str) -> String {
     path.path(&value.to_owned()).unwrap_or_else(|_| "/".to_owned())
 }
 
-/// A list of articles, and the pages around it.
+/// A page of a list, with the numbers of its neighbours.
 struct List {
     entries: Vec<Entry>,
     newer: Option<u32>,
@@ -197,7 +197,7 @@ async fn author(
     Ok(Html(OneAuthor { profile, list }.render()?))
 }
 
-/// A page in place of the one that was asked for.
+/// The error page.
 pub(crate) fn of_problem(problem: &Problem) -> Response {
     let page = OfProblem { status: problem.status.as_u16(), detail: &problem.detail };
     match page.render() {

@@ -1,4 +1,4 @@
-//! Passwords: hashed by argon2, off the workers' threads, and not more at a time than the machine can bear.
+//! Passwords hashed with Argon2, off the worker threads, with a limit on concurrent hashes.
 
 use crate::errors::{Error, internal};
 use argon2::password_hash::{Error as HashError, PasswordHash, SaltString};
@@ -10,21 +10,22 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Makes and checks hashes. All workers share it.
+/// Creates and verifies hashes. All workers share it.
 #[derive(Clone)]
 pub(crate) struct Passwords {
     turns: Arc<Semaphore>,
-    /// How long a request waits for its turn.
+    /// How long a request waits for a permit to hash.
     wait_max: Duration,
-    /// What passwords of users are compared with that nobody is, so that the time of an answer does not tell who is one.
+    /// The hash that a password is checked against if the user does not exist, so that the response
+    /// time does not reveal which users exist.
     nobody: Arc<str>,
 }
 
 impl Passwords {
-    /// Each hash takes 19 MiB and a core for some 20 ms: half of the cores are for something else.
+    /// Each hash takes 19 MiB and a core for some 20 ms, so at most half of the cores hash.
     pub(crate) fn new(wait_max: Duration) -> Result<Self, HashError> {
         let turns = available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
-        let nobody = hashed("nobody has this one")?.into();
+        let nobody = hashed("not a user's password")?.into();
         Ok(Self { turns: Arc::new(Semaphore::new(turns)), wait_max, nobody })
     }
 
@@ -33,7 +34,7 @@ impl Passwords {
         hash.map_err(|error| internal("a password could not be hashed", &error))
     }
 
-    /// Is it the password? `None` stands for the hash of somebody who is unknown.
+    /// Checks a password against a hash; `None` stands for an unknown user.
     pub(crate) async fn is_right(
         &self,
         password: String,
@@ -50,7 +51,7 @@ impl Passwords {
         Ok(self.work(is_right).await? && is_known)
     }
 
-    /// Runs what costs much, when it is its turn.
+    /// Runs expensive work on another thread, after waiting for a permit.
     async fn work<R: Send + 'static>(
         &self,
         work: impl FnOnce() -> R + Send + 'static,
@@ -58,7 +59,7 @@ impl Passwords {
         let turn = timeout(self.wait_max, Arc::clone(&self.turns).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else { return Err(Problem::overloaded(1)) };
         let result = peregrine::offload(move || {
-            // The turn is over when the work is, also when nobody waits for it any more.
+            // The permit is held until the work ends, even if the request was cancelled.
             let _turn = turn;
             work()
         });
@@ -66,7 +67,8 @@ impl Passwords {
     }
 }
 
-/// Argon2id with the least that OWASP recommends. The text has salt and parameters in it, so that later ones can cost more.
+/// Argon2id with the minimum that OWASP recommends. The text contains salt and parameters, so later
+/// hashes can use stronger parameters.
 fn hashed(password: &str) -> Result<String, HashError> {
     let mut salt = [0; 16];
     getrandom::fill(&mut salt).map_err(|_| HashError::Crypto)?;

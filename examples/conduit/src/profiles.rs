@@ -1,4 +1,4 @@
-//! Profiles: what others see of a user, and who follows whom.
+//! Profiles: the public data of users, and who follows them.
 
 use crate::auth::Viewer;
 use crate::errors::{Error, not_found};
@@ -10,14 +10,15 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row, SqlitePool};
 
 pub(crate) fn routes(api: Api) -> Api {
-    const UNKNOWN: &str = "There is no user of this name.";
+    const UNKNOWN: &str = "There is no user with this name.";
     let show = show
         .named("profile")
-        .describe(|it| it.summary("A user, as others see one").problem(404, UNKNOWN));
+        .describe(|it| it.summary("The profile of a user").problem(404, UNKNOWN));
     let follow =
         follow.named("follow").describe(|it| it.summary("Follows a user").problem(404, UNKNOWN));
-    let unfollow =
-        unfollow.named("unfollow").describe(|it| it.summary("Ends that").problem(404, UNKNOWN));
+    let unfollow = unfollow
+        .named("unfollow")
+        .describe(|it| it.summary("Unfollows a user").problem(404, UNKNOWN));
     api.tag("profiles")
         .get("/{username}", show)
         .scope("/{username}/follow", |api| api.post("/", follow).delete("/", unfollow))
@@ -33,7 +34,7 @@ pub(crate) struct Profile {
     pub(crate) username: String,
     pub(crate) bio: Option<String>,
     pub(crate) image: Option<String>,
-    /// Does who asks follow this user?
+    /// Whether the user of the request follows this user.
     pub(crate) following: bool,
 }
 
@@ -48,7 +49,7 @@ impl FromRow<'_, SqliteRow> for Profile {
     }
 }
 
-/// The profile of this name, as this user sees it.
+/// The profile with this name, as the viewer sees it.
 pub(crate) async fn find(
     pool: &SqlitePool,
     viewer: Option<Viewer>,

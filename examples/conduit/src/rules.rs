@@ -1,24 +1,24 @@
-//! Rules for what is sent, beside those that `garde` has, and how fields are read that may be left out.
+//! Validation rules beyond those of `garde`, and a deserializer for optional fields.
 
 use serde::{Deserialize, Deserializer};
 
-/// Longer is no better, and costs more to hash.
+/// Longer passwords are not safer and take longer to hash.
 const PASSWORD_BYTES_MAX: usize = 256;
 const PASSWORD_CHARS_MIN: usize = 8;
 
-/// A text that says something.
+/// A text with at least one visible character.
 pub(crate) fn not_blank(text: &str, (): &()) -> garde::Result {
     if text.trim().is_empty() { Err(garde::Error::new("can't be blank")) } else { Ok(()) }
 }
 
-/// A name that can be part of a path, and that looks like what it is.
+/// A name that can be a path segment, without invisible characters at its ends.
 pub(crate) fn is_username(name: &str, (): &()) -> garde::Result {
     if name.is_empty() {
         return Err(garde::Error::new("can't be blank"));
     }
-    // No path leads to these: they stand for folders.
+    // These path segments cannot be reached: they stand for folders.
     if matches!(name, "." | "..") {
-        return Err(garde::Error::new("is not one"));
+        return Err(garde::Error::new("must not be `.` or `..`"));
     }
     if name.trim() != name || name.chars().any(|char| char.is_control() || char == '/') {
         return Err(garde::Error::new("must not have slashes, or spaces at its ends"));
@@ -26,7 +26,7 @@ pub(crate) fn is_username(name: &str, (): &()) -> garde::Result {
     Ok(())
 }
 
-/// Whether mail arrives there, only a mail tells; this finds what was mistyped.
+/// Finds typing errors. Only sending a message can show whether the address exists.
 pub(crate) fn is_email(address: &str, (): &()) -> garde::Result {
     if address.is_empty() {
         return Err(garde::Error::new("can't be blank"));
@@ -34,7 +34,7 @@ pub(crate) fn is_email(address: &str, (): &()) -> garde::Result {
     let has_gap = address.chars().any(|char| char.is_whitespace() || char.is_control());
     let is_address =
         address.rsplit_once('@').is_some_and(|(user, host)| !user.is_empty() && !host.is_empty());
-    if has_gap || !is_address { Err(garde::Error::new("is no address")) } else { Ok(()) }
+    if has_gap || !is_address { Err(garde::Error::new("is not an email address")) } else { Ok(()) }
 }
 
 pub(crate) fn is_password(password: &str, (): &()) -> garde::Result {
@@ -52,18 +52,18 @@ pub(crate) fn is_password(password: &str, (): &()) -> garde::Result {
     Ok(())
 }
 
-/// Where a picture is: somewhere on the web, or an upload of ours. No other scheme comes into a page.
+/// The URL of a picture: on the web, or an upload. Other schemes could inject scripts into a page.
 pub(crate) fn is_picture(url: &str, (): &()) -> garde::Result {
     let is_known = ["https://", "http://", "/uploads/"].iter().any(|start| url.starts_with(start));
     if url.is_empty() || is_known {
         Ok(())
     } else {
-        Err(garde::Error::new("must be a URL of https or http"))
+        Err(garde::Error::new("must be an https or http URL"))
     }
 }
 
-/// A field that may be left out, and if it is there, is a `T`: `null` is one only if `T` says so. For `deserialize_with`,
-/// beside `default`.
+/// Reads a field that may be missing. If it is present, it must be a `T`, so `null` is an error
+/// unless `T` allows it. For `deserialize_with`, together with `default`.
 pub(crate) fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {

@@ -1,5 +1,5 @@
-//! What the operator says of the application: by variables that begin with `CONDUIT_`. What concerns the server
-//! (addresses, TLS, limits, logs) is the tree of `ServerConfig`.
+//! The application's settings, from environment variables that start with `CONDUIT_`. The server's
+//! settings (addresses, TLS, limits, logs) are in `ServerConfig`.
 
 use crate::start::StartError;
 use peregrine::config::{Layers, Secret, Size, Time};
@@ -7,32 +7,33 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The fewest bytes of a secret: HS256 makes no more of it (RFC 7518 §3.2).
+/// The minimum length of the secret, which is what HS256 requires (RFC 7518 §3.2).
 const SECRET_BYTES_MIN: usize = 32;
 
 /// The settings, with their defaults.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The file of the data base.
+    /// The database file. Default: `conduit.db`.
     pub database: PathBuf,
-    /// How many connections to it there are at most. One writes at a time; the others read.
+    /// The maximum number of database connections. One writes at a time; the others read. Default:
+    /// 8.
     pub database_connections: u32,
-    /// How long a request waits each time for its turn: for a connection, for another one that writes, or for its password
-    /// to be hashed. It is told to come again then.
+    /// How long a request waits for a connection, for another writer, and for its password to be
+    /// hashed; then it is answered with a 503. Default: 3 s.
     #[serde(with = "Time")]
     pub wait_max: Duration,
-    /// The folder of uploaded pictures.
+    /// The folder of uploaded pictures. Default: `uploads`.
     pub uploads: PathBuf,
-    /// How large such a picture may be.
+    /// The maximum size of a picture, in bytes. Default: 2 MiB.
     #[serde(with = "Size")]
     pub upload_bytes_max: u64,
-    /// What tokens are signed with: 32 random bytes or more, the same for all processes.
+    /// The key that signs tokens: at least 32 random bytes, the same in all processes.
     pub secret: Secret,
-    /// How long a token counts.
+    /// The lifetime of a token. Default: 24 h.
     #[serde(with = "Time")]
     pub token_lifetime: Duration,
-    /// How often somebody may try passwords of one account in a minute.
+    /// The maximum number of login attempts per account and minute. Default: 20.
     pub logins_per_minute: u32,
 }
 
@@ -52,27 +53,27 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The defaults, and what the environment says.
+    /// The defaults, overridden by the environment.
     ///
     /// # Errors
-    /// A variable has no setting, or a value that cannot be one.
+    /// A variable does not match any setting, or its value is invalid.
     pub fn from_environment() -> Result<Self, StartError> {
         let settings = Layers::new("CONDUIT_").environment().load(&Self::default());
         settings.map_err(StartError::Settings)
     }
 
-    /// Looks whether they can be used. For development, a secret is made where there is none, and the log says so.
+    /// Checks the settings. In development mode, generates a missing secret and logs a warning.
     ///
     /// # Errors
-    /// One of them cannot be used.
+    /// A setting is missing or invalid.
     pub fn checked(mut self, is_development: bool) -> Result<Self, StartError> {
         if self.secret.expose().is_empty() && is_development {
             let mut random = [0; SECRET_BYTES_MIN];
             getrandom::fill(&mut random).map_err(|_| StartError::NoRandomNumbers)?;
             self.secret = Secret::new(random.map(|byte| format!("{byte:02x}")).concat());
             tracing::warn!(
-                "DEVELOPMENT: CONDUIT_SECRET is not set, so tokens are signed with a secret of this process, and end with it. \
-                 Never run a service so"
+                "DEVELOPMENT: CONDUIT_SECRET is not set, so tokens are signed with a generated secret and become invalid when this process exits. \
+                 Do not use this in production"
             );
         }
         match self.secret.expose().len() {
@@ -97,10 +98,10 @@ mod tests {
     fn nobody_runs_a_service_without_a_secret_by_mistake() {
         let error = Settings::default().checked(false).expect_err("there is no secret").to_string();
         assert!(error.contains("CONDUIT_SECRET") && error.contains("--development"), "{error}");
-        let made = Settings::default().checked(true).expect("a secret is made").secret;
+        let made = Settings::default().checked(true).expect("a secret is generated").secret;
         assert_eq!(made.expose().len(), 64);
         let short = Settings { secret: Secret::new("hush"), ..Settings::default() };
-        let error = short.checked(true).expect_err("it is short").to_string();
+        let error = short.checked(true).expect_err("too short").to_string();
         assert!(error.contains('4') && error.contains("32") && !error.contains("hush"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Why the program does not start: each names the thing, the cause, and the fix.
+//! Start-up errors. Each message names the thing, the cause and the fix.
 
 use peregrine::auth::KeyError;
 use peregrine::config::ConfigError;
@@ -10,30 +10,30 @@ use std::path::PathBuf;
 /// The program cannot start.
 #[derive(Debug)]
 pub enum StartError {
-    /// A setting of the application is wrong.
+    /// A setting of the application is invalid.
     Settings(ConfigError),
-    /// There is no secret, and this is no development.
+    /// The secret is not set, and the program does not run in development mode.
     SecretMissing,
     /// The secret is too short.
     SecretShort {
-        /// How long it is, in bytes.
+        /// The length of the secret, in bytes.
         length: usize,
-        /// How long it must be.
+        /// The minimum length, in bytes.
         least: usize,
     },
-    /// The setting of this variable must not be zero.
+    /// The variable with this name must not be zero.
     Zero(&'static str),
-    /// The secret is not one.
+    /// The secret cannot be used as a key.
     Secret(KeyError),
-    /// The data base cannot be opened, or not be brought to the form of this version.
+    /// The database cannot be opened or migrated.
     Database(PathBuf, sqlx::Error),
-    /// A later version of the program has changed the data base; so many steps were applied.
+    /// A newer version of the program has migrated the database; this many migrations are applied.
     DatabaseNewer(PathBuf, i64),
-    /// The folder of uploads cannot be made.
+    /// The folder of uploads cannot be created.
     Uploads(PathBuf, io::Error),
-    /// The system gives no random numbers.
+    /// The system does not provide random numbers.
     NoRandomNumbers,
-    /// No password could be hashed.
+    /// Password hashing failed.
     Passwords(argon2::password_hash::Error),
 }
 
@@ -42,32 +42,32 @@ impl fmt::Display for StartError {
         match self {
             Self::Settings(error) => error.fmt(f),
             Self::SecretMissing => f.write_str(
-                "CONDUIT_SECRET is not set, and tokens cannot be signed without it: give it 32 random bytes or more \
-                 (`openssl rand -hex 32` makes some), or try the program with --development",
+                "CONDUIT_SECRET is not set, and tokens cannot be signed without it: set it to at least 32 random bytes \
+                 (`openssl rand -hex 32` prints some), or try the program with --development",
             ),
             Self::SecretShort { length, least } => {
-                write!(f, "CONDUIT_SECRET has {length} bytes, which somebody could guess: give it {least} random ones or more")
+                write!(f, "CONDUIT_SECRET has {length} bytes, which could be guessed: set it to at least {least} random bytes")
             }
-            Self::Zero(variable) => write!(f, "{variable} is 0: give it a number from 1 on"),
+            Self::Zero(variable) => write!(f, "{variable} is 0: set it to 1 or more"),
             Self::Secret(error) => write!(f, "CONDUIT_SECRET: {error}"),
             Self::Database(file, error) => write!(
                 f,
                 "CONDUIT_DATABASE: {} cannot be opened: {error}; does its folder exist, may this user write there, and \
-                 is it a data base of this program, of this version or an older one?",
+                 is it a database of this version of the program or an older one?",
                 file.display()
             ),
             Self::DatabaseNewer(file, steps) => write!(
                 f,
-                "CONDUIT_DATABASE: {} was changed by a later version of this program ({steps} steps): run that one, or \
-                 name another file",
+                "CONDUIT_DATABASE: {} was migrated by a newer version of this program ({steps} migrations): run that version, or \
+                 use another file",
                 file.display()
             ),
             Self::Uploads(folder, error) => write!(
                 f,
-                "CONDUIT_UPLOADS: the folder {} cannot be made: {error}; name one where this user may write",
+                "CONDUIT_UPLOADS: the folder {} cannot be created: {error}; use a folder that this user may write to",
                 folder.display()
             ),
-            Self::NoRandomNumbers => f.write_str("the system gives no random numbers"),
+            Self::NoRandomNumbers => f.write_str("the system provides no random numbers"),
             Self::Passwords(error) => write!(f, "passwords cannot be hashed: {error}"),
         }
     }

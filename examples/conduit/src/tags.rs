@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use sqlx::SqlitePool;
 
-/// Of more than these the most used are told.
+/// Only the most used tags are returned.
 const TAGS_MAX: u32 = 1000;
 
 pub(crate) fn routes(api: Api) -> Api {

@@ -1,4 +1,4 @@
-//! Points in time: milliseconds in the data base, ISO 8601 in answers.
+//! Points in time: milliseconds in the database, ISO 8601 in responses.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
@@ -17,13 +17,14 @@ impl Timestamp {
         Self(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// The day, for people.
+    /// The date, for pages.
     pub(crate) fn day(self) -> String {
         self.to_string().split('T').next().unwrap_or_default().to_owned()
     }
 }
 
-/// Always with three digits behind the seconds, which some clients insist on, and which makes texts sort as times do.
+/// Always with three decimal places, which some clients require, and which makes texts sort by
+/// time.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.div_euclid(1000);

@@ -1,4 +1,5 @@
-//! Pictures of users: taken by forms, kept in a folder under names of ours, and served from there.
+//! Pictures of users: uploaded with forms, stored in a folder under random names, and served from
+//! there.
 
 use crate::auth::{Tokens, Viewer};
 use crate::db;
@@ -16,9 +17,10 @@ use std::io;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
-/// Where pictures are served.
+/// The path prefix of pictures.
 const PREFIX: &str = "/uploads";
-/// What pictures begin with, and how their names end. The type that the client tells is not asked.
+/// The first bytes of each type of picture, and its file extension. The type that the client
+/// declares is ignored.
 const SIGNATURES: [(&[u8], &str); 4] =
     [(b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpg"), (b"GIF8", "gif"), (b"RIFF", "webp")];
 
@@ -30,13 +32,13 @@ pub(crate) struct Uploads {
 }
 
 impl Uploads {
-    /// Makes the folder if there is none.
+    /// Creates the folder if it does not exist.
     pub(crate) fn open(folder: &FilePath, bytes_max: u64) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         Ok(Self { folder: folder.into(), bytes_max })
     }
 
-    /// Keeps a picture, and gives its URL.
+    /// Stores a picture and returns its URL.
     async fn keep(&self, picture: &Upload) -> Result<String, Error> {
         let bytes = picture.bytes().await?;
         let ending =
@@ -46,8 +48,8 @@ impl Uploads {
         Ok(format!("{PREFIX}/{name}"))
     }
 
-    /// Removes the file of a picture that nobody has any more, if it is one of ours. It is only asked for after the change is
-    /// kept, and any user may have named any picture.
+    /// Removes the file of an uploaded picture that no user has any more. Call it after the change
+    /// is committed. It checks the database because any user may have set any URL.
     pub(crate) async fn clear(&self, pool: &SqlitePool, url: Option<String>) {
         let Some((path, url)) = url.and_then(|url| Some((self.path(&url)?, url))) else { return };
         let has_it = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM users WHERE image = ?)");
@@ -56,13 +58,13 @@ impl Uploads {
             Ok(false) => peregrine::offload(move || fs::remove_file(path)).await,
             Err(error) => Err(io::Error::other(error)),
         };
-        // The change counts whether or not the file is gone.
+        // The change is valid even if the file could not be removed.
         if let Err(error) = removed {
             tracing::warn!(%error, "{url} could not be removed");
         }
     }
 
-    /// The file of a URL of ours. A user may have written any other one.
+    /// The file of an uploaded picture; `None` for other URLs, which users may set too.
     fn path(&self, url: &str) -> Option<PathBuf> {
         let name = url.strip_prefix(PREFIX)?.strip_prefix('/')?;
         let (stem, ending) = name.split_once('.')?;
@@ -71,16 +73,17 @@ impl Uploads {
             .then(|| self.folder.join(name))
     }
 
-    /// The files, for browsers. Names are used once, so whoever has a file need not ask again.
+    /// Serves the files. Names are never reused, so clients may cache a file without revalidating
+    /// it.
     pub(crate) fn serve(&self, scope: Scope) -> Scope {
         let files = Files::folder(&*self.folder)
             .no_index()
             .cache_control("*", "public, max-age=31536000, immutable");
-        // Pages of other origins may show pictures; nothing in one is a page.
+        // Pages of other origins may embed the pictures.
         scope.with(SecurityHeaders::new().resource_policy("cross-origin")).subtree("/", files)
     }
 
-    /// What forms may bring.
+    /// The limits of the forms.
     pub(crate) fn limits(&self) -> Limits {
         Limits { fields_max: 1, files_max: 1, file_bytes_max: self.bytes_max, ..Limits::DEFAULT }
     }
@@ -94,16 +97,16 @@ fn ending(bytes: &[u8]) -> Option<&'static str> {
 fn random() -> Result<u128, Error> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)
-        .map_err(|error| internal("the system has no random numbers", &error))?;
+        .map_err(|error| internal("the system provides no random numbers", &error))?;
     Ok(u128::from_le_bytes(bytes))
 }
 
 pub(crate) fn routes(api: Api) -> Api {
-    // Begun is done: a client that leaves in the middle leaves no file behind.
+    // `run_to_end`: a client that disconnects during the upload leaves no file behind.
     api.put(
         "/",
         change.run_to_end().named("change_image").describe(|it| {
-            it.summary("Gives who asks a picture").problem(413, "The picture is too large.")
+            it.summary("Sets the user's picture").problem(413, "The picture is too large.")
         }),
     )
 }
@@ -123,13 +126,13 @@ async fn change(
 ) -> Result<Json<UserBody>, Error> {
     let url = uploads.keep(&image).await?;
     let changed = set(&pool, viewer.id, &url).await;
-    // The picture before; or the new one, if it never became anybody's.
+    // The previous picture, or the new one if the update failed.
     let unused = changed.as_ref().map_or(Some(url), |(before, _)| before.clone());
     uploads.clear(&pool, unused).await;
     changed?.1.shown(&tokens)
 }
 
-/// Gives the user this picture; what the one before was comes along.
+/// Sets the user's picture; also returns the previous one.
 async fn set(
     pool: &SqlitePool,
     user_id: i64,

@@ -1,4 +1,4 @@
-//! Users: they register, log in, and change what is known of them.
+//! Users: registration, login, and changes to the account.
 
 use crate::auth::{SCHEME, Tokens, Viewer};
 use crate::db;
@@ -16,29 +16,29 @@ use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row, SqliteConnection, SqlitePool};
 
-/// How often somebody may try passwords of one account.
+/// The limit on login attempts per account.
 #[derive(Clone)]
 pub(crate) struct Logins(pub(crate) RateLimit);
 
 pub(crate) fn routes(api: Api) -> Api {
-    // Whoever waits for a hash has a request's memory: not too many do.
+    // A request that waits for a hash holds memory, so their number is limited.
     let register = register.requests_max(64).named("register").describe(|it| {
-        it.summary("Begins an account").problem(409, "The name or the address is somebody else's.")
+        it.summary("Registers a user").problem(409, "Another user has this name or address.")
     });
     let login = login.requests_max(64).named("login").describe(|it| {
-        it.summary("Gives a token")
+        it.summary("Logs in and returns a token")
             .problem(401, "The address or the password is wrong.")
             .problem(429, "Too many attempts.")
     });
     api.tag("users")
         .post("/users", register)
         .post("/users/login", login)
-        .get("/user", current.named("current_user").describe(|it| it.summary("Who asks")))
+        .get("/user", current.named("current_user").describe(|it| it.summary("The user")))
         .put(
             "/user",
             update.requests_max(64).named("update_user").describe(|it| {
-                it.summary("Changes what is known of who asks")
-                    .problem(409, "The name or the address is somebody else's.")
+                it.summary("Changes the user's account")
+                    .problem(409, "Another user has this name or address.")
             }),
         )
         .scope("/user/image", uploads::routes)
@@ -50,7 +50,7 @@ struct NewUserBody {
     user: NewUser,
 }
 
-/// What is left out is read as empty, so that it is told in the same words.
+/// A missing field is read as empty, so that both give the same error.
 #[derive(Deserialize, Validate, JsonSchema)]
 struct NewUser {
     #[serde(default)]
@@ -91,7 +91,7 @@ struct ChangeBody {
     user: Change,
 }
 
-/// What is left out stays as it is.
+/// Missing fields are not changed.
 #[derive(Deserialize, Validate, JsonSchema)]
 struct Change {
     #[serde(default, deserialize_with = "present")]
@@ -106,12 +106,12 @@ struct Change {
     #[schemars(with = "String")]
     #[garde(inner(custom(is_password)))]
     password: Option<String>,
-    /// `null`, or an empty text, takes it away.
+    /// `null` or an empty text removes it.
     #[serde(default, deserialize_with = "present")]
     #[schemars(with = "Option<String>")]
     #[garde(inner(inner(length(chars, max = 2000))))]
     bio: Option<Option<String>>,
-    /// `null`, or an empty text, takes it away.
+    /// `null` or an empty text removes it.
     #[serde(default, deserialize_with = "present")]
     #[schemars(with = "Option<String>")]
     #[garde(inner(inner(custom(is_picture), length(chars, max = 2000))))]
@@ -132,7 +132,7 @@ struct User {
     image: Option<String>,
 }
 
-/// A user, as the data base has it.
+/// A user, as stored in the database.
 pub(crate) struct Account {
     id: i64,
     username: String,
@@ -158,7 +158,7 @@ impl FromRow<'_, SqliteRow> for Account {
 }
 
 impl Account {
-    /// As its owner sees it, with a new token.
+    /// The representation for the user, with a new token.
     pub(crate) fn shown(self, tokens: &Tokens) -> Result<Json<UserBody>, Error> {
         let token = tokens.issue(self.id, self.token_epoch)?;
         let Self { email, username, bio, image, .. } = self;
@@ -187,7 +187,7 @@ async fn login(
     logins: StateRef<Logins>,
     Valid(Json(LoginBody { user })): Valid<Json<LoginBody>>,
 ) -> Result<Json<UserBody>, Error> {
-    // Before the work, and by account: nobody guesses from many addresses either.
+    // Before the expensive work. The limit per account also stops guessing from many addresses.
     logins.0.take(user.email.to_lowercase()).await?;
     let found =
         sqlx::query_as::<_, Account>("SELECT * FROM users WHERE email = ?").bind(&user.email);
@@ -219,9 +219,9 @@ async fn update(
     let Change { username, email, password, bio, image } = change;
     let is_empty = username.is_none() && email.is_none() && password.is_none();
     if is_empty && bio.is_none() && image.is_none() {
-        return Err(errors::invalid("user", "has nothing that changes"));
+        return Err(errors::invalid("user", "has no changes"));
     }
-    // What costs much comes before the transaction, during which nobody else writes.
+    // The expensive work runs before the transaction, which blocks other writers.
     let hash = match password {
         Some(password) => Some(passwords.hash(password).await?),
         None => None,
@@ -244,7 +244,7 @@ async fn update(
     account.shown(&tokens)
 }
 
-/// The picture that a user has at present.
+/// The user's current picture.
 pub(crate) async fn image_of(
     connection: &mut SqliteConnection,
     user_id: i64,
@@ -253,7 +253,7 @@ pub(crate) async fn image_of(
     image.fetch_one(connection).await
 }
 
-/// Which of a user's columns is unique, and is not.
+/// Maps the violation of a unique constraint to the error of its field.
 fn taken(error: sqlx::Error) -> Error {
     match &error {
         sqlx::Error::Database(cause) if cause.is_unique_violation() => {
@@ -267,8 +267,8 @@ fn taken(error: sqlx::Error) -> Error {
     }
 }
 
-/// The way in, for the document.
+/// The security scheme of the OpenAPI document.
 pub(crate) fn security() -> (&'static str, peregrine::openapi::SecurityScheme) {
     let scheme = peregrine::openapi::SecurityScheme::header("Authorization");
-    (SCHEME, scheme.description("`Token`, a space, and the token that logging in gave."))
+    (SCHEME, scheme.description("`Token`, a space, and the token from the login."))
 }

@@ -1,5 +1,5 @@
-//! A room in which everybody hears everybody, by WebSocket. A reader that is slow holds nobody up: it is
-//! let go.
+//! A WebSocket chat room: every message goes to all clients. A client that reads too slowly is
+//! disconnected, so that it does not delay the others.
 
 use mimalloc::MiMalloc;
 use peregrine::prelude::*;
@@ -10,10 +10,10 @@ use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError as Full};
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// How many messages may wait for one listener.
+/// The number of messages that may be queued for one client.
 const WAITING_MAX: usize = 100;
 
-/// Who listens, on any worker: sockets stay with their worker, and text travels.
+/// The clients of all workers. A socket stays on its worker; only the text is sent across threads.
 #[derive(Clone, Default)]
 struct Room(Arc<Mutex<Vec<Sender<Text>>>>);
 
@@ -24,7 +24,7 @@ impl Room {
         receiver
     }
 
-    /// Tells everybody, and lets go who has no room.
+    /// Sends `text` to all clients and drops those whose queue is full.
     fn tell(&self, text: &Text) {
         let mut listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         listeners.retain(|listener| match listener.try_send(text.clone()) {
@@ -45,7 +45,7 @@ async fn talk(mut socket: WebSocket, room: &Room) {
             message = socket.recv() => match message {
                 Some(Ok(Message::Text(text))) => room.tell(&text),
                 Some(Ok(_)) => {}
-                // The peer has left, or the server shuts down.
+                // The client closed the connection, or the server is shutting down.
                 Some(Err(_)) | None => return,
             },
             text = heard.recv() => {
@@ -76,9 +76,9 @@ document.getElementById('text').onchange = event => {
 </script>";
 
 const ABOUT: &str = "\
-A room in which everybody hears everybody, by WebSocket.
+A WebSocket chat room: every message goes to all clients.
 
-Try: curl http://127.0.0.1:8080/, and open the page in two windows of a browser";
+Try: curl http://127.0.0.1:8080/, or open that page in two browser windows";
 
 fn main() -> peregrine::Result<()> {
     let address = peregrine_examples::address(ABOUT);

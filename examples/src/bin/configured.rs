@@ -1,4 +1,4 @@
-//! Settings from a file and the environment, printed, checked, and read again while the server runs.
+//! Settings from a file and the environment: printed, checked, and reloaded while the server runs.
 #![forbid(unsafe_code)]
 
 use peregrine::config::{ListenerConfig, ServerConfig};
@@ -11,16 +11,16 @@ use tracing_subscriber::EnvFilter;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const ABOUT: &str = "\
-Settings from a file and the environment. SIGHUP reads them again.
+Settings from a file and the environment. SIGHUP reloads them.
 
-  --config FILE    reads a file of TOML
-  --print-config   prints all settings that count, and ends
-  --check-config   says whether they can be used, and ends
-  --routes         lists the routes, and ends
+  --config FILE    reads settings from a TOML file
+  --print-config   prints the effective settings and exits
+  --check-config   checks whether the settings are valid and exits
+  --routes         lists the routes and exits
 
 Try: curl http://127.0.0.1:8080/";
 
-/// What the command line asks for.
+/// The options on the command line.
 #[derive(Default)]
 struct Asked {
     file: Option<PathBuf>,
@@ -35,7 +35,7 @@ fn asked() -> Asked {
         match &*argument {
             "--config" => {
                 let Some(file) = arguments.next() else {
-                    eprintln!("--config: name a file of TOML");
+                    eprintln!("--config needs the path of a TOML file");
                     exit(2);
                 };
                 asked.file = Some(file.into());
@@ -43,7 +43,7 @@ fn asked() -> Asked {
             "--print-config" => asked.prints = true,
             "--check-config" => asked.checks = true,
             "--routes" => asked.lists = true,
-            // It tells what there is, and ends.
+            // `--help`, or an unknown argument: this call prints a message and exits.
             _ => drop(peregrine_examples::address(ABOUT)),
         }
     }
@@ -60,7 +60,7 @@ fn main() -> peregrine::Result<()> {
         print!("{}", app().routes()?);
         exit(0);
     }
-    // What the program says is weaker than the file, and the environment is stronger.
+    // The file overrides the program's defaults, and the environment overrides the file.
     let mut code = ServerConfig::default();
     let main =
         ListenerConfig { address: Some(peregrine_examples::place()), ..ListenerConfig::default() };
@@ -79,7 +79,7 @@ fn main() -> peregrine::Result<()> {
     });
     let server = Server::from_config(config)?;
     if asked.checks {
-        println!("the settings can be used");
+        println!("the settings are valid");
         exit(0);
     }
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false);
@@ -88,7 +88,7 @@ fn main() -> peregrine::Result<()> {
     log.init();
     let server = server.on_reload(move |config| match EnvFilter::try_new(&config.logs.level) {
         Ok(level) => drop(levels.reload(level)),
-        Err(error) => eprintln!("the log's level stays as it is: {error}"),
+        Err(error) => eprintln!("`logs.level` is not changed: {error}"),
     });
     server.serve(app)
 }

@@ -1,5 +1,6 @@
-//! Server-sent events: news that anybody posts are told to everybody who listens, on all workers. A
-//! reader that comes again gets what it missed; one that is slow holds nobody up.
+//! Server-sent events: each posted message goes to the subscribers of all workers. A client that
+//! reconnects receives the messages it missed. A client that reads too slowly is disconnected, so
+//! that it does not delay the others.
 #![forbid(unsafe_code)]
 
 use peregrine::prelude::*;
@@ -8,10 +9,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How many news are kept for readers that come again.
+/// The number of messages kept for clients that reconnect.
 const KEPT_MAX: usize = 100;
 
-/// What all workers share.
+/// The state that all workers share.
 #[derive(Clone, Default)]
 struct Newsroom(Arc<Mutex<News>>);
 
@@ -29,7 +30,8 @@ impl Newsroom {
 }
 
 impl News {
-    /// Tells everybody. Who is so slow that there is no room is let go, and comes again for the rest.
+    /// Sends `text` to all readers. A reader whose queue is full is dropped; its client reconnects
+    /// and receives what it missed.
     fn tell(&mut self, text: &str) -> u64 {
         self.last_id += 1;
         let event = Event::default().event("news").id(self.last_id).data(text);
@@ -41,7 +43,7 @@ impl News {
         self.last_id
     }
 
-    /// Adds a reader, which gets what it missed first.
+    /// Adds a reader, after sending it the messages it missed.
     fn add(&mut self, reader: Sender, last: u64) {
         let missed = self.kept.iter().filter(|(id, _)| *id > last);
         let mut sent = missed.map(|(_, event)| reader.try_send(event.clone()));
@@ -54,7 +56,7 @@ impl News {
 async fn listen(State(room): State<Newsroom>, last: Option<LastEventId<u64>>) -> Sse {
     let (sender, sse) = sse::channel_of(2 * KEPT_MAX);
     room.with(|news| news.add(sender, last.map_or(news.last_id, |LastEventId(last)| last)));
-    // When the server shuts down, readers come again in a second, and find its successor.
+    // On shutdown, the last event makes clients reconnect after one second, to a new process.
     sse.goodbye(Event::default().event("end").data("come again").retry(Duration::from_secs(1)))
 }
 
@@ -62,7 +64,7 @@ async fn tell(State(room): State<Newsroom>, text: String) -> String {
     format!("number {}\n", room.with(|news| news.tell(&text)))
 }
 
-/// Events of one reader only, from a task that waits while the reader is slow.
+/// Events for a single client, from a task that waits while the client reads slowly.
 async fn countdown(Path(from): Path<u32>) -> Sse {
     let (sender, sse) = sse::channel();
     tokio::task::spawn_local(async move {
@@ -86,7 +88,7 @@ source.addEventListener('news', event => {
 </script>";
 
 const ABOUT: &str = "\
-News that anybody posts, told to everybody who listens by server-sent events.
+Server-sent events: each posted message goes to all subscribers.
 
 Try: curl -N http://127.0.0.1:8080/news
      curl -d hello http://127.0.0.1:8080/news";

@@ -1,4 +1,4 @@
-//! A first server: HTTP on one port, HTTPS on another, with a certificate made at start.
+//! A first server: HTTP on one port, HTTPS on another, with a certificate generated at start-up.
 //!
 //! Run it, then: `curl http://127.0.0.1:8080/hello/you` and `curl -k https://127.0.0.1:8443/json`.
 #![forbid(unsafe_code)]
@@ -25,7 +25,7 @@ Try: curl http://127.0.0.1:8080/hello/you; curl -k https://127.0.0.1:8443/json";
 
 fn main() -> peregrine::Result<()> {
     let address = peregrine_examples::address(ABOUT);
-    let certificate = Tls::self_signed(&["localhost", "127.0.0.1"]).expect("names of this machine");
+    let certificate = Tls::self_signed(&["localhost", "127.0.0.1"]).expect("both names are valid");
     let tls_address = std::env::var("TLS_ADDRESS").unwrap_or_else(|_| "127.0.0.1:8443".to_owned());
     Server::bind(address).tls(tls_address, certificate.tls).serve(|| {
         App::new()

@@ -1,4 +1,4 @@
-//! A login with a provider of OpenID Connect: the authorization code flow with PKCE.
+//! Login through an OpenID Connect provider: the authorization code flow with PKCE.
 #![forbid(unsafe_code)]
 
 use base64::Engine as _;
@@ -22,23 +22,24 @@ use tower_sessions_memory_store::MemoryStore;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// How long the provider may take for an answer.
+/// The time limit for a response from the provider.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest answer of the provider's that is read, in bytes.
+/// The largest response body accepted from the provider, in bytes.
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
 
-/// The provider, and what this program is to it.
+/// The provider, and this program's registration with it.
 struct Provider {
     issuer: String,
     client_id: String,
     client_secret: String,
-    /// Where the provider sends people back to. It is told before, so that nobody is sent elsewhere.
+    /// The URL to which the provider redirects users. It is registered with the provider in
+    /// advance, so that an attacker cannot redirect users elsewhere.
     redirect_uri: String,
     http: reqwest::Client,
     found: OnceCell<Found>,
 }
 
-/// What the provider says of itself.
+/// The provider's metadata that a login needs.
 struct Found {
     authorization: Url,
     token: Url,
@@ -54,7 +55,7 @@ struct Discovery {
     jwks_uri: String,
 }
 
-/// What is remembered between the way to the provider and the way back.
+/// The state of a login, kept in the session until the provider redirects the user back.
 #[derive(Serialize, Deserialize)]
 struct Pending {
     state: String,
@@ -62,7 +63,7 @@ struct Pending {
     code_verifier: String,
 }
 
-/// What comes back.
+/// The query parameters of the redirect back from the provider.
 #[derive(Deserialize)]
 struct Answer {
     state: Option<String>,
@@ -76,7 +77,7 @@ struct Tokens {
     id_token: String,
 }
 
-/// What an ID token says beside what the verifier asks of it.
+/// The claims of an ID token that the verifier does not check.
 #[derive(Deserialize)]
 struct IdClaims {
     sub: String,
@@ -100,7 +101,7 @@ impl Provider {
         }
     }
 
-    /// What the provider says of itself, asked for once.
+    /// The provider's metadata, fetched once.
     async fn found(&self) -> Result<&Found, Problem> {
         self.found.get_or_try_init(|| self.discover()).await
     }
@@ -109,9 +110,9 @@ impl Provider {
         let issuer = self.issuer.trim_end_matches('/');
         let url = format!("{issuer}/.well-known/openid-configuration");
         let discovery: Discovery = read(self.http.get(url)).await?;
-        // Section 4.3: else another provider could speak for this one.
+        // Section 4.3: otherwise another provider could impersonate this one.
         if discovery.issuer != self.issuer {
-            return Err(unusable(&format!("it calls itself {}", discovery.issuer)));
+            return Err(unusable(&format!("its issuer is {}", discovery.issuer)));
         }
         let authorization = safe(&discovery.authorization_endpoint)?;
         let (token, jwks_uri) = (safe(&discovery.token_endpoint)?, safe(&discovery.jwks_uri)?);
@@ -125,7 +126,7 @@ impl Provider {
         Ok(Found { authorization, token, verifier })
     }
 
-    /// Where a person is sent to log in.
+    /// The URL to which a user is redirected to log in.
     fn authorization_url(&self, found: &Found, pending: &Pending) -> Url {
         let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(&pending.code_verifier));
         let mut url = found.authorization.clone();
@@ -141,7 +142,7 @@ impl Provider {
         url
     }
 
-    /// Who it is that came back with this code.
+    /// Exchanges the code for an ID token and returns its claims.
     async fn redeem(&self, code: &str, pending: &Pending) -> Result<IdClaims, Problem> {
         let found = self.found().await?;
         let form = [
@@ -151,38 +152,39 @@ impl Provider {
             ("code_verifier", &pending.code_verifier),
         ];
         let request = self.http.post(found.token.clone()).form(&form);
-        // RFC 6749, section 2.3.1: as forms write them, since either may have a colon in it.
+        // RFC 6749, section 2.3.1: form-encoded, because either may contain a colon.
         let (id, secret) = (as_in_forms(&self.client_id), as_in_forms(&self.client_secret));
         let request = request.basic_auth(id, Some(secret));
         let Tokens { id_token } = read(request).await?;
         let claims: IdClaims = found.verifier.verify(&id_token).await.map_err(|problem| {
             if problem.status.is_server_error() { problem } else { failed(&problem.detail) }
         })?;
-        // OpenID Connect Core 1.0, section 3.1.3.7: this token is the answer to this login, and for this client.
+        // OpenID Connect Core 1.0, section 3.1.3.7: the token must be for this login and this
+        // client.
         if !Secret::new(&pending.nonce).is(&claims.nonce) {
             return Err(failed("the token belongs to another login"));
         }
         if claims.azp.as_ref().is_some_and(|azp| *azp != self.client_id) {
-            return Err(failed("the token was made for another client"));
+            return Err(failed("the token was issued to another client"));
         }
         Ok(claims)
     }
 }
 
-/// A word as forms write it.
+/// Encodes a word as `application/x-www-form-urlencoded`.
 fn as_in_forms(word: &str) -> String {
-    let mut url = Url::parse("http://a").expect("it is one");
+    let mut url = Url::parse("http://a").expect("a valid URL");
     url.query_pairs_mut().append_key_only(word);
     url.query().unwrap_or_default().to_owned()
 }
 
-/// A client that trusts whom the system trusts, and goes where it is sent by nobody.
+/// A client that trusts the system's root certificates and does not follow redirects.
 fn http_client() -> reqwest::Client {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
-        .expect("the provider has what they need")
+        .expect("aws-lc-rs supports these versions")
         .with_root_certificates(roots)
         .with_no_client_auth();
     reqwest::Client::builder()
@@ -190,20 +192,20 @@ fn http_client() -> reqwest::Client {
         .redirect(Policy::none())
         .timeout(TIMEOUT)
         .build()
-        .expect("the configuration is sound")
+        .expect("the TLS configuration is valid")
 }
 
-/// A place from which nothing comes that others have changed: by TLS, or on this machine.
+/// Parses a URL whose responses cannot be tampered with: `https:`, or `http:` on this machine.
 fn safe(text: &str) -> Result<Url, Problem> {
-    let url = Url::parse(text).map_err(|error| unusable(&format!("{text} is no URL: {error}")))?;
+    let url = Url::parse(text).map_err(|error| unusable(&format!("{text} is not a URL: {error}")))?;
     let is_here = matches!(url.host_str(), Some("127.0.0.1" | "[::1]" | "localhost"));
     if url.scheme() == "https" || (url.scheme() == "http" && is_here) {
         return Ok(url);
     }
-    Err(unusable(&format!("{text} is not safe: it must begin with https:")))
+    Err(unusable(&format!("{text} is not safe: it must start with https:")))
 }
 
-/// What is answered, if it is well and not too much.
+/// The response body, unless the status is an error or the body is too large.
 async fn bytes(request: reqwest::RequestBuilder) -> Result<Vec<u8>, String> {
     let text = |error: reqwest::Error| error.to_string();
     let mut response =
@@ -212,7 +214,7 @@ async fn bytes(request: reqwest::RequestBuilder) -> Result<Vec<u8>, String> {
     while let Some(piece) = response.chunk().await.map_err(text)? {
         all.extend_from_slice(&piece);
         if all.len() > ANSWER_BYTES_MAX {
-            return Err(format!("the answer is longer than {ANSWER_BYTES_MAX} bytes"));
+            return Err(format!("the response is longer than {ANSWER_BYTES_MAX} bytes"));
         }
     }
     Ok(all)
@@ -224,17 +226,17 @@ async fn read<T: DeserializeOwned>(request: reqwest::RequestBuilder) -> Result<T
 }
 
 fn unusable(why: &impl Display) -> Problem {
-    tracing::error!(%why, "the provider cannot be used");
-    let detail = "The provider of logins cannot be used at present. Try again later.";
+    tracing::error!(%why, "the login provider cannot be used");
+    let detail = "The login provider is unavailable. Try again later.";
     Problem::new(StatusCode::BAD_GATEWAY, "provider-unusable", detail)
 }
 
 fn failed(why: &str) -> Problem {
-    let detail = format!("The login did not work: {why}. Try again from /login.");
+    let detail = format!("The login failed: {why}. Try again at /login.");
     Problem::new(StatusCode::FORBIDDEN, "login-failed", detail)
 }
 
-/// A number that nobody guesses.
+/// An unguessable number, as text.
 fn random() -> Result<String, Problem> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|error| unusable(&error))?;
@@ -253,23 +255,23 @@ async fn callback(
     session: Session,
     Query(answer): Query<Answer>,
 ) -> Result<Redirect, Problem> {
-    // It counts once, whatever comes of it.
+    // Each login is used at most once, whether it succeeds or not.
     let pending: Option<Pending> = session.get("login");
     session.remove("login");
-    let pending = pending.ok_or_else(|| failed("no login is under way in this browser"))?;
-    // Else somebody could let a visitor in under another's name.
+    let pending = pending.ok_or_else(|| failed("no login is in progress in this browser"))?;
+    // Otherwise an attacker could log a visitor in to the attacker's account.
     if !Secret::new(&pending.state).is(answer.state.unwrap_or_default()) {
-        return Err(failed("this is the answer to another login"));
+        return Err(failed("the response belongs to another login"));
     }
-    // RFC 9207: the answer is this provider's.
+    // RFC 9207: the response must come from this provider.
     if answer.iss.is_some_and(|iss| iss != provider.issuer) {
-        return Err(failed("another provider has answered"));
+        return Err(failed("the response comes from another provider"));
     }
     if let Some(error) = answer.error {
         let error: String = error.chars().filter(char::is_ascii_graphic).take(40).collect();
-        return Err(failed(&format!("the provider says {error}")));
+        return Err(failed(&format!("the provider reported {error}")));
     }
-    let code = answer.code.ok_or_else(|| failed("the answer has no code"))?;
+    let code = answer.code.ok_or_else(|| failed("the response has no code"))?;
     let claims = provider.redeem(&code, &pending).await?;
     session.regenerate();
     session.insert("user", &claims.sub)?;
@@ -290,14 +292,14 @@ fn logout(session: Session) -> Redirect {
 }
 
 const ABOUT: &str = "\
-A login with a provider of OpenID Connect.
+Login through an OpenID Connect provider.
 
-  ISSUER=...            the provider, as it calls itself
-  CLIENT_ID=...         what this program is called there
-  CLIENT_SECRET=...     what it proves that by
-  PUBLIC_URL=...        where browsers find this program; the provider sends them to /callback there
+  ISSUER=...            the provider's issuer URL
+  CLIENT_ID=...         the client ID registered with the provider
+  CLIENT_SECRET=...     the client secret
+  PUBLIC_URL=...        the URL of this program; the provider redirects browsers to its /callback
 
-Try: curl -i http://127.0.0.1:8080/login, or better a browser";
+Try: curl -i http://127.0.0.1:8080/login, or better, open it in a browser";
 
 fn main() -> peregrine::Result<()> {
     let address = peregrine_examples::address(ABOUT);

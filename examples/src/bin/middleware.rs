@@ -1,24 +1,24 @@
-//! Middleware: those that ship, a function, and a function with an extractor, for all routes and for
-//! one scope.
+//! Middleware, for all routes and for one scope: built-in middleware, a function, and a function
+//! with an extractor.
 #![forbid(unsafe_code)]
 
 use peregrine::prelude::*;
 use std::time::Instant;
 use subtle::ConstantTimeEq;
 
-/// Tells how long the handler took.
+/// Adds a `Server-Timing` field with the duration of the request.
 async fn server_timing(request: Request, next: Next<'_>) -> Response {
     let start = Instant::now();
     let response = next.run(request).await;
     let value = format!("app;dur={:.3}", start.elapsed().as_secs_f64() * 1000.0);
-    let value = HeaderValue::try_from(value).expect("digits and letters");
+    let value = HeaderValue::try_from(value).expect("only visible ASCII");
     response.with_header(HeaderName::from_static("server-timing"), value)
 }
 
 #[derive(Clone)]
 struct Token(&'static str);
 
-/// Lets only those in who know the token.
+/// Rejects requests without the right token.
 async fn guard(
     State(token): State<Token>,
     headers: HeaderMap,
@@ -27,7 +27,7 @@ async fn guard(
 ) -> Result<Response, Problem> {
     let given = headers.get("authorization").map(HeaderValue::as_bytes);
     let given = given.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
-    // How long it takes does not tell how much of the token is right, as it does with `==`.
+    // A constant-time comparison: the duration of `==` would reveal how much of the token is right.
     if !bool::from(given.ct_eq(token.0.as_bytes())) {
         let detail = "Send `Authorization: Bearer TOKEN` with the right token.";
         return Err(Problem::new(StatusCode::UNAUTHORIZED, "not-authorized", detail));
@@ -43,13 +43,13 @@ fn app() -> App {
         .with(CatchPanic::new())
         .with(server_timing)
         .get("/", || async { "open to all" })
-        .get("/panic", async || -> &'static str { panic!("as asked") })
+        .get("/panic", async || -> &'static str { panic!("requested") })
         .scope("/admin", |scope| scope.with(guard).get("/", || async { "welcome" }))
         .state(Token("secret"))
 }
 
 const ABOUT: &str = "\
-Middleware for all routes and for one scope, whose token is `secret`.
+Middleware for all routes and for one scope. The scope's token is `secret`.
 
 Try: curl -H 'authorization: Bearer secret' http://127.0.0.1:8080/admin";
 

@@ -1,6 +1,8 @@
-//! An API that is described whole: an OpenAPI document from the handlers' types, a page of it, and the document as a file.
+//! A fully described API: an OpenAPI document generated from the handlers' types, a page that
+//! displays it, and the document as a file.
 //!
-//! `openapi --document` prints the document; `contract diff OLD NEW` tells what between two of them breaks clients.
+//! `openapi --document` prints the document; `contract diff OLD NEW` lists the changes between two
+//! documents that break clients.
 #![forbid(unsafe_code)]
 
 use peregrine::multipart::{MultipartForm, Upload};
@@ -15,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use subtle::ConstantTimeEq;
 
-/// A bird that somebody saw.
+/// An observation of birds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 struct Sighting {
     id: u64,
@@ -25,11 +27,11 @@ struct Sighting {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 struct NewSighting {
-    /// What it was.
+    /// The kind of bird.
     bird: Bird,
-    /// Where it was, in words.
+    /// The place, in words.
     place: String,
-    /// How many there were.
+    /// The number of birds.
     #[serde(default = "one")]
     #[schemars(range(min = 1))]
     count: u32,
@@ -51,7 +53,7 @@ enum Bird {
 struct Filter {
     /// Only sightings of this bird.
     bird: Option<Bird>,
-    /// At most so many.
+    /// The maximum number of sightings to return.
     #[serde(default = "hundred")]
     limit: usize,
 }
@@ -62,19 +64,19 @@ fn hundred() -> usize {
 
 #[derive(Deserialize, JsonSchema)]
 struct Photo {
-    /// Who took it.
+    /// The name of the photographer.
     author: String,
     file: Upload,
 }
 
-/// What became of a photo.
+/// The result of an upload.
 #[derive(Serialize, JsonSchema)]
 struct Stored {
     author: String,
     bytes: u64,
 }
 
-/// What all workers share.
+/// The state that all workers share.
 #[derive(Clone, Default)]
 struct Sightings(Arc<Mutex<BTreeMap<u64, Sighting>>>);
 
@@ -84,7 +86,7 @@ impl Sightings {
     }
 }
 
-/// Somebody who may change things: an extractor that says so in the document too.
+/// A user who may change sightings: an extractor that also documents its requirement.
 struct Warden;
 
 impl FromRequestParts for Warden {
@@ -94,7 +96,7 @@ impl FromRequestParts for Warden {
         if token.is_some_and(|token| token.as_bytes().ct_eq(b"let me in").into()) {
             return Ok(Self);
         }
-        Err(Problem::new(StatusCode::UNAUTHORIZED, "no-warden", "Send the token of a warden."))
+        Err(Problem::new(StatusCode::UNAUTHORIZED, "no-warden", "Send a warden's token."))
     }
 }
 
@@ -162,7 +164,7 @@ fn sightings(api: Api) -> Api {
         .post(
             "/",
             create.named("create_sighting").describe(|it| {
-                it.summary("Tells of a sighting").body_example(
+                it.summary("Reports a sighting").body_example(
                     "two kestrels",
                     NewSighting {
                         bird: Bird::Kestrel,
@@ -181,7 +183,7 @@ fn sightings(api: Api) -> Api {
             "/{id}",
             remove
                 .named("remove_sighting")
-                .describe(|it| it.summary("Takes it back").problem(404, UNKNOWN)),
+                .describe(|it| it.summary("Deletes a sighting").problem(404, UNKNOWN)),
         )
         .put(
             "/{id}/photo",
@@ -193,8 +195,8 @@ fn sightings(api: Api) -> Api {
 
 fn app(all: Sightings) -> App {
     let api = OpenApi::new("Sightings", "1.0.0")
-        .description("Which birds were seen, and where.")
-        .tag("sightings", "What somebody saw.")
+        .description("Sightings of birds of prey.")
+        .tag("sightings", "Sightings and their photos.")
         .security_scheme(
             "warden",
             SecurityScheme::bearer("").description("The token is `let me in`."),
@@ -208,7 +210,7 @@ fn app(all: Sightings) -> App {
 }
 
 const ABOUT: &str = "\
-An API with an OpenAPI document that is made of its handlers' types, and a page of it.
+An API with an OpenAPI document generated from the handlers' types, and a page that displays it.
 
 Try: curl 'http://localhost:8080/sightings?bird=kestrel'
      http://localhost:8080/docs   in a browser
@@ -237,8 +239,8 @@ mod tests {
 
     #[test]
     fn the_document_says_what_the_handlers_do() {
-        let document = app(Sightings::default()).openapi().expect("all is described");
-        let create = document.operation("POST", "/sightings").expect("it is there");
+        let document = app(Sightings::default()).openapi().expect("every route is described");
+        let create = document.operation("POST", "/sightings").expect("the route exists");
         assert_eq!(create["security"], json!([{ "warden": [] }]));
         assert!(create["responses"]["201"].is_object() && create["responses"]["401"].is_object());
         assert_eq!(document.undescribed(), []);

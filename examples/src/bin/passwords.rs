@@ -1,4 +1,4 @@
-//! Passwords: hashed by argon2, off the worker's thread, and not more at a time than the machine can bear.
+//! Passwords hashed with Argon2, off the worker thread, with a limit on concurrent hashes.
 #![forbid(unsafe_code)]
 
 use argon2::password_hash::{Error as HashError, PasswordHash, SaltString};
@@ -17,28 +17,29 @@ use tower_sessions_memory_store::MemoryStore;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// How many hashes are made at a time, by all workers together: each takes 19 MiB and a core for some 20 ms.
+/// The number of concurrent hashes of all workers. Each takes 19 MiB and a core for some 20 ms.
 const AT_A_TIME: usize = 2;
-/// How long a request waits for its turn.
+/// How long a request waits for a permit to hash.
 const WAIT: Duration = Duration::from_secs(2);
-/// A longer password is no better, and would cost more.
+/// A longer password is not safer and takes longer to hash.
 const PASSWORD_BYTES_MAX: usize = 256;
 
-/// Who may log in. A real program has the hashes in a data base.
+/// The users and their hashes. A real program keeps the hashes in a database.
 struct Accounts {
     hashes: Mutex<HashMap<String, String>>,
     turns: Arc<Semaphore>,
-    /// What passwords of names are compared with that nobody has, so that the time of an answer does not tell which names there are.
+    /// The hash that a password is checked against if the user does not exist, so that the response
+    /// time does not reveal which names exist.
     nobody: String,
 }
 
 impl Accounts {
     fn new() -> Self {
-        let nobody = hashed("nobody has this one").unwrap_or_default();
+        let nobody = hashed("not a user's password").unwrap_or_default();
         Self { hashes: Mutex::default(), turns: Arc::new(Semaphore::new(AT_A_TIME)), nobody }
     }
 
-    /// Runs what costs much, when it is its turn.
+    /// Runs expensive work on another thread, after waiting for a permit.
     async fn work<R: Send + 'static>(
         &self,
         work: impl FnOnce() -> R + Send + 'static,
@@ -46,14 +47,14 @@ impl Accounts {
         let turn = timeout(WAIT, Arc::clone(&self.turns).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else { return Err(Problem::overloaded(1)) };
         let result = peregrine::offload(move || {
-            // The turn is over when the work is, also when nobody waits for it any more.
+            // The permit is held until the work ends, even if the request was cancelled.
             let _turn = turn;
             work()
         });
         Ok(result.await)
     }
 
-    /// The hash of a new account; `false`: there is one of this name.
+    /// Adds an account; returns `false` if the name is taken.
     fn add(&self, name: String, hash: String) -> bool {
         let mut hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = !hashes.contains_key(&name);
@@ -63,7 +64,7 @@ impl Accounts {
         is_new
     }
 
-    /// The hash of an account whose password is that of the old one, unless it was changed meanwhile.
+    /// Replaces the hash of an account with a stronger one, unless the password has changed.
     fn replace(&self, name: &str, old: &str, new: String) {
         let mut hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(hash) = hashes.get_mut(name).filter(|hash| *hash == old) {
@@ -76,8 +77,8 @@ impl Accounts {
     }
 }
 
-/// Argon2id with the least that OWASP recommends: 19 MiB, two passes. The text has salt and parameters in it, so those of later ones can be raised:
-/// a login makes a new hash in place of one that is weaker.
+/// Argon2id with the minimum that OWASP recommends: 19 MiB, two passes. The hash contains its salt
+/// and parameters, so the parameters can be raised later: a login replaces a weaker hash.
 fn hashed(password: &str) -> Result<String, HashError> {
     let mut salt = [0; 16];
     getrandom::fill(&mut salt).map_err(|_| HashError::Crypto)?;
@@ -85,7 +86,8 @@ fn hashed(password: &str) -> Result<String, HashError> {
     Ok(Argon2::default().hash_password(password.as_bytes(), &salt)?.to_string())
 }
 
-/// Is it the password of this hash? In constant time, as far as the password goes. If it is, and hashes are better by now, there is a new one.
+/// Checks a password against a hash, in constant time with respect to the password. If the password
+/// is right and the hash is weaker than today's parameters, also returns a new hash.
 fn check(password: &str, hash: &str) -> (bool, Option<String>) {
     let Ok(hash) = PasswordHash::new(hash) else { return (false, None) };
     let is_right = Argon2::default().verify_password(password.as_bytes(), &hash).is_ok();
@@ -93,7 +95,7 @@ fn check(password: &str, hash: &str) -> (bool, Option<String>) {
     (is_right, if is_old { hashed(password).ok() } else { None })
 }
 
-/// Would a hash that is made today cost somebody more who guesses?
+/// Whether a hash with today's parameters would be more expensive to crack.
 fn is_weaker(hash: &PasswordHash<'_>) -> bool {
     let today = Argon2::default();
     let today = today.params();
@@ -114,7 +116,7 @@ impl Account {
     fn check(&self) -> Result<(), Problem> {
         let is_sound = (1..=64).contains(&self.name.len())
             && (10..=PASSWORD_BYTES_MAX).contains(&self.password.len());
-        let detail = "A name has 1 to 64 bytes, and a password 10 to 256.";
+        let detail = "The name needs 1 to 64 bytes, and the password 10 to 256.";
         let problem = || Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "account-invalid", detail);
         is_sound.then_some(()).ok_or_else(problem)
     }
@@ -128,7 +130,7 @@ async fn register(
     let Account { name, password } = account;
     let hash = accounts.work(move || hashed(&password)).await?;
     let failed = |_| {
-        let detail = "The server could not keep the password.";
+        let detail = "The server could not hash the password.";
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "hash-failed", detail)
     };
     if accounts.add(name, hash.map_err(failed)?) {
@@ -148,7 +150,7 @@ async fn login(
         Problem::new(StatusCode::FORBIDDEN, "login-failed", detail)
     };
     account.check().map_err(|_| wrong())?;
-    // Before the work: of one account nobody guesses from many addresses either.
+    // Before the expensive work. The limit per account also stops guessing from many addresses.
     guesses.take(&account.name).await?;
     let Account { name, password } = account;
     let hash = accounts.hash_of(&name);
@@ -172,7 +174,7 @@ fn me(session: Session) -> Result<String, Problem> {
     session.get::<String>("user").ok_or_else(nobody)
 }
 
-/// What all workers share.
+/// The state that all workers share.
 #[derive(Clone)]
 struct Shared {
     accounts: Arc<Accounts>,
@@ -198,14 +200,14 @@ impl Shared {
             .with(Sessions::new(self.sessions.clone()))
             .get("/me", me)
             .with(self.by_address.clone())
-            // Whoever waits has the request's memory: not too many do.
+            // A request that waits for a permit holds memory, so their number is limited.
             .post("/register", register.requests_max(64))
             .post("/login", login.requests_max(64))
     }
 }
 
 const ABOUT: &str = "\
-Passwords, hashed by argon2 off the worker's thread.
+Passwords hashed with Argon2, off the worker thread.
 
 Try: curl -d 'name=ali&password=open+sesame' http://127.0.0.1:8080/register
      curl -d 'name=ali&password=open+sesame' -c jar http://127.0.0.1:8080/login
@@ -252,7 +254,7 @@ mod tests {
         let weak = Argon2::new(
             argon2::Algorithm::Argon2id,
             Version::default(),
-            Params::new(8, 1, 1, None).expect("they may be so low"),
+            Params::new(8, 1, 1, None).expect("the lowest valid values"),
         );
         let weak = weak.hash_password(b"open sesame", &salt).expect("a hash").to_string();
         assert!(shared.accounts.add("ali".to_owned(), weak.clone()));
@@ -266,9 +268,9 @@ mod tests {
         assert_eq!(login("open sesame").await, 204);
         let strong = hash();
         assert!(!is_weaker(&PasswordHash::new(&strong).expect("a hash")), "{strong}");
-        assert_eq!((login("open sesame").await, hash()), (204, strong), "and then it stays");
+        assert_eq!((login("open sesame").await, hash()), (204, strong), "the hash stays");
         shared.accounts.replace("ali", &weak, "of another password".to_owned());
-        assert_eq!(login("open sesame").await, 204, "what was changed meanwhile stays");
+        assert_eq!(login("open sesame").await, 204, "a hash that has changed is kept");
     }
 
     #[tokio::test]

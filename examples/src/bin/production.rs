@@ -1,5 +1,5 @@
-//! What a service in production would set: limits, a Unix socket, work that must not stop half-way,
-//! and problems in the company's own form, those of the server among them.
+//! Settings of a production service: limits, a Unix socket, a handler that always runs to its end,
+//! and problems in the company's own format, including those of the server.
 #![forbid(unsafe_code)]
 
 use peregrine::Limits;
@@ -10,7 +10,7 @@ use std::time::Duration;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Money: begun is done, even if the peer hangs up.
+/// A payment, which must complete even if the client disconnects.
 async fn pay(Path(account): Path<u64>) -> String {
     tokio::time::sleep(Duration::from_millis(20)).await;
     format!("paid from {account}\n")
@@ -18,13 +18,13 @@ async fn pay(Path(account): Path<u64>) -> String {
 
 async fn report() -> &'static str {
     tokio::time::sleep(Duration::from_secs(60)).await;
-    "never reached: the route allows half a second"
+    "never reached: the route times out after half a second"
 }
 
 fn app() -> App {
     App::new()
         .post("/accounts/{account}/payments", pay.run_to_end())
-        // The 503 of the time limit has the company's form as well.
+        // The 503 of this timeout has the company's format too.
         .get("/report", report.timeout(Duration::from_millis(500)))
         .on_problem(|problem: Problem, _: &Head| {
             let status = problem.status;
@@ -33,7 +33,7 @@ fn app() -> App {
 }
 
 const ABOUT: &str = "\
-What a service in production would set. SOCKET=/a/path adds a Unix socket.
+Settings of a production service. SOCKET=/a/path adds a Unix socket.
 
 Try: curl -X POST http://127.0.0.1:8080/accounts/7/payments";
 
@@ -62,7 +62,7 @@ mod tests {
     fn every_problem_has_the_form_of_the_company() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         runtime.expect("a runtime").block_on(async {
-            // The limit has passed as soon as the handler waits.
+            // The timer fires at once, so the timeout expires as soon as the handler waits.
             let client = app().test().timer(|_| std::future::ready(()));
             for (request, status, kind) in [
                 (client.get("/report"), 503, "handler-late"),

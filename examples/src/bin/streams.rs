@@ -1,5 +1,6 @@
-//! Bodies that are never whole in memory: an upload that is counted as it comes, a download that is
-//! made as it goes, and events over time, the last of which says that the server is going to end.
+//! Bodies that are never held in memory as a whole: an upload counted as it arrives, a download
+//! generated as it is sent, and events over time. The last event announces the shutdown of the
+//! server.
 #![forbid(unsafe_code)]
 
 use futures_core::Stream;
@@ -12,7 +13,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Interval, interval};
 
-/// Counts what comes. The peer is held back while this is busy, and stopped at the route's limit.
+/// Counts the bytes of the body. The client is throttled while the handler is busy, and rejected at
+/// the route's limit.
 async fn count(mut body: Body) -> Result<String, Problem> {
     let (mut pieces, mut bytes) = (0, 0);
     while let Some(piece) = body.next().await {
@@ -22,7 +24,7 @@ async fn count(mut body: Body) -> Result<String, Problem> {
     Ok(format!("{bytes} bytes in {pieces} pieces\n"))
 }
 
-/// Lines, made when the peer has room for them.
+/// Lines, each generated when the client is ready for it.
 struct Lines(std::ops::RangeInclusive<u32>);
 
 impl Stream for Lines {
@@ -37,7 +39,7 @@ async fn lines(Path(count): Path<u32>) -> Body {
     Body::stream(Lines(1..=count))
 }
 
-/// A server-sent event now and then.
+/// A server-sent event every 100 ms.
 struct Ticks {
     clock: Interval,
     left: u32,
@@ -51,7 +53,7 @@ impl Stream for Ticks {
         if self.left == 0 {
             return Poll::Ready(None);
         }
-        // A stream that goes on for long asks when the server is told to shut down.
+        // A long-lived stream has to end when the server starts to shut down.
         if self.ordered.as_mut().poll(context).is_ready() {
             self.left = 0;
             return Poll::Ready(Some(Ok(Bytes::from_static(
@@ -77,7 +79,7 @@ async fn ticks(Path(left): Path<u32>) -> Response {
 }
 
 const ABOUT: &str = "\
-Uploads that are counted as they come, downloads that are made as they go, and events over time.
+Uploads counted as they arrive, downloads generated as they are sent, and events over time.
 
 Try: curl -N http://127.0.0.1:8080/ticks/5";
 

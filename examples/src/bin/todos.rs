@@ -1,4 +1,4 @@
-//! A small JSON service: typed paths, queries and bodies, a shared state, problems, tests.
+//! A small JSON service with typed paths, queries and bodies, shared state, problems and tests.
 //!
 //! `curl -d '{"text":"fly"}' -H 'content-type: application/json' localhost:8080/todos`
 #![forbid(unsafe_code)]
@@ -40,13 +40,13 @@ impl Page {
     }
 }
 
-/// What all workers share. It is made once and cloned into each worker's application.
+/// The state that all workers share: created once and cloned into each worker's application.
 #[derive(Clone, Default)]
 struct Todos(Arc<Mutex<Table>>);
 
 #[derive(Default)]
 struct Table {
-    /// No id is given twice, to whatever was deleted.
+    /// The last id assigned. Ids are never reused, not even those of deleted todos.
     last_id: u64,
     all: BTreeMap<u64, Todo>,
 }
@@ -73,7 +73,7 @@ async fn create(
     Json(new): Json<NewTodo>,
 ) -> Result<(StatusCode, Json<Todo>), Problem> {
     if new.text.trim().is_empty() {
-        let detail = "A todo needs a text.";
+        let detail = "The text of a todo must not be empty.";
         return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "empty-text", detail));
     }
     let todo = todos.with(|table| {
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(client.delete("/todos/1").send_now().status(), 404);
     }
 
-    /// Who still shows a todo that another client has deleted must not change a younger one by its id.
+    /// A client that still displays a deleted todo must not change a newer one with the same id.
     #[test]
     fn an_id_is_never_given_to_another_todo() {
         simulate::seeds(0..50, async |sim| {
@@ -163,11 +163,11 @@ mod tests {
                 clients.push(sim.clone().spawn(async move {
                     for _ in 0..6 {
                         let made = client.post("/todos").json(&json!({"text": "fly"})).send().await;
-                        let id = made.expect("nothing is lost").json::<Todo>().id;
-                        assert!(known.borrow_mut().insert(id), "the id {id} was given before");
+                        let id = made.expect("the network loses nothing").json::<Todo>().id;
+                        assert!(known.borrow_mut().insert(id), "the id {id} was used before");
                         if sim.random(2) == 0 {
                             let deleted = client.delete(&format!("/todos/{id}")).send().await;
-                            deleted.expect("nothing is lost").assert_status(204);
+                            deleted.expect("the network loses nothing").assert_status(204);
                         }
                     }
                 }));

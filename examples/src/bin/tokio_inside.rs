@@ -1,4 +1,4 @@
-//! tokio in handlers, on io_uring too: tasks, timers, sockets, blocking work. Nothing is set up.
+//! Tokio in handlers, on io_uring too: tasks, timers, sockets and blocking work, without any setup.
 #![forbid(unsafe_code)]
 
 use peregrine::prelude::*;
@@ -11,7 +11,7 @@ async fn sleep(Path(milliseconds): Path<u64>) -> String {
     format!("slept {milliseconds} ms\n")
 }
 
-/// Two tasks on this worker's own thread, side by side.
+/// Two concurrent tasks on the worker's thread.
 async fn tasks() -> String {
     let left = tokio::spawn(async { 40 });
     let right = tokio::spawn(async { 2 });
@@ -19,7 +19,7 @@ async fn tasks() -> String {
     format!("{sum}\n")
 }
 
-/// A client and a server of another protocol, as a database driver would have it.
+/// A client and a server of another protocol, in place of a database driver.
 async fn echo(text: String) -> std::result::Result<String, Problem> {
     let fail = |error: std::io::Error| {
         Problem::new(StatusCode::BAD_GATEWAY, "echo-failed", error.to_string())
@@ -39,14 +39,14 @@ async fn echo(text: String) -> std::result::Result<String, Problem> {
     Ok(answer)
 }
 
-/// Work that would hold up every other request of this worker goes to another thread.
+/// Work that would block the worker's other requests runs on another thread.
 async fn blocking() -> String {
     let sum = peregrine::offload(|| (1..=1_000_000_u64).sum::<u64>()).await;
     format!("{sum}\n")
 }
 
 const ABOUT: &str = "\
-tokio in handlers: tasks, timers, sockets, blocking work.
+Tokio in handlers: tasks, timers, sockets and blocking work.
 
 Try: curl http://127.0.0.1:8080/sleep/100";
 

@@ -1,4 +1,4 @@
-//! The example `login` with a provider of OpenID Connect that this test is.
+//! The example `login`, with an OpenID Connect provider that runs inside this test.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -18,23 +18,23 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-/// Names of clients are often URLs, and a colon would end a name in Basic credentials: RFC 6749, section 2.3.1, has both parts written as
-/// forms write them.
+/// Client IDs are often URLs, and a colon would end the user name in Basic credentials. Therefore
+/// RFC 6749, section 2.3.1, requires both parts to be form-encoded.
 const CLIENT: &str = "https://app.example";
 const SECRET: &str = "s3cret +%:";
 const AS_IN_FORMS: (&str, &str) = ("https%3A%2F%2Fapp.example", "s3cret+%2B%25%3A");
 const CALLBACK: &str = "http://app.example/callback";
-/// Only a hang takes so long.
+/// Only a hang takes this long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// RFC 8037, appendix A: a key that everybody knows, as PKCS#8 (RFC 8410, section 7), and another one.
+/// The public example key of RFC 8037, appendix A, as PKCS#8 (RFC 8410, section 7).
 const PKCS8: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
 const PRIVATE: &str = "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A";
 const PUBLIC: &str = "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
 
-/// What the provider does wrong.
+/// A fault of the provider.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Twist {
     None,
@@ -51,7 +51,7 @@ enum Twist {
 struct Provider {
     issuer: Arc<OnceLock<String>>,
     twist: Arc<Mutex<Twist>>,
-    /// Codes that were given out: nonce and challenge of each.
+    /// The nonce and challenge of each code that was issued.
     codes: Arc<Mutex<HashMap<String, (String, String)>>>,
 }
 
@@ -94,18 +94,18 @@ impl Provider {
                     it.redeem(&who, &form)
                 })
         };
-        let running = Server::bind("127.0.0.1:0").quiet().start(app).expect("it starts");
-        let address = running.http_address().expect("it speaks HTTP");
-        provider.issuer.set(format!("http://{address}")).expect("it is set once");
+        let running = Server::bind("127.0.0.1:0").quiet().start(app).expect("the provider starts");
+        let address = running.http_address().expect("an HTTP listener");
+        provider.issuer.set(format!("http://{address}")).expect("set only here");
         (provider, running)
     }
 
     fn issuer(&self) -> &str {
-        self.issuer.get().expect("it was set at start")
+        self.issuer.get().expect("set in `start`")
     }
 
     fn twist(&self) -> Twist {
-        *self.twist.lock().expect("whole")
+        *self.twist.lock().expect("the mutex is not poisoned")
     }
 
     fn about(&self) -> Json<Value> {
@@ -128,7 +128,7 @@ impl Provider {
         if self.twist() == Twist::Denies {
             return Redirect::to(&format!("{CALLBACK}?error=access_denied&state={}", asked.state));
         }
-        let mut codes = self.codes.lock().expect("whole");
+        let mut codes = self.codes.lock().expect("the mutex is not poisoned");
         let code = format!("code-{}", codes.len());
         codes.insert(code.clone(), (asked.nonce.clone(), asked.code_challenge.clone()));
         let issuer = self.issuer().replace(':', "%3A").replace('/', "%2F");
@@ -137,7 +137,7 @@ impl Provider {
 
     fn redeem(&self, who: &BasicAuth, form: &Redeemed) -> Result<Json<Value>, Problem> {
         let refused = || Problem::new(StatusCode::BAD_REQUEST, "invalid_grant", "no");
-        let found = self.codes.lock().expect("whole").remove(&form.code);
+        let found = self.codes.lock().expect("the mutex is not poisoned").remove(&form.code);
         let (nonce, challenge) = found.ok_or_else(refused)?;
         let is_sound = (who.user.as_str(), who.password.as_str()) == AS_IN_FORMS
             && form.grant_type == "authorization_code"
@@ -164,12 +164,12 @@ impl Provider {
         let mut private = URL_SAFE_NO_PAD.decode(PRIVATE).expect("base64");
         private[0] ^= u8::from(twist == Twist::OtherKey);
         let key = EncodingKey::from_ed_der(&[&PKCS8[..], &private].concat());
-        let token = encode(&header, &claims, &key).expect("it is signed");
+        let token = encode(&header, &claims, &key).expect("the key is valid");
         Ok(Json(json!({"access_token": "a", "token_type": "Bearer", "id_token": token})))
     }
 }
 
-/// The example's process.
+/// The process that runs the example.
 struct Program {
     process: Child,
     address: String,
@@ -187,8 +187,8 @@ impl Program {
             .spawn()
             .expect("the example was built");
         let mut line = String::new();
-        let mut errors = BufReader::new(process.stderr.take().expect("it is piped"));
-        errors.read_line(&mut line).expect("the example says what runs");
+        let mut errors = BufReader::new(process.stderr.take().expect("stderr is piped"));
+        errors.read_line(&mut line).expect("the example reports its address");
         std::thread::spawn(move || errors.read_to_end(&mut Vec::new()));
         let (_, rest) = line.split_once("http://").unwrap_or_else(|| panic!("no address: {line}"));
         let address = rest.split([',', ';']).next().expect("split gives one piece").to_owned();
@@ -203,7 +203,7 @@ impl Drop for Program {
     }
 }
 
-/// A browser, with the cookie of the program.
+/// A browser with the program's session cookie.
 struct Browser<'p> {
     program: &'p Program,
     cookie: String,
@@ -227,23 +227,24 @@ impl Browser<'_> {
         page
     }
 
-    /// The way to the provider and back: the path with which the program is asked then.
+    /// Follows the redirects to the provider and back; returns the path of the final request to the
+    /// program, without sending it.
     fn go_and_return(&mut self) -> String {
         let login = self.get("/login");
         assert_eq!(login.status, "303", "{}", login.text);
         let (address, path) = login.location["http://".len()..].split_once('/').expect("a path");
         let (back, _) = get(address, &format!("/{path}"), "");
-        back.location.strip_prefix("http://app.example").expect("to the program").to_owned()
+        back.location.strip_prefix("http://app.example").expect("a URL of the program").to_owned()
     }
 }
 
 fn get(address: &str, path: &str, fields: &str) -> (Page, Option<String>) {
-    let mut stream = TcpStream::connect(address).expect("it listens");
+    let mut stream = TcpStream::connect(address).expect("the server listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("more than zero");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: app.example\r\nConnection: close\r\n{fields}\r\n")
-        .expect("it reads");
+        .expect("the server reads");
     let mut text = String::new();
-    stream.read_to_string(&mut text).expect("it answers and closes");
+    stream.read_to_string(&mut text).expect("the server responds and closes");
     let field = |name: &str| {
         let line = text.lines().find(|line| line.to_ascii_lowercase().starts_with(name));
         line.map(|line| line[name.len()..].split(';').next().unwrap_or_default().trim().to_owned())
@@ -262,9 +263,9 @@ fn who_logs_in_with_the_provider_is_somebody_here() {
     let before = browser.cookie.clone();
     let page = browser.get(&back);
     assert_eq!((page.status.as_str(), page.location.as_str()), ("303", "/"), "{}", page.text);
-    assert_ne!(browser.cookie, before, "the session has another id");
+    assert_ne!(browser.cookie, before, "the session id did not change");
     assert!(browser.get("/").text.ends_with("Hello, Alice.\n"));
-    // The old id is nobody's, and the answer counts once.
+    // The old session id is invalid, and the response of the provider cannot be replayed.
     let mut thief = Browser { program: &program, cookie: before };
     assert!(thief.get("/").text.ends_with("Hello, stranger. Go to /login.\n"));
     assert_eq!(browser.get(&back).status, "403");
@@ -275,7 +276,7 @@ fn who_logs_in_with_the_provider_is_somebody_here() {
 fn answers_that_are_not_those_to_this_login_let_nobody_in() {
     let (provider, _running) = Provider::start();
     let program = Program::start(provider.issuer());
-    // Of somebody else's browser.
+    // The response belongs to another user's browser.
     let mut victim = Browser::new(&program);
     let foreign = Browser::new(&program).go_and_return();
     assert_eq!(victim.get(&foreign).status, "403");
@@ -309,14 +310,14 @@ fn a_provider_that_says_no_or_something_else_lets_nobody_in() {
         (Twist::Expired, "403", "expired"),
         (Twist::NoToken, "502", "provider-unusable"),
     ] {
-        *provider.twist.lock().expect("whole") = twist;
+        *provider.twist.lock().expect("the mutex is not poisoned") = twist;
         let mut browser = Browser::new(&program);
         let back = browser.go_and_return();
         let page = browser.get(&back);
         assert!(page.status == status && page.text.contains(word), "{twist:?}: {}", page.text);
         assert!(browser.get("/").text.contains("stranger"), "{twist:?}");
     }
-    // Whoever calls itself something else is not asked at all.
+    // A provider whose metadata has another issuer is not used at all.
     let program = Program::start(&format!("{}/", provider.issuer()));
     assert_eq!(Browser::new(&program).get("/login").status, "502");
 }

@@ -1,4 +1,4 @@
-//! The example programs, started as processes and asked over sockets.
+//! Starts the example programs as processes and sends them requests.
 
 #![cfg(unix)]
 

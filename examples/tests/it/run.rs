@@ -1,4 +1,4 @@
-//! Every example starts, answers, and ends on SIGTERM with nothing cut.
+//! Every example starts, responds, and on SIGTERM exits without cutting off any request.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -35,9 +35,9 @@ impl Example {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the example was built");
-        let mut errors = BufReader::new(process.stderr.take().expect("it is piped"));
+        let mut errors = BufReader::new(process.stderr.take().expect("stderr is piped"));
         let mut line = String::new();
-        errors.read_line(&mut line).expect("the example says what runs");
+        errors.read_line(&mut line).expect("the example reports its address");
         let (_, rest) = line.split_once("http://").unwrap_or_else(|| panic!("no address: {line}"));
         let address = rest.split([',', ';']).next().expect("split gives one piece").to_owned();
         Self { process, errors, address }
@@ -64,7 +64,7 @@ impl Example {
         self.ask("GET", target, "", "")
     }
 
-    /// Ends it by a signal; gives what it reported.
+    /// Stops the example with a signal; returns what it wrote to stderr.
     fn end(mut self) -> String {
         let pid = Pid::from_child(&self.process);
         kill_process(pid, Signal::TERM).expect("the example runs");
@@ -79,7 +79,7 @@ impl Example {
 
 impl Drop for Example {
     fn drop(&mut self) {
-        // Only a test that failed leaves it running.
+        // Only a failed test leaves the process running.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -145,12 +145,12 @@ fn streams() {
     holds(&example.ask("POST", "/count", "", &"x".repeat(300_000)), "200", "300000 bytes in");
     holds(&example.get("/lines/1000"), "200", "line 1000");
     holds(&example.get("/ticks/3"), "200", "data: 0 left");
-    // One that would go on for years says goodbye when the server is told to end.
+    // A stream that would run for years sends its last event when the server shuts down.
     let mut endless = example.begin("GET", "/ticks/4000000000", "", "");
-    endless.read_exact(&mut [0; 15]).expect("the answer has begun");
+    endless.read_exact(&mut [0; 15]).expect("the response has started");
     let heard = std::thread::spawn(move || rest_of(endless));
     example.end();
-    let heard = heard.join().expect("it is read to its end");
+    let heard = heard.join().expect("the thread did not panic");
     assert!(heard.contains("data: come back later"), "{heard}");
 }
 
@@ -160,15 +160,15 @@ fn events() {
     holds(&example.get("/"), "200", "EventSource");
     holds(&example.get("/countdown/3"), "200", "data: 0");
     let mut listening = example.begin("GET", "/news", "", "");
-    listening.read_exact(&mut [0; 15]).expect("the answer has begun");
+    listening.read_exact(&mut [0; 15]).expect("the response has started");
     for text in ["hello", "again"] {
         holds(&example.ask("POST", "/news", "", text), "200", "number ");
     }
     let mut late = example.begin("GET", "/news", "Last-Event-ID: 1\r\n", "");
-    late.read_exact(&mut [0; 15]).expect("the answer has begun");
+    late.read_exact(&mut [0; 15]).expect("the response has started");
     let heard = std::thread::spawn(move || (rest_of(listening), rest_of(late)));
     example.end();
-    let (heard, late) = heard.join().expect("they are read to their end");
+    let (heard, late) = heard.join().expect("the thread did not panic");
     for text in ["id: 1\ndata: hello\n\n", "id: 2\ndata: again\n\n", "event: end\n"] {
         assert!(heard.contains(text), "no {text:?} in {heard}");
     }
@@ -219,34 +219,34 @@ fn configured() {
         command.envs(variables.iter().copied()).output().expect("the example was built")
     };
     let printed = run(&["--print-config"], &[("PEREGRINE_LIMITS__IDLE_TIMEOUT", "2m")]);
-    let text = String::from_utf8(printed.stdout).expect("text");
+    let text = String::from_utf8(printed.stdout).expect("UTF-8");
     assert!(printed.status.success(), "{text}");
     for part in ["idle_timeout = \"2m\"", "[listeners.main]", "address = \"127.0.0.1:8089\""] {
         assert!(text.contains(part), "no {part:?} in: {text}");
     }
-    // What is printed can be read.
+    // The printed settings can be read back.
     let path = std::env::temp_dir().join(format!("peregrine-{}.toml", std::process::id()));
-    std::fs::write(&path, &text).expect("a file of this test");
-    let file = path.to_str().expect("a path that is text");
+    std::fs::write(&path, &text).expect("the folder is writable");
+    let file = path.to_str().expect("the path is UTF-8");
     let again = run(&["--config", file, "--print-config"], &[]);
-    let is_same = String::from_utf8(again.stdout).expect("text") == text;
-    std::fs::write(&path, "[limits]\nidle_timout = '2m'\n").expect("a file of this test");
+    let is_same = String::from_utf8(again.stdout).expect("UTF-8") == text;
+    std::fs::write(&path, "[limits]\nidle_timout = '2m'\n").expect("the folder is writable");
     let wrong = run(&["--config", file, "--check-config"], &[]);
-    std::fs::remove_file(&path).expect("it is there");
-    assert!(is_same, "it prints what it read: {text}");
-    let text = String::from_utf8(wrong.stderr).expect("text");
+    std::fs::remove_file(&path).expect("the file exists");
+    assert!(is_same, "the printed settings differ after reading them back: {text}");
+    let text = String::from_utf8(wrong.stderr).expect("UTF-8");
     assert!(!wrong.status.success() && text.contains("did you mean `idle_timeout`?"), "{text}");
-    let routes = String::from_utf8(run(&["--routes"], &[]).stdout).expect("text");
+    let routes = String::from_utf8(run(&["--routes"], &[]).stdout).expect("UTF-8");
     assert!(routes.starts_with("GET  /  -  ") && routes.lines().count() == 1, "{routes}");
 }
 
-/// What a program that ends by itself says.
+/// The output of a program that exits by itself.
 fn output(program: &str, argument: Option<&str>, variables: &[(&str, &str)]) -> (Output, String) {
     let mut command = Command::new(program);
     command.args(argument).env_remove("ADDRESS").env_remove("PORT");
     let output = command.envs(variables.iter().copied()).output().expect("the example was built");
     let text = [&output.stdout[..], &output.stderr[..]].concat();
-    (output, String::from_utf8(text).expect("text"))
+    (output, String::from_utf8(text).expect("UTF-8"))
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn every_example_tells_what_it_is_and_where_it_listens() {
             let (output, text) = output(program, Some(argument), &[]);
             assert!(output.status.success() && output.stderr.is_empty(), "{program}: {text}");
             for part in ["Try: curl ", "Usage: ", "ADDRESS=", "PORT=", "PEREGRINE_DRIVER="] {
-                assert!(text.contains(part), "{program} does not tell {part}: {text}");
+                assert!(text.contains(part), "{program} does not print {part}: {text}");
             }
         }
         let (output, text) = output(program, Some("--hepl"), &[]);
@@ -275,7 +275,7 @@ fn a_port_that_is_taken_is_told_with_the_remedy_and_the_port_can_be_chosen() {
         for part in
             [&*format!("127.0.0.1:{port}"), "another process listens there", "choose another"]
         {
-            assert!(text.contains(part), "{program} does not tell {part}: {text}");
+            assert!(text.contains(part), "{program} does not print {part}: {text}");
         }
         assert_eq!(text.lines().count(), 1, "{program}: {text}");
     }

@@ -8,21 +8,21 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A bird that somebody saw.
+/// A kind of bird.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema, Validate)]
 pub struct Bird {
-    /// What people call it.
+    /// The common name.
     #[garde(length(min = 1, max = 100))]
     name: String,
-    /// How far its wings reach, in centimetres.
+    /// The wingspan, in centimetres.
     #[garde(range(min = 1, max = 400))]
     wingspan_cm: u32,
 }
 
-/// All birds, in the order in which they came. All workers share them; a data base takes their place.
+/// All birds, in the order they were added. All workers share them. Replace this with a database.
 static BIRDS: Mutex<Vec<Bird>> = Mutex::new(Vec::new());
 
-/// The routes of birds, each in the OpenAPI document.
+/// The routes, each described in the OpenAPI document.
 pub(crate) fn routes(api: Api) -> Api {
     api.tag("birds")
         .get("/", list)
@@ -35,7 +35,7 @@ async fn list() -> Json<Vec<Bird>> {
     Json(birds().clone())
 }
 
-/// The bird with this number.
+/// The bird with this id.
 async fn find(Path(id): Path<usize>) -> Result<Json<Bird>, Problem> {
     let unknown = || {
         Problem::new(
@@ -47,7 +47,7 @@ async fn find(Path(id): Path<usize>) -> Result<Json<Bird>, Problem> {
     birds().get(id).cloned().map(Json).ok_or_else(unknown)
 }
 
-/// Adds a bird, and says which number it has.
+/// Adds a bird and returns its id.
 async fn add(Valid(Json(bird)): Valid<Json<Bird>>) -> Status<201, Json<usize>> {
     let mut birds = birds();
     birds.push(bird);
@@ -55,6 +55,6 @@ async fn add(Valid(Json(bird)): Valid<Json<Bird>>) -> Status<201, Json<usize>> {
 }
 
 fn birds() -> MutexGuard<'static, Vec<Bird>> {
-    // Nothing that panics leaves half a bird.
+    // A panic cannot leave the list inconsistent, so a poisoned lock can be ignored.
     BIRDS.lock().unwrap_or_else(PoisonError::into_inner)
 }

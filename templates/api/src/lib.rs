@@ -1,11 +1,11 @@
-//! The application. `main.rs` serves it, and the tests call it.
+//! The application, which `main.rs` serves and the tests call.
 
 mod birds;
 
 use peregrine::openapi::{OpenApi, describe};
 use peregrine::prelude::*;
 
-/// What each worker serves. The birds are shared by all of them.
+/// The application of one worker. All workers share the birds.
 pub fn app() -> App {
     App::new()
         .with(RequestId::new())

@@ -47,8 +47,8 @@ fn what_is_wrong_is_said() {
 
 #[test]
 fn every_route_is_in_the_document() {
-    // `all_described` makes it an error at the start where one is not.
-    let document = app().openapi().expect("the application is right");
+    // `all_described` makes a route without a description an error.
+    let document = app().openapi().expect("every route is described");
     assert!(document.operation("POST", "/birds").is_some());
     app().test().get("/docs").send_now().assert_status(200);
 }

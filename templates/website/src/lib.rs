@@ -1,4 +1,4 @@
-//! The application. `main.rs` serves it, and the tests call it.
+//! The application, which `main.rs` serves and the tests call.
 
 mod guestbook;
 
@@ -6,14 +6,14 @@ use peregrine::files::Files;
 use peregrine::middleware::security_headers::Csp;
 use peregrine::prelude::*;
 
-/// Style and pictures, which are part of the program.
+/// The style sheet and pictures, embedded in the program.
 #[derive(rust_embed::Embed)]
 #[folder = "assets"]
 struct Assets;
 
-/// What each worker serves.
+/// The application of one worker.
 pub fn app() -> App {
-    // Nothing but our own style and pictures is loaded, and forms send to us alone.
+    // Pages load only their own style sheets and pictures, and forms submit only to this site.
     let csp = Csp::new()
         .default_src(["'none'"])
         .style_src(["'self'"])

@@ -1,4 +1,4 @@
-//! The program: where it listens, what it logs, and how it ends.
+//! The program: logging, addresses, and the server.
 
 use peregrine::prelude::*;
 use std::env;
@@ -13,7 +13,7 @@ fn main() -> peregrine::Result<()> {
     }
     let address = env::var("ADDRESS").unwrap_or_else(|_| "127.0.0.1:8080".to_owned());
     let admin = env::var("ADMIN").unwrap_or_else(|_| "127.0.0.1:9090".to_owned());
-    // A socket that somebody else holds, as in the README, or the address.
+    // A socket passed by another process, as in the README, or else the address.
     #[cfg(target_os = "linux")]
     let server = Server::new().activated_or("web", address);
     #[cfg(not(target_os = "linux"))]

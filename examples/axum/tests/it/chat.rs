@@ -15,8 +15,8 @@ impl Guest {
     }
 
     async fn hear(&mut self) -> String {
-        let message = self.0.next().await.expect("the room is open").expect("it is sound");
-        message.into_text().expect("it is text").to_string()
+        let message = self.0.next().await.expect("the room is open").expect("a valid frame");
+        message.into_text().expect("a text message").to_string()
     }
 }
 

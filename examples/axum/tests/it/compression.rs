@@ -2,7 +2,7 @@ use crate::harness::{Host, answer};
 use peregrine_axum_examples::compression::app;
 use reqwest::Method;
 
-/// `wren ` a thousand times, as gzip has it.
+/// `wren ` a thousand times, compressed with gzip.
 const PACKED: &[u8] = &[
     31, 139, 8, 0, 0, 0, 0, 0, 2, 3, 237, 196, 33, 1, 0, 0, 8, 3, 176, 42, 148, 195, 34, 48, 175,
     79, 10, 220, 38, 150, 237, 169, 72, 146, 36, 73, 146, 36, 73, 250, 236, 0, 49, 199, 251, 0,

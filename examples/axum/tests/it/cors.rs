@@ -9,7 +9,7 @@ pub(crate) async fn one_other_origin_is_let_in(host: Host) {
     assert_eq!(asked.brief(), (200, r#"["wren","rook"]"#));
     assert_eq!(asked.field("access-control-allow-origin"), Some(ORIGIN));
     let other = server.request(Method::GET, "/birds").header("origin", "http://elsewhere");
-    // It is the browser that keeps others out, by what the answer says.
+    // The browser enforces the origin, based on this field.
     assert_eq!(answer(other).await.field("access-control-allow-origin"), Some(ORIGIN));
     let page = host.serve(page());
     assert!(page.get("/").await.text().contains("fetch('http://localhost:3001/birds')"));

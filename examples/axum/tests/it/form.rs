@@ -25,8 +25,8 @@ pub(crate) async fn what_is_no_form_is_refused(host: Host) {
     let refused = server.post("/", FORM, "email=a").await;
     assert_eq!(refused.status, 422);
     assert!(refused.text().contains("missing field `name`"), "{refused:?}");
-    // One byte more: of a longer body some would be unread when the server closes, and the answer
-    // might be lost.
+    // Only one byte too many: with a longer body, unread bytes would remain when the server closes,
+    // and the response might be lost.
     let large = format!("name={}", "x".repeat(BODY_BYTES_MAX - 4));
     assert_eq!(server.post("/", FORM, large).await.status, 413);
     server.end().await;

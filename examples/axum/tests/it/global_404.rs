@@ -19,12 +19,12 @@ pub(crate) async fn every_method_that_is_not_there_has_one_answer(host: Host) {
         [(Method::PUT, "/"), (Method::GET, "/birds/wren"), (Method::PATCH, "/birds")]
     {
         let refused = answer(server.request(method.clone(), path)).await;
-        let text = format!("{path} does not take {method}.");
+        let text = format!("{path} does not allow {method}.");
         assert_eq!(refused.brief(), (405, text.as_str()));
         assert!(refused.field("allow").is_some(), "{refused:?}");
     }
-    let own = Method::from_bytes(b"SING").expect("it is a token");
+    let own = Method::from_bytes(b"SING").expect("a valid token");
     let refused = answer(server.request(own, "/")).await;
-    assert_eq!(refused.brief(), (405, "/ does not take SING."));
+    assert_eq!(refused.brief(), (405, "/ does not allow SING."));
     server.end().await;
 }

@@ -10,34 +10,34 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
-/// What holds handlers until the test lets them go on.
+/// Blocks handlers until the test releases them.
 struct Gate {
     begun: Semaphore,
     open: Semaphore,
 }
 
-/// The application, with a route more whose handlers wait at the gate.
+/// The application, with an additional route whose handlers wait at the gate.
 fn gated() -> (Router, Arc<Gate>) {
     let gate = Arc::new(Gate { begun: Semaphore::new(0), open: Semaphore::new(0) });
     let held = Arc::clone(&gate);
     let handler = async move || {
         held.begun.add_permits(1);
-        held.open.acquire().await.expect("nobody closes the gate").forget();
+        held.open.acquire().await.expect("the gate is never closed").forget();
         "held, but done"
     };
     (app().route("/held", get(handler)), gate)
 }
 
 async fn until_held(gate: &Gate, count: usize) {
-    until("the requests have begun", async || gate.begun.available_permits() == count).await;
+    until("the requests have started", async || gate.begun.available_permits() == count).await;
 }
 
 async fn until_refused(address: SocketAddr) {
-    until("nobody listens any more", async || TcpStream::connect(address).await.is_err()).await;
+    until("the server stops listening", async || TcpStream::connect(address).await.is_err()).await;
 }
 
 async fn until_begun(server: &Served, count: u64) {
-    until("the requests have begun", async || {
+    until("the requests have started", async || {
         server.get("/begun").await.text() == count.to_string()
     })
     .await;
@@ -55,9 +55,10 @@ pub(crate) async fn requests_that_have_begun_are_answered_before_the_end(host: H
     until_refused(address).await;
     gate.open.add_permits(4);
     for held in held {
-        let answer = held.await.expect("the server answers");
+        let answer = held.await.expect("the server responds");
         assert_eq!(answer.brief(), (200, "held, but done"));
-        // axum closes its listener before it has told its connections, so that it may answer first.
+        // axum closes its listener before it notifies its connections, so a response may be sent
+        // before the connection knows about the shutdown.
         if host.engine.is_peregrine() {
             assert_eq!(answer.field("connection"), Some("close"));
         }
@@ -71,7 +72,7 @@ pub(crate) async fn a_body_that_has_begun_is_sent_to_its_end(host: Host) {
     until_begun(&server, 1).await;
     let ending = server.stop();
     let all: String = (0..20).map(|number| format!("drop {number}\n")).collect();
-    assert_eq!(drip.await.expect("the server answers").brief(), (200, all.as_str()));
+    assert_eq!(drip.await.expect("the server responds").brief(), (200, all.as_str()));
     ending.wait().await;
 }
 
@@ -93,9 +94,9 @@ pub(crate) async fn a_server_waits_for_what_is_slow_and_for_nothing_else(host: H
     until_held(&gate, 1).await;
     let ending = server.stop();
     until_refused(address).await;
-    assert!(!ending.is_over(), "a request is still at work");
+    assert!(!ending.is_over(), "a request is still running");
     gate.open.add_permits(1);
-    assert_eq!(held.await.expect("the server answers").status, 200);
+    assert_eq!(held.await.expect("the server responds").status, 200);
     ending.wait().await;
 }
 
@@ -105,6 +106,6 @@ pub(crate) async fn what_would_never_end_runs_into_its_limit(host: Host) {
     let late = tokio::spawn(answer(server.request(Method::GET, "/slow/600000")));
     until_begun(&server, 1).await;
     let ending = server.stop();
-    assert_eq!(late.await.expect("the server answers").brief(), (408, ""));
+    assert_eq!(late.await.expect("the server responds").brief(), (408, ""));
     ending.wait().await;
 }

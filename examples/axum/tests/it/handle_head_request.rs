@@ -19,7 +19,7 @@ pub(crate) async fn a_handler_may_tell_them_apart(host: Host) {
     assert_eq!((got.brief(), got.field("x-answer")), ((200, "what took long"), Some("of GET")));
     let headed = answer(server.request(Method::HEAD, "/explicit")).await;
     assert_eq!((headed.brief(), headed.field("x-answer")), ((200, ""), Some("of HEAD")));
-    // What follows on the same connection is not taken for the content that is left out.
+    // The client does not mistake the next response for the omitted content.
     let mut raw = server.connect().await;
     for path in ["/implicit", "/explicit", "/length"] {
         raw.send(format!("HEAD {path} HTTP/1.1\r\nHost: a\r\n\r\n")).await;

@@ -1,4 +1,4 @@
-//! A server for the length of a test, of three kinds, and what its clients have in common.
+//! Runs one of three kinds of server during a test, and provides clients.
 
 use crate::secure;
 use axum::Router;
@@ -23,43 +23,44 @@ use tokio::sync::oneshot;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
-/// How long a case may take before it counts as stuck, in a debug build on a busy machine.
+/// The time limit of a case: only a hang takes this long, even in a debug build on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// How many threads serve, so that what requests share is shared over threads.
+/// The number of server threads: more than one, so that shared state is shared across threads.
 const THREADS: usize = 2;
 
-/// What serves.
+/// The kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Engine {
-    /// `axum::serve`, whose answers are the right ones.
+    /// `axum::serve`, the reference.
     Axum,
-    /// Peregrine on tokio's driver.
+    /// Peregrine on the tokio driver.
     Tokio,
-    /// Peregrine on io_uring.
+    /// Peregrine on the io_uring driver.
     Uring,
 }
 
 impl Engine {
-    /// Is it one of ours?
+    /// Whether it is Peregrine.
     pub(crate) fn is_peregrine(self) -> bool {
         self != Self::Axum
     }
 
-    /// A server of ours that listens nowhere yet.
+    /// A Peregrine server without listeners.
     pub(crate) fn server(self) -> Server {
         self.configure(Server::new())
     }
 
     fn configure(self, server: Server) -> Server {
         let choice = if self == Self::Uring { DriverChoice::Uring } else { DriverChoice::Tokio };
-        // What hangs at the end is to be seen as that, instead of being cut.
+        // Longer than the time limit, so that a hang during shutdown fails the test instead of
+        // being cut off.
         let limits = Limits { shutdown_timeout: PATIENCE * 2, ..Limits::default() };
-        let threads = NonZeroUsize::new(THREADS).expect("it is not zero");
+        let threads = NonZeroUsize::new(THREADS).expect("not zero");
         server.driver(choice).workers(threads).limits(limits).quiet()
     }
 
-    /// Why it cannot run on this machine.
+    /// Why the engine cannot run on this machine; `None` if it can.
     fn refusal(self) -> Option<String> {
         if !self.is_peregrine() {
             return None;
@@ -71,7 +72,7 @@ impl Engine {
     }
 }
 
-/// Runs `case`, if the kernel lets the engine run.
+/// Runs `case` if the kernel supports the engine.
 pub(crate) fn check(engine: Engine, case: impl AsyncFnOnce(Host)) {
     if let Some(reason) = engine.refusal() {
         eprintln!("skipped: {reason}");
@@ -80,11 +81,11 @@ pub(crate) fn check(engine: Engine, case: impl AsyncFnOnce(Host)) {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime starts");
     runtime.block_on(async {
         let outcome = tokio::time::timeout(PATIENCE, case(Host { engine })).await;
-        outcome.expect("the case does not get stuck");
+        outcome.expect("the case does not hang");
     });
 }
 
-/// Makes a test of each case of each application under each server.
+/// Generates a test for each case of each application under each server.
 #[macro_export]
 macro_rules! under_every_server {
     ($($application:ident { $($case:ident)+ })+) => {
@@ -111,11 +112,11 @@ macro_rules! under_every_server {
 
 /// Starts servers of one kind.
 pub(crate) struct Host {
-    /// Of which kind.
+    /// The kind.
     pub(crate) engine: Engine,
 }
 
-/// What is served.
+/// The service to run.
 enum App {
     Plain(Router),
     ByPeer(IntoMakeServiceWithConnectInfo<Router, SocketAddr>),
@@ -127,7 +128,7 @@ impl Host {
         self.start(App::Plain(router))
     }
 
-    /// Serves a router that is told its peers' addresses.
+    /// Serves a router that reads its clients' addresses.
     pub(crate) fn serve_by_peer(
         &self,
         make: IntoMakeServiceWithConnectInfo<Router, SocketAddr>,
@@ -135,14 +136,14 @@ impl Host {
         self.start(App::ByPeer(make))
     }
 
-    /// The same lines for both servers, but for the name of the crate that serves.
+    /// The same code for both servers, except for the name of the crate.
     fn start(&self, app: App) -> Served {
         let engine = self.engine;
         let (listener, address) = listener();
         Served::run(address, move |stop| {
             runtime().block_on(async move {
                 let listener = tokio::net::TcpListener::from_std(listener);
-                let listener = listener.expect("the listener does not block");
+                let listener = listener.expect("the listener is non-blocking");
                 let stop = async { drop(stop.await) };
                 if engine.is_peregrine() {
                     let ended = match app {
@@ -159,7 +160,7 @@ impl Host {
                                 .await
                         }
                     };
-                    ended.expect("the server ends in order");
+                    ended.expect("a graceful shutdown");
                 } else {
                     let ended = match app {
                         App::Plain(router) => {
@@ -169,7 +170,7 @@ impl Host {
                             axum::serve(listener, make).with_graceful_shutdown(stop).await
                         }
                     };
-                    ended.expect("the server ends in order");
+                    ended.expect("a graceful shutdown");
                 }
             });
         })
@@ -183,25 +184,25 @@ impl Host {
         let (listener, address) = listener();
         Served::run(address, move |stop| {
             if engine.is_peregrine() {
-                listener.set_nonblocking(false).expect("a socket can be made so");
+                listener.set_nonblocking(false).expect("a valid socket");
                 let (certificate, key) = secure::pem();
                 let tls = Tls::from_pem(certificate.as_bytes(), key.as_bytes());
-                let tls = tls.expect("the key is that of the certificate");
+                let tls = tls.expect("the key matches the certificate");
                 let server = engine.server().tls_listener(listener, tls);
                 run_until(server.start_tower(router), stop);
             } else {
                 runtime().block_on(async move {
                     let listener = tokio::net::TcpListener::from_std(listener);
-                    let listener = listener.expect("the listener does not block");
+                    let listener = listener.expect("the listener is non-blocking");
                     let ended = axum::serve(secure::SecureListener::new(listener), router)
                         .with_graceful_shutdown(async { drop(stop.await) });
-                    ended.await.expect("the server ends in order");
+                    ended.await.expect("a graceful shutdown");
                 });
             }
         })
     }
 
-    /// Serves the application of Unix domain sockets at `path`.
+    /// Serves the Unix domain socket example at `path`.
     #[cfg(unix)]
     pub(crate) async fn serve_unix(&self, path: &Path) -> Served {
         let (engine, own) = (self.engine, path.to_owned());
@@ -217,7 +218,7 @@ impl Host {
                         unix_domain_socket::app().into_make_service_with_connect_info::<UnixPeer>();
                     let ended = axum::serve(listener, make)
                         .with_graceful_shutdown(async { drop(stop.await) });
-                    ended.await.expect("the server ends in order");
+                    ended.await.expect("a graceful shutdown");
                 });
             }
         });
@@ -230,30 +231,30 @@ impl Host {
 fn run_until(running: Result<Running, Error>, stop: oneshot::Receiver<()>) {
     let running = running.expect("the server starts");
     drop(stop.blocking_recv());
-    let stopped = running.shut_down().expect("the server ends in order");
+    let stopped = running.shut_down().expect("a graceful shutdown");
     assert_eq!(stopped.cut, []);
 }
 
-/// The most bytes of a body that axum reads if nobody says otherwise.
+/// axum's default limit on the body size, in bytes.
 pub(crate) const BODY_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// A free port of the loopback interface.
+/// A listener on a free port of the loopback interface.
 pub(crate) fn listener() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
-    listener.set_nonblocking(true).expect("a socket can be made so");
+    listener.set_nonblocking(true).expect("a valid socket");
     let address = listener.local_addr().expect("it is bound");
     (listener, address)
 }
 
-/// The runtime that a program of tokio has.
+/// A multi-threaded runtime, as most tokio programs use.
 pub(crate) fn runtime() -> Runtime {
     let runtime = Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
     runtime.expect("a runtime starts")
 }
 
-/// A server at work.
+/// A running server.
 pub(crate) struct Served {
-    /// Where it listens, if that is a port.
+    /// The address it listens on, unless that is a Unix socket.
     pub(crate) address: SocketAddr,
     client: reqwest::Client,
     stop: oneshot::Sender<()>,
@@ -261,7 +262,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Runs a server in a thread, until it is told to stop.
+    /// Runs a server in a thread until it is stopped.
     pub(crate) fn run(
         address: SocketAddr,
         serve: impl FnOnce(oneshot::Receiver<()>) + Send + 'static,
@@ -273,7 +274,7 @@ impl Served {
             .use_preconfigured_tls(secure::client_config())
             .redirect(reqwest::redirect::Policy::none())
             .build()
-            .expect("the client needs nothing");
+            .expect("the configuration is valid");
         Self { address, client, stop, thread }
     }
 
@@ -288,12 +289,12 @@ impl Served {
         self.client.request(method, format!("https://localhost:{port}{path}"))
     }
 
-    /// What GET is answered.
+    /// The response to a GET request.
     pub(crate) async fn get(&self, path: &str) -> Answer {
         answer(self.request(Method::GET, path)).await
     }
 
-    /// What POST with this body is answered.
+    /// The response to a POST request with this body.
     pub(crate) async fn post(
         &self,
         path: &str,
@@ -304,46 +305,46 @@ impl Served {
         answer(request.body(body)).await
     }
 
-    /// A connection without a client's help.
+    /// A raw connection.
     pub(crate) async fn connect(&self) -> Raw {
         let stream = TcpStream::connect(self.address).await.expect("the server listens");
         Raw { stream, read: Vec::new() }
     }
 
-    /// Tells the server to end, and does not wait for it.
+    /// Starts the shutdown of the server without waiting for it.
     pub(crate) fn stop(self) -> Ending {
-        // Idle connections are the server's to close.
+        // The client is kept open: the server must close idle connections.
         let Self { client, stop, thread, .. } = self;
-        stop.send(()).expect("the server did not end by itself");
+        stop.send(()).expect("the server is still running");
         Ending { _client: client, thread }
     }
 
-    /// Ends the server in order.
+    /// Shuts the server down gracefully.
     pub(crate) async fn end(self) {
         self.stop().wait().await;
     }
 }
 
-/// A server that was told to end.
+/// A server that is shutting down.
 pub(crate) struct Ending {
     _client: reqwest::Client,
     thread: JoinHandle<()>,
 }
 
 impl Ending {
-    /// Waits until it has ended.
+    /// Waits until the server has stopped.
     pub(crate) async fn wait(self) {
         let joined = tokio::task::spawn_blocking(move || self.thread.join()).await;
         joined.expect("joining does not panic").expect("the server does not panic");
     }
 
-    /// Has it ended?
+    /// Whether the server has stopped.
     pub(crate) fn is_over(&self) -> bool {
         self.thread.is_finished()
     }
 }
 
-/// An answer with all of its body.
+/// A response with its whole body.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -362,22 +363,22 @@ impl Answer {
         (self.status.as_u16(), self.text())
     }
 
-    /// A field's first value.
+    /// The first value of a field.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
-        let name = HeaderName::from_bytes(name.as_bytes()).expect("it is a name");
-        self.fields.get(name).map(|value| value.to_str().expect("it is text"))
+        let name = HeaderName::from_bytes(name.as_bytes()).expect("a valid name");
+        self.fields.get(name).map(|value| value.to_str().expect("the value is text"))
     }
 }
 
-/// Sends a request and takes the whole answer.
+/// Sends a request and reads the whole response.
 pub(crate) async fn answer(request: RequestBuilder) -> Answer {
-    let response = request.send().await.expect("the server answers");
+    let response = request.send().await.expect("the server responds");
     let (status, fields) = (response.status(), response.headers().clone());
-    let body = response.bytes().await.expect("the body is whole").to_vec();
+    let body = response.bytes().await.expect("the body is complete").to_vec();
     Answer { status, fields, body }
 }
 
-/// A connection on which every byte is the test's own.
+/// A connection on which the test sends and receives raw bytes.
 pub(crate) struct Raw {
     stream: TcpStream,
     read: Vec<u8>,
@@ -389,12 +390,12 @@ impl Raw {
         self.stream.write_all(bytes.as_ref()).await.expect("the server reads");
     }
 
-    /// Says that nothing more is sent.
+    /// Shuts down the sending side.
     pub(crate) async fn half_close(&mut self) {
-        self.stream.shutdown().await.expect("the server is there");
+        self.stream.shutdown().await.expect("the connection is open");
     }
 
-    /// Reads until `end` has come, and gives everything up to there.
+    /// Reads until `end` arrives and returns everything up to and including it.
     pub(crate) async fn until(&mut self, end: &str) -> String {
         loop {
             let found = self.read.windows(end.len()).position(|bytes| bytes == end.as_bytes());
@@ -403,28 +404,28 @@ impl Raw {
                 let read = std::mem::replace(&mut self.read, rest);
                 return String::from_utf8(read).expect("the server sends text");
             }
-            assert!(self.fill().await, "the server ended without {end:?}");
+            assert!(self.fill().await, "the server closed before sending {end:?}");
         }
     }
 
-    /// Reads to the end.
+    /// Reads text to the end.
     pub(crate) async fn rest(self) -> String {
         String::from_utf8(self.bytes().await).expect("the server sends text")
     }
 
-    /// Reads to the end what need not be text.
+    /// Reads bytes to the end.
     pub(crate) async fn bytes(mut self) -> Vec<u8> {
         while self.fill().await {}
         self.read
     }
 
-    /// The address of this end.
+    /// The local address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.stream.local_addr().expect("it is connected")
     }
 
     async fn fill(&mut self) -> bool {
-        self.stream.read_buf(&mut self.read).await.expect("the server closes in order") > 0
+        self.stream.read_buf(&mut self.read).await.expect("the server closes properly") > 0
     }
 }
 
@@ -434,7 +435,7 @@ pub(crate) type Socket = WebSocketStream<TcpStream>;
 /// Opens a WebSocket, as `agent`.
 pub(crate) async fn socket(server: &Served, path: &str, agent: Option<&str>) -> Socket {
     let url = format!("ws://{}{path}", server.address);
-    let mut request = url.into_client_request().expect("it is a URL");
+    let mut request = url.into_client_request().expect("a valid URL");
     if let Some(agent) = agent {
         request
             .headers_mut()
@@ -445,12 +446,12 @@ pub(crate) async fn socket(server: &Served, path: &str, agent: Option<&str>) -> 
     opened.expect("the server speaks WebSocket").0
 }
 
-/// Waits until something is so.
+/// Waits until a condition is true; `what` describes it.
 pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) {
     let mut pauses = 0_u32;
     while !is_so().await {
         pauses += 1;
-        assert!(pauses < 6_000, "waited in vain until {what}");
+        assert!(pauses < 6_000, "timed out waiting until {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

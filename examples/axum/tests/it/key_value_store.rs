@@ -32,22 +32,23 @@ pub(crate) async fn a_value_that_is_too_large_is_refused_with_and_without_a_leng
     let most = vec![b'x'; VALUE_BYTES_MAX];
     assert_eq!(put(&server, "most", most).await.status, 200);
     assert_eq!(server.get("/values/most").await.body.len(), VALUE_BYTES_MAX);
-    // One that announces its length is refused before it is sent, so a client may fail to send it:
-    // the head alone tells.
+    // A value with a Content-Length is rejected before it is sent, and the client may fail to send
+    // it, so only the head is checked.
     let mut raw = server.connect().await;
     let length = VALUE_BYTES_MAX + 1;
     let head = format!("PUT /values/more HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
     raw.send(head).await;
-    // RFC 9110 §15.5.14 has another name for the status than the `http` crate.
+    // RFC 9110 §15.5.14 uses another reason phrase than the `http` crate.
     let name = if host.engine.is_peregrine() { "Content" } else { "Payload" };
     assert_eq!(raw.until("\r\n").await, format!("HTTP/1.1 413 {name} Too Large\r\n"));
     drop(raw);
-    // One that does not is refused when it is too long.
+    // A value without a Content-Length is rejected when it exceeds the limit.
     let pieces = stream::iter(vec![Ok::<_, Infallible>(vec![b'x'; 64 * 1024]); 47]);
     assert_eq!(put(&server, "chunked", Body::wrap_stream(pieces)).await.status, 200);
     let endless = stream::repeat(()).map(|()| Ok::<_, Infallible>("x".repeat(16 * 1024)));
     let request = server.request(Method::PUT, "/values/endless").body(Body::wrap_stream(endless));
-    // The server may close while the client still sends, which the client may take for an error.
+    // The server may close while the client is still sending, which the client may report as an
+    // error.
     if let Ok(refused) = request.send().await {
         assert_eq!(refused.status(), 413);
     }
@@ -78,10 +79,11 @@ pub(crate) async fn calls_too_many_are_shed_and_the_others_are_answered(host: Ho
     let server = host.serve(app_with_limits(3, Duration::from_secs(600)));
     let calls = (0..5).map(|_| server.get("/values/late/awaited"));
     let mut answers = calls.collect::<FuturesUnordered<_>>();
-    // Nothing is there to be had yet: whoever is answered was shed, and the rest have the places.
+    // The key has no value yet, so the requests that complete now were shed; the others hold
+    // permits.
     for _ in 0..2 {
-        let shed = answers.next().await.expect("five are sent");
-        assert_eq!(shed.brief(), (503, "Too many at once."));
+        let shed = answers.next().await.expect("five requests");
+        assert_eq!(shed.brief(), (503, "Too many requests."));
     }
     assert_eq!(put(&server, "late", "here").await.status, 200);
     let served = answers.collect::<Vec<_>>().await;
@@ -92,10 +94,10 @@ pub(crate) async fn calls_too_many_are_shed_and_the_others_are_answered(host: Ho
 
 pub(crate) async fn a_call_that_takes_too_long_is_ended(host: Host) {
     let server = host.serve(app_with_limits(2, Duration::from_millis(100)));
-    // More than may wait at once, one after the other: each gives its place back.
+    // More requests than the limit, one after the other: each releases its permit.
     for _ in 0..4 {
         let late = server.get("/values/never/awaited").await;
-        assert_eq!(late.brief(), (408, "It took too long."));
+        assert_eq!(late.brief(), (408, "The request timed out."));
     }
     server.end().await;
 }

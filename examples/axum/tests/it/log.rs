@@ -1,4 +1,4 @@
-//! What the applications tell `tracing`, kept for all tests of the process.
+//! Captures the log of the applications, for all tests of the process.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, Once, PoisonError};
@@ -20,7 +20,7 @@ impl Write for Writer {
     }
 }
 
-/// Keeps what is told from here on.
+/// Starts capturing.
 pub(crate) fn begin() {
     BEGIN.call_once(|| {
         fmt::Subscriber::builder()
@@ -33,10 +33,10 @@ pub(crate) fn begin() {
     });
 }
 
-/// The lines that have `mark` in them, in order.
+/// The lines that contain `mark`, in order.
 pub(crate) fn lines(mark: &str) -> Vec<String> {
     let text = TEXT.lock().unwrap_or_else(PoisonError::into_inner);
-    let text = String::from_utf8(text.clone()).expect("what is told is text");
+    let text = String::from_utf8(text.clone()).expect("the log is UTF-8");
     let lines = text.lines().filter(|line| line.contains(mark));
     lines.map(|line| line.trim_start().to_owned()).collect()
 }

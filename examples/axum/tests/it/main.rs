@@ -1,7 +1,7 @@
-//! Every application answers the same under `axum::serve` as under Peregrine, on both of its drivers.
+//! Every application responds the same under `axum::serve` as under Peregrine, on both drivers.
 //!
-//! A case is written once, against a [`harness::Host`] that does not say which server it starts.
-//! Where the servers differ, and are meant to, the case says so for each.
+//! A case is written once, against a [`harness::Host`] that hides which server it starts. Where the
+//! servers are meant to differ, the case has an expectation for each.
 
 mod chat;
 mod compression;

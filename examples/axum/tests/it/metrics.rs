@@ -15,7 +15,7 @@ pub(crate) async fn a_second_server_tells_what_the_first_counted(host: Host) {
     .await;
     assert_eq!(answer(public.request(Method::HEAD, "/slow")).await.status, 200);
     assert_eq!(answer(public.request(Method::PUT, "/slow")).await.status, 405);
-    // What matches no route is not counted by a layer of routes.
+    // A route layer does not count requests that match no route.
     assert_eq!(public.get("/metrics").await.brief(), (404, ""));
     let line = |method, path, status, count| {
         let labels = format!("method=\"{method}\",path=\"{path}\",status=\"{status}\"");

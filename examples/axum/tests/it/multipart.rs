@@ -1,14 +1,14 @@
-//! Bodies of forms with files, written by hand.
+//! Builds the bodies of forms with files.
 
-/// What parts are separated by.
+/// The boundary between the parts.
 const BOUNDARY: &str = "a-line-that-is-in-no-file";
 
-/// The media type of what [`form`] makes.
+/// The media type of the bodies from [`form`].
 pub(crate) fn kind() -> String {
     format!("multipart/form-data; boundary={BOUNDARY}")
 }
 
-/// A form of files: the field's name, the file's, its type and its content.
+/// A form with files, each with a field name, a file name, a media type and content.
 pub(crate) fn form(files: &[(&str, &str, &str, &[u8])]) -> Vec<u8> {
     let mut body = Vec::new();
     for (name, file, kind, content) in files {

@@ -26,13 +26,13 @@ pub(crate) async fn files_in_a_form_are_counted(host: Host) {
     ]);
     let counted = server.post("/", &kind(), body.clone()).await;
     assert_eq!(counted.status, 200);
-    assert_eq!(serde_json::from_slice::<Value>(&counted.body).expect("it is JSON"), expected);
-    // In pieces that cut the lines between parts anywhere, without a length.
+    assert_eq!(serde_json::from_slice::<Value>(&counted.body).expect("valid JSON"), expected);
+    // Chunked, with chunks that split the boundary lines.
     let pieces: Vec<_> =
         body.chunks(4_099).map(|piece| Ok::<_, Infallible>(piece.to_vec())).collect();
     let request = server.request(Method::POST, "/").header("content-type", kind());
     let counted = answer(request.body(Body::wrap_stream(stream::iter(pieces)))).await;
-    assert_eq!(serde_json::from_slice::<Value>(&counted.body).expect("it is JSON"), expected);
+    assert_eq!(serde_json::from_slice::<Value>(&counted.body).expect("valid JSON"), expected);
     server.end().await;
 }
 
@@ -45,7 +45,7 @@ pub(crate) async fn forms_that_cannot_be_read_are_refused(host: Host) {
     let refused = server.post("/", &kind(), cut).await;
     assert_eq!(refused.status, 400);
     assert!(refused.text().ends_with("incomplete data"), "{refused:?}");
-    // The head alone tells that it is too large.
+    // The request is rejected because of its Content-Length alone.
     let mut raw = server.connect().await;
     let length = FORM_BYTES_MAX + 1;
     let kind = kind();

@@ -21,7 +21,7 @@ pub(crate) async fn a_body_that_is_too_large_to_show_is_refused(host: Host) {
     let upper = server.post("/upper", "text/plain", most.clone()).await;
     assert_eq!(upper.brief(), (200, most.to_uppercase().as_str()));
     let refused = server.post("/upper", "text/plain", most + "x").await;
-    assert_eq!(refused.brief(), (413, "The request cannot be shown: length limit exceeded."));
+    assert_eq!(refused.brief(), (413, "The request cannot be logged: length limit exceeded."));
     server.end().await;
 }
 

@@ -1,4 +1,4 @@
-//! The program serves what it is asked for, and says what it cannot.
+//! The program serves the example that is named, and reports errors.
 
 use peregrine_axum_examples::catalogue::EXAMPLES;
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,7 +12,7 @@ fn program(arguments: &[&str]) -> Command {
     command
 }
 
-/// Kills it if the test fails before it has ended.
+/// Kills the process if the test fails.
 struct Running(Child);
 
 impl Drop for Running {
@@ -59,9 +59,9 @@ fn the_table_for_readers_is_the_list() {
 #[test]
 fn a_name_that_is_not_in_the_list_is_an_error_that_says_so() {
     for (arguments, text) in [
-        (&["todo"][..], "There is no example `todo`; `--list` tells which there are."),
-        (&[][..], "Say which example"),
-        (&["todos", "chat"][..], "Say which example"),
+        (&["todo"][..], "There is no example `todo`; `--list` prints all examples."),
+        (&[][..], "Name an example"),
+        (&["todos", "chat"][..], "Name an example"),
     ] {
         let output = program(arguments).output().expect("the program was built");
         assert_eq!(output.status.code(), Some(2));
@@ -80,25 +80,25 @@ fn an_example_is_served_until_a_signal() {
         let mut command = program(&[name]);
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let mut running = Running(command.spawn().expect("the program was built"));
-        let mut errors = BufReader::new(running.0.stderr.take().expect("it is piped"));
-        // An example with a companion starts that one first.
+        let mut errors = BufReader::new(running.0.stderr.take().expect("stderr is piped"));
+        // If the example has a companion, the companion starts first.
         let mut line = String::new();
         for _ in 0..if name == "metrics" { 2 } else { 1 } {
             line.clear();
-            errors.read_line(&mut line).expect("the program says what runs");
+            errors.read_line(&mut line).expect("the program reports its address");
         }
-        let (_, rest) = line.split_once("http://").expect("it listens somewhere");
+        let (_, rest) = line.split_once("http://").expect("a URL");
         let address = rest.split([',', ';']).next().expect("split gives one piece");
-        let mut stream = TcpStream::connect(address).expect("it listens");
+        let mut stream = TcpStream::connect(address).expect("the server listens");
         write!(stream, "GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-            .expect("it reads");
+            .expect("the server reads");
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("it answers and closes");
+        stream.read_to_string(&mut answer).expect("the server responds and closes");
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains(text), "{answer}");
-        kill_process(Pid::from_child(&running.0), Signal::TERM).expect("it runs");
+        kill_process(Pid::from_child(&running.0), Signal::TERM).expect("the process runs");
         let mut report = String::new();
-        errors.read_to_string(&mut report).expect("it reports");
-        assert!(running.0.wait().expect("it ends").success(), "{report}");
+        errors.read_to_string(&mut report).expect("stderr is UTF-8");
+        assert!(running.0.wait().expect("the process exits").success(), "{report}");
         assert!(report.contains("none was cut"), "{report}");
     }
 }

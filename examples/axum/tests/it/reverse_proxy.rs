@@ -20,9 +20,9 @@ pub(crate) async fn requests_and_answers_pass_through(host: Host) {
     behind.end().await;
 }
 
-/// A server of one request, whose fields come back as the body, beside fields about the connection.
+/// A server for one request that returns the request head as the body, with hop-by-hop fields.
 async fn answer_with_the_head(listener: std::net::TcpListener) {
-    let listener = tokio::net::TcpListener::from_std(listener).expect("it does not block");
+    let listener = tokio::net::TcpListener::from_std(listener).expect("it is non-blocking");
     let (mut stream, _) = listener.accept().await.expect("the proxy connects");
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -58,7 +58,7 @@ pub(crate) async fn what_is_about_one_connection_goes_no_further(host: Host) {
     assert_eq!(names, ["accept", "host", "x-end"]);
     assert_eq!((answer.field("x-hop"), answer.field("keep-alive")), (None, None));
     assert_eq!(answer.field("x-end"), Some("2"));
-    behind.await.expect("it is asked once");
+    behind.await.expect("it serves one request");
     server.end().await;
 }
 
@@ -72,22 +72,23 @@ pub(crate) async fn bodies_stream_through_it_both_ways(host: Host) {
         content.chunks(30_011).map(|piece| Ok::<_, Infallible>(piece.to_vec())).collect();
     let pieces = Body::wrap_stream(stream::iter(pieces));
     assert!(server.post("/echo", kind, pieces).await.body == content);
-    // What comes back comes before all is sent, so no one on the way holds the whole.
+    // The response arrives while the request is still being sent, so neither the proxy nor the
+    // upstream buffers the whole body.
     let (sender, receiver) = tokio::sync::mpsc::channel::<Vec<u8>>(1);
     let sent = stream::unfold(receiver, |mut receiver| async move {
         receiver.recv().await.map(|piece| (Ok::<_, Infallible>(piece), receiver))
     });
     let request = server.request(Method::POST, "/echo").body(Body::wrap_stream(sent));
-    sender.send(b"ping 0".to_vec()).await.expect("the request takes it");
-    let response = request.send().await.expect("the answer begins before the request ends");
+    sender.send(b"ping 0".to_vec()).await.expect("the request is open");
+    let response = request.send().await.expect("the response starts before the request ends");
     let mut back = response.bytes_stream();
     for number in 1..=5 {
-        let piece = back.next().await.expect("more follows").expect("the server lives");
+        let piece = back.next().await.expect("more follows").expect("no error");
         assert_eq!(piece, format!("ping {}", number - 1));
-        sender.send(format!("ping {number}").into_bytes()).await.expect("it is taken");
+        sender.send(format!("ping {number}").into_bytes()).await.expect("the request is open");
     }
     drop(sender);
-    assert_eq!(back.next().await.expect("one is left").expect("the server lives"), "ping 5");
+    assert_eq!(back.next().await.expect("one is left").expect("no error"), "ping 5");
     assert!(back.next().await.is_none());
     drop(back);
     server.end().await;

@@ -1,11 +1,11 @@
-//! What both servers answer to the same bytes, field by field.
+//! Compares the responses of both servers to the same bytes, field by field.
 
 use crate::harness::{Engine, Host, Served, check};
 use peregrine_axum_examples::catalogue::{EXAMPLES, Program};
 use peregrine_axum_examples::hello_world;
 use std::collections::BTreeMap;
 
-/// Requests of every kind, each on a connection of its own, as they are on the wire.
+/// Requests of all kinds, as bytes on the wire. Each is sent on its own connection.
 const REQUESTS: &[&str] = &[
     "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
     "HEAD / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -49,7 +49,7 @@ const REQUESTS: &[&str] = &[
     "GET / HTTP/1.1\r\nHost: a\r\nX-Same: 1\r\nx-same: 2\r\nX-Empty:\r\n\r\n",
 ];
 
-/// An answer, without what says when it was given.
+/// A response without its date.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     status: String,
@@ -57,7 +57,7 @@ struct Seen {
     body: Vec<u8>,
 }
 
-/// What is on the wire, taken apart by nobody's parser but this one.
+/// Parses responses with an independent parser.
 fn seen(bytes: &[u8]) -> Vec<Seen> {
     let mut all = Vec::new();
     let mut rest = bytes;
@@ -74,8 +74,8 @@ fn seen(bytes: &[u8]) -> Vec<Seen> {
         fields.remove("date");
         rest = &rest[end + 4..];
         if status.starts_with("HTTP/1.1 1") {
-            // A server need not say 100 if the content has begun to come (RFC 9110 §10.1.1), so
-            // whether it does is a matter of time.
+            // A server may omit the 100 response if content has already arrived (RFC 9110 §10.1.1),
+            // so whether it is sent depends on timing.
             continue;
         }
         let is_chunked = fields.contains_key("transfer-encoding");
@@ -86,7 +86,7 @@ fn seen(bytes: &[u8]) -> Vec<Seen> {
     all
 }
 
-/// The content, however it was cut.
+/// Decodes a chunked body.
 fn unchunked(mut rest: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     while !rest.is_empty() {
@@ -103,34 +103,35 @@ fn unchunked(mut rest: &[u8]) -> Vec<u8> {
     body
 }
 
-/// Requests that Peregrine answers before the router sees them: what they are answered under axum,
-/// and what here.
+/// Requests that Peregrine answers before they reach the router: the statuses under axum and under
+/// Peregrine.
 const BEFORE_THE_ROUTER: &[(&str, u16, u16)] = &[
-    // A request of HTTP/1.1 has one Host, which is one (RFC 9112 §3.2).
+    // An HTTP/1.1 request has exactly one valid Host field (RFC 9112 §3.2).
     ("GET / HTTP/1.1\r\n\r\n", 200, 400),
     ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 200, 400),
     ("GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 200, 400),
-    // A request with both lengths may be an attempt at smuggling (RFC 9112 §6.1).
+    // A request with Content-Length and Transfer-Encoding may be a smuggling attempt (RFC 9112
+    // §6.1).
     (
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n\
          0\r\n\r\n",
         405,
         400,
     ),
-    // A fragment is for the client alone (RFC 3986 §3.5), and a target is ASCII.
+    // A fragment is not sent to servers (RFC 3986 §3.5), and a target is ASCII.
     ("GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n", 404, 400),
     ("GET /\u{e9} HTTP/1.1\r\nHost: a\r\n\r\n", 404, 400),
-    // A server may refuse an expectation that it does not know (RFC 9110 §10.1.1).
+    // A server may reject an unknown expectation (RFC 9110 §10.1.1).
     ("GET / HTTP/1.1\r\nHost: a\r\nExpect: the best\r\n\r\n", 200, 417),
-    // This asks about the server (RFC 9110 §9.3.7), so it is the server that answers.
+    // This request is about the server as a whole (RFC 9110 §9.3.7), so the server answers it.
     ("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", 404, 204),
-    // There is no tunnel, so this method is not left to the router.
+    // The server does not provide tunnels, so CONNECT is not passed to the router.
     ("CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n", 404, 501),
     ("GET / HTTP/2.1\r\nHost: a\r\n\r\n", 400, 505),
     ("GET / HTTP/1.1\r\nHost: a\r\nX Y: z\r\n\r\n", 400, 400),
 ];
 
-/// What a server answers to `request` on a connection that ends with it.
+/// The responses to `request` on a connection that is closed after it.
 async fn answers(server: &Served, request: &str) -> Vec<Seen> {
     let mut raw = server.connect().await;
     let is_old = request.contains("HTTP/1.0");
@@ -139,14 +140,15 @@ async fn answers(server: &Served, request: &str) -> Vec<Seen> {
     seen(&raw.bytes().await)
 }
 
-/// What Peregrine is to answer where `axum::serve` answers `right`: the same, but for what the server
-/// itself says to clients of HTTP/1.0.
+/// The responses expected of Peregrine if those of `axum::serve` are `right`: the same, except for
+/// what the server adds for HTTP/1.0 clients.
 fn expected(mut right: Vec<Seen>) -> Vec<Seen> {
     for seen in &mut right {
         if let Some(rest) = seen.status.strip_prefix("HTTP/1.0 ") {
-            // A server answers in the highest version that it speaks (RFC 9110 §2.5).
+            // A server responds with its highest version (RFC 9110 §2.5).
             seen.status = format!("HTTP/1.1 {rest}");
-            // One that will close says so (RFC 9112 §9.6), which hyper leaves to the version.
+            // A server that will close sends `Connection: close` (RFC 9112 §9.6); hyper relies on
+            // the version.
             seen.fields.insert("connection".to_owned(), vec!["close".to_owned()]);
         }
     }
@@ -168,7 +170,7 @@ fn both_answer_the_same(engine: Engine) {
             for request in REQUESTS {
                 let right = expected(answers(&right, request).await);
                 let mut ours = answers(&ours, request).await;
-                // Peregrine keeps the response to a client that it may know out of shared caches.
+                // Peregrine keeps responses to requests with credentials out of shared caches.
                 if request.contains("Cookie: ") || request.contains("Authorization: ") {
                     ours.iter_mut().for_each(forget_private);
                 }
@@ -180,7 +182,7 @@ fn both_answer_the_same(engine: Engine) {
     });
 }
 
-/// Peregrine is stricter about the form of requests than hyper is.
+/// Peregrine validates requests more strictly than hyper.
 fn what_breaks_a_rule_is_refused(engine: Engine) {
     check(engine, async |host| {
         let right = Host { engine: Engine::Axum }.serve(hello_world::app());

@@ -11,15 +11,15 @@ use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
-/// A certificate for `localhost`, made once.
+/// A certificate for `localhost`, generated once.
 fn identity() -> &'static CertifiedKey<KeyPair> {
     static IDENTITY: OnceLock<CertifiedKey<KeyPair>> = OnceLock::new();
     IDENTITY.get_or_init(|| {
-        rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("it is a name")
+        rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a valid name")
     })
 }
 
-/// Certificate and key in PEM.
+/// Certificate and key as PEM.
 pub(crate) fn pem() -> (String, String) {
     (identity().cert.pem(), identity().signing_key.serialize_pem())
 }
@@ -29,17 +29,17 @@ pub(crate) fn client_config() -> ClientConfig {
     static CONFIG: OnceLock<ClientConfig> = OnceLock::new();
     let make = || {
         let mut roots = RootCertStore::empty();
-        roots.add(identity().cert.der().clone()).expect("it was just made");
+        roots.add(identity().cert.der().clone()).expect("a valid certificate");
         ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
-            .expect("the versions are known")
+            .expect("aws-lc-rs supports these versions")
             .with_root_certificates(roots)
             .with_no_client_auth()
     };
     CONFIG.get_or_init(make).clone()
 }
 
-/// What `axum::serve` takes in place of a listener, as the documentation of its trait has it.
+/// A TLS listener for `axum::serve`, as in the documentation of its trait.
 pub(crate) struct SecureListener {
     listener: TcpListener,
     acceptor: TlsAcceptor,
@@ -53,13 +53,13 @@ impl SecureListener {
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
         let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
-            .expect("the versions are known")
+            .expect("aws-lc-rs supports these versions")
             .with_no_client_auth()
             .with_single_cert(
-                vec![certificate.expect("it was just made")],
-                key.expect("it was just made"),
+                vec![certificate.expect("it was just encoded")],
+                key.expect("it was just encoded"),
             )
-            .expect("the key is that of the certificate");
+            .expect("the key matches the certificate");
         Self { listener, acceptor: TlsAcceptor::from(Arc::new(config)) }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) async fn events_come_in_order_and_end(host: Host) {
     let request = server.request(Method::GET, "/ticks/5").header("last-event-id", "3");
     assert_eq!(answer(request).await.text(), events(4..=5, 5));
     assert_eq!(server.get("/ticks/0").await.brief(), (200, ""));
-    // Who had the last of all numbers gets none, and harms nobody.
+    // A client with the highest possible id receives no events, and the number does not overflow.
     let last = u64::MAX.to_string();
     let request = server.request(Method::GET, "/ticks/5").header("last-event-id", last);
     assert_eq!(answer(request).await.brief(), (200, ""));
@@ -28,7 +28,7 @@ pub(crate) async fn events_come_in_order_and_end(host: Host) {
 pub(crate) async fn each_event_comes_when_it_is_made(host: Host) {
     let server = host.serve(app());
     let mut raw = server.connect().await;
-    // A client that reads event by event would wait for ever if the server collected them.
+    // A client that reads event by event would wait forever if the server buffered them.
     raw.send("GET /ticks/1000000 HTTP/1.1\r\nHost: a\r\n\r\n").await;
     let head = raw.until("\r\n\r\n").await;
     assert!(head.contains("transfer-encoding: chunked\r\n"), "{head}");

@@ -17,7 +17,7 @@ pub(crate) async fn files_are_served_in_every_way(host: Host) {
     assert_eq!((lines.body.len(), lines.field("content-length")), (9_000, Some("9000")));
     assert_eq!(lines.text().lines().count(), 1_000);
     assert_eq!(server.get("/plain").await.brief(), (200, "no file"));
-    // Tower-http takes the path from what is left of it below the prefix.
+    // tower-http builds the location from the path below the prefix.
     let moved = server.get("/assets/deep").await;
     assert_eq!((moved.status.as_u16(), moved.field("location")), (307, Some("/deep/")));
     assert!(server.get("/assets/deep/").await.text().contains("Deep below"));
@@ -32,7 +32,7 @@ pub(crate) async fn what_is_not_there_is_answered_by_its_fallback(host: Host) {
     assert_eq!(server.get("/nothing").await.brief(), (404, "There is no such file."));
     let refused = answer(server.request(Method::POST, "/assets/index.html")).await;
     assert_eq!((refused.status.as_u16(), refused.field("allow")), (405, Some("GET,HEAD")));
-    // Nothing above the folder, however it is written.
+    // Files above the folder cannot be reached, however the path is written.
     for path in ["/assets/../Cargo.toml", "/assets/%2e%2e/Cargo.toml", "/assets/..%2fCargo.toml"] {
         let mut raw = server.connect().await;
         raw.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")).await;

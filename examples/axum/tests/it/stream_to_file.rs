@@ -9,11 +9,11 @@ use std::path::Path;
 use tempfile::{TempDir, tempdir};
 
 fn folder() -> TempDir {
-    tempdir().expect("there is a place for files")
+    tempdir().expect("the disk is writable")
 }
 
 fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).expect("the folder is there").map(|entry| {
+    let entries = fs::read_dir(folder).expect("the folder exists").map(|entry| {
         let entry = entry.expect("it can be listed");
         entry.file_name().into_string().expect("names are text")
     });
@@ -35,7 +35,7 @@ pub(crate) async fn a_body_becomes_a_file(host: Host) {
     assert_eq!(put("/files/empty", Body::from("")).await.brief(), (201, ""));
     assert_eq!(names(folder.path()), ["empty", "pieces", "whole"]);
     for name in ["whole", "pieces"] {
-        assert!(fs::read(folder.path().join(name)).expect("it is there") == content);
+        assert!(fs::read(folder.path().join(name)).expect("the file exists") == content);
         assert!(server.get(&format!("/files/{name}")).await.body == content);
     }
     assert_eq!(server.get("/files/other").await.brief(), (404, ""));
@@ -61,16 +61,16 @@ pub(crate) async fn the_files_of_a_form_become_files(host: Host) {
 pub(crate) async fn a_name_that_leads_elsewhere_is_refused(host: Host) {
     let folder = folder();
     let server = host.serve(app_in(folder.path().join("inner")));
-    // These are there, for who leaves the folder.
+    // These files exist, so a name that leads out of the folder would find them.
     fs::create_dir(folder.path().join("inner")).expect("the folder is new");
     fs::write(folder.path().join("secret"), "secret").expect("the folder can be written to");
-    fs::write(folder.path().join("inner/.hidden"), "hidden").expect("so can this");
+    fs::write(folder.path().join("inner/.hidden"), "hidden").expect("the folder can be written to");
     let secret = folder.path().join("secret").display().to_string().replace('/', "%2F");
     for name in ["..%2F..", "..%2Fsecret", "%2Fetc%2Fpasswd", "a%2Fb", ".hidden", &secret] {
         let path = format!("/files/{name}");
         let refused = answer(server.request(Method::PUT, &path).body("x")).await;
-        assert_eq!(refused.brief(), (400, "That is no name of a file."), "{name}");
-        assert_eq!(server.get(&path).await.brief(), (400, "That is no name of a file."), "{name}");
+        assert_eq!(refused.brief(), (400, "That is not a file name."), "{name}");
+        assert_eq!(server.get(&path).await.brief(), (400, "That is not a file name."), "{name}");
     }
     assert_eq!(names(folder.path()), ["inner", "secret"]);
     assert_eq!(names(&folder.path().join("inner")), [".hidden"]);
@@ -84,7 +84,7 @@ pub(crate) async fn two_uploads_of_one_name_do_not_mix(host: Host) {
     for raw in &mut uploads {
         raw.send("PUT /files/same HTTP/1.1\r\nHost: a\r\nContent-Length: 8\r\n\r\n").await;
     }
-    until("both files are begun", async || names(folder.path()).len() == 2).await;
+    until("both files exist", async || names(folder.path()).len() == 2).await;
     for (raw, text) in uploads.iter_mut().zip(["first...", "second.."]) {
         raw.send(text).await;
         let head = raw.until("\r\n\r\n").await;
@@ -101,7 +101,7 @@ pub(crate) async fn a_body_that_breaks_off_leaves_no_file(host: Host) {
     let server = host.serve(app_in(folder.path().to_owned()));
     let mut raw = server.connect().await;
     raw.send("PUT /files/half HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nhalf").await;
-    until("the file is begun", async || names(folder.path()).len() == 1).await;
+    until("the file exists", async || names(folder.path()).len() == 1).await;
     for name in names(folder.path()) {
         assert_eq!(server.get(&format!("/files/{name}")).await.status, 400, "{name}");
     }
@@ -109,13 +109,13 @@ pub(crate) async fn a_body_that_breaks_off_leaves_no_file(host: Host) {
     raw.half_close().await;
     let text = raw.rest().await;
     if host.engine.is_peregrine() {
-        // A client that ends its side within its request has left: its handler is dropped.
+        // A half-close within the request counts as a disconnect: the handler is dropped.
         assert_eq!(text, "");
     } else {
-        // Hyper goes on as long as it can answer, and the handler reads an error.
+        // hyper continues as long as it can respond, and the handler reads an error.
         assert!(text.starts_with("HTTP/1.1 400 "), "{text}");
     }
-    until("nothing is left of it", async || names(folder.path()).is_empty()).await;
+    until("the file is removed", async || names(folder.path()).is_empty()).await;
     assert_eq!(server.get("/files/half").await.status, 404);
     server.end().await;
 }

@@ -9,7 +9,7 @@ pub(crate) async fn a_server_answers_as_the_router_does_without_one(host: Host) 
     let json = server.post("/json", "application/json", "[1, 2, 3]").await;
     assert_eq!(json.brief(), (200, r#"{"got":[1,2,3]}"#));
     assert_eq!(server.get("/nowhere").await.brief(), (404, ""));
-    let peer: SocketAddr = server.get("/peer").await.text().parse().expect("it is an address");
+    let peer: SocketAddr = server.get("/peer").await.text().parse().expect("an address");
     assert_eq!(peer.ip(), IpAddr::V4(Ipv4Addr::LOCALHOST));
     server.end().await;
 }

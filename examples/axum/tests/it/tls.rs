@@ -21,14 +21,14 @@ pub(crate) async fn requests_and_answers_are_encrypted(host: Host) {
 pub(crate) async fn the_server_ends_in_order(host: Host) {
     let server = host.serve_secure(app());
     assert_eq!(answer(server.secure_request(Method::GET, "/")).await.status, 200);
-    // A request without TLS harms nobody.
+    // A plain request on the TLS port does not affect other connections.
     let mut raw = server.connect().await;
     raw.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
     raw.half_close().await;
     let bytes = raw.bytes().await;
     if host.engine.is_peregrine() {
-        // A browser that was sent to the wrong port shows its user why.
-        let text = String::from_utf8(bytes).expect("it is text");
+        // A browser with the wrong scheme shows the reason to its user.
+        let text = String::from_utf8(bytes).expect("UTF-8");
         assert!(text.starts_with("HTTP/1.1 400 ") && text.contains("speaks HTTPS"), "{text}");
     } else {
         assert!(!bytes.starts_with(b"HTTP/"), "{bytes:?}");

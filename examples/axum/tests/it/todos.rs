@@ -39,8 +39,8 @@ pub(crate) async fn a_page_of_todos_is_a_part_of_them(host: Host) {
     }
     let ids = async |query: &str| {
         let text = server.get(&format!("/todos{query}")).await.text().to_owned();
-        let todos: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
-        let todos = todos.as_array().expect("it is a list").clone();
+        let todos: serde_json::Value = serde_json::from_str(&text).expect("valid JSON");
+        let todos = todos.as_array().expect("a list").clone();
         todos.iter().filter_map(|todo| todo["id"].as_u64()).collect::<Vec<_>>()
     };
     assert_eq!(ids("").await, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
@@ -65,8 +65,8 @@ pub(crate) async fn bodies_and_queries_that_cannot_be_read_are_refused(host: Hos
     assert!(refused.text().contains("limit"), "{refused:?}");
     let refused = answer(server.request(Method::PUT, "/todos")).await;
     assert_eq!((refused.brief(), refused.field("allow")), ((405, ""), Some("GET,HEAD,POST")));
-    // One byte more than axum's own limit: of a longer body some would be unread when the server
-    // closes, and the answer might be lost.
+    // Only one byte over axum's limit: with a longer body, unread bytes would remain when the
+    // server closes, and the response might be lost.
     let text = format!(r#"{{"text":"{}"}}"#, "x".repeat(BODY_BYTES_MAX - 10));
     assert_eq!(text.len(), BODY_BYTES_MAX + 1);
     assert_eq!(server.post("/todos", JSON, text).await.status, 413);
@@ -81,8 +81,8 @@ pub(crate) async fn what_takes_too_long_is_answered_by_the_handler_of_errors(hos
     let short = server.get("/todos/export?pause_ms=0").await;
     assert_eq!(short.brief(), (200, "one\ntwo\n"));
     let long = server.get("/todos/export?pause_ms=600000").await;
-    assert_eq!(long.brief(), (408, "It took too long."));
-    // The connection is as good as before.
+    assert_eq!(long.brief(), (408, "The request timed out."));
+    // The server still responds.
     assert_eq!(server.get("/todos/export?pause_ms=1").await.brief(), (200, "one\ntwo\n"));
     server.end().await;
 }

@@ -15,7 +15,7 @@ pub(crate) async fn a_request_s_events_are_in_its_span_in_order(host: Host) {
     .await;
     for number in 0..6 {
         let mark = format!("{} ", path(number));
-        until("the answer is told", async || log::lines(&mark).len() >= 5).await;
+        until("the response is logged", async || log::lines(&mark).len() >= 5).await;
         let span = format!("request{{method=GET uri={mark}route=\"/birds/{{name}}\"");
         let bytes = path(number).len() - 5;
         let told = [

@@ -7,23 +7,23 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-/// The ping, and the greeting that follows the pong.
+/// Opens a socket and receives the ping, and the greeting that follows the pong.
 async fn greeted(server: &Served, agent: &str) -> (Socket, String) {
     let mut socket = socket(server, "/socket", Some(agent)).await;
-    let ping = socket.next().await.expect("the socket is open").expect("it is sound");
+    let ping = socket.next().await.expect("the socket is open").expect("a valid frame");
     assert_eq!(ping, Message::Ping(vec![1, 2, 3].into()));
-    let greeting = socket.next().await.expect("the socket is open").expect("it is sound");
+    let greeting = socket.next().await.expect("the socket is open").expect("a valid frame");
     let own = socket.get_ref().local_addr().expect("it is connected");
-    let greeting = greeting.into_text().expect("it is text").to_string();
+    let greeting = greeting.into_text().expect("a text message").to_string();
     assert_eq!(greeting, format!("hello {own}, {agent}"));
     (socket, greeting)
 }
 
-/// What is said of the sockets that have ended, once there are so many.
+/// The statistics of closed sockets, once there are `count` of them.
 async fn ended(server: &Served, count: usize) -> Vec<Value> {
     let talks = async || {
         let text = server.get("/ended").await.text().to_owned();
-        serde_json::from_str::<Vec<Value>>(&text).expect("it is a list")
+        serde_json::from_str::<Vec<Value>>(&text).expect("a list")
     };
     until("the sockets have ended", async || talks().await.len() == count).await;
     talks().await
@@ -38,9 +38,9 @@ pub(crate) async fn both_sides_talk_at_once_until_the_server_closes(host: Host) 
     socket.send(Message::binary(vec![7; 200_000])).await.expect("the socket is open");
     let mut texts = Vec::new();
     let close = loop {
-        match socket.next().await.expect("the socket is open").expect("it is sound") {
+        match socket.next().await.expect("the socket is open").expect("a valid frame") {
             Message::Text(text) => texts.push(text.to_string()),
-            Message::Close(frame) => break frame.expect("the server says why"),
+            Message::Close(frame) => break frame.expect("a reason"),
             other => panic!("{other:?}"),
         }
     };

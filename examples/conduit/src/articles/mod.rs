@@ -1,4 +1,5 @@
-//! Articles: written, changed, listed, and kept as favourites. This file has the routes; `store.rs` asks the data base.
+//! Articles: publishing, changing, listing, and favourites. This file has the routes; `store.rs`
+//! has the database queries.
 
 mod slug;
 mod store;
@@ -21,13 +22,13 @@ use sqlx::SqlitePool;
 
 pub(crate) fn routes(api: Api) -> Api {
     const UNKNOWN: &str = "There is no such article.";
-    // `run_to_end`: what is kept is told, also if its author has left.
-    const ANOTHERS: &str = "It is somebody else's.";
+    // `run_to_end`: a stored article is announced even if its author disconnects.
+    const ANOTHERS: &str = "The article belongs to another user.";
     api.tag("articles")
         .get("/", index.named("articles").describe(|it| it.summary("Articles, the latest first")))
         .get(
             "/feed",
-            feed.named("feed").describe(|it| it.summary("Articles of those whom who asks follows")),
+            feed.named("feed").describe(|it| it.summary("Articles by users that the user follows")),
         )
         .post(
             "/",
@@ -43,13 +44,13 @@ pub(crate) fn routes(api: Api) -> Api {
         .put(
             "/{slug}",
             update.named("update_article").describe(|it| {
-                it.summary("Changes it").problem(403, ANOTHERS).problem(404, UNKNOWN)
+                it.summary("Changes an article").problem(403, ANOTHERS).problem(404, UNKNOWN)
             }),
         )
         .delete(
             "/{slug}",
             remove.named("remove_article").describe(|it| {
-                it.summary("Takes it away, and what hangs on it")
+                it.summary("Deletes an article with its comments")
                     .problem(403, ANOTHERS)
                     .problem(404, UNKNOWN)
             }),
@@ -58,13 +59,13 @@ pub(crate) fn routes(api: Api) -> Api {
             "/{slug}/favorite",
             favorite
                 .named("favorite")
-                .describe(|it| it.summary("Keeps it as a favourite").problem(404, UNKNOWN)),
+                .describe(|it| it.summary("Adds a favourite").problem(404, UNKNOWN)),
         )
         .delete(
             "/{slug}/favorite",
             unfavorite
                 .named("unfavorite")
-                .describe(|it| it.summary("Ends that").problem(404, UNKNOWN)),
+                .describe(|it| it.summary("Removes a favourite").problem(404, UNKNOWN)),
         )
 }
 
@@ -74,7 +75,7 @@ struct NewArticleBody {
     article: NewArticle,
 }
 
-/// What is left out is read as empty, so that it is told in the same words.
+/// A missing field is read as empty, so that both give the same error.
 #[derive(Deserialize, Validate, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct NewArticle {
@@ -101,7 +102,7 @@ struct ChangeBody {
     article: Change,
 }
 
-/// What is left out stays as it is.
+/// Missing fields are not changed.
 #[derive(Deserialize, Validate, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct Change {
@@ -128,7 +129,7 @@ struct ArticleBody {
     article: Article,
 }
 
-/// An article, with its text.
+/// An article with its text.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Article {
     #[serde(flatten)]
@@ -146,7 +147,7 @@ pub(crate) struct Summary {
     pub(crate) tag_list: Vec<String>,
     pub(crate) created_at: Timestamp,
     pub(crate) updated_at: Timestamp,
-    /// Is it a favourite of who asks?
+    /// Whether it is a favourite of the user of the request.
     pub(crate) favorited: bool,
     pub(crate) favorites_count: i64,
     pub(crate) author: Profile,
@@ -157,7 +158,7 @@ pub(crate) struct Summary {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Summaries {
     pub(crate) articles: Vec<Summary>,
-    /// How many there are on all pages.
+    /// The number of articles on all pages.
     pub(crate) articles_count: i64,
 }
 
@@ -194,7 +195,7 @@ async fn create(
     Valid(Json(NewArticleBody { article })): Valid<Json<NewArticleBody>>,
 ) -> Result<Status<201, Json<ArticleBody>>, Error> {
     let slug = store::create(&pool, viewer, &article).await?;
-    // Everybody else is told what nobody in particular sees.
+    // The event shows the article as an anonymous user sees it.
     let (id, told) = store::find(&pool, None, &slug).await?;
     live.tell_article(id, &told.summary);
     show(Some(viewer), pool, Path(slug)).await.map(Status)

@@ -1,11 +1,11 @@
-//! Names of articles in URLs.
+//! Slugs: the names of articles in URLs.
 
-/// Names that are something else: `/articles/feed` is no article.
+/// Names that are taken by other routes: `/articles/feed` is not an article.
 const RESERVED: [&str; 1] = ["feed"];
-/// Longer titles are cut.
+/// Longer titles are truncated.
 const CHARS_MAX: usize = 80;
 
-/// The title in small letters, with hyphens for what is neither letter nor digit.
+/// The title in lower case, with hyphens in place of everything but letters and digits.
 pub(super) fn of_title(title: &str) -> String {
     let mut slug = String::new();
     for char in title.chars().flat_map(char::to_lowercase).take(CHARS_MAX) {
@@ -24,12 +24,12 @@ pub(super) fn of_title(title: &str) -> String {
     }
 }
 
-/// The same for an article whose name another one has.
+/// A slug with a number, for when another article has the plain one.
 pub(super) fn with_number(slug: &str, number: u32) -> String {
     format!("{slug}-{number:08x}")
 }
 
-/// Is it a name that this title gave?
+/// Whether the slug was derived from this title.
 pub(super) fn is_of_title(slug: &str, title: &str) -> bool {
     let plain = of_title(title);
     let rest = slug.strip_prefix(&*plain);

@@ -1,4 +1,4 @@
-//! Articles in the data base.
+//! Articles in the database.
 
 use super::slug;
 use super::{Article, Change, NewArticle, Summaries, Summary};
@@ -13,28 +13,28 @@ use serde::Deserialize;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row, SqliteConnection, SqlitePool};
 
-/// More than this is not sent at once, whatever is asked for.
+/// The maximum number of articles per page, even if a client requests more.
 const LIMIT_MAX: u32 = 100;
 
-/// Which articles of all.
+/// Selects articles.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub(crate) struct Filter {
-    /// Those with this tag.
+    /// Articles with this tag.
     pub(crate) tag: Option<String>,
-    /// Those by the user of this name.
+    /// Articles by the user with this name.
     pub(crate) author: Option<String>,
-    /// Favourites of the user of this name.
+    /// Favourites of the user with this name.
     pub(crate) favorited: Option<String>,
 }
 
-/// Which part of a list.
+/// Selects a part of a list.
 #[derive(Clone, Copy, Debug, Deserialize, Validate, JsonSchema)]
 #[serde(default)]
 pub(crate) struct Page {
-    /// How many, and never more than 100.
+    /// The number of articles, at most 100.
     #[garde(range(min = 1))]
     pub(crate) limit: u32,
-    /// How many are passed over.
+    /// The number of articles to skip.
     #[garde(skip)]
     pub(crate) offset: u32,
 }
@@ -45,7 +45,7 @@ impl Default for Page {
     }
 }
 
-/// A row of the query below: an article, with and without its text.
+/// A row of the query below.
 struct Found {
     id: i64,
     summary: Summary,
@@ -87,7 +87,7 @@ macro_rules! select {
     };
 }
 
-/// What a [`Filter`] lets through.
+/// The condition for a [`Filter`].
 macro_rules! filtered {
     () => {
         "(?2 IS NULL OR EXISTS (SELECT 1 FROM article_tags WHERE article_id = a.id AND name = ?2)) \
@@ -97,12 +97,12 @@ macro_rules! filtered {
     };
 }
 
-/// The id of a user in a query; none sees what nobody in particular sees.
+/// The viewer's id as a query parameter; `None` is an anonymous user.
 fn id(viewer: Option<Viewer>) -> Option<i64> {
     viewer.map(|viewer| viewer.id)
 }
 
-/// One page of the articles that the filter lets through, the latest first.
+/// One page of the articles that match the filter, the latest first.
 pub(crate) async fn list(
     pool: &SqlitePool,
     viewer: Option<Viewer>,
@@ -111,7 +111,7 @@ pub(crate) async fn list(
 ) -> Result<Summaries, Error> {
     const LIST: &str = select!("", "WHERE ", filtered!(), "ORDER BY a.id DESC LIMIT ?5 OFFSET ?6");
     const COUNT: &str = concat!("SELECT count(*), ?1 FROM articles a WHERE ", filtered!());
-    // Both see the same articles.
+    // In one transaction, so that both queries see the same articles.
     let mut transaction = pool.begin().await?;
     let Filter { tag, author, favorited } = filter;
     let list =
@@ -126,7 +126,7 @@ pub(crate) async fn list(
     })
 }
 
-/// One page of the articles of those whom the user follows, the latest first.
+/// One page of the articles by users that the viewer follows, the latest first.
 pub(super) async fn feed(
     pool: &SqlitePool,
     viewer: Viewer,
@@ -167,7 +167,7 @@ pub(crate) async fn id_of(pool: &SqlitePool, slug: &str) -> Result<i64, Error> {
     id.fetch_optional(pool).await?.ok_or_else(|| not_found("article"))
 }
 
-/// Articles after this one, the oldest first, as nobody in particular sees them.
+/// Articles after this one, the oldest first, as an anonymous user sees them.
 pub(crate) async fn newer_than(
     pool: &SqlitePool,
     last: i64,
@@ -179,7 +179,7 @@ pub(crate) async fn newer_than(
     Ok(found.into_iter().map(|found| (found.id, found.summary)).collect())
 }
 
-/// The id of an article that the user may change.
+/// The id of an article that the viewer may change.
 async fn owned(
     connection: &mut SqliteConnection,
     viewer: Viewer,
@@ -191,7 +191,7 @@ async fn owned(
     if author_id == viewer.id { Ok(id) } else { Err(forbidden("article")) }
 }
 
-/// Keeps a new article, and gives its slug: article and tags, or nothing.
+/// Stores a new article and its tags, atomically, and returns its slug.
 pub(super) async fn create(
     pool: &SqlitePool,
     viewer: Viewer,
@@ -211,7 +211,7 @@ pub(super) async fn create(
     Ok(slug)
 }
 
-/// Changes an article, and gives its slug, which is another one if the title is.
+/// Changes an article and returns its slug, which changes with the title.
 pub(super) async fn update(
     pool: &SqlitePool,
     viewer: Viewer,
@@ -226,7 +226,7 @@ pub(super) async fn update(
         }
         _ => slug,
     };
-    // Whoever has seen a state can tell a later one by its time.
+    // `updated_at` always increases, so clients can tell a later state from an earlier one.
     let update = sqlx::query(
         "UPDATE articles SET slug = ?2, title = coalesce(?3, title), description = coalesce(?4, description), \
          body = coalesce(?5, body), updated_at = max(?6, updated_at + 1) WHERE id = ?1",
@@ -241,7 +241,7 @@ pub(super) async fn update(
     Ok(slug)
 }
 
-/// Takes an article away; tags, favourites and comments go with it.
+/// Deletes an article with its tags, favourites and comments.
 pub(super) async fn remove(pool: &SqlitePool, viewer: Viewer, slug: &str) -> Result<(), Error> {
     let mut transaction = pool.begin_with(db::WRITE).await?;
     let id = owned(&mut transaction, viewer, slug).await?;
@@ -250,7 +250,7 @@ pub(super) async fn remove(pool: &SqlitePool, viewer: Viewer, slug: &str) -> Res
     Ok(())
 }
 
-/// Keeps an article as a favourite, or no longer: the list and the number, or nothing.
+/// Adds an article to the viewer's favourites or removes it, together with the count, atomically.
 pub(super) async fn favorite(
     pool: &SqlitePool,
     viewer: Viewer,
@@ -267,11 +267,11 @@ pub(super) async fn favorite(
     let mut transaction = pool.begin_with(db::WRITE).await?;
     let changed = sqlx::query(list).bind(viewer.id).bind(id).execute(&mut *transaction).await;
     let changed = changed.map_err(|error| match error {
-        // Somebody took it away since.
+        // The article was deleted meanwhile.
         sqlx::Error::Database(cause) if cause.is_foreign_key_violation() => not_found("article"),
         error => error.into(),
     })?;
-    // Who asks twice changes nothing the second time.
+    // Repeating the request changes nothing.
     if changed.rows_affected() > 0 {
         let count = "UPDATE articles SET favorites_count = favorites_count + ? WHERE id = ?";
         sqlx::query(count).bind(step).bind(id).execute(&mut *transaction).await?;
@@ -295,7 +295,7 @@ async fn set_tags(
     Ok(())
 }
 
-/// A slug of the title that no article has. Nobody else writes during the transaction, so it stays free.
+/// An unused slug for the title. The transaction excludes other writers, so the slug stays unused.
 async fn free_slug(connection: &mut SqliteConnection, title: &str) -> Result<String, Error> {
     let mut slug = slug::of_title(title);
     let plain = slug.clone();
@@ -306,7 +306,7 @@ async fn free_slug(connection: &mut SqliteConnection, title: &str) -> Result<Str
         }
         let mut number = [0; 4];
         getrandom::fill(&mut number)
-            .map_err(|error| internal("the system has no random numbers", &error))?;
+            .map_err(|error| internal("the system provides no random numbers", &error))?;
         slug = slug::with_number(&plain, u32::from_le_bytes(number));
     }
 }

@@ -25,7 +25,7 @@ async fn an_article_is_published_as_it_was_written() {
     assert_eq!(world.get("/api/articles/how-to-train").await["article"], made);
     let list = world.get("/api/articles").await;
     assert_eq!((&list["articlesCount"], &list["articles"][0]["slug"]), (&json!(1), &made["slug"]));
-    assert!(list["articles"][0].get("body").is_none(), "lists have no texts");
+    assert!(list["articles"][0].get("body").is_none(), "lists do not include the text");
     assert_eq!(world.get("/api/tags").await, json!({ "tags": ["dragons", "training"] }));
 }
 
@@ -36,7 +36,7 @@ async fn titles_may_be_the_same_and_slugs_are_not() {
     let (first, second) = (ada.publish("Same", &[]).await, ada.publish("Same", &[]).await);
     assert_ne!(first, second);
     assert!(second.starts_with("same-"));
-    // What is a route is no slug, and letters of any alphabet are.
+    // A slug never collides with a route, and may have letters of any alphabet.
     let feed = ada.publish("Feed", &[]).await;
     assert_ne!(feed, "feed");
     assert_eq!(ada.publish("李白", &[]).await, "李白");
@@ -123,7 +123,7 @@ async fn what_hangs_on_an_article_goes_with_it() {
     ada.delete("/api/articles/doomed").await.assert_status(204);
     assert_eq!(world.get("/api/tags").await, json!({ "tags": [] }));
     assert_eq!(world.get("/api/articles?favorited=bob").await["articlesCount"], 0);
-    // Another one of the same name begins with nothing.
+    // A new article with the same slug starts without tags, favourites and comments.
     assert_eq!(ada.publish("Doomed", &[]).await, "doomed");
     assert_eq!(world.get("/api/articles/doomed").await["article"]["favoritesCount"], 0);
     assert_eq!(world.get("/api/articles/doomed/comments").await, json!({ "comments": [] }));

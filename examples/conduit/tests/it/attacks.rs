@@ -1,11 +1,12 @@
-//! What nobody means well by: odd letters, edges of numbers, forged tokens, and many at once.
+//! Hostile input: unusual characters, boundary values of numbers, forged tokens, and many
+//! concurrent requests.
 
 use crate::harness::{User, slugs, world};
 use peregrine::web::test::TestForm;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// Texts that trip up whoever takes them apart, or puts them into something.
+/// Texts that break naive parsing, escaping or interpolation.
 const ODD: [&str; 14] = [
     "a\u{0}b",
     "'; DROP TABLE users; --",
@@ -79,7 +80,7 @@ async fn odd_names_lead_to_their_users_and_to_nobody_else() {
         "0",
     ];
     for name in names {
-        let user = json!({ "username": name, "email": format!("{}@x", names.iter().position(|one| *one == name).expect("it is there")), "password": "password" });
+        let user = json!({ "username": name, "email": format!("{}@x", names.iter().position(|one| *one == name).expect("it is in the list")), "password": "password" });
         let made = world.client.post("/api/users").json(&json!({ "user": user })).send().await;
         made.assert_status(201);
         let path = url_of(name);
@@ -95,7 +96,7 @@ async fn odd_names_lead_to_their_users_and_to_nobody_else() {
             .await;
         page.assert_status(200);
     }
-    // Names that are the same to readers are taken already, whatever the case.
+    // Names that differ only in case are the same name.
     let again = json!({ "username": "WATCHER", "email": "other@x", "password": "password" });
     let again = world.client.post("/api/users").json(&json!({ "user": again })).send().await;
     again.assert_status(409);
@@ -133,7 +134,7 @@ async fn tokens_that_somebody_made_up_let_in_nobody() {
     }
     let twice = ann.sign(ann.sign(world.client.get("/api/user"))).send().await;
     twice.assert_status(401);
-    // A password that changes ends what was before.
+    // A changed password invalidates earlier tokens.
     let changed = ann.put("/api/user", json!({ "user": { "password": "another one" } })).await;
     changed.assert_status(200);
     ann.get("/api/user").await.assert_status(401);
@@ -241,10 +242,10 @@ async fn pictures_are_pictures_up_to_the_last_byte_that_they_may_have() {
         assert_eq!(picture.assert_status(200).header("content-type"), Some("image/gif"));
         assert_eq!(picture.header("x-content-type-options"), Some("nosniff"));
     }
-    // Each took the place of the one before: the folder has one.
-    let folder = std::fs::read_dir(world.folder().join("uploads")).expect("it is there");
+    // Each picture replaced the previous one, so the folder has one.
+    let folder = std::fs::read_dir(world.folder().join("uploads")).expect("the folder exists");
     assert_eq!(folder.count(), 1);
-    // Somebody else's picture, and what is none, are left where they are.
+    // Another user's picture and other files are not removed.
     let bob = world.user("bob").await;
     let mine = world.get("/api/profiles/ann").await["profile"]["image"].clone();
     for image in
@@ -283,7 +284,7 @@ async fn many_at_once_leave_nothing_torn() {
     let article = world.get(&format!("/api/articles/{slug}")).await;
     assert_eq!(article["article"]["favoritesCount"], 3);
     assert_eq!(world.get("/api/articles").await["articlesCount"], 25);
-    // Of many who want one name, one gets it.
+    // Of several concurrent registrations of one name, one succeeds.
     let register = (0..6).map(|number| {
         let user =
             json!({ "username": "wanted", "email": format!("{number}@x"), "password": "password" });
@@ -295,7 +296,7 @@ async fn many_at_once_leave_nothing_torn() {
     assert_eq!(statuses, [201, 409, 409, 409, 409, 409]);
 }
 
-/// All of them, in turns.
+/// Runs all futures concurrently.
 async fn futures<F: Future>(all: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut all: Vec<_> = all.into_iter().map(|future| (Box::pin(future), None)).collect();
     std::future::poll_fn(|context| {
@@ -313,7 +314,7 @@ async fn futures<F: Future>(all: impl IntoIterator<Item = F>) -> Vec<F::Output> 
     all.into_iter().filter_map(|(_, output)| output).collect()
 }
 
-/// The text as one segment of a path, or one value of a query.
+/// The text, percent-encoded as a path segment or a query value.
 fn url_of(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {

@@ -30,7 +30,7 @@ async fn comments_are_added_listed_and_taken_away() {
     ada.post("/api/profiles/bob/follow", Value::Null).await.assert_status(200);
     let seen = ada.get(target).await.json::<Value>();
     assert_eq!(seen["comments"][0]["author"]["following"], true);
-    // Not even the article's author takes away what others said.
+    // Not even the article's author may delete other users' comments.
     refused(
         &ada.delete(&format!("{target}/{}", ids[0])).await,
         403,

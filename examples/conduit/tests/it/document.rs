@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 #[tokio::test]
 async fn every_endpoint_of_the_specification_is_in_the_document() {
     let world = world().await;
-    let document = world.conduit.app().openapi().expect("it is described");
+    let document = world.conduit.app().openapi().expect("every route is described");
     for (method, path, success, has_security) in [
         ("POST", "/api/users", "201", false),
         ("POST", "/api/users/login", "200", false),
@@ -37,7 +37,7 @@ async fn every_endpoint_of_the_specification_is_in_the_document() {
     }
     let served = world.get("/openapi.json").await;
     assert_eq!(&served, document.value());
-    // What may be left out, and is then told to be missing, is still asked for.
+    // Fields with a default, whose absence is reported as a validation error, are still required.
     let new: &Value = &served["components"]["schemas"]["NewUser"];
     assert_eq!(new["required"], json!(["username", "email", "password"]));
 }

@@ -1,4 +1,4 @@
-//! An application over a data base of its own, and users of it.
+//! An application with its own database, and its users.
 
 use peregrine::config::Secret;
 use peregrine::web::test::{TestClient, TestRequest, TestResponse};
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// An application in process. Its files vanish with it.
+/// An application in process. Its files are removed when it is dropped.
 pub(crate) struct World {
     pub(crate) client: TestClient,
     pub(crate) conduit: Conduit,
@@ -20,7 +20,7 @@ pub(crate) fn settings(folder: &Path) -> Settings {
         database: folder.join("conduit.db"),
         uploads: folder.join("uploads"),
         upload_bytes_max: 1000,
-        // A busy machine is no reason to fail.
+        // Tests must not fail because the machine is busy.
         wait_max: Duration::from_secs(60),
         secret: Secret::new("a secret of 32 bytes, for tests!"),
         ..Settings::default()
@@ -28,12 +28,12 @@ pub(crate) fn settings(folder: &Path) -> Settings {
 }
 
 pub(crate) async fn world() -> World {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("the disk is writable");
     let conduit = Conduit::open(&settings(folder.path())).await.expect("it opens");
     World { client: conduit.app().test(), conduit, folder }
 }
 
-/// Somebody with a token.
+/// A registered user with a token.
 pub(crate) struct User<'w> {
     client: &'w TestClient,
     pub(crate) token: String,
@@ -44,7 +44,7 @@ impl World {
         self.folder.path()
     }
 
-    /// Registers somebody.
+    /// Registers a user.
     pub(crate) async fn user(&self, name: &str) -> User<'_> {
         let user = json!({ "username": name, "email": format!("{}@mail", name.replace(' ', ".")), "password": "password" });
         let made = self.client.post("/api/users").json(&json!({ "user": user })).send().await;
@@ -53,7 +53,7 @@ impl World {
         User { client: &self.client, token }
     }
 
-    /// What nobody in particular gets.
+    /// The response to an anonymous user.
     pub(crate) async fn get(&self, target: &str) -> Value {
         let response = self.client.get(target).send().await;
         response.assert_status(200);
@@ -82,7 +82,7 @@ impl User<'_> {
         self.sign(self.client.delete(target)).send().await
     }
 
-    /// Publishes an article, and gives its slug.
+    /// Publishes an article and returns its slug.
     pub(crate) async fn publish(&self, title: &str, tags: &[&str]) -> String {
         let article =
             json!({ "title": title, "description": "about", "body": "text", "tagList": tags });
@@ -92,13 +92,13 @@ impl User<'_> {
     }
 }
 
-/// The slugs of a list, in its order.
+/// The slugs of a list, in order.
 pub(crate) fn slugs(list: &Value) -> Vec<&str> {
     let articles = list["articles"].as_array().expect("a list");
     articles.iter().map(|article| article["slug"].as_str().expect("a slug")).collect()
 }
 
-/// Checks the status, and that these errors alone are told.
+/// Checks the status, and that the response contains exactly these errors.
 pub(crate) fn refused(response: &TestResponse, status: u16, errors: &Value) {
     response.assert_status(status).assert_json(&json!({ "errors": errors }));
 }

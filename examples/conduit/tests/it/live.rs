@@ -2,7 +2,7 @@ use crate::harness::world;
 use serde_json::{Value, json};
 
 fn of(event: &str) -> Value {
-    serde_json::from_str(event).expect("a document")
+    serde_json::from_str(event).expect("valid JSON")
 }
 
 #[tokio::test]
@@ -24,7 +24,7 @@ async fn readers_of_an_article_see_its_comments_and_no_others() {
     say("two", "elsewhere").await;
     say("one", "<b>here</b>").await;
     for reader in &mut readers {
-        let event = reader.event().await.expect("it goes on").expect("it is whole");
+        let event = reader.event().await.expect("the stream is open").expect("a valid event");
         let comment = of(&event.data);
         assert_eq!((event.name.as_str(), &comment["body"]), ("comment", &json!("<b>here</b>")));
         assert_eq!(event.id, comment["id"].to_string());
@@ -44,7 +44,7 @@ async fn a_reader_that_comes_again_gets_what_it_missed_in_order() {
     let mut reader = request.send().await;
     ada.publish("d", &[]).await;
     for (id, slug) in [("2", "b"), ("3", "c"), ("4", "d")] {
-        let event = reader.event().await.expect("it goes on").expect("it is whole");
+        let event = reader.event().await.expect("the stream is open").expect("a valid event");
         assert_eq!((event.id.as_str(), &of(&event.data)["slug"]), (id, &json!(slug)));
     }
     let wrong = world.client.get("/api/live/articles").header("last-event-id", "x").send().await;
@@ -61,10 +61,10 @@ async fn a_reader_that_does_not_read_holds_nobody_up() {
         let comment = json!({ "comment": { "body": number.to_string() } });
         ada.post("/api/articles/one/comments", comment).await.assert_status(201);
     }
-    // It gets what there was room for, and then its end.
+    // The reader receives the events that were queued, and then the end of the stream.
     let mut count = 0;
     while let Some(event) = slow.event().await {
-        event.expect("it is whole");
+        event.expect("a valid event");
         count += 1;
     }
     assert!((64..200).contains(&count), "{count}");

@@ -1,4 +1,5 @@
-//! The application from outside, by what the specification says: each endpoint in process, and the whole on sockets.
+//! Tests of the application through its public API, as specified: each endpoint in process, and the
+//! whole program over sockets.
 
 mod articles;
 mod attacks;

@@ -31,7 +31,7 @@ async fn pages_show_articles_and_escape_what_others_wrote() {
         let policy = response.header("content-security-policy").expect("a policy");
         assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
         assert_eq!(response.header("x-frame-options"), Some("DENY"));
-        // Links lead to pages that are there.
+        // Every link leads to an existing page.
         for link in text.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()) {
             let link = link.replace("&#38;", "&").replace("&#39;", "'");
             world.client.get(&link).send().await.assert_status(200);

@@ -1,11 +1,11 @@
-//! The program itself: what it says, how it starts, and how it ends.
+//! The program: its messages, start-up and shutdown.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
-/// Ends the program where a test fails.
+/// Kills the program if a test fails.
 struct Running(Child);
 
 impl Drop for Running {
@@ -15,7 +15,7 @@ impl Drop for Running {
     }
 }
 
-/// The program in a folder of its own, without settings of whoever runs the test.
+/// The program in a temporary folder, without settings from the environment of the test.
 fn program(folder: &tempfile::TempDir) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_conduit"));
     let ours = std::env::vars()
@@ -29,11 +29,11 @@ fn program(folder: &tempfile::TempDir) -> Command {
 
 #[test]
 fn what_keeps_it_from_starting_is_told_with_the_cure() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("the disk is writable");
     for (arguments, variable, code, told) in [
         (&["--help"][..], None, 0, ""),
         (&["--halp"], None, 2, "`--halp`; see `conduit --help`"),
-        (&["--config"], None, 2, "name a file"),
+        (&["--config"], None, 2, "needs the path"),
         (&[], None, 1, "CONDUIT_SECRET is not set"),
         (&[], Some(("CONDUIT_SECRET", "hush")), 1, "CONDUIT_SECRET has 4 bytes"),
         (
@@ -55,41 +55,41 @@ fn what_keeps_it_from_starting_is_told_with_the_cure() {
             "expected a duration with its unit",
         ),
     ] {
-        let output = program(&folder).args(arguments).envs(variable).output().expect("it runs");
+        let output = program(&folder).args(arguments).envs(variable).output().expect("it starts");
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{arguments:?} {variable:?}: {text}");
         assert!(text.contains(told), "{arguments:?} {variable:?}: {text}");
         assert!(!text.contains("hush"), "{text}");
     }
     let document =
-        program(&folder).args(["--development", "--document"]).output().expect("it runs");
-    let document: serde_json::Value = serde_json::from_slice(&document.stdout).expect("a document");
+        program(&folder).args(["--development", "--document"]).output().expect("it starts");
+    let document: serde_json::Value = serde_json::from_slice(&document.stdout).expect("valid JSON");
     assert_eq!(document["openapi"], "3.1.0");
 }
 
 #[test]
 fn it_serves_until_it_is_told_to_end() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("the disk is writable");
     let mut program = program(&folder);
     program.arg("--development").env("PEREGRINE_LISTENERS__MAIN__ADDRESS", "127.0.0.1:0");
-    let mut running = Running(program.stderr(Stdio::piped()).spawn().expect("it runs"));
+    let mut running = Running(program.stderr(Stdio::piped()).spawn().expect("it starts"));
     let mut lines = BufReader::new(running.0.stderr.take().expect("a pipe")).lines();
-    // On a slow disk there are warnings of slow statements between these.
+    // On a slow disk, warnings about slow statements may come between these lines.
     let mut line = |text: &str| lines.find_map(|line| line.ok().filter(|line| line.contains(text)));
-    line("DEVELOPMENT").expect("the log says what it is");
-    let line = line("http://").expect("the log says where it listens");
+    line("DEVELOPMENT").expect("the log shows the mode");
+    let line = line("http://").expect("the log shows the address");
     let address =
         line.split("http://").nth(1).and_then(|rest| rest.split(';').next()).expect("an address");
-    let mut stream = TcpStream::connect(address).expect("it listens");
+    let mut stream = TcpStream::connect(address).expect("the server listens");
     stream
         .write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        .expect("it takes that");
+        .expect("the server reads");
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("it answers");
+    stream.read_to_string(&mut answer).expect("the server responds");
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("well"), "{answer}");
-    kill_process(Pid::from_child(&running.0), Signal::TERM).expect("it is there");
-    assert!(running.0.wait().expect("it ends").success());
-    // A data base that was closed leaves no log ahead of it.
+    kill_process(Pid::from_child(&running.0), Signal::TERM).expect("the process runs");
+    assert!(running.0.wait().expect("the process exits").success());
+    // A database that was closed properly has no write-ahead log.
     assert!(
         folder.path().join("conduit.db").exists() && !folder.path().join("conduit.db-wal").exists()
     );

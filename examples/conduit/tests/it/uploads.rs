@@ -15,7 +15,7 @@ fn image(response: &TestResponse) -> String {
 }
 
 fn kept(world: &World) -> usize {
-    std::fs::read_dir(world.folder().join("uploads")).expect("a folder").count()
+    std::fs::read_dir(world.folder().join("uploads")).expect("the folder exists").count()
 }
 
 #[tokio::test]
@@ -27,7 +27,7 @@ async fn a_picture_is_kept_under_a_name_of_ours_and_served_for_good() {
     assert_eq!(world.get("/api/profiles/ada").await["profile"]["image"], url);
     let mut served = world.client.get(&url).send().await;
     served.assert_status(200);
-    assert_eq!(&served.collect().await.expect("it is whole")[..], PNG);
+    assert_eq!(&served.collect().await.expect("the body is complete")[..], PNG);
     assert_eq!(served.header("content-type"), Some("image/png"));
     assert_eq!(served.header("x-content-type-options"), Some("nosniff"));
     assert_eq!(served.header("cross-origin-resource-policy"), Some("cross-origin"));
@@ -51,7 +51,7 @@ async fn a_picture_that_is_replaced_does_not_stay() {
     world.client.get(&second).send().await.assert_status(200);
     ada.put("/api/user", json!({ "user": { "image": null } })).await.assert_status(200);
     assert_eq!(kept(&world), 0);
-    // Whoever names the picture of somebody else, or another file, removes neither.
+    // Setting another user's picture, or another file, does not let a user remove it.
     let bob = world.user("bob").await;
     let picture = image(&upload(&world, &bob, PNG).await);
     for url in ["/uploads/../conduit.db", &picture] {

@@ -15,7 +15,7 @@ async fn whoever_registers_can_log_in_and_is_known() {
         (&me["username"], &me["email"], &me["bio"], &me["image"]),
         (&json!("ada"), &json!("ada@mail"), &Value::Null, &Value::Null)
     );
-    // Case does not make another address, nor another name.
+    // Addresses and names that differ only in case are the same.
     let login = json!({ "user": { "email": "ADA@mail", "password": "password" } });
     let response = world.client.post("/api/users/login").json(&login).send().await;
     assert_eq!(response.assert_status(200).json::<Value>()["user"]["username"], "ada");
@@ -48,7 +48,7 @@ async fn what_is_missing_or_wrong_is_told_by_field() {
             json!({ "username": "a/b", "email": "x", "password": "short" }),
             json!({
                 "username": ["must not have slashes, or spaces at its ends"],
-                "email": ["is no address"],
+                "email": ["is not an email address"],
                 "password": ["must have 8 characters or more"],
             }),
         ),
@@ -75,7 +75,7 @@ async fn what_is_missing_or_wrong_is_told_by_field() {
 
 #[tokio::test]
 async fn only_the_right_password_logs_in_and_nobody_tries_for_long() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("the disk is writable");
     let settings = peregrine_conduit::Settings { logins_per_minute: 3, ..settings(folder.path()) };
     let client = Conduit::open(&settings).await.expect("it opens").app().test();
     let user =
@@ -97,34 +97,34 @@ async fn only_the_right_password_logs_in_and_nobody_tries_for_long() {
 
 #[tokio::test]
 async fn while_somebody_else_writes_a_start_waits_and_a_request_is_told_to_come_again() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("the disk is writable");
     let wait_max = Duration::from_millis(500);
     let settings = peregrine_conduit::Settings { wait_max, ..settings(folder.path()) };
     Conduit::open(&settings).await.expect("it opens").close().await;
     let options = SqliteConnectOptions::new().filename(&settings.database);
     let mut other = SqliteConnection::connect_with(&options).await.expect("it opens");
-    let writing = other.begin_with("BEGIN IMMEDIATE").await.expect("nobody writes");
+    let writing = other.begin_with("BEGIN IMMEDIATE").await.expect("no other writer");
     let is_over = Cell::new(false);
     let write = async {
         tokio::time::sleep(3 * wait_max).await;
         is_over.set(true);
-        writing.rollback().await.expect("it is there");
+        writing.rollback().await.expect("the transaction is open");
     };
     let open = async {
         let conduit = Conduit::open(&settings).await.expect("it opens");
-        assert!(is_over.get(), "it waits");
+        assert!(is_over.get(), "start-up waits for the writer");
         conduit
     };
     let (conduit, ()) = tokio::join!(open, write);
     let client = conduit.app().test();
-    let writing = other.begin_with("BEGIN IMMEDIATE").await.expect("nobody writes");
+    let writing = other.begin_with("BEGIN IMMEDIATE").await.expect("no other writer");
     let user =
         json!({ "user": { "username": "ada", "email": "ada@mail", "password": "password" } });
     let register = async || client.post("/api/users").json(&user).send().await;
     let refused = register().await;
     assert!(refused.assert_status(503).header("retry-after").is_some());
-    writing.rollback().await.expect("it is there");
-    // On a busy machine one may have to come again more than once.
+    writing.rollback().await.expect("the transaction is open");
+    // On a busy machine, more than one retry may be needed.
     loop {
         match register().await.status().as_u16() {
             201 => break,
@@ -167,7 +167,7 @@ async fn a_token_is_asked_for_and_judged() {
         &format!("Token {forged}"),
         &format!("Token {}", &ada.token[1..]),
     ] {
-        // Also where everybody may look, a token that is no good is refused.
+        // An invalid token is rejected even on public routes.
         for path in ["/api/user", "/api/articles"] {
             let response = world.client.get(path).header("authorization", value).send().await;
             refused(&response, 401, &invalid);
@@ -201,8 +201,8 @@ async fn a_token_ends_with_the_password() {
         let user = json!({ "user": { "email": "ada@mail", "password": password } });
         world.client.post("/api/users/login").json(&user).send().await.assert_status(status);
     }
-    // A token of another data base with the same secret is nobody's here.
-    let folder = tempfile::tempdir().expect("a folder");
+    // A token issued for another database with the same secret is invalid here.
+    let folder = tempfile::tempdir().expect("the disk is writable");
     let other = Conduit::open(&settings(folder.path())).await.expect("it opens").app().test();
     other.get("/api/user").header("authorization", value).send().await.assert_status(401);
 }
@@ -227,10 +227,10 @@ async fn changes_are_kept_and_what_is_left_out_stays() {
         (&changed["username"], &changed["email"], &changed["bio"]),
         (&json!("lovelace"), &json!("l@mail"), &json!("I count"))
     );
-    // An empty text and null take away what may be absent,
+    // An empty text or null removes an optional value,
     assert_eq!(change(json!({ "bio": "" })).await["bio"], Value::Null);
     assert_eq!(change(json!({ "image": null })).await["image"], Value::Null);
-    // and are refused for what may not.
+    // and is rejected for a required one.
     for name in ["username", "email", "password"] {
         for value in [json!(""), Value::Null] {
             let response = ada.put("/api/user", json!({ "user": { name: value } })).await;
@@ -242,11 +242,11 @@ async fn changes_are_kept_and_what_is_left_out_stays() {
     }
     let response =
         ada.put("/api/user", json!({ "user": { "image": "javascript:alert(1)" } })).await;
-    refused(&response, 422, &json!({ "image": ["must be a URL of https or http"] }));
+    refused(&response, 422, &json!({ "image": ["must be an https or http URL"] }));
     refused(
         &ada.put("/api/user", json!({ "user": {} })).await,
         422,
-        &json!({ "user": ["has nothing that changes"] }),
+        &json!({ "user": ["has no changes"] }),
     );
 }
 

@@ -1,5 +1,5 @@
-//! What only keepers may do: an application of its own, with a state of its own, that the whole one
-//! merges. Of the states that it lacks it sees those around it.
+//! Routes for keepers only: an application with its own state, merged into the main one. State that
+//! it does not set comes from the application around it.
 
 use crate::auth::{self, Keeper};
 use crate::store::Store;

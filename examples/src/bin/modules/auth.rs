@@ -1,11 +1,11 @@
-//! Who may do what.
+//! Access control.
 
 use peregrine::prelude::*;
 
-/// The role that may pass. A real application would look at a signature.
+/// The role that the guard requires. A real application would verify a signature.
 pub(crate) struct Keeper(pub(crate) &'static str);
 
-/// A middleware: a function of extractors, the request, and what comes next.
+/// A middleware: a function of extractors, the request, and the next middleware or handler.
 pub(crate) async fn guard(
     keeper: StateRef<Keeper>,
     headers: HeaderMap,

@@ -1,10 +1,10 @@
-//! The birds that were seen.
+//! Lists the birds that were sighted.
 
 use crate::store::Store;
 use peregrine::prelude::*;
 use serde::Serialize;
 
-/// Below the prefix that the caller chose.
+/// The caller chooses the prefix.
 pub(crate) fn routes(scope: Scope) -> Scope {
     scope.get("/", list).get("/{bird}", show)
 }
@@ -21,6 +21,6 @@ async fn list(store: StateRef<Store>) -> Json<Vec<String>> {
 async fn show(Path(bird): Path<String>, store: StateRef<Store>) -> Result<Json<Bird>, Problem> {
     let sightings = store.with(|birds| birds.get(&bird).map(Vec::len));
     sightings.map(|sightings| Json(Bird { sightings })).ok_or_else(|| {
-        Problem::new(StatusCode::NOT_FOUND, "unknown-bird", format!("Nobody saw a {bird}."))
+        Problem::new(StatusCode::NOT_FOUND, "unknown-bird", format!("No {bird} was seen."))
     })
 }

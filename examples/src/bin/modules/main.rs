@@ -1,5 +1,5 @@
-//! An application in five modules: each has its routes, and this file puts them together. Functions
-//! take and give plain `App` and `Scope`, whatever middleware and states are in them.
+//! An application in five modules. Each defines its routes, and this file combines them. The
+//! functions take and return plain `App` and `Scope`, whatever middleware and state they contain.
 #![forbid(unsafe_code)]
 
 mod admin;

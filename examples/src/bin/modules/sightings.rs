@@ -1,10 +1,10 @@
-//! Where a bird was seen. The parameter `bird` is in the prefix that the caller chose.
+//! The sightings of one bird. The parameter `bird` is part of the prefix that the caller chooses.
 
 use crate::store::Store;
 use peregrine::prelude::*;
 use serde::Deserialize;
 
-/// A middleware for the routes of this module alone.
+/// The body limit applies only to the routes of this module.
 pub(crate) fn routes(scope: Scope) -> Scope {
     scope.with(BodyLimit::new(1 << 10)).get("/", list).post("/", add)
 }

@@ -1,9 +1,9 @@
-//! What all workers share.
+//! The state that all workers share.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Places by bird. It is made once and cloned into each worker's application.
+/// Places by bird. The store is created once and cloned into each worker's application.
 #[derive(Clone, Default)]
 pub(crate) struct Store(Arc<Mutex<BTreeMap<String, Vec<String>>>>);
 
