@@ -1,8 +1,8 @@
 //! Taking connections from a listener, as many as the limits allow, and passing on what is another worker's.
 
 use crate::connection::{Connection, Entrance};
+use crate::connections::Room;
 use crate::live::Live;
-use crate::observe::Room;
 use crate::shared::Shared;
 use crate::shutdown::first_of;
 use crate::spread::{Given, MOMENT, Member};

@@ -1,10 +1,10 @@
 //! What all connections of one listener share, on one worker.
 
+use crate::connections::Rooms;
 use crate::handshakes::Handshakes;
 use crate::limits::Limits;
 use crate::listen::Listen;
 use crate::live::Live;
-use crate::observe::Rooms;
 use crate::proxied::{Beginning, ProxyProtocol};
 use crate::worker::Worker;
 use peregrine_driver::{self as driver, Address, Driver};

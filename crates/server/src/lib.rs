@@ -12,6 +12,7 @@ mod accept;
 mod clock;
 mod closing;
 mod connection;
+mod connections;
 mod counts;
 mod deadlines;
 mod detached;

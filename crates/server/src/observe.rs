@@ -1,6 +1,6 @@
 //! What a worker counts about itself.
 
-use crate::counts::{Agreed, Counts, DURATION_BOUNDS, Place};
+use crate::counts::{Agreed, Counts, DURATION_BOUNDS};
 use crate::ended::Ended;
 use crate::log::Log;
 use crate::pulse::Pulse;
@@ -12,7 +12,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 /// What a worker knows of its connections. It stays on the worker's thread; its counts may be read from
@@ -128,6 +128,11 @@ impl Observed {
         }
     }
 
+    /// Are descriptors missing of those that are kept?
+    pub(crate) fn is_reserve_short(&self) -> bool {
+        self.reserve.as_ref().is_some_and(|reserve| reserve.is_short())
+    }
+
     pub(crate) fn take_log(&self) -> Option<Log> {
         self.log.take()
     }
@@ -170,7 +175,8 @@ impl Observed {
         let _ = self.told_open.set(Box::new(told));
     }
 
-    fn has_open(&self, connections: usize) {
+    /// So many connections are open from now on.
+    pub(crate) fn has_open(&self, connections: usize) {
         self.connections.set(connections);
         if let Some(told) = self.told_open.get() {
             told(connections);
@@ -238,12 +244,18 @@ impl Observed {
         self.handlers_cut.set(self.handlers_cut.get() + 1);
     }
 
-    fn wake_if_empty(&self) {
+    /// Wakes whoever waits for [`Observed::empty`], if nothing is left.
+    pub(crate) fn wake_if_empty(&self) {
         if self.is_empty()
             && let Some(waker) = self.waiting_for_empty.take()
         {
             waker.wake();
         }
+    }
+
+    /// The number of open connections.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.get()
     }
 
     /// Is no connection open?
@@ -271,155 +283,6 @@ impl Observed {
 impl fmt::Debug for Observed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.snapshot().fmt(f)
-    }
-}
-
-/// Places for connections: as many as there may be by the limits that they share.
-pub(crate) struct Rooms {
-    observed: Rc<Observed>,
-    /// Connections, and places kept for those that others may give back.
-    taken: Cell<usize>,
-    /// Those who wait for a place.
-    waiting: RefCell<Vec<Waker>>,
-    /// Those who are to know when there is none any more.
-    accepting: RefCell<Vec<Waker>>,
-}
-
-impl Rooms {
-    pub(crate) fn new(observed: &Rc<Observed>) -> Rc<Self> {
-        Rc::new(Self {
-            observed: Rc::clone(observed),
-            taken: Cell::new(0),
-            waiting: RefCell::default(),
-            accepting: RefCell::default(),
-        })
-    }
-
-    /// Waits for a place for one more connection, of at most `max`.
-    pub(crate) async fn room(self: &Rc<Self>, max: usize) -> Room {
-        self.vacancy(max).await;
-        self.try_room(max).expect("there was one just now")
-    }
-
-    /// Waits until there may be one more connection, of at most `max`.
-    pub(crate) async fn vacancy(&self, max: usize) {
-        let mut is_told = false;
-        poll_fn(|context| {
-            if self.has_room(max) {
-                return Poll::Ready(());
-            }
-            if !std::mem::replace(&mut is_told, true) {
-                self.observed.limit("connections_max");
-            }
-            self.waiting.borrow_mut().push(context.waker().clone());
-            Poll::Pending
-        })
-        .await;
-    }
-
-    /// Ready when there may be no more connections than there are, of at most `max`.
-    pub(crate) fn poll_full(&self, max: usize, context: &Context<'_>) -> Poll<()> {
-        if !self.has_room(max) {
-            return Poll::Ready(());
-        }
-        let mut accepting = self.accepting.borrow_mut();
-        // As many accept as there are listeners: few.
-        if !accepting.iter().any(|waker| waker.will_wake(context.waker())) {
-            accepting.push(context.waker().clone());
-        }
-        Poll::Pending
-    }
-
-    /// May there be one more connection, of at most `max`?
-    pub(crate) fn has_room(&self, max: usize) -> bool {
-        self.taken.get() < max
-    }
-
-    /// Is there less room than for so many connections, or are descriptors missing of those that are kept?
-    pub(crate) fn is_nearly_full(&self, max: usize, spare: usize) -> bool {
-        max.saturating_sub(self.taken.get()) < spare
-            || self.observed.reserve.as_ref().is_some_and(|reserve| reserve.is_short())
-    }
-
-    /// A place for a connection that is there already, whether or not there may be one more.
-    pub(crate) fn last_room(self: &Rc<Self>) -> Room {
-        self.taken.set(self.taken.get() + 1);
-        Room(Rc::clone(self))
-    }
-
-    /// A place for one more connection, if there may be one.
-    pub(crate) fn try_room(self: &Rc<Self>, max: usize) -> Option<Room> {
-        let taken = self.taken.get();
-        if taken >= max {
-            return None;
-        }
-        self.taken.set(taken + 1);
-        if taken + 1 == max {
-            self.accepting.take().into_iter().for_each(Waker::wake);
-        }
-        Some(Room(Rc::clone(self)))
-    }
-}
-
-/// A place among the connections there may be, until it is dropped.
-pub(crate) struct Room(Rc<Rooms>);
-
-/// A connection that counts as open until this is dropped.
-pub(crate) struct Open {
-    room: Room,
-    place: Place,
-    is_told: bool,
-}
-
-impl Room {
-    /// A connection takes the place.
-    pub(crate) fn open(self) -> Open {
-        let observed = &self.0.observed;
-        observed.has_open(observed.connections.get() + 1);
-        observed.counts.accepted.add(1);
-        let place = Place::Opening;
-        observed.counts.places[place as usize].add(1);
-        Open { room: self, place, is_told: false }
-    }
-}
-
-impl Open {
-    /// The connection does something else from now on.
-    #[inline]
-    pub(crate) fn moves(&mut self, place: Place) {
-        let before = std::mem::replace(&mut self.place, place);
-        if before != place {
-            let places = &self.room.0.observed.counts.places;
-            places[before as usize].add(-1);
-            places[place as usize].add(1);
-        }
-    }
-
-    pub(crate) fn ended(&mut self, ended: &Ended) {
-        self.is_told = true;
-        self.room.0.observed.counts.end(ended);
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.0.taken.set(self.0.taken.get() - 1);
-        // As many wait as there are listeners: few.
-        self.0.waiting.take().into_iter().for_each(Waker::wake);
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        let observed = &self.room.0.observed;
-        observed.has_open(observed.connections.get() - 1);
-        observed.counts.places[self.place as usize].add(-1);
-        if !self.is_told {
-            // Its task was dropped, by a panic or by the end of the worker.
-            observed.counts.ended.note("lost");
-        }
-        observed.refill_reserve();
-        observed.wake_if_empty();
     }
 }
 

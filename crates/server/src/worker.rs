@@ -1,9 +1,10 @@
 //! What all connections of a worker share.
 
+use crate::connections::Rooms;
 use crate::handshakes::Handshakes;
 use crate::limits::Limits;
 use crate::log::Logger;
-use crate::observe::{Observed, Rooms, Snapshot};
+use crate::observe::{Observed, Snapshot};
 use crate::overload::{Overload, OverloadLimits};
 use crate::pulse::Pulse;
 use crate::tally::Meters;
