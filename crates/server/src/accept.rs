@@ -2,15 +2,15 @@
 
 use crate::connection::{Connection, Entrance};
 use crate::connections::Room;
+use crate::lifecycle::{Order, before, first_of};
 use crate::live::Live;
 use crate::shared::Shared;
-use crate::shutdown::first_of;
 use crate::spread::{Given, MOMENT, Member};
-use crate::worker::{Order, Worker};
+use crate::worker::Worker;
 use peregrine_driver::{Driver, Listener, Stream};
 use peregrine_web::account::{self, Filling};
 use peregrine_web::panics::{contained, discard, or_panic};
-use std::future::{Future, pending, poll_fn};
+use std::future::{pending, poll_fn};
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
@@ -396,21 +396,6 @@ async fn told(live: &mut watch::Receiver<Live>) {
     if live.changed().await.is_err() {
         pending::<()>().await;
     }
-}
-
-/// What `future` gives, unless `end` comes before it.
-pub(crate) async fn before<T>(
-    future: impl Future<Output = T>,
-    end: impl Future<Output = ()>,
-) -> Option<T> {
-    let (mut future, mut end) = (pin!(future), pin!(end));
-    poll_fn(|context| {
-        if let Poll::Ready(value) = future.as_mut().poll(context) {
-            return Poll::Ready(Some(value));
-        }
-        end.as_mut().poll(context).map(|()| None)
-    })
-    .await
 }
 
 /// Does the error tell of a connection that broke while it was accepted?

@@ -1,8 +1,9 @@
 //! The clock of a worker, for bodies that have something to say after a while of silence: alarms on the
 //! worker's wheel, which tell of a drain as well.
 
+use crate::lifecycle::Order;
 use crate::wheel;
-use crate::worker::{Order, Worker};
+use crate::worker::Worker;
 use peregrine_driver::Driver;
 use peregrine_web::clock::{Alarm, Clock, announce};
 use std::rc::{Rc, Weak};

@@ -3,9 +3,9 @@
 
 use crate::deadlines::Wait;
 use crate::ended::Ended;
+use crate::lifecycle::Order;
 use crate::link::{Close, For, Link, Turn};
 use crate::stage::Stage;
-use crate::worker::Order;
 use peregrine_driver::{Driver, Stream};
 use std::time::Duration;
 

@@ -1,8 +1,9 @@
 //! Handlers that run to their end, after their connection is over.
 
 use crate::exchange::Exchange;
+use crate::lifecycle::{Cut, Order};
 use crate::unfinished::Unfinished;
-use crate::worker::{Cut, Order, Worker};
+use crate::worker::Worker;
 use peregrine_driver::Driver;
 use std::future::poll_fn;
 use std::rc::Rc;

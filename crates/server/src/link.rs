@@ -3,12 +3,12 @@
 use crate::deadlines::{Deadlines, Wait};
 use crate::door::Door;
 use crate::ended::Ended;
+use crate::lifecycle::{Order, first_of};
 use crate::meter::Meter;
 use crate::overload::{Admitted, Asking, Refusal};
 use crate::reader::Reader;
-use crate::shutdown::first_of;
 use crate::stage::Stage;
-use crate::worker::{Order, Worker};
+use crate::worker::Worker;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::{Reject, h1};
 use peregrine_web::application::Target;

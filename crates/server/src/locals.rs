@@ -3,8 +3,8 @@
 //! A worker has its thread for itself, and announces both once. Where several take turns on one thread, as in a
 //! simulation, each has to announce them again before it goes on.
 
+use crate::lifecycle::Order;
 use crate::shutdown;
-use crate::worker::Order;
 use peregrine_web::clock::{self, Clock};
 use std::rc::Rc;
 use tokio::sync::watch;

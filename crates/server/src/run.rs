@@ -1,15 +1,16 @@
 //! A worker's life: its listeners, its clock, and its end.
 
-use crate::accept::{self, Spreading, before};
+use crate::accept::{self, Spreading};
 use crate::clock::announce_clock;
 use crate::connection::{Entrance, sessions};
 use crate::door::Door;
+use crate::lifecycle::{Order, Report, before, first_of};
 use crate::listen::Listen;
 use crate::observe::Observed;
 use crate::overload::OverloadLimits;
-use crate::shutdown::{self, first_of};
+use crate::shutdown;
 use crate::spread::Member;
-use crate::worker::{Order, Report, Worker, WorkerLimits};
+use crate::worker::{Worker, WorkerLimits};
 use peregrine_driver::Driver;
 use peregrine_web::application::Application;
 use peregrine_web::panics::contained;

@@ -6,17 +6,16 @@
 //! dropped before: a task that serves only as long as somebody holds the other end (a pool's
 //! maintenance, the driver of a client's connection) ends by that.
 
+use crate::lifecycle::{Order, Report, first_of};
 use crate::limits::Limits;
 use crate::observe::Observed;
-use crate::worker::{Order, Report, Worker};
+use crate::worker::Worker;
 use peregrine_driver::Driver;
 use peregrine_web::panics::contained;
 use std::cell::RefCell;
 use std::fmt;
-use std::future::{Future, pending, poll_fn};
-use std::pin::pin;
+use std::future::pending;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
@@ -124,15 +123,6 @@ async fn next_order(orders: &mut watch::Receiver<Order>, present: Order) -> Orde
         Ok(order) => order,
         Err(_) => pending().await,
     }
-}
-
-/// Ends when one of the two ends.
-pub(crate) async fn first_of(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
-    let (mut a, mut b) = (pin!(a), pin!(b));
-    poll_fn(|context| {
-        if a.as_mut().poll(context).is_ready() { Poll::Ready(()) } else { b.as_mut().poll(context) }
-    })
-    .await;
 }
 
 /// Ends when the worker is ordered to end at once.

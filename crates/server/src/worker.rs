@@ -2,14 +2,14 @@
 
 use crate::connections::Rooms;
 use crate::handshakes::Handshakes;
+use crate::lifecycle::{Cut, Order};
 use crate::limits::Limits;
 use crate::log::Logger;
-use crate::observe::{Observed, Snapshot};
+use crate::observe::Observed;
 use crate::overload::{Overload, OverloadLimits};
 use crate::pulse::Pulse;
 use crate::tally::Meters;
 use crate::traces::Tracing;
-use crate::unfinished::Unfinished;
 use crate::wheel::{Alarm, Wheel};
 use crate::wicket::Wicket;
 use peregrine_driver::Driver;
@@ -17,7 +17,6 @@ use peregrine_proto::Date;
 use peregrine_web::application::Application;
 use peregrine_web::connection::Peer;
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -41,61 +40,6 @@ pub struct WorkerLimits {
 impl From<Limits> for WorkerLimits {
     fn from(limits: Limits) -> Self {
         Self { limits, overload: None, spare_connections: 0 }
-    }
-}
-
-/// An order to all workers. Orders only go forward.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Order {
-    /// Be ready, but accept nobody yet: another process still serves here.
-    Wait,
-    /// Serve.
-    #[default]
-    Serve,
-    /// Serve, but let each connection end with its next response. A worker gives this order to
-    /// itself when it is told to drain and has [`Limits::lame_duck`].
-    LameDuck,
-    /// Drain, without being a lame duck before: another process serves here from now on. For a worker
-    /// it is the order to drain.
-    Leave,
-    /// Stop accepting, close what is idle, let the rest finish until the shutdown timeout.
-    Drain,
-    /// End everything at once.
-    Cut,
-}
-
-/// What a worker did, told when it has ended.
-#[derive(Debug, Default)]
-pub struct Report {
-    /// Its figures.
-    pub snapshot: Snapshot,
-    /// Connections that were still busy when the time to shut down was over.
-    pub cut: Vec<Cut>,
-}
-
-/// A connection that was ended in the middle of its work, or a handler that had outlived its own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// Who was at the other end.
-    pub peer: String,
-    /// Method and route of the request whose response was not sent yet; `None` if there was none.
-    pub request: Option<String>,
-    /// What was not over: why the connection was cut.
-    pub unfinished: Unfinished,
-    /// How long the request had been waited for; `None` if it was not.
-    pub busy: Option<Duration>,
-    /// How long the connection had existed.
-    pub age: Duration,
-}
-
-impl fmt::Display for Cut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let request = self.request.as_deref().unwrap_or("(no whole request)");
-        write!(f, "{} during {request}: {}", self.peer, self.unfinished)?;
-        if let Some(busy) = self.busy {
-            write!(f, " after {busy:.1?}")?;
-        }
-        write!(f, ", connected for {:.1?}", self.age)
     }
 }
 

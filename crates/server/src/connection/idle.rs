@@ -2,7 +2,7 @@
 
 use super::{Connection, FirstBytes, milliseconds};
 use crate::ended::Ended;
-use crate::worker::Order;
+use crate::lifecycle::Order;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1::Waiting;
 use std::task::{Context, Poll};

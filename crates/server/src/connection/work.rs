@@ -3,9 +3,9 @@
 use super::session::{Phase, Session};
 use super::{Connection, Event};
 use crate::ended::Ended;
+use crate::lifecycle::Order;
 use crate::link::{Close, For, Turn};
 use crate::upgraded::Upgrade;
-use crate::worker::Order;
 use peregrine_driver::{Driver, Stream};
 use peregrine_web::turn;
 use std::task::{Context, Poll, ready};

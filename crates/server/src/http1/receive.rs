@@ -3,11 +3,11 @@
 use super::{Http1, Step};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
+use crate::lifecycle::Order;
 use crate::link::{For, Link, Turn};
 use crate::meter::Meter;
 use crate::respond;
 use crate::upload::{Room, Upload};
-use crate::worker::Order;
 use bytes::Bytes;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1::{Event, Framing, Next};
