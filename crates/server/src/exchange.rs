@@ -7,6 +7,7 @@
 
 use crate::counts::Fault;
 use crate::overload::Admitted;
+use crate::panic::{guarded, message_of};
 use crate::pulse::Pulse;
 use crate::span;
 use crate::tally::Tally;
@@ -22,8 +23,7 @@ use peregrine_web::application::Target;
 use peregrine_web::body::{BodyError, Part};
 use peregrine_web::handler::OnDisconnect;
 use peregrine_web::head::Head;
-use peregrine_web::panics;
-use peregrine_web::panics::{contained, discard};
+use peregrine_web::panics::contained;
 use peregrine_web::personal::Personal;
 use peregrine_web::problem::WasOverloaded;
 use peregrine_web::response::Rest;
@@ -31,7 +31,6 @@ use peregrine_web::route::readable;
 use peregrine_web::scope::REST;
 use peregrine_web::upgrade::{OnUpgrade, Upgraded};
 use peregrine_web::{Body, Request, Response};
-use std::any::Any;
 use std::borrow::Cow;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -444,16 +443,6 @@ impl Drop for Exchange {
     }
 }
 
-/// Runs code of the application that may panic, where a panic must not stop what the server does.
-pub(crate) fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
-    let result = catch_unwind(AssertUnwindSafe(run));
-    let tell = |panic| {
-        let panic = message_of(panic);
-        contained(|| tracing::error!(target: "peregrine", panic, "{what} panicked"));
-    };
-    result.map_err(tell).ok()
-}
-
 /// Names the request, after a warning that could only name the mount.
 #[cold]
 fn name_blocking(pattern: Option<&str>, head: &Head) {
@@ -463,16 +452,6 @@ fn name_blocking(pattern: Option<&str>, head: &Head) {
         tracing::warn!(target: "peregrine", %route, method, path,
         "this is the request whose handler, inside a mounted service, blocked its thread")
     });
-}
-
-/// What it panicked with, in words, told to those who listen.
-fn message_of(panic: Box<dyn Any + Send>) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    let text = text.unwrap_or("(no message)").to_owned();
-    panics::tell(&text);
-    discard(panic);
-    text
 }
 
 impl fmt::Debug for Exchange {

@@ -1,6 +1,6 @@
 //! Writing responses: what both protocols share, and what is HTTP/1's.
 
-use crate::quiet::Quiet;
+use crate::panic::Quiet;
 use crate::writer::Writer;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};

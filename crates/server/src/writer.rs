@@ -1,7 +1,7 @@
 //! What the server has to say: one buffer that fills, bytes of the application or of a file that are not copied,
 //! and what is with the driver.
 
-use crate::quiet::Quiet;
+use crate::panic::Quiet;
 use crate::stage::Stage;
 use bytes::Bytes;
 use peregrine_driver::{FilePart, Stream};

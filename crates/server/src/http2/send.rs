@@ -3,10 +3,10 @@
 use super::streams::{Frames, Step, Stream};
 use super::{Http2, protocol};
 use crate::counts::Fault;
-use crate::exchange::{Exchange, Panicked, guarded};
+use crate::exchange::{Exchange, Panicked};
 use crate::link::Link;
 use crate::meter::Meter;
-use crate::quiet::Quiet;
+use crate::panic::{Quiet, guarded};
 use crate::respond;
 use bytes::Buf;
 use peregrine_driver::Driver;

@@ -2,7 +2,7 @@
 
 use crate::exchange::Exchange;
 use crate::meter::Meter;
-use crate::quiet::Quiet;
+use crate::panic::Quiet;
 use crate::upload::Upload;
 use crate::writer::held_of;
 use bytes::Bytes;

@@ -6,8 +6,8 @@
 
 use super::Http2;
 use super::streams::{Step, Stream};
-use crate::exchange::guarded;
 use crate::link::Link;
+use crate::panic::guarded;
 use crate::upload::Upload;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};

@@ -1,7 +1,29 @@
-//! Values of the application's, whose destructors may panic.
+//! Stops panics of application code, destructors included, where the server must continue.
 
-use crate::exchange::guarded;
+use peregrine_web::panics::{self, contained, discard};
+use std::any::Any;
 use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs code of the application that may panic, where a panic must not stop what the server does.
+pub(crate) fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
+    let result = catch_unwind(AssertUnwindSafe(run));
+    let tell = |panic| {
+        let panic = message_of(panic);
+        contained(|| tracing::error!(target: "peregrine", panic, "{what} panicked"));
+    };
+    result.map_err(tell).ok()
+}
+
+/// What it panicked with, in words, told to those who listen.
+pub(crate) fn message_of(panic: Box<dyn Any + Send>) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let text = text.unwrap_or("(no message)").to_owned();
+    panics::tell(&text);
+    discard(panic);
+    text
+}
 
 /// A value of the application's that can be dropped anywhere: a panic of its destructor is told in the log and ends
 /// here, so that it takes neither the connection along nor what is counted for it.
