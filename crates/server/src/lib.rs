@@ -19,6 +19,7 @@ mod detached;
 mod door;
 mod ended;
 mod exchange;
+mod fields;
 mod handshakes;
 mod http1;
 mod http2;

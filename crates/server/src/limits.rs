@@ -1,6 +1,5 @@
 //! Every limit and timeout of the server, with its default.
 
-use crate::meter::Rate;
 use crate::overload::OverloadLimits;
 #[cfg(feature = "config")]
 use peregrine_config::{MaybeTime, Size, Time};
@@ -292,6 +291,15 @@ impl Limits {
             ..h2::Limits::DEFAULT
         }
     }
+}
+
+/// The least rate of a peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rate {
+    /// Bytes a second; 0: any byte will do.
+    pub(crate) min: u64,
+    /// How far the peer may fall behind.
+    pub(crate) slack: Duration,
 }
 
 /// What the server allows a peer that speaks HTTP/1.1 or HTTP/1.0. See [`Limits`].

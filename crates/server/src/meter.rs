@@ -1,15 +1,7 @@
 //! Is the peer fast enough? One rule for content that is received and for responses that are sent.
 
+use crate::limits::Rate;
 use std::time::Duration;
-
-/// The least rate of a peer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rate {
-    /// Bytes a second; 0: any byte will do.
-    pub(crate) min: u64,
-    /// How far the peer may fall behind.
-    pub(crate) slack: Duration,
-}
 
 /// So often in a slack the server looks at the least whether something moved. Only a look tells, and silence
 /// counts from there: a peer may be silent for the slack and one part more.

@@ -1,13 +1,14 @@
-//! Writing responses: what both protocols share, and what is HTTP/1's.
+//! Writes HTTP/1.1 responses: heads, content with its framing, and trailers.
 
+use crate::fields::{header_map, map_pairs, pairs};
 use crate::panic::Quiet;
 use crate::writer::Writer;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, StatusCode};
 use peregrine_driver::FilePart;
 use peregrine_proto::Date;
 use peregrine_proto::h1::{BodyMode, Connection, ResponseLength};
-use peregrine_web::{Fields, Response};
+use peregrine_web::Response;
 
 /// Writes a response's head.
 pub(crate) fn head(
@@ -73,22 +74,4 @@ pub(crate) fn finish(protocol: &mut Connection, trailers: &HeaderMap, out: &mut 
 /// The trailers of the present request.
 pub(crate) fn trailers(protocol: &Connection) -> HeaderMap {
     header_map(protocol.trailers())
-}
-
-/// Fields that the protocol has checked.
-pub(crate) fn header_map<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> HeaderMap {
-    let pairs = pairs.filter_map(|(name, value)| {
-        Some((HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?))
-    });
-    pairs.collect()
-}
-
-/// The fields of trailers, or of an interim response.
-pub(crate) fn map_pairs(fields: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
-    fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
-}
-
-/// A response's fields.
-pub(crate) fn pairs(fields: &Fields) -> impl Iterator<Item = (&[u8], &[u8])> {
-    fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
 }

@@ -15,12 +15,12 @@ use crate::counts::Fault;
 use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::exchange::{Exchange, InProgress, Panicked, RequestName};
+use crate::fields;
 use crate::lifecycle::Order;
 use crate::link::{For, Link, Turn};
 use crate::meter::Meter;
 use crate::panic::Quiet;
 use crate::probes::Probes;
-use crate::respond;
 use crate::upload::Upload;
 use bytes::Bytes;
 use peregrine_driver::{Driver, Stream};
@@ -367,7 +367,7 @@ impl Http1 {
         let polled = self.exchange.poll_response(context, &link.worker.pulse);
         let out = &mut link.io.writer.plain;
         self.exchange.send_interims(out.len(), |status, fields| {
-            link.protocol.send_interim(status, respond::map_pairs(fields), out);
+            link.protocol.send_interim(status, fields::map_pairs(fields), out);
         });
         polled
     }

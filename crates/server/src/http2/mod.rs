@@ -14,9 +14,9 @@ use self::streams::{Step, Stream, Streams};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::exchange::{Exchange, InProgress, Panicked, RequestName};
+use crate::fields;
 use crate::lifecycle::Order;
 use crate::link::{For, Link, Turn};
-use crate::respond;
 use peregrine_driver::{Driver, Stream as _};
 use peregrine_proto::h2::{Code, Connection, Next, Waiting};
 use peregrine_web::account::Charge;
@@ -310,7 +310,7 @@ impl Http2 {
         if let Some(key) = *key {
             let (core, out) = (protocol(&mut self.core), &mut link.io.writer.plain);
             exchange.send_interims(out.len(), |status, fields| {
-                core.send_interim(key, status, respond::map_pairs(fields), out);
+                core.send_interim(key, status, fields::map_pairs(fields), out);
             });
         }
         polled

@@ -5,11 +5,11 @@ use super::{Http2, protocol};
 use crate::counts::Rule;
 use crate::deadlines::Wait;
 use crate::ended::Ended;
+use crate::fields;
 use crate::lifecycle::Order;
 use crate::link::{Link, Turn};
 use crate::meter::Meter;
 use crate::overload::Refusal;
-use crate::respond;
 use crate::upload::{Room, Upload};
 use bytes::Bytes;
 use peregrine_driver::Driver;
@@ -173,7 +173,7 @@ impl Http2 {
     /// Takes the end of the content.
     fn end<D: Driver>(&mut self, key: StreamKey, link: &mut Link<'_, D>) {
         let Some(number) = self.streams.find(key) else { return };
-        let trailers = respond::header_map(protocol(&mut self.core).trailers());
+        let trailers = fields::header_map(protocol(&mut self.core).trailers());
         let stream = self.streams.at(number);
         if matches!(stream.step, Step::Unread) {
             return self.streams.close(number);
