@@ -4,6 +4,7 @@
 //! streams; streams that were woken are polled; `send.rs` sends what they produce, as far as the peer's
 //! windows and the connection's buffer allow.
 
+mod ready_set;
 mod receive;
 mod send;
 mod streams;
