@@ -3,25 +3,24 @@
 //! Start with [`Http1::turn`]. A turn does what can be done and says what it waits for; it never
 //! waits itself.
 
-mod answers;
 mod disconnect;
+mod encode;
+mod error_response;
 mod receive;
 mod send;
 
 use self::disconnect::Progress;
 use self::receive::Fed;
 use self::send::Streaming;
-use crate::counts::Fault;
-use crate::deadlines::Wait;
-use crate::ended::Ended;
-use crate::exchange::{Exchange, InProgress, Panicked, RequestName};
-use crate::fields;
-use crate::lifecycle::Order;
-use crate::link::{For, Link, Turn};
-use crate::meter::Meter;
+use crate::exchange::body_sender::Upload;
+use crate::exchange::{Exchange, InProgress, Panicked, RequestName, fields};
+use crate::io::context::{For, Link, Turn};
+use crate::io::timeouts::{Probes, Wait};
+use crate::io::transfer_rate::Meter;
+use crate::observe::close_reason::Ended;
+use crate::observe::metrics::Fault;
 use crate::panic::Quiet;
-use crate::probes::Probes;
-use crate::upload::Upload;
+use crate::worker::lifecycle::Order;
 use bytes::Bytes;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1::{Event, Framing, Next, Waiting};

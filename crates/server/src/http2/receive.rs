@@ -2,15 +2,15 @@
 
 use super::streams::{Deadlines, Step, Stream};
 use super::{Http2, protocol};
-use crate::counts::Rule;
-use crate::deadlines::Wait;
-use crate::ended::Ended;
-use crate::fields;
-use crate::lifecycle::Order;
-use crate::link::{Link, Turn};
-use crate::meter::Meter;
-use crate::overload::Refusal;
-use crate::upload::{Room, Upload};
+use crate::admission::Refusal;
+use crate::exchange::body_sender::{Room, Upload};
+use crate::exchange::fields;
+use crate::io::context::{Link, Turn};
+use crate::io::timeouts::Wait;
+use crate::io::transfer_rate::Meter;
+use crate::observe::close_reason::Ended;
+use crate::observe::metrics::Rule;
+use crate::worker::lifecycle::Order;
 use bytes::Bytes;
 use peregrine_driver::Driver;
 use peregrine_proto::h2::{Code, Event, Request, StreamKey};

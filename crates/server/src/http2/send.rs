@@ -2,11 +2,10 @@
 
 use super::streams::{Frames, Step, Stream};
 use super::{Http2, protocol};
-use crate::counts::Fault;
-use crate::exchange::{Exchange, Panicked};
-use crate::fields;
-use crate::link::Link;
-use crate::meter::Meter;
+use crate::exchange::{Exchange, Panicked, fields};
+use crate::io::context::Link;
+use crate::io::transfer_rate::Meter;
+use crate::observe::metrics::Fault;
 use crate::panic::{Quiet, guarded};
 use bytes::Buf;
 use peregrine_driver::Driver;

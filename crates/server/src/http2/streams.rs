@@ -2,10 +2,10 @@
 
 use super::ready_set::Woken;
 use crate::exchange::Exchange;
-use crate::meter::Meter;
+use crate::exchange::body_sender::Upload;
+use crate::io::output::held_of;
+use crate::io::transfer_rate::Meter;
 use crate::panic::Quiet;
-use crate::upload::Upload;
-use crate::writer::held_of;
 use bytes::Bytes;
 use http::HeaderMap;
 use peregrine_proto::h2::{Request, StreamKey};
