@@ -3,7 +3,7 @@
 use super::active_state::{Phase, Session};
 use super::lingering::Closing;
 use super::{Connection, Event};
-use crate::exchange::InProgress;
+use crate::exchange::in_flight::InProgress;
 use crate::io::context::{Close, Turn};
 use crate::io::timeouts::Wait;
 use crate::observe::close_reason::{Ended, Unfinished};

@@ -1,6 +1,7 @@
 //! A connection after HTTP: bytes both ways until one side is done (RFC 9110 §7.8).
 
-use crate::exchange::{Exchange, InProgress};
+use crate::exchange::Exchange;
+use crate::exchange::in_flight::InProgress;
 use crate::io::context::{For, Link, Turn};
 use crate::io::timeouts::{Probes, Wait};
 use crate::observe::close_reason::Ended;

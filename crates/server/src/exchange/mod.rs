@@ -7,7 +7,9 @@
 
 pub(crate) mod body_sender;
 pub(crate) mod fields;
+pub(crate) mod in_flight;
 
+use self::in_flight::{InProgress, Protocol, RequestName};
 use crate::admission::Admitted;
 use crate::observe::close_reason::Unfinished;
 use crate::observe::metrics::Fault;
@@ -19,7 +21,6 @@ use crate::panic::{guarded, message_of};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body::{Body as _, Frame};
-use peregrine_proto::Method;
 use peregrine_slot::{FutureSlot, Held};
 use peregrine_web::account::Charge;
 use peregrine_web::application::Target;
@@ -94,56 +95,6 @@ fn keep_slot(place: &mut FutureSlot, handler: Held<'static, Response>) {
     match guarded("the destructor of a handler's future", || handler.into_slot()) {
         Some(slot) if slot.capacity() <= SLOT_BYTES_MAX => *place = slot,
         _ => {}
-    }
-}
-
-/// What a stream or a connection speaks instead of HTTP.
-enum Protocol {
-    /// Nothing of it has run.
-    Beginning(Option<(OnUpgrade, Upgraded)>),
-    Running(Pin<Box<dyn Future<Output = ()>>>),
-}
-
-impl Protocol {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if let Self::Beginning(beginning) = self {
-            // It was taken already where beginning has panicked, after which this is not called again.
-            let Some((upgrade, io)) = beginning.take() else { return Poll::Ready(()) };
-            *self = Self::Running(upgrade.run(io));
-        }
-        match self {
-            Self::Running(protocol) => protocol.as_mut().poll(context),
-            Self::Beginning(_) => Poll::Ready(()),
-        }
-    }
-}
-
-/// What names a request in logs and in the report of a shutdown.
-pub(crate) struct RequestName {
-    method: Method,
-    /// The route's pattern: a path may hold what no report should.
-    pattern: Option<Rc<str>>,
-}
-
-impl fmt::Display for RequestName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let method = self.method.name().unwrap_or("(extension)");
-        write!(f, "{method} {}", readable(self.pattern.as_deref().unwrap_or("(no route)")))
-    }
-}
-
-/// A request that is not over.
-pub(crate) struct InProgress<'a> {
-    pub(crate) name: &'a RequestName,
-    pub(crate) unfinished: Unfinished,
-    /// Since when it has been waited for.
-    pub(crate) since: Option<Duration>,
-}
-
-impl<'a> InProgress<'a> {
-    /// One whose response is complete, and not with the peer.
-    pub(crate) fn delivery(name: &'a RequestName) -> Self {
-        Self { name, unfinished: Unfinished::Delivery, since: None }
     }
 }
 

@@ -12,7 +12,8 @@ mod timeouts;
 mod tunnel;
 
 use self::streams::{Step, Stream, Streams};
-use crate::exchange::{Exchange, InProgress, Panicked, RequestName, fields};
+use crate::exchange::in_flight::{InProgress, RequestName};
+use crate::exchange::{Exchange, Panicked, fields};
 use crate::io::context::{For, Link, Turn};
 use crate::io::timeouts::Wait;
 use crate::observe::close_reason::Ended;
