@@ -1,7 +1,9 @@
-//! Which crate may depend on which, and why each outside dependency is there.
+//! Which crate may depend on which, which folder of a crate may import which, and why each outside
+//! dependency is there.
 
-use crate::tree::{Package, Rules, Tree};
-use std::collections::BTreeSet;
+use crate::imports::{self, Graph};
+use crate::tree::{FolderOrder, Package, Rules, Tree};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 /// Compares the table of layers with the dependencies from `cargo metadata`.
@@ -37,6 +39,47 @@ fn compare(rules: &Rules, packages: &[Package]) -> Vec<String> {
         }
     }
     complaints
+}
+
+/// In a crate whose folders `tidy/layers.toml` lists, a folder imports only from folders below it.
+pub(crate) fn check_folders(tree: &Tree) -> Vec<String> {
+    let check = |order: &FolderOrder| {
+        compare_folders(order, &imports::graph(tree.below(&format!("{}/src", order.of))))
+    };
+    tree.rules.folders.iter().flat_map(check).collect()
+}
+
+fn compare_folders(order: &FolderOrder, graph: &Graph) -> Vec<String> {
+    let FolderOrder { of, layers } = order;
+    let root = vec!["crate".to_owned()];
+    let ranks: BTreeMap<_, _> = std::iter::once(&root)
+        .chain(layers)
+        .zip(0..)
+        .flat_map(|(names, rank)| names.iter().map(move |name| (name.as_str(), rank)))
+        .collect();
+    let present: BTreeSet<_> = graph.keys().map(|name| folder(name)).collect();
+    let mut complaints = Vec::new();
+    for name in present.iter().filter(|name| !ranks.contains_key(*name)) {
+        complaints.push(format!("{of}: add {name} to its folders in tidy/layers.toml"));
+    }
+    for name in layers.iter().flatten().filter(|name| !present.contains(name.as_str())) {
+        complaints.push(format!("{of}: tidy/layers.toml names {name}, which is not there"));
+    }
+    // The root names everything, to re-export it.
+    for (from, targets) in graph.iter().filter(|(from, _)| *from != "crate") {
+        for to in targets.iter().filter(|to| folder(to) != folder(from)) {
+            let [above, below] = [from, to].map(|name| ranks.get(folder(name)));
+            if above.zip(below).is_some_and(|(above, below)| above >= below) {
+                complaints.push(format!("{of}: {from} imports {to}, which is not below it"));
+            }
+        }
+    }
+    complaints
+}
+
+/// The first part of a module's name: a folder or file directly below `src`.
+fn folder(module: &str) -> &str {
+    module.split_once("::").map_or(module, |(folder, _)| folder)
 }
 
 /// Every external dependency must have its reason on its line of the root manifest, and members
@@ -118,6 +161,32 @@ mod tests {
         }
         let complaints = compare(&rules, &["a", "b"].map(|name| Package::of(name, "", Vec::new())));
         assert!(complaints.len() == 1 && complaints[0].contains("not in the workspace"));
+    }
+
+    #[test]
+    fn a_folder_imports_only_from_folders_below_it() {
+        let mut tree = Tree::of(&[
+            ("crates/a/src/lib.rs", "mod top; mod left; mod right; pub use top::Top; struct Root;"),
+            ("crates/a/src/top/mod.rs", "mod part; use crate::left::Left; pub struct Top;"),
+            ("crates/a/src/top/part.rs", "use super::Top; use crate::right::Right;"),
+            ("crates/a/src/left.rs", "use crate::right::Right; pub struct Left;"),
+            ("crates/a/src/right.rs", "use crate::Root; pub struct Right;"),
+        ]);
+        let mut check = |layers: &str| {
+            let order = format!("of = 'crates/a'\nlayers = {layers}");
+            tree.rules.folders = vec![toml::from_str(&order).expect("TOML")];
+            check_folders(&tree)
+        };
+        let root = "crates/a: right imports crate, which is not below it";
+        assert_eq!(check("[['top'], ['left'], ['right']]"), [root]);
+        let left = "crates/a: left imports right, which is not below it";
+        assert_eq!(check("[['top'], ['left', 'right']]"), [left, root]);
+        let top = "crates/a: top::part imports right, which is not below it";
+        let top_left = "crates/a: top imports left, which is not below it";
+        assert_eq!(check("[['left'], ['right'], ['top']]"), [root, top_left, top]);
+        let unlisted = "crates/a: add right to its folders in tidy/layers.toml";
+        let unknown = "crates/a: tidy/layers.toml names middle, which is not there";
+        assert_eq!(check("[['top'], ['left'], ['middle']]"), [unlisted, unknown]);
     }
 
     #[test]

@@ -26,6 +26,7 @@ type Check = (&'static str, fn(&Tree) -> Vec<String>);
 const CHECKS: &[Check] = &[
     ("layers", layers::check),
     ("reasons", layers::check_reasons),
+    ("folders", layers::check_folders),
     ("cycles", cycles::check),
     ("unsafe", source::check_unsafe),
     ("sizes", source::check_sizes),

@@ -27,6 +27,18 @@ pub(crate) struct Rules {
     pub(crate) file_lines_max: usize,
     #[serde(default)]
     pub(crate) cycles: Vec<AllowedCycle>,
+    #[serde(default)]
+    pub(crate) folders: Vec<FolderOrder>,
+}
+
+/// The folders and root files of one crate, from top to bottom.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FolderOrder {
+    /// The folder of the crate.
+    pub(crate) of: String,
+    /// The modules of one layer do not import each other.
+    pub(crate) layers: Vec<Vec<String>>,
 }
 
 /// Modules of one crate that may import each other.

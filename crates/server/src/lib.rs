@@ -1,76 +1,40 @@
-//! Where driver, protocol and application meet: workers and their connections.
+//! The server: workers, their connections, and the path from a request's bytes to your handler.
 //!
-//! Generic over the [`Driver`](peregrine_driver::Driver), so that what runs on io_uring is what runs
-//! on tokio and in the simulator. Nothing here names a concrete driver or touches the kernel.
-//!
-//! Start with `connection/mod.rs` and `connection/work.rs`: the loop that drives one connection. `http1/` is what HTTP/1 does in
-//! a turn of it and `http2/` what HTTP/2 does, `exchange.rs` is one request and its response, and
-//! `worker.rs` is what all connections of a thread share. [`Limits`] is everything that may be tuned.
+//! Everything here is generic over a [`Driver`](peregrine_driver::Driver), so the same code runs on
+//! io_uring, on Tokio and in the simulator; this crate makes no system call. One worker runs on one
+//! thread. It accepts connections, and each connection is a task that alternates between running its
+//! protocol and waiting for the driver. Start with `connection/mod.rs`; [`Limits`] lists everything
+//! that can be tuned.
 #![forbid(unsafe_code)]
 
 mod accept;
-mod clock;
-mod closing;
+mod admission;
 mod connection;
-mod counts;
-mod deadlines;
-mod detached;
-mod door;
-mod ended;
 mod exchange;
-mod handshakes;
 mod http1;
 mod http2;
-mod inbox;
+mod io;
 mod limits;
-mod link;
-mod listen;
-mod live;
-mod locals;
-mod log;
-mod meter;
+mod listener;
 mod observe;
-mod overload;
-mod page;
-mod probes;
-mod proxied;
-mod pulse;
-mod quiet;
-mod reader;
-mod respond;
+mod panic;
 mod run;
-mod shared;
-mod shutdown;
-mod span;
-mod spread;
-mod stage;
-mod tally;
-mod told;
-mod traces;
-mod unfinished;
-mod upgraded;
-mod upload;
-mod wheel;
-mod wicket;
+mod timer_wheel;
 mod worker;
-mod writer;
 
-pub use counts::Counts;
-pub use ended::Ended;
-pub use limits::{Http1Limits, Http2Limits, Limits};
-pub use listen::Listen;
-pub use live::Live;
-pub use locals::Locals;
-pub use log::{Form, Lines, Log, Style, patterns};
+pub use accept::balance::Member;
+pub use limits::{Http1Limits, Http2Limits, Limits, MemoryMax, OverloadLimits};
+pub use listener::config::{Listen, Live, Shared};
+pub use listener::proxy_protocol::ProxyProtocol;
+pub use observe::access_log::{Form, Lines, Log, Style, patterns};
+pub use observe::close_reason::{Ended, Unfinished};
+pub use observe::metrics::Counts;
+pub use observe::prometheus::{FAMILIES, write};
+pub use observe::trace::{Recorder, Traces};
+pub use observe::watchdog::{Blocked, Pulse, Watch};
 pub use observe::{Observed, Reserve, Snapshot};
-pub use overload::{MemoryMax, OverloadLimits};
-pub use page::{FAMILIES, write};
-pub use proxied::ProxyProtocol;
-pub use pulse::{Blocked, Pulse, Watch};
 pub use run::run;
-pub use shared::Shared;
-pub use shutdown::Shutdown;
-pub use spread::Member;
-pub use traces::{Recorder, Traces};
-pub use unfinished::Unfinished;
-pub use worker::{Cut, Order, Report, WorkerLimits};
+pub use worker::WorkerLimits;
+pub use worker::lifecycle::{Cut, Order, Report};
+pub use worker::locals::Locals;
+pub use worker::shutdown::Shutdown;

@@ -1,15 +1,15 @@
 //! A worker's life: its listeners, its clock, and its end.
 
-use crate::accept::{self, Spreading, before};
-use crate::clock::announce_clock;
+use crate::accept::balance::Member;
+use crate::accept::{self, Spreading};
 use crate::connection::{Entrance, sessions};
-use crate::door::Door;
-use crate::listen::Listen;
+use crate::limits::OverloadLimits;
+use crate::listener::Door;
+use crate::listener::config::Listen;
 use crate::observe::Observed;
-use crate::overload::OverloadLimits;
-use crate::shutdown::{self, first_of};
-use crate::spread::Member;
-use crate::worker::{Order, Report, Worker, WorkerLimits};
+use crate::worker::lifecycle::{Order, Report, before, first_of};
+use crate::worker::locals::announce_clock;
+use crate::worker::{Worker, WorkerLimits, shutdown};
 use peregrine_driver::Driver;
 use peregrine_web::application::Application;
 use peregrine_web::panics::contained;

@@ -1,8 +1,8 @@
 //! A connection that waits for a request, and holds no buffers.
 
 use super::{Connection, FirstBytes, milliseconds};
-use crate::ended::Ended;
-use crate::worker::Order;
+use crate::observe::close_reason::Ended;
+use crate::worker::lifecycle::Order;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1::Waiting;
 use std::task::{Context, Poll};

@@ -5,32 +5,35 @@
 //! ([`Connection::turn`]), then [`Connection::wait`] hands what was written to the driver and asks for
 //! whatever may happen next: bytes, room, a deadline, an order. That is the only place that waits.
 
-mod beginning;
-mod ending;
-mod gate;
+mod active_state;
+mod close;
+mod drive;
+mod handshake;
 mod idle;
-mod receiving;
-mod session;
-mod work;
+mod lingering;
+mod upgraded;
+mod yield_gate;
 
-pub(crate) use self::session::{Entrance, sessions};
+pub(crate) use self::active_state::{Entrance, sessions};
 
-use self::beginning::{shake_hands, tell_protocol};
-use self::gate::Gate;
-use self::session::{Phase, Session};
-use crate::counts::Place;
-use crate::deadlines::Wait;
-use crate::door::peer;
-use crate::ended::Ended;
+use self::active_state::{Phase, Session};
+use self::handshake::{shake_hands, tell_protocol};
+use self::yield_gate::Gate;
+use crate::admission::Connected;
+use crate::admission::connections::Open;
+use crate::admission::reserved_slots::ByWicket;
 use crate::http2::Core;
-use crate::link::{Close, For, Io, Link, Turn};
-use crate::observe::Open;
-use crate::overload::Connected;
-use crate::proxied::{Beginning, ProxyProtocol};
-use crate::stage::Stage;
-use crate::wheel::Alarm;
-use crate::wicket::ByWicket;
-use crate::worker::{Order, Worker};
+use crate::io::Io;
+use crate::io::context::{Close, For, Link, Turn};
+use crate::io::timeouts::Wait;
+use crate::io::transport::Stage;
+use crate::listener::peer;
+use crate::listener::proxy_protocol::{Beginning, ProxyProtocol};
+use crate::observe::close_reason::Ended;
+use crate::observe::metrics::Place;
+use crate::timer_wheel::Alarm;
+use crate::worker::Worker;
+use crate::worker::lifecycle::Order;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1;
 use peregrine_tls::{Reject as TlsReject, Tls};
@@ -177,7 +180,7 @@ impl<D: Driver> Future for Connection<D> {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(first) => {
                         let session = this.begin(first);
-                        this.events += 1 + work::events_of(session.io.reader.received());
+                        this.events += 1 + drive::events_of(session.io.reader.received());
                         session
                     }
                 },

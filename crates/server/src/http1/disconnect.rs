@@ -1,9 +1,9 @@
 //! Noticing that the peer leaves while the application works on a response.
 
 use super::{Http1, Step};
-use crate::deadlines::Wait;
-use crate::ended::Ended;
-use crate::link::{For, Link, Turn};
+use crate::io::context::{For, Link, Turn};
+use crate::io::timeouts::Wait;
+use crate::observe::close_reason::Ended;
 use peregrine_driver::Driver;
 use peregrine_web::turn;
 

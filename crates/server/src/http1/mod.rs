@@ -3,25 +3,25 @@
 //! Start with [`Http1::turn`]. A turn does what can be done and says what it waits for; it never
 //! waits itself.
 
-mod answers;
 mod disconnect;
+mod encode;
+mod error_response;
 mod receive;
 mod send;
 
 use self::disconnect::Progress;
 use self::receive::Fed;
 use self::send::Streaming;
-use crate::counts::Fault;
-use crate::deadlines::Wait;
-use crate::ended::Ended;
-use crate::exchange::{Exchange, InProgress, Panicked, RequestName};
-use crate::link::{For, Link, Turn};
-use crate::meter::Meter;
-use crate::probes::Probes;
-use crate::quiet::Quiet;
-use crate::respond;
-use crate::upload::Upload;
-use crate::worker::Order;
+use crate::exchange::body_sender::Upload;
+use crate::exchange::in_flight::{InProgress, RequestName};
+use crate::exchange::{Exchange, Panicked, fields};
+use crate::io::context::{For, Link, Turn};
+use crate::io::timeouts::{Probes, Wait};
+use crate::io::transfer_rate::Meter;
+use crate::observe::close_reason::Ended;
+use crate::observe::metrics::Fault;
+use crate::panic::Quiet;
+use crate::worker::lifecycle::Order;
 use bytes::Bytes;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1::{Event, Framing, Next, Waiting};
@@ -367,7 +367,7 @@ impl Http1 {
         let polled = self.exchange.poll_response(context, &link.worker.pulse);
         let out = &mut link.io.writer.plain;
         self.exchange.send_interims(out.len(), |status, fields| {
-            link.protocol.send_interim(status, respond::map_pairs(fields), out);
+            link.protocol.send_interim(status, fields::map_pairs(fields), out);
         });
         polled
     }

@@ -1,13 +1,12 @@
 //! A request's body: from the bytes that came to the handler, or away.
 
-use super::{Http1, Step};
-use crate::deadlines::Wait;
-use crate::ended::Ended;
-use crate::link::{For, Link, Turn};
-use crate::meter::Meter;
-use crate::respond;
-use crate::upload::{Room, Upload};
-use crate::worker::Order;
+use super::{Http1, Step, encode};
+use crate::exchange::body_sender::{Room, Upload};
+use crate::io::context::{For, Link, Turn};
+use crate::io::timeouts::Wait;
+use crate::io::transfer_rate::Meter;
+use crate::observe::close_reason::Ended;
+use crate::worker::lifecycle::Order;
 use bytes::Bytes;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1::{Event, Framing, Next};
@@ -66,7 +65,7 @@ impl Http1 {
                 Received::End => {
                     let (writer, reader) = pipe(link.door.limits.unread_body_bytes_max, length);
                     writer.push(Bytes::from(here));
-                    writer.finish(respond::trailers(link.protocol));
+                    writer.finish(encode::trailers(link.protocol));
                     return Ok(Body::incoming(reader, limit));
                 }
                 Received::NeedInput => break,
@@ -129,7 +128,7 @@ impl Http1 {
                     return Fed::Wait(true);
                 }
                 Some(Received::End) => {
-                    self.upload.finish(|| respond::trailers(link.protocol));
+                    self.upload.finish(|| encode::trailers(link.protocol));
                     // The handler sees the whole body before the peer's end may cancel it.
                     self.has_fed |= link.is_ended();
                 }

@@ -2,15 +2,14 @@
 
 use super::disconnect::Progress;
 use super::receive::Fed;
-use super::{Http1, Step};
-use crate::counts::Fault;
-use crate::deadlines::Wait;
-use crate::ended::Ended;
-use crate::exchange::{Exchange, Panicked, guarded};
-use crate::link::{For, Link, Turn};
-use crate::quiet::Quiet;
-use crate::respond;
-use crate::writer::{SHARED_BYTES_MAX, SHARED_BYTES_MIN};
+use super::{Http1, Step, encode};
+use crate::exchange::{Exchange, Panicked};
+use crate::io::context::{For, Link, Turn};
+use crate::io::output::{SHARED_BYTES_MAX, SHARED_BYTES_MIN};
+use crate::io::timeouts::Wait;
+use crate::observe::close_reason::Ended;
+use crate::observe::metrics::Fault;
+use crate::panic::{Quiet, guarded};
 use http::HeaderMap;
 use peregrine_driver::{Driver, FilePart, Stream};
 use peregrine_proto::h1::{BodyMode, ResponseLength};
@@ -83,7 +82,7 @@ impl Http1 {
         let mut response = Quiet::new(response);
         self.exchange.keep_rest(response.take_rest());
         if let Some(upgrade) = response.take_upgrade() {
-            if respond::switch_protocols(link.protocol, &response, &mut link.io.writer.plain) {
+            if encode::switch_protocols(link.protocol, &response, &mut link.io.writer.plain) {
                 self.exchange.tally.answer(response.status);
                 self.exchange.finish();
                 return Turn::Upgrade(upgrade);
@@ -106,15 +105,15 @@ impl Http1 {
             // A buffer of the stock is worth more than the copy.
             if length <= most && (length < SHARED_BYTES_MIN || response.body.is_buffer()) {
                 let out = &mut writer.plain;
-                self.exchange.tally.send(respond::whole(link.protocol, &response, &date, out));
+                self.exchange.tally.send(encode::whole(link.protocol, &response, &date, out));
                 return self.after(link);
             }
             let held = response.body.held_bytes();
             let body = std::mem::take(&mut response.body).into_shared().unwrap_or_default();
             let exact = ResponseLength::Exact(length as u64);
-            respond::head(link.protocol, &response, exact, &date, &mut writer.plain);
+            encode::head(link.protocol, &response, exact, &date, &mut writer.plain);
             if length <= most {
-                self.exchange.tally.send(respond::content(link.protocol, body, writer));
+                self.exchange.tally.send(encode::content(link.protocol, body, writer));
                 link.protocol.finish(std::iter::empty(), &mut writer.plain);
                 return self.after(link);
             }
@@ -125,7 +124,7 @@ impl Http1 {
             let body = std::mem::take(&mut response.body);
             let length = Exchange::length_of(&body);
             let length = length.map_or(ResponseLength::Unknown, ResponseLength::Exact);
-            let mode = respond::head(link.protocol, &response, length, &date, out);
+            let mode = encode::head(link.protocol, &response, length, &date, out);
             let left = match mode {
                 BodyMode::None => Some(0),
                 BodyMode::Exact(bytes) => Some(bytes),
@@ -158,7 +157,7 @@ impl Http1 {
             let all = rest.len();
             let piece = rest.split_to(all.min(most));
             let is_enough = piece.len() >= YIELD_BYTES;
-            self.exchange.tally.send(respond::content(link.protocol, piece, &mut link.io.writer));
+            self.exchange.tally.send(encode::content(link.protocol, piece, &mut link.io.writer));
             return if is_enough { Turn::Yield(For::default()) } else { Turn::Again };
         }
         link.protocol.finish(std::iter::empty(), &mut link.io.writer.plain);
@@ -199,10 +198,10 @@ impl Http1 {
                 Part::File { file, at, length } => {
                     let length = usize::try_from(length).unwrap_or(usize::MAX);
                     let part = FilePart { file, at, length };
-                    respond::file(link.protocol, part, &mut link.io.writer)
+                    encode::file(link.protocol, part, &mut link.io.writer)
                 }
                 Part::Frame(frame) => match frame.into_data() {
-                    Ok(data) => respond::content(link.protocol, data, &mut link.io.writer),
+                    Ok(data) => encode::content(link.protocol, data, &mut link.io.writer),
                     // Trailers are the last frame of a body, which is not asked again.
                     Err(frame) => {
                         if let Ok(trailers) = frame.into_trailers() {
@@ -233,7 +232,7 @@ impl Http1 {
 
     pub(super) fn finish_stream<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
         let Step::Stream(streaming) = &self.step else { unreachable!("it is this step") };
-        respond::finish(link.protocol, &streaming.trailers, &mut link.io.writer.plain);
+        encode::finish(link.protocol, &streaming.trailers, &mut link.io.writer.plain);
         self.after(link)
     }
 

@@ -4,19 +4,20 @@
 //! streams; streams that were woken are polled; `send.rs` sends what they produce, as far as the peer's
 //! windows and the connection's buffer allow.
 
+mod ready_set;
 mod receive;
 mod send;
 mod streams;
-mod times;
+mod timeouts;
 mod tunnel;
 
 use self::streams::{Step, Stream, Streams};
-use crate::deadlines::Wait;
-use crate::ended::Ended;
-use crate::exchange::{Exchange, InProgress, Panicked, RequestName};
-use crate::link::{For, Link, Turn};
-use crate::respond;
-use crate::worker::Order;
+use crate::exchange::in_flight::{InProgress, RequestName};
+use crate::exchange::{Exchange, Panicked, fields};
+use crate::io::context::{For, Link, Turn};
+use crate::io::timeouts::Wait;
+use crate::observe::close_reason::Ended;
+use crate::worker::lifecycle::Order;
 use peregrine_driver::{Driver, Stream as _};
 use peregrine_proto::h2::{Code, Connection, Next, Waiting};
 use peregrine_web::account::Charge;
@@ -310,7 +311,7 @@ impl Http2 {
         if let Some(key) = *key {
             let (core, out) = (protocol(&mut self.core), &mut link.io.writer.plain);
             exchange.send_interims(out.len(), |status, fields| {
-                core.send_interim(key, status, respond::map_pairs(fields), out);
+                core.send_interim(key, status, fields::map_pairs(fields), out);
             });
         }
         polled

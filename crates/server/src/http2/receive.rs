@@ -2,15 +2,15 @@
 
 use super::streams::{Deadlines, Step, Stream};
 use super::{Http2, protocol};
-use crate::counts::Rule;
-use crate::deadlines::Wait;
-use crate::ended::Ended;
-use crate::link::{Link, Turn};
-use crate::meter::Meter;
-use crate::overload::Refusal;
-use crate::respond;
-use crate::upload::{Room, Upload};
-use crate::worker::Order;
+use crate::admission::Refusal;
+use crate::exchange::body_sender::{Room, Upload};
+use crate::exchange::fields;
+use crate::io::context::{Link, Turn};
+use crate::io::timeouts::Wait;
+use crate::io::transfer_rate::Meter;
+use crate::observe::close_reason::Ended;
+use crate::observe::metrics::Rule;
+use crate::worker::lifecycle::Order;
 use bytes::Bytes;
 use peregrine_driver::Driver;
 use peregrine_proto::h2::{Code, Event, Request, StreamKey};
@@ -173,7 +173,7 @@ impl Http2 {
     /// Takes the end of the content.
     fn end<D: Driver>(&mut self, key: StreamKey, link: &mut Link<'_, D>) {
         let Some(number) = self.streams.find(key) else { return };
-        let trailers = respond::header_map(protocol(&mut self.core).trailers());
+        let trailers = fields::header_map(protocol(&mut self.core).trailers());
         let stream = self.streams.at(number);
         if matches!(stream.step, Step::Unread) {
             return self.streams.close(number);

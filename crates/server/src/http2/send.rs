@@ -2,12 +2,11 @@
 
 use super::streams::{Frames, Step, Stream};
 use super::{Http2, protocol};
-use crate::counts::Fault;
-use crate::exchange::{Exchange, Panicked, guarded};
-use crate::link::Link;
-use crate::meter::Meter;
-use crate::quiet::Quiet;
-use crate::respond;
+use crate::exchange::{Exchange, Panicked, fields};
+use crate::io::context::Link;
+use crate::io::transfer_rate::Meter;
+use crate::observe::metrics::Fault;
+use crate::panic::{Quiet, guarded};
 use bytes::Buf;
 use peregrine_driver::Driver;
 use peregrine_proto::h1::{BodyMode, ResponseLength};
@@ -140,7 +139,7 @@ impl Http2 {
         link: &mut Link<'_, D>,
     ) -> BodyMode {
         let (limits, date) = (&link.door.http2, link.worker.date());
-        let (status, fields) = (response.status.as_u16(), respond::pairs(&response.fields));
+        let (status, fields) = (response.status.as_u16(), fields::pairs(&response.fields));
         let out = &mut link.io.writer.plain;
         protocol(&mut self.core).respond(limits, key, status, fields, length, &date, out)
     }
@@ -209,7 +208,7 @@ impl Http2 {
             protocol(&mut self.core).offer(key);
             self.watch_window(number, link);
         } else if frames.is_over {
-            let trailers = respond::map_pairs(&frames.trailers);
+            let trailers = fields::map_pairs(&frames.trailers);
             let (limits, out) = (&link.door.http2, &mut link.io.writer.plain);
             protocol(&mut self.core).finish(limits, key, trailers, out);
             self.finish(number, link);

@@ -1,10 +1,11 @@
 //! The open streams of a connection, each with its exchange, in memory that is reused.
 
+use super::ready_set::Woken;
 use crate::exchange::Exchange;
-use crate::meter::Meter;
-use crate::quiet::Quiet;
-use crate::upload::Upload;
-use crate::writer::held_of;
+use crate::exchange::body_sender::Upload;
+use crate::io::output::held_of;
+use crate::io::transfer_rate::Meter;
+use crate::panic::Quiet;
 use bytes::Bytes;
 use http::HeaderMap;
 use peregrine_proto::h2::{Request, StreamKey};
@@ -13,8 +14,8 @@ use peregrine_web::account::Charge;
 use peregrine_web::head::Head;
 use peregrine_web::pipe::{Reader, Taken};
 use std::mem::take;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Wake, Waker};
+use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 /// How many streams' memory a session keeps for its next connection; the rest is freed.
@@ -124,7 +125,6 @@ impl Deadlines {
 
 impl Stream {
     fn new(number: u32, woken: &Arc<Woken>) -> Self {
-        let waker = Waker::from(Arc::new(StreamWaker { woken: Arc::clone(woken), number }));
         Self {
             key: None,
             step: Step::Free,
@@ -149,7 +149,7 @@ impl Stream {
             sharing: Meter::default(),
             deadlines: Deadlines::NONE,
             charge: Charge::new(),
-            waker,
+            waker: woken.waker(number),
         }
     }
 
@@ -315,120 +315,5 @@ impl Streams {
     pub(super) fn arm(&mut self, connection: &Waker) -> bool {
         self.is_armed = true;
         self.woken.arm(connection)
-    }
-}
-
-/// Which streams were woken, and the connection's waker. Handlers may wake from any thread.
-#[derive(Default)]
-pub(super) struct Woken(Mutex<Set>);
-
-#[derive(Default)]
-struct Set {
-    /// A bit for each number.
-    words: Vec<u64>,
-    is_any: bool,
-    /// The waker to call at the first bit; `None` while a turn is at work.
-    connection: Option<Waker>,
-}
-
-impl Woken {
-    /// Begins a turn: moves the numbers that were woken to `numbers`.
-    pub(super) fn take(&self, numbers: &mut Vec<u32>) {
-        let mut set = self.lock();
-        set.connection = None;
-        if !take(&mut set.is_any) {
-            return;
-        }
-        for (index, word) in (0..).zip(&mut set.words) {
-            let mut word = take(word);
-            while word != 0 {
-                numbers.push(index * u64::BITS + word.trailing_zeros());
-                word &= word - 1;
-            }
-        }
-    }
-
-    /// The same.
-    fn arm(&self, connection: &Waker) -> bool {
-        let mut set = self.lock();
-        if set.is_any {
-            return false;
-        }
-        set.connection = Some(connection.clone());
-        true
-    }
-
-    /// Nobody is to be told of streams that wake late.
-    fn forget(&self) {
-        let connection = {
-            let mut set = self.lock();
-            set.words.fill(0);
-            set.is_any = false;
-            set.connection.take()
-        };
-        drop(connection);
-    }
-
-    /// Marks a stream.
-    pub(super) fn wake(&self, number: u32) {
-        let connection = {
-            let mut set = self.lock();
-            let word = (number / u64::BITS) as usize;
-            if set.words.len() <= word {
-                set.words.resize(word + 1, 0);
-            }
-            set.words[word] |= 1 << (number % u64::BITS);
-            set.is_any = true;
-            set.connection.take()
-        };
-        if let Some(connection) = connection {
-            connection.wake();
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Set> {
-        // Nothing that panics runs under the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Wakes one stream.
-struct StreamWaker {
-    woken: Arc<Woken>,
-    number: u32,
-}
-
-impl Wake for StreamWaker {
-    fn wake(self: Arc<Self>) {
-        self.woken.wake(self.number);
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.woken.wake(self.number);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_woken_stream_is_told_once_and_the_first_wakes_the_connection() {
-        let woken = Arc::new(Woken::default());
-        let connection = Arc::new(Woken::default());
-        let waker =
-            Waker::from(Arc::new(StreamWaker { woken: Arc::clone(&connection), number: 7 }));
-        assert!(woken.arm(&waker));
-        for number in [3, 64, 200, 3] {
-            woken.wake(number);
-        }
-        assert!(!woken.arm(&waker));
-        let (mut numbers, mut connections) = (Vec::new(), Vec::new());
-        woken.take(&mut numbers);
-        connection.take(&mut connections);
-        assert_eq!((numbers, connections), (vec![3, 64, 200], vec![7]));
-        let mut again = Vec::new();
-        woken.take(&mut again);
-        assert!(again.is_empty());
     }
 }

@@ -6,9 +6,9 @@
 
 use super::Http2;
 use super::streams::{Step, Stream};
-use crate::exchange::guarded;
-use crate::link::Link;
-use crate::upload::Upload;
+use crate::exchange::body_sender::Upload;
+use crate::io::context::Link;
+use crate::panic::guarded;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 use http_body::Frame;

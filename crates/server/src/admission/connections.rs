@@ -1,0 +1,161 @@
+//! Limits how many connections are open at a time, and counts them.
+//!
+//! Listeners that share a limit share one [`Rooms`]. A [`Room`] permits one more connection until
+//! it is dropped. Once its connection exists, it becomes an [`Open`], which reports to [`Observed`]
+//! what the connection does and how it ended.
+
+use crate::observe::Observed;
+use crate::observe::close_reason::Ended;
+use crate::observe::metrics::Place;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// Places for connections: as many as there may be by the limits that they share.
+pub(crate) struct Rooms {
+    observed: Rc<Observed>,
+    /// Connections, and places kept for those that others may give back.
+    taken: Cell<usize>,
+    /// Those who wait for a place.
+    waiting: RefCell<Vec<Waker>>,
+    /// Those who are to know when there is none any more.
+    accepting: RefCell<Vec<Waker>>,
+}
+
+impl Rooms {
+    pub(crate) fn new(observed: &Rc<Observed>) -> Rc<Self> {
+        Rc::new(Self {
+            observed: Rc::clone(observed),
+            taken: Cell::new(0),
+            waiting: RefCell::default(),
+            accepting: RefCell::default(),
+        })
+    }
+
+    /// Waits for a place for one more connection, of at most `max`.
+    pub(crate) async fn room(self: &Rc<Self>, max: usize) -> Room {
+        self.vacancy(max).await;
+        self.try_room(max).expect("there was one just now")
+    }
+
+    /// Waits until there may be one more connection, of at most `max`.
+    pub(crate) async fn vacancy(&self, max: usize) {
+        let mut is_told = false;
+        poll_fn(|context| {
+            if self.has_room(max) {
+                return Poll::Ready(());
+            }
+            if !std::mem::replace(&mut is_told, true) {
+                self.observed.limit("connections_max");
+            }
+            self.waiting.borrow_mut().push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Ready when there may be no more connections than there are, of at most `max`.
+    pub(crate) fn poll_full(&self, max: usize, context: &Context<'_>) -> Poll<()> {
+        if !self.has_room(max) {
+            return Poll::Ready(());
+        }
+        let mut accepting = self.accepting.borrow_mut();
+        // As many accept as there are listeners: few.
+        if !accepting.iter().any(|waker| waker.will_wake(context.waker())) {
+            accepting.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// May there be one more connection, of at most `max`?
+    pub(crate) fn has_room(&self, max: usize) -> bool {
+        self.taken.get() < max
+    }
+
+    /// Is there less room than for so many connections, or are descriptors missing of those that are kept?
+    pub(crate) fn is_nearly_full(&self, max: usize, spare: usize) -> bool {
+        max.saturating_sub(self.taken.get()) < spare || self.observed.is_reserve_short()
+    }
+
+    /// A place for a connection that is there already, whether or not there may be one more.
+    pub(crate) fn last_room(self: &Rc<Self>) -> Room {
+        self.taken.set(self.taken.get() + 1);
+        Room(Rc::clone(self))
+    }
+
+    /// A place for one more connection, if there may be one.
+    pub(crate) fn try_room(self: &Rc<Self>, max: usize) -> Option<Room> {
+        let taken = self.taken.get();
+        if taken >= max {
+            return None;
+        }
+        self.taken.set(taken + 1);
+        if taken + 1 == max {
+            self.accepting.take().into_iter().for_each(Waker::wake);
+        }
+        Some(Room(Rc::clone(self)))
+    }
+}
+
+/// A place among the connections there may be, until it is dropped.
+pub(crate) struct Room(Rc<Rooms>);
+
+/// A connection that counts as open until this is dropped.
+pub(crate) struct Open {
+    room: Room,
+    place: Place,
+    is_told: bool,
+}
+
+impl Room {
+    /// A connection takes the place.
+    pub(crate) fn open(self) -> Open {
+        let observed = &self.0.observed;
+        observed.has_open(observed.connections() + 1);
+        observed.counts().accepted.add(1);
+        let place = Place::Opening;
+        observed.counts().places[place as usize].add(1);
+        Open { room: self, place, is_told: false }
+    }
+}
+
+impl Open {
+    /// The connection does something else from now on.
+    #[inline]
+    pub(crate) fn moves(&mut self, place: Place) {
+        let before = std::mem::replace(&mut self.place, place);
+        if before != place {
+            let places = &self.room.0.observed.counts().places;
+            places[before as usize].add(-1);
+            places[place as usize].add(1);
+        }
+    }
+
+    pub(crate) fn ended(&mut self, ended: &Ended) {
+        self.is_told = true;
+        self.room.0.observed.counts().end(ended);
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.0.taken.set(self.0.taken.get() - 1);
+        // As many wait as there are listeners: few.
+        self.0.waiting.take().into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let observed = &self.room.0.observed;
+        observed.has_open(observed.connections() - 1);
+        observed.counts().places[self.place as usize].add(-1);
+        if !self.is_told {
+            // Its task was dropped, by a panic or by the end of the worker.
+            observed.counts().ended.note("lost");
+        }
+        observed.refill_reserve();
+        observed.wake_if_empty();
+    }
+}

@@ -1,0 +1,80 @@
+//! TLS handshakes in progress, as many as the limit allows.
+
+use crate::timer_wheel::{Alarm, Wheel};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// The handshakes of one worker, the oldest first.
+///
+/// When there is one too many, the oldest ends. An honest peer is done after two round trips; one
+/// that never goes on becomes the oldest, so that any number of those keeps nobody else out.
+#[derive(Default)]
+pub(crate) struct Handshakes {
+    /// The serial number of each, and its connection's alarm.
+    all: RefCell<VecDeque<(u64, u32)>>,
+    last: Cell<u64>,
+    /// All up to this serial number have ended, or are to end.
+    over: Cell<u64>,
+}
+
+/// A handshake in progress, until it is dropped.
+pub(crate) struct Handshake {
+    all: Rc<Handshakes>,
+    serial: u64,
+}
+
+impl Handshakes {
+    /// Begins the handshake of the connection that has this alarm. If there are more than `max`
+    /// then, the oldest is to end, and its connection is woken.
+    pub(crate) fn begin(self: &Rc<Self>, wheel: &Wheel, alarm: &Alarm, max: usize) -> Handshake {
+        let serial = self.last.get() + 1;
+        self.last.set(serial);
+        let oldest = {
+            let mut all = self.all.borrow_mut();
+            all.push_back((serial, alarm.number()));
+            if all.len() > max { all.pop_front() } else { None }
+        };
+        if let Some((oldest, alarm)) = oldest {
+            self.over.set(oldest);
+            wheel.wake(alarm);
+        }
+        Handshake { all: Rc::clone(self), serial }
+    }
+}
+
+impl Handshake {
+    /// Is this handshake to end, because there are too many?
+    pub(crate) fn is_over(&self) -> bool {
+        self.serial <= self.all.over.get()
+    }
+}
+
+impl Drop for Handshake {
+    fn drop(&mut self) {
+        let mut all = self.all.all.borrow_mut();
+        if let Ok(place) = all.binary_search_by_key(&self.serial, |(serial, _)| *serial) {
+            all.remove(place);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_too_many_ends_the_oldest_that_is_still_in_progress() {
+        let wheel = Wheel::new();
+        let alarms: Vec<_> = (0..4).map(|_| wheel.alarm()).collect();
+        let all = Rc::new(Handshakes::default());
+        let first = all.begin(&wheel, &alarms[0], 2);
+        let second = all.begin(&wheel, &alarms[1], 2);
+        drop(first);
+        let third = all.begin(&wheel, &alarms[2], 2);
+        assert!(![&second, &third].iter().any(|handshake| handshake.is_over()));
+        let fourth = all.begin(&wheel, &alarms[3], 2);
+        let over = [&second, &third, &fourth].map(Handshake::is_over);
+        assert_eq!(over, [true, false, false]);
+    }
+}

@@ -1,0 +1,22 @@
+//! Converts header fields between the application's types and the byte strings of the protocols.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use peregrine_web::Fields;
+
+/// Fields that the protocol has checked.
+pub(crate) fn header_map<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> HeaderMap {
+    let pairs = pairs.filter_map(|(name, value)| {
+        Some((HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?))
+    });
+    pairs.collect()
+}
+
+/// The fields of trailers, or of an interim response.
+pub(crate) fn map_pairs(fields: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
+    fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
+}
+
+/// A response's fields.
+pub(crate) fn pairs(fields: &Fields) -> impl Iterator<Item = (&[u8], &[u8])> {
+    fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
+}

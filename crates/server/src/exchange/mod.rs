@@ -1,0 +1,415 @@
+//! One request and its response, independent of connection and protocol.
+//!
+//! An [`Exchange`] takes a request and, through an [`Upload`](body_sender::Upload), its body; it
+//! produces interim responses, a response head and body frames. All application code runs here
+//! (handlers, bodies, upgraded protocols) inside the request's span, and every panic of that code
+//! stops here. The memory of a handler's future is kept for the next request.
+
+pub(crate) mod body_sender;
+pub(crate) mod fields;
+pub(crate) mod in_flight;
+
+use self::in_flight::{InProgress, Protocol, RequestName};
+use crate::admission::Admitted;
+use crate::observe::close_reason::Unfinished;
+use crate::observe::metrics::Fault;
+use crate::observe::request_metrics::Tally;
+use crate::observe::span;
+use crate::observe::trace::Traced;
+use crate::observe::watchdog::Pulse;
+use crate::panic::{guarded, message_of};
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use http_body::{Body as _, Frame};
+use peregrine_slot::{FutureSlot, Held};
+use peregrine_web::account::Charge;
+use peregrine_web::application::Target;
+use peregrine_web::body::{BodyError, Part};
+use peregrine_web::handler::OnDisconnect;
+use peregrine_web::head::Head;
+use peregrine_web::panics::contained;
+use peregrine_web::personal::Personal;
+use peregrine_web::problem::WasOverloaded;
+use peregrine_web::response::Rest;
+use peregrine_web::route::readable;
+use peregrine_web::scope::REST;
+use peregrine_web::upgrade::{OnUpgrade, Upgraded};
+use peregrine_web::{Body, Request, Response};
+use std::borrow::Cow;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// A slot that grew beyond this is freed when its exchange is over.
+const SLOT_BYTES_MAX: usize = 64 * 1024;
+
+/// What a request takes that waits, beside its head and its content: about what its index and a handler's
+/// future take.
+const WAITING_BYTES: usize = 1024;
+
+/// Beyond so many unsent bytes, interim responses are left out.
+const INTERIM_UNSENT_BYTES_MAX: usize = 16 * 1024;
+
+/// One exchange at a time, in memory that is used again.
+///
+/// Fields lie as they stand, and what another protocol looks at with each message is first: thousands have their turn
+/// one after the other, and each line of the cache has to be fetched.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct Exchange {
+    /// The other protocol that a stream speaks from its response on.
+    protocol: Option<Protocol>,
+    name: Option<RequestName>,
+    /// All code of the application runs in it.
+    traced: Traced,
+    handler: Option<Held<'static, Response>>,
+    /// Memory for handlers' futures, while no handler has it.
+    slot: FutureSlot,
+    /// The body of the response, while it is being sent.
+    body: Option<Body>,
+    /// What runs on when the response is complete.
+    rest: Option<Rest>,
+    /// Since when its end has been waited for.
+    since: Option<Duration>,
+    on_disconnect: OnDisconnect,
+    /// What is measured of it.
+    pub(crate) tally: Tally,
+    /// It counts as in progress.
+    pub(crate) admitted: Option<Admitted>,
+    /// What is held of its request while it waits, and how much of that is content.
+    charge: Charge,
+    content_bytes: usize,
+    /// How long the handler may take.
+    pub(crate) timeout: Option<Duration>,
+    /// The request's head, for what the server says of it.
+    head: Option<Head>,
+    /// What the handler says before its response.
+    interims: Vec<(StatusCode, HeaderMap)>,
+}
+
+/// Drops a handler's future, and keeps its memory for the next.
+fn keep_slot(place: &mut FutureSlot, handler: Held<'static, Response>) {
+    match guarded("the destructor of a handler's future", || handler.into_slot()) {
+        Some(slot) if slot.capacity() <= SLOT_BYTES_MAX => *place = slot,
+        _ => {}
+    }
+}
+
+/// Something that the application made panicked, with this message.
+#[derive(Debug)]
+pub(crate) struct Panicked(pub(crate) String);
+
+/// The next frame of a response's body; `None` at its end.
+pub(crate) type Framed = Option<Result<Frame<Bytes>, BodyError>>;
+
+impl Exchange {
+    /// Begins to answer `request`. Nothing of the application runs before the first poll.
+    pub(crate) fn begin(&mut self, target: Target<'_>, request: Request) {
+        debug_assert!(self.handler.is_none(), "one exchange at a time");
+        let options = target.options();
+        (self.on_disconnect, self.timeout) = (options.on_disconnect, options.timeout);
+        let pattern = target.pattern();
+        self.tally.route(request.parts.head.route());
+        self.tally.keep(&request.parts.head);
+        self.head = Some(request.parts.head.share());
+        self.content_bytes = request.body.as_slice().map_or(0, <[u8]>::len);
+        self.trace(&request, pattern.map(|pattern| &**pattern));
+        let method = request.parts.head.index().method;
+        self.name = Some(RequestName { method, pattern: pattern.map(Rc::clone) });
+        self.handler = Some(target.call(std::mem::take(&mut self.slot), request));
+    }
+
+    /// Begins the request's span, where somebody asks for it.
+    #[inline]
+    fn trace(&mut self, request: &Request, pattern: Option<&str>) {
+        let Some(tracing) = self.tally.tracing() else {
+            let span = span::slim(request, pattern);
+            self.traced.span = (!span.is_disabled()).then_some(span);
+            return;
+        };
+        tracing.begin(request, pattern, &mut self.traced);
+        if let Some(place) = &self.traced.place {
+            self.tally.trace(place);
+        }
+    }
+
+    /// The response is complete: that is counted, and told to all who asked.
+    pub(crate) fn finish(&mut self) {
+        if self.tally.tracing().is_some()
+            && let Some(span) = &self.traced.span
+        {
+            span::end(span, self.tally.known());
+        }
+        self.tally.finish();
+    }
+
+    /// It is not over at once: from `now` on it is waited for.
+    pub(crate) fn goes_on(&mut self, now: Duration) {
+        self.since.get_or_insert(now);
+        let head_bytes = self.head.as_ref().map_or(0, |head| head.as_bytes().len());
+        self.charge.set(WAITING_BYTES + head_bytes + self.content_bytes);
+    }
+
+    /// The request, as long as it is not over.
+    pub(crate) fn in_progress(&self) -> Option<InProgress<'_>> {
+        let unfinished = match () {
+            () if self.handler.is_some() => Unfinished::Handler,
+            () if self.protocol.is_some() => Unfinished::Protocol,
+            () => Unfinished::Response,
+        };
+        self.name.as_ref().map(|name| InProgress { name, unfinished, since: self.since })
+    }
+
+    /// The request's name, from the beginning to [`Exchange::clear`].
+    pub(crate) fn request_name(&self) -> Option<&RequestName> {
+        self.name.as_ref()
+    }
+
+    /// The request's head, from the beginning to [`Exchange::clear`].
+    pub(crate) fn head(&self) -> Option<&Head> {
+        self.head.as_ref()
+    }
+
+    /// Tells of the request in its span.
+    pub(crate) fn tell(&self, tell: impl FnOnce()) {
+        contained(|| self.traced.run(tell));
+    }
+
+    /// Tells of a panic of `who`, with the request that it belongs to.
+    pub(crate) fn tell_panic(&self, who: &str, panicked: &Panicked, peer: &impl fmt::Display) {
+        let request = self.name.as_ref().map(ToString::to_string).unwrap_or_default();
+        let (panic, route) = (&panicked.0, self.route());
+        self.tell(|| {
+            tracing::error!(target: "peregrine", panic, request, route = route.as_deref(), %peer,
+                "{who} panicked");
+        });
+    }
+
+    /// The route's pattern, from the beginning to [`Exchange::clear`].
+    pub(crate) fn route(&self) -> Option<Cow<'_, str>> {
+        self.name.as_ref()?.pattern.as_deref().map(readable)
+    }
+
+    /// Takes the request's name out, for use after the exchange.
+    pub(crate) fn take_request_name(&mut self) -> Option<RequestName> {
+        self.name.take()
+    }
+
+    /// Is there a handler that runs to its end even if its peer leaves?
+    pub(crate) fn runs_to_end(&self) -> bool {
+        self.handler.is_some() && self.on_disconnect == OnDisconnect::RunToEnd
+    }
+
+    /// The response. Not to be called again after it.
+    pub(crate) fn poll_response(
+        &mut self,
+        context: &mut Context<'_>,
+        pulse: &Pulse,
+    ) -> Poll<Result<Response, Panicked>> {
+        let mut handler = self.handler.take().expect("a handler is there until its response came");
+        let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
+        let beat = pulse.beat(pattern);
+        // A future is not polled again after a panic, so whatever state it left is never seen.
+        let polled = self.traced.run(|| {
+            let run = AssertUnwindSafe(|| Pin::new(&mut handler).poll(context));
+            let polled = catch_unwind(run);
+            match polled {
+                Ok(Poll::Pending) => self.handler = Some(handler),
+                _ => keep_slot(&mut self.slot, handler),
+            }
+            polled
+        });
+        let is_told = beat.is_told();
+        drop(beat);
+        // The pattern of a mount says nothing about what it has inside.
+        if is_told
+            && pattern.is_some_and(|pattern| pattern.ends_with(REST))
+            && let Some(head) = &self.head
+        {
+            name_blocking(pattern, head);
+        }
+        if let Some(head) = &self.head {
+            self.interims = head.take_interims(!matches!(polled, Ok(Poll::Pending)), context);
+        }
+        let outcome = match polled {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(mut response)) => {
+                if let Some(head) = &self.head {
+                    Personal::finish(head, &mut response);
+                }
+                // What an extractor had no memory for is refused as what is not begun for want of it.
+                let marks = response.extensions().filter(|_| response.status.is_server_error());
+                if marks.is_some_and(|marks| marks.get::<WasOverloaded>().is_some()) {
+                    self.tally.fail(Fault::Overloaded);
+                }
+                Ok(response)
+            }
+            Err(panic) => Err(Panicked(message_of(panic))),
+        };
+        Poll::Ready(outcome)
+    }
+
+    /// Hands the interim responses of the last poll to `send`, unless `unsent` bytes wait for the peer: it
+    /// takes nothing, and they are but hints.
+    pub(crate) fn send_interims(&mut self, unsent: usize, mut send: impl FnMut(u16, &HeaderMap)) {
+        for (status, fields) in std::mem::take(&mut self.interims) {
+            if unsent <= INTERIM_UNSENT_BYTES_MAX {
+                send(status.as_u16(), &fields);
+            }
+        }
+    }
+
+    /// The handler's future is dropped where it is.
+    pub(crate) fn drop_handler(&mut self) {
+        if let Some(handler) = self.handler.take() {
+            self.traced.run(|| keep_slot(&mut self.slot, handler));
+        }
+    }
+
+    /// Is it for something that is never refused?
+    pub(crate) fn is_never_shed(&self) -> bool {
+        self.admitted.as_ref().is_some_and(|admitted| admitted.is_never_shed)
+    }
+
+    /// How many bytes `body` will have, if that is known.
+    pub(crate) fn length_of(body: &Body) -> Option<u64> {
+        guarded("a body's size hint", || body.length()).flatten()
+    }
+
+    /// Has a body ended already, so that no trailers follow either?
+    pub(crate) fn is_over(body: &Body) -> bool {
+        guarded("a body's end", || body.is_end_stream()).unwrap_or(true)
+    }
+
+    /// What runs on when the response is complete.
+    pub(crate) fn keep_rest(&mut self, rest: Option<Rest>) {
+        self.rest = rest;
+    }
+
+    /// The same, when the response is complete.
+    pub(crate) fn take_rest(&mut self) -> Option<Rest> {
+        self.rest.take()
+    }
+
+    /// From now on another protocol runs.
+    pub(crate) fn begin_protocol(&mut self, upgrade: OnUpgrade, io: Upgraded) {
+        self.protocol = Some(Protocol::Beginning(Some((upgrade, io))));
+    }
+
+    /// Runs the other protocol. Once it is over, there is none.
+    pub(crate) fn poll_protocol(
+        &mut self,
+        context: &mut Context<'_>,
+        pulse: &Pulse,
+    ) -> Result<(), Panicked> {
+        let Some(protocol) = &mut self.protocol else { return Ok(()) };
+        let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
+        let _beat = pulse.beat(pattern);
+        let run = AssertUnwindSafe(|| protocol.poll(context));
+        let polled = self.traced.run(|| catch_unwind(run));
+        if let Ok(Poll::Pending) = polled {
+            return Ok(());
+        }
+        self.drop_protocol();
+        polled.map(drop).map_err(|panic| Panicked(message_of(panic)))
+    }
+
+    /// Does another protocol run?
+    pub(crate) fn has_protocol(&self) -> bool {
+        self.protocol.is_some()
+    }
+
+    fn drop_protocol(&mut self) {
+        let Some(protocol) = self.protocol.take() else { return };
+        let dropped = || guarded("the destructor of an upgraded protocol", || drop(protocol));
+        self.traced.run(dropped);
+    }
+
+    /// The response's body is sent frame by frame.
+    pub(crate) fn stream(&mut self, body: Body) {
+        self.body = Some(body);
+    }
+
+    /// The next frame of the response's body. If that panics, the body has failed.
+    pub(crate) fn poll_frame(&mut self, context: &mut Context<'_>, pulse: &Pulse) -> Poll<Framed> {
+        self.poll_body(pulse, |body| body.poll_frame(context))
+    }
+
+    /// The same, for a connection that can send files by itself.
+    pub(crate) fn poll_part(
+        &mut self,
+        context: &mut Context<'_>,
+        pulse: &Pulse,
+    ) -> Poll<Option<Result<Part, BodyError>>> {
+        self.poll_body(pulse, |body| body.poll_part(context))
+    }
+
+    fn poll_body<T>(
+        &mut self,
+        pulse: &Pulse,
+        poll: impl FnOnce(Pin<&mut Body>) -> Poll<Option<Result<T, BodyError>>>,
+    ) -> Poll<Option<Result<T, BodyError>>> {
+        let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
+        let _beat = pulse.beat(pattern);
+        let body = Pin::new(self.body.as_mut().expect("a body is there while it is sent"));
+        let run = AssertUnwindSafe(|| poll(body));
+        let polled = self.traced.run(|| catch_unwind(run));
+        polled.unwrap_or_else(|panic| {
+            let error = format!("the stream panicked: {}", message_of(panic)).into();
+            Poll::Ready(Some(Err(BodyError::Failed(error))))
+        })
+    }
+
+    /// Drops the handler and the response's body. The request's name stays.
+    pub(crate) fn stop(&mut self) {
+        if self.tally.is_begun() {
+            self.tally.break_off();
+            self.finish();
+        }
+        self.drop_handler();
+        self.drop_protocol();
+        if let Some(rest) = self.rest.take() {
+            let end = || guarded("the destructor of a request's body", || drop(rest));
+            self.traced.run(end);
+        }
+        if let Some(body) = self.body.take() {
+            let end = || guarded("the destructor of a response's body", || drop(body));
+            self.traced.run(end);
+        }
+        self.admitted = None;
+        self.charge.set(0);
+    }
+
+    /// The exchange is over: what is left of it is dropped.
+    pub(crate) fn clear(&mut self) {
+        self.stop();
+        (self.name, self.head, self.since) = (None, None, None);
+        self.traced.clear();
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Names the request, after a warning that could only name the mount.
+#[cold]
+fn name_blocking(pattern: Option<&str>, head: &Head) {
+    let route = pattern.map(readable).unwrap_or_default();
+    let (method, path) = (head.method_name(), head.path());
+    contained(|| {
+        tracing::warn!(target: "peregrine", %route, method, path,
+        "this is the request whose handler, inside a mounted service, blocked its thread")
+    });
+}
+
+impl fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exchange").field("runs", &self.handler.is_some()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,64 @@
+//! What the server answers by itself.
+
+use super::{Http1, encode};
+use crate::admission::Refusal;
+use crate::exchange::body_sender::Upload;
+use crate::io::context::{Link, Turn};
+use crate::observe::close_reason::Ended;
+use peregrine_driver::Driver;
+use peregrine_proto::h1::Framing;
+use peregrine_proto::{BodyLength, Reject, Version};
+use peregrine_web::head::Head;
+use peregrine_web::{Problem, Response};
+
+impl Http1 {
+    /// Answers a request that is not let in. Of its body nothing is read but to find the next one.
+    #[cold]
+    pub(super) fn refuse<D: Driver>(
+        &mut self,
+        refusal: Refusal,
+        head: &Head,
+        framing: Framing,
+        link: &mut Link<'_, D>,
+    ) -> Turn {
+        self.exchange.tally.route(head.route());
+        self.exchange.tally.keep(head);
+        self.exchange.tally.fail(refusal.fault());
+        if framing.body != BodyLength::None {
+            self.upload = Upload::Unwanted;
+        }
+        let response = link.worker.overload.answer(refusal, &link.worker.application);
+        self.respond(Ok(response), link)
+    }
+
+    /// Answers a broken rule.
+    pub(super) fn reject<D: Driver>(&mut self, reject: Reject, link: &mut Link<'_, D>) -> Turn {
+        link.protocol.drain();
+        self.answer(reject.into(), link);
+        Turn::linger(Ended::Rejected(reject))
+    }
+
+    /// Writes an answer of the server's own, to a request that may not have been understood.
+    pub(super) fn answer<D: Driver>(&mut self, problem: Problem, link: &mut Link<'_, D>) {
+        let response = self.render(problem, link);
+        let (worker, tally) = (link.worker, &mut self.exchange.tally);
+        if !tally.is_begun() {
+            let facts = (Version::Http11, &*link.info);
+            tally.begin(worker.meters.as_ref(), None, facts, || worker.driver.now());
+            tally.keep_refused(link.io.reader.unread());
+        }
+        tally.answer(response.status);
+        let out = &mut link.io.writer.plain;
+        tally.send(encode::whole(link.protocol, &response, &worker.date(), out));
+        self.exchange.finish();
+    }
+
+    /// A problem in the form that the application gives its problems.
+    pub(super) fn render<D: Driver>(&self, problem: Problem, link: &Link<'_, D>) -> Response {
+        let application = &link.worker.application;
+        match self.exchange.head() {
+            Some(head) => application.render(problem, head),
+            None => application.render(problem, &Head::take()),
+        }
+    }
+}

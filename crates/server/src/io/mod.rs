@@ -1,0 +1,91 @@
+//! What both protocols work with: the buffers of an active connection, TLS, and timeouts.
+//!
+//! Received bytes go through the [`Stage`](transport::Stage), which is TLS or nothing, to the
+//! [`Reader`]; what a protocol writes to the [`Writer`] goes the other way. A [`Link`](context::Link)
+//! lends all of this to a protocol for one turn, with what the connection shares with its listener
+//! and its worker.
+
+mod chunk_buffer;
+pub(crate) mod context;
+mod input;
+pub(crate) mod output;
+pub(crate) mod timeouts;
+pub(crate) mod transfer_rate;
+pub(crate) mod transport;
+
+use self::input::Reader;
+use self::output::Writer;
+use self::timeouts::{Deadlines, Wait};
+use self::transfer_rate::Meter;
+use peregrine_driver::{Driver, Stream};
+
+/// What only a busy connection has: buffers, and times.
+///
+/// Fields lie as they stand, for the sake of the cache: see [`Exchange`](crate::exchange::Exchange).
+#[repr(C)]
+pub(crate) struct Io<D: Driver> {
+    /// Held while the connection waits for something that the driver does not know.
+    pub(crate) hold: Option<D::Hold>,
+    /// What the driver was given, until all of it is known to be sent.
+    pub(crate) unsent_bytes: usize,
+    /// How fast it takes what is written.
+    pub(crate) sending: Meter,
+    pub(crate) reader: Reader<<D::Stream as Stream>::Chunk>,
+    pub(crate) writer: Writer,
+    pub(crate) deadlines: Deadlines,
+    /// The connection has had a turn since the order to cut.
+    pub(crate) had_last_turn: bool,
+    /// How fast the peer sends, while the server waits for content.
+    pub(crate) receiving: Meter,
+    /// How long neither side has said anything in a conversation.
+    pub(crate) talking: Meter,
+}
+
+/// What a connection in another protocol keeps of each of its buffers while it waits.
+const SLIM_BYTES_MAX: usize = 4 * 1024;
+
+impl<D: Driver> Io<D> {
+    pub(crate) fn new() -> Self {
+        Self {
+            reader: Reader::new(),
+            writer: Writer::default(),
+            deadlines: Deadlines::default(),
+            receiving: Meter::default(),
+            talking: Meter::default(),
+            sending: Meter::default(),
+            unsent_bytes: 0,
+            had_last_turn: false,
+            hold: None,
+        }
+    }
+
+    /// The peer took everything. Nobody knows when, so that no waiting is counted against the peer.
+    pub(crate) fn everything_is_sent(&mut self, progress: u64) {
+        self.sending = Meter::new(progress);
+        self.unsent_bytes = 0;
+        self.deadlines.clear(Wait::Send);
+    }
+
+    /// What the buffers take, and what the driver was given and has not sent, as far as is known.
+    #[inline]
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.reader.held_bytes() + self.writer.held_bytes() + self.unsent_bytes
+    }
+
+    /// Gives back large buffers that are empty: the connection may wait for days as it is.
+    pub(crate) fn slim(&mut self) {
+        self.reader.slim(SLIM_BYTES_MAX);
+        self.writer.slim(SLIM_BYTES_MAX);
+    }
+
+    pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
+        self.reader.reset(keep_bytes_max);
+        self.writer.reset(keep_bytes_max);
+        self.deadlines.clear_all();
+        (self.receiving, self.talking) = (Meter::default(), Meter::default());
+        self.sending = Meter::default();
+        self.unsent_bytes = 0;
+        self.had_last_turn = false;
+        self.hold = None;
+    }
+}

@@ -1,0 +1,185 @@
+//! Is the peer fast enough? One rule for content that is received and for responses that are sent.
+
+use crate::limits::Rate;
+use std::time::Duration;
+
+/// So often in a slack the server looks at the least whether something moved. Only a look tells, and silence
+/// counts from there: a peer may be silent for the slack and one part more.
+const LOOKS: u32 = 8;
+
+/// How much longer the peer may take, from the bytes that it moved while the server waited for it.
+///
+/// A peer begins with the whole slack. Waiting takes from it, second by second, and each byte gives
+/// back the time that it may take at the least rate; never more than the slack, so that a burst earns
+/// no right to be silent for longer. Time in which the server waits for something else does not count.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    /// Bytes that had moved at the last look.
+    count: u64,
+    /// The present wait: from when on it is to be counted, and when the slack will be used up.
+    waiting: Option<(Duration, Duration)>,
+    /// Slack that earlier waits used up.
+    used: Duration,
+}
+
+impl Meter {
+    /// A meter that begins at `count` bytes.
+    pub(crate) fn new(count: u64) -> Self {
+        Self { count, ..Self::default() }
+    }
+
+    /// The server waits for the peer. Returns when to look again; that time has passed if the peer is late.
+    /// `count` is the number of bytes moved so far, ever.
+    pub(crate) fn wait(&mut self, now: Duration, count: u64, rate: Rate) -> Duration {
+        match self.until(now, count, rate) {
+            Duration::MAX => Duration::MAX,
+            until => until.min(now.saturating_add(rate.slack / LOOKS)),
+        }
+    }
+
+    /// Until when the peer may take if no byte moves.
+    fn until(&mut self, now: Duration, count: u64, rate: Rate) -> Duration {
+        if let Some((_, until)) = self.waiting
+            && count == self.count
+        {
+            return until;
+        }
+        self.pause(now, count, rate);
+        let until = now.saturating_add(rate.slack.saturating_sub(self.used));
+        self.waiting = Some((now, until));
+        until
+    }
+
+    /// The server does not wait for the peer any more.
+    pub(crate) fn pause(&mut self, now: Duration, count: u64, rate: Rate) {
+        if let Some((since, _)) = self.waiting.take() {
+            self.used = self.used.saturating_add(now.saturating_sub(since));
+        }
+        let moved = count.saturating_sub(self.count);
+        self.count = count;
+        let earned = match (moved, rate.min) {
+            (0, _) => Duration::ZERO,
+            (_, 0) => Duration::MAX,
+            (moved, min) => Duration::from_secs_f64(moved as f64 / min as f64),
+        };
+        self.used = self.used.saturating_sub(earned);
+    }
+
+    /// Is the slack used up?
+    pub(crate) fn is_late(&mut self, now: Duration, count: u64, rate: Rate) -> bool {
+        self.until(now, count, rate) <= now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: Rate = Rate { min: 100, slack: Duration::from_secs(30) };
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// The second at which a peer that moves `lump` bytes every `pause` seconds is late, in a day.
+    fn late_at(lump: u64, pause: u64, rate: Rate) -> Option<u64> {
+        let mut meter = Meter::default();
+        let mut is_late = |tenth: u64| {
+            let now = Duration::from_millis(tenth * 100);
+            meter.is_late(now, lump * (tenth / 10 / pause), rate)
+        };
+        (0..864_000).find(|tenth| is_late(*tenth)).map(|tenth| tenth / 10)
+    }
+
+    #[test]
+    fn a_peer_at_the_least_rate_is_never_late_however_its_bytes_are_lumped() {
+        for pause in [1, 2, 10, 29] {
+            assert_eq!(late_at(100 * pause, pause, RATE), None, "every {pause} s");
+        }
+        assert_eq!(late_at(1_000_000, 29, RATE), None);
+    }
+
+    #[test]
+    fn a_silent_peer_is_late_after_the_slack() {
+        assert_eq!(late_at(0, 1, RATE), Some(30));
+        // After a burst as well.
+        assert_eq!(late_at(1_000_000, 50_000, RATE), Some(30));
+    }
+
+    #[test]
+    fn a_slow_peer_is_late_when_it_has_fallen_behind_by_the_slack() {
+        // With the next bytes they would have been behind by 30 s.
+        assert_eq!(late_at(50, 1, RATE), Some(59));
+        assert_eq!(late_at(90, 1, RATE), Some(291));
+    }
+
+    #[test]
+    fn bytes_that_came_since_the_last_look_do_not_excuse_who_is_late_already() {
+        let mut meter = Meter::default();
+        let (mut now, mut count) = (Duration::ZERO, 0);
+        while now < seconds(100) {
+            // Looks when it is told to, a tick late, and then another byte has come.
+            let until = meter.wait(now, count, RATE);
+            if until <= now {
+                break;
+            }
+            (now, count) = (until + Duration::from_millis(100), count + 1);
+        }
+        assert!(now < seconds(32), "{now:?}");
+    }
+
+    #[test]
+    fn without_a_rate_any_byte_will_do() {
+        let rate = Rate { min: 0, ..RATE };
+        assert_eq!(late_at(1, 29, rate), None);
+        assert_eq!(late_at(1, 31, rate), Some(30));
+    }
+
+    #[test]
+    fn the_time_stands_still_while_nothing_moves() {
+        let mut meter = Meter::default();
+        let until = meter.until(seconds(1), 0, RATE);
+        for now in 2..100 {
+            assert_eq!(meter.until(seconds(now), 0, RATE), until);
+        }
+    }
+
+    #[test]
+    fn time_in_which_the_server_does_not_wait_is_not_the_peers() {
+        let mut meter = Meter::default();
+        let mut now = seconds(0);
+        for _ in 0..20 {
+            meter.wait(now, 0, RATE);
+            now += seconds(1);
+            meter.pause(now, 0, RATE);
+            now += seconds(1000);
+        }
+        assert_eq!(meter.until(now, 0, RATE), now + seconds(10));
+    }
+
+    #[test]
+    fn silence_is_noticed_a_part_of_the_slack_late_at_the_most() {
+        for rate in [RATE, Rate { min: 0, ..RATE }] {
+            for last in 1..=90_u32 {
+                let last = Duration::from_millis(u64::from(last) * 333);
+                let mut meter = Meter::default();
+                let (mut now, mut looks) = (Duration::ZERO, 0);
+                // Nobody looks but when the meter asked for it.
+                while !meter.is_late(now, if now < last { 0 } else { 1_000_000 }, rate) {
+                    now = meter.wait(now, if now < last { 0 } else { 1_000_000 }, rate);
+                    looks += 1;
+                }
+                let silence = now - last;
+                assert!(silence >= rate.slack, "{silence:?} after {last:?}");
+                assert!(silence <= rate.slack + rate.slack / LOOKS, "{silence:?} after {last:?}");
+                assert!(looks <= 2 * (LOOKS + 1), "{looks} looks");
+            }
+        }
+    }
+
+    #[test]
+    fn who_may_be_silent_for_ever_is_not_looked_at() {
+        let rate = Rate { min: 0, slack: Duration::MAX };
+        assert_eq!(Meter::default().wait(seconds(7), 1, rate), Duration::MAX);
+    }
+}

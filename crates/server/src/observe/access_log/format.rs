@@ -1,0 +1,581 @@
+//! How a line of the access log looks.
+//!
+//! Whatever a peer sends stands in a line escaped, so that it can neither end the line nor its own place in it.
+
+use crate::observe::metrics::{Key, method_name};
+use crate::observe::span::split_port;
+use peregrine_proto::{Date, Version};
+use peregrine_web::client::Client;
+use peregrine_web::connection::{ConnectionInfo, Peer};
+use peregrine_web::head::Head;
+use peregrine_web::trace::{Hex, Place};
+use std::io::Write as _;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Of what a peer sends, so much stands in a line at most.
+const FIELD_BYTES_MAX: usize = 8 * 1024;
+
+/// How a line of the access log looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Form {
+    /// The Common Log Format, Apache's `%h %l %u %t "%r" %>s %b`.
+    Common,
+    /// Common with `"%{Referer}i" "%{User-agent}i"`: what most tools read.
+    #[default]
+    Combined,
+    /// A JSON object, with the names of OpenTelemetry.
+    Json,
+}
+
+/// A second, in both forms that lines have it in.
+#[derive(Clone, Copy)]
+pub(super) struct Time {
+    second: u64,
+    /// `10/Oct/2000:13:55:36 +0000`.
+    clf: [u8; 26],
+    /// `2000-10-10T13:55:36`.
+    iso: [u8; 19],
+}
+
+impl Time {
+    pub(super) fn at(unix: Duration) -> Self {
+        let second = unix.as_secs();
+        // `Sun, 06 Nov 1994 08:49:37 GMT`
+        let date = Date::from_unix_seconds(second);
+        let date = date.as_bytes();
+        let (mut clf, mut iso) = (*b"00/xxx/0000:00:00:00 +0000", *b"0000-00-00T00:00:00");
+        clf[..2].copy_from_slice(&date[5..7]);
+        clf[3..6].copy_from_slice(&date[8..11]);
+        clf[7..11].copy_from_slice(&date[12..16]);
+        clf[12..20].copy_from_slice(&date[17..25]);
+        let months = b"JanFebMarAprMayJunJulAugSepOctNovDec";
+        let month = (1..).zip(months.chunks(3)).find(|(_, name)| **name == date[8..11]);
+        let month: u8 = month.map_or(1, |(month, _)| month);
+        iso[..4].copy_from_slice(&date[12..16]);
+        iso[5..7].copy_from_slice(&[b'0' + month / 10, b'0' + month % 10]);
+        iso[8..10].copy_from_slice(&date[5..7]);
+        iso[11..19].copy_from_slice(&date[17..25]);
+        Self { second, clf, iso }
+    }
+
+    pub(super) fn is_of(&self, unix: Duration) -> bool {
+        self.second == unix.as_secs()
+    }
+}
+
+/// What the access log tells of a request beside what is counted.
+#[derive(Default)]
+pub(crate) struct Told {
+    /// The request's head, if it was understood and there is a log.
+    pub(crate) head: Option<Head>,
+    /// The connection, if there is a log.
+    pub(crate) connection: Option<Rc<ConnectionInfo>>,
+    /// The first line of what was no request.
+    pub(crate) refused: Vec<u8>,
+    /// The request's place in its trace.
+    pub(crate) trace: Option<Place>,
+    /// Bytes of the request's content that came.
+    pub(crate) received: u64,
+    /// Bytes of the response's content that were written.
+    pub(crate) sent: u64,
+}
+
+/// All that a line is made of.
+pub(super) struct Entry<'e> {
+    pub(super) key: &'e Key,
+    pub(super) told: &'e Told,
+    /// When the request's head was there, since the Unix epoch.
+    pub(super) began: Duration,
+    pub(super) took: Duration,
+    /// The second of that.
+    pub(super) time: Time,
+    pub(super) route: Option<&'e str>,
+    pub(super) leaves_query_out: bool,
+}
+
+impl Entry<'_> {
+    /// Writes the line, with its end.
+    pub(super) fn write(&self, form: Form, out: &mut Vec<u8>) {
+        match form {
+            Form::Common => self.write_common(out),
+            Form::Combined => {
+                self.write_common(out);
+                for name in ["referer", "user-agent"] {
+                    out.extend_from_slice(b" \"");
+                    match self.head().and_then(|head| head.field(name)) {
+                        Some(value) if !value.is_empty() => escape(self.shown(name, value), out),
+                        _ => out.push(b'-'),
+                    }
+                    out.push(b'"');
+                }
+            }
+            Form::Json => self.write_json(out),
+        }
+        out.push(b'\n');
+    }
+
+    fn head(&self) -> Option<&Head> {
+        self.told.head.as_ref()
+    }
+
+    fn client(&self) -> Option<Client<'_>> {
+        Some(Client::of(self.head()?, self.told.connection.as_deref()?))
+    }
+
+    /// The client's address, without a port.
+    fn address(&self) -> Option<IpAddr> {
+        match self.client() {
+            Some(client) => client.ip(),
+            None => Some(self.told.connection.as_deref()?.peer.tcp()?.ip().to_canonical()),
+        }
+    }
+
+    fn is_unix(&self) -> bool {
+        let peer = self.told.connection.as_deref().map(|connection| &connection.peer);
+        matches!(peer, Some(Peer::Unix { .. }))
+    }
+
+    fn write_common(&self, out: &mut Vec<u8>) {
+        match self.address() {
+            Some(address) => print(out, format_args!("{address}")),
+            None if self.is_unix() => out.extend_from_slice(b"unix:"),
+            None => out.push(b'-'),
+        }
+        out.extend_from_slice(b" - - [");
+        out.extend_from_slice(&self.time.clf);
+        out.extend_from_slice(b"] \"");
+        self.write_request_line(out);
+        out.extend_from_slice(b"\" ");
+        match self.key.status {
+            0 => out.push(b'-'),
+            status => decimal(u64::from(status), out),
+        }
+        out.push(b' ');
+        match self.told.sent {
+            0 => out.push(b'-'),
+            sent => decimal(sent, out),
+        }
+    }
+
+    /// What a line shows of a field. That which names another page has that one's query, often of this site.
+    fn shown<'v>(&self, name: &str, value: &'v [u8]) -> &'v [u8] {
+        if name == "referer" { self.without_query(value) } else { value }
+    }
+
+    /// Text as far as its query, where queries are left out.
+    fn without_query<'v>(&self, text: &'v [u8]) -> &'v [u8] {
+        let query = text.iter().position(|byte| *byte == b'?').filter(|_| self.leaves_query_out);
+        &text[..query.unwrap_or(text.len())]
+    }
+
+    /// The first line of the request, or what came in its place.
+    fn write_request_line(&self, out: &mut Vec<u8>) {
+        let Some(head) = self.head() else {
+            match &self.told.refused[..] {
+                [] => out.push(b'-'),
+                line => escape(self.without_query(line), out),
+            }
+            return;
+        };
+        escape(head.method_name().as_bytes(), out);
+        out.push(b' ');
+        escape(self.without_query(target(head)), out);
+        out.extend_from_slice(match head.index().version {
+            Version::Http10 => b" HTTP/1.0",
+            Version::Http11 => b" HTTP/1.1",
+            Version::Http2 => b" HTTP/2.0",
+        });
+    }
+
+    fn write_json(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"time\":\"");
+        out.extend_from_slice(&self.time.iso);
+        print(out, format_args!(".{:06}Z\"", self.began.subsec_micros()));
+        match self.address() {
+            Some(address) => print(out, format_args!(",\"client.address\":\"{address}\"")),
+            None if self.is_unix() => text("client.address", b"unix:", out),
+            None => {}
+        }
+        self.write_json_request(out);
+        if let Some(route) = self.route {
+            text("http.route", route.as_bytes(), out);
+        }
+        if self.key.status != 0 {
+            number("http.response.status_code", u64::from(self.key.status), out);
+        }
+        number("http.request.body.size", self.told.received, out);
+        number("http.response.body.size", self.told.sent, out);
+        let (seconds, micros) = (self.took.as_secs(), self.took.subsec_micros());
+        print(out, format_args!(",\"http.server.request.duration\":{seconds}.{micros:06}"));
+        let error = self.key.error_type();
+        if !error.is_empty() {
+            text("error.type", error.as_bytes(), out);
+        }
+        if let Some(trace) = self.told.trace.as_ref().map(Place::context) {
+            let (trace_id, span_id) = (trace.trace_id(), trace.span_id());
+            print(out, format_args!(",\"trace_id\":\"{}\"", Hex(&trace_id)));
+            print(out, format_args!(",\"span_id\":\"{}\"", Hex(&span_id)));
+        }
+        out.push(b'}');
+    }
+
+    /// What the request says of itself.
+    fn write_json_request(&self, out: &mut Vec<u8>) {
+        let Some(head) = self.head() else {
+            if !self.told.refused.is_empty() {
+                text("http.request.line", self.without_query(&self.told.refused), out);
+            }
+            return;
+        };
+        text("http.request.method", method_name(self.key.method as usize).as_bytes(), out);
+        if head.index().method.name().is_none() {
+            text("http.request.method_original", head.method_name().as_bytes(), out);
+        }
+        if let Some(client) = self.client() {
+            text("url.scheme", client.scheme().as_bytes(), out);
+            let host = client.host();
+            let (address, port) = split_port(&host);
+            if !address.is_empty() {
+                text("server.address", address.as_bytes(), out);
+            }
+            if let Some(port) = port {
+                number("server.port", u64::from(port), out);
+            }
+        }
+        text("url.path", head.path().as_bytes(), out);
+        if let Some(query) = head.query().filter(|_| !self.leaves_query_out) {
+            text("url.query", query.as_bytes(), out);
+        }
+        text("network.protocol.version", self.key.version_name().as_bytes(), out);
+        for (name, field) in
+            [("user_agent.original", "user-agent"), ("http.request.header.referer", "referer")]
+        {
+            if let Some(value) = head.field(field) {
+                text(name, self.shown(field, value), out);
+            }
+        }
+    }
+}
+
+/// The target as HTTP/1.1 has it. Over HTTP/2 it is kept with its scheme and authority.
+fn target(head: &Head) -> &[u8] {
+    let whole = head.slice(head.index().target);
+    if head.index().version != Version::Http2 {
+        return whole;
+    }
+    let path = head.path().as_bytes();
+    let length = path.len() + head.query().map_or(0, |query| 1 + query.len());
+    let origin = whole.len().checked_sub(length).map(|start| &whole[start..]);
+    origin.filter(|origin| !path.is_empty() && origin.starts_with(path)).unwrap_or(whole)
+}
+
+fn print(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    out.write_fmt(text).expect("memory takes everything");
+}
+
+fn decimal(mut number: u64, out: &mut Vec<u8>) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b"0123456789"[(number % 10) as usize];
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+/// The beginning of `value`, as far as there is room for it.
+fn bounded(value: &[u8]) -> &[u8] {
+    &value[..value.len().min(FIELD_BYTES_MAX)]
+}
+
+/// Apache's `ap_escape_logitem`: `\"` and `\\`, the letters that C has for control characters, and `\xhh` for all
+/// that is no printable ASCII.
+fn escape(value: &[u8], out: &mut Vec<u8>) {
+    for byte in bounded(value) {
+        let letter = match *byte {
+            b'"' | b'\\' => *byte,
+            b'\x08' => b'b',
+            b'\n' => b'n',
+            b'\r' => b'r',
+            b'\t' => b't',
+            b'\x0b' => b'v',
+            b' '..=b'~' => {
+                out.push(*byte);
+                continue;
+            }
+            other => {
+                let digit = |value: u8| b"0123456789abcdef"[usize::from(value & 15)];
+                out.extend_from_slice(&[b'\\', b'x', digit(other >> 4), digit(other)]);
+                continue;
+            }
+        };
+        out.extend_from_slice(&[b'\\', letter]);
+    }
+}
+
+fn number(name: &str, value: u64, out: &mut Vec<u8>) {
+    print(out, format_args!(",\"{name}\":"));
+    decimal(value, out);
+}
+
+/// A member whose value is text. What is not UTF-8 is replaced (U+FFFD), and what some readers take for the end of a
+/// line, or terminals for orders, is escaped.
+fn text(name: &str, value: &[u8], out: &mut Vec<u8>) {
+    print(out, format_args!(",\"{name}\":\""));
+    for character in String::from_utf8_lossy(bounded(value)).chars() {
+        match character {
+            '"' | '\\' => print(out, format_args!("\\{character}")),
+            '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{2028}' | '\u{2029}' => {
+                print(out, format_args!("\\u{:04x}", u32::from(character)));
+            }
+            other => out.extend_from_slice(other.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::metrics::Fault;
+    use peregrine_proto::{Limits, Method, RequestLine};
+    use peregrine_web::TrustedProxies;
+    use peregrine_web::trace::TraceContext;
+    use std::sync::Arc;
+
+    /// 10 October 2000, 13:55:36 UTC, the date of Apache's documentation.
+    const BEGAN: Duration = Duration::new(971_186_136, 250_000_000);
+
+    fn head(target: &str, version: Version, fields: &[(&str, &[u8])]) -> Head {
+        let (method, authority, target) = (&b"GET"[..], &b""[..], target.as_bytes());
+        let line = RequestLine { method, scheme: None, authority, target, version };
+        let fields = fields.iter().map(|(name, value)| (name.as_bytes(), *value));
+        let fields = fields.chain([(&b"host"[..], &b"birds.example:8080"[..])]);
+        Head::build(&Limits::default(), &line, fields).expect("it is a head")
+    }
+
+    fn told(head: Option<Head>, peer: &str) -> Told {
+        let peer = match peer {
+            "unix" => Peer::Unix { path: None, credentials: None },
+            "" => Peer::None,
+            address => Peer::Tcp(address.parse().expect("an address")),
+        };
+        let connection = ConnectionInfo { peer, ..ConnectionInfo::default() };
+        Told { head, connection: Some(Rc::new(connection)), sent: 2326, ..Told::default() }
+    }
+
+    fn key(status: u16, version: Version) -> Key {
+        Key { method: Method::Get, status, version, ..Key::default() }
+    }
+
+    fn line(form: Form, key: &Key, told: &Told, leaves_query_out: bool) -> String {
+        let took = Duration::from_micros(1_500_042);
+        let time = Time::at(BEGAN);
+        let route = Some("/birds/{id}");
+        let entry = Entry { key, told, began: BEGAN, took, time, route, leaves_query_out };
+        let mut out = Vec::new();
+        entry.write(form, &mut out);
+        String::from_utf8(out).expect("every form is text")
+    }
+
+    #[test]
+    fn a_line_is_as_apache_writes_it() {
+        let request = |peer: &str| told(Some(head("/apache_pb.gif", Version::Http10, &[])), peer);
+        let common = |peer: &str| {
+            format!(
+                "{peer} - - [10/Oct/2000:13:55:36 +0000] \"GET /apache_pb.gif HTTP/1.0\" 200 2326\n"
+            )
+        };
+        let key = key(200, Version::Http10);
+        for (peer, shown) in [
+            ("127.0.0.1:99", "127.0.0.1"),
+            ("[2001:db8::1]:99", "2001:db8::1"),
+            ("[::ffff:192.0.2.1]:99", "192.0.2.1"),
+            ("unix", "unix:"),
+            ("", "-"),
+        ] {
+            assert_eq!(line(Form::Common, &key, &request(peer), false), common(shown));
+        }
+        let combined = line(Form::Combined, &key, &request("127.0.0.1:99"), false);
+        assert_eq!(combined, format!("{} \"-\" \"-\"\n", common("127.0.0.1").trim_end()));
+    }
+
+    #[test]
+    fn what_there_is_not_is_a_dash() {
+        let mut told = told(None, "192.0.2.1:9");
+        told.sent = 0;
+        let nothing = key(0, Version::Http11);
+        let common = line(Form::Common, &nothing, &told, false);
+        assert_eq!(common, "192.0.2.1 - - [10/Oct/2000:13:55:36 +0000] \"-\" - -\n");
+        let combined = line(Form::Combined, &nothing, &told, false);
+        assert!(combined.ends_with(" \"-\" - - \"-\" \"-\"\n"), "{combined}");
+    }
+
+    #[test]
+    fn versions_and_targets_stand_as_they_were_sent() {
+        for (target, version, shown) in [
+            ("/a?b=c&d=%22", Version::Http11, "GET /a?b=c&d=%22 HTTP/1.1"),
+            ("/a", Version::Http2, "GET /a HTTP/2.0"),
+        ] {
+            let request = told(Some(head(target, version, &[])), "192.0.2.1:9");
+            let text = line(Form::Common, &key(404, version), &request, false);
+            assert!(text.contains(&format!("] \"{shown}\" 404 2326\n")), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_query_is_in_a_line_that_is_to_have_none() {
+        let fields = [("referer", &b"http://birds.example/b?secret"[..])];
+        let asked = told(Some(head("/a?secret", Version::Http11, &fields)), "192.0.2.1:9");
+        let refused = b"GET /a?secret HTTP/1.1".to_vec();
+        let refused = Told { refused, ..told(None, "192.0.2.1:9") };
+        for form in [Form::Common, Form::Combined, Form::Json] {
+            for told in [&asked, &refused] {
+                let whole = line(form, &key(200, Version::Http11), told, false);
+                assert!(whole.contains("secret"), "{whole}");
+                let text = line(form, &key(200, Version::Http11), told, true);
+                assert!(!text.contains("secret") && text.contains("/a"), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_peer_forges_a_line_or_a_place_in_it() {
+        for (sent, shown) in [
+            (&b"plain"[..], "plain"),
+            (b"\"", "\\\""),
+            (b"\\", "\\\\"),
+            (b"a\" 200 1 \"-\" \"-", "a\\\" 200 1 \\\"-\\\" \\\"-"),
+            (b"\\\"", "\\\\\\\""),
+            (b"a\tb", "a\\tb"),
+            (b"a\nb", "a\\nb"),
+            (b"a\rb", "a\\rb"),
+            (b"a\x08b\x0b", "a\\bb\\v"),
+            (b"\x1b[2J", "\\x1b[2J"),
+            (b"\0\x01\x1f\x7f", "\\x00\\x01\\x1f\\x7f"),
+            ("caf\u{e9}".as_bytes(), "caf\\xc3\\xa9"),
+            (b"\xff", "\\xff"),
+            ("\u{85}\u{2028}".as_bytes(), "\\xc2\\x85\\xe2\\x80\\xa8"),
+        ] {
+            let mut out = Vec::new();
+            escape(sent, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), shown);
+            // What was no request stands in a line as well.
+            let told = Told { refused: sent.to_vec(), ..told(None, "192.0.2.1:9") };
+            let common = line(Form::Common, &key(400, Version::Http11), &told, false);
+            assert!(common.contains(&format!("] \"{shown}\" 400 ")), "{common}");
+            assert_eq!(common.matches('\n').count(), 1, "{common}");
+            let json = line(Form::Json, &key(400, Version::Http11), &told, false);
+            assert!(json.strip_suffix('\n').is_some_and(|json| {
+                json.chars().all(|character| !character.is_control() && character != '\u{2028}')
+            }));
+            assert_eq!(
+                unquoted(&json, "http.request.line"),
+                String::from_utf8_lossy(sent),
+                "{json}"
+            );
+        }
+    }
+
+    /// The value of a member that is text, read back by the rules of JSON.
+    fn unquoted(json: &str, name: &str) -> String {
+        let (_, rest) = json.split_once(&format!("\"{name}\":\"")).expect("the member is there");
+        let (mut text, mut rest) = (String::new(), rest.chars());
+        loop {
+            match rest.next().expect("the string ends") {
+                '"' => return text,
+                '\\' => match rest.next() {
+                    Some('u') => {
+                        let digits: String = rest.by_ref().take(4).collect();
+                        let code = u32::from_str_radix(&digits, 16).expect("digits");
+                        text.push(char::from_u32(code).expect("no surrogates are written"));
+                    }
+                    Some(same) => text.push(same),
+                    None => panic!("an escape at the end: {json}"),
+                },
+                other => text.push(other),
+            }
+        }
+    }
+
+    #[test]
+    fn fields_are_quoted_and_bounded() {
+        let long = vec![b'x'; FIELD_BYTES_MAX + 1];
+        for (agent, shown) in [
+            (&b"curl/8 \"the\" \\"[..], "curl/8 \\\"the\\\" \\\\"),
+            (b"\xe9t\xe9", "\\xe9t\\xe9"),
+            (b"", "-"),
+            (&long, std::str::from_utf8(&long[1..]).unwrap()),
+        ] {
+            let fields = [("user-agent", agent), ("referer", b"http://a/\"")];
+            let request = told(Some(head("/", Version::Http11, &fields)), "192.0.2.1:9");
+            let text = line(Form::Combined, &key(200, Version::Http11), &request, false);
+            assert!(text.ends_with(&format!(" \"http://a/\\\"\" \"{shown}\"\n")), "{text}");
+        }
+    }
+
+    #[test]
+    fn json_has_the_names_of_opentelemetry() {
+        let fields = [("user-agent", &b"\"curl\"/8"[..]), ("referer", b"http://a/")];
+        let trace = TraceContext::root([1; 16], [2; 8], true).map(|it| Place::Known(Rc::new(it)));
+        let told = Told {
+            received: 7,
+            trace,
+            ..told(Some(head("/birds/7?a='b", Version::Http2, &fields)), "192.0.2.1:9")
+        };
+        let key = Key { fault: Fault::Aborted, ..key(200, Version::Http2) };
+        assert_eq!(
+            line(Form::Json, &key, &told, false),
+            concat!(
+                "{\"time\":\"2000-10-10T13:55:36.250000Z\",\"client.address\":\"192.0.2.1\",",
+                "\"http.request.method\":\"GET\",\"url.scheme\":\"http\",",
+                "\"server.address\":\"birds.example\",\"server.port\":8080,",
+                "\"url.path\":\"/birds/7\",\"url.query\":\"a='b\",\"network.protocol.version\":\"2\",",
+                "\"user_agent.original\":\"\\\"curl\\\"/8\",\"http.request.header.referer\":\"http://a/\",",
+                "\"http.route\":\"/birds/{id}\",\"http.response.status_code\":200,",
+                "\"http.request.body.size\":7,\"http.response.body.size\":2326,",
+                "\"http.server.request.duration\":1.500042,\"error.type\":\"aborted\",",
+                "\"trace_id\":\"01010101010101010101010101010101\",\"span_id\":\"0202020202020202\"}\n",
+            )
+        );
+    }
+
+    #[test]
+    fn the_client_is_who_a_trusted_proxy_says() {
+        let fields = [("x-forwarded-for", &b"10.0.0.1, 198.51.100.7"[..])];
+        let connection = ConnectionInfo {
+            peer: Peer::Tcp("192.0.2.1:9".parse().unwrap()),
+            proxies: Some(Arc::new(TrustedProxies::hops(1))),
+            ..ConnectionInfo::default()
+        };
+        let told = Told {
+            connection: Some(Rc::new(connection)),
+            ..told(Some(head("/", Version::Http11, &fields)), "")
+        };
+        let line = line(Form::Common, &key(200, Version::Http11), &told, false);
+        assert!(line.starts_with("198.51.100.7 - - ["), "{line}");
+    }
+
+    #[test]
+    fn times_have_both_forms_to_the_end_of_all_months() {
+        for (unix, clf, iso) in [
+            (0, "01/Jan/1970:00:00:00 +0000", "1970-01-01T00:00:00"),
+            (951_782_400, "29/Feb/2000:00:00:00 +0000", "2000-02-29T00:00:00"),
+            (1_735_689_599, "31/Dec/2024:23:59:59 +0000", "2024-12-31T23:59:59"),
+            (1_762_041_600, "02/Nov/2025:00:00:00 +0000", "2025-11-02T00:00:00"),
+        ] {
+            let time = Time::at(Duration::from_secs(unix));
+            assert_eq!((&time.clf[..], &time.iso[..]), (clf.as_bytes(), iso.as_bytes()));
+            assert!(
+                time.is_of(Duration::new(unix, 999)) && !time.is_of(Duration::from_secs(unix + 1))
+            );
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The access log: a line for each request, when its response is complete or it ended without one.
+//!
+//! A worker writes the line into a buffer of its own and hands it over; who takes it never makes it wait.
+//! `format.rs` says how a line looks.
+
+mod format;
+
+pub use self::format::Form;
+pub(crate) use self::format::Told;
+
+use self::format::{Entry, Time};
+use super::metrics::Key;
+use peregrine_web::application::Application;
+use peregrine_web::route::readable;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// The most that is kept of a buffer between two lines.
+const LINE_KEPT_BYTES_MAX: usize = 16 * 1024;
+
+/// Who takes the lines of one worker.
+pub trait Lines: Send {
+    /// Takes a line, which ends with its line feed, or drops and counts it. This never waits.
+    fn push(&self, line: &[u8]);
+}
+
+/// How lines look, and which there are. It may change while the server runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Style {
+    /// How a line looks.
+    pub form: Form,
+    /// Leaves queries out, which may hold secrets.
+    pub leaves_queries_out: bool,
+    /// Patterns of routes whose requests have no line.
+    pub routes_left_out: BTreeSet<String>,
+}
+
+impl Style {
+    /// Checks that routes are among these patterns of the application.
+    ///
+    /// # Errors
+    /// What is wrong, and how it is mended.
+    pub fn check(&self, known: &[String]) -> Result<(), String> {
+        let unknown = self.routes_left_out.iter().find(|pattern| !known.contains(pattern));
+        unknown.map_or(Ok(()), |pattern| {
+            let known = known.join(", ");
+            Err(format!(
+                "the access log is to leave the route `{pattern}` out, and the application has no such route; it has \
+                 {known}"
+            ))
+        })
+    }
+}
+
+/// The patterns of an application's routes, as people write them, by their numbers.
+#[must_use]
+pub fn patterns(application: &Application) -> Vec<String> {
+    application.routes().map(|route| readable(route.pattern).into_owned()).collect()
+}
+
+/// The access log of one worker.
+pub struct Log {
+    /// How lines look; what it says last.
+    pub style: watch::Receiver<Style>,
+    /// Who takes the lines.
+    pub lines: Box<dyn Lines>,
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log").field("style", &*self.style.borrow()).finish_non_exhaustive()
+    }
+}
+
+/// A log, and what a worker writes it with.
+pub(crate) struct Logger {
+    lines: Box<dyn Lines>,
+    style: RefCell<watch::Receiver<Style>>,
+    form: Cell<Form>,
+    leaves_queries_out: Cell<bool>,
+    /// Whether requests of a route have no line, by the route's number; empty if all have one.
+    left_out: RefCell<Vec<bool>>,
+    /// Time since the Unix epoch.
+    unix: Box<dyn Fn() -> Duration>,
+    /// The patterns of routes, by their numbers.
+    routes: Vec<String>,
+    line: RefCell<Vec<u8>>,
+    time: Cell<Time>,
+}
+
+impl Logger {
+    pub(crate) fn new(
+        log: Log,
+        application: &Application,
+        unix: impl Fn() -> Duration + 'static,
+    ) -> Self {
+        let logger = Self {
+            lines: log.lines,
+            style: RefCell::new(log.style),
+            form: Cell::default(),
+            leaves_queries_out: Cell::default(),
+            left_out: RefCell::default(),
+            unix: Box::new(unix),
+            routes: patterns(application),
+            line: RefCell::default(),
+            time: Cell::new(Time::at(Duration::ZERO)),
+        };
+        logger.follow();
+        logger
+    }
+
+    /// Does as the style says now.
+    fn follow(&self) {
+        let mut style = self.style.borrow_mut();
+        let style = style.borrow_and_update();
+        self.form.set(style.form);
+        self.leaves_queries_out.set(style.leaves_queries_out);
+        let is_left_out = |pattern| style.routes_left_out.contains(pattern);
+        let all = self.routes.iter().map(is_left_out);
+        let is_any = !style.routes_left_out.is_empty();
+        *self.left_out.borrow_mut() = if is_any { all.collect() } else { Vec::new() };
+    }
+
+    /// Writes the line of a request that is over after so long a time.
+    pub(crate) fn write(&self, key: &Key, told: &Told, took: Duration) {
+        // Nobody can change it any more where this is an error.
+        if self.style.borrow().has_changed().unwrap_or(false) {
+            self.follow();
+        }
+        let left_out = self.left_out.borrow();
+        let of_route = key.route.and_then(|route| left_out.get(route as usize));
+        if of_route.copied().unwrap_or(false) {
+            return;
+        }
+        drop(left_out);
+        let began = (self.unix)().saturating_sub(took);
+        if !self.time.get().is_of(began) {
+            self.time.set(Time::at(began));
+        }
+        let entry = Entry {
+            key,
+            told,
+            began,
+            took,
+            time: self.time.get(),
+            route: key.route.and_then(|route| self.routes.get(route as usize)).map(String::as_str),
+            leaves_query_out: self.leaves_queries_out.get(),
+        };
+        let mut line = self.line.borrow_mut();
+        line.clear();
+        entry.write(self.form.get(), &mut line);
+        self.lines.push(&line);
+        if line.capacity() > LINE_KEPT_BYTES_MAX {
+            *line = Vec::new();
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The span of a request.
+
+use super::metrics::{Fault, Key};
+use peregrine_proto::Version;
+use peregrine_web::Request;
+use peregrine_web::panics::contained;
+use peregrine_web::route::readable;
+use std::cell::Cell;
+use tracing::field::{self, Empty};
+use tracing::{Span, error_span};
+
+/// The target of the span that each request has, to filter by. Its level is that of errors, so that
+/// whatever is told is told with its request.
+const TARGET: &str = "peregrine::request";
+
+/// The span of a server that has no traces: what names a request in logs. Middleware that gives ids to requests
+/// fills in what is empty.
+pub(crate) fn slim(request: &Request, pattern: Option<&str>) -> Span {
+    made(|| {
+        error_span!(
+            target: TARGET,
+            "request",
+            method = request.parts.head.method_name(),
+            route = pattern.map(readable).as_deref(),
+            request_id = Empty,
+        )
+    })
+}
+
+/// After a panic of the subscriber at a span, so many requests have none: what a subscriber keeps of a span that it panicked at, it
+/// may keep for ever.
+const WITHOUT: u32 = 1000;
+
+thread_local! {
+    /// How many more requests have no span.
+    static LEFT_OUT: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A span; none where a subscriber panics.
+fn made(make: impl FnOnce() -> Span) -> Span {
+    let left_out = LEFT_OUT.get();
+    if left_out > 0 {
+        LEFT_OUT.set(left_out - 1);
+        return Span::none();
+    }
+    let mut span = Span::none();
+    watched(|| span = make());
+    span
+}
+
+/// The request is over.
+pub(crate) fn close(span: Span) {
+    watched(|| drop(span));
+}
+
+/// Does something with a span, at which a subscriber may panic.
+fn watched(touch: impl FnOnce()) {
+    let mut is_done = false;
+    contained(|| {
+        touch();
+        is_done = true;
+    });
+    if !is_done {
+        LEFT_OUT.set(WITHOUT);
+    }
+}
+
+/// The span of a request that is traced, by OpenTelemetry's conventions for HTTP servers. What is empty is known
+/// later.
+pub(crate) fn whole(request: &Request, pattern: Option<&str>) -> Span {
+    let (head, connection) = (&request.parts.head, request.parts.peek_connection());
+    let method = head.index().method.name();
+    let pattern = pattern.map(readable);
+    let name = || {
+        let method = method.unwrap_or("HTTP");
+        pattern.as_deref().map_or_else(|| method.to_owned(), |route| format!("{method} {route}"))
+    };
+    let client = request.client();
+    let host = client.host();
+    let (address, port) = split_port(&host);
+    let peer = connection.peer.tcp();
+    let unix = || matches!(connection.peer, peregrine_web::connection::Peer::Unix { .. });
+    made(|| {
+        error_span!(
+            target: TARGET,
+            "request",
+            otel.name = name(),
+            otel.kind = "server",
+            otel.status_code = Empty,
+            http.request.method = method.unwrap_or("_OTHER"),
+            http.request.method_original = method.is_none().then(|| head.method_name()),
+            http.route = pattern.as_deref(),
+            http.response.status_code = Empty,
+            http.request.body.size = Empty,
+            http.response.body.size = Empty,
+            "error.type" = Empty,
+            url.path = head.path(),
+            url.scheme = client.scheme(),
+            server.address = Some(address).filter(|address| !address.is_empty()),
+            server.port = port,
+            client.address = client.ip().map(field::display),
+            network.peer.address = peer.map(|peer| field::display(peer.ip().to_canonical())),
+            network.peer.port = peer.map(|peer| peer.port()),
+            network.transport = if unix() { "unix" } else { "tcp" },
+            network.protocol.name = "http",
+            network.protocol.version = match head.index().version {
+                Version::Http10 => "1.0",
+                Version::Http11 => "1.1",
+                Version::Http2 => "2",
+            },
+            user_agent.original = head.field_text("user-agent"),
+            request_id = Empty,
+        )
+    })
+}
+
+/// Tells a span how its request ended.
+pub(crate) fn end(span: &Span, known: (&Key, u64, u64)) {
+    contained(|| record(span, known));
+}
+
+fn record(span: &Span, (key, received, sent): (&Key, u64, u64)) {
+    if key.status != 0 {
+        span.record("http.response.status_code", key.status);
+    }
+    span.record("http.request.body.size", received);
+    span.record("http.response.body.size", sent);
+    let error = key.error_type();
+    if !error.is_empty() {
+        span.record("error.type", &*error);
+    }
+    // What a client did wrong, or did not wait for, is no error of the server's.
+    if key.status >= 500 || matches!(key.fault, Fault::Panic | Fault::Late | Fault::Aborted) {
+        span.record("otel.status_code", "ERROR");
+    }
+}
+
+/// A host and its port.
+pub(crate) fn split_port(host: &str) -> (&str, Option<u16>) {
+    match host.rsplit_once(':') {
+        // A colon within brackets is part of an address.
+        Some((address, port)) if !port.contains(']') => (address, port.parse().ok()),
+        _ => (host, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_told_from_its_port() {
+        for (host, address, port) in [
+            ("birds.example", "birds.example", None),
+            ("birds.example:8080", "birds.example", Some(8080)),
+            ("[::1]", "[::1]", None),
+            ("[::1]:80", "[::1]", Some(80)),
+            ("birds.example:", "birds.example", None),
+            ("", "", None),
+        ] {
+            assert_eq!(split_port(host), (address, port), "{host}");
+        }
+    }
+}

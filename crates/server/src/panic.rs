@@ -1,0 +1,88 @@
+//! Stops panics of application code, destructors included, where the server must continue.
+
+use peregrine_web::panics::{self, contained, discard};
+use std::any::Any;
+use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs code of the application that may panic, where a panic must not stop what the server does.
+pub(crate) fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
+    let result = catch_unwind(AssertUnwindSafe(run));
+    let tell = |panic| {
+        let panic = message_of(panic);
+        contained(|| tracing::error!(target: "peregrine", panic, "{what} panicked"));
+    };
+    result.map_err(tell).ok()
+}
+
+/// What it panicked with, in words, told to those who listen.
+pub(crate) fn message_of(panic: Box<dyn Any + Send>) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let text = text.unwrap_or("(no message)").to_owned();
+    panics::tell(&text);
+    discard(panic);
+    text
+}
+
+/// A value of the application's that can be dropped anywhere: a panic of its destructor is told in the log and ends
+/// here, so that it takes neither the connection along nor what is counted for it.
+#[derive(Debug)]
+pub(crate) struct Quiet<T>(Option<T>);
+
+impl<T> Quiet<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(Some(value))
+    }
+}
+
+impl<T: Default> Default for Quiet<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+impl<T> Deref for Quiet<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("it is there until the end")
+    }
+}
+
+impl<T> DerefMut for Quiet<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("it is there until the end")
+    }
+}
+
+impl<T> Drop for Quiet<T> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(value) = self.0.take()
+            && std::mem::needs_drop::<T>()
+        {
+            guarded("a destructor of the application", || drop(value));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Quiet;
+
+    #[test]
+    fn a_destructor_that_panics_harms_nobody() {
+        struct Bomb(u8);
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("it went off");
+            }
+        }
+        let mut bomb = Quiet::new(Bomb(1));
+        (*bomb).0 = 2;
+        assert_eq!((*bomb).0, 2);
+        bomb = Quiet::new(Bomb(3));
+        drop(bomb);
+    }
+}

@@ -1,0 +1,70 @@
+//! Handlers that run to their end, after their connection is over.
+
+use super::Worker;
+use super::lifecycle::{Cut, Order};
+use crate::exchange::Exchange;
+use crate::observe::close_reason::Unfinished;
+use peregrine_driver::Driver;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// Lets the handler of `exchange` run to its end, `until` its route's timeout or an order to cut.
+/// `peer` and `born` are for the report.
+pub(crate) fn spawn<D: Driver>(
+    worker: &Rc<Worker<D>>,
+    mut exchange: Exchange,
+    until: Option<Duration>,
+    peer: String,
+    born: Duration,
+) {
+    let pending = worker.observed.pending();
+    let shared = Rc::clone(worker);
+    worker.driver.spawn_boxed(Box::pin(async move {
+        let worker = shared;
+        let _hold = worker.driver.hold();
+        let alarm = worker.wheel.alarm();
+        if let Some(until) = until {
+            alarm.set(until);
+        }
+        let is_cut = poll_fn(|context| {
+            if let Poll::Ready(outcome) = exchange.poll_response(context, &worker.pulse) {
+                if let Err(panicked) = outcome {
+                    let (panic, request) = (panicked.0, request_name(&exchange));
+                    exchange.tell(|| {
+                        tracing::error!(target: "peregrine", panic, request,
+                            route = exchange.route().as_deref(), peer,
+                            "a handler panicked, whose peer had left");
+                    });
+                }
+                return Poll::Ready(false);
+            }
+            if worker.order() >= Order::Cut {
+                return Poll::Ready(true);
+            }
+            alarm.poll(context).map(|()| false)
+        });
+        if is_cut.await {
+            let now = worker.driver.now();
+            let request = exchange.in_progress();
+            worker.cut.borrow_mut().push(Cut {
+                peer,
+                request: Some(request_name(&exchange)),
+                unfinished: Unfinished::Handler,
+                busy: request
+                    .and_then(|request| request.since)
+                    .map(|since| now.saturating_sub(since)),
+                age: now.saturating_sub(born),
+            });
+            worker.observed.handler_cut();
+        }
+        exchange.clear();
+        // Nobody waits for this worker's handlers before here.
+        drop(pending);
+    }));
+}
+
+fn request_name(exchange: &Exchange) -> String {
+    exchange.request_name().map(ToString::to_string).unwrap_or_default()
+}
