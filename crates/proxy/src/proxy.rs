@@ -33,10 +33,6 @@ const TIMEOUTS: Timeouts = Timeouts {
 /// Connections of each worker to each upstream that wait for a request.
 const IDLE_MAX: usize = 32;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Small enough for 1024 descriptors in a process with two workers.
-const LIMITS: SlotLimits =
-    SlotLimits { connections_max: 256, queue_max: 256, queue_timeout: Duration::from_millis(500) };
-/// What passes, of the methods that everybody knows.
 const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 /// Lets other servers answer: a handler for [`App::subtree`](peregrine_web::App::subtree), a fallback, or a route.
@@ -97,7 +93,7 @@ impl Proxy {
             timeouts: TIMEOUTS,
             retries: RETRIES,
             idle: (IDLE_MAX, IDLE_TIMEOUT),
-            limits: LIMITS,
+            limits: SlotLimits::default(),
         };
         proxy.make_pools();
         proxy
@@ -198,9 +194,8 @@ impl Proxy {
     /// at a time; upgraded connections such as WebSockets count until they end. Further requests
     /// [wait](Self::queue). The default is 256.
     ///
-    /// When all are in use, a request may displace a response that its client has not read from
-    /// for a second. It does so only if that client's connection has at least two requests more
-    /// at the upstream than its own, so a client with a single download keeps it.
+    /// When all are in use, a request may displace a response that has been unread for a second,
+    /// of a client connection with at least two requests more than its own.
     #[must_use]
     pub fn connections_max(mut self, most: usize) -> Self {
         self.limits.connections_max = most;

@@ -4,7 +4,7 @@
 //! no slot is free, the client that occupies the most loses the response that it has not read for
 //! the longest time.
 
-use peregrine_web::ConnectionInfo;
+use peregrine_web::connection::ConnectionInfo;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::{Rc, Weak};
@@ -25,6 +25,13 @@ pub(crate) struct SlotLimits {
     pub(crate) connections_max: usize,
     pub(crate) queue_max: usize,
     pub(crate) queue_timeout: Duration,
+}
+
+impl Default for SlotLimits {
+    /// Small enough for 1024 descriptors in a process with two workers.
+    fn default() -> Self {
+        Self { connections_max: 256, queue_max: 256, queue_timeout: Duration::from_millis(500) }
+    }
 }
 
 /// The slots of one upstream.
@@ -180,7 +187,9 @@ impl Drop for Slot {
         };
         match next {
             // A request that gives up before it takes the slot drops it, which passes it on again.
-            Some(waiting) => drop(waiting.send(Self { slots: Rc::clone(&self.slots), entry: None })),
+            Some(waiting) => {
+                drop(waiting.send(Self { slots: Rc::clone(&self.slots), entry: None }))
+            }
             None => self.slots.occupied.set(self.slots.occupied.get() - 1),
         }
     }

@@ -197,7 +197,8 @@ fn http_client() -> reqwest::Client {
 
 /// Parses a URL whose responses cannot be tampered with: `https:`, or `http:` on this machine.
 fn safe(text: &str) -> Result<Url, Problem> {
-    let url = Url::parse(text).map_err(|error| unusable(&format!("{text} is not a URL: {error}")))?;
+    let url =
+        Url::parse(text).map_err(|error| unusable(&format!("{text} is not a URL: {error}")))?;
     let is_here = matches!(url.host_str(), Some("127.0.0.1" | "[::1]" | "localhost"));
     if url.scheme() == "https" || (url.scheme() == "http" && is_here) {
         return Ok(url);
