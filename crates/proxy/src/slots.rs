@@ -1,12 +1,13 @@
 //! The requests that an upstream has in progress on one worker, and those that wait.
 //!
-//! A client that reads nothing would keep its slots for as long as the server tolerates it. When
-//! no slot is free, the client that occupies the most loses the response that it has not read for
-//! the longest time.
+//! A free slot goes to the client with the fewest. A client that reads nothing would keep its slots
+//! for as long as the server tolerates it, so when no slot is free, the client that occupies the
+//! most loses the response that it has not read for the longest time.
 
 use peregrine_web::connection::ConnectionInfo;
+use peregrine_web::panics::contained;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -41,7 +42,7 @@ pub(crate) struct Slots {
     /// The occupied slots, oldest first.
     entries: RefCell<BTreeMap<u64, Rc<Entry>>>,
     next_id: Cell<u64>,
-    queue: RefCell<VecDeque<oneshot::Sender<Slot>>>,
+    queue: RefCell<Vec<Waiter>>,
 }
 
 /// A request in progress.
@@ -51,6 +52,12 @@ struct Entry {
     unread_since: Cell<Option<Instant>>,
     /// What to abort.
     response: RefCell<Option<Weak<dyn Abort>>>,
+}
+
+/// A request that waits for a slot.
+struct Waiter {
+    client: Rc<ConnectionInfo>,
+    slot: oneshot::Sender<Slot>,
 }
 
 /// A response that can be given up, so that its connection is free.
@@ -75,19 +82,10 @@ impl Slots {
         if let Some(slot) = self.try_acquire() {
             return Some(slot.of(client));
         }
-        let mut receiver = {
-            let mut queue = self.queue.borrow_mut();
-            queue.retain(|waiting| !waiting.is_closed());
-            let (sender, receiver) = oneshot::channel();
-            if self.victim(client).is_some() {
-                queue.push_front(sender);
-            } else if queue.len() < self.limits.queue_max {
-                queue.push_back(sender);
-            } else {
-                return None;
-            }
-            receiver
-        };
+        let (sender, mut receiver) = oneshot::channel();
+        if !self.enqueue(Waiter { client: Rc::clone(client), slot: sender }) {
+            return None;
+        }
         let started = Instant::now();
         loop {
             self.evict_for(client);
@@ -109,6 +107,26 @@ impl Slots {
         })
     }
 
+    /// Adds a request to the queue. If that is full, the request takes the place of one whose client
+    /// has more requests; `false` if there is none.
+    fn enqueue(&self, waiter: Waiter) -> bool {
+        let shares = self.shares();
+        let mut queue = self.queue.borrow_mut();
+        queue.retain(|waiter| !waiter.slot.is_closed());
+        let total = |client: &Rc<ConnectionInfo>| {
+            let waiting = queue.iter().filter(|other| Rc::ptr_eq(&other.client, client)).count();
+            shares.of(client) + waiting
+        };
+        if queue.len() >= self.limits.queue_max {
+            let last = queue.iter().enumerate().max_by_key(|(_, other)| total(&other.client));
+            let displaced = last.filter(|(_, other)| total(&other.client) > total(&waiter.client) + 1);
+            let Some((index, _)) = displaced else { return false };
+            queue.remove(index);
+        }
+        queue.push(waiter);
+        true
+    }
+
     /// Aborts a response of the client that occupies the most slots, if that has more than this
     /// one and does not read.
     fn evict_for(&self, client: &Rc<ConnectionInfo>) {
@@ -116,31 +134,51 @@ impl Slots {
         if let Some(response) = victim.and_then(|victim| victim.response.borrow().clone())
             && let Some(response) = response.upgrade()
         {
-            tracing::debug!(target: "peregrine", "an unread response is aborted: its connection to the upstream is needed");
+            contained(|| {
+                tracing::debug!(
+                    target: "peregrine",
+                    "an unread response is aborted: its connection to the upstream is needed"
+                );
+            });
             response.abort();
         }
     }
 
     /// The response that has been unread for the longest time, of the clients with the most slots.
     fn victim(&self, client: &Rc<ConnectionInfo>) -> Option<Rc<Entry>> {
-        let entries = self.entries.borrow();
-        let mut counts = HashMap::<_, usize>::new();
-        for entry in entries.values() {
-            *counts.entry(Rc::as_ptr(&entry.client)).or_default() += 1;
-        }
-        let own = counts.get(&Rc::as_ptr(client)).copied().unwrap_or(0);
+        let shares = self.shares();
+        let own = shares.of(client);
         let now = Instant::now();
+        let entries = self.entries.borrow();
         let unread = entries.values().filter_map(|entry| {
-            let count = counts[&Rc::as_ptr(&entry.client)];
+            let share = shares.of(&entry.client);
             let unread = now.saturating_duration_since(entry.unread_since.get()?);
             // Equal shares stay as they are, so a client with a single response keeps it.
-            (count > own + 1 && unread >= UNREAD_TIME_MIN).then_some(((count, unread), entry))
+            (share > own + 1 && unread >= UNREAD_TIME_MIN).then_some(((share, unread), entry))
         });
         unread.max_by_key(|(rank, _)| *rank).map(|(_, entry)| Rc::clone(entry))
     }
+
+    fn shares(&self) -> Shares {
+        let mut shares = HashMap::new();
+        for entry in self.entries.borrow().values() {
+            *shares.entry(Rc::as_ptr(&entry.client)).or_default() += 1;
+        }
+        Shares(shares)
+    }
 }
 
-/// Permission for one request. Dropping it passes it on to the next request that waits.
+/// How many slots each client occupies.
+struct Shares(HashMap<*const ConnectionInfo, usize>);
+
+impl Shares {
+    fn of(&self, client: &Rc<ConnectionInfo>) -> usize {
+        self.0.get(&Rc::as_ptr(client)).copied().unwrap_or(0)
+    }
+}
+
+/// Permission for one request. Dropping it passes it on to the request that waits, of the client
+/// with the fewest slots.
 pub(crate) struct Slot {
     slots: Rc<Slots>,
     /// None until its request has received it.
@@ -183,12 +221,17 @@ impl Drop for Slot {
         }
         let next = {
             let mut queue = self.slots.queue.borrow_mut();
-            std::iter::from_fn(|| queue.pop_front()).find(|waiting| !waiting.is_closed())
+            queue.retain(|waiter| !waiter.slot.is_closed());
+            let shares = (!queue.is_empty()).then(|| self.slots.shares());
+            let first = shares.and_then(|shares| {
+                (0..queue.len()).min_by_key(|index| shares.of(&queue[*index].client))
+            });
+            first.map(|index| queue.remove(index))
         };
         match next {
             // A request that gives up before it takes the slot drops it, which passes it on again.
-            Some(waiting) => {
-                drop(waiting.send(Self { slots: Rc::clone(&self.slots), entry: None }))
+            Some(waiter) => {
+                drop(waiter.slot.send(Self { slots: Rc::clone(&self.slots), entry: None }));
             }
             None => self.slots.occupied.set(self.slots.occupied.get() - 1),
         }

@@ -3,12 +3,12 @@ use peregrine::simulate;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The seats of a hall, which all workers share: how many are free, and how many are sold.
+/// The numbers of free and of sold seats, shared by all workers.
 #[derive(Clone)]
 struct Hall(Arc<Mutex<(u32, u32)>>);
 
 async fn buy(hall: StateRef<Hall>) -> Result<&'static str, Problem> {
-    // Taken before it is paid, so that nobody pays for a seat that somebody else gets.
+    // Reserve the seat first, so that no customer pays for a seat that another one gets.
     let is_taken = {
         let (free, _) = &mut *hall.0.lock().unwrap();
         free.checked_sub(1).map(|left| *free = left).is_some()
@@ -21,7 +21,7 @@ async fn buy(hall: StateRef<Hall>) -> Result<&'static str, Problem> {
     Ok("Enjoy the show!")
 }
 
-/// Asks the bank, which takes its time. Where the real one is asked, a test puts something like this in its place.
+/// Stands for a slow call to the bank, which a test replaces by something like this.
 async fn pay() {
     tokio::time::sleep(Duration::from_millis(800)).await;
 }
@@ -42,7 +42,7 @@ fn every_seat_is_free_or_sold() {
             buyers.push(sim.spawn(async move { request.send().await }));
         }
         for buyer in buyers {
-            // With or without a seat, or gone before the answer.
+            // With a seat, without one, or disconnected before the response.
             let _ = buyer.await;
         }
         server.shut_down().await;
