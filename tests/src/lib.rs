@@ -22,7 +22,7 @@ pub use harness::{Harness, Peer};
 pub use isolated::{isolated, isolated_case};
 pub use kernel::{Kernel, ThreadPeer};
 pub use poll::{both, first_of, polled_once};
-pub use simulated::Simulated;
+pub use simulated::{Simulated, multiplied};
 
 /// Tests a driver against the contract: `contract!(name, harness)` generates the module `name`.
 #[macro_export]

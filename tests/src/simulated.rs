@@ -32,7 +32,11 @@ impl Simulated {
 }
 
 /// Multiplies the number of seeds by `PEREGRINE_SEEDS_FACTOR`: 1 by default, more in nightly runs.
-pub(crate) fn multiplied(seeds: Range<u64>) -> Range<u64> {
+///
+/// # Panics
+/// If the variable is not a whole number.
+#[must_use]
+pub fn multiplied(seeds: Range<u64>) -> Range<u64> {
     static FACTOR: LazyLock<u64> = LazyLock::new(|| match env::var("PEREGRINE_SEEDS_FACTOR") {
         Ok(factor) => factor.parse().expect("PEREGRINE_SEEDS_FACTOR is a whole number"),
         Err(_) => 1,
