@@ -1,4 +1,4 @@
-//! A type of serde's, made of a tree that knows its places.
+//! Deserialises a type from a tree of settings, with positions for errors.
 
 use crate::error::ConfigError;
 use crate::value::{Entry, Kind, Origin, Value};
@@ -13,7 +13,7 @@ pub(crate) fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, Config
     T::deserialize(De(value))
 }
 
-/// A setting to be read.
+/// Deserialises one setting.
 #[derive(Clone, Copy)]
 struct De<'v>(&'v Value);
 
@@ -42,7 +42,7 @@ impl De<'_> {
         error.at(&self.0.origin)
     }
 
-    /// The text of a variable, which may be meant as anything.
+    /// The text of an environment variable, which may represent any type.
     fn variable(&self) -> Option<&str> {
         match (&self.0.kind, &self.0.origin) {
             (Kind::Text(text), Origin::Variable(_)) => Some(text.trim()),
@@ -50,7 +50,7 @@ impl De<'_> {
         }
     }
 
-    /// A number, which may be written as the text of a variable.
+    /// A number, which may be given as the text of a variable.
     fn number<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
         let parsed = self.variable().and_then(|text| text.replace('_', "").parse::<i128>().ok());
         match parsed {
@@ -164,7 +164,7 @@ impl<'de> Deserializer<'de> for De<'_> {
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
         match &self.0.kind {
-            // There may be secrets in the table that it stands for.
+            // The text stands for a table, which may contain secrets.
             Kind::Text(_) => Err(self.unlike(Unexpected::Other("a text"), &visitor)),
             _ => self.deserialize_any(visitor),
         }
@@ -208,7 +208,7 @@ impl<'de> Deserializer<'de> for De<'_> {
     }
 }
 
-/// The settings of a table, and the value of the one whose name was read.
+/// The entries of a table, and the entry whose key was read last.
 struct Entries<'v>(std::slice::Iter<'v, Entry>, Option<&'v Entry>);
 
 impl<'de> MapAccess<'de> for Entries<'_> {
@@ -218,7 +218,7 @@ impl<'de> MapAccess<'de> for Entries<'_> {
         &mut self,
         seed: K,
     ) -> Result<Option<K::Value>, ConfigError> {
-        // What was not said is not there, and has its default.
+        // Unset settings are skipped, so their defaults apply.
         let entry = self.0.by_ref().find(|entry| entry.value.kind != Kind::Nothing);
         let Some(entry) = entry else { return Ok(None) };
         self.1 = Some(entry);
@@ -230,7 +230,7 @@ impl<'de> MapAccess<'de> for Entries<'_> {
         &mut self,
         seed: V,
     ) -> Result<V::Value, ConfigError> {
-        let entry = self.1.take().expect("serde asks for a name first");
+        let entry = self.1.take().expect("serde reads the key first");
         seed.deserialize(De(&entry.value)).map_err(|error| error.below(&entry.key))
     }
 }

@@ -1,16 +1,17 @@
-//! What is wrong with settings, and where.
+//! Errors in settings, with their positions.
 
 use crate::value::Origin;
 use serde::de::{Expected, Unexpected};
 use std::fmt;
 use std::path::PathBuf;
 
-/// Why settings cannot be used: where that was said, which setting it is, what was expected, and what comes near.
+/// Why settings cannot be used: the position, the setting, the expected value, and the most similar
+/// name.
 ///
-/// The debug form is also the readable text, because Rust prints that form when `main` returns an error.
+/// The `Debug` form is also the readable text, because Rust prints it when `main` returns an error.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The names on the way to the setting, the last one first.
+    /// The path of the setting, in reverse order.
     path: Vec<String>,
     origin: Option<Origin>,
     fault: Fault,
@@ -18,11 +19,11 @@ pub struct ConfigError {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fault {
-    /// There is no such setting; what there is.
+    /// An unknown setting, and the known ones.
     Unknown(String, Vec<String>),
-    /// There is no such word; what there is.
+    /// An unknown enum value, and the known ones.
     NoWord(String, &'static [&'static str]),
-    /// Found, and expected.
+    /// The found and the expected value.
     Wrong(String, String),
     Missing(&'static str),
     Unreadable(PathBuf, String),
@@ -30,13 +31,13 @@ enum Fault {
 }
 
 impl ConfigError {
-    /// A fault that only its text tells.
+    /// Creates an error with this text.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self::of(Fault::Other(text.into()))
     }
 
-    /// The same, of a setting of this name.
+    /// Creates an error with this text for the setting `path`.
     #[must_use]
     pub fn of_setting(path: &str, text: impl Into<String>) -> Self {
         let mut error = Self::new(text);
@@ -52,7 +53,7 @@ impl ConfigError {
         Self::of(Fault::Unreadable(path, cause.to_string()))
     }
 
-    /// A setting of this name, of the environment, that there is not.
+    /// An environment variable for an unknown setting.
     pub(crate) fn unknown(key: &str, known: Vec<String>) -> Self {
         Self::of(Fault::Unknown(key.to_owned(), known))
     }
@@ -62,14 +63,14 @@ impl ConfigError {
         self
     }
 
-    /// Names the place, unless a nearer one is known.
+    /// Sets the position, unless a more precise one is known.
     #[must_use]
     pub fn at(mut self, origin: &Origin) -> Self {
         self.origin.get_or_insert_with(|| origin.clone());
         self
     }
 
-    /// The setting's whole name; empty where it is of none.
+    /// The full name of the setting; empty if the error is not about a setting.
     #[must_use]
     pub fn setting(&self) -> String {
         let mut names: Vec<&str> = self.path.iter().rev().map(String::as_str).collect();
@@ -81,7 +82,7 @@ impl ConfigError {
         names.join(".")
     }
 
-    /// Where it was said, if that is known.
+    /// The position, if it is known.
     #[must_use]
     pub fn origin(&self) -> Option<&Origin> {
         self.origin.as_ref()
@@ -103,12 +104,12 @@ impl fmt::Display for ConfigError {
                 suggest(f, key, known)
             }
             Fault::NoWord(word, known) => {
-                write!(f, "`{word}` is no word for it")?;
+                write!(f, "`{word}` is not a valid value")?;
                 let known: Vec<_> = known.iter().map(|word| (*word).to_owned()).collect();
                 suggest(f, word, &known)
             }
             Fault::Wrong(found, expected) => write!(f, "expected {expected}, found {found}"),
-            Fault::Missing(_) => f.write_str("this setting must be there"),
+            Fault::Missing(_) => f.write_str("this setting is required"),
             Fault::Unreadable(path, cause) => write!(f, "cannot read {}: {cause}", path.display()),
             Fault::Other(text) => f.write_str(text),
         }
@@ -123,7 +124,7 @@ impl fmt::Debug for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// How many names are told where none comes near.
+/// The maximum number of names listed if none is similar.
 const NAMES_MAX: usize = 24;
 
 fn suggest(f: &mut fmt::Formatter<'_>, word: &str, known: &[String]) -> fmt::Result {
@@ -135,17 +136,17 @@ fn suggest(f: &mut fmt::Formatter<'_>, word: &str, known: &[String]) -> fmt::Res
         return Ok(());
     }
     let more = if known.len() > told.len() { " and others" } else { "" };
-    write!(f, "; there are {}{more}", told.join(", "))
+    write!(f, "; expected one of {}{more}", told.join(", "))
 }
 
-/// The name that comes nearest, if any is near.
+/// The most similar name, if any is similar enough.
 fn nearest<'k>(word: &str, known: &'k [String]) -> Option<&'k str> {
     let word = crate::value::folded(word);
-    // A third of it may be wrong; more is another word.
+    // A third of the characters may differ.
     let most = (word.chars().count() / 3).clamp(1, 4);
     let near = known.iter().map(|name| (distance(&word, name), name));
     let (least, name) = near.min_by_key(|(distance, _)| *distance)?;
-    // The end of a name, or its beginning, is often what people remember.
+    // Users often remember the end of a name, or its beginning.
     let part = || {
         known
             .iter()
@@ -154,17 +155,17 @@ fn nearest<'k>(word: &str, known: &'k [String]) -> Option<&'k str> {
     if least <= most { Some(name) } else { part().map(String::as_str) }
 }
 
-/// The name that is nearest to `word`, with so many mistakes at most.
+/// The name most similar to `word`, with at most `most` edits.
 pub(crate) fn nearest_name<'k>(word: &str, known: &'k [String], most: usize) -> Option<&'k str> {
     let near = known.iter().map(|name| (distance(word, name), name));
     let (least, name) = near.min_by_key(|(distance, _)| *distance)?;
     (least <= most).then_some(name)
 }
 
-/// How many characters must be added, removed or replaced, or neighbours exchanged.
+/// The edit distance: characters added, removed or replaced, or neighbours swapped.
 fn distance(left: &str, right: &str) -> usize {
     let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
-    // Longer ones are no names of ours.
+    // No setting has such a long name.
     if left.len() > 64 || right.len() > 64 {
         return usize::MAX;
     }
@@ -240,7 +241,7 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// What serde expects, in words for people who know no Rust.
+/// The expected type, described for users who do not know Rust.
 fn wanted(expected: &dyn Expected) -> String {
     let text = expected.to_string();
     let whole = |most: u64| format!("a whole number from 0 to {most}");
@@ -256,7 +257,7 @@ fn wanted(expected: &dyn Expected) -> String {
         "a map" => "a table".to_owned(),
         other if other.starts_with("struct ") => "a table".to_owned(),
         other if other.starts_with("enum ") || other == "variant identifier" => {
-            "one of its words".to_owned()
+            "one of its values".to_owned()
         }
         _ => text,
     }

@@ -1,15 +1,16 @@
-//! Settings as people write them.
+//! Reads and prints human-readable settings.
 //!
-//! A tree of settings is a type of serde's. [`Layers`] reads one from what the program says, then from a file of
-//! TOML, then from variables of the environment, each stronger than the one before. What is wrong is told with its place:
-//! the file and its line, or the variable; the key; what was expected; and the nearest key there is. [`print()`] prints a
-//! tree whole, so that it reads back as the same.
+//! Settings are a serde type. [`Layers`] reads it from the program's values, then from a TOML file,
+//! then from environment variables; later layers override earlier ones. Errors contain the position
+//! (the file and line, or the variable), the key, the expected value, and the most similar known
+//! key. [`print()`] prints complete settings in a form that parses to the same values.
 //!
-//! [`Time`] and [`Size`] are how durations and sizes are written, for `#[serde(with = "Time")]`; [`MaybeTime`],
-//! [`MaybeSize`] and [`MaybeCount`] may also be `off`, [`Automatic`] may be `auto`, and [`AutoSize`] either. A [`Secret`] is
-//! never shown.
+//! [`Time`] and [`Size`] are formats for durations and sizes, for `#[serde(with = "Time")]`;
+//! [`MaybeTime`], [`MaybeSize`] and [`MaybeCount`] also accept `off`, [`Automatic`] accepts `auto`,
+//! and [`AutoSize`] both. A [`Secret`] is never printed.
 //!
-//! `value.rs` is a tree that knows where each part came from, `read.rs` makes one of the layers, `de.rs` makes a type of it.
+//! `value.rs` is a tree with positions, `read.rs` builds it from the layers, and `de.rs`
+//! deserialises it.
 #![forbid(unsafe_code)]
 
 mod de;

@@ -1,24 +1,24 @@
-//! Modes of files, as `chmod` takes them.
+//! File modes, as used by `chmod`.
 
 use crate::time::{Reads, is_off};
 use serde::de::Deserializer;
 use serde::ser::Serializer;
 
-/// The mode of a file in octal, such as `0660`, or `off`, which is `None`. It is a text, since a number of a file would be taken
-/// for a decimal one.
+/// A file mode in octal, such as `0660`, or `off`, which is `None`. It is a string, because a TOML
+/// number would be decimal.
 #[derive(Clone, Copy, Debug)]
 pub enum MaybeMode {}
 
-/// Who may read, write and run it, and nothing else.
+/// Only read, write and execute permissions.
 const MODE_MAX: u32 = 0o777;
 
 const EXPECTED: &str = "the mode of a file in octal, as a text such as `\"0660\"`, or `off`";
 
 impl MaybeMode {
-    /// Prints it.
+    /// Serialises the mode.
     ///
     /// # Errors
-    /// The serializer's.
+    /// Those of the serializer.
     pub fn serialize<S: Serializer>(value: &Option<u32>, serializer: S) -> Result<S::Ok, S::Error> {
         match value {
             None => serializer.serialize_str("off"),
@@ -26,10 +26,10 @@ impl MaybeMode {
         }
     }
 
-    /// Reads it.
+    /// Deserialises the mode.
     ///
     /// # Errors
-    /// It is neither a mode nor `off`.
+    /// The value is neither a mode nor `off`.
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<u32>, D::Error> {

@@ -1,4 +1,4 @@
-//! Numbers and texts that may be missing: `off` and `auto`.
+//! Numbers and strings that may also be `off` or `auto`.
 
 use crate::time::{Reads, is_off};
 use serde::de::Deserializer;
@@ -12,7 +12,7 @@ pub enum Automatic {}
 #[derive(Clone, Copy, Debug)]
 pub enum MaybeCount {}
 
-/// A text, or `off`, which is `None`.
+/// A string, or `off`, which is `None`.
 #[derive(Clone, Copy, Debug)]
 pub enum MaybeText {}
 
@@ -38,10 +38,10 @@ fn serialize<T: Copy + TryInto<u64>, S: Serializer>(
 }
 
 impl Automatic {
-    /// Prints it.
+    /// Serialises the value.
     ///
     /// # Errors
-    /// The serializer's.
+    /// Those of the serializer.
     pub fn serialize<S: Serializer>(
         value: &Option<std::num::NonZeroUsize>,
         serializer: S,
@@ -49,10 +49,10 @@ impl Automatic {
         self::serialize(&value.map(|value| value.get() as u64), "auto", serializer)
     }
 
-    /// Reads it.
+    /// Deserialises the value.
     ///
     /// # Errors
-    /// It is neither a number above 0 nor `auto`.
+    /// The value is neither a number above 0 nor `auto`.
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<std::num::NonZeroUsize>, D::Error> {
@@ -68,10 +68,10 @@ impl Automatic {
 }
 
 impl MaybeCount {
-    /// Prints it.
+    /// Serialises the value.
     ///
     /// # Errors
-    /// The serializer's.
+    /// Those of the serializer.
     pub fn serialize<T: Copy + TryInto<u64>, S: Serializer>(
         value: &Option<T>,
         serializer: S,
@@ -79,10 +79,10 @@ impl MaybeCount {
         self::serialize(value, "off", serializer)
     }
 
-    /// Reads it.
+    /// Deserialises the value.
     ///
     /// # Errors
-    /// It is neither a number nor `off`.
+    /// The value is neither a number nor `off`.
     pub fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<T>, D::Error> {
@@ -94,10 +94,10 @@ impl MaybeCount {
 }
 
 impl MaybeText {
-    /// Prints it.
+    /// Serialises the value.
     ///
     /// # Errors
-    /// The serializer's.
+    /// Those of the serializer.
     pub fn serialize<S: Serializer>(
         value: &Option<String>,
         serializer: S,
@@ -105,14 +105,14 @@ impl MaybeText {
         serializer.serialize_str(value.as_deref().unwrap_or("off"))
     }
 
-    /// Reads it.
+    /// Deserialises the value.
     ///
     /// # Errors
-    /// It is no text.
+    /// The value is not a string.
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<String>, D::Error> {
-        // A variable that is set to nothing says nothing.
+        // A variable that is set to an empty text counts as unset.
         let is_none = |text: &str| is_off(text) || text.is_empty();
         let read = |text: &str| Some(if is_none(text) { None } else { Some(text.to_owned()) });
         deserializer.deserialize_str(Reads { expected: "a text, or `off`", read, sizes: None })

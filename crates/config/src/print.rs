@@ -1,4 +1,4 @@
-//! A tree as TOML, whole.
+//! Prints complete settings as TOML.
 
 use crate::error::ConfigError;
 use crate::ser::to_value;
@@ -6,15 +6,16 @@ use crate::value::{Kind, Value};
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// Prints a tree of settings as TOML that reads back as the same, but for secrets, which are not shown.
+/// Prints settings as TOML that parses to the same values, except for secrets, which are hidden.
 ///
 /// # Errors
-/// The tree has something that settings have not, such as bytes.
+/// The value contains something that settings cannot contain, such as bytes.
 pub fn print<T: Serialize>(tree: &T) -> Result<String, ConfigError> {
     print_with(tree, &|_| None)
 }
 
-/// The same, with comments: `comment` is asked with each setting's and table's whole name.
+/// Like [`print()`], with comments: `comment` is called with the full name of each setting and
+/// table.
 ///
 /// # Errors
 /// As [`print()`].
@@ -27,7 +28,7 @@ pub fn print_with<T: Serialize>(
     Ok(text)
 }
 
-/// A whole name, as it is and as TOML quotes it.
+/// A full name, plain and quoted for TOML.
 #[derive(Default)]
 struct Name {
     plain: String,
@@ -72,9 +73,9 @@ fn remark(text: &mut String, comment: Option<String>) {
     }
 }
 
-/// A value in one line.
+/// Writes a value on one line.
 pub(crate) fn inline(text: &mut String, value: &Value) {
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = match &value.kind {
         Kind::Nothing => write!(text, "\"\""),
         Kind::Bool(is) => write!(text, "{is}"),
@@ -110,7 +111,7 @@ pub(crate) fn inline(text: &mut String, value: &Value) {
     };
 }
 
-/// The value as TOML writes it.
+/// Writes the value as TOML.
 impl std::fmt::Display for Value {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut text = String::new();

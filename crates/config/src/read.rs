@@ -1,4 +1,4 @@
-//! The layers in which settings are said.
+//! The layers of settings.
 
 use crate::de::from_value;
 use crate::error::{ConfigError, nearest_name};
@@ -17,27 +17,28 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// The longest line in which columns are those of characters.
+/// In longer lines, columns are counted in bytes instead of characters.
 const LINE_BYTES_MAX: usize = 4096;
 
-/// So many letters may be wrong in the name of a variable that has one underscore where there should be two.
+/// The maximum edit distance to a setting for a variable with one underscore instead of two.
 const MISTAKES_MAX: usize = 2;
 
-/// How many names there may be on the way to a setting.
+/// The maximum depth of a setting.
 const NAMES_MAX: usize = 16;
 
-/// The longest file that is read.
+/// The maximum size of a file in bytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Where settings are said besides in the program: a file of TOML, and variables of the environment. What is said later
-/// is stronger: program, file, variables.
+/// The sources of settings besides the program's values: a TOML file and environment variables.
+/// Later layers override earlier ones: program, file, variables.
 ///
-/// A variable's name is a prefix and the names on the way to the setting, with two underscores between them:
-/// `APP_LIMITS__IDLE_TIMEOUT=75s` for `limits.idle_timeout`. Case does not count, and hyphens are underscores.
-/// Lists are written with commas. A variable with two underscores that names no setting is an error. One without them is a
-/// setting only if the tree has a plain one of that name. If it would be one with two underscores somewhere, or nearly, that is an
-/// error (`APP_LIMITS_IDLE_TIMEOUT`); others may be somebody else's, such as those that Kubernetes sets for each of its
-/// services, and are left alone.
+/// The name of a variable is a prefix and the path of the setting, joined by two underscores:
+/// `APP_LIMITS__IDLE_TIMEOUT=75s` for `limits.idle_timeout`. Case is ignored, and hyphens are
+/// written as underscores. Lists are separated by commas. A variable with two underscores that
+/// matches no setting is an error. One without them is used only if the settings have a top-level
+/// value of that name. If it would match a setting, exactly or nearly, with two underscores in some
+/// place, that is an error (`APP_LIMITS_IDLE_TIMEOUT`). Other variables are ignored, because they
+/// may have another purpose, such as those that Kubernetes sets for each of its services.
 ///
 /// ```
 /// use peregrine::config::Layers;
@@ -58,12 +59,15 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 ///
 /// let variables = [("APP_MAIL__FROM", "me@example.org")];
 /// let layers = Layers::new("APP_").variables(variables);
-/// let settings: Settings = layers.load(&Settings { greeting: "Hello".into(), ..Settings::default() })?;
+/// let code = Settings { greeting: "Hello".into(), ..Settings::default() };
+/// let settings: Settings = layers.load(&code)?;
 /// assert_eq!((&*settings.greeting, &*settings.mail.from), ("Hello", "me@example.org"));
 ///
 /// let error = Layers::new("APP_").variables([("APP_MAIL__FORM", "")]).load(&Settings::default());
 /// let text = error.unwrap_err().to_string();
-/// assert_eq!(text, "the variable APP_MAIL__FORM: `mail.form`: there is no such setting; did you mean `from`?");
+/// let expected = "the variable APP_MAIL__FORM: `mail.form`: there is no such setting; \
+///     did you mean `from`?";
+/// assert_eq!(text, expected);
 /// # Ok::<(), peregrine::config::ConfigError>(())
 /// ```
 #[derive(Clone)]
@@ -74,7 +78,7 @@ pub struct Layers {
     others: Vec<(String, String)>,
 }
 
-/// What variables say may be secret.
+/// Does not print variables, which may be secret.
 impl fmt::Debug for Layers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { prefix, file, .. } = self;
@@ -83,20 +87,20 @@ impl fmt::Debug for Layers {
 }
 
 impl Layers {
-    /// Neither a file nor variables yet. Variables are those whose names begin with `prefix`.
+    /// Creates layers without a file or variables. `prefix` is the common prefix of the variables.
     #[must_use]
     pub fn new(prefix: impl Into<String>) -> Self {
         Self { prefix: prefix.into(), file: None, variables: Vec::new(), others: Vec::new() }
     }
 
-    /// Reads this file, which must be there.
+    /// Reads this file, which must exist.
     #[must_use]
     pub fn file(mut self, path: impl Into<PathBuf>) -> Self {
         self.file = Some(path.into());
         self
     }
 
-    /// Reads the environment of the process, as it is now.
+    /// Reads the current environment of the process.
     #[must_use]
     pub fn environment(self) -> Self {
         self.variables(env::vars_os())
@@ -113,28 +117,28 @@ impl Layers {
         self
     }
 
-    /// The variable `name`, which is short, stands for the setting `path`.
+    /// Also reads the short variable `name` for the setting `path`.
     #[must_use]
     pub fn variable_for(mut self, name: impl Into<String>, path: impl Into<String>) -> Self {
         self.others.push((name.into(), path.into()));
         self
     }
 
-    /// The file, if there is one.
+    /// The path of the file, if there is one.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
-    /// Reads all layers over `code`.
+    /// Reads all layers on top of `code`.
     ///
     /// # Errors
-    /// A [`ConfigError`] names the place, the setting, and what was expected.
+    /// A [`ConfigError`] with the position, the setting, and the expected value.
     pub fn load<T: Serialize + DeserializeOwned>(&self, code: &T) -> Result<T, ConfigError> {
         from_value(&self.value(code)?)
     }
 
-    /// The same, after `change` has seen what was said.
+    /// Like [`load`](Self::load); `change` can modify the tree before it is deserialised.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -157,21 +161,21 @@ impl Layers {
         variables.sort();
         for (name, text) in variables {
             if let Some((path, name)) = self.path_of(&value, name)? {
-                // A short name is often set to nothing where nothing is meant.
+                // A short name that is set to an empty text counts as unset.
                 if text.is_empty() && self.others.iter().any(|(known, _)| *known == name) {
                     continue;
                 }
                 let origin = Origin::Variable(name.into());
                 let text = text
                     .to_str()
-                    .ok_or_else(|| ConfigError::new("the text is no UTF-8").at(&origin))?;
+                    .ok_or_else(|| ConfigError::new("the text is not UTF-8").at(&origin))?;
                 value.overlay(nested(&path, text, &origin), false);
             }
         }
         Ok(value)
     }
 
-    /// The names on the way to the setting that a variable is for, and the variable's name.
+    /// The path of the setting for a variable, and the variable's name.
     fn path_of(
         &self,
         tree: &Value,
@@ -190,14 +194,14 @@ impl Layers {
             let is_plain = plain.is_some_and(|entry| !matches!(entry.value.kind, Kind::Table(_)));
             if !is_plain && let Some(meant) = self.meant(tree, &path[0]) {
                 let text = format!(
-                    "two underscores stand between the names on the way to a setting; did you mean {meant}?"
+                    "two underscores separate the parts of a setting's path; did you mean {meant}?"
                 );
                 return Err(ConfigError::new(text).at(&Origin::Variable(name.into())));
             }
             return Ok(is_plain.then(|| (path, name.to_owned())));
         }
         if path.len() > NAMES_MAX || path.iter().any(String::is_empty) {
-            let text = "write the names on the way to a setting, with two underscores between them";
+            let text = "separate the parts of a setting's path with two underscores";
             return Err(ConfigError::new(text).at(&Origin::Variable(name.into())));
         }
         Ok(Some((path, name.to_owned())))
@@ -205,14 +209,15 @@ impl Layers {
 }
 
 impl Layers {
-    /// The variable of the setting whose names, with one underscore between them, are `said` or nearly so.
+    /// The variable for the setting whose path, joined by single underscores, is `said` or nearly
+    /// so.
     fn meant(&self, tree: &Value, said: &str) -> Option<String> {
         if is_of_kubernetes(said) {
             return None;
         }
         let mut paths = Vec::new();
         collect(tree, &mut Vec::new(), &mut paths);
-        // Only of tables that are named right: there are many variables in the world.
+        // The name of the table must be exact: the environment contains many unrelated variables.
         let is_near = |path: &&Vec<String>| {
             path.len() > 1 && said.strip_prefix(&*path[0]).is_some_and(|rest| rest.starts_with('_'))
         };
@@ -224,12 +229,13 @@ impl Layers {
     }
 }
 
-/// Kubernetes has variables for each service, with the service's name before them: `APP_SERVICE_HOST`, `APP_PORT_80_TCP_ADDR`.
+/// Kubernetes sets variables prefixed with the name of each service: `APP_SERVICE_HOST`,
+/// `APP_PORT_80_TCP_ADDR`.
 fn is_of_kubernetes(rest: &str) -> bool {
     rest == "port" || rest.starts_with("service_") || rest.starts_with("port_")
 }
 
-/// The ways to all plain settings of a tree.
+/// Collects the paths of all values in a tree.
 fn collect(tree: &Value, way: &mut Vec<String>, all: &mut Vec<Vec<String>>) {
     if !matches!(tree.kind, Kind::Table(_)) {
         return all.push(way.clone());
@@ -243,7 +249,7 @@ fn collect(tree: &Value, way: &mut Vec<String>, all: &mut Vec<Vec<String>>) {
     }
 }
 
-/// The text as a setting in tables.
+/// Wraps the text into nested tables.
 fn nested(path: &[String], text: &str, origin: &Origin) -> Value {
     let of = |kind| Value { kind, origin: origin.clone() };
     let inner = of(Kind::Text(text.to_owned()));
@@ -260,26 +266,26 @@ fn read_file(path: &Path) -> Result<Value, ConfigError> {
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(unreadable(&"it is longer than 1 MiB"));
     }
-    let text = String::from_utf8(bytes).map_err(|_| unreadable(&"it is no UTF-8"))?;
+    let text = String::from_utf8(bytes).map_err(|_| unreadable(&"it is not UTF-8"))?;
     parse(&text, path)
 }
 
-/// Reads a file's text.
+/// Parses the text of a file.
 pub(crate) fn parse(text: &str, path: &Path) -> Result<Value, ConfigError> {
     let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
     let places = Places { text, lines, path: path.into() };
     let table = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
-        ConfigError::new(format!("this is no TOML: {}", error.message())).at(&places.origin(at))
+        ConfigError::new(format!("invalid TOML: {}", error.message())).at(&places.origin(at))
     })?;
     let origin = places.origin(table.span().start);
     Ok(Value { kind: places.table(table.get_ref())?, origin })
 }
 
-/// Tells where in a text something is.
+/// Converts offsets in a text to positions.
 struct Places<'t> {
     text: &'t str,
-    /// Where lines begin.
+    /// The offsets of line starts.
     lines: Vec<usize>,
     path: Arc<Path>,
 }
@@ -289,7 +295,7 @@ impl Places<'_> {
         let line = self.lines.partition_point(|begin| *begin <= at);
         let begin = self.lines[line - 1];
         let before = self.text.get(begin..at).unwrap_or_default();
-        // Nobody counts the characters of such a line.
+        // In such a long line, character columns are not useful.
         let is_long = before.len() > LINE_BYTES_MAX;
         let column = 1 + if is_long { before.len() } else { before.chars().count() };
         Origin::File { path: Arc::clone(&self.path), line, column }
@@ -318,10 +324,10 @@ impl Places<'_> {
                 Kind::Integer(read.map_err(too_large)?)
             }
             DeValue::Float(number) => {
-                let none = |_| ConfigError::new("this is no number").at(origin);
+                let none = |_| ConfigError::new("this is not a number").at(origin);
                 Kind::Float(number.as_str().parse().map_err(none)?)
             }
-            // Nothing here is a date: whoever expects a text may take it as one.
+            // Settings contain no dates, so treat a date as a string.
             DeValue::Datetime(time) => Kind::Text(time.to_string()),
             DeValue::Array(all) => {
                 let item = |item: &Spanned<DeValue<'_>>| {

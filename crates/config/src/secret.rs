@@ -1,28 +1,29 @@
-//! Texts that nobody is shown.
+//! Strings that are never printed.
 
 use serde::de::{Deserialize, Deserializer, Error as _, Unexpected, Visitor};
 use serde::ser::{Serialize, Serializer};
 use std::fmt;
 
-/// What is shown in place of a secret.
+/// Printed instead of a secret.
 const HIDDEN: &str = "(hidden)";
 
-/// By this name our serializer knows a secret from a text.
+/// The name by which this crate's serializer recognises a secret.
 pub(crate) const NAME: &str = "$peregrine::Secret";
 
-/// A text that is neither printed nor logged: a password, a token. What shows settings has `(hidden)` in its place, which is
-/// no secret that can be read. Another serializer than [`to_value`](crate::to_value) gets the secret itself.
+/// A string that is neither printed nor logged: a password or a token. Printed settings show
+/// `(hidden)` instead, which is rejected when read. Serializers other than
+/// [`to_value`](crate::to_value) get the secret itself.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// This text.
+    /// Creates a secret.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text.
+    /// Returns the secret.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -35,7 +36,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Where there is none, nothing is hidden.
+/// An empty secret is not hidden.
 impl fmt::Display for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_empty() { "" } else { HIDDEN })
@@ -52,14 +53,14 @@ impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = deserializer.deserialize_string(Unshown)?;
         if text == HIDDEN {
-            let text = "this is what stands in place of a secret where settings are printed; write the secret itself";
+            let text = "this is printed instead of a secret; write the secret itself";
             return Err(D::Error::custom(text));
         }
         Ok(Self(text))
     }
 }
 
-/// Reads a text, and shows nothing of what is something else.
+/// Reads a string; errors do not contain values of other types.
 struct Unshown;
 
 impl Visitor<'_> for Unshown {
@@ -74,7 +75,7 @@ impl Visitor<'_> for Unshown {
     }
 
     fn visit_bool<E: serde::de::Error>(self, _: bool) -> Result<String, E> {
-        Err(E::invalid_type(Unexpected::Other("no text"), &self))
+        Err(E::invalid_type(Unexpected::Other("not a text"), &self))
     }
 
     fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<String, E> {
@@ -131,13 +132,13 @@ mod tests {
         };
         let none: [(&str, &str); 0] = [];
         let read: Tree = Layers::new("X_").variables(none).load(&code("abc")).expect("it is sound");
-        assert_eq!(read.headers["a"].expose(), "abc", "what the program says survives");
+        assert_eq!(read.headers["a"].expose(), "abc", "the program's value is kept");
         let layers = Layers::new("X_").variables([("X_HEADERS__A", "def")]);
-        let read: Tree = layers.load(&code("abc")).expect("it is sound");
+        let read: Tree = layers.load(&code("abc")).expect("valid settings");
         assert_eq!(read.headers["a"].expose(), "def");
         let (one, other) = (to_value(&code("abc")), to_value(&code("def")));
-        let (one, other) = (one.expect("it can be"), other.expect("it can be"));
-        assert!(one != other, "a change is noticed");
+        let (one, other) = (one.expect("serialises"), other.expect("serialises"));
+        assert!(one != other, "a change is visible");
         for shown in [format!("{one:?}"), one.to_string(), format!("{read:?} {layers:?}")] {
             assert!(!shown.contains("abc") && !shown.contains("def"), "{shown}");
         }
@@ -149,14 +150,14 @@ mod tests {
             ("headers.a = 0.1234", "a text in quotes"),
             ("headers.a = ['1234']", "a text in quotes"),
         ] {
-            let value = crate::read::parse(said, path).expect("it is TOML");
-            let error = crate::de::from_value::<Tree>(&value).expect_err("it is wrong").to_string();
+            let value = crate::read::parse(said, path).expect("valid TOML");
+            let error = crate::de::from_value::<Tree>(&value).expect_err("invalid").to_string();
             assert!(!error.contains("1234") && error.contains(expected), "{error}");
         }
-        let text = print(&code("abc")).expect("it can be");
+        let text = print(&code("abc")).expect("serialises");
         assert_eq!(text, "[headers]\na = \"(hidden)\"\n");
         let layers = Layers::new("X_").variables([("X_HEADERS__A", HIDDEN)]);
-        let error = layers.load(&Tree::default()).expect_err("it is none").to_string();
+        let error = layers.load(&Tree::default()).expect_err("rejected").to_string();
         assert!(
             error.contains("`headers.a`") && error.contains("write the secret itself"),
             "{error}"

@@ -1,4 +1,4 @@
-//! A tree, made of a type of serde's.
+//! Serialises a type to a tree of settings.
 
 use crate::error::ConfigError;
 use crate::secret::{self, Secret};
@@ -6,10 +6,10 @@ use crate::value::{Entry, Kind, Origin, Value};
 use serde::Serialize;
 use serde::ser::{self, Serializer};
 
-/// The tree that a type prints as.
+/// Serialises a value to a tree.
 ///
 /// # Errors
-/// It has something that settings have not, such as bytes.
+/// The value contains something that settings cannot contain, such as bytes.
 pub fn to_value<T: Serialize + ?Sized>(tree: &T) -> Result<Value, ConfigError> {
     tree.serialize(Ser).map(Value::code)
 }
@@ -223,7 +223,7 @@ impl ser::SerializeTupleStruct for Items {
     }
 }
 
-/// The settings of a table, and the name whose value comes next.
+/// The entries of a table, and the key of the next value.
 #[derive(Default)]
 struct Entries {
     all: Vec<Entry>,
@@ -246,7 +246,7 @@ impl ser::SerializeMap for Entries {
         match key.serialize(Ser)? {
             Kind::Text(key) => self.key = key,
             Kind::Integer(key) => self.key = key.to_string(),
-            _ => return Err(unsupported("named by anything but texts")),
+            _ => return Err(unsupported("named by anything but strings")),
         }
         Ok(())
     }

@@ -4,16 +4,18 @@ use crate::time::{Reads, is_off, scaled};
 use serde::de::Deserializer;
 use serde::ser::{Error as _, Serializer};
 
-/// A size as people write it, for `#[serde(with = "Size")]` on any number: `64 KiB`, `2 MB`, `512 B`, `512`. `KiB` is
-/// 1,024 bytes and `kB` 1,000; `k`, `m` and `g` alone are `KiB`, `MiB` and `GiB`, as for nginx.
+/// A human-readable size, for `#[serde(with = "Size")]` on any integer: `64 KiB`, `2 MB`, `512 B`,
+/// `512`. `KiB` is 1,024 bytes and `kB` 1,000; `k`, `m` and `g` alone mean `KiB`, `MiB` and `GiB`,
+/// as in nginx.
 #[derive(Clone, Copy, Debug)]
 pub enum Size {}
 
-/// The same, or `off`, which is `None`.
+/// A size, or `off`, which is `None`.
 #[derive(Clone, Copy, Debug)]
 pub enum MaybeSize {}
 
-/// A size, or `auto`, or `off`, for `#[serde(with = "AutoSize")]` on a type that knows the three.
+/// A size, or `auto`, or `off`, for `#[serde(with = "AutoSize")]` on a type that distinguishes the
+/// three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AutoSize {
     /// `auto`
@@ -47,7 +49,7 @@ const UNITS: [(&str, u128); 14] = [
     ("tib", 1 << 40),
 ];
 
-/// Reads a size; `None` if it is none.
+/// Parses a size; `None` if it is invalid.
 pub(crate) fn size(text: &str) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_');
@@ -65,10 +67,10 @@ pub(crate) fn text(size: u64) -> String {
 }
 
 impl Size {
-    /// Prints it.
+    /// Serialises the size.
     ///
     /// # Errors
-    /// It is more than any machine has, or the serializer's.
+    /// The size exceeds 64 bits, or an error of the serializer.
     pub fn serialize<T: Copy + TryInto<u64>, S: Serializer>(
         bytes: &T,
         serializer: S,
@@ -77,10 +79,10 @@ impl Size {
         serializer.serialize_str(&text(bytes))
     }
 
-    /// Reads it.
+    /// Deserialises the size.
     ///
     /// # Errors
-    /// It is no size, or more than the number can be.
+    /// The value is not a size, or exceeds the range of the type.
     pub fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<T, D::Error> {
@@ -91,10 +93,10 @@ impl Size {
 }
 
 impl MaybeSize {
-    /// Prints it.
+    /// Serialises the size.
     ///
     /// # Errors
-    /// It is more than any machine has, or the serializer's.
+    /// The size exceeds 64 bits, or an error of the serializer.
     pub fn serialize<T: Copy + TryInto<u64>, S: Serializer>(
         bytes: &Option<T>,
         serializer: S,
@@ -105,10 +107,10 @@ impl MaybeSize {
         }
     }
 
-    /// Reads it.
+    /// Deserialises the size.
     ///
     /// # Errors
-    /// It is neither a size nor `off`, or more than the number can be.
+    /// The value is neither a size nor `off`, or exceeds the range of the type.
     pub fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<T>, D::Error> {
@@ -123,10 +125,10 @@ impl MaybeSize {
 }
 
 impl AutoSize {
-    /// Prints it.
+    /// Serialises the size.
     ///
     /// # Errors
-    /// The serializer's.
+    /// Those of the serializer.
     pub fn serialize<T: Copy + Into<Self>, S: Serializer>(
         value: &T,
         serializer: S,
@@ -138,10 +140,10 @@ impl AutoSize {
         }
     }
 
-    /// Reads it.
+    /// Deserialises the size.
     ///
     /// # Errors
-    /// It is neither a size nor `auto` nor `off`.
+    /// The value is neither a size nor `auto` nor `off`.
     pub fn deserialize<'de, T: From<Self>, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<T, D::Error> {

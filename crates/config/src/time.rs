@@ -5,16 +5,16 @@ use serde::ser::Serializer;
 use std::fmt;
 use std::time::Duration;
 
-/// A duration as people write it, for `#[serde(with = "Time")]`: `75s`, `2m`, `1h 30m`, `100ms`, `1.5s`. Units are
-/// `ns`, `us`, `ms`, `s`, `m` (or `min`), `h`, `d` and `w`.
+/// A human-readable duration, for `#[serde(with = "Time")]`: `75s`, `2m`, `1h 30m`, `100ms`,
+/// `1.5s`. Units are `ns`, `us`, `ms`, `s`, `m` (or `min`), `h`, `d` and `w`.
 #[derive(Clone, Copy, Debug)]
 pub enum Time {}
 
-/// The same, or `off`, which is `None`.
+/// A duration, or `off`, which is `None`.
 #[derive(Clone, Copy, Debug)]
 pub enum MaybeTime {}
 
-/// What is expected where it is not there.
+/// The expected value in error messages.
 const EXPECTED: &str = "a duration with its unit, such as `75s`, `2m` or `1h 30m`";
 const EXPECTED_OR_OFF: &str = "a duration with its unit, such as `75s` or `2m`, or `off`";
 
@@ -32,10 +32,10 @@ const UNITS: [(&str, u128); 11] = [
     ("ns", 1),
 ];
 
-/// Units in which durations are printed.
+/// The units in which durations are printed.
 const PRINTED: [&str; 7] = ["d", "h", "m", "s", "ms", "us", "ns"];
 
-/// Reads a duration; `None` if it is none.
+/// Parses a duration; `None` if it is invalid.
 #[must_use]
 pub fn time(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
@@ -60,7 +60,7 @@ pub fn time(text: &str) -> Option<Duration> {
     Some(Duration::new(seconds, u32::try_from(all % 1_000_000_000).ok()?))
 }
 
-/// A number with or without a fraction, so many times the unit.
+/// Parses a number with an optional fraction, and multiplies it by the unit.
 pub(crate) fn scaled(number: &str, unit: u128) -> Option<u128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let is_sound = !whole.is_empty() && fraction.bytes().all(|byte| byte.is_ascii_digit());
@@ -73,11 +73,11 @@ pub(crate) fn scaled(number: &str, unit: u128) -> Option<u128> {
     }
     let parts = fraction.parse::<u128>().ok()?.checked_mul(unit)?;
     let power = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
-    // What is less than the least unit is no duration that anybody means.
+    // A fraction smaller than the smallest unit is an error.
     if parts % power == 0 { whole.checked_add(parts / power) } else { None }
 }
 
-/// The duration in the largest unit of which it is a whole number.
+/// Formats a duration in the largest unit of which it is an integer multiple.
 pub(crate) fn text(time: Duration) -> String {
     let nanoseconds = time.as_nanos();
     if nanoseconds == 0 {
@@ -90,18 +90,18 @@ pub(crate) fn text(time: Duration) -> String {
 }
 
 impl Time {
-    /// Prints it.
+    /// Serialises the duration.
     ///
     /// # Errors
-    /// The serializer's.
+    /// Those of the serializer.
     pub fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&text(*time))
     }
 
-    /// Reads it.
+    /// Deserialises the duration.
     ///
     /// # Errors
-    /// It is no duration.
+    /// The value is not a duration.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         let read = Reads { expected: EXPECTED, read: time, sizes: None };
         deserializer.deserialize_str(read)
@@ -109,10 +109,10 @@ impl Time {
 }
 
 impl MaybeTime {
-    /// Prints it.
+    /// Serialises the duration.
     ///
     /// # Errors
-    /// The serializer's.
+    /// Those of the serializer.
     pub fn serialize<S: Serializer>(
         time: &Option<Duration>,
         serializer: S,
@@ -120,10 +120,10 @@ impl MaybeTime {
         serializer.serialize_str(&time.map_or_else(|| "off".to_owned(), text))
     }
 
-    /// Reads it.
+    /// Deserialises the duration.
     ///
     /// # Errors
-    /// It is neither a duration nor `off`.
+    /// The value is neither a duration nor `off`.
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Duration>, D::Error> {
@@ -132,12 +132,12 @@ impl MaybeTime {
     }
 }
 
-/// Does the text say that there is to be none?
+/// Returns whether the text means "none".
 pub(crate) fn is_off(text: &str) -> bool {
     matches!(text.trim(), "off" | "none")
 }
 
-/// Reads a text by a function, and a number by another one where that is said.
+/// Parses a string with one function and, if given, a number with another.
 pub(crate) struct Reads<T, F: Fn(&str) -> Option<T>> {
     pub(crate) expected: &'static str,
     pub(crate) read: F,

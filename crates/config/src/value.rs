@@ -1,25 +1,25 @@
-//! A tree of settings that knows where each part came from.
+//! A tree of settings with the position of each part.
 
 use crate::secret::Secret;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Where a setting was said.
+/// Where a setting was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// In the program.
+    /// The program's values.
     Code,
-    /// In a file.
+    /// A file.
     File {
-        /// The file's path, as it was given.
+        /// The path of the file, as given.
         path: Arc<Path>,
         /// The line, from 1.
         line: usize,
         /// The column, from 1.
         column: usize,
     },
-    /// By a variable of the environment.
+    /// An environment variable.
     Variable(Arc<str>),
 }
 
@@ -35,19 +35,19 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A setting, or a table of them.
+/// A setting, or a table of settings.
 #[derive(Clone, Debug)]
 pub struct Value {
-    /// What it is.
+    /// The value.
     pub kind: Kind,
-    /// Where that was said.
+    /// Where it was set.
     pub origin: Origin,
 }
 
-/// What a setting is.
+/// The value of a setting.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
-    /// Nothing was said. Printed as if it were not there.
+    /// Unset. Printed as if it did not exist.
     Nothing,
     /// `true` or `false`.
     Bool(bool),
@@ -55,13 +55,13 @@ pub enum Kind {
     Integer(i128),
     /// Any other number.
     Float(f64),
-    /// A text.
+    /// A string.
     Text(String),
-    /// A text that is not shown.
+    /// A hidden string.
     Secret(Secret),
-    /// Several of them.
+    /// A list of values.
     List(Vec<Value>),
-    /// Settings by name, in the order in which they were said.
+    /// Settings by name, in the order in which they were set.
     Table(Vec<Entry>),
 }
 
@@ -72,18 +72,18 @@ pub struct Entry {
     pub key: String,
     /// Where the name was written.
     pub origin: Origin,
-    /// What it is set to.
+    /// Its value.
     pub value: Value,
 }
 
-/// Where it was said does not count.
+/// Ignores where it was set.
 impl PartialEq for Value {
     fn eq(&self, other: &Self) -> bool {
         self.kind == other.kind
     }
 }
 
-/// Where it was said does not count.
+/// Ignores where it was set.
 impl PartialEq for Entry {
     fn eq(&self, other: &Self) -> bool {
         self.key == other.key && self.value == other.value
@@ -95,7 +95,7 @@ impl Value {
         Self { kind, origin: Origin::Code }
     }
 
-    /// The settings of a table.
+    /// The entries of a table.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         match &self.kind {
@@ -104,13 +104,13 @@ impl Value {
         }
     }
 
-    /// The setting of this name, if this is a table that has it.
+    /// The entry of this name, if this is a table that contains it.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Self> {
         self.entries().iter().find(|entry| entry.key == key).map(|entry| &entry.value)
     }
 
-    /// The same, to be changed.
+    /// The entry of this name, mutably.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
         match &mut self.kind {
             Kind::Table(entries) => {
@@ -120,9 +120,9 @@ impl Value {
         }
     }
 
-    /// Puts what `stronger` says over this: tables setting by setting, all else as a whole. Names differ by more than
-    /// case and hyphens where `is_strict`; otherwise a name that is there already is meant, as variables cannot say it
-    /// better.
+    /// Merges `stronger` into this value: tables entry by entry, all other values as a whole. If
+    /// `is_strict`, names must be equal; otherwise case and hyphens are ignored for existing names,
+    /// because variables cannot express them.
     pub fn overlay(&mut self, stronger: Self, is_strict: bool) {
         match (&mut self.kind, stronger.kind) {
             (_, Kind::Nothing) => {}
@@ -148,7 +148,7 @@ impl Value {
         }
     }
 
-    /// All settings with their whole names, but the tables that hold them.
+    /// All values with their full names, without the tables that contain them.
     #[must_use]
     pub fn leaves(&self) -> Vec<(String, &Self)> {
         let mut all = Vec::new();
@@ -171,7 +171,7 @@ impl Value {
     }
 }
 
-/// A name as a variable would have it.
+/// A name in the form used by variables.
 pub(crate) fn folded(key: &str) -> String {
     key.to_ascii_lowercase().replace('-', "_")
 }

@@ -1,11 +1,11 @@
-//! What a worker's driver shows to other threads.
+//! Counters that a worker's driver publishes for other threads.
 
 use crate::threads::Threads;
 use peregrine_metrics::{Buckets, Count, Histogram, Level};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Bounds of the times of turns, in nanoseconds.
+/// The bucket bounds of turn times, in nanoseconds.
 pub const TURN_BOUNDS: [u64; 13] = [
     50_000,
     100_000,
@@ -22,12 +22,13 @@ pub const TURN_BOUNDS: [u64; 13] = [
     1_000_000_000,
 ];
 
-/// Counts of one worker's driver, which any thread may read at any time. The worker alone writes.
+/// The counters of one worker's driver. Any thread may read them at any time; only the worker
+/// writes.
 ///
-/// A driver shows what it knows and leaves the rest at zero. What it shows may be as old as its last
+/// A driver leaves counters that it does not support at zero. Values may be as old as its last
 /// turn.
 #[derive(Debug, Default)]
-// No two workers write to one line of the cache, or to one that is fetched with it.
+// Two workers must not write to the same cache line, or to one that is prefetched with it.
 #[repr(C, align(128))]
 pub struct Figures {
     /// See [`Counters::enters`](crate::Counters::enters).
@@ -36,36 +37,36 @@ pub struct Figures {
     pub buffers_exhausted: Count,
     /// See [`Counters::in_flight`](crate::Counters::in_flight).
     pub in_flight: Level,
-    /// Times that completions did not fit into the place where the kernel puts them.
+    /// How often completions did not fit into the kernel's completion queue.
     pub overflows: Count,
-    /// Memory of the receive buffers that were in use so far.
+    /// The memory of the receive buffers used so far, in bytes.
     pub buffer_bytes: Level,
-    /// From waking to the next sleep, or to the next look at the kernel: what is ready last in such a turn
-    /// has waited for about that long.
+    /// The time from waking up to the next sleep, or to the next poll of the kernel: the last task
+    /// of such a turn has waited for about that long.
     pub turns: Histogram<{ TURN_BOUNDS.len() }>,
     threads: OnceLock<Threads>,
 }
 
 impl Figures {
-    /// A turn took so long.
+    /// Records a turn of this length.
     pub fn turn(&self, time: Duration) {
         let time = time.as_secs().saturating_mul(1_000_000_000) + u64::from(time.subsec_nanos());
         self.turns.note(time, &TURN_BOUNDS);
     }
 
-    /// Shows the blocking threads of the worker's runtime, once.
+    /// Publishes the blocking threads of the worker's runtime, once.
     pub fn show_threads(&self, threads: Threads) {
-        // A driver begins once.
+        // A driver starts only once.
         let _ = self.threads.set(threads);
     }
 
-    /// Threads for blocking functions, idle ones among them.
+    /// The number of threads for blocking functions, including idle ones.
     #[must_use]
     pub fn blocking_threads(&self) -> usize {
         self.threads.get().map_or(0, Threads::count)
     }
 
-    /// The times of turns so far.
+    /// The histogram of turn times so far.
     #[must_use]
     pub fn turn_times(&self) -> Buckets {
         let mut buckets = Buckets::default();

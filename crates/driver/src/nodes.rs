@@ -1,23 +1,23 @@
-//! Which CPUs are near each other.
+//! Orders CPUs by NUMA node.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Where Linux tells which CPUs belong to which node of the machine's memory.
+/// Where Linux lists the CPUs of each NUMA node.
 const NODES: &str = "/sys/devices/system/node";
 
-/// Puts CPUs in order, so that those of one node (NUMA) follow each other: the nodes by their numbers, and the CPUs
-/// of each by theirs. The first workers of a server then share a node, its memory and its cache, as long as there are
-/// CPUs left on it.
+/// Orders CPUs so that those of one NUMA node are consecutive: nodes by number, and the CPUs of
+/// each by number. The first workers of a server then share a node, its memory and its cache, as
+/// long as it has CPUs left.
 ///
-/// Where the system tells nothing of nodes, the CPUs are in the order of their numbers.
+/// If the system does not report nodes, CPUs are ordered by number.
 #[must_use]
 pub fn by_node(cpus: Vec<usize>) -> Vec<usize> {
     order(cpus, &nodes(Path::new(NODES)))
 }
 
-/// Each CPU's node.
+/// The node of each CPU.
 fn nodes(folder: &Path) -> BTreeMap<usize, usize> {
     let Ok(entries) = fs::read_dir(folder) else { return BTreeMap::new() };
     let cpus_of = |entry: fs::DirEntry| {
@@ -28,7 +28,7 @@ fn nodes(folder: &Path) -> BTreeMap<usize, usize> {
     entries.flatten().filter_map(cpus_of).flatten().collect()
 }
 
-/// The CPUs of a list such as `0-3,8,10-11`. What is not understood is passed over.
+/// Parses a CPU list such as `0-3,8,10-11`. Malformed parts are skipped.
 fn listed(list: &str) -> impl Iterator<Item = usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -38,7 +38,7 @@ fn listed(list: &str) -> impl Iterator<Item = usize> {
 }
 
 fn order(mut cpus: Vec<usize>, nodes: &BTreeMap<usize, usize>) -> Vec<usize> {
-    // One that no node has comes last.
+    // CPUs without a node come last.
     cpus.sort_by_key(|cpu| (nodes.get(cpu).copied().unwrap_or(usize::MAX), *cpu));
     cpus
 }
@@ -57,7 +57,7 @@ mod tests {
         fs::create_dir(folder.path().join("power")).unwrap();
         let nodes = nodes(folder.path());
         assert_eq!(order((0..8).rev().collect(), &nodes), [0, 1, 4, 5, 2, 3, 6, 7]);
-        assert_eq!(order(vec![6, 4, 2], &nodes), [4, 2, 6], "only those that may be used");
+        assert_eq!(order(vec![6, 4, 2], &nodes), [4, 2, 6], "only usable CPUs");
     }
 
     #[test]

@@ -1,12 +1,14 @@
-//! Connections on their way from one worker to another, for drivers that use the kernel.
+//! Connections being passed from one worker to another, for drivers that use the kernel.
 
 use std::net::TcpStream;
 #[cfg(unix)]
 use std::os::unix::net::UnixStream;
 
-/// An accepted connection of this machine that belongs to no worker: see [`Driver::pass`](crate::Driver::pass).
+/// An accepted connection of this machine that is not attached to a worker: see
+/// [`Driver::pass`](crate::Driver::pass).
 ///
-/// Workers of one driver pass it to each other, and whether its calls block is as that driver wants it.
+/// Workers of the same driver pass it to each other. Whether it is non-blocking depends on the
+/// driver.
 #[derive(Debug)]
 pub enum Passed {
     /// TCP.

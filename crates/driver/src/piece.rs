@@ -1,4 +1,4 @@
-//! A piece of what is to be sent.
+//! A piece of data to send.
 
 use std::fmt;
 use std::fs::File;
@@ -8,33 +8,34 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-/// What a driver holds until the kernel took it: bytes of its own, bytes that others have too, or a part of a file.
+/// Data that a driver holds until the kernel took it: its own bytes, shared bytes, or a part of a
+/// file.
 ///
-/// Bytes stay where they are, unchanged, for as long as the piece lives, also when it is moved.
+/// The bytes stay in place, unchanged, as long as the piece lives, even when it is moved.
 #[derive(Debug)]
 pub enum Piece {
-    /// The driver's own memory, which it may use again.
+    /// The driver's own memory, which it may reuse.
     Owned(Vec<u8>),
-    /// Memory of the application. Boxed, because few connections ever hold any.
+    /// Memory of the application. Boxed, because few connections ever use it.
     Shared(Box<Shared>),
-    /// A part of a file, whose bytes are not here.
+    /// A part of a file, whose bytes are not in memory.
     File(Box<FilePart>),
 }
 
 impl Piece {
-    /// A piece of shared bytes.
+    /// Creates a piece of shared bytes.
     #[must_use]
     pub fn shared(bytes: Bytes) -> Self {
         Self::Shared(Box::new(Shared(Some(bytes))))
     }
 
-    /// A part of a file.
+    /// Creates a piece from a part of a file.
     #[must_use]
     pub fn file(part: FilePart) -> Self {
         Self::File(Box::new(part))
     }
 
-    /// How many bytes it is to send.
+    /// The number of bytes to send.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -43,13 +44,13 @@ impl Piece {
         }
     }
 
-    /// Is there nothing in it?
+    /// Returns whether it has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes that are here: none of a file.
+    /// The bytes in memory; empty for a file.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         match self {
@@ -66,20 +67,21 @@ impl Default for Piece {
     }
 }
 
-/// Some bytes of a file that stays open while anybody has the part.
+/// A range of a file, which stays open while the range lives.
 #[derive(Clone, Debug)]
 pub struct FilePart {
     /// The file.
     pub file: Arc<File>,
-    /// Where its first byte is in the file.
+    /// The offset of its first byte in the file.
     pub at: u64,
-    /// How many bytes it has.
+    /// The number of bytes.
     pub length: usize,
 }
 
 impl FilePart {
-    /// Does this error number of a call that takes from a file and gives to a socket speak of the file? What else
-    /// there may be speaks of the socket, or of the moment. The numbers are Linux's.
+    /// Returns whether this error number of a call that copies from a file to a socket is caused by
+    /// the file. Other numbers are caused by the socket, or are temporary. The numbers are those of
+    /// Linux.
     #[must_use]
     pub fn is_at_fault(code: i32) -> bool {
         const EIO: i32 = 5;
@@ -89,10 +91,10 @@ impl FilePart {
     }
 }
 
-/// Shared bytes that can be dropped anywhere: their owner may be the application's, and what its
-/// destructor does. A panic of it is reported as every panic is, and ends here.
+/// Shared bytes that can be dropped anywhere: their owner, and its destructor, may be the
+/// application's. A panic of the destructor is reported like every panic and then caught.
 ///
-/// A driver drops these while it has nothing of its own borrowed: a destructor may wake a task.
+/// A driver drops these while none of its state is borrowed: a destructor may wake a task.
 pub struct Shared(Option<Bytes>);
 
 impl Deref for Shared {
@@ -106,7 +108,7 @@ impl Deref for Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let bytes = self.0.take();
-        // The hook has told of the panic, and nothing of the driver was touched by it.
+        // The panic hook has reported it, and it cannot have touched the driver's state.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(bytes)));
     }
 }
@@ -131,7 +133,7 @@ mod tests {
         }
         impl Drop for Bomb {
             fn drop(&mut self) {
-                panic!("it went off");
+                panic!("a panic in a destructor");
             }
         }
         let piece = Piece::shared(Bytes::from_owner(Bomb));

@@ -2,32 +2,35 @@
 
 use std::time::Duration;
 
-/// Options of the sockets that a server listens on, and of their connections. A system that lacks one does without it.
+/// Options of the sockets that a server listens on, and of their connections. Options that a system
+/// does not support are ignored there.
 ///
-/// `backlog`, `receive_buffer_bytes`, `send_buffer_bytes`, `ipv6_only` and `one_queue` are for addresses that the server
-/// binds itself; who hands over a socket has decided about them, and so has the process before this one for addresses
-/// that an upgrade in place hands over. `backlog` is for Unix domain sockets too, all others are for TCP.
+/// `backlog`, `receive_buffer_bytes`, `send_buffer_bytes`, `ipv6_only` and `one_queue` apply to
+/// addresses that the server binds itself. For a socket passed to the server, its creator has
+/// decided about them, as has the previous process for addresses inherited in an in-place upgrade.
+/// `backlog` also applies to Unix domain sockets, all others only to TCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketOptions {
-    /// Connections that may wait in the kernel before they are accepted. Default 4,096; the kernel may allow fewer
-    /// (`net.core.somaxconn`).
+    /// The number of connections that may wait in the kernel before they are accepted. Default
+    /// 4,096; the kernel may allow fewer (`net.core.somaxconn`).
     pub backlog: u32,
-    /// Sends small segments at once (`TCP_NODELAY`), so that no response waits for the peer's delayed
-    /// acknowledgement. Default true.
+    /// Sends small segments at once (`TCP_NODELAY`), so that responses do not wait for the peer's
+    /// delayed acknowledgement. Default true.
     pub nodelay: bool,
-    /// Bytes that the kernel takes of a connection beyond those it can send (`TCP_NOTSENT_LOWAT`, on Linux). Default
-    /// 64 KiB. What it takes grows with what the peer takes then, and a peer that does not read costs little.
+    /// The number of bytes that the kernel takes for a connection beyond those it can send
+    /// (`TCP_NOTSENT_LOWAT`, on Linux). Default 64 KiB. The amount it takes then adapts to the
+    /// peer's speed, and a peer that does not read costs little memory.
     pub unsent_bytes_max: u32,
     /// How long a connection may be silent before the kernel probes whether the peer is still there
-    /// (`SO_KEEPALIVE`, `TCP_KEEPIDLE`). Default 15 s, as in Go; `None` turns probes off. Without
+    /// (`SO_KEEPALIVE`, `TCP_KEEPIDLE`). Default 15 s, as in Go; `None` disables probes. Without
     /// them, a client that vanishes without a FIN or RST (a power failure, a lost network) is not
-    /// noticed while the server has nothing to send and no timeout of its own, such as while a
-    /// handler waits.
+    /// noticed while the server has nothing to send and no timeout applies, such as while a handler
+    /// waits.
     pub keep_alive: Option<Duration>,
     /// The time between two unanswered probes. Default 15 s.
     pub keep_alive_interval: Duration,
-    /// Unanswered probes after which the kernel breaks the connection. Default 4. On Linux it
-    /// counts only where `user_timeout` is `None`.
+    /// The number of unanswered probes after which the kernel breaks the connection. Default 4. On
+    /// Linux it applies only if `user_timeout` is `None`.
     pub keep_alive_probes: u32,
     /// How long data, or probes of `keep_alive`, may stay unacknowledged before the kernel breaks
     /// the connection (`TCP_USER_TIMEOUT`, on Linux). Default 150 s; `None` leaves it to the
@@ -36,28 +39,30 @@ pub struct SocketOptions {
     /// that long. The server raises it above the `rate_slack` that its listeners start with, so
     /// that it never ends a slow reader before the server's own limit does.
     pub user_timeout: Option<Duration>,
-    /// The kernel's buffer for what a peer sent (`SO_RCVBUF`). Default `None`: the kernel decides, and changes it as a
-    /// connection needs.
+    /// The size of the kernel's receive buffer (`SO_RCVBUF`). Default `None`: the kernel chooses it
+    /// and adapts it to the connection.
     pub receive_buffer_bytes: Option<usize>,
-    /// The kernel's buffer for what is to be sent (`SO_SNDBUF`). Default `None`: the kernel decides, and changes it as a
-    /// connection needs.
+    /// The size of the kernel's send buffer (`SO_SNDBUF`). Default `None`: the kernel chooses it
+    /// and adapts it to the connection.
     pub send_buffer_bytes: Option<usize>,
-    /// Whether an address of IPv6 means IPv6 alone. Default false: `[::]` means IPv4 too.
+    /// Whether an IPv6 address accepts only IPv6. Default false: `[::]` accepts IPv4 too.
     pub ipv6_only: bool,
-    /// Whether all workers accept from one queue of an address. Default false: on Linux and Android each worker has a
-    /// queue of its own (`SO_REUSEPORT`), among which the kernel distributes connections evenly. Elsewhere it would not
-    /// distribute them, so there is one queue in any case, and whichever worker comes first accepts.
+    /// Whether all workers accept from one queue of an address. Default false: on Linux and Android
+    /// each worker has a separate queue (`SO_REUSEPORT`), among which the kernel distributes
+    /// connections evenly. Other systems do not distribute them, so there is always one queue, and
+    /// the first worker to accept gets the connection.
     ///
-    /// Either way, a worker that has more connections than others passes on what it accepts. With one queue, a worker
-    /// that is busy leaves connections to the others before. With many new connections in a second, it costs more.
+    /// In both cases a worker that has more connections than the others passes new ones on. With
+    /// one queue, a busy worker leaves connections to the others in the first place. It costs more
+    /// with many new connections per second.
     pub one_queue: bool,
 }
 
-/// What `TCP_USER_TIMEOUT` takes: milliseconds in a signed 32-bit number.
+/// The maximum of `TCP_USER_TIMEOUT`: milliseconds in a signed 32-bit number.
 const USER_TIMEOUT_MAX: Duration = Duration::from_millis(i32::MAX.unsigned_abs() as u64);
 
 impl SocketOptions {
-    /// `user_timeout` as far as the kernel can keep it.
+    /// `user_timeout`, limited to what the kernel supports.
     #[must_use]
     pub fn user_timeout_kept(&self) -> Option<Duration> {
         self.user_timeout.map(|time| time.min(USER_TIMEOUT_MAX))

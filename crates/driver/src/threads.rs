@@ -1,5 +1,5 @@
-//! The threads that run a worker's blocking functions: their count, and how a worker that ends waits
-//! for them.
+//! The threads that run a worker's blocking functions: counts them, and waits for them when the
+//! worker ends.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -13,16 +13,17 @@ use std::time::Duration;
 
 use crate::Driver;
 
-/// How long idle blocking threads may take to end. A thread that is left after that runs a function.
+/// How long idle blocking threads may take to end. A thread that is left after that runs a
+/// function.
 const IDLE_THREADS_END_MAX: Duration = Duration::from_millis(50);
 
-/// The pause between two checks whether to go on waiting for threads.
+/// The interval between two checks whether to keep waiting for threads.
 const GRAIN: Duration = Duration::from_millis(10);
 
 /// Counts the blocking threads of one worker's runtime, which reports their start and end.
 ///
-/// Idle threads count as well. They end at once when the runtime has shut down, so the number left is
-/// that of functions still running.
+/// Idle threads count as well. They end as soon as the runtime has shut down, so the remaining
+/// number is that of functions still running.
 #[derive(Clone, Debug, Default)]
 pub struct Threads(Arc<Count>);
 
@@ -33,18 +34,18 @@ struct Count {
 }
 
 impl Threads {
-    /// A thread calls this when it starts.
+    /// Called by a thread when it starts.
     pub fn started(&self) {
         *self.alive() += 1;
     }
 
-    /// A thread calls this when it ends.
+    /// Called by a thread when it ends.
     pub fn stopped(&self) {
         *self.alive() -= 1;
         self.0.ended.notify_all();
     }
 
-    /// Is the count zero?
+    /// Returns whether the count is zero.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self.alive() == 0
@@ -56,9 +57,9 @@ impl Threads {
         *self.alive()
     }
 
-    /// Blocks until no thread is left, or until `is_patient`, which gets their number repeatedly and at
-    /// least once, says no and the number no longer falls: threads that are only about to end do not
-    /// count as left behind.
+    /// Blocks until no thread is left, or until `is_patient` returns false and the number has
+    /// stopped falling: threads that are about to end do not count as left behind. `is_patient`
+    /// gets their number repeatedly, at least once.
     pub fn outlast(&self, is_patient: &mut dyn FnMut(usize) -> bool) {
         let mut alive = self.alive();
         loop {
@@ -75,43 +76,43 @@ impl Threads {
     }
 
     fn alive(&self) -> MutexGuard<'_, usize> {
-        // A number stays whole, even if a thread panicked while it held the lock.
+        // The number is consistent even if a thread panicked while it held the lock.
         self.0.alive.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A worker's blocking functions, at its end: [`Driver::outlast`] for drivers that host tokio.
+/// A worker's blocking functions when it ends: [`Driver::outlast`] for drivers that host tokio.
 #[derive(Default)]
 pub struct Functions {
     threads: Threads,
-    /// Says whether to wait for this many of them.
+    /// Decides whether to wait for this many of them.
     patience: RefCell<Option<Patience>>,
 }
 
 type Patience = Box<dyn FnMut(usize) -> bool>;
 
 impl Functions {
-    /// The count of the threads, for the runtime to keep.
+    /// The thread counter, for the runtime to update.
     #[must_use]
     pub fn threads(&self) -> Threads {
         self.threads.clone()
     }
 
-    /// Makes the end wait for as long as `is_patient` says.
+    /// Makes the end wait while `is_patient` returns true.
     pub fn outlast(&self, is_patient: impl FnMut(usize) -> bool + 'static) {
         self.patience.replace(Some(Box::new(is_patient)));
     }
 
-    /// Lets spawned functions begin that have not begun yet: tokio drops those when it shuts down.
-    /// Functions begin in order, so all of them have begun once a last one has, which `spawn_last`
-    /// spawns. The driver must still run.
+    /// Waits until spawned functions have started, because tokio drops those that have not when it
+    /// shuts down. Functions start in order, so all of them have started once a last one has, which
+    /// `spawn_last` spawns. The driver must still be running.
     pub async fn begin<F: Future>(&self, driver: &impl Driver, spawn_last: impl FnOnce() -> F) {
         // A function that was just spawned may have no thread yet.
         if self.threads.is_empty() && (self.patience.borrow().is_none() || !can_start_thread()) {
             return;
         }
         let _hold = driver.hold();
-        // Another worker may have taken the thread meanwhile.
+        // Another worker may have taken the thread in the meantime.
         let Ok(last) = catch_unwind(AssertUnwindSafe(spawn_last)) else { return };
         let mut last = pin!(last);
         loop {
@@ -120,7 +121,7 @@ impl Functions {
                 Poll::Ready(_) => Poll::Ready(true),
                 Poll::Pending => timer.as_mut().poll(context).map(|()| false),
             });
-            // If as many functions run as there may be threads, nothing new begins.
+            // If the maximum number of functions is running, no new one starts.
             if has_begun.await || !self.is_patient() {
                 return;
             }
@@ -135,9 +136,9 @@ impl Functions {
         waits
     }
 
-    /// Calls `end`, which shuts the runtime down and waits for its threads for at most the given time.
-    /// Then waits for functions that still run, as long as `is_patient` says. Without an `is_patient`
-    /// it waits for none.
+    /// Calls `end`, which shuts the runtime down and waits for its threads for at most the given
+    /// time. Then waits for functions that are still running while `is_patient` returns true.
+    /// Without an `is_patient` it waits for none.
     pub fn end(&self, end: impl FnOnce(Duration)) {
         match self.patience.take() {
             None => end(Duration::ZERO),
@@ -149,7 +150,8 @@ impl Functions {
     }
 }
 
-/// May the process start one more thread? A runtime that has none and cannot start one panics.
+/// Returns whether the process can start one more thread. A runtime that has none and cannot start
+/// one panics.
 fn can_start_thread() -> bool {
     let started = thread::Builder::new().name("peregrine-spare".to_owned()).spawn(|| ());
     started.is_ok_and(|thread| thread.join().is_ok())
@@ -203,7 +205,7 @@ mod tests {
         let mut told = Vec::new();
         threads.clone().outlast(&mut |left| {
             told.push(left);
-            // Functions end while nobody has the patience to wait for them.
+            // Functions end while `is_patient` has already returned false.
             if left > 1 {
                 let threads = threads.clone();
                 thread::spawn(move || threads.stopped());

@@ -1,12 +1,14 @@
-//! Attributes that give handlers their routes: `#[get("/users/{id}")]` and the others, for
+//! Attribute macros that register handlers as routes: `#[get("/users/{id}")]` and similar, for
 //! [`App::add`](https://docs.rs/peregrine/latest/peregrine/struct.App.html).
 //!
-//! A function with such an attribute becomes one from scope to scope, which adds the route to an application. The handler
-//! itself cannot be called any more; what is to be called and routed both stays without an attribute and is
-//! given to `App::get`.
+//! A function with such an attribute becomes a function from scope to scope, which adds the route
+//! to an application. The handler itself can then no longer be called; to route a function that is
+//! also called directly, omit the attribute and pass it to `App::get`.
 //!
-//! Beside the pattern an attribute takes `name = "..."`, a name for URLs (`HandlerExt::named`), and any number of
-//! `guard = ...`, which decide what the route answers (`HandlerExt::when`). With the feature `openapi` it takes `described`, or
+//! In addition to the pattern, an attribute takes `name = "..."`, a name for URLs
+//! (`HandlerExt::named`), and any number of `guard = ...`, which restrict the requests that the
+//! route handles (`HandlerExt::when`). With the feature `openapi` it takes `described`, or
+//! `describe = |it| ...` for more detail; the doc comment becomes part of the description.
 //! `describe = |it| ...` to say more; the doc comment is part of the description.
 #![forbid(unsafe_code)]
 
@@ -19,9 +21,9 @@ use syn::{
     parse_macro_input,
 };
 
-/// What stands in the brackets of an attribute.
+/// The arguments of an attribute.
 struct Arguments {
-    /// For `route` alone.
+    /// Only for `on`.
     method: Option<Expr>,
     pattern: LitStr,
     name: Option<LitStr>,
@@ -29,7 +31,7 @@ struct Arguments {
     description: Description,
 }
 
-/// What is said of the route in documents of OpenAPI.
+/// The OpenAPI description of the route.
 enum Description {
     None,
     ByTypes,
@@ -46,7 +48,7 @@ impl Arguments {
             None
         };
         let pattern = input.parse().map_err(|error| {
-            syn::Error::new(error.span(), "a pattern is expected, such as \"/users/{id}\"")
+            syn::Error::new(error.span(), "expected a pattern, such as \"/users/{id}\"")
         })?;
         let mut read = Self {
             method,
@@ -68,16 +70,16 @@ impl Arguments {
             input.parse::<Token![=]>()?;
             match key.to_string().as_str() {
                 "name" if read.name.is_none() => read.name = Some(input.parse()?),
-                "name" => return Err(syn::Error::new(key.span(), "a route has one name")),
+                "name" => return Err(syn::Error::new(key.span(), "a route takes one name")),
                 "guard" => read.guards.push(input.parse()?),
                 "describe" if matches!(read.description, Description::None) => {
                     read.description = Description::With(input.parse()?);
                 }
                 "describe" | "described" => {
-                    return Err(syn::Error::new(key.span(), "a route is described once"));
+                    return Err(syn::Error::new(key.span(), "a route takes one description"));
                 }
                 _ => {
-                    let text = "this is none of `name = \"...\"`, `guard = ...`, `described` and `describe = ...`";
+                    let text = "expected `name = ..`, `guard = ..`, `described` or `describe = ..`";
                     return Err(syn::Error::new(key.span(), text));
                 }
             }
@@ -102,15 +104,15 @@ impl Parse for WithMethod {
     }
 }
 
-/// The type that takes the place of `function`.
+/// The code that replaces `function`.
 fn expand(add: &str, arguments: &Arguments, mut function: ItemFn) -> Tokens {
     if let Some(receiver) = function.sig.receiver() {
-        let text = "a handler is a function, not a method: take state as `State<T>`";
+        let text = "a handler must be a function, not a method: take state as `State<T>`";
         return syn::Error::new_spanned(receiver, text).into_compile_error();
     }
     if !function.sig.generics.params.is_empty() {
         let text =
-            "a handler with an attribute has no generic parameters: which would its route take?";
+            "a handler with an attribute cannot have generic parameters: they would be ambiguous";
         return syn::Error::new_spanned(&function.sig.generics, text).into_compile_error();
     }
     let visibility = std::mem::replace(&mut function.vis, Visibility::Inherited);
@@ -145,10 +147,12 @@ fn expand(add: &str, arguments: &Arguments, mut function: ItemFn) -> Tokens {
     }
     quote! {
         #(#docs)*
-        // A function, so that its name stands in nobody's way: a local variable may not be called as a unit struct is.
+        // A function rather than a unit struct, because a local variable cannot have the name of a
+        // unit struct.
         #[allow(clippy::must_use_candidate, clippy::double_must_use)]
         #visibility fn #name(__peregrine_scope: ::peregrine::web::Scope) -> ::peregrine::web::Scope {
-            // In here the name is the handler's. It may be `scope`, as no parameter beside it may be called then.
+            // In here the name refers to the handler. It may be `scope`, because the parameter has
+            // another name.
             #function
             __peregrine_scope.#add(#(#method,)* #pattern, #handler)
         }
@@ -186,7 +190,7 @@ macro_rules! attributes {
 }
 
 attributes! {
-    get "GET, and for HEAD unless that has its own";
+    get "GET, and for HEAD unless it has a separate handler";
     post "POST";
     put "PUT";
     delete "DELETE";
@@ -194,10 +198,11 @@ attributes! {
     head "HEAD";
     options "OPTIONS";
     query "QUERY";
-    any "every method that has none of its own";
+    any "every method without a separate handler";
 }
 
-/// A handler for a method, which may be one of your own: `#[on(Method::PUT, "/users/{id}")]`. See the [crate].
+/// A handler for any method, including extension methods: `#[on(Method::PUT, "/users/{id}")]`. See
+/// the [crate].
 #[proc_macro_attribute]
 pub fn on(attribute: TokenStream, item: TokenStream) -> TokenStream {
     let WithMethod(arguments) = parse_macro_input!(attribute);

@@ -2,15 +2,15 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// A count that only grows.
+/// A counter that only grows.
 ///
-/// Only **one** thread may write to it, which makes an addition as cheap as to a plain number. Additions
-/// of two threads at a time would be lost.
+/// Only **one** thread may write to it, which makes an addition as cheap as for a plain integer.
+/// Concurrent additions by two threads could be lost.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
 impl Count {
-    /// Nothing counted yet.
+    /// A counter at zero.
     #[must_use]
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
@@ -22,13 +22,13 @@ impl Count {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
     }
 
-    /// Replaces the count by one that was kept elsewhere.
+    /// Sets the counter to a value that was counted elsewhere.
     #[inline]
     pub fn set(&self, count: u64) {
         self.0.store(count, Ordering::Relaxed);
     }
 
-    /// The count now, for any thread.
+    /// The current value. May be called by any thread.
     #[inline]
     #[must_use]
     pub fn get(&self) -> u64 {
@@ -36,12 +36,13 @@ impl Count {
     }
 }
 
-/// How many there are of something at present. What holds for the writer of a [`Count`] holds here.
+/// A gauge: the current number of something. The rule for writers of a [`Count`] applies here as
+/// well.
 #[derive(Debug, Default)]
 pub struct Level(AtomicI64);
 
 impl Level {
-    /// None yet.
+    /// A gauge at zero.
     #[must_use]
     pub const fn new() -> Self {
         Self(AtomicI64::new(0))
@@ -53,13 +54,13 @@ impl Level {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
     }
 
-    /// Replaces the level by one that was kept elsewhere.
+    /// Sets the gauge to a value that was counted elsewhere.
     #[inline]
     pub fn set(&self, level: i64) {
         self.0.store(level, Ordering::Relaxed);
     }
 
-    /// The level now, for any thread.
+    /// The current value. May be called by any thread.
     #[inline]
     #[must_use]
     pub fn get(&self) -> i64 {

@@ -1,12 +1,12 @@
-//! Counts of a few kinds that are not known before they come.
+//! Counts a few kinds that are not known in advance.
 
 use crate::count::Count;
 use std::sync::OnceLock;
 
-/// A count for each of up to `MAX` kinds; what more kinds there are is counted together. One thread
-/// writes, as to a [`Count`].
+/// A counter for each of up to `MAX` kinds; all further kinds share one counter. Only one thread
+/// may write, as for a [`Count`].
 ///
-/// For what happens seldom: a kind is found by comparing it with all that came before.
+/// Meant for rare events: a kind is found by comparing it with all previous ones.
 #[derive(Debug)]
 pub struct Few<K, const MAX: usize> {
     kinds: [OnceLock<K>; MAX],
@@ -25,13 +25,13 @@ impl<K, const MAX: usize> Default for Few<K, MAX> {
 }
 
 impl<K: PartialEq, const MAX: usize> Few<K, MAX> {
-    /// Counts one of this kind.
+    /// Counts an event of this kind.
     pub fn note(&self, kind: K) {
         for (place, count) in self.kinds.iter().zip(&self.counts) {
             let is_free = place.get().is_none();
             if is_free || place.get() == Some(&kind) {
                 if is_free {
-                    // There is no other writer.
+                    // This thread is the only writer.
                     let _ = place.set(kind);
                 }
                 return count.add(1);
@@ -40,13 +40,13 @@ impl<K: PartialEq, const MAX: usize> Few<K, MAX> {
         self.others.add(1);
     }
 
-    /// The kinds that came, each with its count, for any thread.
+    /// The kinds so far, each with its count. May be called by any thread.
     pub fn counts(&self) -> impl Iterator<Item = (&K, u64)> {
         let kinds = self.kinds.iter().map_while(OnceLock::get);
         kinds.zip(self.counts.iter().map(Count::get))
     }
 
-    /// How many were of kinds for which there was no place.
+    /// The number of events of all further kinds.
     #[must_use]
     pub fn others(&self) -> u64 {
         self.others.get()

@@ -1,11 +1,11 @@
-//! The two formats of a page, and which of them a reader wants.
+//! The two formats of a metrics page, and the negotiation between them.
 
-/// How a page is written.
+/// The format of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// OpenMetrics 1.0, which ends with `# EOF`, so that a page that was cut short is noticed.
+    /// OpenMetrics 1.0, which ends with `# EOF`, so that truncation is noticed.
     OpenMetrics,
-    /// Prometheus' text, version 0.0.4: for those who ask for nothing else, people among them.
+    /// The Prometheus text format, version 0.0.4; the default, also for browsers.
     #[default]
     Text,
 }
@@ -20,8 +20,8 @@ impl Format {
         }
     }
 
-    /// The format for a reader who sent these values of `Accept`: OpenMetrics for those who name it and
-    /// like no text better.
+    /// Chooses the format for these values of `Accept`: OpenMetrics if it is listed and not less
+    /// preferred than text.
     #[must_use]
     pub fn wanted<'a>(accept: impl Iterator<Item = &'a str>) -> Self {
         let (mut open, mut text) = (0, 0);
@@ -51,7 +51,7 @@ impl Format {
     }
 }
 
-/// A weight of RFC 9110 §12.4.2, in thousandths; what is none counts as none.
+/// A weight of RFC 9110 §12.4.2, in thousandths; an invalid weight counts as zero.
 fn thousandths(weight: &str) -> u32 {
     let weight: f64 = weight.trim().parse().unwrap_or(0.0);
     // A number from 0 to 1000 fits.

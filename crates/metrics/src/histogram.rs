@@ -1,13 +1,15 @@
-//! How values are spread: a count for each of some ranges.
+//! Histograms: the number of values in each of several ranges.
 
 use crate::count::Count;
 
-/// Counts of values by ranges that are fixed, and their sum. One thread writes, as to a [`Count`].
+/// A histogram with fixed ranges, and the sum of its values. Only one thread may write, as for a
+/// [`Count`].
 ///
-/// Values are whole numbers of a small unit: nanoseconds, bytes. The last range, of what is larger than
-/// all bounds, has no bound.
+/// Values are integers in a small unit, such as nanoseconds or bytes. The last range, for values
+/// above all bounds, is unbounded.
 #[derive(Debug)]
-// The sum comes before the counts, of which most values need the first ones: they share a line of the cache.
+// The sum comes before the counts: it shares a cache line with the first ones, which most values
+// need.
 #[repr(C)]
 pub struct Histogram<const BOUNDS: usize> {
     sum: Count,
@@ -22,14 +24,14 @@ impl<const BOUNDS: usize> Default for Histogram<BOUNDS> {
 }
 
 impl<const BOUNDS: usize> Histogram<BOUNDS> {
-    /// Counts `value` in the first range whose bound is not below it. `bounds` are in rising order, and the
-    /// same at each call.
+    /// Counts `value` in the first range whose bound is not less than it. `bounds` must be
+    /// ascending and the same in each call.
     #[inline]
     pub fn note(&self, value: u64, bounds: &[u64; BOUNDS]) {
         self.note_times(1, value, bounds);
     }
 
-    /// The same for a value that came so many times.
+    /// Counts a value that occurred `times` times.
     #[inline]
     pub fn note_times(&self, times: u64, value: u64, bounds: &[u64; BOUNDS]) {
         let at = bounds.iter().position(|bound| value <= *bound);
@@ -37,24 +39,24 @@ impl<const BOUNDS: usize> Histogram<BOUNDS> {
         self.sum.add(value.saturating_mul(times));
     }
 
-    /// Adds what was counted to `buckets`, from any thread.
+    /// Adds the counts to `buckets`. May be called by any thread.
     pub fn read(&self, buckets: &mut Buckets) {
         let counts = self.counts.iter().chain([&self.beyond]);
         buckets.add(counts.map(Count::get), self.sum.get());
     }
 }
 
-/// What was read of one histogram or of several with the same bounds.
+/// The contents of one histogram, or of several with the same bounds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Buckets {
-    /// Values in each range, not added up; the last range has no bound.
+    /// The number of values in each range, not cumulative; the last range is unbounded.
     pub counts: Vec<u64>,
     /// The sum of all values, in their small unit.
     pub sum: u64,
 }
 
 impl Buckets {
-    /// Adds what was counted elsewhere.
+    /// Adds counts from another source.
     pub fn add(&mut self, counts: impl Iterator<Item = u64>, sum: u64) {
         for (at, count) in counts.enumerate() {
             match self.counts.get_mut(at) {
@@ -65,13 +67,13 @@ impl Buckets {
         self.sum = self.sum.wrapping_add(sum);
     }
 
-    /// Adds another one with the same bounds.
+    /// Adds the contents of a histogram with the same bounds.
     pub fn merge(&mut self, other: &Self) {
         self.add(other.counts.iter().copied(), other.sum);
     }
 
-    /// How many values there are. It is made of the ranges, so that a page which is written while others
-    /// count never contradicts itself.
+    /// The number of values. It is the sum of the ranges, so a page that is written while other
+    /// threads count is consistent.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()

@@ -1,11 +1,11 @@
-//! Counters with one writer each, and the page on which Prometheus reads them.
+//! Single-writer counters, and their export in the Prometheus text format.
 //!
-//! A worker counts in memory of its own, by plain loads and stores: no lock, no atomic addition, no
-//! allocation, and no line of the cache that another worker writes to. Whoever writes a page reads the
-//! counters of all workers from another thread and adds them up.
+//! A worker counts in its own memory with plain loads and stores: without locks, atomic additions
+//! or allocations, and without cache lines that another worker writes to. To write a page, another
+//! thread reads the counters of all workers and adds them up.
 //!
-//! It is not a registry: what is counted, and by which names it is shown, is decided by whoever counts.
-//! There is no clock and no I/O here.
+//! This is not a registry: the code that counts chooses the events and the exported names. This
+//! crate uses neither a clock nor I/O.
 //!
 //! Start with `count.rs`; `page.rs` writes pages in both formats that Prometheus reads.
 #![forbid(unsafe_code)]

@@ -1,41 +1,41 @@
-//! A page of metrics, as Prometheus reads it.
+//! Writes a metrics page for Prometheus.
 //!
-//! The two formats differ little: OpenMetrics tells units, ends with `# EOF`, writes bounds as `1.0`,
-//! escapes quotes in help as well, and names a counter without the `_total` of its samples.
+//! The two formats differ little: OpenMetrics declares units, ends with `# EOF`, writes bounds as
+//! `1.0`, escapes quotes in help texts as well, and omits `_total` from the name of a counter.
 
 use crate::format::Format;
 use crate::histogram::Buckets;
 use std::collections::HashSet;
 use std::fmt::{self, Display, Write as _};
 
-/// What a family of metrics is.
+/// The kind of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows.
+    /// A value that only grows.
     Counter,
-    /// It goes up and down.
+    /// A value that goes up and down.
     Gauge,
-    /// How values are spread.
+    /// The distribution of values.
     Histogram,
-    /// Text, as labels of a value that is always 1.
+    /// Text, as labels of a constant value 1.
     Info,
 }
 
-/// Metrics of one name, which differ by their labels.
+/// Metrics with the same name and different labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Family<'a> {
-    /// Its name, without the `_total` of a counter or the `_info` of information.
+    /// Its name, without the `_total` of a counter or the `_info` of an info.
     pub name: &'a str,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// The unit, which the name ends with; empty for a plain number.
+    /// The unit, which is also the suffix of the name; empty for a plain number.
     pub unit: &'a str,
-    /// One sentence.
+    /// The help text, one sentence.
     pub help: &'a str,
 }
 
 impl Family<'_> {
-    /// The name of its samples, or of what they begin with.
+    /// The name of its samples, or their common prefix.
     #[must_use]
     pub fn sample_name(&self) -> String {
         let suffix = match self.kind {
@@ -46,7 +46,7 @@ impl Family<'_> {
         format!("{}{suffix}", self.name)
     }
 
-    /// All names by which readers may meet its samples.
+    /// All names under which its samples may appear.
     fn names(&self) -> impl Iterator<Item = String> {
         let suffixes: &[&str] = match self.kind {
             Kind::Counter => &["", "_total", "_created"],
@@ -66,29 +66,29 @@ pub type Labels<'a> = [(&'a str, &'a str)];
 pub struct Page {
     format: Format,
     text: String,
-    /// The names that are taken.
+    /// The names already used.
     names: HashSet<String>,
-    /// Of the present family.
+    /// The sample name of the current family.
     sample: String,
 }
 
 impl Page {
-    /// An empty page.
+    /// Creates an empty page.
     #[must_use]
     pub fn new(format: Format) -> Self {
         let (text, sample) = (String::with_capacity(16 * 1024), String::new());
         Self { format, text, names: HashSet::new(), sample }
     }
 
-    /// Would a sample of this family have a name that is taken?
+    /// Returns whether a sample of this family would have a name that is already used.
     #[must_use]
     pub fn is_taken(&self, family: &Family<'_>) -> bool {
         family.names().any(|name| self.names.contains(&name))
     }
 
-    /// Begins a family. Its samples follow, before the next family begins.
+    /// Starts a family. Its samples must follow before the next family starts.
     pub fn family(&mut self, family: &Family<'_>) {
-        debug_assert!(!self.is_taken(family), "{} stands on the page already", family.name);
+        debug_assert!(!self.is_taken(family), "{} is already on the page", family.name);
         self.names.extend(family.names());
         self.sample = family.sample_name();
         let Self { text, sample, .. } = self;
@@ -114,13 +114,13 @@ impl Page {
         };
     }
 
-    /// A sample of the present family, which is no histogram.
+    /// Writes a sample of the current family, which must not be a histogram.
     pub fn sample(&mut self, labels: &Labels<'_>, value: impl Into<Value>) {
         self.line("", labels, None, value.into());
     }
 
-    /// A histogram of the present family. `bounds` and `sum` are shown in units of which the counted
-    /// values have `scale` each: 1e9 for nanoseconds that are shown as seconds.
+    /// Writes a histogram of the current family. `bounds` and `sum` are divided by `scale`: 1e9 to
+    /// export nanoseconds as seconds.
     pub fn histogram(
         &mut self,
         labels: &Labels<'_>,
@@ -132,7 +132,7 @@ impl Page {
         self.ranges(labels, bounds, &buckets.counts, buckets.sum as f64 / scale);
     }
 
-    /// The same of values that are any numbers.
+    /// Like `histogram`, for values that are floating-point numbers.
     pub fn histogram_of(&mut self, labels: &Labels<'_>, bounds: &[f64], counts: &[u64], sum: f64) {
         self.ranges(labels, bounds.iter().copied(), counts, sum);
     }
@@ -174,7 +174,7 @@ impl Page {
         let _ = writeln!(text, "{end} {value}");
     }
 
-    /// The whole page.
+    /// Returns the finished page.
     #[must_use]
     pub fn finish(mut self) -> String {
         if self.format == Format::OpenMetrics {
@@ -187,9 +187,9 @@ impl Page {
 /// The value of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
-    /// A whole number.
+    /// An integer.
     Whole(u64),
-    /// Any number.
+    /// A floating-point number.
     Real(f64),
 }
 
@@ -218,7 +218,7 @@ impl Display for Value {
     }
 }
 
-/// Text in which what would end it early is escaped.
+/// Escapes characters that would end the text early.
 struct Escaped<'a> {
     text: &'a str,
     quotes: bool,

@@ -1,12 +1,12 @@
-//! Many kinds, each under a number, in memory that is there from the start.
+//! Values under integer keys, in preallocated memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How far from its first place a key is looked for.
+/// How many places are tried for a key.
 const PROBES_MAX: usize = 16;
 
-/// Entries under keys, of which one thread adds some and any thread reads all. It never grows: keys that
-/// find no place share one entry.
+/// Values under keys. One thread adds entries, and any thread reads all of them. The table never
+/// grows: keys without a free place share one entry.
 #[derive(Debug)]
 pub struct Table<V> {
     slots: Box<[Slot<V>]>,
@@ -14,7 +14,7 @@ pub struct Table<V> {
     others: V,
 }
 
-/// No two slots share a line of the cache, and so no two workers do.
+/// Slots do not share cache lines, hence neither do workers.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct Slot<V> {
@@ -24,7 +24,8 @@ struct Slot<V> {
 }
 
 impl<V: Default> Table<V> {
-    /// A table for about `keys` keys, which takes at most three times the memory of as many entries.
+    /// Creates a table for about `keys` keys, with at most three times the memory of that many
+    /// entries.
     #[must_use]
     pub fn for_keys(keys: usize) -> Self {
         let slots = (keys + keys / 2).next_power_of_two().max(2);
@@ -35,11 +36,11 @@ impl<V: Default> Table<V> {
         }
     }
 
-    /// The entry of `key`, which is not zero, for the one thread that writes.
+    /// The entry of `key`, which must not be zero. Only for the thread that writes.
     #[inline]
     #[must_use]
     pub fn entry(&self, key: u64) -> &V {
-        debug_assert!(key != 0, "zero is no key");
+        debug_assert!(key != 0, "zero is not a key");
         let first = self.first(key);
         let slot = &self.slots[first];
         if slot.key.load(Ordering::Relaxed) == key { &slot.value } else { self.probe(key, first) }
@@ -61,19 +62,19 @@ impl<V: Default> Table<V> {
         &self.others
     }
 
-    /// The place where a key is looked for first.
+    /// The place that is tried first for a key.
     fn first(&self, key: u64) -> usize {
         // Fibonacci hashing: the upper bits of the product depend on all bits of the key.
         (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
     }
 
-    /// All entries with their keys, in no order, for any thread.
+    /// All entries with their keys, in any order. May be called by any thread.
     pub fn entries(&self) -> impl Iterator<Item = (u64, &V)> {
         let slots = self.slots.iter().map(|slot| (slot.key.load(Ordering::Acquire), &slot.value));
         slots.filter(|(key, _)| *key != 0)
     }
 
-    /// The entry of all keys that found no place.
+    /// The shared entry of all keys without a place.
     #[must_use]
     pub fn others(&self) -> &V {
         &self.others

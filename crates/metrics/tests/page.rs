@@ -1,4 +1,4 @@
-//! Pages as they stand in both formats, and what may not stand there as it is.
+//! Complete pages in both formats, and texts that have to be escaped.
 
 use peregrine_metrics::{Buckets, Family, Format, Kind, Page};
 

@@ -1,4 +1,4 @@
-//! An event for each request.
+//! Logs an event for each request.
 
 use crate::request_id::{self, RequestIdValue};
 use crate::seen::Seen;
@@ -23,22 +23,22 @@ pub const ACCESS_LOG_TARGET: &str = "peregrine::access";
 /// |---|---|
 /// | `method` | as sent |
 /// | `route` | the pattern, such as `/birds/{id}`; missing without a route |
-/// | `path` | as sent, without the query, which may hold secrets |
-/// | `status` | the response's; 500 if the handler panicked; missing if the peer left before |
+/// | `path` | as sent, without the query, which may contain secrets |
+/// | `status` | the response's; 500 if the handler panicked; missing if the peer disconnected |
 /// | `duration_us` | microseconds from here to the response's head; its body takes longer |
-/// | `bytes` | the length of the response's body; missing if it is not known |
-/// | `problem` | the kind of the problem that the response was made of, such as `invalid-json` |
+/// | `bytes` | the length of the response's body; missing if unknown |
+/// | `problem` | the kind of the problem that became the response, such as `invalid-json` |
 /// | `peer` | the address of the other end |
-/// | `client` | the address of the client, if a trusted proxy tells it |
-/// | `request_id` | what [`crate::RequestId`] around this middleware gave |
+/// | `client` | the address of the client, if reported by a trusted proxy |
+/// | `request_id` | the ID set by a [`crate::RequestId`] around this middleware |
 ///
-/// The message is `answered`, `panicked` or `cancelled`. After a panic, the peer's response is made
-/// further out: a 500, unless a [`CatchPanic`](crate::CatchPanic) around this middleware answers
-/// otherwise.
+/// The message is `answered`, `panicked` or `cancelled`. After a panic, the response is created
+/// outside of this middleware: a 500, unless a [`CatchPanic`](crate::CatchPanic) around it returns
+/// something else.
 ///
-/// The level is `INFO`; `WARN` for a status from 400 up and for requests that were cancelled because
-/// the peer left; `ERROR` from 500 up. The target is [`ACCESS_LOG_TARGET`]. Where there is
-/// no subscriber, a request costs one comparison.
+/// The level is `INFO`; `WARN` for a status of 400 or above and for requests that were cancelled
+/// because the peer disconnected; `ERROR` for 500 or above. The target is [`ACCESS_LOG_TARGET`].
+/// Without a subscriber, a request costs one comparison.
 ///
 /// ```
 /// use peregrine::middleware::{AccessLog, RequestId};
@@ -52,7 +52,7 @@ pub const ACCESS_LOG_TARGET: &str = "peregrine::access";
 pub struct AccessLog;
 
 impl AccessLog {
-    /// Logs every request.
+    /// Creates a middleware that logs every request.
     #[must_use]
     pub const fn new() -> Self {
         Self
@@ -67,7 +67,7 @@ impl Middleware for AccessLog {
         }
         let mut entry = Entry::new(&request);
         let response = next.call(request).await;
-        // The application's form of a problem has another length.
+        // The application may render problems differently, with another length.
         let response = entry.seen.render(response);
         entry.answered = Some(Answered::new(&response));
         drop(entry);
@@ -75,19 +75,19 @@ impl Middleware for AccessLog {
     }
 }
 
-/// The facts about a request. They are written on drop, so that a cancelled request leaves a trace as
-/// well.
+/// The logged properties of a request. They are written on drop, so a cancelled request is logged
+/// as well.
 struct Entry {
     begun: Instant,
     seen: Seen,
     connection: Rc<ConnectionInfo>,
-    /// The client, if that is another than the peer.
+    /// The client's address, if it differs from the peer's.
     client: Option<IpAddr>,
     request_id: Option<RequestIdValue>,
     answered: Option<Answered>,
 }
 
-/// The logged facts of a response.
+/// The logged properties of a response.
 struct Answered {
     status: StatusCode,
     bytes: Option<u64>,
@@ -128,7 +128,7 @@ impl Drop for Entry {
             Some(answered) => Some(answered.status.as_u16()),
             None => has_panicked.then_some(500),
         };
-        // The level is part of an event's place in the code, so there is one place for each.
+        // The level is part of an event's static metadata, so each level needs its own macro call.
         macro_rules! write {
             ($level:expr, $text:literal) => {
                 contained(|| tracing::event!(

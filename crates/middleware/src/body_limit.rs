@@ -1,15 +1,15 @@
-//! A limit on request bodies.
+//! Limits request bodies.
 
 use peregrine_web::{Middleware, Request, Response, Service};
 
 /// Lowers or raises the limit of request bodies, in bytes, for the routes inside.
 ///
 /// The innermost of several limits applies, whether it is larger or smaller than the others: a
-/// handler's own limit, else that of the innermost `BodyLimit`, else the server's. It is checked when
-/// the body is read: reading a larger one fails with
-/// [`BodyError::TooLarge`](peregrine_web::BodyError::TooLarge), which extractors turn into status 413
-/// before the handler runs. A body that is known to be larger fails before the peer is asked to send
-/// it. A body that nobody reads is not checked.
+/// handler's own limit, otherwise that of the innermost `BodyLimit`, otherwise the server's. It is
+/// checked when the body is read: reading a larger one fails with
+/// [`BodyError::TooLarge`](peregrine_web::BodyError::TooLarge), which extractors turn into status
+/// 413 before the handler runs. A body whose length is known to exceed the limit fails before the
+/// peer gets 100 (Continue). A body that is not read is not checked.
 ///
 /// ```
 /// use peregrine::middleware::BodyLimit;
@@ -29,7 +29,7 @@ pub struct BodyLimit {
 }
 
 impl BodyLimit {
-    /// A limit of `bytes_max` bytes.
+    /// Creates a limit of `bytes_max` bytes.
     #[must_use]
     pub const fn new(bytes_max: u64) -> Self {
         Self { bytes_max }

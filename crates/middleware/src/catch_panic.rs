@@ -1,4 +1,4 @@
-//! Answers for handlers that panic.
+//! Responds for handlers that panic.
 
 use crate::seen::Seen;
 use http::StatusCode;
@@ -11,11 +11,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
 
-/// Answers 500 when code inside panics, instead of ending the connection.
+/// Responds with 500 if code inside panics, instead of ending the connection.
 ///
-/// The message goes to the log with the route, as a `tracing` event of level `ERROR`; the peer does not
-/// see it. Values that the handler had borrowed mutably (a `RefCell`, a lock) stay as the panic left
-/// them. A program compiled with `panic = "abort"` ends nevertheless.
+/// The message is logged with the route, as a `tracing` event of level `ERROR`; the peer does not
+/// see it. Values that the handler had borrowed mutably (a `RefCell`, a lock) stay as the panic
+/// left them. A program compiled with `panic = "abort"` still aborts.
 ///
 /// ```
 /// use peregrine::middleware::CatchPanic;
@@ -32,25 +32,25 @@ pub struct CatchPanic {
 
 type Hook = Box<dyn Fn(&Panicked<'_>) -> Response>;
 
-/// A panic, as [`CatchPanic::on_panic`] sees it.
+/// A panic, passed to the hook of [`CatchPanic::on_panic`].
 #[derive(Clone, Copy, Debug)]
 pub struct Panicked<'p> {
-    /// The panic's message; empty if it was not text. It may contain secrets.
+    /// The panic's message; empty if the payload is not text. It may contain secrets.
     pub message: &'p str,
-    /// The pattern of the route, such as `/birds/{id}`, or `/api/*` for what a mount answers.
+    /// The pattern of the route, such as `/birds/{id}`, or `/api/*` for a mounted service.
     pub route: Option<&'p str>,
     /// The head of the request.
     pub head: &'p Head,
 }
 
 impl CatchPanic {
-    /// Answers with a problem of status 500 and kind `panic`.
+    /// Responds with a problem of status 500 and kind `panic`.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Lets `hook` answer instead. The panic is logged first.
+    /// Responds with the result of `hook` instead. The panic is logged first.
     ///
     /// ```
     /// use peregrine::middleware::CatchPanic;
@@ -92,7 +92,7 @@ impl CatchPanic {
 impl Middleware for CatchPanic {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
         let seen = Seen::new(&request.parts);
-        // The call is inside the future, so that a panic in it is caught as well.
+        // The call is inside the future, so a panic in it is caught as well.
         let mut answer = pin!(async { next.call(request).await });
         // After a panic the future is not polled again, only dropped.
         let result = poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! Pages of other origins: what their scripts may ask for, and read.
+//! Cross-Origin Resource Sharing: which requests scripts of other origins may make and read.
 
 #[cfg(test)]
 mod tests;
@@ -21,19 +21,23 @@ const ASKED_METHOD: &str = "access-control-request-method";
 const ASKED_HEADERS: &str = "access-control-request-headers";
 const ASKED_PRIVATE_NETWORK: &str = "access-control-request-private-network";
 
-/// Lets pages of other origins call the routes inside, by Cross-Origin Resource Sharing.
+/// Allows pages of other origins to call the routes inside, by Cross-Origin Resource Sharing.
 ///
-/// A browser lets a script read a response of another origin only if the response says that it may, and asks first
-/// (by a *preflight*, an OPTIONS request) before it sends anything that a plain form could not send. This
-/// middleware answers preflights for all paths that have a route, whatever the route's methods, and marks every response from
-/// inside, problems, 404 and 405 too. What it does not do is to keep requests out: who is no browser is not bound by it, and
-/// simple requests of any page arrive, though the page cannot read the answer. [`Csrf`](crate::Csrf) refuses those.
+/// A browser lets a script read a response of another origin only if the response allows it. Before
+/// requests that a plain form could not send, it asks with a *preflight*, an OPTIONS request. This
+/// middleware answers preflights for all paths that have a route, whatever the route's methods, and
+/// adds the header fields to every response from inside, including problems, 404 and 405. It does
+/// not reject requests: clients other than browsers are not bound by it, and simple requests of any
+/// page arrive, although the page cannot read the response. [`Csrf`](crate::Csrf) rejects those.
 ///
 /// ```
 /// use peregrine::middleware::Cors;
 /// use peregrine::App;
 ///
-/// let cors = Cors::new().origin("https://app.example.com").origin("https://*.preview.example.com").credentials();
+/// let cors = Cors::new()
+///     .origin("https://app.example.com")
+///     .origin("https://*.preview.example.com")
+///     .credentials();
 /// let client = App::new().with(cors).get("/birds", || "peregrine").test();
 /// let response = client.get("/birds").header("origin", "https://app.example.com").send_now();
 /// assert_eq!(response.header("access-control-allow-origin"), Some("https://app.example.com"));
@@ -43,27 +47,28 @@ const ASKED_PRIVATE_NETWORK: &str = "access-control-request-private-network";
 ///
 /// | setting | default |
 /// |---|---|
-/// | origins | none: an application with a `Cors` that lets nobody in is not built |
-/// | [`Cors::methods`], [`Cors::headers`] | what a page of such an origin asks for |
-/// | [`Cors::expose`] | none beside those that every page may read |
+/// | origins | none: an application with a `Cors` without origins fails to build |
+/// | [`Cors::methods`], [`Cors::headers`] | those that a page of an allowed origin requests |
+/// | [`Cors::expose`] | none except those that every page may read |
 /// | [`Cors::credentials`] | no |
 /// | [`Cors::max_age`] | 10 minutes |
 /// | [`Cors::private_network`] | no |
 ///
-/// A preflight that is refused is a problem of status 403 that says why, for whoever looks into the developer tools
-/// (`cors-origin-refused`, `cors-method-refused`, `cors-header-refused`). Responses have the right `Vary`: none for
-/// [`Cors::any_origin`], and `Origin` otherwise, whether the request has an origin or not.
+/// A rejected preflight is a problem of status 403 with the reason, which the developer tools show
+/// (`cors-origin-refused`, `cors-method-refused`, `cors-header-refused`). Responses have the right
+/// `Vary`: none for [`Cors::any_origin`], and `Origin` otherwise, whether or not the request has an
+/// origin.
 ///
-/// Put it outside of whatever may answer on its own, such as middleware that asks for a login: preflights carry no credentials, and
-/// a 401 that has not come through this middleware cannot be read by the page. Answers that the server makes itself,
-/// such as the 503 of an overloaded one, do not go through middleware.
+/// Add it outside of middleware that responds by itself, such as authentication: preflights carry
+/// no credentials, and pages cannot read a 401 that did not pass through this middleware. Responses
+/// of the server itself, such as the 503 of an overloaded one, do not pass through middleware.
 #[derive(Clone, Debug)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
 pub struct Cors {
     origins: Origins,
-    /// `None`: what is asked for.
+    /// `None` allows the requested methods.
     methods: Option<(Vec<Method>, HeaderValue)>,
-    /// `None`: what is asked for.
+    /// `None` allows the requested fields.
     headers: Option<(Vec<HeaderName>, HeaderValue)>,
     exposed: Option<HeaderValue>,
     has_credentials: bool,
@@ -72,7 +77,7 @@ pub struct Cors {
 }
 
 impl Cors {
-    /// Lets nobody in yet.
+    /// Creates a middleware that allows no origins yet.
     pub fn new() -> Self {
         Self {
             origins: Origins::default(),
@@ -85,35 +90,38 @@ impl Cors {
         }
     }
 
-    /// Lets pages of this origin in, such as `https://app.example.com` or `http://localhost:5173`. A `*` stands for one or more labels at the
-    /// beginning of a host (`https://*.example.com`), or for any port (`http://localhost:*`).
+    /// Allows this origin, such as `https://app.example.com` or `http://localhost:5173`. A `*`
+    /// stands for one or more labels at the beginning of a host (`https://*.example.com`), or for
+    /// any port (`http://localhost:*`).
     pub fn origin(mut self, origin: impl AsRef<str>) -> Self {
         self.origins.add(origin.as_ref());
         self
     }
 
-    /// The same for several.
+    /// Allows several origins.
     pub fn origins<T: AsRef<str>>(self, origins: impl IntoIterator<Item = T>) -> Self {
         origins.into_iter().fold(self, Self::origin)
     }
 
-    /// Lets pages of those origins in for which `ask` says so; it gets the origin as the browser sent it, which may be `null`.
+    /// Allows the origins for which `ask` returns true; it gets the origin as sent by the browser,
+    /// which may be `null`.
     ///
-    /// Compare whole origins: who looks for a part of one lets `https://example.com.evil.test` in. What `ask` takes from the
-    /// head beside the origin is not in `Vary`.
+    /// Compare whole origins: searching for a part of one allows `https://example.com.evil.test`.
+    /// Other properties of the head that `ask` uses are not in `Vary`.
     pub fn origin_if(mut self, ask: impl Fn(&str, &Head) -> bool + 'static) -> Self {
         self.origins.ask(ask);
         self
     }
 
-    /// Lets pages of every origin in, for data that everybody may read. Cookies and the like are not sent then: with
-    /// [`Cors::credentials`], the application is not built.
+    /// Allows all origins, for public data. Cookies and other credentials are not sent then: in
+    /// combination with [`Cors::credentials`], the application fails to build.
     pub fn any_origin(mut self) -> Self {
         self.origins.is_any = true;
         self
     }
 
-    /// The methods that pages may use, beside GET, HEAD and POST, which need no permission.
+    /// Sets the methods that pages may use, in addition to GET, HEAD and POST, which need no
+    /// permission.
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         let methods: Vec<_> = methods.into_iter().collect();
         let value = listed(methods.iter().map(Method::as_str));
@@ -121,7 +129,7 @@ impl Cors {
         self
     }
 
-    /// The header fields that pages may set, beside those that need no permission.
+    /// Sets the header fields that pages may set, in addition to those that need no permission.
     pub fn headers(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         let names: Vec<_> = names.into_iter().collect();
         let value = listed(names.iter().map(HeaderName::as_str));
@@ -129,7 +137,8 @@ impl Cors {
         self
     }
 
-    /// The header fields of responses that pages may read, beside `Cache-Control`, `Content-Type` and the like.
+    /// Sets the response header fields that pages may read, in addition to `Cache-Control`,
+    /// `Content-Type` and other basic ones.
     pub fn expose(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         let names: Vec<_> = names.into_iter().collect();
         self.exposed =
@@ -137,37 +146,38 @@ impl Cors {
         self
     }
 
-    /// Pages may read every header field. Not with [`Cors::credentials`], for which browsers take `*` as a name.
+    /// Allows pages to read every header field. Not with [`Cors::credentials`], for which browsers
+    /// treat `*` as a name.
     pub fn expose_any(mut self) -> Self {
         self.exposed = Some(ANY);
         self
     }
 
-    /// Lets pages send cookies and other credentials of this server, and read what is answered to them. It needs
-    /// origins by name.
+    /// Allows pages to send cookies and other credentials of this server, and to read the
+    /// responses. Requires explicit origins.
     pub fn credentials(mut self) -> Self {
         self.has_credentials = true;
         self
     }
 
-    /// How long browsers may keep the answer to a preflight, in whole seconds. They have limits of their own: two hours in
-    /// Chromium, a day in Firefox.
+    /// Sets how long browsers may cache the response to a preflight, in whole seconds. Browsers
+    /// limit it: two hours in Chromium, a day in Firefox.
     pub fn max_age(mut self, age: Duration) -> Self {
         self.max_age = HeaderValue::from(age.as_secs());
         self
     }
 
-    /// Lets pages from the internet call this server though it is in a private network, where browsers ask for that
-    /// (`Access-Control-Request-Private-Network`).
+    /// Allows pages from the internet to call this server although it is in a private network, in
+    /// browsers that ask for that (`Access-Control-Request-Private-Network`).
     pub fn private_network(mut self) -> Self {
         self.has_private_network = true;
         self
     }
 
-    /// Marks a response for whose request this is the verdict.
+    /// Adds the header fields to a response, according to the verdict on its request.
     fn mark(&self, fields: &mut Fields, verdict: Verdict) {
         match verdict {
-            // Sent to whoever asks, so that a cached response fits pages of all origins.
+            // Sent to all clients, so that a cached response fits pages of all origins.
             Verdict::Any => fields.set(ACCESS_CONTROL_ALLOW_ORIGIN, ANY),
             Verdict::This(origin) => {
                 fields.vary("origin");
@@ -186,7 +196,7 @@ impl Cors {
         }
     }
 
-    /// The answer to a preflight.
+    /// The response to a preflight.
     fn preflight(&self, head: &Head, method: &str) -> Response {
         let verdict = self.origins.verdict(head);
         let mut response = match self.permission(head, &verdict, method) {
@@ -206,7 +216,7 @@ impl Cors {
         response
     }
 
-    /// What the page may do, as fields, or why it may not.
+    /// The permissions of the page, as fields, or the reason for a rejection.
     fn permission(&self, head: &Head, verdict: &Verdict, method: &str) -> Result<Fields, Problem> {
         if *verdict == Verdict::No {
             let origin = quoted(head.field("origin").unwrap_or_default());
@@ -234,11 +244,11 @@ impl Cors {
             return Err(refused("cors-method-refused", detail).with("method", method));
         };
         fields.set(ACCESS_CONTROL_ALLOW_METHODS, methods);
-        // Several lines of a list are one list (RFC 9110 §5.3); each is granted, or all are refused.
+        // Several lines of a list are one list (RFC 9110 §5.3); if one is rejected, all are.
         for asked in head.fields_named(ASKED_HEADERS) {
             let granted = self.granted(asked).map_err(|name| {
                 let detail =
-                    format!("The header field `{name}` is not among those that this server's CORS settings allow.");
+                    format!("This server's CORS settings do not allow the header field `{name}`.");
                 refused("cors-header-refused", detail).with("header", name)
             })?;
             match (&self.headers, granted) {
@@ -254,7 +264,8 @@ impl Cors {
         Ok(fields)
     }
 
-    /// The field that grants a list of names, none for an empty list; the first name that is not granted.
+    /// The field that grants a list of names, or `None` for an empty list. Fails with the first
+    /// name that is not allowed.
     fn granted(&self, asked: &[u8]) -> Result<Option<HeaderValue>, String> {
         let names = asked
             .split(|byte| *byte == b',')
@@ -304,7 +315,7 @@ impl Middleware for Cors {
         }
         if self.origins.is_empty() && self.origins.faults.is_empty() {
             requirements
-                .fault("Cors lets no origin in; add .origin(\"https://..\") or .any_origin()");
+                .fault("Cors allows no origins; add .origin(\"https://..\") or .any_origin()");
         }
         if self.has_credentials && self.origins.is_any {
             requirements.fault(
@@ -321,7 +332,7 @@ impl Middleware for Cors {
     }
 }
 
-/// The method that a preflight asks for, if the request is one, for a path that has a route.
+/// The requested method, if the request is a preflight for a path that has a route.
 fn preflight_method(request: &Request) -> Option<&str> {
     let head = &request.parts.head;
     if head.method_name() != "OPTIONS" {

@@ -1,4 +1,4 @@
-//! Requests that other sites make browsers send.
+//! Protection against cross-site request forgery.
 
 #[cfg(test)]
 mod tests;
@@ -17,39 +17,46 @@ use std::fmt;
 use std::rc::Rc;
 use token::{ISSUED, Issued, Tokens};
 
-/// The longest form in which a token is looked for, in bytes.
+/// The largest form in which a token is searched, in bytes.
 pub const FORM_BYTES_MAX: u64 = 1 << 20;
 
-/// Refuses requests that other sites make a visitor's browser send (cross-site request forgery): a form or a script of theirs, with
-/// the visitor's cookies.
+/// Rejects requests that other sites cause a visitor's browser to send (cross-site request
+/// forgery): from a form or a script of such a site, but with the visitor's cookies.
 ///
-/// A request passes if one of these says so, in this order:
+/// A request passes if one of these rules accepts it, in this order:
 ///
-/// 1. Its method is safe: GET, HEAD, OPTIONS, TRACE, QUERY. So handlers of these must change nothing.
-/// 2. Its `Origin` is one that is [trusted](Csrf::trust).
-/// 3. Its `Sec-Fetch-Site` is `same-origin`, or `none`, which is the visitor's own doing. With any other value it is refused.
-/// 4. It has no such field, and its `Origin` is this server's own, as the client knows it, behind [trusted
-///    proxies](peregrine_web::TrustedProxies) too. With any other `Origin` it is refused.
-/// 5. It has neither. Then it comes from no browser of the last years: it passes, unless [`Csrf::tokens`] asks for a token.
+/// 1. Its method is safe: GET, HEAD, OPTIONS, TRACE, QUERY. So handlers of these must not change
+///    anything.
+/// 2. Its `Origin` is [trusted](Csrf::trust).
+/// 3. Its `Sec-Fetch-Site` is `same-origin`, or `none`, which means that the visitor started it.
+///    With any other value it is rejected.
+/// 4. It has no such field, and its `Origin` is this server's own as seen by the client, also
+///    behind [trusted proxies](peregrine_web::TrustedProxies). With any other `Origin` it is
+///    rejected.
+/// 5. It has neither. Then it does not come from a recent browser: it passes, unless
+///    [`Csrf::tokens`] requires a token.
 ///
-/// Browsers send `Sec-Fetch-Site` to `https:` and `localhost` since 2020 (Safari: 2023), and `Origin` with every POST since the same time,
-/// so for most sites no token is needed, and no form has to change.
+/// Browsers send `Sec-Fetch-Site` to `https:` and `localhost` since 2020 (Safari: 2023), and
+/// `Origin` with every POST since the same time, so most sites need no tokens and no changes to
+/// their forms.
 ///
-/// What is refused is a problem of status 403 that says why: `csrf-cross-site`, `csrf-origin`, `csrf-token-missing`,
-/// `csrf-token-invalid`.
+/// A rejected request gets a problem of status 403 with the reason: `csrf-cross-site`,
+/// `csrf-origin`, `csrf-token-missing`, `csrf-token-invalid`.
 ///
 /// ```
 /// use peregrine::middleware::Csrf;
 /// use peregrine::App;
 ///
 /// let client = App::new().with(Csrf::new()).post("/transfer", || "done").test();
-/// let from = |site: &str| client.post("/transfer").header("sec-fetch-site", site).send_now().status();
+/// let from =
+///     |site: &str| client.post("/transfer").header("sec-fetch-site", site).send_now().status();
 /// assert_eq!(from("same-origin"), 200);
 /// assert_eq!(from("cross-site"), 403);
 /// assert_eq!(from("same-site"), 403);
 /// ```
 ///
-/// A WebSocket begins with a GET, so it is not checked here; `WebSocketUpgrade` looks at the origin itself.
+/// A WebSocket begins with a GET, so it is not checked here; `WebSocketUpgrade` checks the origin
+/// itself.
 #[derive(Clone, Default)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
 pub struct Csrf {
@@ -63,34 +70,37 @@ pub struct Csrf {
 type Exempt = Rc<dyn Fn(&Head) -> bool>;
 
 impl Csrf {
-    /// No other origin is trusted, and no token is asked for.
+    /// Creates a middleware that trusts no other origins and requires no token.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Lets requests of this origin pass, such as `https://app.example.com`; `*` as in [`Cors::origin`](crate::Cors::origin).
+    /// Trusts requests of this origin, such as `https://app.example.com`; `*` as in
+    /// [`Cors::origin`](crate::Cors::origin).
     pub fn trust(mut self, origin: impl AsRef<str>) -> Self {
         self.trusted.add(origin.as_ref());
         self
     }
 
-    /// Lets requests of all hosts of the same site pass (`Sec-Fetch-Site: same-site`): of every host below the domain that
-    /// was registered, whoever has it. Better [trust](Csrf::trust) those that need it.
+    /// Trusts requests of all hosts of the same site (`Sec-Fetch-Site: same-site`), that is, of
+    /// every host below the registered domain, whoever controls it. It is better to
+    /// [trust](Csrf::trust) individual origins.
     pub fn trust_same_site(mut self) -> Self {
         self.is_same_site_trusted = true;
         self
     }
 
-    /// Lets requests pass that carry no authority of the visitor's, such as those of webhooks, which are signed, or those with a
-    /// bearer token.
+    /// Exempts requests that do not use the visitor's authority, such as those of webhooks, which
+    /// are signed, or those with a bearer token.
     pub fn exempt(mut self, is_exempt: impl Fn(&Head) -> bool + 'static) -> Self {
         self.exempt = Some(Rc::new(is_exempt));
         self
     }
 
-    /// Asks requests that have neither `Sec-Fetch-Site` nor `Origin`, as of old browsers, for a token: a random number that this server has
-    /// signed with `key`, in a cookie, and again in the field `X-CSRF-Token` or in the form's field `csrf_token`
-    /// (`application/x-www-form-urlencoded`, at most 1 MiB). [`CsrfToken`] gives it to handlers.
+    /// Requires a token from requests without `Sec-Fetch-Site` and `Origin`, as sent by old
+    /// browsers: a random number signed by this server with `key`, in a cookie, and again in the
+    /// field `X-CSRF-Token` or in the form field `csrf_token` (`application/x-www-form-urlencoded`,
+    /// at most 1 MiB). Handlers get it as a [`CsrfToken`].
     ///
     /// All workers, and all instances, need the same key.
     pub fn tokens(mut self, key: CsrfKey) -> Self {
@@ -98,8 +108,9 @@ impl Csrf {
         self
     }
 
-    /// Makes tokens good only together with this cookie's value, such as the session's: a login, which changes it, makes earlier
-    /// tokens worthless, and nobody can plant a token of their own. Without such a cookie, tokens are for visitors without one.
+    /// Makes tokens valid only together with this cookie's value, such as the session's: a login,
+    /// which changes it, invalidates earlier tokens, and attackers cannot plant their own token.
+    /// Without such a cookie, tokens are for visitors without one.
     pub fn bound_to_cookie(mut self, name: impl Into<String>) -> Self {
         self.bound_to = Some(name.into());
         if let Some(tokens) = &mut self.tokens {
@@ -108,7 +119,7 @@ impl Csrf {
         self
     }
 
-    /// Is it known already whether the request passes? `Ok(false)`: only a token can tell.
+    /// Decides without a token, if possible. `Ok(false)` means that a token is required.
     fn judge(&self, request: &Request) -> Result<bool, Problem> {
         let head = &request.parts.head;
         let is_safe = matches!(head.method_name(), "GET" | "HEAD" | "OPTIONS" | "TRACE" | "QUERY");
@@ -134,7 +145,7 @@ impl Csrf {
             (None, Some(origin)) => {
                 let (origin, own) = (quoted(origin), request.client().origin());
                 let detail = format!(
-                    "The request comes from a page of {origin}, which is not {own}, and no origin that this server trusts."
+                    "The request comes from a page of {origin}, which is neither {own} nor an origin that this server trusts."
                 );
                 Err(refused("csrf-origin", detail).with("origin", origin))
             }
@@ -143,14 +154,14 @@ impl Csrf {
     }
 }
 
-/// Does a page of this server's own origin send the request?
+/// Returns whether the request comes from a page of this server's own origin.
 fn is_own(request: &Request, origin: &[u8]) -> bool {
     let client = request.client();
     std::str::from_utf8(origin)
         .is_ok_and(|origin| is_same(origin, &client.host(), client.is_secure()))
 }
 
-/// Looks for a token, in the head and in the form; the request is as before.
+/// Checks the token in the head or in the form. Returns the request unchanged.
 async fn check_token(tokens: &Tokens, request: Request) -> Result<Request, Problem> {
     let kept = tokens.of_cookie(&request.parts.head, request.client().is_secure());
     let sent = request.parts.head.field(token::FIELD).map(<[u8]>::to_vec);
@@ -181,7 +192,7 @@ fn is_form(head: &Head) -> bool {
     })
 }
 
-/// The token in the form that the request's body is. The body is whole afterwards.
+/// Reads the token from the request's form. The body is complete afterwards.
 async fn from_form(request: Request) -> Result<(Request, Option<Vec<u8>>), Problem> {
     let (parts, body) = request.into_parts();
     let limits = body.limits();
@@ -190,7 +201,7 @@ async fn from_form(request: Request) -> Result<(Request, Option<Vec<u8>>), Probl
     let sent =
         bytes.split(|byte| *byte == b'&').find_map(|pair| pair.strip_prefix(name.as_bytes()));
     let sent = sent.map(<[u8]>::to_vec);
-    // Read once more, it is held to the same limits.
+    // When it is read again, the same limits apply.
     let body = Body::buffer(bytes).with_limits(limits);
     Ok((Request::from_parts(parts, body), sent))
 }
@@ -217,7 +228,7 @@ impl Middleware for Csrf {
             if is_new {
                 response.fields.append(SET_COOKIE, token.set_cookie(is_secure));
             }
-            // A shared cache would give all visitors one token, and its cookie.
+            // A shared cache would send one token and its cookie to all visitors.
             response.fields.vary("cookie");
             response.fields.set_default(CACHE_CONTROL, HeaderValue::from_static("private"));
         }

@@ -1,14 +1,14 @@
-//! The middleware that ships with Peregrine, one file each.
+//! The middleware included in Peregrine, one file each.
 //!
-//! They build on the two traits of `peregrine-web` only ([`Middleware`] and [`Service`]), know neither
-//! server nor driver, and are added to a scope or an application with `.with(..)`. Middleware added
-//! earlier runs around middleware added later.
+//! They use only the two traits of `peregrine-web` ([`Middleware`] and [`Service`]), depend on
+//! neither server nor driver, and are added to a scope or an application with `.with(..)`.
+//! Middleware added earlier runs around middleware added later.
 //!
-//! The usual order, from the outside: [`RequestId`], so that everything inside can name the request;
-//! [`AccessLog`], which sees the final answer; [`ResponseHeaders`]; [`CatchPanic`]; [`Timeout`];
-//! [`BodyLimit`].
+//! The usual order, from the outside: [`RequestId`], so that everything inside can log the
+//! request's ID; [`AccessLog`], which sees the final response; [`ResponseHeaders`]; [`CatchPanic`];
+//! [`Timeout`]; [`BodyLimit`].
 //!
-//! `Cors`, `Csrf` and `SecurityHeaders` are there with the features of these names.
+//! `Cors`, `Csrf` and `SecurityHeaders` require the features of these names.
 //!
 //! Start with `body_limit.rs`, the shortest, to see what a middleware looks like.
 //!

@@ -1,4 +1,4 @@
-//! Whose pages are let in: origins as they are named when a middleware is made.
+//! Sets of allowed origins, as configured in a middleware.
 
 use http::HeaderValue;
 use peregrine_web::Head;
@@ -7,10 +7,10 @@ use std::fmt;
 #[cfg(feature = "cors")]
 use std::rc::Rc;
 
-/// The longest text of a peer's that is quoted, in characters.
+/// The maximum length of quoted text from a peer, in characters.
 const QUOTED_MAX: usize = 60;
 
-/// What a peer sent, short enough to be shown.
+/// Text from a peer, shortened for display.
 pub(crate) fn quoted(sent: &[u8]) -> String {
     let text = String::from_utf8_lossy(sent);
     match text.char_indices().nth(QUOTED_MAX) {
@@ -19,23 +19,23 @@ pub(crate) fn quoted(sent: &[u8]) -> String {
     }
 }
 
-/// The question whether an origin is let in.
+/// A function that decides whether an origin is allowed.
 #[cfg(feature = "cors")]
 type Ask = Rc<dyn Fn(&str, &Head) -> bool>;
 
-/// Who is let in.
+/// A set of allowed origins.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
     #[cfg(feature = "cors")]
     pub(crate) is_any: bool,
     rules: Vec<Rule>,
-    /// What could not be read, and why.
+    /// Invalid origins, with the reason.
     pub(crate) faults: Vec<String>,
 }
 
 #[derive(Clone)]
 enum Rule {
-    /// As it is written, and ready to be sent.
+    /// As configured, and ready to be sent.
     Exact(
         String,
         #[cfg_attr(not(feature = "cors"), expect(dead_code, reason = "sent by `Cors`"))]
@@ -46,24 +46,24 @@ enum Rule {
     Ask(Ask),
 }
 
-/// What is said of a request's origin.
+/// The decision on a request's origin.
 #[cfg(feature = "cors")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Any is let in, so the answer is the same for all.
+    /// All origins are allowed, so the response is the same for all.
     Any,
-    /// This one is.
+    /// This one is allowed.
     This(HeaderValue),
-    /// It is not, or there is none.
+    /// It is not allowed, or missing.
     No,
 }
 
 impl Origins {
-    /// Adds an origin, or a pattern if there is a `*` in it.
+    /// Adds an origin, or a pattern if it contains a `*`.
     pub(crate) fn add(&mut self, text: &str) {
         match read(text) {
             Ok(rule) => self.rules.push(rule),
-            Err(reason) => self.faults.push(format!("`{text}` is no origin: {reason}")),
+            Err(reason) => self.faults.push(format!("`{text}` is not an origin: {reason}")),
         }
     }
 
@@ -77,7 +77,7 @@ impl Origins {
         !self.is_any && self.rules.is_empty()
     }
 
-    /// Is this origin one of those that were added?
+    /// Returns whether this origin is one of those that were added.
     #[cfg(feature = "csrf")]
     pub(crate) fn has(&self, origin: &[u8], head: &Head) -> bool {
         std::str::from_utf8(origin).is_ok_and(|origin| self.rule_of(origin, head).is_some())
@@ -101,7 +101,7 @@ impl Origins {
         let Some(origin) = head.field_text("origin") else { return Verdict::No };
         let value = match self.rule_of(origin, head) {
             None => return Verdict::No,
-            // What was written another way is sent as the browser writes it, which compares bytes.
+            // Send the origin as the browser wrote it, because browsers compare bytes.
             Some(Rule::Exact(text, value)) if text == origin => Ok(value.clone()),
             Some(_) => HeaderValue::from_str(origin),
         };
@@ -114,14 +114,14 @@ fn is_same(one: &str, other: &str) -> bool {
         || matches!((Origin::read(one), Origin::read(other)), (Some(one), Some(other)) if one == other)
 }
 
-/// Origins of one scheme whose hosts end alike.
+/// Origins of one scheme whose hosts have the same suffix.
 #[derive(Clone, Debug)]
 struct Pattern {
     is_https: bool,
-    /// With the dot before it, if there may be more in front.
+    /// With a leading dot, if more labels may precede it.
     host: String,
     has_star: bool,
-    /// `None`: any.
+    /// `None` allows any port.
     port: Option<u16>,
 }
 
@@ -141,9 +141,9 @@ impl Pattern {
             return Err(ONLY);
         }
         let Some(origin) = Origin::read(&text) else { return Err(ONLY) };
-        // Whoever has a domain would be let in.
+        // Otherwise anyone with a domain would be allowed.
         if has_star && !origin.host.contains('.') && origin.host != "localhost" {
-            return Err("the host behind `*.` must have at least two labels");
+            return Err("the host after `*.` must have at least two labels");
         }
         let dot = if has_star { "." } else { "" };
         let host = format!("{dot}{}", origin.host);
@@ -170,13 +170,11 @@ impl Pattern {
 
 fn read(text: &str) -> Result<Rule, &'static str> {
     if text == "*" {
-        return Err("say `any_origin()` to let everybody in");
+        return Err("use `any_origin()` to allow all origins");
     }
     if text.eq_ignore_ascii_case("null") {
-        // Sandboxed frames, `data:` documents and redirects of anybody have it.
-        return Err(
-            "every page can have the origin `null`; `origin_if` can let it in nevertheless",
-        );
+        // Sandboxed frames, `data:` documents and redirects of any site have it.
+        return Err("any page can have the origin `null`; `origin_if` can still allow it");
     }
     if text.contains('*') {
         return Pattern::read(text).map(Rule::Pattern);
@@ -190,11 +188,11 @@ fn read(text: &str) -> Result<Rule, &'static str> {
         || (is_http && Origin::read(text).is_none())
     {
         return Err(
-            "it has scheme, host and perhaps a port, and nothing after them, not even a slash",
+            "it has scheme, host and optionally a port, and nothing after them, not even a slash",
         );
     }
     let value =
-        HeaderValue::from_str(text).map_err(|_| "it has characters that no field may have")?;
+        HeaderValue::from_str(text).map_err(|_| "it has characters not allowed in a field")?;
     Ok(Rule::Exact(text.to_owned(), value))
 }
 
@@ -218,7 +216,7 @@ mod tests {
             Rule::Exact(text, _) => is_same(&text, origin),
             Rule::Pattern(pattern) => pattern.matches(origin),
             #[cfg(feature = "cors")]
-            Rule::Ask(_) => unreachable!("nobody asks"),
+            Rule::Ask(_) => unreachable!("not a function"),
         }
     }
 
@@ -280,7 +278,7 @@ mod tests {
             ("https://*.com", "two labels"),
             ("app://x\n", "characters"),
         ] {
-            let reason = read(text).err().unwrap_or("it is taken");
+            let reason = read(text).err().unwrap_or("it is accepted");
             assert!(reason.contains(word), "{text:?}: {reason}");
         }
     }

@@ -1,17 +1,17 @@
-//! Numbers that nobody can guess, and their text.
+//! Unpredictable numbers, and their text form.
 
 use std::fmt;
 
-/// Bytes from the system's source of randomness.
+/// Random bytes from the operating system.
 pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // It fails on systems that have no such source, or in a sandbox that forbids it: then nothing here can be kept secret, and
-    // a panic is a 500.
-    getrandom::fill(&mut bytes).expect("the system has a source of randomness");
+    // Fails on systems without such a source, or in a sandbox that forbids it. Secrets are then
+    // impossible, and the panic becomes a 500.
+    getrandom::fill(&mut bytes).expect("the system provides random bytes");
     bytes
 }
 
-/// Bytes, shown as hexadecimal digits.
+/// Displays bytes as hexadecimal digits.
 pub(crate) struct Hex<'b>(pub(crate) &'b [u8]);
 
 impl fmt::Display for Hex<'_> {

@@ -1,4 +1,4 @@
-//! A name for each request, to find it again in logs.
+//! Request IDs, for finding requests in logs.
 
 use http::{HeaderName, HeaderValue, StatusCode};
 use peregrine_web::extract::FromRequestParts;
@@ -10,20 +10,21 @@ use std::hash::{BuildHasher, RandomState};
 use tracing::Span;
 use tracing::level_filters::LevelFilter;
 
-/// The maximum length in bytes of an id from outside; a longer one is replaced.
+/// The maximum length in bytes of an ID from a client; a longer one is replaced.
 pub const REQUEST_ID_BYTES_MAX: usize = 128;
 
-/// Gives each request an id: the one it arrived with if that is well-formed, else a new one.
+/// Assigns an ID to each request: the one it arrived with if that is well-formed, otherwise a new
+/// one.
 ///
-/// The id is in the response's `X-Request-Id`, in events of [`crate::AccessLog`] inside this
-/// middleware, and in the handler argument [`RequestIdValue`]. It is also recorded as `request_id` in
-/// the current `tracing` span: a server runs each request in a span with this field, so that all of a
-/// handler's events carry the id.
+/// The ID is in the response's `X-Request-Id`, in events of [`crate::AccessLog`] inside this
+/// middleware, and in the handler argument [`RequestIdValue`]. It is also recorded as `request_id`
+/// in the current `tracing` span: a server runs each request in a span with this field, so all of a
+/// handler's events contain the ID.
 ///
-/// A well-formed id has 1 to 128 bytes, which are ASCII letters, digits, or one of `-_.:/+=@`. So an id
-/// can neither break a log line nor fill the log. A new id has 32 hexadecimal digits: 16 drawn at
-/// random by each worker when it starts, and 16 that count its requests in a scattered order. Ids are
-/// unique, but not secret.
+/// A well-formed ID has 1 to 128 bytes, which are ASCII letters, digits, or one of `-_.:/+=@`. So
+/// an ID can neither break a log line nor fill the log. A new ID has 32 hexadecimal digits: 16
+/// chosen at random by each worker when it starts, and 16 that count its requests in a scattered
+/// order. IDs are unique, but not secret.
 ///
 /// ```
 /// use peregrine::middleware::{RequestId, RequestIdValue};
@@ -44,7 +45,7 @@ pub struct RequestId {
     inbound: Inbound,
 }
 
-/// What happens to an id that a request brings.
+/// How IDs of incoming requests are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Inbound {
     Accept,
@@ -52,7 +53,7 @@ enum Inbound {
 }
 
 impl RequestId {
-    /// Uses the field `X-Request-Id`, and accepts ids that requests bring.
+    /// Uses the field `X-Request-Id`, and accepts IDs of incoming requests.
     #[must_use]
     pub const fn new() -> Self {
         Self { name: HeaderName::from_static("x-request-id"), inbound: Inbound::Accept }
@@ -65,7 +66,7 @@ impl RequestId {
         self
     }
 
-    /// Makes a new id for every request, for servers whose peers are not trusted to choose one.
+    /// Creates a new ID for every request, for servers whose peers are not trusted to choose one.
     #[must_use]
     pub fn replace_inbound(mut self) -> Self {
         self.inbound = Inbound::Replace;
@@ -91,20 +92,21 @@ impl Middleware for RequestId {
     async fn run<S: Service>(&self, mut request: Request, next: &S) -> Response {
         let id = self.id(&request.parts);
         request.parts.extensions_mut().insert(id);
-        // If nobody listens, this is one comparison. `enabled!` asks the filters of a subscriber's layers, and what it finds would
-        // go for the next event too: layers of `tracing-subscriber` would lose that.
+        // Without a subscriber, this is one comparison. `enabled!` would evaluate the filters of a
+        // subscriber's layers, and its result would apply to the next event too: layers of
+        // `tracing-subscriber` would lose that event.
         if LevelFilter::current() >= LevelFilter::ERROR {
             Span::current().record("request_id", id.as_str());
         }
         let mut response = next.call(request).await;
-        let value = HeaderValue::from_str(id.as_str()).expect("an id is visible ASCII");
+        let value = HeaderValue::from_str(id.as_str()).expect("an ID is visible ASCII");
         response.fields.set(self.name.clone(), value);
         response
     }
 }
 
-/// The id of a request. As a handler's argument it needs [`RequestId`] around the handler; otherwise
-/// the problem has status 500, and `Option<RequestIdValue>` is `None`.
+/// The ID of a request. As a handler argument it requires [`RequestId`] around the handler;
+/// otherwise the problem has status 500, and `Option<RequestIdValue>` is `None`.
 #[derive(Clone, Copy)]
 pub struct RequestIdValue {
     bytes: [u8; REQUEST_ID_BYTES_MAX],
@@ -112,14 +114,14 @@ pub struct RequestIdValue {
 }
 
 impl RequestIdValue {
-    /// The id.
+    /// The ID.
     #[must_use]
     pub fn as_str(&self) -> &str {
         let bytes = &self.bytes[..usize::from(self.length)];
-        std::str::from_utf8(bytes).expect("an id is ASCII")
+        std::str::from_utf8(bytes).expect("an ID is ASCII")
     }
 
-    /// An id from outside, if it is well-formed (see [`RequestId`]).
+    /// Parses an ID from a client, if it is well-formed (see [`RequestId`]).
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let well_formed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(byte);
@@ -132,7 +134,7 @@ impl RequestIdValue {
         Some(Self { bytes, length })
     }
 
-    /// A new id.
+    /// Creates a new ID.
     fn make() -> Self {
         let (worker, number) = SEQUENCE.with(Sequence::next);
         let mut bytes = [0; REQUEST_ID_BYTES_MAX];
@@ -146,23 +148,23 @@ thread_local! {
     static SEQUENCE: Sequence = Sequence::new();
 }
 
-/// The ids of one worker.
+/// The IDs of one worker.
 struct Sequence {
     worker: u64,
     count: Cell<u64>,
 }
 
 impl Sequence {
-    /// The standard library keys its hash maps from the system's source of randomness, and no two
-    /// `RandomState`s alike. A hash under such a key is as random as we need.
+    /// The standard library seeds its hash maps from the operating system's randomness, and no two
+    /// `RandomState`s alike. A hash under such a seed is random enough.
     fn new() -> Self {
         let draw = || RandomState::new().hash_one("request id");
         Self { worker: draw(), count: Cell::new(draw()) }
     }
 
     fn next(&self) -> (u64, u64) {
-        // Any odd factor maps the numbers below 2^64 one to one; this one scatters neighbours, so that
-        // an id does not reveal how many requests came before.
+        // Any odd factor maps the numbers below 2^64 one to one; this one scatters neighbours, so
+        // an ID does not reveal how many requests came before.
         const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
         let count = self.count.get();
         self.count.set(count.wrapping_add(1));
@@ -195,7 +197,7 @@ impl FromRequestParts for RequestIdValue {
     }
 }
 
-/// The id that [`RequestId`] gave to a request.
+/// The ID that [`RequestId`] assigned to a request.
 pub(crate) fn of(parts: &Parts) -> Option<RequestIdValue> {
     parts.extensions().get().copied()
 }
@@ -267,7 +269,7 @@ mod tests {
         let mut all: Vec<String> = make();
         all.extend(thread::spawn(make).join().expect("no panic"));
         assert!(all.iter().all(|id| id.bytes().all(|byte| byte.is_ascii_hexdigit())));
-        assert_ne!(all[0][..16], all[1000][..16], "each worker draws its own first half");
+        assert_ne!(all[0][..16], all[1000][..16], "each worker has a random first half");
         assert_eq!(all.iter().collect::<HashSet<_>>().len(), 2000);
     }
 

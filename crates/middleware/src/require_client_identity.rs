@@ -1,4 +1,4 @@
-//! A certificate of the client, where the handshake leaves it optional.
+//! Requires a client certificate, where the handshake leaves it optional.
 
 use http::StatusCode;
 use peregrine_web::connection::ClientIdentity;
@@ -6,18 +6,20 @@ use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Servic
 use std::fmt;
 use std::rc::Rc;
 
-/// Answers requests of clients that have shown no certificate with 403, and of those whose certificate
-/// is not allowed, for the routes inside.
+/// Responds with 403 to clients without a certificate, and to those whose certificate is not
+/// allowed, for the routes inside.
 ///
-/// The server's TLS asks for certificates (`ClientAuth::optional()`) and verifies those that come. This
-/// says where one is demanded, because a server must not ask for one later (RFC 9113, section 9.2.3).
+/// The server's TLS must request certificates (`ClientAuth::optional()`), and verifies them. This
+/// middleware decides where one is required, because a server must not request one later (RFC 9113,
+/// section 9.2.3).
 ///
 /// ```
 /// use peregrine::middleware::RequireClientIdentity;
 /// use peregrine::App;
 ///
-/// let is_ours = RequireClientIdentity::new()
-///     .allow(|client| client.spiffe_id().is_some_and(|id| id.starts_with("spiffe://example.org/")));
+/// let is_ours = RequireClientIdentity::new().allow(|client| {
+///     client.spiffe_id().is_some_and(|id| id.starts_with("spiffe://example.org/"))
+/// });
 /// let app = App::new()
 ///     .get("/", || "hello")
 ///     .scope("/admin", |admin| admin.with(is_ours).get("/users", || "users"))
@@ -33,13 +35,13 @@ pub struct RequireClientIdentity {
 type Allows = dyn Fn(&ClientIdentity) -> bool;
 
 impl RequireClientIdentity {
-    /// Demands a certificate, whoever it names.
+    /// Requires a certificate, whatever its subject.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Lets those through for whom `allows` is true. The last call counts.
+    /// Accepts only clients for which `allows` returns true. The last call applies.
     #[must_use]
     pub fn allow(mut self, allows: impl Fn(&ClientIdentity) -> bool + 'static) -> Self {
         self.allows = Some(Rc::new(allows));
@@ -59,7 +61,7 @@ impl Middleware for RequireClientIdentity {
             (Some(client), Some(allows)) if !allows(client) => Problem::new(
                 StatusCode::FORBIDDEN,
                 "client-not-allowed",
-                "whom the client's certificate names is not allowed here",
+                "the client named by the certificate is not allowed here",
             ),
             (Some(_), _) => return next.call(request).await,
         };

@@ -1,10 +1,10 @@
-//! Header fields that every response should have, or should not.
+//! Sets and removes response header fields.
 
 use http::{HeaderName, HeaderValue};
 use peregrine_web::{Middleware, Request, Response, Service};
 
-/// Sets and removes header fields of all responses from inside, in the order of the calls. For those by which browsers protect a
-/// site there is `SecurityHeaders`, by the feature `security-headers`.
+/// Sets and removes header fields of all responses from inside, in the order of the calls. For the
+/// fields with which browsers protect a site, use `SecurityHeaders` (feature `security-headers`).
 ///
 /// ```
 /// use peregrine::http::{HeaderValue, header};
@@ -39,7 +39,7 @@ enum Action {
 }
 
 impl ResponseHeaders {
-    /// No changes.
+    /// Creates a middleware without changes.
     #[must_use]
     pub const fn new() -> Self {
         Self { changes: Vec::new() }
@@ -58,7 +58,7 @@ impl ResponseHeaders {
     }
 
     /// Removes every field called `name`. Fields that the server writes itself (`Date`,
-    /// `Content-Length`, `Transfer-Encoding`, `Connection`) are not there yet, so they stay.
+    /// `Content-Length`, `Transfer-Encoding`, `Connection`) are added later, so they stay.
     #[must_use]
     pub fn remove(self, name: HeaderName) -> Self {
         self.change(name, Action::Remove)

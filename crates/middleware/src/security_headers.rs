@@ -1,4 +1,4 @@
-//! Header fields by which browsers protect a site and its visitors.
+//! Header fields with which browsers protect a site and its visitors.
 
 mod csp;
 mod nonce;
@@ -27,26 +27,31 @@ const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resour
 const PERMISSIONS_POLICY: HeaderName = HeaderName::from_static("permissions-policy");
 const YEAR: Duration = Duration::from_secs(31_536_000);
 
-/// Sets the header fields by which browsers protect a site and its visitors, on every response from inside. A response that has one of
-/// them already keeps its own.
+/// Sets the header fields with which browsers protect a site and its visitors, on every response
+/// from inside. A field that a response already has is kept.
 ///
-/// | field | default | setting |
-/// |---|---|---|
-/// | `Content-Security-Policy` | `base-uri 'self'; object-src 'none'; frame-ancestors 'none'` | [`csp`](Self::csp), [`without_csp`](Self::without_csp) |
-/// | `X-Frame-Options` | `DENY`, for browsers that do not know `frame-ancestors` | [`frame_ancestors`](Self::frame_ancestors) |
-/// | `X-Content-Type-Options` | `nosniff` | always |
-/// | `Referrer-Policy` | `strict-origin-when-cross-origin` | [`referrer_policy`](Self::referrer_policy) |
-/// | `Cross-Origin-Opener-Policy` | `same-origin` | [`opener_policy`](Self::opener_policy) |
-/// | `Cross-Origin-Resource-Policy` | `same-origin` | [`resource_policy`](Self::resource_policy) |
-/// | `Cross-Origin-Embedder-Policy` | none: with it, a page loads only what agrees to that | [`embedder_policy`](Self::embedder_policy) |
-/// | `Permissions-Policy` | none: frames get nothing by themselves | [`permissions`](Self::permissions) |
-/// | `Strict-Transport-Security` | `max-age=31536000` (a year) | [`hsts`](Self::hsts), [`without_hsts`](Self::without_hsts) |
+/// | field | default |
+/// |---|---|
+/// | `Content-Security-Policy` | `base-uri 'self'; object-src 'none'; frame-ancestors 'none'` |
+/// | `X-Frame-Options` | `DENY`, for browsers that do not know `frame-ancestors` |
+/// | `X-Content-Type-Options` | `nosniff`, always |
+/// | `Referrer-Policy` | `strict-origin-when-cross-origin` |
+/// | `Cross-Origin-Opener-Policy` | `same-origin` |
+/// | `Cross-Origin-Resource-Policy` | `same-origin` |
+/// | `Cross-Origin-Embedder-Policy` | none: it would restrict the resources that a page can load |
+/// | `Permissions-Policy` | none: by default frames get no permissions |
+/// | `Strict-Transport-Security` | `max-age=31536000` (a year) |
 ///
-/// The last is sent only where the client speaks TLS (RFC 6797 §7.2), with this server or with a [trusted
-/// proxy](peregrine_web::TrustedProxies).
+/// The methods [`csp`](Self::csp), [`frame_ancestors`](Self::frame_ancestors),
+/// [`referrer_policy`](Self::referrer_policy), [`opener_policy`](Self::opener_policy),
+/// [`resource_policy`](Self::resource_policy), [`embedder_policy`](Self::embedder_policy),
+/// [`permissions`](Self::permissions) and [`hsts`](Self::hsts) change them.
 ///
-/// A setting that browsers would not understand is found when the application is built. What is sent is made once, but for
-/// policies with a nonce.
+/// The last one is sent only if the client uses TLS (RFC 6797 §7.2), with this server or with a
+/// [trusted proxy](peregrine_web::TrustedProxies).
+///
+/// Invalid settings are reported when the application is built. The fields are rendered once,
+/// except for policies with a nonce.
 ///
 /// ```
 /// use peregrine::middleware::SecurityHeaders;
@@ -56,7 +61,11 @@ const YEAR: Duration = Duration::from_secs(31_536_000);
 /// let headers = SecurityHeaders::new()
 ///     .csp(Csp::new().default_src(["'self'"]))
 ///     .frame_ancestors(["'self'"])
-///     .permissions(PermissionsPolicy::new().deny("camera").allow("fullscreen", ["self", "https://video.example"]));
+///     .permissions(
+///         PermissionsPolicy::new()
+///             .deny("camera")
+///             .allow("fullscreen", ["self", "https://video.example"]),
+///     );
 /// let response = App::new().with(headers).get("/", || "hello").test().get("/").send_now();
 /// assert_eq!(
 ///     response.header("content-security-policy"),
@@ -80,12 +89,12 @@ pub struct SecurityHeaders {
     permissions: PermissionsPolicy,
     hsts: Option<Hsts>,
     faults: Vec<String>,
-    /// What does not depend on the request.
+    /// The fields that do not depend on the request.
     ready: Vec<(HeaderName, HeaderValue)>,
     has_nonce: bool,
 }
 
-/// For how long, and for what, browsers are to use TLS only.
+/// How long, and for which hosts, browsers must use TLS.
 #[derive(Clone, Copy, Debug)]
 struct Hsts {
     age: Duration,
@@ -94,7 +103,7 @@ struct Hsts {
 }
 
 impl SecurityHeaders {
-    /// The defaults.
+    /// Creates a middleware with the defaults.
     pub fn new() -> Self {
         let value = HeaderValue::from_static;
         Self {
@@ -113,26 +122,28 @@ impl SecurityHeaders {
         .prepared()
     }
 
-    /// The content security policy. [`SecurityHeaders::frame_ancestors`] is added to it, unless it has such a directive.
+    /// Sets the content security policy. [`SecurityHeaders::frame_ancestors`] is added to it,
+    /// unless it has such a directive.
     pub fn csp(mut self, csp: Csp) -> Self {
         self.csp = Some(csp);
         self.prepared()
     }
 
-    /// No content security policy.
+    /// Disables the content security policy.
     pub fn without_csp(mut self) -> Self {
         self.csp = None;
         self.prepared()
     }
 
-    /// Which pages may frame this one: `["'none'"]` (the default), `["'self'"]`, or sources such as `https://portal.example`.
+    /// Sets which pages may frame this one: `["'none'"]` (the default), `["'self'"]`, or sources
+    /// such as `https://portal.example`.
     pub fn frame_ancestors<T: AsRef<str>>(mut self, sources: impl IntoIterator<Item = T>) -> Self {
         self.frame_ancestors =
             sources.into_iter().map(|source| source.as_ref().to_owned()).collect();
         self.prepared()
     }
 
-    /// How much of a page's address others are told. An empty text sets nothing.
+    /// Sets how much of a page's address is sent to other sites. An empty text disables the field.
     pub fn referrer_policy(mut self, policy: &str) -> Self {
         const ALL: [&str; 8] = [
             "no-referrer",
@@ -148,8 +159,9 @@ impl SecurityHeaders {
         self.prepared()
     }
 
-    /// Whether windows of other origins keep a hold of this one: `same-origin`, `same-origin-allow-popups` (for logins in a window of
-    /// another site), `noopener-allow-popups`, `unsafe-none`. An empty text sets nothing.
+    /// Sets whether windows of other origins keep a reference to this one: `same-origin`,
+    /// `same-origin-allow-popups` (for logins in a window of another site),
+    /// `noopener-allow-popups`, `unsafe-none`. An empty text disables the field.
     pub fn opener_policy(mut self, policy: &str) -> Self {
         const ALL: [&str; 4] =
             ["same-origin", "same-origin-allow-popups", "noopener-allow-popups", "unsafe-none"];
@@ -157,14 +169,16 @@ impl SecurityHeaders {
         self.prepared()
     }
 
-    /// Which pages may embed this response: `same-origin`, `same-site`, `cross-origin`. An empty text sets nothing.
+    /// Sets which pages may embed this response: `same-origin`, `same-site`, `cross-origin`. An
+    /// empty text disables the field.
     pub fn resource_policy(mut self, policy: &str) -> Self {
         self.resource_policy =
             self.chosen("resource_policy", policy, &["same-origin", "same-site", "cross-origin"]);
         self.prepared()
     }
 
-    /// Whether the page loads only what agrees to that: `require-corp`, `credentialless`, `unsafe-none`. An empty text sets nothing.
+    /// Sets whether the page loads only resources that allow it: `require-corp`, `credentialless`,
+    /// `unsafe-none`. An empty text disables the field.
     pub fn embedder_policy(mut self, policy: &str) -> Self {
         self.embedder_policy = self.chosen(
             "embedder_policy",
@@ -174,25 +188,27 @@ impl SecurityHeaders {
         self.prepared()
     }
 
-    /// What the page, and frames in it, may use of the browser.
+    /// Sets the browser features that the page, and frames in it, may use.
     pub fn permissions(mut self, policy: PermissionsPolicy) -> Self {
         self.permissions = policy;
         self.prepared()
     }
 
-    /// For how long browsers use TLS only, for the hosts below this one too if `has_subdomains`. Zero takes back what was said before.
+    /// Sets how long browsers must use TLS, also for the hosts below this one if `has_subdomains`.
+    /// Zero cancels an earlier value.
     pub fn hsts(mut self, age: Duration, has_subdomains: bool) -> Self {
         self.hsts = Some(Hsts { age, has_subdomains, is_preload: false });
         self.prepared()
     }
 
-    /// The same for two years, with subdomains and the word by which a site asks to be in browsers' own lists. That is hard to take back.
+    /// Requires TLS for two years, with subdomains and the keyword for inclusion in the browsers'
+    /// preload lists. This is hard to undo.
     pub fn hsts_preload(mut self) -> Self {
         self.hsts = Some(Hsts { age: 2 * YEAR, has_subdomains: true, is_preload: true });
         self.prepared()
     }
 
-    /// No `Strict-Transport-Security`.
+    /// Disables `Strict-Transport-Security`.
     pub fn without_hsts(mut self) -> Self {
         self.hsts = None;
         self.prepared()
@@ -204,12 +220,12 @@ impl SecurityHeaders {
         }
         let known = all.iter().find(|known| **known == policy);
         if known.is_none() {
-            self.faults.push(format!("{setting}(\"{policy}\") is none of {}", all.join(", ")));
+            self.faults.push(format!("{setting}(\"{policy}\") is not one of {}", all.join(", ")));
         }
         known.map(|known| HeaderValue::from_static(known))
     }
 
-    /// The policy with what is said about frames.
+    /// The policy with the frame ancestors.
     fn whole_csp(&self) -> Option<Csp> {
         let csp = self.csp.clone()?;
         if csp.has("frame-ancestors") || self.frame_ancestors.is_empty() {
@@ -218,7 +234,7 @@ impl SecurityHeaders {
         Some(csp.frame_ancestors(&self.frame_ancestors))
     }
 
-    /// With everything ready that does not depend on the request.
+    /// Renders everything that does not depend on the request.
     fn prepared(mut self) -> Self {
         let value = HeaderValue::from_static;
         self.ready.clear();
@@ -226,7 +242,7 @@ impl SecurityHeaders {
         match self.frame_ancestors.as_slice() {
             [one] if one == "'none'" => self.ready.push((X_FRAME_OPTIONS, value("DENY"))),
             [one] if one == "'self'" => self.ready.push((X_FRAME_OPTIONS, value("SAMEORIGIN"))),
-            // There is no word for anything else.
+            // Other sources cannot be expressed in this field.
             _ => {}
         }
         for (name, policy) in [
@@ -251,7 +267,8 @@ impl SecurityHeaders {
             && let Some(policy) = csp.value(Some(&nonce))
         {
             response.fields.set_default(csp_name(&csp), policy);
-            // `private` alone, as sessions and tokens say it, still lets the browser keep the page.
+            // `private` alone, as set for sessions and tokens, still allows the browser to cache
+            // the page.
             let said = response.fields.get(&CACHE_CONTROL);
             if said.is_none_or(|said| said == "private") {
                 response.fields.set(CACHE_CONTROL, HeaderValue::from_static("no-store"));

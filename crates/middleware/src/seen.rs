@@ -1,4 +1,4 @@
-//! The facts about a request that are needed after it was passed on.
+//! Properties of a request that are needed after it was passed on.
 
 use peregrine_web::route::readable;
 use peregrine_web::state::States;
@@ -6,7 +6,7 @@ use peregrine_web::{Head, Parts, Response};
 use std::borrow::Cow;
 use std::rc::Rc;
 
-/// A request's head and route, kept without a copy.
+/// A request's head and route, stored without copying.
 pub(crate) struct Seen {
     pub(crate) head: Head,
     states: Rc<States>,
@@ -17,12 +17,12 @@ impl Seen {
         Self { head: parts.head.share(), states: Rc::clone(parts.states()) }
     }
 
-    /// `response` in the form in which it will be sent, if it was made from a problem.
+    /// Renders `response` as it will be sent, if it was created from a problem.
     pub(crate) fn render(&self, response: Response) -> Response {
         self.states.render(response, &self.head)
     }
 
-    /// The pattern of the request's route, as people read it.
+    /// The pattern of the request's route in readable form.
     pub(crate) fn route(&self) -> Option<Cow<'_, str>> {
         self.states.router()?.pattern(self.head.route()?).map(readable)
     }

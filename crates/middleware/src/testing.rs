@@ -1,4 +1,4 @@
-//! Listens to `tracing` events in tests.
+//! Captures `tracing` events in tests.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -35,10 +35,10 @@ thread_local! {
     static NOTES: RefCell<Option<Vec<Noted>>> = const { RefCell::new(None) };
 }
 
-/// The events that `run` causes on this thread.
+/// The events caused by `run` on this thread.
 ///
-/// One subscriber serves all tests: short-lived ones race with tracing's cache of who is interested in
-/// an event, when other tests meet the same event at the same time.
+/// One subscriber serves all tests: short-lived ones would race with tracing's interest cache when
+/// other tests reach the same event at the same time.
 pub(crate) fn events_of(run: impl FnOnce()) -> Vec<Noted> {
     static LISTENER: Once = Once::new();
     LISTENER.call_once(|| {
@@ -46,7 +46,7 @@ pub(crate) fn events_of(run: impl FnOnce()) -> Vec<Noted> {
     });
     NOTES.set(Some(Vec::new()));
     run();
-    NOTES.take().expect("it was put there above")
+    NOTES.take().expect("it was set above")
 }
 
 struct Listener;

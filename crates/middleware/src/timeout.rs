@@ -1,4 +1,4 @@
-//! A limit on the time until a response begins.
+//! Limits the time until a response begins.
 
 use http::StatusCode;
 use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Service};
@@ -8,16 +8,16 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::time::{Sleep, sleep};
 
-/// Answers in place of the routes inside when they take too long.
+/// Responds in place of the routes inside if they take too long.
 ///
-/// The status is 503: the server gave up, and the request may be sent again. (408 would say that the
-/// peer was slow, 504 that a server behind this one was; a gateway should set that with
+/// The status is 503: the server gave up, and the request may be retried. (408 would mean that the
+/// client was slow, 504 that a server behind this one was; a gateway should set that with
 /// [`Timeout::status`].) The code inside is dropped at its current `await`. A handler that computes
-/// without an `await` cannot be stopped. The time runs until the response begins; its body may take as
-/// long as the server's own limits allow.
+/// without an `await` cannot be stopped. The time runs until the response begins; its body may take
+/// as long as the server's own limits allow.
 ///
-/// The timer is only set for requests that are not answered at once. It is tokio's timer, which runs on
-/// every worker.
+/// The timer is set only for requests that are not answered immediately. It is tokio's timer, which
+/// runs on every worker.
 ///
 /// ```
 /// use peregrine::middleware::Timeout;
@@ -34,13 +34,13 @@ pub struct Timeout {
 }
 
 impl Timeout {
-    /// A limit of `limit`, answered with 503.
+    /// Creates a limit of `limit`, with status 503.
     #[must_use]
     pub const fn new(limit: Duration) -> Self {
         Self { limit, status: StatusCode::SERVICE_UNAVAILABLE }
     }
 
-    /// Answers with `status` instead.
+    /// Responds with `status` instead.
     #[must_use]
     pub const fn status(mut self, status: StatusCode) -> Self {
         self.status = status;
@@ -81,13 +81,13 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Runs `future` with time that passes as soon as everything waits.
+    /// Runs `future` with virtual time that advances when everything waits.
     fn run<T>(future: impl Future<Output = T>) -> T {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_time().start_paused(true).build().expect("a runtime").block_on(future)
     }
 
-    /// Sets the flag when it is dropped.
+    /// Sets the flag when dropped.
     struct Note(Rc<Cell<bool>>);
 
     impl Drop for Note {
@@ -96,7 +96,7 @@ mod tests {
         }
     }
 
-    /// A handler that sleeps, and sets the flag when it is dropped or done.
+    /// A handler that sleeps, and sets the flag when it is dropped or completes.
     fn sleeper(
         duration: Duration,
         gone: &Rc<Cell<bool>>,

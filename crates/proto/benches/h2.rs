@@ -1,7 +1,7 @@
-//! What HTTP/2 costs without a kernel: `cargo bench -p peregrine-proto --bench h2`.
+//! The cost of HTTP/2 without a kernel: `cargo bench -p peregrine-proto --bench h2`.
 //!
-//! Each line is the least of many rounds, in nanoseconds for one of what it names. It is for comparing two
-//! states of this crate on one machine, not for claims.
+//! Each line is the minimum of many rounds, in nanoseconds per named operation. It is meant for
+//! comparing two versions of this crate on one machine, not for claims.
 
 #![forbid(unsafe_code)]
 
@@ -92,12 +92,12 @@ fn decode(name: &str, fields: &[(&str, &str)], indexed: bool) {
     let first = oracle.encode(lent());
     let mut least = u128::MAX;
     let block = if indexed { oracle.encode(lent()) } else { first.clone() };
-    decoder.decode(&first, 1 << 20, &mut Count(0)).expect("the oracle writes sound blocks");
+    decoder.decode(&first, 1 << 20, &mut Count(0)).expect("a valid block");
     for _ in 0..ROUNDS {
         let start = Instant::now();
         for _ in 0..100 {
             let mut count = Count(0);
-            decoder.decode(black_box(&block), 1 << 20, &mut count).expect("a sound block");
+            decoder.decode(black_box(&block), 1 << 20, &mut count).expect("a valid block");
             black_box(count.0);
         }
         least = least.min(start.elapsed().as_nanos());

@@ -3,9 +3,9 @@
 use crate::field::{self, HOST};
 use crate::{HeadIndex, Known, Reject, TargetForm};
 
-/// Takes the authority from the Host field, where there is one and the target has none.
-// RFC 9112 §3.2: a server must answer 400 to a request with more than one Host field, or with one that
-// has an invalid value.
+/// Takes the authority from the Host field, if there is one and the target has no authority.
+// RFC 9112 §3.2: a server must answer 400 to a request with more than one Host field, or with one
+// that has an invalid value.
 #[inline]
 pub(crate) fn from_host(head: &[u8], index: &mut HeadIndex) -> Result<(), Reject> {
     let Some(value) = index.find(Known::Host) else { return Ok(()) };
@@ -26,11 +26,11 @@ pub(crate) fn from_host(head: &[u8], index: &mut HeadIndex) -> Result<(), Reject
     Ok(())
 }
 
-/// Whether `text` is a non-empty host, with an optional port of at most 65,535.
+/// Returns whether `text` is a non-empty host, with an optional port of at most 65,535.
 ///
-/// RFC 3986 §3.2.2 allows percent-encoding in a registered name. No server's name has it: host names are
-/// made of letters, digits and hyphens (RFC 1123 §2.1). Types such as `http::Uri` refuse such a name,
-/// and a name that two readers may understand differently is refused here.
+/// RFC 3986 §3.2.2 allows percent-encoding in a registered name, but the names of servers never use
+/// it: host names consist of letters, digits and hyphens (RFC 1123 §2.1). Types such as `http::Uri`
+/// reject such a name, and a name that two readers may interpret differently is rejected here.
 // RFC 9110 §7.2: Host = uri-host [ ":" port ].
 #[inline]
 #[must_use]
@@ -45,7 +45,7 @@ pub fn is_host_and_port(text: &[u8]) -> bool {
     }
 }
 
-// RFC 3986 §3.2.3: a port is any number of digits, none included.
+// RFC 3986 §3.2.3: a port is any number of digits, including none.
 fn is_port(text: &[u8]) -> bool {
     let number = text.iter().try_fold(0_u32, |sum, byte| {
         let digit = byte.is_ascii_digit().then(|| u32::from(byte - b'0'))?;
@@ -66,7 +66,7 @@ fn is_literal_and_port(text: &[u8]) -> bool {
     port_is_right && (is_ipv6(&text[1..close]) || is_future_address(&text[1..close]))
 }
 
-/// The most colons that an IPv6 address has.
+/// The maximum number of colons in an IPv6 address.
 const COLONS_MAX: usize = 8;
 
 fn is_ipv6(text: &[u8]) -> bool {
@@ -80,7 +80,7 @@ fn is_future_address(text: &[u8]) -> bool {
     let (version, address) = (&rest[..dot], &rest[dot + 1..]);
     let is_version = !version.is_empty() && version.iter().all(u8::is_ascii_hexdigit);
     let is_address = |byte: &u8| field::is(*byte, HOST) || *byte == b':';
-    // No address has more colons than an IPv6 address, and `http::Uri` counts them.
+    // An IPv6 address has the most colons of all, and `http::Uri` counts them.
     let colons = address.iter().filter(|byte| **byte == b':').count();
     is_version && !address.is_empty() && address.iter().all(is_address) && colons <= COLONS_MAX
 }

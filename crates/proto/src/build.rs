@@ -1,5 +1,5 @@
-//! Builds heads from their parts, where no HTTP/1 head was received: for HPACK, and for layers that
-//! change a request.
+//! Builds heads from their parts if they were not received over HTTP/1: for HPACK, and for layers
+//! that modify a request.
 
 use crate::field::{self, Known};
 use crate::h1::method_and_target;
@@ -13,10 +13,10 @@ use crate::{
 pub struct RequestLine<'a> {
     /// The method's name.
     pub method: &'a [u8],
-    /// The scheme, if the request names one.
+    /// The scheme, if the request contains one.
     pub scheme: Option<Scheme>,
-    /// Host and port, if the request names them outside its fields; else empty. An authority needs a
-    /// scheme. The asterisk form has no place for one: give a Host field.
+    /// Host and port, if the request contains them outside its fields; otherwise empty. An
+    /// authority requires a scheme. With the asterisk form, use a Host field instead.
     pub authority: &'a [u8],
     /// Path and query, or `*`. With an authority it may be empty, which means `/`.
     pub target: &'a [u8],
@@ -24,9 +24,9 @@ pub struct RequestLine<'a> {
     pub version: Version,
 }
 
-/// Writes a head and indexes it, by the rules and limits of the parser: the bytes are an HTTP/1 head
-/// that the parser would index in the same way. The builder does not require a Host field, and does
-/// not look at the fields that frame the content.
+/// Writes a head and indexes it, by the rules and limits of the parser: the bytes are an HTTP/1
+/// head that the parser would index in the same way. The builder does not require a Host field, and
+/// does not check the fields that frame the content.
 ///
 /// ```
 /// use peregrine_proto::{HeadBuilder, HeadIndex, Limits, RequestLine, Scheme, Version};
@@ -55,11 +55,11 @@ pub struct HeadBuilder<'head> {
 }
 
 impl<'head> HeadBuilder<'head> {
-    /// Begins a head in `bytes` and `index`; what was in them is forgotten. After an error, here or
-    /// later, they hold no head.
+    /// Starts a head in `bytes` and `index`, whose contents are replaced. After an error, here or
+    /// later, they contain no head.
     ///
     /// # Errors
-    /// The line breaks a rule, or is longer than `limits` allows.
+    /// The line violates a rule, or is longer than `limits` allows.
     pub fn begin(
         limits: &'head Limits,
         line: &RequestLine<'_>,
@@ -98,7 +98,7 @@ impl<'head> HeadBuilder<'head> {
         }
         this.check_length(0)?;
         method_and_target(this.bytes, this.index)?;
-        // The parser must find the parts that were given: otherwise a piece of one part would pass for
+        // The parser must find the given parts: otherwise a piece of one part would be taken for
         // another.
         if this.index.method_span.len() != method.len() {
             return Err(Reject::MethodInvalid);
@@ -112,13 +112,13 @@ impl<'head> HeadBuilder<'head> {
         Ok(this)
     }
 
-    /// Begins the head of a request for another protocol, as HTTP/1.1 says it: whatever method `line`
-    /// has, the head is that of a GET with the fields `connection: upgrade` and `upgrade`, which names
-    /// the protocol. Over HTTP/2, a peer asks by CONNECT with `:protocol` instead, and it may not send
-    /// these fields; so whoever answers requests need not know both forms.
+    /// Starts the head of a request for another protocol in the form of HTTP/1.1: whatever method
+    /// `line` has, the head is that of a GET with the fields `connection: upgrade` and `upgrade`,
+    /// which names the protocol. HTTP/2 clients use CONNECT with `:protocol` instead, and must not
+    /// send these fields, so handlers need not know both forms.
     ///
     /// # Errors
-    /// The line or the protocol breaks a rule, or is longer than `limits` allows.
+    /// The line or the protocol violates a rule, or is longer than `limits` allows.
     // RFC 8441 §4 and §5: the parts of such a request mean what they mean for HTTP/1.1's Upgrade.
     pub fn begin_upgrade(
         limits: &'head Limits,
@@ -137,9 +137,9 @@ impl<'head> HeadBuilder<'head> {
         Ok(this)
     }
 
-    /// Begins a head whose parts are known to be sound: `method` is the line's method, the line names
-    /// a scheme and an authority, and its target is a path that begins with a slash, perhaps with a
-    /// query. The result is that of [`begin`](Self::begin), without parsing.
+    /// Starts a head whose parts are known to be valid: `method` is the line's method, the line has
+    /// a scheme and an authority, and its target is a path that begins with a slash, possibly with
+    /// a query. The result is that of [`begin`](Self::begin), without parsing.
     #[inline]
     pub(crate) fn begin_plain(
         limits: &Limits,
@@ -188,15 +188,15 @@ impl<'head> HeadBuilder<'head> {
                 let begun = HeadBuilder::begin(limits, line, &mut others, &mut other).is_ok();
                 begun && *bytes == others && *index == other
             },
-            "it is what the parser finds"
+            "the parser finds the same"
         );
         Ok(())
     }
 
-    /// Adds a field. White space around its value is left out.
+    /// Adds a field. White space around its value is removed.
     ///
     /// # Errors
-    /// The field breaks a rule, or passes a limit.
+    /// The field violates a rule, or exceeds a limit.
     #[inline]
     pub fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Reject> {
         let known = Known::find(name);
@@ -213,7 +213,7 @@ impl<'head> HeadBuilder<'head> {
         self.checked_field(known, name, value)
     }
 
-    /// Resumes a head that was begun in `bytes` and `index`.
+    /// Resumes a head that was started in `bytes` and `index`.
     #[inline]
     pub(crate) fn resume(
         limits: &'head Limits,
@@ -223,7 +223,7 @@ impl<'head> HeadBuilder<'head> {
         Self { limits, bytes, index }
     }
 
-    /// Adds a field whose name and value are known to be sound. `known` is the name's variant.
+    /// Adds a field whose name and value are known to be valid. `known` is the name's variant.
     #[inline]
     pub(crate) fn checked_field(
         &mut self,
@@ -250,11 +250,11 @@ impl<'head> HeadBuilder<'head> {
         Ok(())
     }
 
-    /// Appends two texts, which are known to be sound, to the value of the last field.
+    /// Appends two texts, which are known to be valid, to the value of the last field.
     pub(crate) fn extend_last(&mut self, first: &[u8], second: &[u8]) -> Result<(), Reject> {
         let more = first.len() + second.len();
         self.check_length(more)?;
-        let last = self.index.fields.last_mut().expect("there is a field");
+        let last = self.index.fields.last_mut().expect("there is a last field");
         let line = last.name.len() + last.value.len() + b": \r\n".len();
         if line + more > self.limits.field_bytes_max {
             return Err(Reject::FieldTooLong);
@@ -267,14 +267,14 @@ impl<'head> HeadBuilder<'head> {
         Ok(())
     }
 
-    /// Moves a field after all others.
+    /// Moves a field to the end.
     pub(crate) fn move_to_end(&mut self, at: usize) {
         let start = usize::from(self.index.fields[at].name.start);
         let length = usize::from(self.index.fields[at].value.end) + b"\r\n".len() - start;
         self.bytes[start..].rotate_left(length);
         let rest = &mut self.index.fields[at..];
         rest.rotate_left(1);
-        let (moved, others) = rest.split_last_mut().expect("there is the field that moves");
+        let (moved, others) = rest.split_last_mut().expect("the field to move exists");
         let back = |span: Span, bytes: usize| {
             Span::new(usize::from(span.start) - bytes, usize::from(span.end) - bytes)
         };
@@ -289,7 +289,7 @@ impl<'head> HeadBuilder<'head> {
         moved.value = Span::new(value.start + forth, value.end + forth);
     }
 
-    /// Ends the head.
+    /// Finishes the head.
     ///
     /// # Errors
     /// There is more than one Host field, or an invalid one.
@@ -298,7 +298,7 @@ impl<'head> HeadBuilder<'head> {
         authority::from_host(self.bytes, self.index)
     }
 
-    /// Refuses a head that would grow too long by this many bytes and its end.
+    /// Rejects a head that would become too long with `more` bytes and its end.
     #[inline]
     fn check_length(&self, more: usize) -> Result<(), Reject> {
         let bytes_max = self.limits.head_bytes_max.min(HEAD_BYTES_CEILING);
@@ -307,5 +307,5 @@ impl<'head> HeadBuilder<'head> {
     }
 }
 
-/// The room reserved for the fields after a request line, in bytes.
+/// The space reserved for the fields after a request line, in bytes.
 const BYTES_EXPECTED: usize = 512;

@@ -1,6 +1,6 @@
-//! Times in the form of the Date field.
+//! The format of the Date field.
 
-/// An instant as an IMF-fixdate, `Sun, 06 Nov 1994 08:49:37 GMT`. One is formatted each second and
+/// A time as an IMF-fixdate, `Sun, 06 Nov 1994 08:49:37 GMT`. It is formatted once per second and
 /// copied into each response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Date {
@@ -43,7 +43,7 @@ impl Date {
 }
 
 /// The year, month and day of a day counted from 1970-01-01. Eras of 400 years begin on 1 March, so
-/// that a leap day is the last day of its year.
+/// a leap day is the last day of its year.
 fn civil(days: u64) -> (u64, u64, u64) {
     const DAYS_PER_ERA: u64 = 146_097;
     // From 0000-03-01 to 1970-01-01.

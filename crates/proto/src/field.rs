@@ -2,7 +2,8 @@
 
 macro_rules! known {
     ($($variant:ident = $name:literal,)*) => {
-        /// A well-known field name. One fits in a byte; a head's set of them fits in 64 bits.
+        /// A well-known field name. A name fits into a byte; the set of names in a head fits into
+        /// 64 bits.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Known {
@@ -10,7 +11,7 @@ macro_rules! known {
                 #[doc = concat!("The name `", $name, "`.")]
                 $variant,
             )*
-            /// Any other name; the field's span holds it.
+            /// Any other name; the field's span contains it.
             Other,
         }
 
@@ -98,8 +99,8 @@ impl Known {
 
     /// The variant of a name, in any case. RFC 9110 §5.1: field names are case-insensitive.
     ///
-    /// A hash of the name's two ends leaves one candidate, which is then compared exactly, so a name
-    /// that is found needs no other check of its bytes.
+    /// A hash of the name's two ends yields one candidate, which is then compared exactly, so the
+    /// bytes of a name that is found need no other check.
     #[inline]
     #[must_use]
     pub fn find(name: &[u8]) -> Self {
@@ -115,7 +116,7 @@ impl Known {
         }
     }
 
-    /// Whether the field can be sent as a trailer and mean anything there.
+    /// Returns whether the field is allowed and meaningful as a trailer.
     // RFC 9110 §6.5.1: a trailer must not be used for framing, routing, authentication, request
     // modifiers, response controls, or the content's format.
     #[must_use]
@@ -155,14 +156,14 @@ pub fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| is(*byte, TOKEN))
 }
 
-/// Whether a byte is in a class.
+/// Returns whether a byte is in a class.
 #[inline]
 pub(crate) const fn is(byte: u8, class: u8) -> bool {
     CLASSES[byte as usize] & class != 0
 }
 
-/// The offset of the first byte, from `from` on, that no field value has; `bytes.len()` if there is
-/// none.
+/// The offset, at or after `from`, of the first byte that is not allowed in a field value;
+/// `bytes.len()` if all are.
 // RFC 9110 §5.5: a value is made of visible bytes, obs-text, spaces and tabs.
 #[inline]
 pub(crate) fn value_end(bytes: &[u8], from: usize) -> usize {
@@ -185,7 +186,7 @@ pub(crate) fn value_end(bytes: &[u8], from: usize) -> usize {
     at
 }
 
-/// The first colon from `from` on, if any.
+/// The offset of the first colon at or after `from`, if any.
 #[inline]
 pub(crate) fn find_colon(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
@@ -202,8 +203,8 @@ pub(crate) fn find_colon(bytes: &[u8], from: usize) -> Option<usize> {
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = 0x8080_8080_8080_8080;
 
-/// The high bit of each zero byte. Only the lowest set bit is reliable, because a borrow can set bits
-/// above it; no other is used.
+/// The high bit of each zero byte. Only the lowest set bit is reliable, because a borrow can set
+/// bits above it; higher bits are ignored.
 #[inline]
 const fn zeros(word: u64) -> u64 {
     word.wrapping_sub(ONES) & !word & HIGHS
@@ -220,8 +221,8 @@ const fn controls(word: u64) -> u64 {
 pub(crate) const TOKEN: u8 = 1;
 /// A byte of a field value: visible, obs-text, space or tab.
 pub(crate) const VALUE: u8 = 2;
-/// A byte of a request target's path: those of RFC 3986 §3.3, and `[ ] { } | ^`, which browsers send
-/// as they are and which delimit nothing in a request line.
+/// A byte of a request target's path: those of RFC 3986 §3.3, and `[ ] { } | ^`, which browsers
+/// send unencoded and which delimit nothing in a request line.
 pub(crate) const PATH: u8 = 4;
 /// A byte of a query: a byte of a path, or `?`.
 pub(crate) const QUERY: u8 = 8;
@@ -285,8 +286,8 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Whether `name`, which has the same length, is this name in any case. A mask has all bits of
-    /// each byte, except a letter's case bit.
+    /// Returns whether `name`, which has the same length, is this name in any case. A mask has all
+    /// bits of each byte, except a letter's case bit.
     #[inline]
     fn is(&self, name: &[u8], ends: Ends) -> bool {
         let first = (ends.first ^ self.ends.first) & self.end_masks.first;
@@ -320,7 +321,8 @@ impl Ends {
         }
     }
 
-    /// The multiplier was found by search; an assertion below checks that no two names share a slot.
+    /// The multiplier was found by search; an assertion below checks that no two names share a
+    /// slot.
     #[inline]
     const fn hash(self, length: usize) -> usize {
         const WITHOUT_CASE: u64 = ONES * 0xdf;
@@ -329,7 +331,7 @@ impl Ends {
     }
 }
 
-/// Word number `at` of a name of at least 16 bytes. The last word overlaps the one before it, so that
+/// Word number `at` of a name of at least 16 bytes. The last word overlaps the one before it, so
 /// nothing beyond the name is read.
 const fn word(name: &[u8], at: usize) -> u64 {
     let start = if at * 8 + 8 <= name.len() { at * 8 } else { name.len() - 8 };

@@ -1,4 +1,4 @@
-//! What a request's head says, as spans of its bytes: the same for every version of HTTP.
+//! The contents of a request's head, as spans of its bytes: the same for every HTTP version.
 
 use crate::field::{self, Known};
 use crate::reject::Reject;
@@ -19,7 +19,7 @@ pub enum Method {
     Put,
     /// DELETE.
     Delete,
-    /// CONNECT, which is refused: no head has this method.
+    /// CONNECT, which is rejected: no head has this method.
     Connect,
     /// OPTIONS.
     Options,
@@ -29,7 +29,7 @@ pub enum Method {
     Patch,
     /// QUERY: a safe request with content.
     Query,
-    /// Any other token; [`HeadIndex::method_span`] has its name.
+    /// Any other token; [`HeadIndex::method_span`] contains its name.
     Extension,
 }
 
@@ -85,7 +85,7 @@ pub enum Version {
     Http2,
 }
 
-/// The scheme that a request names.
+/// The scheme of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Scheme {
@@ -118,8 +118,8 @@ impl Scheme {
     }
 }
 
-/// How the request line writes the target. RFC 9112 §3.2: the fourth form, an authority alone, goes
-/// with CONNECT only, which is refused.
+/// The form of the target in the request line. RFC 9112 §3.2: the fourth form, an authority alone,
+/// is used only with CONNECT, which is rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum TargetForm {
@@ -144,7 +144,7 @@ pub enum BodyLength {
     Chunked,
 }
 
-/// The place of one field in a head.
+/// The position of one field in a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldIndex {
     /// The name as sent, a token.
@@ -155,33 +155,33 @@ pub struct FieldIndex {
     pub known: Known,
 }
 
-/// The index of a request's head. All spans count from the head's first byte, so they stay valid when
-/// the head is copied.
+/// The index of a request's head. All spans are relative to the head's first byte, so they stay
+/// valid when the head is copied.
 ///
-/// The framing of the request (where its content ends, and whether another request may follow) is not
-/// part of the index: over HTTP/1.1 that is in [`h1::Framing`](crate::h1::Framing). A
-/// [`HeadBuilder`](crate::HeadBuilder) makes heads that were not received over HTTP/1.1.
+/// The framing of the request (where its content ends, and whether another request may follow) is
+/// not part of the index: over HTTP/1.1 that is in [`h1::Framing`](crate::h1::Framing). A
+/// [`HeadBuilder`](crate::HeadBuilder) creates heads that were not received over HTTP/1.1.
 ///
-/// Reuse one for many requests: [`HeadIndex::clear`] keeps the memory of `fields`.
+/// Can be reused for many requests: [`HeadIndex::clear`] keeps the memory of `fields`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeadIndex {
     /// The method.
     pub method: Method,
     /// The method's name.
     pub method_span: Span,
-    /// The scheme, if the request names one; else the connection's applies.
+    /// The scheme, if the request contains one; otherwise the connection's applies.
     pub scheme: Option<Scheme>,
     /// The whole request target.
     pub target: Span,
     /// The target's form.
     pub form: TargetForm,
-    /// The path, with its leading `/`; `*` in asterisk form. In absolute form it may be empty, which
-    /// means `/`; [`HeadIndex::path_of`] says so.
+    /// The path, with its leading `/`; `*` in asterisk form. In absolute form it may be empty,
+    /// which means `/`; [`HeadIndex::path_of`] returns that.
     pub path: Span,
-    /// What follows the first `?`, without it.
+    /// The part after the first `?`.
     pub query: Option<Span>,
-    /// Host and port: from a target in absolute form, else from Host. Empty if an HTTP/1.0 request has
-    /// neither.
+    /// Host and port: from a target in absolute form, otherwise from Host. Empty if an HTTP/1.0
+    /// request has neither.
     pub authority: Span,
     /// The version.
     pub version: Version,
@@ -200,8 +200,8 @@ impl HeadIndex {
         Self { fields: Vec::with_capacity(16), ..Self::default() }
     }
 
-    /// Clears the head and keeps the memory. The pattern names every field, so that a new one does not
-    /// compile until it is cleared here too.
+    /// Clears the head and keeps the memory. The pattern lists every field, so that a new field
+    /// does not compile until it is cleared here too.
     #[inline]
     pub fn clear(&mut self) {
         let Self {
@@ -241,7 +241,7 @@ impl HeadIndex {
         self.fields.push(field);
     }
 
-    /// Leaves out the fields that `keep` refuses. Their bytes stay in the head.
+    /// Removes the fields for which `keep` returns false. Their bytes stay in the head.
     pub fn retain(&mut self, keep: impl FnMut(&FieldIndex) -> bool) {
         self.fields.retain(keep);
         (self.present, self.repeated) = (0, 0);
@@ -258,14 +258,14 @@ impl HeadIndex {
         self.repeated & known.bit() != 0
     }
 
-    /// Whether a field of this well-known name occurs. Costs one test of a bit.
+    /// Returns whether a field of this well-known name occurs. Costs one bit test.
     #[inline]
     #[must_use]
     pub fn has(&self, known: Known) -> bool {
         self.present & known.bit() != 0
     }
 
-    /// The place of the first value of this well-known name. Not for [`Known::Other`].
+    /// The position of the first value of this well-known name. Not for [`Known::Other`].
     #[inline]
     #[must_use]
     pub fn find(&self, known: Known) -> Option<Span> {
@@ -275,13 +275,13 @@ impl HeadIndex {
         self.fields.iter().find(|field| field.known == known).map(|field| field.value)
     }
 
-    /// The places of all values of this well-known name, in the order of sending.
+    /// The positions of all values of this well-known name, in the order of sending.
     pub fn values(&self, known: Known) -> impl Iterator<Item = Span> {
         let fields = self.fields.iter().filter(move |field| field.known == known);
         fields.map(|field| field.value)
     }
 
-    /// The path in `head`; `/` where the target has none. RFC 9110 §4.2.3: an empty path component is
+    /// The path in `head`; `/` if the target has none. RFC 9110 §4.2.3: an empty path component is
     /// equivalent to an absolute path of "/".
     #[inline]
     #[must_use]
@@ -289,10 +289,10 @@ impl HeadIndex {
         if self.path.is_empty() { b"/" } else { self.path.of(head) }
     }
 
-    /// Whether the client asks for another protocol: by Upgrade in HTTP/1.1, or as
-    /// [`HeadBuilder::begin_upgrade`](crate::HeadBuilder::begin_upgrade) writes it for HTTP/2. `head` has
-    /// the bytes. Costs one test of a bit where there is no such field.
-    // RFC 9110 §7.8: Upgrade in an HTTP/1.0 request must be ignored, and it comes with the option.
+    /// Returns whether the client asks for another protocol: by Upgrade in HTTP/1.1, or as written
+    /// by [`HeadBuilder::begin_upgrade`](crate::HeadBuilder::begin_upgrade) for HTTP/2. `head`
+    /// contains the bytes. Costs one bit test if the field is missing.
+    // RFC 9110 §7.8: Upgrade in an HTTP/1.0 request must be ignored, and it requires the option.
     #[inline]
     #[must_use]
     pub fn asks_upgrade(&self, head: &[u8]) -> bool {
@@ -303,11 +303,12 @@ impl HeadIndex {
             })
     }
 
-    /// Refuses a request for an `https` resource that came over a connection without TLS. Not for a
-    /// connection from a trusted proxy, whose other side may have had TLS.
+    /// Rejects a request for an `https` resource that arrived over a connection without TLS. Not
+    /// for a connection from a trusted proxy, whose client side may have had TLS.
     ///
     /// # Errors
-    /// [`Reject::Misdirected`]. The head is sound, so the connection can go on after the answer.
+    /// [`Reject::Misdirected`]. The head is valid, so the connection can continue after the
+    /// response.
     // RFC 9110 §7.4: a request for an https resource must be rejected unless it was received over a
     // connection that was secured for that origin.
     pub const fn check_scheme(&self, is_secure: bool) -> Result<(), Reject> {

@@ -1,19 +1,20 @@
 //! HTTP as state machines: bytes in, events and bytes out.
 //!
-//! This crate knows HTTP and WebSocket, and nothing else. It does no I/O and has no clock, no `async`, no locks and
-//! no dependencies: the owner of the socket gives the bytes that arrived to a connection, and sends the
-//! bytes that the connection wrote. Waiting, buffering and deadlines are elsewhere.
+//! This crate implements only HTTP and WebSocket. It does no I/O and has no clock, no `async`, no
+//! locks and no dependencies: the owner of the socket passes received bytes to a connection, and
+//! sends the bytes that the connection wrote. Waiting, buffering and deadlines are elsewhere.
 //!
-//! The parser is strict (RFC 9110, RFC 9112, RFC 9113, RFC 6455). Anything that two readers could understand
-//! differently is refused; each refusal is a variant of [`Reject`], [`h2::Reject`] or [`ws::Reject`], that
-//! names its rule.
+//! The parser is strict (RFC 9110, RFC 9112, RFC 9113, RFC 6455). Input that two readers could
+//! interpret differently is rejected; each reason is a variant of [`Reject`], [`h2::Reject`] or
+//! [`ws::Reject`] that names the rule.
 //!
-//! Start reading at [`h1::Connection`], which joins the two directions of an HTTP/1.1 connection; then
-//! `h1/receive.rs` (bytes to events) and `h1/send.rs` (responses to bytes). `h1/parse.rs` has the rules
-//! for a head, `h1/framing.rs` those for where its content ends. Heads from elsewhere, HTTP/2 among
-//! them, are made in `build.rs`; an HTTP/2 connection is [`h2::Connection`], and a WebSocket, which
-//! follows a handshake over either, is [`ws::Connection`]. What a proxy may say before all of that is read by
-//! [`proxy::receive`]. `cases/*.txt` shows all of it by example.
+//! Start reading at [`h1::Connection`], which combines the two directions of an HTTP/1.1
+//! connection; then `h1/receive.rs` (bytes to events) and `h1/send.rs` (responses to bytes).
+//! `h1/parse.rs` contains the rules for a head, `h1/framing.rs` those for the end of its content.
+//! Heads from elsewhere, including HTTP/2, are created in `build.rs`; an HTTP/2 connection is
+//! [`h2::Connection`], and a WebSocket, which follows a handshake over either, is
+//! [`ws::Connection`]. A PROXY header before all of that is read by [`proxy::receive`].
+//! `cases/*.txt` contains examples of everything.
 
 #![forbid(unsafe_code)]
 

@@ -1,36 +1,37 @@
-//! Everything that has a limit, with its default.
+//! All limits of a request, with their defaults.
 
-/// The most a peer may send. Values are bytes unless said otherwise; reaching a limit is allowed,
-/// passing it is a [`Reject`](crate::Reject). All connections of a server share one, so the calls
-/// that need it take it by reference.
+/// The limits for a peer. Values are bytes unless stated otherwise; values equal to a limit are
+/// allowed, exceeding it is a [`Reject`](crate::Reject). All connections of a server share one
+/// instance, so calls that need it take it by reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A whole head: request line, fields and the empty line that ends them. Default 32 KiB. At most
-    /// 65,535; a larger value counts as that. Passing it: 431.
+    /// A whole head: request line, fields and the empty line that ends them. Default 32 KiB. At
+    /// most 65,535; larger values are reduced to that. If exceeded: 431.
     pub head_bytes_max: usize,
-    /// The request line with its line end. Default 8 KiB. Passing it: 414.
+    /// The request line with its line end. Default 8 KiB. If exceeded: 414.
     pub request_line_bytes_max: usize,
-    /// One field line with its line end. Default 16 KiB. Passing it: 431.
+    /// One field line with its line end. Default 16 KiB. If exceeded: 431.
     pub field_bytes_max: usize,
-    /// How many field lines a head may have, and how many a trailer section. Default 100. Passing
-    /// it: 431.
+    /// How many field lines a head may have, and how many a trailer section. Default 100. If
+    /// exceeded: 431.
     pub fields_max: usize,
-    /// The content of one request, in bytes. Default 2 MiB; `u64::MAX` for no limit. Passing it:
-    /// 413, at once if the head gives the length, else at the chunk that passes it.
+    /// The content of one request, in bytes. Default 2 MiB; `u64::MAX` for no limit. If exceeded:
+    /// 413, immediately if the head contains the length, otherwise at the chunk that exceeds it.
     pub body_bytes_max: u64,
-    /// The extensions of one chunk, from the first byte after its size to its line end. Default 256.
-    /// Passing it: 400, as where those of all chunks are more than 16 KiB longer than the content so far.
+    /// The extensions of one chunk, from the first byte after its size to its line end. Default
+    /// 256. If exceeded: 400; the same if the extensions of all chunks are more than 16 KiB longer
+    /// than the content so far.
     pub chunk_extension_bytes_max: u16,
-    /// A whole trailer section with its line ends. Default 8 KiB. At most 65,535; a larger value
-    /// counts as that. Passing it: 431.
+    /// A whole trailer section with its line ends. Default 8 KiB. At most 65,535; larger values are
+    /// reduced to that. If exceeded: 431.
     pub trailer_bytes_max: usize,
-    /// How much of a request's content is read and thrown away when its response is complete first,
-    /// so that the connection can be used again. Default 256 KiB. Passing it closes the connection.
+    /// How much of a request's content is read and discarded if its response is complete first, so
+    /// that the connection can be used again. Default 256 KiB. If exceeded, the connection closes.
     pub drain_bytes_max: u32,
 }
 
 impl Limits {
-    /// The default of every limit, as a constant.
+    /// All defaults, as a constant.
     pub const DEFAULT: Self = Self {
         head_bytes_max: 32 * 1024,
         request_line_bytes_max: 8 * 1024,
@@ -49,10 +50,10 @@ impl Default for Limits {
     }
 }
 
-/// The longest head there can be, because a [`Span`](crate::Span) has 16-bit offsets.
+/// The longest possible head, because a [`Span`](crate::Span) has 16-bit offsets.
 pub const HEAD_BYTES_CEILING: usize = u16::MAX as usize;
 
-/// The longest method that is read, in bytes. The longest registered method has 17.
+/// The longest method that is accepted, in bytes. The longest registered method has 17.
 pub const METHOD_BYTES_MAX: usize = 32;
 
 const _: () = {

@@ -1,8 +1,9 @@
-//! The PROXY protocol, versions 1 and 2: what a proxy says, before anything else, about the connection that
-//! it passes on.
+//! The PROXY protocol, versions 1 and 2: a header in which a proxy describes the connection that it
+//! passes on.
 //!
-//! The rules are those of HAProxy's `proxy-protocol.txt` (2020/03/05). [`receive`] is given all that came so
-//! far, and says what that is; nothing is kept between two calls. Whom to believe is the owner's business.
+//! The rules are those of HAProxy's `proxy-protocol.txt` (2020/03/05). [`receive`] takes all bytes
+//! received so far and classifies them; no state is kept between two calls. Which peers to trust is
+//! decided by the owner.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,23 +14,23 @@ const BEGIN_1: &[u8] = b"PROXY ";
 /// How a header of version 2 begins.
 const BEGIN_2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// The longest header of version 1, its line end included.
+/// The longest header of version 1, including its line end.
 const LINE_BYTES_MAX: usize = 107;
 
-/// A header of version 2 without addresses and what follows them.
+/// The size of the fixed part of a version 2 header, before the addresses.
 const FIXED_BYTES: usize = 16;
 
 /// A path of a Unix domain socket.
 const PATH_BYTES: usize = 108;
 
-/// What the bytes that came so far are.
+/// The classification of the bytes so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received<'b> {
-    /// They may become a header: more are needed.
+    /// They may become a header: more bytes are needed.
     Partial,
     /// The connection begins with something else.
     Other,
-    /// A header, and how many bytes it has.
+    /// A header, and its length in bytes.
     Header(usize, Header<'b>),
 }
 
@@ -38,71 +39,72 @@ pub enum Received<'b> {
 pub struct Header<'b> {
     /// 1 or 2.
     pub version: u8,
-    /// Whose connection it is.
+    /// The addresses of the connection.
     pub addresses: Addresses<'b>,
-    /// The values after the addresses, well formed and not looked into.
+    /// The values after the addresses, well-formed but not interpreted.
     values: &'b [u8],
 }
 
 /// Both ends of the connection that the proxy accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addresses<'b> {
-    /// The proxy speaks for itself, as it does to see whether the server is there.
+    /// The proxy's own connection, for example a health check.
     Local,
-    /// The proxy does not tell.
+    /// The proxy does not provide addresses.
     Unknown,
-    /// Addresses of the internet.
+    /// IP addresses.
     Internet {
         /// The client.
         source: SocketAddr,
-        /// Where the client connected to.
+        /// The address that the client connected to.
         destination: SocketAddr,
     },
     /// Unix domain sockets, without the zeros after their paths.
     Unix {
-        /// The client's path, which mostly is empty.
+        /// The client's path, which is usually empty.
         source: &'b [u8],
-        /// Where the client connected to.
+        /// The path that the client connected to.
         destination: &'b [u8],
     },
 }
 
-/// Why a header is refused.
+/// Why a header is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reject {
     /// A header is required, and the connection begins with something else.
     Missing,
     /// The line of version 1 is longer than 107 bytes.
     LineTooLong,
-    /// The line of version 1 is not the protocol, two addresses and two ports, separated by single spaces.
+    /// The line of version 1 is not the protocol, two addresses and two ports, separated by single
+    /// spaces.
     LineInvalid,
-    /// The header of version 2 is longer than the server reads.
+    /// The header of version 2 is longer than the limit.
     TooLong,
-    /// The version is not 2, though the header begins so.
+    /// The version is not 2, although the header has the signature of version 2.
     VersionInvalid,
     /// The command is neither LOCAL nor PROXY.
     CommandInvalid,
-    /// The address family or its transport is none that is known.
+    /// The address family or its transport is unknown.
     FamilyInvalid,
     /// The header ends before its addresses do.
     AddressesShort,
-    /// A value ends after the header, or the values leave bytes over.
+    /// A value exceeds the header, or the values leave unused bytes.
     ValueInvalid,
-    /// The checksum is not that of the header, or is there twice.
+    /// The checksum is wrong or occurs twice.
     ChecksumInvalid,
 }
 
-/// Types of values, as [`Header::values`] gives them.
+/// Types of values, as returned by [`Header::values`].
 pub mod kind {
-    /// The application protocol that client and proxy agreed on (ALPN).
+    /// The application protocol negotiated by client and proxy (ALPN).
     pub const ALPN: u8 = 0x01;
-    /// The host that the client named (SNI), in UTF-8.
+    /// The host requested by the client (SNI), in UTF-8.
     pub const AUTHORITY: u8 = 0x02;
     /// CRC32C of the header, with these four bytes as zeros.
     pub const CRC32C: u8 = 0x03;
     /// Nothing: padding.
     pub const NOOP: u8 = 0x04;
-    /// What the proxy calls the connection, at most 128 bytes.
+    /// The proxy's ID for the connection, at most 128 bytes.
     pub const UNIQUE_ID: u8 = 0x05;
     /// The client's TLS: see [`Ssl`](super::Ssl).
     pub const SSL: u8 = 0x20;
@@ -119,18 +121,19 @@ pub mod kind {
 pub struct Ssl<'b> {
     /// The client connected over TLS.
     pub is_tls: bool,
-    /// The client sent a certificate, over this connection or over an earlier one of the same session.
+    /// The client sent a certificate, over this connection or over an earlier one of the same
+    /// session.
     pub has_certificate: bool,
     /// The client sent a certificate, and it was verified.
     pub is_verified: bool,
     values: &'b [u8],
 }
 
-/// Reads what a connection begins with. `bytes` are all that came, and `bytes_max` is the longest header of
-/// version 2 that is read.
+/// Reads the beginning of a connection. `bytes` is everything received so far, and `bytes_max` is
+/// the longest accepted header of version 2.
 ///
 /// # Errors
-/// The connection begins as a header does, and breaks a rule.
+/// The connection begins like a header, but violates a rule.
 pub fn receive(bytes: &[u8], bytes_max: usize) -> Result<Received<'_>, Reject> {
     if bytes.starts_with(BEGIN_1) {
         return receive_line(bytes);
@@ -161,7 +164,7 @@ fn read_line(line: &str) -> Option<Addresses<'static>> {
     let is_4 = match words.next()? {
         "TCP4" => true,
         "TCP6" => false,
-        // What follows it must be ignored.
+        // The rest of the line must be ignored.
         "UNKNOWN" => return Some(Addresses::Unknown),
         _ => return None,
     };
@@ -181,7 +184,7 @@ fn read_line(line: &str) -> Option<Addresses<'static>> {
     })
 }
 
-/// A port has no sign and no zeros before it.
+/// A port has no sign and no leading zeros.
 fn port(word: &str) -> Option<u16> {
     let is_number = word.bytes().all(|byte| byte.is_ascii_digit());
     let is_plain = is_number && (word == "0" || !word.starts_with('0'));
@@ -207,16 +210,16 @@ fn receive_binary(bytes: &[u8], bytes_max: usize) -> Result<Received<'_>, Reject
     };
     let Some(header) = bytes.get(..whole) else { return Ok(Received::Partial) };
     let rest = &header[FIXED_BYTES..];
-    // A proxy that speaks for itself may say anything about itself.
+    // The addresses of a proxy's own connection are ignored.
     let (addresses, values) =
         if is_local { (Addresses::Local, &[][..]) } else { read_addresses(family, rest)? };
     check_values(header, values)?;
     Ok(Received::Header(whole, Header { version: 2, addresses, values }))
 }
 
-/// The addresses, and what follows them.
+/// The addresses, and the bytes after them.
 fn read_addresses(family: u8, rest: &[u8]) -> Result<(Addresses<'_>, &[u8]), Reject> {
-    // A client that speaks HTTP/3 to the proxy came over datagrams, and what the proxy passes on is a stream.
+    // An HTTP/3 client uses datagrams to the proxy, but the proxy passes on a stream.
     let (addresses, values) = match family {
         0x00 => return Ok((Addresses::Unknown, rest)),
         0x11 | 0x12 => {
@@ -253,13 +256,13 @@ fn internet(
     Addresses::Internet { source: source.into(), destination: destination.into() }
 }
 
-/// A path without the zeros after it. Linux's abstract names begin with a zero: they are no paths.
+/// A path without the zeros after it. Linux's abstract names begin with a zero and are not paths.
 fn path(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     &bytes[..end]
 }
 
-/// Are the values whole, and is the checksum right if there is one?
+/// Checks whether the values are complete, and the checksum if there is one.
 fn check_values(header: &[u8], values: &[u8]) -> Result<(), Reject> {
     let mut rest = values;
     let mut checksum = None;
@@ -289,14 +292,14 @@ fn check_values(header: &[u8], values: &[u8]) -> Result<(), Reject> {
     }
 }
 
-/// The first of the values: its type, itself, and what follows it.
+/// The first of the values: its type, its bytes, and the rest.
 fn split_value(values: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let ([kind, high, low], rest) = values.split_first_chunk::<3>()?;
     let (value, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes([*high, *low])))?;
     Some((*kind, value, rest))
 }
 
-/// Values that are known to be whole, one by one.
+/// Iterates over values that are known to be complete.
 fn each_value(mut values: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let (kind, value, rest) = split_value(values)?;
@@ -305,7 +308,7 @@ fn each_value(mut values: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// CRC32C (RFC 9260, appendix A). A header is short and comes once, so it needs no table.
+/// CRC32C (RFC 9260, appendix A). A header is short and arrives once, so a table is not worthwhile.
 fn crc32c(bytes: impl Iterator<Item = u8>) -> u32 {
     let all = bytes.fold(u32::MAX, |mut sum, byte| {
         sum ^= u32::from(byte);
@@ -325,7 +328,7 @@ impl<'b> Header<'b> {
 }
 
 impl<'b> Ssl<'b> {
-    /// The value of a [`kind::SSL`].
+    /// Parses the value of a [`kind::SSL`].
     #[must_use]
     pub fn read(value: &'b [u8]) -> Option<Self> {
         let ([client, verify @ ..], values) = value.split_first_chunk::<5>()?;
@@ -354,7 +357,7 @@ impl fmt::Display for Reject {
             Self::Missing => "the connection does not begin with a PROXY header",
             Self::LineTooLong => "the PROXY line is longer than 107 bytes",
             Self::LineInvalid => "the PROXY line is malformed",
-            Self::TooLong => "the PROXY header is longer than the server reads",
+            Self::TooLong => "the PROXY header exceeds the limit",
             Self::VersionInvalid => "the version of the PROXY header is unknown",
             Self::CommandInvalid => "the command of the PROXY header is unknown",
             Self::FamilyInvalid => "the address family of the PROXY header is unknown",

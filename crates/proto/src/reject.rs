@@ -1,16 +1,18 @@
-//! Why a request is refused: one variant a rule.
+//! Why a request is rejected: one variant per rule.
 
 use std::fmt;
 
-/// A rule that the peer broke, or a limit that it passed.
+/// A rule that the peer violated, or a limit that it exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Reject {
     /// More than one empty line precedes the request line. Status 400, RFC 9112 §2.2.
     EmptyLineRepeated,
-    /// The client began HTTP/2 without agreeing on it first; this port speaks HTTP/1.1. Status 505, RFC 9113 §3.4.
+    /// The client began HTTP/2 without agreeing on it first; this port speaks HTTP/1.1. Status 505,
+    /// RFC 9113 §3.4.
     Http2Preface,
-    /// The request line is not a method, a target and a version, separated by single spaces. Status 400, RFC 9112 §3.
+    /// The request line is not a method, a target and a version, separated by single spaces. Status
+    /// 400, RFC 9112 §3.
     RequestLineInvalid,
     /// The request line is longer than the server reads. Status 414, RFC 9112 §3.
     RequestLineTooLong,
@@ -30,11 +32,14 @@ pub enum Reject {
     TargetAuthority,
     /// The target's scheme is neither http nor https. Status 400, RFC 9110 §4.2.
     TargetScheme,
-    /// The resource is an https one, and the connection has no TLS, or a certificate for other hosts. Status 421, RFC 9110 §7.4.
+    /// The resource is an https one, and the connection has no TLS, or a certificate for other
+    /// hosts. Status 421, RFC 9110 §7.4.
     Misdirected,
-    /// The target's authority has user information, no host, or a malformed host or port. Status 400, RFC 9110 §4.2.1.
+    /// The target's authority has user information, no host, or a malformed host or port. Status
+    /// 400, RFC 9110 §4.2.1.
     TargetHostInvalid,
-    /// The version is not `HTTP/` followed by a digit, a dot and a digit. Status 400, RFC 9112 §2.3.
+    /// The version is not `HTTP/` followed by a digit, a dot and a digit. Status 400, RFC 9112
+    /// §2.3.
     VersionInvalid,
     /// The request's major version of HTTP is not 1. Status 505, RFC 9110 §15.6.6.
     VersionUnsupported,
@@ -42,7 +47,8 @@ pub enum Reject {
     LineFeedBare,
     /// A carriage return has no line feed after it. Status 400, RFC 9112 §2.2.
     CarriageReturnBare,
-    /// A field line begins with white space: obsolete folding is not accepted. Status 400, RFC 9112 §5.2.
+    /// A field line begins with white space: obsolete folding is not accepted. Status 400, RFC 9112
+    /// §5.2.
     FoldedLine,
     /// A field line has no colon. Status 400, RFC 9112 §5.
     FieldColonMissing,
@@ -74,7 +80,8 @@ pub enum Reject {
     ContentLengthInvalid,
     /// The Content-Length is larger than the server can count. Status 400, RFC 9110 §8.6.
     ContentLengthOverflow,
-    /// There is more than one Content-Length, as a list or as repeated fields. Status 400, RFC 9110 §8.6.
+    /// There is more than one Content-Length, as a list or as repeated fields. Status 400, RFC 9110
+    /// §8.6.
     ContentLengthRepeated,
     /// There is both a Content-Length and a Transfer-Encoding. Status 400, RFC 9112 §6.1.
     LengthAndEncoding,
@@ -82,9 +89,11 @@ pub enum Reject {
     EncodingInHttp10,
     /// The Transfer-Encoding is not a list of codings. Status 400, RFC 9112 §6.1.
     EncodingInvalid,
-    /// The Transfer-Encoding names a coding that the server does not implement. Status 501, RFC 9112 §6.1.
+    /// The Transfer-Encoding names a coding that the server does not implement. Status 501, RFC
+    /// 9112 §6.1.
     EncodingUnknown,
-    /// The last transfer coding is not chunked, so the end of the content is unknown. Status 400, RFC 9112 §6.3.
+    /// The last transfer coding is not chunked, so the end of the content is unknown. Status 400,
+    /// RFC 9112 §6.3.
     ChunkedNotLast,
     /// The chunked coding is applied more than once. Status 400, RFC 9112 §6.1.
     ChunkedRepeated,
@@ -166,28 +175,28 @@ impl Reject {
         Self::BodyCutShort,
     ];
 
-    /// The status of the answer.
+    /// The status of the response.
     #[must_use]
     pub const fn status(self) -> u16 {
         self.facts().0
     }
 
-    /// The section of the standard that has the rule, or the status for passing a limit:
+    /// The section of the standard that contains the rule, or the status for exceeding a limit:
     /// `RFC 9112 §5.1`.
     #[must_use]
     pub const fn section(self) -> &'static str {
         self.facts().1
     }
 
-    /// The rule that was broken, as one sentence without its full stop.
+    /// The violated rule, as one sentence without its full stop.
     #[must_use]
     pub const fn cause(self) -> &'static str {
         self.facts().2
     }
 
-    /// Whether the connection ends after the answer. It does, because it is unclear where the next
-    /// request begins, except after an unknown expectation or a misdirected request: their heads are
-    /// sound.
+    /// Returns whether the connection ends after the response. It does, because it is unclear where
+    /// the next request begins, except after an unknown expectation or a misdirected request: their
+    /// heads are valid.
     #[must_use]
     pub const fn closes(self) -> bool {
         !matches!(self, Self::ExpectationUnknown | Self::Misdirected)

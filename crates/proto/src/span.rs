@@ -1,9 +1,10 @@
-//! A place in a head, as two offsets.
+//! A range of a head, as two offsets.
 
 use std::ops::Range;
 
-/// A range of bytes in a head: offsets from the head's first byte, so that a span is valid for every copy
-/// of the head. A head has at most 65,535 bytes, so both fit in 16 bits. `start <= end` always holds.
+/// A range of bytes in a head: offsets from the head's first byte, so that a span is valid for
+/// every copy of the head. A head has at most 65,535 bytes, so both fit in 16 bits. `start <= end`
+/// always holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Span {
     /// Offset of the first byte.
@@ -24,7 +25,7 @@ impl Span {
         Self { start: start as u16, end: end as u16 }
     }
 
-    /// The bytes that this span names in `head`. Panics if `head` is not the head it was made for
+    /// The bytes of this span in `head`. Panics if `head` is not the head for which it was created
     /// and is too short.
     #[inline]
     #[must_use]

@@ -1,8 +1,9 @@
-//! The fields that came after a request's content.
+//! The fields after a request's content.
 
 use crate::Span;
 
-/// Trailer fields with their own copy of the bytes, since the connection's are gone by then.
+/// Trailer fields with their own copy of the bytes, because those of the connection are no longer
+/// available.
 #[derive(Debug, Default)]
 pub(crate) struct Trailers {
     bytes: Vec<u8>,
@@ -14,7 +15,8 @@ impl Trailers {
         self.fields.len()
     }
 
-    /// Adds a field. All fields together are no longer than a trailer section, at most 65,535 bytes.
+    /// Adds a field. All fields together are no longer than a trailer section, at most 65,535
+    /// bytes.
     pub(crate) fn add(&mut self, name: &[u8], value: &[u8]) {
         let name_start = self.bytes.len();
         self.bytes.extend_from_slice(name);

@@ -1,13 +1,14 @@
 //! WebSocket (RFC 6455), with permessage-deflate (RFC 7692).
 //!
-//! Start reading at [`Connection`]. Received bytes become frames in `receive.rs`, whose payloads become
-//! messages in `content.rs`; messages become bytes in `send.rs`; `connection.rs` has what the two share,
-//! and the close handshake. `utf8.rs` checks text while it comes, `budget.rs` counts what a peer makes an
-//! endpoint do for nothing, and `frame.rs` knows nothing of all that.
+//! Start reading at [`Connection`]. Received bytes become frames in `receive.rs`, whose payloads
+//! become messages in `content.rs`; messages become bytes in `send.rs`; `connection.rs` contains
+//! the shared state and the close handshake. `utf8.rs` validates text incrementally, `budget.rs`
+//! limits the work that a peer can cause without a benefit, and `frame.rs` does not depend on the
+//! others.
 //!
-//! Before the first frame there is a handshake over HTTP: [`handshake`] judges its fields, [`accept`]
-//! answers its key, and [`deflate`] chooses the parameters of the compression. The compression itself is
-//! the owner's, behind [`Compression`].
+//! Before the first frame there is a handshake over HTTP: [`handshake`] checks its fields,
+//! [`accept`] answers its key, and [`deflate`] negotiates the parameters of the compression. The
+//! compression itself is provided by the owner, through [`Compression`].
 
 pub mod accept;
 mod budget;

@@ -119,7 +119,8 @@ impl Slots {
         };
         if queue.len() >= self.limits.queue_max {
             let last = queue.iter().enumerate().max_by_key(|(_, other)| total(&other.client));
-            let displaced = last.filter(|(_, other)| total(&other.client) > total(&waiter.client) + 1);
+            let displaced =
+                last.filter(|(_, other)| total(&other.client) > total(&waiter.client) + 1);
             let Some((index, _)) = displaced else { return false };
             queue.remove(index);
         }

@@ -1,17 +1,17 @@
 //! Paths that another server may read as a different path.
 //!
-//! The router compares a path as it was sent. A server that the request is forwarded to may first
-//! remove dot segments, merge slashes, decode `%2F`, treat `\` as `/`, or cut path parameters
-//! (`;name=value`) off. What it serves is then another resource than the one whose route matched.
+//! The router compares the raw path. A server behind it may first remove dot segments,
+//! merge slashes, decode `%2F`, treat `\` as `/`, or remove path parameters (`;name=value`), and
+//! then serve another resource than the one whose route matched.
 
 use crate::word::{short_word, word};
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = ONES << 7;
 
-/// Whether `path` has anything that servers read differently: `%`, `\`, `;`, or a `/` before
-/// another `/` or a `.`. A quick test that every path with a second reading passes, and some others
-/// do.
+/// Returns whether `path` contains anything that servers interpret differently: `%`, `\`, `;`, or a
+/// `/` before another `/` or a `.`. A quick pre-check: true for every path with a second reading,
+/// and for some others.
 #[inline]
 #[must_use]
 pub fn may_be_ambiguous(path: &[u8]) -> bool {
@@ -23,8 +23,8 @@ pub fn may_be_ambiguous(path: &[u8]) -> bool {
     }
 }
 
-/// The same for a path of at least eight bytes. Separate, since its loop would slow short paths
-/// down.
+/// The same for a path of at least eight bytes. A separate function, because the loop would slow
+/// down short paths.
 #[inline(never)]
 fn has_marks(path: &[u8]) -> bool {
     let (mut found, mut at) = (0, 0);
@@ -36,11 +36,12 @@ fn has_marks(path: &[u8]) -> bool {
     (found | marks(word(path, path.len() - 8))) != 0
 }
 
-/// Not zero if a byte of `word`, or a pair of neighbours, is what [`may_be_ambiguous`] looks for.
+/// Not zero if a byte of `word`, or a pair of neighbours, is one that [`may_be_ambiguous`] looks
+/// for.
 #[inline(always)]
 fn marks(word: u64) -> u64 {
-    // The high bit of each byte that is zero. A byte after a zero one may be marked wrongly, which
-    // changes nothing: that word is marked already.
+    // Sets the high bit of each byte that is zero. A byte after a zero one may be marked by
+    // mistake, which does not matter: that word is already marked.
     let zeros = |word: u64| word.wrapping_sub(ONES) & !word;
     let equal = |byte: u8| zeros(word ^ ONES.wrapping_mul(u64::from(byte)));
     // `.` and `/` differ in the lowest bit.
@@ -49,7 +50,7 @@ fn marks(word: u64) -> u64 {
     (equal(b'%') | equal(b'\\') | equal(b';') | pairs) & HIGHS
 }
 
-/// What a place in a path means to some server.
+/// How some servers interpret a part of a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Piece {
     Slash,
@@ -80,8 +81,8 @@ fn pieces(mut path: &[u8]) -> impl Iterator<Item = (Piece, &[u8])> {
     })
 }
 
-/// Whether `path` has a segment `.` or `..`, in any spelling: with `%2E`, between `%2F`, `\` or
-/// `%5C` in place of slashes, or with path parameters after it (`..;a=b`).
+/// Returns whether `path` has a segment `.` or `..` in any spelling: with `%2E`, between `%2F`, `\`
+/// or `%5C` instead of slashes, or followed by path parameters (`..;a=b`).
 ///
 /// ```
 /// use peregrine_router::has_dot_segments;
@@ -91,7 +92,7 @@ fn pieces(mut path: &[u8]) -> impl Iterator<Item = (Piece, &[u8])> {
 /// ```
 #[must_use]
 pub fn has_dot_segments(path: &[u8]) -> bool {
-    // The dots of the current segment; `None` once it is more than dots.
+    // The dots of the current segment; `None` once it contains anything else.
     let mut dots = None;
     for (piece, _) in pieces(path) {
         match piece {
@@ -110,15 +111,15 @@ pub fn has_dot_segments(path: &[u8]) -> bool {
     matches!(dots, Some(1 | 2))
 }
 
-/// What a server may do to a path before it serves it.
+/// Steps that a server may apply to a path.
 const DECODE_SLASHES: u8 = 1;
 const TURN_BACKSLASHES: u8 = 2;
 const CUT_PARAMETERS: u8 = 4;
 const MERGE_SLASHES: u8 = 8;
 
-/// Whether `accept` returns `true` for one of the paths, other than `path` itself, that some server
-/// reads `path` as: for each combination of merged slashes, decoded `%2F`, backslashes as slashes,
-/// and path parameters cut off. Dot segments are not removed; see [`has_dot_segments`].
+/// Returns whether `accept` returns `true` for a path, other than `path` itself, as which some
+/// server may read `path`: for each combination of merged slashes, decoded `%2F`, backslashes as
+/// slashes, and removed path parameters. Dot segments are not removed; see [`has_dot_segments`].
 ///
 /// ```
 /// use peregrine_router::any_reading;
@@ -159,7 +160,7 @@ pub fn any_reading(path: &[u8], mut accept: impl FnMut(&[u8]) -> bool) -> bool {
     false
 }
 
-/// Writes `path` as a server reads it that takes these steps.
+/// Writes `path` as a server that takes these steps reads it.
 fn read(path: &[u8], steps: u8, out: &mut Vec<u8>) {
     let takes = |step| steps & step != 0;
     let mut is_parameter = false;
@@ -247,7 +248,7 @@ mod tests {
         let readings = |path: &str| {
             let mut all = Vec::new();
             any_reading(path.as_bytes(), |reading| {
-                let reading = String::from_utf8(reading.to_vec()).expect("it is ASCII");
+                let reading = String::from_utf8(reading.to_vec()).expect("the path is ASCII");
                 if !all.contains(&reading) {
                     all.push(reading);
                 }

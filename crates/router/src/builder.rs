@@ -1,4 +1,4 @@
-//! From patterns to a router, or to a list of everything that is wrong with them.
+//! Builds a router from patterns, or reports everything that is wrong with them.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use crate::pattern::{Part, Pattern};
 use crate::router::{Route, Router};
 use crate::statics::Statics;
 
-/// What a slash at the end of a path means. The root, `/`, always has it.
+/// The meaning of a slash at the end of a path. The root, `/`, always has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SlashPolicy {
     /// `/a` and `/a/` are different paths.
     #[default]
     Strict,
-    /// As strict, but where a path has no route for the method and its other form does,
-    /// [`Router::find`] answers [`Match::Redirect`](crate::Match::Redirect). A path that begins with
-    /// `//` or `/\` is never redirected: as a `Location` it would name another host.
+    /// Like strict, but if a path has no route for the method and its other form does,
+    /// [`Router::find`] returns [`Match::Redirect`](crate::Match::Redirect). A path that begins
+    /// with `//` or `/\` is never redirected: as a `Location` it would name another host.
     Redirect,
-    /// One slash at the end is not part of a path or of a pattern: `/a` and `/a/` are the same pattern,
+    /// A slash at the end is not part of a path or pattern: `/a` and `/a/` are the same pattern,
     /// and inserting both for one method is an error. The value of a catch-all keeps the slash.
     Ignore,
 }
@@ -64,19 +64,19 @@ impl Inserted {
 }
 
 impl Builder {
-    /// A builder without routes and with [`SlashPolicy::Strict`].
+    /// Creates a builder without routes and with [`SlashPolicy::Strict`].
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets what a slash at the end of a path means.
+    /// Sets the meaning of a slash at the end of a path.
     pub fn slash_policy(&mut self, policy: SlashPolicy) -> &mut Self {
         self.slash_policy = policy;
         self
     }
 
-    /// Adds a route: a pattern, the methods it answers, and an id that [`Router::find`] returns. Ids
-    /// are unique and at most [`ROUTE_ID_MAX`]. [`Builder::build`] reports what is wrong with a route.
+    /// Adds a route: a pattern, its methods, and an id that [`Router::find`] returns. Ids are
+    /// unique and at most [`ROUTE_ID_MAX`]. [`Builder::build`] reports errors in the route.
     ///
     /// A pattern begins with `/`; each part between slashes is one of these:
     ///
@@ -87,22 +87,22 @@ impl Builder {
     /// | `{name}` | one segment that is not empty |
     /// | `{*name}` | the rest of the path, slashes included, if it has at least one byte |
     ///
-    /// Where several patterns match a path, the first segment (from the left) in which they differ
-    /// decides, in the order of this table; of two affixed parameters the one with more fixed text
+    /// If several patterns match a path, the first segment (from the left) in which they differ
+    /// decides, in the order of this table. Of two affixed parameters, the one with more fixed text
     /// wins, then the one with the longer text before the parameter. The order of insertion never
-    /// matters. If the pattern so chosen does not answer the method, or does not fit the rest of the
-    /// path, the next is tried.
+    /// matters. If the chosen pattern does not have the method, or does not match the rest of the
+    /// path, the next one is tried.
     ///
     /// `{{` and `}}` stand for literal braces. Fixed text is compared percent-decoded, but `%2F` is
-    /// never a slash and `%25` never begins an escape: `/café` matches `/caf%C3%A9`. Case matters; `.`
-    /// and `..` are ordinary text. A catch-all does not match an empty rest: for `/files/` beside
-    /// `/files/{*path}`, add that pattern.
+    /// never a slash and `%25` never starts an escape: `/café` matches `/caf%C3%A9`. Matching is
+    /// case-sensitive; `.` and `..` are ordinary text. A catch-all does not match an empty rest: to
+    /// match `/files/` in addition to `/files/{*path}`, add that pattern.
     pub fn insert(&mut self, pattern: &str, methods: Methods, id: u32) -> &mut Self {
         self.insert_labelled(pattern, methods, id, "")
     }
 
-    /// As [`Builder::insert`], with a label that errors and the route table show, such as the
-    /// place in the source.
+    /// Like [`Builder::insert`], with a label that errors and the route table contain, such as the
+    /// position in the source.
     pub fn insert_labelled(
         &mut self,
         pattern: &str,
@@ -113,9 +113,10 @@ impl Builder {
         self.add(pattern, methods, id, label, false)
     }
 
-    /// As [`Builder::insert_labelled`], for a route that answers only some requests for its pattern:
-    /// those that the caller of [`Router::find_where`] accepts. Any number of these may have one shape and
-    /// one method. They are asked in the order of insertion, and before a route that is not guarded.
+    /// Like [`Builder::insert_labelled`], for a route that handles only some requests for its
+    /// pattern: those accepted by the caller of [`Router::find_where`]. Any number of guarded
+    /// routes may have the same shape and method. They are tried in the order of insertion, before
+    /// the route without a guard.
     pub fn insert_guarded(
         &mut self,
         pattern: &str,
@@ -139,12 +140,12 @@ impl Builder {
         self
     }
 
-    /// Makes the router.
+    /// Builds the router.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with the routes: patterns that cannot be read, routes of the same shape
-    /// for the same method, ids used twice or too large, routes without methods.
+    /// All errors in the routes: malformed patterns, routes of the same shape for the same method,
+    /// ids that are used twice or too large, routes without methods.
     pub fn build(&self) -> Result<Router, BuildError> {
         let mut plan = Plan { drafts: vec![Draft::default()], ..Plan::default() };
         let mut problems = Vec::new();
@@ -218,7 +219,7 @@ impl Builder {
 }
 
 impl Pattern {
-    /// Drops the slash at the end, unless it is the whole pattern.
+    /// Removes the slash at the end, unless it is the whole pattern.
     pub(crate) fn drop_last_slash(&mut self) {
         if self.parts.len() > 1 && self.parts.last() == Some(&Part::Static(Vec::new())) {
             self.parts.pop();
@@ -250,7 +251,7 @@ struct Draft {
 }
 
 impl Plan {
-    /// The leaf for this shape, made if needed.
+    /// Returns the leaf for this shape, created if needed.
     fn leaf_for(&mut self, parts: &[Part]) -> u32 {
         let mut at = 0;
         for part in parts {
@@ -271,7 +272,7 @@ impl Plan {
         leaf
     }
 
-    /// The child of a draft for a part that is not a catch-all, made if needed.
+    /// Returns the child of a draft for a part that is not a catch-all, created if needed.
     fn child_for(&mut self, parent: u32, part: &Part) -> u32 {
         let next = self.drafts.len() as u32;
         let draft = &mut self.drafts[parent as usize];
@@ -301,8 +302,8 @@ impl Plan {
 
     fn into_router(mut self, slash_policy: SlashPolicy) -> Router {
         for draft in &mut self.drafts {
-            // The longest fixed text first, then the longest before the parameter; the texts themselves
-            // last, only so that the order of insertion has no effect.
+            // The longest fixed text first, then the longest before the parameter; the texts
+            // themselves last, only so that the order of insertion has no effect.
             draft.affixed.sort_by(|(left, right, _), (other_left, other_right, _)| {
                 let length = |left: &Vec<u8>, right: &Vec<u8>| left.len() + right.len();
                 length(other_left, other_right)
@@ -314,7 +315,7 @@ impl Plan {
         self.number_in_depth();
         let (tree, leaves) = (0..)
             .find_map(|seed| self.tree(seed).ok())
-            .expect("some seed gives the texts of each table distinct keys");
+            .expect("some seed yields distinct keys in each table");
         let ids = self.routes.iter().map(|route| route.id);
         let mut by_id = vec![NONE; ids.clone().max().map_or(0, |id| id as usize + 1)];
         for (index, id) in ids.enumerate() {
@@ -326,8 +327,8 @@ impl Plan {
         Router { statics, tree, routes: self.routes.into(), by_id: by_id.into(), slash_policy }
     }
 
-    /// Numbers the drafts so that the first child of each has the next number. Children still come
-    /// after their parents.
+    /// Renumbers the drafts so that the first child of each has the next number. Children still
+    /// come after their parents.
     fn number_in_depth(&mut self) {
         let mut order = Vec::with_capacity(self.drafts.len());
         let mut left = vec![0];
@@ -388,7 +389,7 @@ impl Draft {
     /// The children, each with the first stage after it.
     fn children(&self) -> impl Iterator<Item = (u32, u16)> {
         let parameter_stage = self.affixed.len() as u16;
-        // Only a catch-all may match what an empty segment began.
+        // Only a catch-all can match after an empty segment.
         let fixed = self.fixed.iter().map(move |(text, child)| {
             (*child, if text.is_empty() { parameter_stage + 1 } else { 0 })
         });
@@ -470,7 +471,7 @@ impl Draft {
     }
 }
 
-/// Appends and returns the new item's number.
+/// Appends an item and returns its number.
 fn add<T>(items: &mut Vec<T>, item: T) -> u32 {
     items.push(item);
     items.len() as u32 - 1

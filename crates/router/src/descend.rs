@@ -1,8 +1,8 @@
 //! The straight way down the tree, which most lookups never leave.
 //!
-//! The descent takes the first alternative of each node, and hands over to the walk in `walk.rs` where
-//! another must be tried. Its answers are those of the walk from the same place; it is separate because
-//! a loop with so little state keeps it in registers.
+//! The descent takes the first alternative of each node, and hands over to the walk in `walk.rs` if
+//! another must be tried. Its results are those of the walk from the same node. It is separate,
+//! because a loop with so little state can keep it in registers.
 
 use crate::node::{Choice, Otherwise, Tree};
 use crate::parameters::{Noted, Parameters};
@@ -10,16 +10,16 @@ use crate::slashes::{Cursor, Slashes, Slashes64};
 
 /// The result of a descent.
 pub(crate) enum Descent {
-    /// A route that answers the method.
+    /// A route that has the method.
     Found(Choice),
     /// No route matches.
     Missing,
-    /// The node and the segment from which the walk must go on.
+    /// The node and the segment from which the walk must continue.
     Ask(usize, Cursor<u64>),
 }
 
 impl Tree {
-    /// As [`Tree::walk`] from the root, for a path of up to 63 bytes.
+    /// Like [`Tree::walk`] from the root, for a path of up to 63 bytes.
     #[inline(always)]
     pub(crate) fn descend(
         &self,

@@ -1,9 +1,9 @@
 //! Percent-encoding: how fixed text is compared, and how values are decoded.
 //!
 //! Fixed text is compared in its *plain form*: every escape is decoded except `%2F`, which would
-//! otherwise split a segment, and `%25`, which would otherwise begin a new escape. Both are written in
-//! upper case. A `%` that begins no escape counts as `%25`. So a plain form is its own plain form, and
-//! equivalent spellings of a path reach the same route.
+//! otherwise split a segment, and `%25`, which would otherwise start a new escape. Both are written
+//! in upper case. A `%` that does not start an escape counts as `%25`. So the plain form of a plain
+//! form is itself, and equivalent spellings of a path match the same route.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -44,8 +44,8 @@ impl Unit {
         }
     }
 
-    /// The last character of `raw`, which is not empty. Escapes cannot overlap, because `%` is not a
-    /// hexadecimal digit, so reading backwards finds the same characters as reading forwards.
+    /// The last character of `raw`, which is not empty. Escapes cannot overlap, because `%` is not
+    /// a hexadecimal digit, so reading backwards finds the same characters as reading forwards.
     fn last(raw: &[u8]) -> Self {
         let tail = &raw[raw.len().saturating_sub(3)..];
         match escape(tail) {
@@ -72,7 +72,7 @@ fn digit(byte: u8) -> Option<u8> {
     }
 }
 
-/// Writes the plain form of `raw` to the front of `out` and returns its length, or `None` if it
+/// Writes the plain form of `raw` to the start of `out` and returns its length, or `None` if it
 /// does not fit.
 pub(crate) fn write_plain(raw: &[u8], out: &mut [u8]) -> Option<usize> {
     let (mut at, mut length) = (0, 0);
@@ -87,14 +87,14 @@ pub(crate) fn write_plain(raw: &[u8], out: &mut [u8]) -> Option<usize> {
 
 /// The plain form of `raw`.
 pub(crate) fn plain(raw: &[u8]) -> Vec<u8> {
-    // A stray `%` grows to three bytes; nothing else grows.
+    // A stray `%` grows to three bytes; all other characters do not grow.
     let mut out = vec![0; raw.len() * 3];
     let length = write_plain(raw, &mut out).expect("no character grows more than threefold");
     out.truncate(length);
     out
 }
 
-/// How many bytes of `raw` the plain text `prefix` takes at its start, if `raw` starts with it.
+/// If `raw` starts with the plain text `prefix`, returns how many bytes of `raw` it takes.
 pub(crate) fn raw_prefix(raw: &[u8], prefix: &[u8]) -> Option<usize> {
     let (mut at, mut wanted) = (0, prefix);
     while !wanted.is_empty() {
@@ -105,7 +105,7 @@ pub(crate) fn raw_prefix(raw: &[u8], prefix: &[u8]) -> Option<usize> {
     Some(at)
 }
 
-/// How many bytes of `raw` the plain text `suffix` takes at its end, if `raw` ends with it.
+/// If `raw` ends with the plain text `suffix`, returns how many bytes of `raw` it takes.
 pub(crate) fn raw_suffix(raw: &[u8], suffix: &[u8]) -> Option<usize> {
     let (mut left, mut wanted) = (raw, suffix);
     while !wanted.is_empty() {
@@ -129,7 +129,7 @@ pub enum DecodeError {
     },
     /// The decoded bytes are not UTF-8.
     NotUtf8 {
-        /// How many decoded bytes are valid before the first that is not.
+        /// How many decoded bytes before the first invalid one are valid.
         valid_bytes: usize,
     },
 }
@@ -149,9 +149,9 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-/// Decodes the escapes of a parameter's raw value, `%2F` included, once.
+/// Decodes the escapes of a parameter's raw value once, including `%2F`.
 ///
-/// Borrows if there is nothing to decode. A `+` stays a `+`: it means a space in forms only.
+/// Borrows if there is nothing to decode. A `+` stays a `+`: it means a space only in forms.
 ///
 /// ```
 /// assert_eq!(peregrine_router::decode(b"caf%C3%A9%2Fbar").unwrap(), "café/bar");

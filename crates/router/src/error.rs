@@ -1,4 +1,4 @@
-//! Errors in a route table: always the author's mistake, all reported at once.
+//! Errors in a route table. They are always mistakes in the program, and are all reported at once.
 
 use std::fmt;
 
@@ -11,34 +11,34 @@ pub struct BuildError {
     pub problems: Vec<Problem>,
 }
 
-/// A route as errors name it.
+/// A route as identified in errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteName {
-    /// The pattern as it was inserted.
+    /// The pattern as inserted.
     pub pattern: String,
-    /// The id that the caller gave.
+    /// The id given by the caller.
     pub id: u32,
-    /// The label that the caller gave, such as a place in the source; empty if none.
+    /// The label given by the caller, such as a position in the source; may be empty.
     pub label: String,
 }
 
-/// One thing that is wrong with a route table.
+/// One error in a route table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// A pattern that cannot be read.
+    /// A malformed pattern.
     Pattern {
-        /// The route that has it.
+        /// The route.
         route: RouteName,
-        /// What is wrong with it, and where.
+        /// The cause and its position.
         error: PatternError,
     },
-    /// Two routes of the same shape answer the same methods.
+    /// Two routes of the same shape have the same methods.
     Duplicate {
         /// The route that was inserted first.
         first: RouteName,
         /// The route that was inserted later.
         second: RouteName,
-        /// The methods that both answer.
+        /// The methods that both have.
         methods: Methods,
     },
     /// Two routes have the same id.
@@ -50,28 +50,28 @@ pub enum Problem {
     },
     /// A route id above [`ROUTE_ID_MAX`].
     IdTooLarge {
-        /// The route that has it.
+        /// The route.
         route: RouteName,
     },
-    /// A route that answers no method can never be found.
+    /// A route without methods, which can never be found.
     NoMethods {
         /// The route.
         route: RouteName,
     },
 }
 
-/// A pattern that cannot be read.
+/// An error in a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PatternError {
-    /// The pattern as it was inserted.
+    /// The pattern as inserted.
     pub pattern: String,
-    /// Where the fault begins, in bytes from the start of the pattern.
+    /// Where the error begins, in bytes from the start of the pattern.
     pub position: usize,
-    /// What is wrong.
+    /// The cause.
     pub fault: PatternFault,
 }
 
-/// What is wrong with a pattern. Its `Display` says how to fix it.
+/// The cause of a pattern error. Its `Display` says how to fix it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatternFault {
     /// It does not begin with `/`.
@@ -82,7 +82,7 @@ pub enum PatternFault {
     Unopened,
     /// `{}` or `{*}`.
     EmptyName,
-    /// A character that a parameter's name cannot have.
+    /// A character that is not allowed in the name of a parameter.
     BadName,
     /// A constraint after a colon, as in `{id:[0-9]+}`.
     Constraint,
@@ -90,13 +90,13 @@ pub enum PatternFault {
     NameTwice,
     /// A second parameter in one segment.
     TwoInSegment,
-    /// Text beside a catch-all in its segment.
+    /// Text next to a catch-all in its segment.
     AffixedCatchAll,
     /// A segment after a catch-all.
     CatchAllNotLast,
-    /// A segment that begins with `:` or `*`, as other routers write parameters.
+    /// A segment that begins with `:` or `*`, the parameter syntax of other routers.
     OldSyntax,
-    /// A `?` or `#`, which no path can hold.
+    /// A `?` or `#`, which a path cannot contain.
     NotInPath,
     /// A zero byte.
     Nul,
@@ -126,7 +126,7 @@ impl fmt::Display for PatternFault {
                  parameter apart in the handler"
             }
             Self::AffixedCatchAll => {
-                "a catch-all fills whole segments: put a `/` before it and nothing behind it"
+                "a catch-all fills whole segments: put a `/` before it and nothing after it"
             }
             Self::CatchAllNotLast => {
                 "a catch-all takes the rest of the path: move it to the end, or write `{name}` for \
@@ -140,7 +140,7 @@ impl fmt::Display for PatternFault {
                 "a path has no `?` or `#`: remove the query, or write `%3F` or `%23` for the \
                  escaped character"
             }
-            Self::Nul => "fixed text has no zero byte: remove it",
+            Self::Nul => "fixed text cannot contain a zero byte: remove it",
             Self::TooManyParameters => {
                 return write!(out, "a pattern has at most {PARAMETERS_MAX} parameters");
             }
@@ -183,13 +183,13 @@ impl fmt::Display for Problem {
                  remove one, or give them different methods"
             ),
             Self::IdUsedTwice { first, second } => {
-                write!(out, "{first} and {second} have the same id: number them apart")
+                write!(out, "{first} and {second} have the same id: use different ids")
             }
             Self::IdTooLarge { route } => {
                 write!(out, "{route}: ids go up to {ROUTE_ID_MAX}: number routes from 0")
             }
             Self::NoMethods { route } => {
-                write!(out, "{route} answers no method: give it at least one")
+                write!(out, "{route} has no methods: add at least one")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Makes route tables and paths from any bytes and compares the router with the reference.
+//! Creates route tables and paths from arbitrary bytes and compares the router with the reference.
 
 use crate::builder::{Builder, SlashPolicy};
 use crate::encoding::plain;
@@ -8,11 +8,11 @@ use crate::parameters::{Parameters, Span, Values};
 use crate::reference::Reference;
 use crate::router::Router;
 
-/// Reads patterns and paths from the bytes, and compares the answers of router and reference.
+/// Reads patterns and paths from the bytes, and compares the results of router and reference.
 ///
 /// # Panics
 ///
-/// If they differ, or if anything else breaks a rule of the router.
+/// If they differ, or if the router violates another rule.
 pub fn fuzz_one(data: &[u8]) {
     let mut source = Source { data };
     let policies = [SlashPolicy::Strict, SlashPolicy::Redirect, SlashPolicy::Ignore];
@@ -23,7 +23,7 @@ pub fn fuzz_one(data: &[u8]) {
         let bits = source.below(15) as u32 + 1;
         routes.push((pattern, Methods::from_bits(bits), id));
     }
-    // Half of the tables have guarded routes: each of the first eight for which a bit is set.
+    // Half of the tables have guarded routes: each of the first eight whose bit is set.
     let guarded = if source.below(2) == 0 { 0 } else { source.below(256) as u32 };
     let (router, routes) = build(routes, policy, guarded);
     let reference = Reference::new(&routes, policy).guard(|id| has_bit(guarded, id));
@@ -34,7 +34,7 @@ pub fn fuzz_one(data: &[u8]) {
         compare(&router, &reference, &path, method);
         compare_where(&router, &reference, &path, method, accepted);
     }
-    // Each pattern, read as a path, comes close to matching itself.
+    // Each pattern, used as a path, nearly matches itself.
     for (pattern, _, _) in &routes {
         compare(&router, &reference, pattern.as_bytes(), 0);
         let path = pattern.replace(['{', '}', '*'], "");
@@ -47,12 +47,12 @@ fn has_bit(bits: u32, id: u32) -> bool {
     bits.checked_shr(id).is_some_and(|bits| bits & 1 == 1)
 }
 
-/// Reads any text as a pattern: the text is either refused, with a place inside it, or makes a router
-/// that finds the plain form of its fixed text.
+/// Parses any text as a pattern: either it is rejected with a position inside it, or it yields a
+/// router that finds the plain form of its fixed text.
 ///
 /// # Panics
 ///
-/// If a rule is broken.
+/// If a rule is violated.
 pub fn fuzz_pattern(text: &str) {
     let mut builder = Builder::new();
     builder.insert(text, Methods::of(0), 0);
@@ -62,20 +62,20 @@ pub fn fuzz_pattern(text: &str) {
             if !has_parameters {
                 let path = text.replace("{{", "{").replace("}}", "}");
                 for path in [path.as_bytes(), &plain(path.as_bytes())] {
-                    assert!(router.methods(path).contains(0), "{text:?} matches itself");
+                    assert!(router.methods(path).contains(0), "{text:?} does not match itself");
                 }
             }
         }
         Err(error) => {
             let [Problem::Pattern { error, .. }] = &*error.problems else {
-                panic!("one pattern has one problem: {error}");
+                panic!("expected a single pattern error: {error}");
             };
             assert!(text.is_char_boundary(error.position), "{error}");
         }
     }
 }
 
-/// Builds the router, leaving out the routes that it refuses as duplicates.
+/// Builds the router without the routes that it rejects as duplicates.
 fn build(
     mut routes: Vec<(String, Methods, u32)>,
     policy: SlashPolicy,
@@ -97,7 +97,7 @@ fn build(
         };
         for problem in problems {
             let Problem::Duplicate { first, second, methods } = problem else {
-                panic!("readable patterns and distinct ids: {problem}");
+                panic!("unexpected error: {problem}");
             };
             assert!(!methods.is_empty() && first.id < second.id);
             routes.retain(|(_, _, id)| *id != second.id);
@@ -119,7 +119,7 @@ pub fn compare(router: &Router, reference: &Reference, path: &[u8], method: u8) 
     assert_eq!(router.methods(path), reference.methods(path), "{context}");
 }
 
-/// Compares the two where guarded routes count whose ids have a bit in `accepted`.
+/// Compares the two with guarded routes whose ids have a bit in `accepted`.
 fn compare_where(router: &Router, reference: &Reference, path: &[u8], method: u8, accepted: u32) {
     let mut parameters = Parameters::default();
     let found = router.find_where(path, method, &mut parameters, |route, values| {
@@ -150,12 +150,12 @@ fn context(router: &Router, path: &[u8], method: u8) -> String {
     format!("{:?}, method {method}, of {routes:?}", String::from_utf8_lossy(path))
 }
 
-/// Choices made from bytes; all zero once the bytes are used up.
+/// Choices derived from bytes; all zero once the bytes are used up.
 struct Source<'d> {
     data: &'d [u8],
 }
 
-/// Pieces of fixed text: few, so that routes collide, and of every special length.
+/// Fixed text: few pieces, so that routes collide, and of every special length.
 const TEXTS: &[&str] = &[
     "",
     "a",

@@ -1,15 +1,15 @@
-//! Path to route and parameters.
+//! Maps a path to a route and its parameters.
 //!
-//! A [`Builder`] takes patterns, sets of methods and route ids; [`Builder::build`] makes an immutable
-//! [`Router`], or reports everything that is wrong with the table at once. A lookup costs some
-//! nanoseconds and allocates nothing.
+//! A [`Builder`] takes patterns, sets of methods and route ids; [`Builder::build`] creates an
+//! immutable [`Router`], or reports all errors in the table at once. A lookup takes a few
+//! nanoseconds and does not allocate.
 //!
-//! This crate knows no HTTP: a method is a number below 32 that the caller assigns, a path is bytes,
-//! and an answer is a [`Match`]. It does no I/O and has no dependencies.
+//! This crate is independent of HTTP: a method is a number below 32 that the caller assigns, a path
+//! is bytes, and the result is a [`Match`]. It does no I/O and has no dependencies.
 //!
-//! Start reading at [`Builder::insert`] for patterns and [`Router::find`] for matching; the way down
-//! the tree is `descend.rs`, and with its alternatives `walk.rs`; `reference.rs` has the same rules,
-//! slow and plain.
+//! Start reading at [`Builder::insert`] for patterns and [`Router::find`] for matching; the way
+//! down the tree is in `descend.rs` and, with its alternatives, in `walk.rs`; `reference.rs`
+//! implements the same rules in a simple, slow way.
 #![forbid(unsafe_code)]
 
 mod ambiguous;
@@ -41,11 +41,11 @@ pub use methods::Methods;
 pub use parameters::{Parameters, Span, Values};
 pub use router::{Match, Route, Router};
 
-/// The most parameters one pattern may have.
+/// The maximum number of parameters in a pattern.
 pub const PARAMETERS_MAX: usize = 32;
-/// The most segments one pattern may have.
+/// The maximum number of segments in a pattern.
 pub const SEGMENTS_MAX: usize = 255;
-/// The most bytes of fixed text in one segment of a pattern, percent-decoded.
+/// The maximum number of bytes of fixed text in one segment of a pattern, percent-decoded.
 pub const LITERAL_BYTES_MAX: usize = 255;
-/// The largest route id, and so the limit of a table's size. Ids index a table: number them from 0.
+/// The largest route id, and so the maximum size of a table. Ids are used as indices: start at 0.
 pub const ROUTE_ID_MAX: u32 = 64_999;

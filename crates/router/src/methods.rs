@@ -4,13 +4,13 @@ use std::fmt;
 
 /// A set of methods: bit `n` stands for the method with index `n`, below 32.
 ///
-/// The router gives the indices no meaning. A server that accepts extension methods keeps one
+/// The indices have no meaning for the router. A server that accepts extension methods reserves one
 /// index for "any other method".
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Methods(u32);
 
 impl Methods {
-    /// No method.
+    /// The empty set.
     pub const NONE: Self = Self(0);
     /// All 32 methods.
     pub const ALL: Self = Self(u32::MAX);
@@ -30,12 +30,12 @@ impl Methods {
         self.0
     }
 
-    /// Whether no method is in the set.
+    /// Returns whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether the method with this index is in the set; false for 32 and more.
+    /// Returns whether the method with this index is in the set; false for 32 and above.
     pub const fn contains(self, index: u8) -> bool {
         self.0 & Self::of(index).0 != 0
     }

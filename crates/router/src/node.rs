@@ -1,8 +1,8 @@
 //! The flat tree of segments: nodes, their tables of children, and leaves.
 //!
-//! Everything that a lookup reads is an index into one of a few arrays. Because a node is reached by
-//! one path only, where to go on after a dead end is known when the tree is built: each node names the
-//! nearest ancestor with an alternative left, so a walk needs no stack.
+//! A lookup reads only a few arrays, by index. Because a node is reached by a single path, the
+//! place to continue after a dead end is known when the tree is built: each node stores the nearest
+//! ancestor with a remaining alternative, so a walk needs no stack.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::word::{MIX, hash, leading_word, masked, word};
 /// No such node.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// One place in the tree: the segments up to here have matched.
+/// One node of the tree: the segments up to here have matched.
 ///
 /// The alternatives of a node are numbered as *stages*, in order of precedence: its affixed
 /// parameters from 0, then its parameter at `affix_count`, then its catch-all.
@@ -30,22 +30,22 @@ pub(crate) struct Node {
     pub(crate) parameter: u32,
     pub(crate) affix_start: u32,
     pub(crate) affix_count: u16,
-    /// How many segments lead here.
+    /// The number of segments before this node.
     pub(crate) depth: u8,
-    /// How many parameters lead here.
+    /// The number of parameters before this node.
     pub(crate) parameters: u8,
-    /// Where a segment that is not empty leads, if not to a child with fixed text.
+    /// Where a non-empty segment leads, if it is not the fixed text of a child.
     pub(crate) otherwise: Otherwise,
-    /// The ancestor to go on with when nothing here matches.
+    /// The ancestor to continue with if nothing here matches.
     pub(crate) fallback: u32,
-    /// The alternative of the ancestor to go on with.
+    /// The alternative of that ancestor to continue with.
     pub(crate) fallback_stage: u16,
 }
 
 /// The first alternative of a node after its children with fixed text, if it is a single step away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Otherwise {
-    /// Its parameter's child, which is the next node in the list; there is no fixed text.
+    /// Its parameter's child, which is the next node in the list, without children of fixed text.
     NextNode,
     /// Its parameter's child.
     Parameter,
@@ -53,23 +53,23 @@ pub(crate) enum Otherwise {
     Rest,
     /// No route matches.
     Missing,
-    /// More must be looked at: affixed parameters, or an ancestor's alternatives.
+    /// More checks are needed: affixed parameters, or alternatives of an ancestor.
     Ask,
 }
 
 /// The children of a node that have nonempty fixed text.
 ///
-/// An only child comes right after its parent in the list of nodes. So its place is known before
-/// anything is read from memory, and the processor need not wait to go on.
+/// An only child is stored right after its parent in the list of nodes. So its place is known
+/// before anything is read from memory, and the processor can continue without waiting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fixed {
     /// None.
     Nothing,
-    /// The next node, with a [`Text`]. The fields of the text are here one by one, because only then
-    /// does the compiler pack them with the kind into 24 bytes.
+    /// The next node, with the fields of a [`Text`]. They are listed here because the compiler then
+    /// packs them and the tag into 24 bytes.
     Next { first: u64, last: u64, place: u32, length: u16 },
-    /// Some, in a small table whose keys are made of the first eight bytes and the length: its start in
-    /// [`Tree::children`], and the hash parameters that give each key a place of its own.
+    /// Some, in a small table with keys made of the first eight bytes and the length: its start in
+    /// [`Tree::children`], and the hash parameters that give each key a distinct place.
     Several { multiplier: u64, start: u32, slot_shift: u8 },
     /// Any others, in the table with this number in [`Tree::tables`].
     Many(u32),
@@ -87,8 +87,8 @@ struct Text {
     length: u16,
 }
 
-/// A table whose keys are made of whole texts. Its keys are divided into buckets, and each bucket
-/// has a multiplier that leads its keys to places of their own.
+/// A table with keys made of whole texts. Its keys are divided into buckets, and each bucket has a
+/// multiplier that leads its keys to distinct places.
 #[derive(Clone, Copy, Debug)]
 struct Table {
     /// The table's start in [`Tree::children`].
@@ -107,7 +107,7 @@ struct Child {
     node: u32,
 }
 
-/// Its length is that of no segment for which a child is looked up.
+/// Its length is not that of any segment for which a child is looked up.
 const FREE: Child =
     Child { text: Text { first: 0, last: 0, place: 0, length: u16::MAX }, node: NONE };
 
@@ -122,14 +122,14 @@ pub(crate) struct Affix {
 /// The routes of one shape, if any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Leaf {
-    /// All methods of all routes.
+    /// The union of the methods of all routes.
     pub(crate) methods: u32,
-    /// Its sum with a method that is among them is the method's place in [`Tree::choices`].
+    /// Added to a method of this leaf, gives the index of its choice in [`Tree::choices`].
     pub(crate) base: u32,
 }
 
 impl Leaf {
-    /// The place of its first choice.
+    /// The index of its first choice.
     fn start(self) -> u32 {
         self.base.wrapping_add(self.methods.trailing_zeros())
     }
@@ -138,7 +138,7 @@ impl Leaf {
 /// The route of a leaf for one method.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
-    /// The route's place in the router's list.
+    /// The index of the route in the router's list.
     pub(crate) route: u32,
     /// The caller's id.
     pub(crate) id: u32,
@@ -155,21 +155,22 @@ pub(crate) struct Tree {
     multipliers: Vec<u64>,
     text: Vec<u8>,
     seed: u64,
-    /// The routes of leaves with guarded ones, in the order in which they are asked, by the place of the
-    /// leaf's first choice.
+    /// The routes of leaves with guarded ones, in the order in which they are tried, by the index
+    /// of the leaf's first choice.
     guarded: BTreeMap<u32, Box<[(Methods, Choice)]>>,
 }
 
-/// Two texts of one table have the same key under this seed, so no table can tell them apart.
+/// Two texts of one table have the same key under this seed, so they cannot be distinguished.
 pub(crate) struct SameKey;
 
 impl Tree {
-    /// An empty tree whose keys depend on `seed`.
+    /// Creates an empty tree whose keys depend on `seed`.
     pub(crate) fn new(seed: u64) -> Self {
         Self { seed, ..Self::default() }
     }
 
-    /// The route of a leaf for the method. If there is none, adds the leaf's methods to `allow`.
+    /// Returns the route of a leaf for the method. If there is none, adds the leaf's methods to
+    /// `allow`.
     #[inline(always)]
     pub(crate) fn choose(&self, leaf: Leaf, method: u8, allow: &mut u32) -> Option<Choice> {
         if Methods::from_bits(leaf.methods).contains(method) {
@@ -179,26 +180,27 @@ impl Tree {
         None
     }
 
-    /// Adds the routes of a leaf, each with its methods. Of several for one method the first counts.
+    /// Adds the routes of a leaf, each with its methods. The first one for a method wins.
     pub(crate) fn add_leaf(&mut self, routes: &[(Methods, Choice)]) -> Leaf {
         let methods = routes.iter().fold(0, |all, (methods, _)| all | methods.bits());
         let (first, end) = (methods.trailing_zeros(), 32 - methods.leading_zeros());
         let base = (self.choices.len() as u32).wrapping_sub(first);
         for method in first..end {
             let mut answering = routes.iter().filter(|(methods, _)| methods.contains(method as u8));
-            // An unanswered method between two others is never looked up.
+            // A missing method between two others is never looked up.
             let choice = answering.next().map_or(Choice { route: NONE, id: NONE }, |(_, it)| *it);
             self.choices.push(choice);
         }
         Leaf { methods, base }
     }
 
-    /// Keeps all routes of a leaf, of which some are guarded.
+    /// Stores all routes of a leaf, of which some are guarded.
     pub(crate) fn guard(&mut self, leaf: Leaf, routes: Vec<(Methods, Choice)>) {
         self.guarded.insert(leaf.start(), routes.into());
     }
 
-    /// All routes of a leaf, if some are guarded: those first, in the order of insertion.
+    /// All routes of a leaf, if some are guarded: the guarded ones first, in the order of
+    /// insertion.
     pub(crate) fn guarded(&self, leaf: Leaf) -> Option<&[(Methods, Choice)]> {
         if leaf.methods == 0 {
             return None;
@@ -206,8 +208,8 @@ impl Tree {
         self.guarded.get(&leaf.start()).map(|routes| &**routes)
     }
 
-    /// The place of the child with the fixed text `text[start..end]`, for the node at this place.
-    /// `text` has at least eight bytes.
+    /// Returns the index of the child with the fixed text `text[start..end]`, for the node at this
+    /// index. `text` has at least eight bytes.
     #[inline(always)]
     pub(crate) fn fixed_child(
         &self,
@@ -239,8 +241,8 @@ impl Tree {
         }
     }
 
-    /// Whether a piece of more than eight bytes, whose length and first eight bytes agree with those of
-    /// a known text, agrees with all of it.
+    /// Returns whether a piece of more than eight bytes, whose length and first eight bytes are
+    /// those of a known text, is equal to it.
     #[inline(always)]
     fn ends_alike(&self, last: u64, place: u32, text: &[u8], start: usize, end: usize) -> bool {
         word(text, end - 8) == last
@@ -265,7 +267,7 @@ impl Tree {
         self.text[place..place + piece.len()] == *piece
     }
 
-    /// Keeps a text of 1 to 255 bytes.
+    /// Stores a text of 1 to 255 bytes.
     fn add_text(&mut self, text: &[u8]) -> Text {
         let mut padded = text.to_vec();
         padded.resize(text.len().max(8), 0);
@@ -276,8 +278,8 @@ impl Tree {
         Text { first: word(&padded, 0), last, place, length }
     }
 
-    /// Adds the fixed texts of children, distinct and none of them empty. An only child must be the
-    /// next node.
+    /// Stores the fixed texts of children, distinct and non-empty. An only child must be the next
+    /// node.
     pub(crate) fn add_fixed(&mut self, children: &[(&[u8], u32)]) -> Result<Fixed, SameKey> {
         let entry = |tree: &mut Self, (text, node): (&[u8], u32)| {
             let key = hash(text, tree.seed);
@@ -312,8 +314,8 @@ impl Tree {
         Ok(Fixed::Several { multiplier, start, slot_shift })
     }
 
-    /// Divides the keys into buckets and finds a multiplier for each that leads all its keys to free
-    /// places, fullest bucket first.
+    /// Divides the keys into buckets and finds a multiplier for each that leads all its keys to
+    /// free places, fullest bucket first.
     fn add_table(&mut self, entries: Vec<Entry>, start: u32) -> Table {
         let slot_bits = (entries.len() * 2).next_power_of_two().trailing_zeros() as u8;
         let bucket_bits = (entries.len() / 4).max(1).next_power_of_two().trailing_zeros() as u8;
@@ -349,7 +351,7 @@ impl Tree {
     }
 }
 
-/// A child on its way into a table.
+/// A child that is being added to a table.
 #[derive(Clone, Copy)]
 struct Entry {
     key: u64,
@@ -368,19 +370,19 @@ fn quick_key(first: u64, length: usize) -> u64 {
     first.wrapping_add((length as u64).wrapping_mul(MIX[3]))
 }
 
-/// The most children that one multiplier spreads.
+/// The maximum number of children for a table with one multiplier.
 const SMALL_TABLE_MAX: usize = 24;
 /// Spreads keys over buckets.
 const BUCKETS: u64 = 0x9FB2_1C65_1E98_DF25;
 
-/// A key's place in a table of 2^(63 - shift) places: the top bits of a product, because every bit of
-/// the key reaches them. Two shifts, so that a table of one place is not a special case.
+/// A key's place in a table of 2^(63 - shift) places: the top bits of a product, because they
+/// depend on every bit of the key. Two shifts, so that a table of one place is not a special case.
 #[inline(always)]
 fn place(key: u64, multiplier: u64, shift: u8) -> usize {
     ((key.wrapping_mul(multiplier) >> 1) >> shift) as usize
 }
 
-/// The multiplier of an attempt: odd, and without a pattern (SplitMix64).
+/// The multiplier of an attempt: odd and pseudo-random (SplitMix64).
 fn multiplier(attempt: u64) -> u64 {
     let mut state = (attempt + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     state = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -388,7 +390,7 @@ fn multiplier(attempt: u64) -> u64 {
     (state ^ state >> 31) | 1
 }
 
-/// A multiplier and a number of bits that give each of a few distinct keys a place of its own.
+/// Finds a multiplier and a number of bits that give each of a few distinct keys a distinct place.
 fn spread(keys: &[u64]) -> (u64, u8) {
     let least = keys.len().next_power_of_two().trailing_zeros() as u8;
     (least..)
@@ -398,7 +400,7 @@ fn spread(keys: &[u64]) -> (u64, u8) {
                 keys.iter().map(|key| place(*key, *multiplier, 63 - bits)).collect();
             all_differ(&places)
         })
-        .expect("a table that doubles has a place for each key in the end")
+        .expect("a large enough table has a place for each key")
 }
 
 /// How many multipliers to try before a small table is doubled.

@@ -6,37 +6,37 @@ use crate::router::Route;
 use crate::slashes::{Searched, Slashes};
 use crate::word::{short_word, word};
 
-/// What [`Router::find`](crate::Router::find) notes about a match, so that values can be found
-/// later. It is small, owns nothing, and can be reused for the next lookup.
+/// Records a match of [`Router::find`](crate::Router::find), so that its values can be found later.
+/// It is small, owns nothing, and can be reused for the next lookup.
 ///
-/// To read values, give it to [`Router::values`](crate::Router::values) with the same path.
+/// To read values, pass it to [`Router::values`](crate::Router::values) with the same path.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameters {
-    /// The place of the route in the router's list, or [`NONE`](crate::node::NONE).
+    /// The index of the route in the router's list, or [`NONE`](crate::node::NONE).
     pub(crate) route: u32,
     pub(crate) noted: Noted,
-    /// Where the values begin and end, if noted. Bounds of earlier lookups are not wiped: only as many
-    /// count as the route has parameters.
+    /// The bounds of the values, if recorded. Old bounds are not cleared: only as many are valid as
+    /// the route has parameters.
     bounds: [[u8; 2]; PARAMETERS_MAX],
 }
 
-/// Whether the bounds of the values were noted.
+/// Whether the bounds of the values were recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Noted {
-    /// Of this many values.
+    /// Yes, for this many values.
     Values(u8),
     /// No: the path is long or has escapes, and is searched again.
     Search,
 }
 
 impl Parameters {
-    /// Forgets the match.
+    /// Clears the match.
     #[inline(always)]
     pub fn clear(&mut self) {
         (self.route, self.noted) = (u32::MAX, Noted::Values(0));
     }
 
-    /// Notes the bounds of a value, which are below 256.
+    /// Records the bounds of a value, which are below 256.
     #[inline(always)]
     pub(crate) fn note(&mut self, index: u8, start: usize, end: usize) {
         debug_assert!(start < end && end < 256);
@@ -68,12 +68,12 @@ impl PartialEq for Parameters {
 
 impl Eq for Parameters {}
 
-/// Where a value lies in the path, in bytes.
+/// The position of a value in the path, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
     /// The first byte.
     pub start: u32,
-    /// The byte behind the last.
+    /// The byte after the last.
     pub end: u32,
 }
 
@@ -98,13 +98,13 @@ pub struct Values<'r, 'p> {
 }
 
 impl<'r, 'p> Values<'r, 'p> {
-    /// How many parameters there are.
+    /// The number of parameters.
     #[inline]
     pub fn len(&self) -> usize {
         self.names().len()
     }
 
-    /// Whether there are no parameters.
+    /// Returns whether the route has zero parameters.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -129,7 +129,7 @@ impl<'r, 'p> Values<'r, 'p> {
         self.get(self.route?.parameter_index(name)?)
     }
 
-    /// Where the value of the parameter with this number lies in the path.
+    /// The position of the value of the parameter with this number in the path.
     #[inline]
     pub fn span(&self, index: usize) -> Option<Span> {
         let (start, end) = self.bounds(index)?;
@@ -169,7 +169,7 @@ impl<'r, 'p> Values<'r, 'p> {
     }
 }
 
-/// A number that is unique for names of up to seven bytes, and mostly so for longer ones.
+/// A number that is unique for names of up to seven bytes, and usually for longer ones.
 #[inline(always)]
 pub(crate) fn name_key(name: &str) -> u64 {
     let length = name.len();

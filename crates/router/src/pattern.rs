@@ -1,4 +1,4 @@
-//! Reading patterns.
+//! Parses patterns.
 
 use crate::encoding::plain;
 use crate::error::{PatternError, PatternFault};
@@ -14,9 +14,9 @@ pub(crate) struct Pattern {
 /// One segment of a pattern. Fixed text is in its plain form (see `encoding.rs`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Part {
-    /// Fixed text, perhaps none.
+    /// Fixed text, possibly empty.
     Static(Vec<u8>),
-    /// One parameter with fixed text before it, behind it, or both.
+    /// One parameter with fixed text before it, after it, or both.
     Affixed { prefix: Vec<u8>, suffix: Vec<u8> },
     /// One parameter that is the whole segment.
     Parameter,
@@ -25,7 +25,7 @@ pub(crate) enum Part {
 }
 
 impl Pattern {
-    /// Reads a pattern.
+    /// Parses a pattern.
     pub(crate) fn parse(text: &str) -> Result<Self, PatternError> {
         let mut pattern = Self { parts: Vec::new(), names: Vec::new() };
         let fail = |(position, fault)| PatternError { pattern: text.to_owned(), position, fault };
@@ -100,10 +100,10 @@ impl Pattern {
     }
 }
 
-/// A fault and where it begins in the segment.
+/// An error and where it begins in the segment.
 type Fault = (usize, PatternFault);
 
-/// Reads fixed text from `start` to a parameter's `{`, whose position it returns, or to the end.
+/// Reads fixed text from `start` to the end or to a parameter's `{`, whose position it returns.
 fn read_literal(segment: &str, start: usize) -> Result<(Vec<u8>, Option<usize>), Fault> {
     let mut text = String::new();
     let mut letters = segment[start..].char_indices().map(|(at, letter)| (start + at, letter));
@@ -123,7 +123,7 @@ fn read_literal(segment: &str, start: usize) -> Result<(Vec<u8>, Option<usize>),
         text.push(letter);
     }
     let literal = plain(text.as_bytes());
-    // A zero byte would look like the padding of a word in the tables of children.
+    // A zero byte could not be distinguished from the padding of a word in the tables of children.
     if literal.contains(&0) {
         return Err((start, PatternFault::Nul));
     }

@@ -1,7 +1,7 @@
-//! The rules of matching, written slowly and plainly, for comparison with the router.
+//! The rules of matching in a simple, slow form, for comparison with the router.
 //!
-//! The reference tries every route on every path, gives each match a rank, and takes the best that
-//! answers the method. It shares the reading of patterns with the router, and nothing else.
+//! The reference tries every route on every path, ranks the matches, and takes the best one that
+//! has the method. It shares only the pattern parser with the router.
 
 use crate::builder::SlashPolicy;
 use crate::methods::Methods;
@@ -21,21 +21,21 @@ struct Route {
     is_guarded: bool,
 }
 
-/// An answer, and the bounds of the parameters' values in the path.
+/// The result, and the bounds of the parameters' values in the path.
 pub type Answer = (Match, Vec<(usize, usize)>);
 
 /// The ranks of a route's segments, from the left, and the bounds of its values.
 type Matched = (Vec<Rank>, Vec<(usize, usize)>);
 
-/// How one segment matched: smaller is better. The kind of part, then how much fixed text is lacking
-/// around its parameter, in all and before it.
+/// How one segment matched; smaller is better. The kind of part, then how much fixed text is
+/// missing around its parameter, in total and before it.
 type Rank = (u8, usize, usize);
 
 impl Reference {
-    /// A table of these patterns, all of them readable.
+    /// Creates a table of these patterns, all of them valid.
     pub fn new(routes: &[(String, Methods, u32)], slash_policy: SlashPolicy) -> Self {
         let read = |(text, methods, id): &(String, Methods, u32)| {
-            let mut pattern = Pattern::parse(text).expect("the caller gives readable patterns");
+            let mut pattern = Pattern::parse(text).expect("the caller passes valid patterns");
             let ends_empty = pattern.parts.last() == Some(&Part::Static(Vec::new()));
             if slash_policy == SlashPolicy::Ignore && ends_empty && pattern.parts.len() > 1 {
                 pattern.parts.pop();
@@ -59,8 +59,8 @@ impl Reference {
         self.find_where(path, method, |_| true)
     }
 
-    /// The required answer of [`Router::find_where`](crate::Router::find_where), where guarded routes count
-    /// whose ids `accept` accepts.
+    /// The required answer of [`Router::find_where`](crate::Router::find_where) if `accept` accepts
+    /// or rejects guarded routes by their ids.
     pub fn find_where(&self, path: &[u8], method: u8, accept: impl Fn(u32) -> bool) -> Answer {
         let (answer, values) = self.find_as_written(path, method, &accept);
         if matches!(answer, Match::Found { .. }) || self.slash_policy != SlashPolicy::Redirect {

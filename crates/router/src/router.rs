@@ -9,18 +9,18 @@ use crate::slashes::{Cursor, Searched, Slashes, Slashes64, Slashes128, scan_medi
 use crate::statics::Statics;
 use crate::word::short_word;
 
-/// An immutable table of routes. [`Builder`](crate::Builder) makes it.
+/// An immutable table of routes. Created by [`Builder`](crate::Builder).
 #[derive(Clone, Debug)]
 pub struct Router {
     pub(crate) statics: Statics,
     pub(crate) tree: Tree,
     pub(crate) routes: Box<[Route]>,
-    /// For each id the place in `routes`, or [`NONE`](crate::node::NONE).
+    /// The index in `routes` of each id, or [`NONE`](crate::node::NONE).
     pub(crate) by_id: Box<[u32]>,
     pub(crate) slash_policy: SlashPolicy,
 }
 
-/// One route as it was inserted.
+/// A route as inserted.
 #[derive(Clone, Debug)]
 pub struct Route {
     pub(crate) id: u32,
@@ -29,33 +29,33 @@ pub struct Route {
     pub(crate) methods: Methods,
     pub(crate) is_guarded: bool,
     pub(crate) names: Box<[Box<str>]>,
-    /// A key for each name, which nearly always decides a lookup.
+    /// A key for each name, which usually decides a lookup.
     pub(crate) name_keys: Box<[u64]>,
     pub(crate) slots: Box<[Slot]>,
 }
 
 impl Route {
-    /// The id that the caller gave.
+    /// The id given by the caller.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// The pattern as it was inserted.
+    /// The pattern as inserted.
     pub fn pattern(&self) -> &str {
         &self.pattern
     }
 
-    /// The label that the caller gave; empty if none.
+    /// The label given by the caller; may be empty.
     pub fn label(&self) -> &str {
         &self.label
     }
 
-    /// The methods that the route answers.
+    /// The methods of the route.
     pub fn methods(&self) -> Methods {
         self.methods
     }
 
-    /// Whether it answers only what the caller of [`Router::find_where`] accepts.
+    /// Returns whether it handles only requests accepted by the caller of [`Router::find_where`].
     pub fn is_guarded(&self) -> bool {
         self.is_guarded
     }
@@ -80,23 +80,23 @@ impl Route {
     }
 }
 
-/// What a path and a method lead to.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// A route answers.
+    /// A route matches.
     Found {
-        /// The id that the caller gave it.
+        /// The id given by the caller.
         route: u32,
     },
-    /// Routes match the path, but none of them answers the method.
+    /// Routes match the path, but none of them has the method.
     MethodMissing {
-        /// The methods that they answer.
+        /// The methods that they have.
         allow: Methods,
     },
-    /// Only under [`SlashPolicy::Redirect`]: no route answers here, but one does for the path
-    /// with a slash at its end, or without.
+    /// Only with [`SlashPolicy::Redirect`]: no route matches, but one does if a slash at the end is
+    /// added or removed.
     Redirect {
-        /// Whether the slash is to be added; else it is to be removed.
+        /// Whether the slash is to be added; otherwise it is to be removed.
         add_slash: bool,
     },
     /// No route matches the path.
@@ -104,15 +104,15 @@ pub enum Match {
 }
 
 impl Router {
-    /// Finds the route for a path and a method, and notes in `parameters` where the values of
-    /// its parameters are. It does not allocate.
+    /// Finds the route for a path and a method, and records in `parameters` where the values of its
+    /// parameters are. Does not allocate.
     ///
     /// `path` is raw: percent-encoded, without a query. A path that does not begin with `/` has no
-    /// route. No route answers a `method` of 32 or more.
+    /// route, and neither has a `method` of 32 or more.
     #[inline]
     pub fn find(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
         let view = self.view(path);
-        // A method that the fixed path lacks is left to the walk, which looks at all patterns.
+        // If the static path lacks the method, the walk checks all patterns.
         if let Some(leaf) = self.statics.find(view)
             && let Some(choice) = self.tree.choose(leaf, method, &mut 0)
         {
@@ -122,12 +122,13 @@ impl Router {
         self.search(path, method, parameters)
     }
 
-    /// As [`Router::find`], where a guarded route counts only if `accept` says so, which is given the route
-    /// and its values. [`Router::find`] itself takes every guarded route for one that counts.
+    /// Like [`Router::find`], but a guarded route counts only if `accept` returns true for the
+    /// route and its values. [`Router::find`] itself accepts every guarded route.
     ///
-    /// Of a path's patterns, each is asked for its guarded routes first, in the order of insertion. What is
-    /// not accepted is as if it were not there: the next route is tried, then the next pattern, and
-    /// [`Match::MethodMissing`] leaves its methods out. So it is with the path that a redirect would lead to.
+    /// For each pattern that matches the path, its guarded routes are tried first, in the order of
+    /// insertion. Routes that are not accepted are ignored: the next route is tried, then the next
+    /// pattern, and [`Match::MethodMissing`] does not contain their methods. The same applies to
+    /// the target of a redirect.
     pub fn find_where(
         &self,
         path: &[u8],
@@ -162,8 +163,8 @@ impl Router {
         }
     }
 
-    /// The first route of a leaf that answers the method and counts. If there is none, adds the methods of
-    /// those that count to `allow`.
+    /// Returns the first accepted route of a leaf that has the method. If there is none, adds the
+    /// methods of the accepted routes to `allow`.
     fn accepted(
         &self,
         leaf: Leaf,
@@ -191,8 +192,8 @@ impl Router {
         None
     }
 
-    /// The methods of all routes that match a path, guarded or not, for a reply to OPTIONS; none if it has
-    /// no route. Under [`SlashPolicy::Redirect`] only the path as it is written counts.
+    /// The methods of all routes that match a path, guarded or not, for a response to OPTIONS;
+    /// empty if it has no route. With [`SlashPolicy::Redirect`] only the path as written counts.
     pub fn methods(&self, path: &[u8]) -> Methods {
         let mut allow = 0;
         if path.first() == Some(&b'/') {
@@ -207,8 +208,8 @@ impl Router {
         Methods::from_bits(allow)
     }
 
-    /// The values of the parameters that [`Router::find`] noted for this path. Empty if it found no
-    /// route. With any other path, the values are meaningless or missing.
+    /// The values of the parameters that [`Router::find`] recorded for this path. Empty if it found
+    /// no route. With any other path, the values are meaningless or missing.
     #[inline]
     pub fn values<'r, 'p>(&'r self, parameters: &'p Parameters, path: &'p [u8]) -> Values<'r, 'p> {
         Values { route: self.routes.get(parameters.route as usize), parameters, path }
@@ -224,14 +225,14 @@ impl Router {
         self.route(id).map(Route::pattern)
     }
 
-    /// The names of the parameters of the route with this id, from the left; empty if there is
-    /// no such route.
+    /// The names of the parameters of the route with this id, from the left; empty if the route
+    /// does not exist.
     pub fn names(&self, id: u32) -> &[Box<str>] {
         self.route(id).map_or(&[], Route::names)
     }
 
-    /// The number of a parameter by its name, to be looked up once and used with
-    /// [`Values::get`] for every request.
+    /// The number of a parameter by its name. Look it up once, and use it with [`Values::get`] for
+    /// every request.
     pub fn parameter_index(&self, id: u32, name: &str) -> Option<usize> {
         self.route(id)?.parameter_index(name)
     }
@@ -241,7 +242,7 @@ impl Router {
         self.routes.iter()
     }
 
-    /// The path without a last slash that does not count.
+    /// The path without a trailing slash that is ignored.
     #[inline(always)]
     fn view<'p>(&self, path: &'p [u8]) -> &'p [u8] {
         match path {
@@ -254,9 +255,8 @@ impl Router {
         }
     }
 
-    /// The answer for a path that is not in the table of static paths. Separate from the lookup in that
-    /// table to keep the lookup small; for the same reason everything rare is separate from this
-    /// function.
+    /// Finds a path that is not in the table of static paths. A separate function, to keep the
+    /// lookup in that table small; for the same reason all rare cases are in separate functions.
     #[inline(never)]
     fn search(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
         let view = self.view(path);
@@ -264,8 +264,8 @@ impl Router {
             return self.search_medium(path, method, parameters);
         }
         let (bits, escapes) = scan_short(view);
-        // The slashes show whether the path begins with one; looking at its first byte earlier would
-        // spoil the comparison of many bytes at once. An empty path has only its end.
+        // The slashes show whether the path begins with one; looking at its first byte earlier
+        // would spoil the comparison of many bytes at once. An empty path has only its end.
         if bits & 1 == 0 || view.is_empty() {
             parameters.clear();
             return Match::Missing;
@@ -290,7 +290,7 @@ impl Router {
         }
     }
 
-    /// As [`Router::search`], for a view of 64 bytes or more.
+    /// Like [`Router::search`], for a view of 64 bytes or more.
     #[inline(never)]
     fn search_medium(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
         let view = self.view(path);
@@ -305,7 +305,7 @@ impl Router {
         self.walk(path, &slashes, (0, slashes.seek(0)), method, parameters)
     }
 
-    /// As [`Router::search`], for any view.
+    /// Like [`Router::search`], for any view.
     #[inline(never)]
     fn search_any(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
         let view = self.view(path);
@@ -341,7 +341,7 @@ impl Router {
         }
     }
 
-    /// As [`Router::not_found`], where every route counts.
+    /// Like [`Router::not_found`], if every route counts.
     #[inline(never)]
     fn unguarded(
         &self,
@@ -370,7 +370,8 @@ impl Router {
         if allow.is_empty() { Match::Missing } else { Match::MethodMissing { allow } }
     }
 
-    /// The slash change (added: true, removed: false) that gives the path a route, if there is one.
+    /// The change of the slash (added: true, removed: false) that gives the path a route, if there
+    /// is one.
     fn other_form(
         &self,
         path: &[u8],

@@ -1,15 +1,15 @@
 //! Where the segments of a path begin and end.
 //!
-//! A path's segments lie between its slashes. Up to 63 bytes the slashes are the bits of one register,
-//! up to 127 of two; a longer path is searched as the walk proceeds. Bit `n` stands for a slash at byte
-//! `n`, and one more bit after the last byte ends the last segment.
+//! A path's segments lie between its slashes. In paths of up to 63 bytes the slashes are the bits
+//! of one register, up to 127 of two; a longer path is searched during the walk. Bit `n` stands for
+//! a slash at byte `n`, and one more bit after the last byte ends the last segment.
 
 use crate::word::{short_word, word};
 
-/// A segment of the path, and what is needed to move on to the next.
+/// A segment of the path, and the state for moving to the next one.
 #[derive(Clone, Copy)]
 pub(crate) struct Cursor<R> {
-    /// The first byte of the segment; one beyond [`Slashes::limit`] when no segment is left.
+    /// The first byte of the segment; one beyond [`Slashes::limit`] if no segment is left.
     pub(crate) start: usize,
     /// The byte after the segment.
     pub(crate) end: usize,
@@ -19,20 +19,20 @@ pub(crate) struct Cursor<R> {
 
 /// The slashes of one path that begins with a slash.
 pub(crate) trait Slashes {
-    /// How the remaining slashes are kept.
+    /// The representation of the remaining slashes.
     type Rest: Copy;
     /// Whether fixed text must be compared in its plain form (see `encoding.rs`).
     const ENCODED: bool;
 
     /// Where the last segment ends.
     fn limit(&self) -> usize;
-    /// The segment with this number, which exists.
+    /// The segment with this number, which must exist.
     fn seek(&self, segment: usize) -> Cursor<Self::Rest>;
-    /// The segment after this one, or a place beyond the limit.
+    /// The segment after this one, or a cursor beyond the limit.
     fn advance(&self, cursor: Cursor<Self::Rest>) -> Cursor<Self::Rest>;
 
-    /// A text in which the segments have the same positions as in the path. If they need not be
-    /// decoded, it has at least eight bytes.
+    /// A text in which the segments have the same positions as in the path. If decoding is not
+    /// needed, it has at least eight bytes.
     fn text(&self) -> &[u8];
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Slashes64<'p> {
 }
 
 impl Slashes64<'_> {
-    /// Whether no segment is left where the cursor is.
+    /// Returns whether no segment is left at the cursor.
     #[inline(always)]
     pub(crate) fn is_over(&self, cursor: Cursor<u64>) -> bool {
         cursor.rest == 0
@@ -126,13 +126,13 @@ impl Slashes for Slashes128<'_> {
     }
 }
 
-/// The slashes of any path, found by searching. The slow way: long paths, paths with escapes, and the
-/// search for the other slash form.
+/// The slashes of any path, found by searching. The slow way: for long paths, paths with escapes,
+/// and the lookup of the other slash form.
 #[derive(Clone, Copy)]
 pub(crate) struct Searched<'p> {
     /// The path.
     pub(crate) path: &'p [u8],
-    /// Whether one more slash is assumed after the path, and so one more, empty segment.
+    /// Whether another slash is assumed after the path, and so another, empty segment.
     pub(crate) slash_added: bool,
 }
 
@@ -172,7 +172,7 @@ impl Slashes for Searched<'_> {
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = ONES << 7;
 
-/// Bit `n` of the result says that byte `n` of `word` is a slash.
+/// Sets bit `n` of the result if byte `n` of `word` is a slash.
 #[inline(always)]
 fn slashes_of_word(word: u64) -> u64 {
     let differing = word ^ (ONES * b'/' as u64);
@@ -182,8 +182,8 @@ fn slashes_of_word(word: u64) -> u64 {
     zeros.wrapping_mul(0x0002_0408_1020_4081) >> 56
 }
 
-/// A high bit of the result is set if a byte of `word` is a `%`; the other bits, and which of the high
-/// bits is set, mean nothing.
+/// A high bit of the result is set if a byte of `word` is a `%`. All other bits, and the position
+/// of the high bit, are meaningless.
 #[inline(always)]
 fn escapes_of_word(word: u64) -> u64 {
     let differing = word ^ (ONES * b'%' as u64);
@@ -202,8 +202,8 @@ fn slashes_of<const LENGTH: usize>(text: &[u8; LENGTH]) -> u64 {
     bits
 }
 
-/// The slashes of the first and of the last `PART` bytes of a path, and whether there is an escape in
-/// them. The two parts overlap, and so cover any path of `PART` to twice as many bytes without a
+/// The slashes of the first and of the last `PART` bytes of a path, and whether they contain an
+/// escape. The two parts overlap, and so cover any path of `PART` to twice as many bytes without a
 /// branch.
 #[inline(always)]
 fn scan<const PART: usize>(path: &[u8]) -> (u64, u64, bool) {
@@ -222,7 +222,7 @@ fn scan<const PART: usize>(path: &[u8]) -> (u64, u64, bool) {
     (slashes_of(front), slashes_of(back), escapes)
 }
 
-/// Looks at a path of up to 63 bytes: its slashes and end, and whether there is an escape.
+/// Scans a path of up to 63 bytes: its slashes and end, and whether it contains an escape.
 #[inline(always)]
 pub(crate) fn scan_short(path: &[u8]) -> (u64, bool) {
     let length = path.len();
@@ -243,7 +243,7 @@ pub(crate) fn scan_short(path: &[u8]) -> (u64, bool) {
     (front | back << (length - part) | 1 << length, escapes)
 }
 
-/// Looks at a path of 64 to 127 bytes.
+/// Scans a path of 64 to 127 bytes.
 pub(crate) fn scan_medium(path: &[u8]) -> (u128, bool) {
     let length = path.len();
     debug_assert!((64..128).contains(&length));

@@ -1,17 +1,17 @@
-//! The table of full static paths, searched before anything else.
+//! The table of complete static paths, searched before anything else.
 
 use crate::node::Leaf;
 use crate::word::{MIX, fold, hash, short_word, word};
 
 /// The longest static path in the table, in bytes; longer ones are found by the walk.
 pub(crate) const STATIC_BYTES_MAX: usize = 255;
-/// The longest path that the words of a key cover.
+/// The longest path that is covered by the words of a key.
 const KEY_BYTES_MAX: usize = 32;
 
 /// Full static paths and their leaves.
 #[derive(Clone, Debug)]
 pub(crate) struct Statics {
-    /// For each length of a path, a filter over two of its bytes: most other paths end here.
+    /// For each length of a path, a filter over two of its bytes: it rejects most other paths.
     filters: Box<[u64; STATIC_BYTES_MAX + 1]>,
     entries: Vec<Entry>,
     /// The paths that are too long for an entry's words.
@@ -25,13 +25,13 @@ pub(crate) struct Statics {
 struct Entry {
     words: [u64; 4],
     leaf: Leaf,
-    /// Where a path that its words do not cover is in `text`.
+    /// The offset in `text` of a path that is longer than its words.
     text: u32,
     /// Zero in a free place: no path is empty.
     length: u32,
 }
 
-/// What a path is looked up and compared by.
+/// The data by which a path is looked up and compared.
 struct Key {
     /// Four words from the path. Up to [`KEY_BYTES_MAX`] bytes they overlap and cover it.
     words: [u64; 4],
@@ -60,9 +60,9 @@ impl Key {
 }
 
 impl Statics {
-    /// A table of these distinct paths, each with its leaf. Leaves out those too long for it.
+    /// Creates a table of these distinct paths, each with its leaf. Omits paths that are too long.
     pub(crate) fn new(paths: &[(Vec<u8>, Leaf)]) -> Self {
-        // At most a quarter full, so that the first look nearly always decides.
+        // At most a quarter full, so that the first probe nearly always decides.
         let size = (paths.len() * 4).next_power_of_two();
         let mut statics = Self {
             filters: Box::new([0; STATIC_BYTES_MAX + 1]),
@@ -117,7 +117,7 @@ impl Statics {
         }
     }
 
-    /// Whether the text of an entry of the path's length is the path.
+    /// Returns whether the text of an entry of the same length is the path.
     #[inline(never)]
     fn holds(&self, entry: &Entry, path: &[u8]) -> bool {
         let text = entry.text as usize;
@@ -125,7 +125,7 @@ impl Statics {
     }
 }
 
-/// Mixes the last byte and a middle one: paths of one length mostly differ in one of the two.
+/// Mixes the last byte and a middle one: paths of the same length usually differ in one of the two.
 #[inline(always)]
 fn filter_bit(path: &[u8]) -> u32 {
     let middle = u32::from(path[path.len() / 2]);

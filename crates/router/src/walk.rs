@@ -1,4 +1,4 @@
-//! The walk through the tree: a segment at a time, in order of precedence, back and forth.
+//! The walk through the tree: segment by segment, in order of precedence, with backtracking.
 
 use crate::LITERAL_BYTES_MAX;
 use crate::encoding::{raw_prefix, raw_suffix, write_plain};
@@ -7,11 +7,12 @@ use crate::parameters::{Noted, Parameters};
 use crate::slashes::{Cursor, Slashes};
 
 impl Tree {
-    /// The route of the first leaf in order of precedence from which `pick` picks one. Notes the parameters'
-    /// bounds.
+    /// Returns the route of the first leaf, in order of precedence, from which `pick` picks one.
+    /// Records the parameters' bounds.
     ///
-    /// Begins at a node and the segment that follows it, which at the root is the first; the path so
-    /// far has matched. Visits each node at most once, and only nodes that match the path.
+    /// Starts at a node and the segment that follows it; the path before has matched. At the root
+    /// that is the first segment. Visits each node at most once, and only nodes that match the
+    /// path.
     #[inline(always)]
     pub(crate) fn walk<S: Slashes>(
         &self,
@@ -67,7 +68,7 @@ impl Tree {
         }
     }
 
-    /// The place of the child with the segment's fixed text.
+    /// The index of the child with the segment's fixed text.
     #[inline(always)]
     fn static_child<S: Slashes>(
         &self,
@@ -85,8 +86,8 @@ impl Tree {
         self.fixed_child(&node.fixed, at, slashes.text(), start, end)
     }
 
-    /// The place of the child for the first alternative from `stage` on that is a parameter and matches
-    /// the segment, whose value is noted.
+    /// The index of the child for the first parameter alternative from `stage` on that matches the
+    /// segment, whose value is recorded.
     #[inline(always)]
     fn parameter_child<S: Slashes>(
         &self,
@@ -117,8 +118,8 @@ impl Tree {
     }
 }
 
-/// Notes the bounds of the value of a node's parameter. In a path that is searched, bounds are found on
-/// demand.
+/// Records the bounds of the value of a node's parameter. If the path is searched, bounds are found
+/// on demand.
 #[inline(always)]
 fn note<S: Slashes>(parameters: &mut Parameters, node: &Node, start: usize, end: usize) {
     if !S::ENCODED {
@@ -130,7 +131,7 @@ fn note<S: Slashes>(parameters: &mut Parameters, node: &Node, start: usize, end:
 const NO_STAGE: u16 = u16::MAX;
 
 impl Affix {
-    /// Whether the segment begins and ends as required, with at least one byte between.
+    /// Returns whether the segment has the prefix and the suffix, with at least one byte between.
     fn matches<S: Slashes>(&self, segment: &[u8]) -> bool {
         if S::ENCODED {
             let prefix = raw_prefix(segment, &self.prefix);

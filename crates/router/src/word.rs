@@ -1,4 +1,4 @@
-//! Reading text eight bytes at a time, and hashing it that way.
+//! Reads and hashes text eight bytes at a time.
 
 /// Eight bytes from `at`, little-endian.
 #[inline(always)]
@@ -6,7 +6,7 @@ pub(crate) fn word(text: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(text[at..at + 8].try_into().expect("the slice has eight bytes"))
 }
 
-/// The whole of a text of fewer than eight bytes, padded with zeros.
+/// A whole text of fewer than eight bytes, padded with zeros.
 #[inline(always)]
 pub(crate) fn short_word(text: &[u8]) -> u64 {
     let length = text.len();
@@ -24,24 +24,25 @@ pub(crate) fn short_word(text: &[u8]) -> u64 {
     }
 }
 
-/// Eight bytes of a text of at least eight, from `start` on. Bytes beyond the end of the text are zero.
+/// Eight bytes from `start` of a text of at least eight bytes. Bytes beyond the end of the text are
+/// zero.
 ///
-/// A single load, moved back where needed, because a choice by length would be mispredicted.
+/// A single load, moved back if needed, because a choice by length would be mispredicted.
 #[inline(always)]
 pub(crate) fn leading_word(text: &[u8], start: usize) -> u64 {
     let at = start.min(text.len() - 8);
-    // At the very end nothing is left; the bytes read then belong to no piece and are not looked at.
+    // At the very end nothing is left; the bytes read then belong to no piece and are ignored.
     word(text, at).wrapping_shr(8 * (start - at) as u32)
 }
 
-/// The first `length` bytes of a word, which are at most all eight; the others become zero.
-/// An empty piece has no meaningful word.
+/// The first `length` bytes of a word, at most all eight; the others become zero. The word of an
+/// empty piece is meaningless.
 #[inline(always)]
 pub(crate) fn masked(word: u64, length: usize) -> u64 {
     word & u64::MAX.wrapping_shr(64 - 8 * length.min(8) as u32)
 }
 
-/// Odd constants without a pattern.
+/// Odd pseudo-random constants.
 pub(crate) const MIX: [u64; 4] =
     [0x9E37_79B9_7F4A_7C15, 0xD1B5_4A32_D192_ED03, 0x8CB9_2BA7_2F3D_8DD7, 0xA076_1D64_78BD_642F];
 
@@ -66,7 +67,7 @@ pub(crate) fn hash(text: &[u8], seed: u64) -> u64 {
         state = fold(word(text, at) ^ state, word(text, at + 8) ^ MIX[2]);
         at += 16;
     }
-    // At most sixteen bytes are left: two words cover them, overlapping if need be.
+    // At most sixteen bytes are left: two words cover them, with an overlap if needed.
     let first = word(text, at.min(length - 8));
     fold(first ^ state, word(text, length - 8) ^ MIX[1])
 }

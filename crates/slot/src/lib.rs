@@ -1,16 +1,17 @@
-//! Memory for reuse: a place for one future of any type, a stock of values, a table.
+//! Reusable memory: a slot for one future of any type, a pool of values, and an index table.
 //!
-//! [`Pool`] keeps used values for reuse, and [`Table`] keeps entries under numbers without ever moving
-//! them. Both are safe code. The third is the reason for this crate.
+//! [`Pool`] keeps used values for reuse, and [`Table`] stores entries under numbers without ever
+//! moving them. Both are safe code. The third is the reason for this crate:
 //!
-//! A route table holds handlers of different types, so something must erase the types of their futures.
-//! `Box::pin` does so with one allocation per request; [`FutureSlot`] does it with none: the future is
-//! written into a block that is kept from request to request and grows to the largest future it has
-//! met. Polling costs one indirect call, as with a box.
+//! A route table contains handlers of different types, so the types of their futures must be
+//! erased. `Box::pin` does so with one allocation per request; [`FutureSlot`] does it without: the
+//! future is written into a block that is kept from request to request and grows to the size of the
+//! largest future so far. Polling costs one indirect call, as with a box.
 //!
-//! [`boxed`] is the safe twin with the same interface; a test compares the two.
+//! [`boxed`] is a safe equivalent with the same interface; a test compares the two.
 //!
-//! This crate is one of the few places that may contain `unsafe`; STYLE.md names them. Start with [`FutureSlot::hold`].
+//! This crate is one of the few places that may contain `unsafe`; STYLE.md lists them. Start with
+//! [`FutureSlot::hold`].
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
@@ -32,12 +33,11 @@ const ALIGN_MIN: usize = 16;
 
 /// A block of memory that holds one future at a time, of any type.
 ///
-/// The block is allocated when the first future comes, so an unused slot costs nothing but its own
-/// word.
+/// The block is allocated for the first future, so an unused slot takes only one word.
 #[derive(Default)]
 pub struct FutureSlot {
-    /// A block with the layout that its header states. It holds no future: while a future is in the
-    /// block, the guard has the slot.
+    /// A block with the layout stored in its header. It contains no future: while a future is in
+    /// the block, the guard owns the slot.
     block: Option<NonNull<Header>>,
 }
 
@@ -48,22 +48,22 @@ struct Header {
 }
 
 impl FutureSlot {
-    /// An empty slot. Allocates nothing.
+    /// Creates an empty slot, without allocating.
     #[must_use]
     pub const fn new() -> Self {
         Self { block: None }
     }
 
-    /// Bytes that the slot keeps on the heap.
+    /// The number of bytes that the slot holds on the heap.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.layout().map_or(0, |layout| layout.size())
     }
 
-    /// Moves `future` into the slot, which moves into the guard: the guard may move while it is polled,
-    /// and [`Held::into_slot`] gives the slot back.
+    /// Moves `future` into the slot, and the slot into the guard. The guard may be moved while the
+    /// future is being polled, and [`Held::into_slot`] gives the slot back.
     ///
-    /// Allocates only when the future is larger than all before it.
+    /// Allocates only if the future is larger than all before it.
     ///
     /// ```
     /// let slot = peregrine_slot::FutureSlot::new();
@@ -81,13 +81,13 @@ impl FutureSlot {
         let block = self.block_for(need);
         // SAFETY: `block_for` returned a block that is larger than `need.offset`.
         let target = unsafe { block.byte_add(need.offset) }.cast::<F>();
-        // SAFETY: the block has room for an `F` at this offset, aligned, and no future is in it;
+        // SAFETY: the block has room for an `F` at this offset, aligned, and contains no future;
         // `Held` owns the slot for as long as this one lives there.
         unsafe { target.write(future) };
         Held { slot: self, future: Some(target as NonNull<dyn Future<Output = F::Output> + 'f>) }
     }
 
-    /// A block for a future with this need.
+    /// Returns a block for a future with this size and alignment.
     #[inline]
     fn block_for(&mut self, need: Need) -> NonNull<Header> {
         match (self.block, self.layout()) {
@@ -114,7 +114,7 @@ impl FutureSlot {
 
     #[inline]
     fn layout(&self) -> Option<Layout> {
-        // SAFETY: a block begins with its header from `grow` until `drop`.
+        // SAFETY: a block starts with its header from `grow` until `drop`.
         self.block.map(|block| unsafe { block.as_ref() }.layout)
     }
 }
@@ -123,7 +123,7 @@ impl Drop for FutureSlot {
     #[inline]
     fn drop(&mut self) {
         let (Some(block), Some(layout)) = (self.block, self.layout()) else { return };
-        // SAFETY: the block came from `alloc` with this layout, and nothing lives in it.
+        // SAFETY: the block came from `alloc` with this layout, and contains no live value.
         unsafe { dealloc(block.as_ptr().cast(), layout) };
     }
 }
@@ -134,13 +134,13 @@ impl fmt::Debug for FutureSlot {
     }
 }
 
-/// What a future of one type needs of a block.
+/// The size and alignment that a type of future needs.
 #[derive(Clone, Copy)]
 struct Need {
-    /// The block's size, header included.
+    /// The block's size, including the header.
     size: usize,
     align: usize,
-    /// Where the future begins.
+    /// The offset of the future.
     offset: usize,
 }
 
@@ -169,8 +169,8 @@ impl<T> Held<'_, T> {
         self.take_slot()
     }
 
-    /// As [`into_slot`](Self::into_slot), for callers that cannot give the guard away. Polling the
-    /// guard after this is a panic.
+    /// Like [`into_slot`](Self::into_slot), for callers that cannot give the guard away. Polling
+    /// the guard afterwards panics.
     #[inline]
     #[must_use]
     pub fn take_slot(&mut self) -> FutureSlot {
@@ -181,10 +181,11 @@ impl<T> Held<'_, T> {
     #[inline]
     fn clear(&mut self) {
         let Some(future) = self.future.take() else { return };
-        // A destructor that panics leaves a half-dropped future behind, which is still pinned: the
-        // block is then leaked, since the slot gets it back only when the destructor has returned.
+        // A destructor that panics leaves a half-dropped future behind, which is still pinned. The
+        // block is then leaked, because the slot gets it back only after the destructor has
+        // returned.
         let block = self.slot.block.take();
-        // SAFETY: `hold` wrote the future, and `future` was taken away: nobody drops it again.
+        // SAFETY: `hold` wrote the future, and `future` was taken, so it is not dropped again.
         unsafe { future.drop_in_place() };
         self.slot.block = block;
     }
@@ -195,12 +196,12 @@ impl<T> Future for Held<'_, T> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let future = self.future.as_mut().expect("the future is there until the slot is taken");
-        // SAFETY: the future lives until `clear`, and this guard is borrowed mutably, so this is the
-        // only reference.
+        let future = self.future.as_mut().expect("polled after the slot was taken");
+        // SAFETY: the future lives until `clear`, and this guard is borrowed mutably, so this is
+        // the only reference.
         let future = unsafe { future.as_mut() };
-        // SAFETY: the block is on the heap and does not move with the guard, and it is not used
-        // again before the future has been dropped.
+        // SAFETY: the block is on the heap and does not move with the guard, and it is not reused
+        // before the future has been dropped.
         unsafe { Pin::new_unchecked(future) }.poll(context)
     }
 }

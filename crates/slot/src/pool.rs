@@ -1,24 +1,24 @@
-//! Values that are reused instead of being made anew.
+//! Reuses values instead of creating new ones.
 
 use crate::FutureSlot;
 use std::cell::RefCell;
 use std::fmt;
 use std::thread::LocalKey;
 
-/// What a [`Pool`] can keep.
+/// A type that a [`Pool`] can keep.
 pub trait Reuse: Sized {
-    /// A new value.
+    /// Creates a new value.
     fn make() -> Self;
 
-    /// Makes a used value as good as new, except for its memory. False if it is not worth keeping.
+    /// Resets a used value, keeping its memory. Returns false if it is not worth keeping.
     fn clean(&mut self) -> bool;
 }
 
-/// A stock of used values for reuse, within a limit.
+/// A limited stock of used values.
 ///
-/// Values get in only through [`Reuse::clean`], so that no user finds what another left behind. An
-/// empty pool costs no memory. A pool belongs to one thread: either as a field of something that the
-/// thread owns, or as a thread-local, for values that may be dropped on any thread
+/// Values are added only after [`Reuse::clean`], so that no user sees the data of another one. An
+/// empty pool takes no memory. A pool belongs to one thread: either as a field of something that
+/// the thread owns, or as a thread-local, for values that may be dropped on any thread
 /// ([`Pool::take_local`]).
 pub struct Pool<T> {
     kept: RefCell<Vec<T>>,
@@ -26,13 +26,13 @@ pub struct Pool<T> {
 }
 
 impl<T: Reuse> Pool<T> {
-    /// A pool that keeps at most this many values; more are dropped.
+    /// Creates a pool that keeps at most this many values; more are dropped.
     #[must_use]
     pub const fn new(kept_max: usize) -> Self {
         Self { kept: RefCell::new(Vec::new()), kept_max }
     }
 
-    /// The value given back last, which is likely still in the CPU's cache, or a new one.
+    /// Returns the value given back last, which is likely still in the CPU's cache, or a new one.
     #[must_use]
     pub fn take(&self) -> T {
         let kept = self.kept.borrow_mut().pop();
@@ -41,7 +41,7 @@ impl<T: Reuse> Pool<T> {
 
     /// Keeps `item` for the next caller of [`Pool::take`], or drops it.
     pub fn give(&self, mut item: T) {
-        // Its parts are dropped before the list is borrowed: their destructors may come back here.
+        // Its parts are dropped before the list is borrowed: their destructors may use this pool.
         if item.clean() {
             self.keep(item);
         }
@@ -55,14 +55,14 @@ impl<T: Reuse> Pool<T> {
         }
     }
 
-    /// Drops all values that are kept.
+    /// Drops all kept values.
     pub fn clear(&self) {
-        // Their destructors may come back here.
+        // Their destructors may use this pool.
         let kept = self.kept.take();
         drop(kept);
     }
 
-    /// As [`Pool::take`], from this thread's pool.
+    /// Like [`Pool::take`], from this thread's pool.
     #[inline]
     #[must_use]
     pub fn take_local(pool: &'static LocalKey<Self>) -> T {
@@ -70,8 +70,8 @@ impl<T: Reuse> Pool<T> {
         kept.ok().flatten().unwrap_or_else(T::make)
     }
 
-    /// As [`Pool::give`], to this thread's pool, whatever thread `item` came from. A thread that ends
-    /// has no pool any more: `item` is then dropped.
+    /// Like [`Pool::give`], to this thread's pool, whatever thread `item` came from. A thread that
+    /// is ending may have no pool; `item` is then dropped.
     #[inline]
     pub fn give_local(pool: &'static LocalKey<Self>, mut item: T) {
         if item.clean() {
@@ -89,8 +89,8 @@ impl<T> fmt::Debug for Pool<T> {
 /// A list's initial capacity: a small response fits without growing.
 const LIST_BYTES_MIN: usize = 1024;
 
-/// A list that grew beyond this is not kept, so that one large response does not stay in memory for
-/// ever.
+/// A list that grew beyond this is not kept, so one large response does not occupy memory
+/// forever.
 const LIST_BYTES_MAX: usize = 64 * 1024;
 
 /// An empty list with some capacity, but not too much.
@@ -109,7 +109,7 @@ impl<T> Reuse for Vec<T> {
 /// A slot that grew beyond this is not kept.
 const SLOT_BYTES_MAX: usize = 16 * 1024;
 
-/// A slot without a future: while there is a future, its guard has the slot.
+/// A slot without a future: while there is a future, its guard owns the slot.
 impl Reuse for FutureSlot {
     fn make() -> Self {
         Self::new()

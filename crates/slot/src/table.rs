@@ -1,9 +1,9 @@
-//! A table with small stable numbers whose memory grows with its entries and never moves.
+//! A table with small stable numbers, whose memory grows with its entries and never moves.
 
 use std::fmt;
 use std::ops::{Index, IndexMut};
 
-/// Places in the first block; each block has twice as many as the one before.
+/// The number of places in the first block; each block has twice as many as the previous one.
 const FIRST: usize = 64;
 
 /// The end of the list of free places.
@@ -11,10 +11,10 @@ const NO_PLACE: usize = usize::MAX;
 
 /// Values under small numbers, which are reused.
 ///
-/// A `Vec` that grows moves, and leaves its old memory behind; one that is large from the start has
-/// more than most users need. A table grows by blocks that stay in place, and writes to no memory
-/// before an entry needs it. An empty table has no blocks. Removed entries leave their places to later
-/// ones.
+/// A growing `Vec` moves its contents and leaves its old memory behind; a `Vec` that is large from
+/// the start wastes memory for most users. A table grows by blocks that stay in place, and writes
+/// to memory only when an entry needs it. An empty table has no blocks. The places of removed
+/// entries are reused.
 pub struct Table<T> {
     /// All blocks are full, except the last.
     blocks: Vec<Vec<Place<T>>>,
@@ -25,44 +25,44 @@ pub struct Table<T> {
 }
 
 enum Place<T> {
-    /// Where the next free place is.
+    /// The next free place.
     Free(usize),
     Used(T),
 }
 
 impl<T> Table<T> {
-    /// An empty table. Allocates nothing.
+    /// Creates an empty table, without allocating.
     #[must_use]
     pub const fn new() -> Self {
         Self { blocks: Vec::new(), places: 0, free: NO_PLACE, len: 0 }
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Is the table empty?
+    /// Returns whether the table is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The number that the next entry gets.
+    /// The number that the next entry will get.
     #[must_use]
     pub fn next_number(&self) -> usize {
         if self.free == NO_PLACE { self.places } else { self.free }
     }
 
-    /// Adds `value`. Returns its number, which is below the largest number of entries held at any one
-    /// time.
+    /// Adds `value`. Returns its number, which is smaller than the largest number of entries held
+    /// at any one time.
     pub fn insert(&mut self, value: T) -> usize {
         let number = self.next_number();
         self.len += 1;
         if let Some(place) = self.place_mut(number) {
             let Place::Free(next) = std::mem::replace(place, Place::Used(value)) else {
-                unreachable!("a place on the list of free ones is free")
+                unreachable!("the list of free places has an occupied one")
             };
             self.free = next;
             return number;
@@ -76,7 +76,7 @@ impl<T> Table<T> {
         number
     }
 
-    /// Takes the entry `number` out, if there is one.
+    /// Removes the entry `number`, if it exists.
     pub fn remove(&mut self, number: usize) -> Option<T> {
         let free = self.free;
         let place = self.place_mut(number)?;
@@ -84,7 +84,7 @@ impl<T> Table<T> {
             return None;
         }
         let Place::Used(value) = std::mem::replace(place, Place::Free(free)) else {
-            unreachable!("it was looked at just now")
+            unreachable!("the place was checked to be occupied")
         };
         self.free = number;
         self.len -= 1;
@@ -101,7 +101,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// The entry `number`, to be changed.
+    /// The entry `number`, mutably.
     #[must_use]
     pub fn get_mut(&mut self, number: usize) -> Option<&mut T> {
         match self.place_mut(number)? {
@@ -118,7 +118,7 @@ impl<T> Table<T> {
         })
     }
 
-    /// Takes all entries out, in the order of their numbers.
+    /// Removes all entries, in the order of their numbers.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
         let places = std::mem::take(self).blocks.into_iter().flatten();
         places.filter_map(|place| match place {
@@ -133,7 +133,7 @@ impl<T> Table<T> {
     }
 }
 
-/// The block with the place `number`, and the position in that block.
+/// The block of the place `number`, and the position in that block.
 #[inline]
 fn place_of(number: usize) -> (usize, usize) {
     // The first numbers of the blocks are 64 less than powers of two: 0, 64, 192, 448.
@@ -152,13 +152,13 @@ impl<T> Index<usize> for Table<T> {
     type Output = T;
 
     fn index(&self, number: usize) -> &T {
-        self.get(number).expect("whoever has a number has its entry")
+        self.get(number).expect("no entry with this number")
     }
 }
 
 impl<T> IndexMut<usize> for Table<T> {
     fn index_mut(&mut self, number: usize) -> &mut T {
-        self.get_mut(number).expect("whoever has a number has its entry")
+        self.get_mut(number).expect("no entry with this number")
     }
 }
 
@@ -181,11 +181,11 @@ mod tests {
         for step in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let number = (random >> 33) as usize % 400;
-            // The table grows first, then shrinks, and again.
+            // The table first grows, then shrinks, and again.
             if (random >> 60) < if step / 1_000 % 2 == 0 { 12 } else { 4 } {
                 let expected = table.next_number();
                 assert_eq!(table.insert(step), expected);
-                assert_eq!(map.insert(expected, step), None, "a number is used once at a time");
+                assert_eq!(map.insert(expected, step), None, "a number was given to two entries");
             } else {
                 assert_eq!(table.remove(number), map.remove(&number));
             }
@@ -194,7 +194,7 @@ mod tests {
             assert_eq!(table.get(number), map.get(&number));
             assert_eq!(table.get_mut(number), map.get_mut(&number));
         }
-        assert!(most > 3 * FIRST && *map.last_key_value().expect("some are left").0 < most);
+        assert!(most > 3 * FIRST && *map.last_key_value().expect("some entries are left").0 < most);
         assert!(table.iter_mut().eq(map.values_mut()));
         assert!(table.drain().eq(map.into_values()));
         assert_eq!((table.len(), table.next_number()), (0, 0));

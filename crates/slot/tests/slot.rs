@@ -1,4 +1,4 @@
-//! What a slot promises: any future, in order, dropped once, without moving and without waste.
+//! The guarantees of a slot: any future, in order, dropped once, without moving and without waste.
 
 use peregrine_slot::FutureSlot;
 use peregrine_slot::boxed::BoxedSlot;
@@ -19,7 +19,8 @@ fn poll_to_end<T>(future: impl Future<Output = T>) -> (T, u32) {
     unreachable!("the loop ends with the future")
 }
 
-/// Polls `future` in `slot` to its end, and gives the slot back.
+/// Polls `future` in `slot` until it completes. Returns the slot, the output, and the number of
+/// polls.
 fn run<T>(slot: FutureSlot, future: impl Future<Output = T>) -> (FutureSlot, T, u32) {
     let mut held = slot.hold(future);
     let (value, polls) = poll_to_end(&mut held);

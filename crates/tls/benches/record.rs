@@ -1,4 +1,4 @@
-//! What a request's records and a handshake cost, both ends of the line included for the handshake.
+//! The cost of a request's records and of handshakes. Handshakes include the client's side.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use peregrine_tls::rustls::client::Resumption;
@@ -19,7 +19,7 @@ fn setup() -> (Tls, ClientConfig) {
     let made = Tls::self_signed(&["localhost"]).expect("a valid name");
     let mut roots = RootCertStore::empty();
     let certificate = CertificateDer::from_pem_slice(made.certificate_pem.as_bytes());
-    roots.add(certificate.expect("just made")).expect("just made");
+    roots.add(certificate.expect("valid PEM")).expect("valid root");
     let client = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_protocol_versions(&[&version::TLS13])
         .expect("the provider has suites for it")
@@ -28,7 +28,7 @@ fn setup() -> (Tls, ClientConfig) {
     (made.tls, client)
 }
 
-/// A connection whose handshake is done, and how long the server's part of it took.
+/// Completes a handshake. Also returns the time spent on the server's side.
 fn connect(tls: &Tls, config: &Arc<ClientConfig>) -> (ClientConnection, Session, Duration) {
     let name = ServerName::try_from("localhost").expect("a valid name");
     let mut client = ClientConnection::new(config.clone(), name).expect("a client");
@@ -37,12 +37,12 @@ fn connect(tls: &Tls, config: &Arc<ClientConfig>) -> (ClientConnection, Session,
     let mut time = Duration::ZERO;
     while session.facts().is_none() {
         let mut flight = Vec::new();
-        client.write_tls(&mut flight).expect("a vector takes everything");
+        client.write_tls(&mut flight).expect("writing to a vector");
         let start = Instant::now();
-        session.receive(&flight, &mut plain, &mut out).expect("an honest client");
+        session.receive(&flight, &mut plain, &mut out).expect("a valid flight");
         time += start.elapsed();
-        client.read_tls(&mut out.as_slice()).expect("a slice to read");
-        client.process_new_packets().expect("an honest server");
+        client.read_tls(&mut out.as_slice()).expect("reading from a slice");
+        client.process_new_packets().expect("a valid flight");
         out.clear();
     }
     (client, session, time)
@@ -64,7 +64,7 @@ fn records(criterion: &mut Criterion) {
                 let requests: Vec<Vec<u8>> = (0..batch).map(|_| request(&mut client)).collect();
                 let start = Instant::now();
                 for request in &requests {
-                    session.receive(request, &mut plain, &mut out).expect("an honest client");
+                    session.receive(request, &mut plain, &mut out).expect("a valid record");
                     session.send(&[b'a'; REPLY_BYTES], &mut out).expect("an open session");
                     black_box((&plain, &out));
                     plain.clear();
@@ -78,20 +78,20 @@ fn records(criterion: &mut Criterion) {
 }
 
 fn request(client: &mut ClientConnection) -> Vec<u8> {
-    client.writer().write_all(&[b'q'; REQUEST_BYTES]).expect("it has no limit");
+    client.writer().write_all(&[b'q'; REQUEST_BYTES]).expect("the buffer is unlimited");
     let mut bytes = Vec::new();
-    client.write_tls(&mut bytes).expect("a vector takes everything");
+    client.write_tls(&mut bytes).expect("writing to a vector");
     bytes
 }
 
-/// The server's part of handshakes.
+/// The server's side of handshakes.
 fn handshakes(criterion: &mut Criterion) {
     let (tls, client) = setup();
     let mut forgetful = client.clone();
     forgetful.resumption = Resumption::disabled();
     for (name, client, resumed) in [
-        ("full handshake, server's part", Arc::new(forgetful), false),
-        ("resumed handshake, server's part", Arc::new(client), true),
+        ("full handshake, server side", Arc::new(forgetful), false),
+        ("resumed handshake, server side", Arc::new(client), true),
     ] {
         connect(&tls, &client);
         criterion.bench_function(name, |bencher| {

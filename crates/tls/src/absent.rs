@@ -1,25 +1,25 @@
-//! The stand-in for TLS in a build without it.
+//! Stand-ins for the TLS types in a build without the feature `rustls`.
 //!
-//! These types have no values, so nobody can ask for TLS; code that handles it needs no conditions and
-//! compiles to nothing.
+//! These types have no values, so the code that handles TLS needs no conditional compilation and is
+//! compiled to nothing.
 
 use crate::facts::{Facts, Identity, Received};
 use std::fmt;
 use std::task::{Context, Poll};
 
-/// The settings of a TLS server, of which there are none without the feature `rustls`.
+/// The settings of a TLS server. Has no values without the feature `rustls`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tls {}
 
-/// A session, of which there are none.
+/// A TLS session. Has no values.
 #[derive(Debug)]
 pub enum Session {}
 
-/// The hosts that a certificate names.
+/// The hosts that a certificate is valid for.
 #[derive(Debug)]
 pub enum Hosts {}
 
-/// What a peer can do wrong.
+/// How a peer can break the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reject {
@@ -27,16 +27,16 @@ pub enum Reject {
     PlainHttp,
 }
 
-/// Why nothing can be sent.
+/// Why data cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {}
 
-/// What can be wrong with settings.
+/// Errors in the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsError {}
 
 impl Tls {
-    /// Begins a session.
+    /// Creates a session.
     #[must_use]
     pub fn session(&self) -> Session {
         match *self {}
@@ -44,11 +44,11 @@ impl Tls {
 }
 
 impl Session {
-    /// Takes what the peer sent.
+    /// Processes bytes from the peer.
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails.
     pub fn receive(
         &mut self,
         _: &[u8],
@@ -58,44 +58,44 @@ impl Session {
         match *self {}
     }
 
-    /// Bytes that came of a record that is not complete.
+    /// The number of bytes buffered for an incomplete record.
     #[must_use]
     pub fn unread_bytes(&self) -> usize {
         match *self {}
     }
 
-    /// Does the handshake wait for something?
+    /// Returns whether the handshake waits for a lookup.
     #[must_use]
     pub fn is_looking(&self) -> bool {
         match *self {}
     }
 
-    /// Ready when it does not.
+    /// Ready when the lookup is done.
     pub fn poll_look(&mut self, _: &mut Context<'_>) -> Poll<()> {
         match *self {}
     }
 
-    /// Encrypts bytes to send.
+    /// Encrypts data to send.
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails.
     pub fn send(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<(), SendError> {
         match *self {}
     }
 
-    /// Tells the peer that nothing more will be sent.
+    /// Sends `close_notify`: nothing more will be sent.
     pub fn close(&mut self, _: &mut Vec<u8>) {
         match *self {}
     }
 
-    /// What the handshake agreed on.
+    /// The negotiated parameters.
     #[must_use]
     pub fn facts(&self) -> Option<Facts<'_>> {
         match *self {}
     }
 
-    /// Who the client is.
+    /// The identity in the client's certificate.
     #[must_use]
     pub fn client(&self) -> Option<Identity> {
         match *self {}
@@ -108,7 +108,7 @@ impl Session {
 }
 
 impl Hosts {
-    /// Does the certificate name the host of `authority`?
+    /// Returns whether the certificate is valid for the host of `authority`.
     pub fn cover(&mut self, _: &str) -> bool {
         match *self {}
     }
@@ -121,13 +121,13 @@ impl Reject {
         "plain_http"
     }
 
-    /// The alert that the peer sent, which is none.
+    /// The alert sent by the peer.
     #[must_use]
     pub fn alert(&self) -> Option<&'static str> {
         None
     }
 
-    /// What is wrong with the peer's certificate.
+    /// Why the peer's certificate was rejected.
     #[must_use]
     pub fn client_fault(&self) -> Option<&'static str> {
         None
@@ -136,7 +136,7 @@ impl Reject {
 
 impl fmt::Display for Reject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("plain HTTP where TLS is spoken")
+        f.write_str("plain HTTP on a TLS port")
     }
 }
 

@@ -1,4 +1,4 @@
-//! Certificates with their keys: read from PEM, and chosen by the name a client asks for.
+//! Certificates with their keys: read from PEM, and chosen by the client's SNI.
 
 use crate::digest::{Digest, sha256_of};
 use crate::error::{Origin, TlsError, Warning};
@@ -16,10 +16,10 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A certificate chain with its private key, and where they come from.
+/// A certificate chain with its private key, and where to read them from.
 ///
-/// The chain holds the server's own certificate first, then its issuers. The key is ECDSA, Ed25519 or
-/// RSA, as PKCS #8, SEC 1 or PKCS #1, without a passphrase.
+/// The chain contains the server's own certificate first, then its issuers. The key is ECDSA,
+/// Ed25519 or RSA, as PKCS #8, SEC 1 or PKCS #1, without a passphrase.
 ///
 /// ```no_run
 /// use peregrine::tls::{Certificate, Tls};
@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// # Ok::<(), peregrine::tls::TlsError>(())
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "it is served once a `Tls` has it"]
+#[must_use = "has no effect until it is added to a `Tls`"]
 pub struct Certificate {
     chain: Source,
     key: Source,
@@ -41,12 +41,13 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// From PEM files, which are read by the `Tls` that gets it, and again when that is reloaded.
+    /// Uses PEM files. They are read when the certificate is added to a [`Tls`](crate::Tls), and
+    /// again on each reload.
     pub fn from_files(chain: impl AsRef<Path>, key: impl AsRef<Path>) -> Self {
         Self::new(Source::file(chain), Source::file(key))
     }
 
-    /// From PEM text that the program has already.
+    /// Uses PEM text in memory.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Self {
         Self::new(Source::memory(chain), Source::memory(key))
     }
@@ -55,16 +56,16 @@ impl Certificate {
         Self { chain, key, staple: None, label: None }
     }
 
-    /// The name by which it is replaced and removed. By default it is the path of the chain, or else
-    /// the first DNS name.
+    /// Sets the name under which the certificate is replaced and removed. The default is the path
+    /// of the chain or, without a file, the first DNS name.
     pub fn labelled(mut self, label: &str) -> Self {
         self.label = Some(label.into());
         self
     }
 
-    /// Sends the OCSP response in this file, in DER, with the certificate, as `openssl ocsp -respout`
-    /// writes it. A response that cannot be used, because it is missing, too old, about another
-    /// certificate or not good, is not sent: that is a [`Warning`] and no error.
+    /// Staples the OCSP response in this file (DER, as written by `openssl ocsp -respout`) to the
+    /// certificate. A response that is missing, too old, for another certificate or not "good" is
+    /// not sent; this is reported as a [`Warning`], not as an error.
     pub fn staple_file(mut self, path: impl AsRef<Path>) -> Self {
         self.staple = Some(Source::file(path));
         self
@@ -76,7 +77,7 @@ impl Certificate {
         sources.into_iter().flatten().filter_map(Source::path)
     }
 
-    /// Reads it. What was read `before` is taken again where it is the same.
+    /// Reads the certificate. Reuses `before` if its contents are unchanged.
     pub(crate) fn load(
         &self,
         provider: &CryptoProvider,
@@ -91,7 +92,7 @@ impl Certificate {
             &key.digest(),
             staple_bytes.map_or(&[][..], |bytes| &bytes[..]),
         ]);
-        // A response may have become too old although it is the same.
+        // The response may have expired even if the files are unchanged.
         if let Some(before) = before
             && before.digest == digest
             && before.staple_end().is_none_or(|end| now < end)
@@ -141,7 +142,7 @@ fn read_staple(source: &Source) -> Result<Vec<u8>, StapleFault> {
     bytes.filter(|bytes| !bytes.is_empty()).ok_or(StapleFault::Unreadable)
 }
 
-/// Responses have a few kilobytes; clients refuse handshakes that are too long.
+/// Responses have a few kilobytes; clients reject handshakes that are too long.
 const STAPLE_BYTES_MAX: u64 = 16 * 1024;
 
 /// A certificate that was read.
@@ -150,20 +151,20 @@ pub(crate) struct Loaded {
     certified: Arc<CertifiedKey>,
     pub(crate) origin: Origin,
     pub(crate) label: Arc<str>,
-    /// In lower case.
+    /// The DNS names, in lower case.
     pub(crate) names: Vec<String>,
     pub(crate) validity: Option<Validity>,
     pub(crate) staple: Staple,
-    /// Of the texts that it was read from.
+    /// Digest of the files or texts it was read from.
     pub(crate) digest: Digest,
 }
 
-/// What became of an OCSP response.
+/// Whether an OCSP response is stapled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Staple {
-    /// None was asked for.
+    /// None is configured.
     None,
-    /// It is sent, until this time where it says one.
+    /// It is stapled until this time, in seconds since 1970, if it has a `nextUpdate`.
     Sent(Option<i64>),
     Refused(StapleFault),
 }
@@ -174,7 +175,7 @@ impl Loaded {
         &self.certified.cert[0]
     }
 
-    /// Is the certificate itself the same, whatever its staple is?
+    /// Returns whether the certificates are equal, regardless of their staples.
     pub(crate) fn is_certificate_of(&self, other: &Self) -> bool {
         self.certified.cert.first() == other.certified.cert.first()
     }
@@ -186,7 +187,7 @@ impl Loaded {
         }
     }
 
-    /// Is it out of its time?
+    /// The warning to report if the certificate has expired or is not valid yet.
     pub(crate) fn date_warning(&self, now: i64) -> Option<Warning> {
         let valid = self.validity?;
         let whole_days = |seconds: i64| seconds.unsigned_abs() / DAY;
@@ -202,7 +203,7 @@ impl Loaded {
         }
     }
 
-    /// What its owner should know; `soon` is how many seconds before the end.
+    /// All warnings to report. `soon` is how many seconds before expiry to warn.
     pub(crate) fn warnings(&self, now: i64, soon: i64) -> impl Iterator<Item = Warning> {
         let end = self.validity.map(|valid| valid.not_after - now);
         let left = end.filter(|left| (0..=soon).contains(left));
@@ -227,15 +228,15 @@ const DAY: u64 = 86_400;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Certificates {
     default: Option<Arc<CertifiedKey>>,
-    /// By name in lower case.
+    /// By DNS name, in lower case.
     exact: HashMap<Box<str>, Arc<CertifiedKey>>,
     /// By what follows `*.`, in lower case.
     wildcard: HashMap<Box<str>, Arc<CertifiedKey>>,
 }
 
 impl Certificates {
-    /// Adds a certificate for the names it holds, except those an earlier one has. False if it is
-    /// never chosen.
+    /// Adds a certificate for its names, except names of earlier certificates. Returns false if it
+    /// can never be chosen.
     pub(crate) fn add(&mut self, loaded: &Loaded) -> bool {
         let certified = &loaded.certified;
         let mut is_chosen = self.default.is_none();
@@ -253,7 +254,7 @@ impl Certificates {
         is_chosen
     }
 
-    /// The certificate for a name: exact before wildcard, and the default for all others.
+    /// Chooses the certificate for a name: exact before wildcard, and the default for other names.
     fn choose(&self, server_name: Option<&str>) -> Option<&Arc<CertifiedKey>> {
         // RFC 6066 §3: DNS names are compared without regard to case.
         let name = server_name.map(str::to_ascii_lowercase);
@@ -263,8 +264,8 @@ impl Certificates {
                 let covered_by_wildcard = || self.wildcard.get(name.split_once('.')?.1);
                 self.exact.get(name).or_else(covered_by_wildcard)
             })
-            // RFC 6066 §3: a server that does not know the name may go on; most clients then show
-            // which certificate they got, which helps more than an alert.
+            // RFC 6066 §3: a server that does not recognise the name may continue. Most clients
+            // then show the certificate they got, which helps the user more than an alert.
             .or(self.default.as_ref())
     }
 }
@@ -275,7 +276,7 @@ impl ResolvesServerCert for Certificates {
     }
 }
 
-/// The chain with its key, after a check that they belong together.
+/// Combines chain and key, and checks that they match.
 fn certify(
     certificate: &Pem,
     key: &Pem,
@@ -289,8 +290,8 @@ fn certify(
         .map_err(|error| TlsError::UnsupportedKey { origin: key_origin.clone(), error })?;
     let certified = CertifiedKey::new(chain, key);
     match certified.keys_match() {
-        // A key that cannot tell its public half cannot be compared; a mismatch shows at the first
-        // handshake.
+        // Some keys cannot provide their public half for comparison. A mismatch then shows in the
+        // first handshake.
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
         Err(Error::InconsistentKeys(_)) => {
             Err(TlsError::KeyMismatch { certificate: certificate.origin.clone(), key: key_origin })
@@ -299,7 +300,7 @@ fn certify(
     }
 }
 
-/// The DNS names of a certificate in lower case.
+/// The DNS names of a certificate, in lower case.
 // RFC 9110 §4.3.4: a reference identity is matched against subjectAltName; the common name is not
 // used.
 fn names(certificate: &CertificateDer<'_>) -> Vec<String> {

@@ -1,10 +1,10 @@
-//! Answers to those who check whom a name belongs to (ACME), and what a [`Tls`] needs of whoever gets its
-//! certificates while the server runs.
+//! Answers ACME challenges (tls-alpn-01 and http-01), and connects a [`Tls`] with the component
+//! that obtains its certificates while the server runs.
 //!
-//! A connection by which a name is checked (RFC 8737) has nothing in common with those of clients: a
-//! certificate of its own, one application protocol, no certificates of clients, no tickets, and no
-//! content. So it has a configuration of its own, chosen by its first record, and that of clients stays as
-//! it is. While nothing can be asked for, nobody looks.
+//! A validation connection (RFC 8737) has its own certificate, a single application protocol, no
+//! client certificates, no tickets and no application data. It therefore has its own rustls
+//! configuration, chosen by its first record, and the configuration for clients is unaffected. If
+//! no challenge can be pending, first records are not inspected.
 
 use crate::config::Tls;
 use crate::error::TlsError;
@@ -23,13 +23,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
-/// The application protocol of a connection by which a name is checked.
+/// The application protocol of validation connections.
 // RFC 8737 §6.2.
 pub(crate) const ACME_TLS: &[u8] = b"acme-tls/1";
 
-/// The answers that are expected at this moment: to TLS (tls-alpn-01) and to HTTP (http-01). Some are this server's own,
-/// others were found where instances that share a storage leave them for each other: an authority's request may reach
-/// any of them.
+/// The pending challenges: over TLS (tls-alpn-01) and over HTTP (http-01). Some are this server's
+/// own. Others were found in storage shared by several instances, because the authority's request
+/// may reach any of them.
 #[doc(hidden)]
 pub struct Challenges {
     provider: Arc<CryptoProvider>,
@@ -40,26 +40,27 @@ pub struct Challenges {
     elsewhere: OnceLock<Elsewhere>,
 }
 
-/// Where other instances leave their answers, and which kinds of them.
+/// Where other instances store their challenges, and which kinds.
 struct Elsewhere {
     place: Box<dyn LooksElsewhere>,
     has_names: bool,
     has_tokens: bool,
 }
 
-/// Whoever knows where other instances leave their answers.
+/// Looks up the challenges of other instances.
 #[doc(hidden)]
 pub trait LooksElsewhere: Send + Sync {
-    /// Completes when [`Challenges::find`] was given what was there at a moment after this call. It is called on
-    /// threads that must not wait, and as often as strangers like.
+    /// Completes after [`Challenges::find`] was called with the state of the storage at some time
+    /// after this call. It is called from threads that must not block, and remote hosts decide how
+    /// often.
     fn look(&self) -> Looking;
 }
 
-/// Completes when that was looked at.
+/// Completes when the lookup is done.
 #[doc(hidden)]
 pub type Looking = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A table that is empty most of the time, which costs one load to see.
+/// A table that is usually empty; checking for that costs one atomic load.
 struct Table<V> {
     count: AtomicUsize,
     all: RwLock<HashMap<Box<str>, V>>,
@@ -85,7 +86,7 @@ impl<V: Clone> Table<V> {
     }
 
     fn replace(&self, by: HashMap<Box<str>, V>) {
-        // Most of the time there is nothing, and was nothing.
+        // Avoid the lock in the usual case: empty before and after.
         if !(by.is_empty() && self.is_empty()) {
             self.change(|all| *all = by);
         }
@@ -106,7 +107,8 @@ impl<V: Clone> Table<V> {
     }
 }
 
-/// The certificates that answer, by name in lower case: this server's own, and those that were found.
+/// The validation certificates by name in lower case: this server's own, and those of other
+/// instances.
 #[derive(Default)]
 struct ByName {
     own: Table<Arc<CertifiedKey>>,
@@ -121,7 +123,7 @@ impl fmt::Debug for ByName {
 
 impl ResolvesServerCert for ByName {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        // RFC 8737 §3: the only protocol that is offered is this one, and the name is asked for.
+        // RFC 8737 §3: a validation connection offers only this protocol, and sends SNI.
         let mut offered = hello.alpn()?;
         if offered.next() != Some(ACME_TLS) || offered.next().is_some() {
             return None;
@@ -132,11 +134,11 @@ impl ResolvesServerCert for ByName {
 }
 
 impl Challenges {
-    /// No answers.
+    /// Creates an empty set of challenges.
     ///
     /// # Errors
     ///
-    /// rustls refuses the configuration, which does not happen.
+    /// Returns the error if rustls rejects the configuration, which does not happen.
     pub fn new() -> Result<Arc<Self>, TlsError> {
         let (provider, by_name) =
             (Arc::new(Protocol::default().provider()), Arc::new(ByName::default()));
@@ -153,7 +155,7 @@ impl Challenges {
         Ok(Arc::new(Self { provider, by_name, config, by_token, found_by_token, elsewhere }))
     }
 
-    /// Answers for `name` with this certificate until [`forget_name`](Self::forget_name).
+    /// Presents this certificate for `name` until [`forget_name`](Self::forget_name).
     ///
     /// # Errors
     ///
@@ -166,15 +168,15 @@ impl Challenges {
 
     fn certified(&self, chain: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, TlsError> {
         let (chain, key) = (Source::memory(chain).read()?, Source::memory(key).read()?);
-        // Whether they belong together is not asked: who would read the certificate for that takes no critical
-        // extension that it does not know, and this one must have such (RFC 8737, section 3).
+        // Do not check that certificate and key match: that parses the certificate, and the parser
+        // rejects unknown critical extensions, which this certificate must have (RFC 8737 §3).
         let loaded = self.provider.key_provider.load_private_key(key.key()?);
         let loaded = loaded
             .map_err(|error| TlsError::UnsupportedKey { origin: key.origin.clone(), error })?;
         Ok(Arc::new(CertifiedKey::new(chain.chain()?, loaded)))
     }
 
-    /// No longer answers for `name`.
+    /// Removes the certificate for `name`.
     pub fn forget_name(&self, name: &str) {
         self.by_name.own.remove(&name.to_ascii_lowercase());
     }
@@ -184,19 +186,19 @@ impl Challenges {
         self.by_token.put(token, answer.into());
     }
 
-    /// No longer answers requests for `token`.
+    /// Removes the answer for `token`.
     pub fn forget_token(&self, token: &str) {
         self.by_token.remove(token);
     }
 
-    /// Has connections and requests that nothing is known about looked up at `place`, if this is not done yet: those for
+    /// Sets where the challenges of other instances are looked up, unless already set: those for
     /// names, and those for tokens.
     pub fn look_at(&self, place: Box<dyn LooksElsewhere>, has_names: bool, has_tokens: bool) {
         let _ = self.elsewhere.set(Elsewhere { place, has_names, has_tokens });
     }
 
-    /// What others answer at this moment takes the place of what was found before: each name with its chain and key, and
-    /// each token with its text. What cannot be used is left out.
+    /// Replaces the challenges of other instances: names with chain and key, and tokens with their
+    /// answers. Invalid entries are skipped.
     pub fn find(
         &self,
         names: impl Iterator<Item = (String, String, String)>,
@@ -211,41 +213,42 @@ impl Challenges {
         self.found_by_token.replace(tokens.map(told).collect());
     }
 
-    /// Does any request have an answer of this server's own?
+    /// Returns whether this server has a pending http-01 challenge.
     #[inline]
     pub fn has_tokens(&self) -> bool {
         !self.by_token.is_empty()
     }
 
-    /// The answer of this server's own to requests for `token`.
+    /// Returns this server's own answer for `token`.
     pub fn token(&self, token: &str) -> Option<Arc<str>> {
         self.by_token.get(token)
     }
 
-    /// May others answer requests for tokens that this server does not know?
+    /// Returns whether unknown tokens may belong to other instances.
     #[inline]
     pub fn looks_up_tokens(&self) -> bool {
         self.elsewhere.get().is_some_and(|elsewhere| elsewhere.has_tokens)
     }
 
-    /// The answer that another instance gives to requests for `token`, which takes a moment to find.
+    /// Looks up another instance's answer for `token`.
     pub async fn token_elsewhere(&self, token: &str) -> Option<Arc<str>> {
         let elsewhere = self.elsewhere.get().filter(|elsewhere| elsewhere.has_tokens)?;
         elsewhere.place.look().await;
         self.found_by_token.get(token)
     }
 
-    /// May a connection come by which a name is checked?
+    /// Returns whether a validation connection is possible.
     fn may_be_asked(&self) -> bool {
         !self.by_name.own.is_empty()
             || self.elsewhere.get().is_some_and(|elsewhere| elsewhere.has_names)
     }
 
-    /// Begins to look elsewhere for the name in this first message; `None` if the answer is this server's own, or nobody
-    /// else has any.
+    /// Starts a lookup for the name in this ClientHello. Returns `None` if this server has the
+    /// certificate, or if there are no other instances.
     fn look_for(&self, hello: &[u8]) -> Option<Looking> {
         let elsewhere = self.elsewhere.get().filter(|elsewhere| elsewhere.has_names)?;
-        // The name stands there as it is; who puts another one's beside it is only refused sooner.
+        // Searching the raw bytes for the name is enough: a client that adds another name somewhere
+        // only fails sooner.
         let stands = |name: &str| {
             let is_it = |window: &[u8]| window.eq_ignore_ascii_case(name.as_bytes());
             hello.windows(name.len().max(1)).any(is_it)
@@ -254,14 +257,15 @@ impl Challenges {
     }
 }
 
-/// A connection of which it is not known yet whether it is a client's or one by which a name is checked.
+/// A connection whose first record has not shown yet whether it is a client's or a validation
+/// connection.
 pub(crate) struct Examined {
     usual: Arc<ServerConfig>,
     challenges: Arc<Challenges>,
     looks: Looks,
 }
 
-/// How far the look at the answers of others is.
+/// The state of the lookup in other instances.
 enum Looks {
     NotYet,
     Now(Looking),
@@ -273,8 +277,8 @@ impl Examined {
         Self { usual, challenges, looks: Looks::NotYet }
     }
 
-    /// The configuration that it has, by its first bytes; `None` if too few of them have come, or until it is known what
-    /// others answer.
+    /// Chooses the configuration by the first bytes. Returns `None` if more bytes are needed, or
+    /// while the lookup is running.
     pub(crate) fn config(&mut self, first: &[u8]) -> Option<Arc<ServerConfig>> {
         if !is_challenge(first)? {
             return Some(Arc::clone(&self.usual));
@@ -290,7 +294,7 @@ impl Examined {
         matches!(self.looks, Looks::Now(_))
     }
 
-    /// Ready when nothing is looked for any more.
+    /// Ready when no lookup is running.
     pub(crate) fn poll_look(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Looks::Now(looking) = &mut self.looks {
             std::task::ready!(looking.as_mut().poll(context));
@@ -306,7 +310,7 @@ impl fmt::Debug for Challenges {
     }
 }
 
-/// Whoever gets the certificates of a [`Tls`] while the server runs.
+/// Obtains the certificates of a [`Tls`] while the server runs.
 #[derive(Clone)]
 pub(crate) struct Supplier {
     challenges: Arc<Challenges>,
@@ -314,12 +318,12 @@ pub(crate) struct Supplier {
 }
 
 impl Tls {
-    /// Without a certificate, so that every handshake fails until there is one, and with somebody who gets
-    /// them: `owner`, which comes along with this value and all that are made of it.
+    /// Creates a `Tls` without a certificate, whose handshakes fail until one is added. `owner`
+    /// obtains the certificates; it is kept alive by this value and its clones.
     ///
     /// # Errors
     ///
-    /// The system gives no random bytes.
+    /// [`TlsError::NoRandomness`] if the system returns no random bytes.
     #[doc(hidden)]
     pub fn supplied(
         challenges: Arc<Challenges>,
@@ -333,26 +337,26 @@ impl Tls {
         Self::from_plan(plan)
     }
 
-    /// Where names are checked.
+    /// The challenges, if certificates are obtained at run time.
     #[doc(hidden)]
     pub fn challenges(&self) -> Option<&Arc<Challenges>> {
         self.supplier.as_ref().map(|supplier| &supplier.challenges)
     }
 
-    /// Who gets the certificates.
+    /// The component that obtains the certificates.
     #[doc(hidden)]
     pub fn owner(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         self.supplier.as_ref().map(|supplier| Arc::clone(&supplier.owner))
     }
 
-    /// Who answers those who check names, while anybody may come.
+    /// The challenges, if a validation connection is possible now.
     pub(crate) fn asked(&self) -> Option<&Arc<Challenges>> {
         Some(&self.supplier.as_ref()?.challenges).filter(|challenges| challenges.may_be_asked())
     }
 }
 
-/// Is this the beginning of a connection by which a name is checked? `None` if too little of it has come. It
-/// begins with the first byte of a TLS record.
+/// Returns whether this is the beginning of a validation connection, or `None` if more bytes are
+/// needed. `first` starts with the first byte of a TLS record.
 pub(crate) fn is_challenge(first: &[u8]) -> Option<bool> {
     let (header, rest) = first.split_first_chunk::<5>()?;
     let (kind, bytes) = (header[0], usize::from(u16::from_be_bytes([header[3], header[4]])));
@@ -360,8 +364,8 @@ pub(crate) fn is_challenge(first: &[u8]) -> Option<bool> {
         return Some(false);
     }
     let hello = rest.get(..bytes)?;
-    // The name of the protocol after its length. That it stands elsewhere by chance is beyond belief; who
-    // puts it there is only refused.
+    // The protocol name after its length. Random bytes do not contain it by accident, and a client
+    // that puts it elsewhere on purpose is only rejected.
     let mark = [&[ACME_TLS.len() as u8], ACME_TLS].concat();
     Some(hello.windows(mark.len()).any(|window| window == mark))
 }
@@ -369,7 +373,7 @@ pub(crate) fn is_challenge(first: &[u8]) -> Option<bool> {
 /// The content type of handshake messages.
 const HANDSHAKE: u8 = 22;
 
-/// A first record that is longer is no such connection's.
+/// A longer first record is not that of a validation connection.
 // RFC 8446 §5.1: a record has at most 2^14 bytes.
 const HELLO_BYTES_MAX: usize = 1 << 14;
 
@@ -396,7 +400,7 @@ mod tests {
             (&record(22, b"....\x02h2...."), false),
             (&record(22, b""), false),
             (&record(21, hello), false),
-            // What follows the first record does not count.
+            // Bytes after the first record are ignored.
             (&[record(22, b"..."), whole.clone()].concat(), false),
             (&[22, 3, 1, 0x40, 1], false),
         ] {

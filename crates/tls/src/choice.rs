@@ -1,8 +1,8 @@
-//! Learns the name that a client asked for, and the certificate that it got.
+//! Reports which name a client requested and which certificate it got.
 //!
-//! The unbuffered interface of rustls tells neither afterwards, but every choice of a certificate
-//! knows both, and choices happen inside a call that the session makes. So the resolver leaves them
-//! in a thread-local, and the session fetches them right after the call.
+//! The unbuffered API of rustls reports neither, but the certificate resolver knows both and runs
+//! inside a call made by the session. So the resolver stores them in a thread-local, and the
+//! session takes them right after the call.
 
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -13,20 +13,20 @@ thread_local! {
     static CHOICE: Cell<Option<Choice>> = const { Cell::new(None) };
 }
 
-/// What is known of the choice of a certificate.
+/// The result of choosing a certificate.
 pub(crate) struct Choice {
-    /// The name that the client asked for.
+    /// The name in the client's SNI.
     pub(crate) server_name: Option<Box<str>>,
-    /// The certificate that the client got, if it is kept.
+    /// The chosen certificate, if the resolver was configured to keep it.
     pub(crate) certificate: Option<Arc<CertifiedKey>>,
 }
 
-/// Takes what the last choice on this thread left.
+/// Takes the result of the last choice on this thread.
 pub(crate) fn take() -> Option<Choice> {
     CHOICE.take()
 }
 
-/// Lets another resolver choose and leaves the choice for the session.
+/// Wraps another resolver and stores its choice for the session.
 #[derive(Debug)]
 pub(crate) struct NotesChoice {
     pub(crate) resolver: Arc<dyn ResolvesServerCert>,
@@ -37,7 +37,7 @@ impl ResolvesServerCert for NotesChoice {
     fn resolve(&self, client_hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let server_name = client_hello.server_name().map(Box::from);
         let chosen = self.resolver.resolve(client_hello);
-        // A raw public key names nobody.
+        // A raw public key contains no names.
         let is_kept = self.keeps_certificate && !self.only_raw_public_keys();
         let certificate = if is_kept { chosen.clone() } else { None };
         CHOICE.set(Some(Choice { server_name, certificate }));

@@ -1,4 +1,4 @@
-//! Certificates of clients: who issues them, which are revoked, and whether they are required.
+//! Client certificates: trusted issuers, revocation lists, and whether a certificate is required.
 
 use crate::digest::{Digest, sha256_of};
 use crate::error::{Origin, TlsError, Warning};
@@ -14,7 +14,7 @@ use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What is asked of clients: a certificate from one of these issuers.
+/// Requests certificates from clients, issued by one of these issuers.
 ///
 /// ```no_run
 /// use peregrine::tls::{ClientAuth, Tls};
@@ -24,18 +24,18 @@ use std::sync::Arc;
 /// # Ok::<(), peregrine::tls::TlsError>(())
 /// ```
 ///
-/// - *Required*: a client without a certificate is refused in the handshake. *Optional*: it is served,
-///   and a route may demand a certificate (`ClientIdentity` as an argument, or the middleware
-///   `RequireClientIdentity`). A certificate that is sent must be good in both cases.
-/// - With lists of revoked certificates, each certificate of a client's chain must be covered by one, as
-///   with nginx; [`ClientAuth::revocation_of_clients_only`] asks that of the client's own only. Once a
-///   list is older than it says it may be, its clients are refused until there is a new one: put it there
-///   in time, and reload.
+/// - *Required*: a client without a certificate is rejected in the handshake. *Optional*: it is
+///   served, and a route may require a certificate (`ClientIdentity` as an argument, or the
+///   middleware `RequireClientIdentity`). A certificate that is sent must be valid in both cases.
+/// - With revocation lists, each certificate of a client's chain must be covered by one, as with
+///   nginx; [`ClientAuth::revocation_of_clients_only`] requires that only for the client's own
+///   certificate. After a list's `nextUpdate` its clients are rejected until there is a newer list:
+///   install it in time, and reload.
 /// - Files are read again when [`Tls`](crate::Tls) is reloaded. A session is resumed only while the
-///   same roots and lists count and the certificate is valid, so what is revoked is refused from then
-///   on; a connection that is open stays open.
+///   same roots and lists are in use and the certificate is valid, so clients whose certificate was
+///   revoked are rejected from then on. Open connections stay open.
 #[derive(Clone, Debug)]
-#[must_use = "it says what is asked of clients once `Tls::with_client_auth` has it"]
+#[must_use = "has no effect until passed to `Tls::with_client_auth`"]
 pub struct ClientAuth {
     roots: Vec<Source>,
     lists: Vec<Source>,
@@ -44,12 +44,12 @@ pub struct ClientAuth {
 }
 
 impl ClientAuth {
-    /// A client without a certificate is refused.
+    /// Rejects clients without a certificate.
     pub fn required() -> Self {
         Self::new(true)
     }
 
-    /// A client may have no certificate.
+    /// Accepts clients without a certificate.
     pub fn optional() -> Self {
         Self::new(false)
     }
@@ -58,31 +58,31 @@ impl ClientAuth {
         Self { roots: Vec::new(), lists: Vec::new(), is_required, of_clients_only: false }
     }
 
-    /// Trusts the issuers whose certificates are in this PEM file, one or several.
+    /// Trusts the issuers whose certificates are in this PEM file.
     pub fn roots_file(mut self, path: impl AsRef<Path>) -> Self {
         self.roots.push(Source::file(path));
         self
     }
 
-    /// As [`ClientAuth::roots_file`], from text that the program has already.
+    /// Like [`ClientAuth::roots_file`], with PEM text in memory.
     pub fn roots_pem(mut self, text: &[u8]) -> Self {
         self.roots.push(Source::memory(text));
         self
     }
 
-    /// Refuses certificates on the lists in this file: PEM, or one list in DER.
+    /// Rejects the certificates on the revocation lists in this file: PEM, or a single list in DER.
     pub fn crl_file(mut self, path: impl AsRef<Path>) -> Self {
         self.lists.push(Source::file(path));
         self
     }
 
-    /// As [`ClientAuth::crl_file`], from bytes that the program has already.
+    /// Like [`ClientAuth::crl_file`], with a list in memory.
     pub fn crl(mut self, list: &[u8]) -> Self {
         self.lists.push(Source::memory(list));
         self
     }
 
-    /// Asks of no issuer between a client and a root whether it is revoked.
+    /// Does not check the revocation of intermediate issuers.
     pub fn revocation_of_clients_only(mut self) -> Self {
         self.of_clients_only = true;
         self
@@ -150,13 +150,13 @@ fn read_all(sources: &[Source]) -> Result<Vec<Pem>, TlsError> {
     sources.iter().map(Source::read).collect()
 }
 
-/// What was read of it.
+/// The files' contents.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadedClients {
     pub(crate) verifier: Arc<dyn ClientCertVerifier>,
-    /// Of all that decides whether a client's certificate is good.
+    /// Digest of everything that decides whether a client's certificate is accepted.
     pub(crate) digest: Digest,
-    /// When the first list of each file is too old, in seconds since 1970.
+    /// The earliest `nextUpdate` of the lists in each file, in seconds since 1970.
     ends: Vec<(Origin, i64)>,
 }
 
@@ -167,7 +167,7 @@ impl LoadedClients {
     }
 }
 
-/// Lets another verifier decide, and notes until when the certificate is valid.
+/// Wraps another verifier and records when the certificate expires.
 #[derive(Debug)]
 struct NotesUntil(Arc<dyn ClientCertVerifier>);
 
@@ -192,7 +192,7 @@ impl ClientCertVerifier for NotesUntil {
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.0.verify_client_cert(end_entity, intermediates, now)?;
         let end = validity(end_entity).and_then(|valid| u64::try_from(valid.not_after).ok());
-        // A certificate whose dates cannot be read makes no ticket.
+        // If its dates cannot be read, no ticket is issued.
         until::set(Some(end.unwrap_or(0)));
         Ok(verified)
     }

@@ -1,4 +1,4 @@
-//! The configuration of a server's TLS, and changing it while the server runs.
+//! The TLS configuration of a server, and changes to it while the server runs.
 
 use crate::certificate::Certificate;
 use crate::challenge::Supplier;
@@ -16,24 +16,24 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-/// The TLS of a server: its certificates and what it offers. Cheap to clone; all workers share one,
-/// and with it the keys of the tickets, so that a client may resume its session at any of them.
+/// The TLS configuration of a server. Cheap to clone; all workers share one, including its ticket
+/// keys, so clients can resume a session on any worker.
 ///
-/// - TLS 1.3 and 1.2; the server's order of cipher suites counts, AES-128-GCM first.
-/// - Sessions are resumed with tickets, one for each handshake, whose keys change every six hours.
-///   Nothing is stored on the server.
-/// - No early data: it can be replayed.
+/// - TLS 1.3 and 1.2. The server's order of cipher suites applies, AES-128-GCM first.
+/// - Sessions are resumed with tickets, one per handshake, whose keys change every six hours. The
+///   server stores no session state.
+/// - No early data, because it can be replayed.
 /// - ALPN offers `h2`, `http/1.1` and `http/1.0`; see [`Tls::with_alpn`].
-/// - The certificate is chosen by the name a client asks for; see [`Tls::with_certificate`].
+/// - The certificate is chosen by the client's SNI; see [`Tls::with_certificate`].
 ///
 /// # While the server runs
 ///
-/// A clone is a handle to what the server uses: [`Tls::reload`] reads all files again,
-/// [`Tls::put_certificate`] and [`Tls::remove_certificate`] change the certificates, and
-/// [`Tls::status`] tells what became of that. Each change is done as a whole, for handshakes that
-/// begin after it, or, with an error, not at all. Connections that are open, and handshakes under way,
-/// go on with what they began with. The methods `with_...` make a new value, which has nothing but
-/// its ticket keys in common with its clones: take the handle when they are done.
+/// A clone is a handle to the configuration that the server uses: [`Tls::reload`] reads all files
+/// again, [`Tls::put_certificate`] and [`Tls::remove_certificate`] change the certificates, and
+/// [`Tls::status`] reports the results. Each change is atomic and applies to handshakes that start
+/// after it; if it fails, nothing changes. Open connections and running handshakes keep the
+/// configuration they started with. The `with_...` methods create a new value that shares only its
+/// ticket keys with the old one, so clone the handle after calling them.
 #[derive(Clone)]
 pub struct Tls {
     shared: Arc<Shared>,
@@ -42,19 +42,19 @@ pub struct Tls {
     pub(crate) supplier: Option<Supplier>,
 }
 
-/// A certificate made by [`Tls::self_signed`], for development.
+/// A self-signed certificate for development, created by [`Tls::self_signed`].
 #[derive(Clone, Debug)]
 pub struct SelfSigned {
-    /// The configuration that presents it.
+    /// The configuration that presents the certificate.
     pub tls: Tls,
     /// The certificate in PEM, for clients that should trust it.
     pub certificate_pem: String,
 }
 
 struct Shared {
-    /// What a handshake takes.
+    /// The configuration for new handshakes.
     config: RwLock<Arc<ServerConfig>>,
-    /// Locked while files are read, so that one change follows another.
+    /// Locked while files are read, so that changes are made one at a time.
     plan: Mutex<Plan>,
     known: Mutex<Known>,
 }
@@ -72,7 +72,7 @@ impl Tls {
         Self::from_certificate(Certificate::from_files(certificate, key))
     }
 
-    /// As [`Tls::from_pem_files`], from text that the program has already.
+    /// Like [`Tls::from_pem_files`], with PEM text in memory.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl Tls {
         Self::from_certificate(Certificate::from_pem(certificate, key))
     }
 
-    /// As [`Tls::from_pem_files`], with what else a [`Certificate`] may have.
+    /// Like [`Tls::from_pem_files`], with the further options of [`Certificate`].
     ///
     /// # Errors
     ///
@@ -92,9 +92,9 @@ impl Tls {
         Self::from_plan(plan)
     }
 
-    /// Makes a certificate for these DNS names and IP addresses, with a new ECDSA P-256 key. It is
-    /// for development: it is valid for one year, is lost when the program ends, and no client
-    /// trusts it unless told to.
+    /// Creates a certificate for these DNS names and IP addresses, with a new ECDSA P-256 key. It
+    /// is meant for development: it is valid for one year, is lost when the program ends, and
+    /// clients trust it only if configured to.
     ///
     /// # Errors
     ///
@@ -109,8 +109,9 @@ impl Tls {
         Ok(SelfSigned { tls, certificate_pem })
     }
 
-    /// Uses a rustls configuration made elsewhere, for what this type does not offer. Its certificate
-    /// resolver is wrapped to learn the names that clients ask for. A reload has nothing to read then.
+    /// Uses an existing rustls configuration, for options that this type does not offer. Its
+    /// certificate resolver is wrapped in order to learn the requested names. Reloading does
+    /// nothing in this case.
     ///
     /// # Errors
     ///
@@ -138,10 +139,11 @@ impl Tls {
         Ok(Self { shared: Arc::new(shared), alpn, warnings, supplier })
     }
 
-    /// Adds a certificate, chosen when a client asks for one of the DNS names it holds.
+    /// Adds a certificate, which is chosen if a client requests one of its DNS names.
     ///
-    /// An exact name goes before a wildcard, an earlier certificate before a later one with the
-    /// same name. The first certificate is for clients that ask for no name or for an unknown one.
+    /// An exact name takes precedence over a wildcard, and an earlier certificate over a later one
+    /// with the same name. The first certificate is used for clients that send no name or an
+    /// unknown one.
     ///
     /// # Errors
     ///
@@ -150,7 +152,7 @@ impl Tls {
         self.with(Certificate::from_pem(certificate, key))
     }
 
-    /// As [`Tls::with_certificate`], from files.
+    /// Like [`Tls::with_certificate`], with files.
     ///
     /// # Errors
     ///
@@ -163,7 +165,7 @@ impl Tls {
         self.with(Certificate::from_files(certificate, key))
     }
 
-    /// As [`Tls::with_certificate`], with what else a [`Certificate`] may have.
+    /// Like [`Tls::with_certificate`], with the further options of [`Certificate`].
     ///
     /// # Errors
     ///
@@ -172,19 +174,19 @@ impl Tls {
         self.changed(|plan| plan.own()?.add(certificate))
     }
 
-    /// Asks clients for certificates.
+    /// Requests certificates from clients.
     ///
     /// # Errors
     ///
-    /// A [`TlsError`] that names the file, the cause and the remedy; [`TlsError::ForeignConfig`] after
+    /// A [`TlsError`] with the file, the cause and the remedy; [`TlsError::ForeignConfig`] after
     /// [`Tls::from_config`].
     pub fn with_client_auth(self, clients: ClientAuth) -> Result<Self, TlsError> {
         self.changed(|plan| plan.own()?.set_clients(clients))
     }
 
-    /// Makes and opens session tickets with these keys, instead of keys of its own.
+    /// Uses these keys for session tickets instead of random ones.
     ///
-    /// After [`Tls::from_config`] this does nothing: that configuration has its own.
+    /// Has no effect after [`Tls::from_config`], because that configuration has its own ticketer.
     #[must_use]
     pub fn with_ticket_keys(self, keys: TicketKeys) -> Self {
         self.surely_changed(|plan| {
@@ -194,11 +196,11 @@ impl Tls {
         })
     }
 
-    /// Speaks no older version than this; the default is [`Version::Tls12`].
+    /// Sets the oldest version to accept. The default is [`Version::Tls12`].
     ///
     /// # Errors
     ///
-    /// [`TlsError::NoCipherSuite`] if none of those that are left is for it;
+    /// [`TlsError::NoCipherSuite`] if none of the enabled cipher suites is for this version;
     /// [`TlsError::ForeignConfig`] after [`Tls::from_config`].
     pub fn with_minimum_version(self, minimum: Version) -> Result<Self, TlsError> {
         self.changed(|plan| {
@@ -207,10 +209,10 @@ impl Tls {
         })
     }
 
-    /// Offers these cipher suites only, the preferred one first: by their registered names
-    /// (`TLS_AES_128_GCM_SHA256`) or those of OpenSSL (`ECDHE-RSA-AES128-GCM-SHA256`). There are nine,
-    /// and none that is weak: to leave some out is a matter of rules that you must obey. A version
-    /// whose suites are all left out is not spoken.
+    /// Restricts the cipher suites to these, in order of preference, by their registered names
+    /// (`TLS_AES_128_GCM_SHA256`) or OpenSSL's (`ECDHE-RSA-AES128-GCM-SHA256`). There are nine, all
+    /// of them secure; leaving some out is only needed for compliance. A version without any suite
+    /// is disabled.
     ///
     /// ```
     /// use peregrine::tls::Tls;
@@ -224,8 +226,8 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// [`TlsError::UnknownName`] lists those that are known; [`TlsError::NoCipherSuite`] if none is for
-    /// the minimum version; [`TlsError::ForeignConfig`] after [`Tls::from_config`].
+    /// [`TlsError::UnknownName`], which lists the known names; [`TlsError::NoCipherSuite`] if none
+    /// is for the minimum version; [`TlsError::ForeignConfig`] after [`Tls::from_config`].
     pub fn with_cipher_suites(self, names: &[&str]) -> Result<Self, TlsError> {
         self.changed(|plan| {
             let own = plan.own()?;
@@ -235,12 +237,12 @@ impl Tls {
         })
     }
 
-    /// Offers these groups for the exchange of keys only, the preferred one first: `X25519MLKEM768`,
-    /// `X25519`, `secp256r1` (`P-256`), `secp384r1` (`P-384`). TLS 1.2 knows nothing of the first.
+    /// Restricts the key exchange groups to these, in order of preference: `X25519MLKEM768`,
+    /// `X25519`, `secp256r1` (`P-256`), `secp384r1` (`P-384`). The first exists only in TLS 1.3.
     ///
     /// # Errors
     ///
-    /// [`TlsError::UnknownName`] lists those that are known; [`TlsError::ForeignConfig`] after
+    /// [`TlsError::UnknownName`], which lists the known names; [`TlsError::ForeignConfig`] after
     /// [`Tls::from_config`].
     pub fn with_key_exchange_groups(self, names: &[&str]) -> Result<Self, TlsError> {
         self.changed(|plan| {
@@ -251,9 +253,10 @@ impl Tls {
         })
     }
 
-    /// Writes the secrets of each connection to the file that the environment variable `SSLKEYLOGFILE`
-    /// names, if it names one, so that Wireshark can read what was recorded. Whoever has that file can
-    /// read everything: never ask for this in production. Without this call the variable does nothing.
+    /// Writes the secrets of each connection to the file named by the environment variable
+    /// `SSLKEYLOGFILE`, if it is set, so that Wireshark can decrypt captured traffic. Anyone who
+    /// has that file can read everything: never use this in production. Without this call the
+    /// variable is ignored.
     ///
     /// # Errors
     ///
@@ -265,17 +268,17 @@ impl Tls {
         })
     }
 
-    /// Warns of a certificate so long before its end; 14 days by default.
+    /// Sets how long before expiry to warn about a certificate. The default is 14 days.
     #[must_use]
     pub fn with_expiry_warning(self, before: Duration) -> Self {
         self.surely_changed(|plan| plan.soon = before)
     }
 
-    /// Sets the application protocols to agree on, the preferred one first. The default is `h2`
-    /// (HTTP/2), then `http/1.1` and `http/1.0`; without `h2`, no client gets HTTP/2. With an empty
-    /// list, the server takes no part in the negotiation.
+    /// Sets the application protocols in order of preference. The default is `h2` (HTTP/2), then
+    /// `http/1.1` and `http/1.0`; without `h2`, clients cannot use HTTP/2. With an empty list, ALPN
+    /// is disabled.
     ///
-    /// A client that offers protocols but none of these is refused.
+    /// A client that offers only other protocols is rejected.
     #[must_use]
     pub fn with_alpn(self, protocols: &[&[u8]]) -> Self {
         self.surely_changed(|plan| {
@@ -283,14 +286,14 @@ impl Tls {
         })
     }
 
-    /// Answers requests for a host that the connection's certificate does not name with 421
-    /// (Misdirected Request). By default hosts are not checked, since people test with clients that
+    /// Answers requests with 421 (Misdirected Request) if the connection's certificate is not valid
+    /// for their host. By default hosts are not checked, because clients used for testing often
     /// trust any certificate.
     ///
-    /// The host is that of the `Host` field, or of a target in absolute form; its port does not
-    /// count. Wildcards stand for one label, and addresses are named as addresses. An HTTP/1.0
-    /// request that names no host passes. A client that asks for a name that no certificate has
-    /// gets the first certificate, so its requests are refused.
+    /// The host is that of the `Host` field, or of a target in absolute form; its port is ignored.
+    /// Wildcards match one label, and IP addresses match only entries for IP addresses. An HTTP/1.0
+    /// request without a host is accepted. Clients that send an SNI for which there is no
+    /// certificate get the first certificate, so their requests are rejected.
     // RFC 9110 §7.4: a request for an https resource must be rejected unless it was received over a
     // connection that was secured for that origin.
     #[must_use]
@@ -298,7 +301,7 @@ impl Tls {
         self.surely_changed(|plan| plan.checks_hosts = true)
     }
 
-    /// A new value from what this one is made of.
+    /// Creates a new value from a copy of this one's plan.
     fn changed(
         self,
         change: impl FnOnce(&mut Plan) -> Result<(), TlsError>,
@@ -313,15 +316,15 @@ impl Tls {
             change(plan);
             Ok(())
         });
-        changed.expect("a configuration could be made before, and this change makes none fail")
+        changed.expect("the previous configuration was valid, and this change cannot break it")
     }
 
-    /// Reads all files again: certificates, keys, staples, roots and lists for clients, ticket keys.
-    /// All of it counts from the next handshake on, or, if anything is wrong with it, nothing does:
-    /// text that is cut short, a key that does not match, a new certificate that has expired or is not
-    /// valid yet. The log says which, and so does [`Tls::status`].
+    /// Reads all files again: certificates, keys, staples, roots and revocation lists for clients,
+    /// ticket keys. The new contents apply from the next handshake on. If anything is wrong with
+    /// them, such as a truncated file, a key that does not match, or a new certificate that has
+    /// expired or is not valid yet, nothing changes; the log and [`Tls::status`] report the reason.
     ///
-    /// It reads files, so it may block: a handler calls it by `peregrine::offload`.
+    /// Reads files and may therefore block: in a handler, call it through `peregrine::offload`.
     ///
     /// # Errors
     ///
@@ -344,22 +347,22 @@ impl Tls {
         result
     }
 
-    /// Adds a certificate while the server runs, or puts it in the place of the one that has its label
+    /// Adds a certificate while the server runs, or replaces the one with the same label
     /// ([`Certificate::labelled`]).
     ///
     /// # Errors
     ///
-    /// As [`Tls::reload`]; [`TlsError::ForeignConfig`] after [`Tls::from_config`]. Nothing has changed
-    /// then.
+    /// As [`Tls::reload`]; [`TlsError::ForeignConfig`] after [`Tls::from_config`]. On an error,
+    /// nothing changes.
     pub fn put_certificate(&self, certificate: Certificate) -> Result<(), TlsError> {
         self.put_certificate_ahead(certificate, &[])
     }
 
-    /// The same; one that is new comes ahead of those with these labels.
+    /// Like [`Tls::put_certificate`]; a new certificate is inserted before those with these labels.
     ///
     /// # Errors
     ///
-    /// The same.
+    /// As [`Tls::put_certificate`].
     #[doc(hidden)]
     pub fn put_certificate_ahead(
         &self,
@@ -369,8 +372,9 @@ impl Tls {
         self.change_live(|plan| plan.own()?.put(certificate, others).map(|()| true)).map(drop)
     }
 
-    /// Removes the certificate with this label while the server runs; false if there is none. Clients
-    /// that ask for its names get the first of those that are left, which is the default.
+    /// Removes the certificate with this label while the server runs. Returns false if there is
+    /// none. Clients that request its names then get the default, which is the first of the
+    /// remaining ones.
     ///
     /// # Errors
     ///
@@ -393,7 +397,7 @@ impl Tls {
         Ok(is_changed)
     }
 
-    /// Makes the next plan count.
+    /// Builds and activates the next plan.
     fn install(&self, plan: &mut Plan, next: Plan) -> Result<(), TlsError> {
         let built = next.build()?;
         self.known().follow(&next, &built);
@@ -410,13 +414,13 @@ impl Tls {
         self.shared.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What became of reloads, the certificates with their dates, and what there is to warn of now.
+    /// The results of reloads, the certificates with their dates, and the current warnings.
     pub fn status(&self) -> TlsStatus {
         self.known().status()
     }
 
-    /// Is something due that a reload would do, though no file has changed: to leave out a staple that
-    /// has become too old, or to try again what failed?
+    /// Returns whether a reload is useful although no file has changed: to drop a staple that has
+    /// expired, or to retry after a failure.
     #[must_use]
     pub fn is_reload_due(&self) -> bool {
         let known = self.known();
@@ -428,8 +432,8 @@ impl Tls {
         self.plan().files()
     }
 
-    /// The keys of its session tickets, to be handed over to other instances and to the next process;
-    /// `None` after [`Tls::from_config`].
+    /// The keys for session tickets, for handing them over to other instances and to the next
+    /// process; `None` after [`Tls::from_config`].
     pub fn ticket_keys(&self) -> Option<TicketKeys> {
         match &self.plan().base {
             Base::Own(own) => Some(own.tickets.clone()),
@@ -437,25 +441,25 @@ impl Tls {
         }
     }
 
-    /// Are both handles to the same TLS?
+    /// Returns whether both are handles to the same configuration.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// The application protocols that the server agrees on, the preferred one first.
+    /// The application protocols, in order of preference.
     pub fn protocols(&self) -> impl Iterator<Item = &[u8]> {
         self.alpn.iter().map(Vec::as_slice)
     }
 
-    /// What there was to warn of when this value was made, such as an expired certificate. The server
-    /// logs it at its start, and what [`Tls::status`] warns of daily.
+    /// The warnings found when this value was created, such as an expired certificate. The server
+    /// logs them at startup, and those of [`Tls::status`] daily.
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
     }
 
-    /// A new connection's state. It takes no memory before the peer's first bytes, or next to none where names are
-    /// checked as well.
+    /// Creates the state of a new connection. It allocates nothing before the peer's first bytes,
+    /// or very little while ACME challenges are pending.
     pub fn session(&self) -> Session {
         let config = self.shared.config.read().unwrap_or_else(PoisonError::into_inner);
         match self.asked() {

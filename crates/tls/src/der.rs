@@ -1,4 +1,4 @@
-//! Reads DER, as much of it as certificates, revocation lists and OCSP responses need.
+//! A DER reader for what certificates, revocation lists and OCSP responses need.
 
 pub(crate) const TAG_BOOLEAN: u8 = 0x01;
 pub(crate) const TAG_INTEGER: u8 = 0x02;
@@ -10,16 +10,17 @@ pub(crate) const TAG_GENERALIZED_TIME: u8 = 0x18;
 pub(crate) const TAG_SEQUENCE: u8 = 0x30;
 pub(crate) const TAG_SET: u8 = 0x31;
 
-/// The tag of a field that is told by its number, and has items inside.
+/// The tag of a numbered, constructed field (context-specific).
 pub(crate) const fn tagged(number: u8) -> u8 {
     0xa0 | number
 }
 
-/// The tag and the content of the item at the front, and what follows it.
+/// Reads the first item: its tag, its content, and the rest of the input.
 pub(crate) fn any(input: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, input) = input.split_first()?;
     let (&first, input) = input.split_first()?;
-    // A length below 128 stands alone; otherwise the low bits say how many bytes of length follow.
+    // Lengths below 128 take one byte. Otherwise the low bits are the number of length bytes that
+    // follow.
     let (length, input) = match first {
         0..=0x7f => (usize::from(first), input),
         0x81..=0x83 => {
@@ -32,18 +33,18 @@ pub(crate) fn any(input: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// The content of the item with this tag at the front, and what follows it.
+/// Reads the first item, which must have this tag: its content, and the rest of the input.
 pub(crate) fn item(input: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (found, content, rest) = any(input)?;
     (found == tag).then_some((content, rest))
 }
 
-/// What follows the item with this tag, if there is one at the front; all of it otherwise.
+/// Skips the first item if it has this tag.
 pub(crate) fn past(input: &[u8], tag: u8) -> &[u8] {
     item(input, tag).map_or(input, |(_, rest)| rest)
 }
 
-/// The items that stand one after another; ends where the bytes are no item.
+/// Iterates over consecutive items; stops at the first malformed one.
 pub(crate) fn items(mut input: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let (tag, content, rest) = any(input)?;
@@ -52,7 +53,7 @@ pub(crate) fn items(mut input: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// The time at the front, in seconds since 1970, and what follows it.
+/// Reads a time, in seconds since 1970. Also returns the rest of the input.
 pub(crate) fn time(input: &[u8]) -> Option<(i64, &[u8])> {
     if let Some((text, rest)) = item(input, TAG_UTC_TIME) {
         // RFC 5280 §4.1.2.5.1: a year of 50 or more is in 19YY, one below in 20YY.
@@ -65,7 +66,7 @@ pub(crate) fn time(input: &[u8]) -> Option<(i64, &[u8])> {
     Some((seconds(year, text)?, rest))
 }
 
-/// The decimal number in the first `digits` bytes, and what follows it.
+/// Reads a decimal number of `digits` bytes. Also returns the rest.
 fn number(text: &[u8], digits: usize) -> Option<(i64, &[u8])> {
     let (number, rest) = text.split_at_checked(digits)?;
     let number = number.iter().try_fold(0, |sum, byte| {
@@ -74,7 +75,7 @@ fn number(text: &[u8], digits: usize) -> Option<(i64, &[u8])> {
     Some((number, rest))
 }
 
-/// Seconds since 1970 of a year and the text `MMDDHHMMSSZ`.
+/// Converts a year and the text `MMDDHHMMSSZ` to seconds since 1970.
 fn seconds(year: i64, text: &[u8]) -> Option<i64> {
     let (month, text) = number(text, 2)?;
     let (day, text) = number(text, 2)?;

@@ -1,4 +1,4 @@
-//! SHA-256, for fingerprints and to see whether something changed.
+//! SHA-256, for fingerprints and to detect changes.
 
 use aws_lc_rs::digest::{Context, SHA256, digest};
 
@@ -8,7 +8,8 @@ pub(crate) fn sha256(bytes: &[u8]) -> Digest {
     digest(&SHA256, bytes).as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
-/// One digest of several pieces. Their lengths count: no two lists of pieces are taken for the same.
+/// Hashes several pieces, including their lengths: different lists of pieces have different
+/// digests.
 pub(crate) fn sha256_of<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> Digest {
     let mut context = Context::new(&SHA256);
     for piece in pieces {

@@ -1,4 +1,4 @@
-//! What can be wrong with the certificates and settings a user gives, and how to put it right.
+//! Errors in certificates and settings provided by the user, with how to fix them.
 
 use crate::facts::Version;
 use crate::staple::StapleFault;
@@ -12,9 +12,9 @@ use std::path::PathBuf;
 pub enum Origin {
     /// A file.
     File(PathBuf),
-    /// Bytes that the program handed over.
+    /// Bytes provided by the program.
     Memory,
-    /// Such bytes, with the label that the program gave them.
+    /// Bytes provided by the program, with their label.
     Labelled(String),
 }
 
@@ -28,8 +28,8 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why TLS could not be set up. The error is found at start, is never a peer's fault, and its text
-/// names the file, the cause and the remedy.
+/// Why TLS could not be configured. It is never caused by a peer, and its text names the file, the
+/// cause and the fix.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -37,7 +37,7 @@ pub enum TlsError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         error: io::Error,
     },
     /// A file is larger than [`PEM_BYTES_MAX`](crate::PEM_BYTES_MAX).
@@ -47,124 +47,123 @@ pub enum TlsError {
     },
     /// The text is not well-formed PEM.
     BrokenPem {
-        /// Where it came from.
+        /// The source of the text.
         origin: Origin,
-        /// What is wrong with it.
+        /// The cause.
         error: pem::Error,
     },
-    /// There is no certificate.
+    /// The text contains no certificate.
     NoCertificate {
-        /// Where one was expected.
+        /// The source that should contain one.
         origin: Origin,
-        /// There is a private key instead.
+        /// It contains a private key instead.
         holds_key: bool,
     },
-    /// There is no private key.
+    /// The text contains no private key.
     NoKey {
-        /// Where one was expected.
+        /// The source that should contain one.
         origin: Origin,
-        /// There is a certificate instead.
+        /// It contains a certificate instead.
         holds_certificate: bool,
     },
-    /// The private key is protected by a passphrase, and nobody is there to type it.
+    /// The private key is encrypted with a passphrase, which the server cannot ask for.
     EncryptedKey {
-        /// Where it came from.
+        /// The source of the key.
         origin: Origin,
     },
     /// The private key is of a kind or size that is not supported.
     UnsupportedKey {
-        /// Where it came from.
+        /// The source of the key.
         origin: Origin,
-        /// What the cryptography library said.
+        /// The error of the cryptography library.
         error: rustls::Error,
     },
     /// The first certificate cannot be used.
     BadCertificate {
-        /// Where it came from.
+        /// The source of the certificate.
         origin: Origin,
-        /// What is wrong with it.
+        /// The cause.
         error: rustls::Error,
     },
     /// The key belongs to another certificate.
     KeyMismatch {
-        /// Where the certificate came from.
+        /// The source of the certificate.
         certificate: Origin,
-        /// Where the key came from.
+        /// The source of the key.
         key: Origin,
     },
-    /// A self-signed certificate could not be made, usually because of a name.
+    /// A self-signed certificate could not be created, usually because of an invalid name.
     NotMade {
-        /// The names it was meant for.
+        /// The requested names.
         names: Vec<String>,
-        /// What is wrong.
+        /// The cause.
         error: rcgen::Error,
     },
-    /// Certificates and settings cannot be added to a configuration made elsewhere, which has its own
-    /// rules.
+    /// Certificates and settings cannot be added to an existing rustls configuration.
     ForeignConfig,
-    /// A certificate that should replace one in use, or be added to a running server, is out of its
-    /// time.
+    /// A certificate that would replace one in use, or be added to a running server, has expired or
+    /// is not valid yet.
     NotValidNow {
-        /// What is wrong with it.
+        /// The cause.
         warning: Warning,
     },
-    /// The certificate is the only one that is left.
+    /// The certificate cannot be removed because it is the only one.
     LastCertificate {
         /// Its label.
         label: String,
     },
-    /// Certificates are asked of clients, but no issuer is trusted.
+    /// Client certificates are requested, but no issuers are trusted.
     NoRoots,
-    /// The certificate of an issuer of clients' certificates cannot be used.
+    /// The certificate of a client certificate issuer cannot be used.
     BadRoot {
-        /// Where it came from.
+        /// The source of the certificate.
         origin: Origin,
-        /// What is wrong with it.
+        /// The cause.
         error: rustls::Error,
     },
-    /// There is no list of revoked certificates.
+    /// The text contains no revocation list.
     NoRevocationList {
-        /// Where one was expected.
+        /// The source that should contain one.
         origin: Origin,
     },
-    /// A list of revoked certificates cannot be used.
+    /// A revocation list cannot be used.
     BadRevocationList {
-        /// Where the lists came from.
+        /// The sources of the lists.
         origins: Vec<String>,
-        /// What is wrong with one of them.
+        /// The error in one of them.
         error: String,
     },
-    /// A list of revoked certificates that should replace one in use is too old itself.
+    /// A revocation list that would replace one in use has itself expired.
     OldRevocationList {
-        /// Where it came from.
+        /// The source of the list.
         origin: Origin,
     },
     /// The keys for session tickets cannot be used.
     BadTicketKeys {
-        /// Where they came from.
+        /// The source of the keys.
         origin: Origin,
-        /// The line that is wrong; `None` if their number is.
+        /// The invalid line; `None` if there are too few or too many keys.
         line: Option<usize>,
     },
-    /// A cipher suite or a group is not known, or none was named.
+    /// A cipher suite or key exchange group is unknown, or the list is empty.
     UnknownName {
-        /// What it should be.
+        /// The kind of name.
         what: &'static str,
         /// The name.
         name: String,
         /// The names that are known.
         known: String,
     },
-    /// There is no cipher suite for the oldest version that may be spoken, or for a newer one.
+    /// None of the enabled cipher suites is for the minimum version or a newer one.
     NoCipherSuite {
-        /// That version.
+        /// The minimum version.
         minimum: Version,
     },
-    /// The system gave no random bytes.
+    /// The system returned no random bytes.
     NoRandomness,
-    /// The configuration accepts early data, which an attacker can send again.
+    /// The configuration accepts early data, which an attacker can replay.
     EarlyData,
-    /// The configuration cannot work.
+    /// rustls rejects the configuration.
     BadConfig(rustls::Error),
 }
 
@@ -259,7 +258,7 @@ impl fmt::Display for TlsError {
                  elsewhere; make it with them, and give it a certificate resolver that knows all \
                  certificates",
             ),
-            Self::NotValidNow { warning } => write!(f, "it is not used: {warning}"),
+            Self::NotValidNow { warning } => write!(f, "rejected: {warning}"),
             Self::LastCertificate { label } => {
                 write!(f, "the certificate \"{label}\" is the only one, and a server needs one; ")?;
                 f.write_str("put another one first")
@@ -270,7 +269,7 @@ impl fmt::Display for TlsError {
             ),
             Self::BadRoot { origin, error } => {
                 write!(f, "a certificate in {origin} cannot be trusted as an issuer ({error}); ")?;
-                f.write_str("it must hold the X.509 certificates of those who issue to clients")
+                f.write_str("it must hold the X.509 certificates of client certificate issuers")
             }
             Self::NoRevocationList { origin } => {
                 write!(
@@ -282,25 +281,25 @@ impl fmt::Display for TlsError {
             Self::BadRevocationList { origins, error } => {
                 let origins = origins.join(", ");
                 write!(f, "a list of revoked certificates in {origins} cannot be used: {error}; ")?;
-                f.write_str("get it anew from its issuer")
+                f.write_str("get a new one from its issuer")
             }
             Self::OldRevocationList { origin } => {
                 write!(f, "the list of revoked certificates in {origin} is not used: it should ")?;
-                f.write_str("have been replaced before now; get it anew from its issuer")
+                f.write_str("have been replaced before now; get a new one from its issuer")
             }
             Self::BadTicketKeys { origin, line } => {
                 match line {
-                    Some(line) => write!(f, "line {line} of {origin} is no key for tickets; ")?,
-                    None => write!(f, "{origin} has no key for tickets, or more than eight; ")?,
+                    Some(line) => write!(f, "line {line} of {origin} is not a ticket key; ")?,
+                    None => write!(f, "{origin} has no ticket key, or more than eight; ")?,
                 }
                 f.write_str("each key is a line of 64 hexadecimal digits, which is what ")?;
                 f.write_str("\"openssl rand -hex 32\" writes")
             }
             Self::UnknownName { what, name, known } if name.is_empty() => {
-                write!(f, "no {what} is named; name one of: {known}")
+                write!(f, "no {what} is given; choose from: {known}")
             }
             Self::UnknownName { what, name, known } => {
-                write!(f, "\"{name}\" is no {what} that is known or safe; name one of: {known}")
+                write!(f, "\"{name}\" is not a known, safe {what}; choose from: {known}")
             }
             Self::NoCipherSuite { minimum } => {
                 let version = match minimum {
@@ -310,12 +309,12 @@ impl fmt::Display for TlsError {
                 write!(f, "no cipher suite for {version} is left, which is the oldest version ")?;
                 f.write_str("that may be spoken; add one, or lower the minimum version")
             }
-            Self::NoRandomness => f.write_str("the system gave no random bytes; try again"),
+            Self::NoRandomness => f.write_str("the system returned no random bytes; try again"),
             Self::EarlyData => f.write_str(
                 "the rustls configuration accepts early data, which can be replayed; \
                  set max_early_data_size to 0",
             ),
-            Self::BadConfig(error) => write!(f, "rustls refuses its configuration: {error}"),
+            Self::BadConfig(error) => write!(f, "rustls rejects its configuration: {error}"),
         }
     }
 }
@@ -335,47 +334,47 @@ impl std::error::Error for TlsError {
     }
 }
 
-/// Something that does not keep the server from starting but that its owner should know.
+/// A problem that does not prevent the server from starting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
-    /// The certificate has expired; clients will refuse it.
+    /// The certificate has expired; clients will reject it.
     Expired {
-        /// Where it came from.
+        /// The source of the certificate.
         origin: Origin,
-        /// How many whole days ago.
+        /// The number of whole days since then.
         days: u64,
     },
-    /// The certificate is not valid yet; clients will refuse it.
+    /// The certificate is not valid yet; clients will reject it.
     NotYetValid {
-        /// Where it came from.
+        /// The source of the certificate.
         origin: Origin,
-        /// In how many whole days it becomes valid.
+        /// The number of whole days until it becomes valid.
         days: u64,
     },
-    /// The certificate expires before long.
+    /// The certificate expires soon.
     ExpiresSoon {
-        /// Where it came from.
+        /// The source of the certificate.
         origin: Origin,
-        /// In how many whole days.
+        /// The number of whole days until then.
         days: u64,
     },
-    /// The OCSP response that should be sent with the certificate is not.
+    /// The configured OCSP response is not sent with the certificate.
     StapleNotSent {
-        /// Where the certificate came from.
+        /// The source of the certificate.
         origin: Origin,
-        /// Why not.
+        /// The reason.
         fault: StapleFault,
     },
-    /// A list of revoked certificates is too old: clients that it is about are refused.
+    /// A revocation list has expired: clients whose certificates it covers are rejected.
     RevocationListExpired {
-        /// Where it came from.
+        /// The source of the list.
         origin: Origin,
     },
-    /// A further certificate can never be chosen: an earlier one has each of its names, or it has
-    /// none.
+    /// A certificate can never be chosen: it has no names, or earlier certificates have all of
+    /// them.
     NeverChosen {
-        /// Where it came from.
+        /// The source of the certificate.
         origin: Origin,
     },
 }
@@ -398,8 +397,8 @@ impl fmt::Display for Warning {
                 f.write_str("get a new one from its issuer")
             }
             Self::RevocationListExpired { origin } => {
-                write!(f, "the list of revoked certificates in {origin} is too old, and clients ")?;
-                f.write_str("that it is about are refused; get a new one from its issuer")
+                write!(f, "the list of revoked certificates in {origin} has expired, and ")?;
+                f.write_str("clients that it covers are rejected; get a new one from its issuer")
             }
             Self::NeverChosen { origin } => {
                 write!(f, "the certificate in {origin} will never be used: it names no host ")?;

@@ -1,8 +1,8 @@
-//! How far a session has come, what its handshake agreed on, and who the client is.
+//! The state of a session, the result of its handshake, and the client's identity.
 
 use std::net::IpAddr;
 
-/// The version of the protocol that both sides agreed on.
+/// The negotiated protocol version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// TLS 1.2, RFC 5246.
@@ -11,49 +11,49 @@ pub enum Version {
     Tls13,
 }
 
-/// What both sides agreed on.
+/// The negotiated parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts<'a> {
     /// The version of the protocol.
     pub version: Version,
     /// The cipher suite by its registered name, such as `TLS13_AES_128_GCM_SHA256`.
     pub cipher_suite: &'static str,
-    /// The name that the client asked for, if any, in lower case.
+    /// The name in the client's SNI, if any, in lower case.
     pub server_name: Option<&'a str>,
     /// The application protocol, if one was negotiated.
     pub alpn: Option<&'a [u8]>,
-    /// The client resumed a session with a ticket and was spared the certificate.
+    /// The client resumed a session with a ticket, so no certificates were exchanged.
     pub resumed: bool,
 }
 
-/// Where the receiving side of a session stands.
+/// The state of the receiving side of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// The handshake is not complete; nothing can be sent.
     Handshaking,
     /// The handshake is complete.
     ///
-    /// If the peer's bytes end here, without a `close_notify`, somebody may have cut them off: what
-    /// was received is authentic, but it may not be all.
+    /// If the peer's bytes end here, without a `close_notify`, the connection may have been
+    /// truncated by an attacker: the received data is authentic, but possibly incomplete.
     Open,
-    /// The peer said that it has sent everything. Sending is still possible.
+    /// The peer sent `close_notify`. Sending is still possible.
     Closed,
 }
 
-/// Who a client is, by its certificate, which was verified.
+/// A client's identity, from its verified certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// The subject's name as RFC 4514 writes it, such as `CN=alice,O=Example`.
+    /// The subject's name in the form of RFC 4514, such as `CN=alice,O=Example`.
     pub subject: String,
     /// The subject's common name, the first if there are several.
     pub common_name: Option<String>,
-    /// The DNS names among the subject's alternative names, in lower case.
+    /// The DNS names among the subject alternative names, in lower case.
     pub dns_names: Vec<String>,
-    /// The URIs among them.
+    /// The URIs among the subject alternative names.
     pub uris: Vec<String>,
-    /// The addresses of mail among them.
+    /// The email addresses among the subject alternative names.
     pub emails: Vec<String>,
-    /// The IP addresses among them.
+    /// The IP addresses among the subject alternative names.
     pub addresses: Vec<IpAddr>,
     /// The serial number, as the bytes of a big-endian integer.
     pub serial: Vec<u8>,
@@ -61,6 +61,6 @@ pub struct Identity {
     pub not_after: i64,
     /// SHA-256 of the certificate.
     pub fingerprint: [u8; 32],
-    /// All that the client sent, in DER, its own certificate first.
+    /// The client's chain in DER, its own certificate first.
     pub chain: Vec<Vec<u8>>,
 }

@@ -1,4 +1,5 @@
-//! What the fuzz targets run: a peer that sends anything, at any point, and certificates of any bytes.
+//! Entry points of the fuzz targets: arbitrary bytes from a peer at any stage, and arbitrary
+//! certificates.
 
 use crate::challenge::Challenges;
 use crate::config::Tls;
@@ -13,14 +14,14 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use std::sync::{Arc, OnceLock};
 
-/// Feeds a session what `data` says, in one piece and in pieces, and compares the results.
+/// Feeds a session with `data`, at once and in pieces, and compares the results.
 ///
-/// The first byte chooses the point: a new connection, a changed hello of a real client, or a
-/// complete handshake. The second is the length of the pieces; the rest is what the peer sends.
+/// The first byte chooses the stage: a new connection, a modified ClientHello of a real client, or
+/// after the handshake. The second byte is the length of the pieces. The rest is sent by the peer.
 ///
 /// # Panics
 ///
-/// If the cut makes a difference, which is what the fuzzer looks for.
+/// If the results differ.
 #[doc(hidden)]
 pub fn fuzz_one(data: &[u8]) {
     let [point, piece_bytes, data @ ..] = data else {
@@ -43,36 +44,36 @@ pub fn fuzz_one(data: &[u8]) {
 
     let start = || match point % 3 {
         2 => setup.handshaken(),
-        // While names are checked, the first record is looked at before anything is done.
+        // While challenges are pending, the first record is inspected before the handshake starts.
         _ if point & 0x80 != 0 => setup.supplied.session(),
         _ => setup.tls.session(),
     };
     let whole = feed(start(), &sent, sent.len().max(1));
     let pieces = feed(start(), &sent, usize::from(*piece_bytes).max(1));
-    // How much is too much depends on how much comes at once.
+    // Whether the handshake limit is exceeded depends on how many bytes arrive at once.
     if sent.len() <= HANDSHAKE_BYTES_MAX {
-        assert_eq!(whole, pieces, "the cut makes a difference");
+        assert_eq!(whole, pieces, "the results differ between the whole and the pieces");
     }
 }
 
-/// Reads `data` as a client's certificate, as a list of revoked ones and as an OCSP response.
+/// Parses `data` as a client's certificate, as a revocation list and as an OCSP response.
 ///
 /// # Panics
 ///
-/// If what was read of a certificate could be taken for something else.
+/// If a parsed subject name is ambiguous.
 #[doc(hidden)]
 pub fn fuzz_certificate(data: &[u8]) {
     let _ = validity::next_update(data);
     let _ = staple::check(data, b"\x07", 0);
     let _ = validity::fields(data).map(|fields| inspect::issuer(fields.rest));
-    let identity = identity::read(&[CertificateDer::from(data)]).expect("there is a certificate");
+    let identity = identity::read(&[CertificateDer::from(data)]).expect("the chain is not empty");
     assert!(!identity.subject.chars().any(char::is_control), "a name is one line");
     for name in [&identity.dns_names, &identity.uris, &identity.emails].into_iter().flatten() {
         assert!(!name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic()), "{name:?}");
     }
 }
 
-/// All plaintext, and how it ended.
+/// Returns all plaintext and the final result.
 fn feed(
     mut session: Session,
     sent: &[u8],
@@ -82,7 +83,7 @@ fn feed(
     let mut received = Ok(Received::Handshaking);
     for piece in sent.chunks(piece_bytes) {
         received = session.receive(piece, &mut plain, &mut out);
-        // These must not disturb what is received, whenever they happen.
+        // These calls must not affect the received data.
         let _ = session.send(b"reply", &mut out);
         let _ = session.facts();
     }
@@ -92,7 +93,7 @@ fn feed(
 
 struct Setup {
     tls: Tls,
-    /// One whose names are being checked.
+    /// A configuration with pending challenges.
     supplied: Tls,
     client: Arc<ClientConfig>,
     hello: Vec<u8>,
@@ -104,19 +105,19 @@ impl Setup {
         ClientConnection::new(self.client.clone(), name).expect("a client")
     }
 
-    /// A session right after its handshake.
+    /// Creates a session that has completed its handshake.
     fn handshaken(&self) -> Session {
         let (mut client, mut session) = (self.connect(), self.tls.session());
         let (mut plain, mut out) = (Vec::new(), Vec::new());
         while session.facts().is_none() {
             let mut flight = Vec::new();
-            client.write_tls(&mut flight).expect("a vector takes everything");
-            session.receive(&flight, &mut plain, &mut out).expect("an honest client");
+            client.write_tls(&mut flight).expect("writing to a vector");
+            session.receive(&flight, &mut plain, &mut out).expect("a valid flight");
             let mut answer = std::mem::take(&mut out);
             while !answer.is_empty() {
-                let taken = client.read_tls(&mut answer.as_slice()).expect("a slice to read");
+                let taken = client.read_tls(&mut answer.as_slice()).expect("reading from a slice");
                 answer.drain(..taken);
-                client.process_new_packets().expect("an honest server");
+                client.process_new_packets().expect("a valid flight");
             }
         }
         session
@@ -124,11 +125,11 @@ impl Setup {
 }
 
 fn supplied() -> Tls {
-    let challenges = Challenges::new().expect("nothing is unusual");
+    let challenges = Challenges::new().expect("the configuration is valid");
     let (chain, key) = make_self_signed(&["localhost"]).expect("a valid name");
     let answered = challenges.answer_name("localhost", chain.as_bytes(), key.as_bytes());
-    answered.expect("it was just made");
-    Tls::supplied(challenges, Arc::new(())).expect("there is randomness")
+    answered.expect("the certificate is valid");
+    Tls::supplied(challenges, Arc::new(())).expect("random bytes")
 }
 
 fn setup() -> &'static Setup {
@@ -137,7 +138,7 @@ fn setup() -> &'static Setup {
         let made = Tls::self_signed(&["localhost"]).expect("a valid name");
         let mut roots = RootCertStore::empty();
         let certificate = CertificateDer::from_pem_slice(made.certificate_pem.as_bytes());
-        roots.add(certificate.expect("it was just made")).expect("it was just made");
+        roots.add(certificate.expect("valid PEM")).expect("a valid root");
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let client = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -147,7 +148,7 @@ fn setup() -> &'static Setup {
         let (client, hello) = (Arc::new(client), Vec::new());
         let mut setup = Setup { tls: made.tls, supplied: supplied(), client, hello };
         let mut hello = Vec::new();
-        setup.connect().write_tls(&mut hello).expect("a vector takes everything");
+        setup.connect().write_tls(&mut hello).expect("writing to a vector");
         setup.hello = hello;
         setup
     })

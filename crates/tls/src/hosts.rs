@@ -1,15 +1,15 @@
-//! Is a connection for the host that a request names?
+//! Checks whether a connection's certificate is valid for the host of a request.
 
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{CertificateDer, ServerName};
 use std::fmt;
 use std::sync::Arc;
 
-/// The hosts that a connection's certificate names, for servers that ask; see
+/// The hosts that a connection's certificate is valid for, if the server checks them; see
 /// [`Tls::with_host_check`](crate::Tls::with_host_check).
 pub struct Hosts {
     certificate: Arc<CertifiedKey>,
-    /// The last authority whose host was found in the certificate: most connections serve only one.
+    /// The last authority that matched: most connections use only one.
     found: Box<str>,
 }
 
@@ -18,10 +18,11 @@ impl Hosts {
         Self { certificate, found: Box::default() }
     }
 
-    /// Does the certificate name the host of `authority`, whatever its port is?
+    /// Returns whether the certificate is valid for the host of `authority`, regardless of its
+    /// port.
     ///
-    /// A wildcard stands for one label, the left-most. An address is covered if the certificate
-    /// names it.
+    /// A wildcard matches one label, the leftmost. An IP address matches only an entry for that
+    /// address.
     pub fn cover(&mut self, authority: &str) -> bool {
         if *self.found == *authority {
             return true;
@@ -41,7 +42,7 @@ impl fmt::Debug for Hosts {
     }
 }
 
-/// An authority without its port, and an IPv6 address without its brackets.
+/// Removes the port of an authority, and the brackets of an IPv6 address.
 fn host_of(authority: &str) -> &str {
     match authority.strip_prefix('[') {
         Some(literal) => literal.split_once(']').map_or(literal, |(address, _)| address),

@@ -1,4 +1,4 @@
-//! Who a client's certificate says that it is.
+//! Reads a client's identity from its certificate.
 
 use crate::der::{TAG_OBJECT, TAG_SEQUENCE, TAG_SET, any, item, items};
 use crate::digest::sha256;
@@ -9,7 +9,7 @@ use rustls_pki_types::CertificateDer;
 use std::fmt::Write;
 use std::net::IpAddr;
 
-/// The identity in a chain that was verified; `None` if there is none.
+/// The identity in a verified chain; `None` if the chain is empty.
 pub(crate) fn read(chain: &[CertificateDer<'_>]) -> Option<Identity> {
     let own = chain.first()?;
     let mut identity = Identity {
@@ -32,15 +32,16 @@ pub(crate) fn read(chain: &[CertificateDer<'_>]) -> Option<Identity> {
 // RFC 5280 §4.2.1.6: the object identifier 2.5.29.17.
 const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
 
-/// The content of the extension subjectAltName, in what follows the subject.
+/// The content of the extension subjectAltName. `rest` is the part of the certificate after the
+/// subject.
 fn alternative_names(rest: &[u8]) -> Option<&[u8]> {
     item(extension(rest, SUBJECT_ALT_NAME)?, TAG_SEQUENCE).map(|(names, _)| names)
 }
 
 fn read_alternatives(names: &[u8], identity: &mut Identity) {
     for (tag, content) in items(names) {
-        // RFC 5280 §4.2.1.6: names of mail, DNS and URIs are ASCII. One with anything else, a NUL
-        // above all, is no name that somebody may be known by.
+        // RFC 5280 §4.2.1.6: email, DNS and URI names are ASCII. Skip names that contain anything
+        // else, above all NUL, because they could be mistaken for another name.
         let is_clean = content.iter().all(u8::is_ascii_graphic) && !content.is_empty();
         let text = || String::from_utf8_lossy(content).into_owned();
         match (tag, is_clean) {
@@ -73,7 +74,7 @@ const ATTRIBUTES: &[(&[u8], &str)] = &[
 
 const COMMON_NAME: &[u8] = &[0x55, 4, 3];
 
-/// The attributes of each part of a name.
+/// The attributes of one part of a name.
 fn attributes(part: &[u8]) -> impl Iterator<Item = (&[u8], u8, &[u8])> {
     items(part).filter_map(|(_, attribute)| {
         let (object, value) = item(attribute, TAG_OBJECT)?;
@@ -88,7 +89,7 @@ fn common_name(subject: &[u8]) -> Option<String> {
     names.find_map(|(object, tag, value)| (object == COMMON_NAME).then(|| text(tag, value))?)
 }
 
-/// A name as RFC 4514 writes it.
+/// Formats a name according to RFC 4514.
 fn name(subject: &[u8]) -> String {
     let parts: Vec<_> = items(subject).filter(|(tag, _)| *tag == TAG_SET).collect();
     let mut name = String::new();
@@ -105,7 +106,8 @@ fn name(subject: &[u8]) -> String {
                     escape(&text, &mut name);
                 }
                 _ => {
-                    // RFC 4514 §2.4: an attribute without a short name has its value in hexadecimal.
+                    // RFC 4514 §2.4: the value of an attribute without a short name is written in
+                    // hexadecimal.
                     let _ = write!(name, "{}=#", dotted(object));
                     let _ = write!(name, "{tag:02x}");
                     write_length(value.len(), &mut name);
@@ -119,7 +121,7 @@ fn name(subject: &[u8]) -> String {
     name
 }
 
-/// A length as DER has it, in hexadecimal.
+/// Writes a DER length in hexadecimal.
 fn write_length(length: usize, out: &mut String) {
     let _ = match length {
         0..0x80 => write!(out, "{length:02x}"),
@@ -129,12 +131,12 @@ fn write_length(length: usize, out: &mut String) {
     };
 }
 
-/// The text of a string of one of the types that names have.
+/// Decodes a string of one of the types used in names.
 fn text(tag: u8, value: &[u8]) -> Option<String> {
     match tag {
-        // UTF8String, and those that are ASCII.
+        // UTF8String, and the types that are ASCII.
         0x0c | 0x12 | 0x13 | 0x16 | 0x1a => std::str::from_utf8(value).ok().map(str::to_owned),
-        // TeletexString is Latin-1 wherever it is found.
+        // TeletexString contains Latin-1 in practice.
         0x14 => Some(value.iter().map(|byte| char::from(*byte)).collect()),
         // BMPString.
         0x1e if value.len().is_multiple_of(2) => {
@@ -145,8 +147,8 @@ fn text(tag: u8, value: &[u8]) -> Option<String> {
     }
 }
 
-/// RFC 4514 §2.4: what has a meaning in a name is escaped. Control characters are as well, so that a
-/// name in a log is one line.
+/// RFC 4514 §2.4: special characters are escaped. Control characters are escaped as well, so that a
+/// name takes a single line in a log.
 fn escape(text: &str, out: &mut String) {
     let last = text.chars().count().saturating_sub(1);
     for (place, character) in text.chars().enumerate() {
@@ -168,7 +170,7 @@ fn escape(text: &str, out: &mut String) {
     }
 }
 
-/// An object identifier as numbers with dots.
+/// Formats an object identifier as numbers with dots.
 fn dotted(object: &[u8]) -> String {
     let mut text = String::new();
     let mut value: u64 = 0;

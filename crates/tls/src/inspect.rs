@@ -1,4 +1,4 @@
-//! What whoever gets certificates wants to know of one before it is put in use.
+//! Reads the properties of a newly obtained certificate before it is put into use.
 
 use crate::certificate::Certificate;
 use crate::der::{TAG_BOOLEAN, TAG_OBJECT, TAG_OCTETS, TAG_SEQUENCE, item, items, past, tagged};
@@ -9,27 +9,27 @@ use crate::status::time;
 use crate::validity::fields;
 use std::time::SystemTime;
 
-/// A certificate that could be used with its key.
+/// A certificate that matches its key.
 #[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspected {
-    /// The DNS names that it is for, in lower case.
+    /// Its DNS names, in lower case.
     pub names: Vec<String>,
-    /// From when it is valid.
+    /// The start of its validity.
     pub not_before: SystemTime,
-    /// Until when it is valid.
+    /// The end of its validity.
     pub not_after: SystemTime,
     /// The bytes of its serial number.
     pub serial: Vec<u8>,
-    /// The key identifier of its issuer, if it tells.
+    /// The key identifier of its issuer, if the certificate contains it.
     pub issuer: Option<Vec<u8>>,
 }
 
-/// Reads a chain and the key that belongs to it, both in PEM.
+/// Reads a chain and its key, both in PEM.
 ///
 /// # Errors
 ///
-/// They are not whole, or do not belong together.
+/// They are incomplete, or do not match.
 #[doc(hidden)]
 pub fn inspect(chain: &[u8], key: &[u8]) -> Result<Inspected, TlsError> {
     let provider = Protocol::default().provider();
@@ -56,17 +56,18 @@ pub fn inspect(chain: &[u8], key: &[u8]) -> Result<Inspected, TlsError> {
 const AUTHORITY_KEY_IDENTIFIER: &[u8] = &[0x55, 0x1d, 0x23];
 const KEY_IDENTIFIER: u8 = 0x80;
 
-/// The key identifier in the extension authorityKeyIdentifier, in what follows the subject.
+/// The key identifier in the extension authorityKeyIdentifier. `rest` is the part after the
+/// subject.
 pub(crate) fn issuer(rest: &[u8]) -> Option<&[u8]> {
     let value = extension(rest, AUTHORITY_KEY_IDENTIFIER)?;
     let (fields, _) = item(value, TAG_SEQUENCE)?;
     item(fields, KEY_IDENTIFIER).map(|(identifier, _)| identifier)
 }
 
-/// The content of an extension, in what follows the subject of a certificate.
+/// The content of an extension. `rest` is the part of the certificate after the subject.
 pub(crate) fn extension<'a>(rest: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
-    // RFC 5280 §4.1: the subject's key, two identifiers that nobody uses, and extensions, each of
-    // which is an object identifier, whether it is critical, and bytes.
+    // RFC 5280 §4.1: the subject's key, two obsolete identifiers, and the extensions, each of which
+    // is an object identifier, a critical flag, and bytes.
     let (_key, _) = item(rest, TAG_SEQUENCE)?;
     let (_, extensions) = items(rest).find(|(tag, _)| *tag == tagged(3))?;
     let (extensions, _) = item(extensions, TAG_SEQUENCE)?;
@@ -97,12 +98,12 @@ mod tests {
         let whole = format!("{chain}{}", key.serialize_pem());
         let found = inspect(whole.as_bytes(), whole.as_bytes()).unwrap();
         assert_eq!(found.names, ["a.test"]);
-        // RFC 9773 §4.1: the bytes of the integer, the zero in front among them.
+        // RFC 9773 §4.1: the bytes of the integer, including the leading zero.
         assert_eq!(found.serial, [0, 0x81, 2, 3]);
         assert_eq!(found.issuer, Some(identifier));
         let seconds = found.not_after.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         assert_eq!(seconds, 2_845_238_400);
-        // Half of it is nothing, wherever it is cut.
+        // A truncated file is rejected, wherever it is cut.
         for end in (0..whole.trim_end().len()).step_by(7) {
             assert!(inspect(&whole.as_bytes()[..end], &whole.as_bytes()[..end]).is_err(), "{end}");
         }

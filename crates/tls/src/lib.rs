@@ -1,7 +1,7 @@
-//! TLS as a stage between bytes and bytes: ciphertext in, plaintext and bytes to send out.
+//! TLS as a byte transformation: ciphertext in, plaintext and bytes to send out.
 //!
-//! It is the server side of TLS 1.2 and 1.3, on rustls with aws-lc-rs. It is not a socket, a task
-//! or a stream: it does no I/O and has no wakers, so that every driver, and a test, can use it. The
+//! This is the server side of TLS 1.2 and 1.3, on rustls with aws-lc-rs. It is not a socket, a task
+//! or a stream: it does no I/O and has no wakers, so every driver and every test can use it. The
 //! only clock and the only randomness are those that rustls needs for itself.
 //!
 //! ```
@@ -11,16 +11,16 @@
 //! let mut session = made.tls.session(); // one for each connection
 //! let (mut plain, mut out) = (Vec::new(), Vec::new());
 //!
-//! // Whatever happens, what was appended to `out` is to be sent to the peer.
+//! // Always send the bytes appended to `out`, even after an error.
 //! let received = session.receive(b"GET / HTTP/1.1\r\n", &mut plain, &mut out);
-//! assert!(received.is_err(), "that was no TLS");
+//! assert!(received.is_err(), "the bytes are not TLS");
 //! assert!(out.starts_with(b"HTTP/1.1 400 "));
 //! # Ok::<(), peregrine::tls::TlsError>(())
 //! ```
 //!
-//! Start reading in `session.rs`; `config.rs` is what a user meets, `plan.rs` what a reload reads,
-//! `reject.rs` what a peer can do wrong, `limits.rs` how much is accepted. Without the feature `rustls`, which is on by default,
-//! `absent.rs` takes their place.
+//! Start reading in `session.rs`. The API for users is in `config.rs`, what a reload reads in
+//! `plan.rs`, errors of the peer in `reject.rs`, and limits in `limits.rs`. Without the feature
+//! `rustls`, which is enabled by default, `absent.rs` replaces all of them.
 #![forbid(unsafe_code)]
 
 #[cfg(not(feature = "rustls"))]

@@ -1,39 +1,39 @@
-//! What a peer's first bytes say about the protocol it speaks.
+//! Recognises the protocol of a connection by its first bytes.
 //!
-//! People type `http://` where `https://` is needed, and scanners send anything. Neither deserves a
-//! TLS alert it cannot read, or the memory of a TLS connection.
+//! Users type `http://` instead of `https://`, and scanners send anything. Neither needs a TLS
+//! alert, which it cannot read, or the memory of a TLS connection.
 
 use crate::limits::METHOD_BYTES_MAX;
 
-/// The judgement on the first bytes.
+/// The recognised protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opening {
     /// More bytes are needed; there are fewer than [`METHOD_BYTES_MAX`] so far.
     Unsure,
     /// A TLS record.
     Tls,
-    /// An HTTP request, or the preface of HTTP/2, in clear text.
+    /// An HTTP request, or the HTTP/2 connection preface, in clear text.
     PlainHttp,
     /// Neither.
     Unknown,
 }
 
-/// Judges the first bytes of a connection.
+/// Recognises the protocol by the first bytes of a connection.
 pub(crate) fn judge(first: &[u8]) -> Opening {
     match first {
         [] => Opening::Unsure,
-        // RFC 8446 §5.1: content types are change_cipher_spec (20) to application_data (23). Any of
-        // them is left to rustls, which knows which may come first and has the right alert.
+        // RFC 8446 §5.1: content types are change_cipher_spec (20) to application_data (23). rustls
+        // checks which of them may come first, and sends the right alert.
         [20..=23, ..] => Opening::Tls,
         [b'A'..=b'Z', ..] => judge_method(first),
         _ => Opening::Unknown,
     }
 }
 
-/// Whether the bytes begin with a method and the space after it.
+/// Checks whether the bytes begin with a method and a space.
 fn judge_method(first: &[u8]) -> Opening {
     // RFC 9112 §3: a request line begins with a method and a single space. All registered methods
-    // are capitals with hyphens, and so is the PRI that begins the preface of HTTP/2.
+    // consist of capital letters and hyphens, and so does the PRI of the HTTP/2 connection preface.
     let is_method_byte = |byte: &u8| byte.is_ascii_uppercase() || *byte == b'-';
     match first.iter().take(METHOD_BYTES_MAX + 1).position(|byte| !is_method_byte(byte)) {
         Some(end) if first[end] == b' ' => Opening::PlainHttp,

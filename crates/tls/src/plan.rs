@@ -1,4 +1,4 @@
-//! What a server's TLS is made of, and making a configuration of rustls of it.
+//! Builds a rustls configuration from the settings and the files' contents.
 
 use crate::certificate::{Certificate, Certificates, Loaded};
 use crate::challenge::Supplier;
@@ -18,23 +18,23 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, fs, io};
 
-/// Everything that was asked for, with what was read of it. A change makes a new one, which counts
-/// when a configuration could be made of it.
+/// All settings, with the contents of the files they name. Changes are made to a copy, which
+/// replaces the original once a rustls configuration could be built from it.
 #[derive(Clone)]
 pub(crate) struct Plan {
     pub(crate) base: Base,
     pub(crate) alpn: Vec<Vec<u8>>,
     pub(crate) checks_hosts: bool,
-    /// How long before its end a certificate is warned of.
+    /// How long before expiry to warn about a certificate.
     pub(crate) soon: Duration,
     pub(crate) supplier: Option<Supplier>,
 }
 
-/// What decides all else.
+/// The basis of the configuration.
 #[derive(Clone)]
 pub(crate) enum Base {
     Own(Box<Own>),
-    /// A configuration made elsewhere.
+    /// An existing rustls configuration.
     Foreign(Arc<ServerConfig>),
 }
 
@@ -45,32 +45,32 @@ pub(crate) struct Own {
     pub(crate) protocol: Protocol,
     pub(crate) tickets: TicketKeys,
     pub(crate) key_log: Option<Arc<dyn KeyLog>>,
-    /// There may be no certificate at all.
+    /// Whether the list of certificates may be empty.
     pub(crate) may_be_empty: bool,
     provider: Arc<CryptoProvider>,
 }
 
-/// What came of a plan.
+/// The result of building a plan.
 pub(crate) struct Built {
     pub(crate) config: Arc<ServerConfig>,
-    /// Certificates that are never chosen.
+    /// Warnings about certificates that can never be chosen.
     pub(crate) never_chosen: Vec<Warning>,
 }
 
-/// What a reload has replaced.
+/// The result of a reload: the parts that it has replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reloaded {
-    /// The labels of certificates that are new, or have a new staple.
+    /// The labels of certificates that are new or have a new staple.
     pub certificates: Vec<String>,
-    /// The roots or the lists that certificates of clients are checked with are new.
+    /// The roots or revocation lists for client certificates are new.
     pub clients: bool,
-    /// The keys of tickets are new.
+    /// The ticket keys are new.
     pub tickets: bool,
 }
 
 impl Reloaded {
-    /// Is anything new?
+    /// Returns whether anything is new.
     #[must_use]
     pub fn is_changed(&self) -> bool {
         *self != Self::default()
@@ -84,7 +84,7 @@ impl fmt::Display for Reloaded {
         }
         let certificates = (!self.certificates.is_empty())
             .then(|| format!("certificates ({})", self.certificates.join(", ")));
-        let clients = self.clients.then(|| "roots or lists for clients".to_owned());
+        let clients = self.clients.then(|| "client roots or revocation lists".to_owned());
         let tickets = self.tickets.then(|| "ticket keys".to_owned());
         let all: Vec<_> = [certificates, clients, tickets].into_iter().flatten().collect();
         f.write_str(&all.join(", "))
@@ -96,7 +96,7 @@ pub(crate) fn now() -> i64 {
 }
 
 impl Plan {
-    /// What everybody gets, without a certificate.
+    /// The default settings, without a certificate.
     pub(crate) fn new() -> Result<Self, TlsError> {
         let protocol = Protocol::default();
         let own = Own {
@@ -121,7 +121,7 @@ impl Plan {
         Self { base, alpn, checks_hosts: false, soon: SOON, supplier: None }
     }
 
-    /// Ours, or an error if the configuration was made elsewhere.
+    /// The settings, or an error if the rustls configuration was provided by the user.
     pub(crate) fn own(&mut self) -> Result<&mut Own, TlsError> {
         match &mut self.base {
             Base::Own(own) => Ok(own),
@@ -129,13 +129,14 @@ impl Plan {
         }
     }
 
-    /// Opening a pipe would wait for somebody to write to it, for ever perhaps, and with it all later reloads.
+    /// Opening a named pipe would block until another process writes to it, possibly forever, and
+    /// so would all later reloads.
     pub(crate) fn are_files(&self) -> Result<(), TlsError> {
         let is_another = |path: &PathBuf| fs::metadata(path).is_ok_and(|found| !found.is_file());
         match self.files().into_iter().find(is_another) {
             None => Ok(()),
             Some(path) => {
-                let cause = "it is no ordinary file, and cannot be read again";
+                let cause = "it is not a regular file and cannot be read again";
                 let error = io::Error::new(io::ErrorKind::InvalidInput, cause);
                 Err(TlsError::Unreadable { path, error })
             }
@@ -175,7 +176,7 @@ impl Plan {
         }
     }
 
-    /// Reads all files again. The ticket keys that were read do not count before the rest does.
+    /// Reads all files again. Ticket keys that were read are not applied yet.
     pub(crate) fn reread(&self) -> Result<(Self, Reloaded, Option<Reread>), TlsError> {
         let mut next = self.clone();
         let Base::Own(own) = &mut next.base else {
@@ -207,24 +208,24 @@ impl Plan {
     }
 }
 
-/// How long before its end a certificate is warned of, unless something else is asked for: 14 days.
+/// The default of how long before expiry to warn about a certificate: 14 days.
 const SOON: Duration = Duration::from_secs(14 * 86_400);
 
-/// A certificate that clients would refuse does not replace one that they accept.
+/// A certificate that clients would reject must not replace a valid one.
 fn check_dates(loaded: &Loaded, now: i64) -> Result<(), TlsError> {
     loaded.date_warning(now).map_or(Ok(()), |warning| Err(TlsError::NotValidNow { warning }))
 }
 
 impl Own {
-    /// Adds a certificate, before the server runs: one out of its time is warned of.
+    /// Adds a certificate before the server runs; if it is not valid now, there is only a warning.
     pub(crate) fn add(&mut self, source: Certificate) -> Result<(), TlsError> {
         let loaded = source.load(&self.provider, None, now())?;
         self.certificates.push((source, loaded));
         Ok(())
     }
 
-    /// Puts a certificate in the place of the one with its label, or ahead of the first that has one of the
-    /// others, or after all.
+    /// Replaces the certificate with the same label. If there is none, inserts the certificate
+    /// before the first one whose label is in `others`, or at the end.
     pub(crate) fn put(&mut self, source: Certificate, others: &[String]) -> Result<(), TlsError> {
         let now = now();
         let loaded = source.load(&self.provider, None, now)?;
@@ -241,7 +242,7 @@ impl Own {
         Ok(())
     }
 
-    /// False if there is none with this label.
+    /// Returns false if no certificate has this label.
     pub(crate) fn remove(&mut self, label: &str) -> Result<bool, TlsError> {
         let Some(place) = self.place_of(label) else { return Ok(false) };
         if self.certificates.len() == 1 && !self.may_be_empty {
@@ -261,7 +262,7 @@ impl Own {
         Ok(())
     }
 
-    /// What was changed in the protocol counts from now on.
+    /// Applies changed protocol settings.
     pub(crate) fn renew_provider(&mut self) {
         self.provider = Arc::new(self.protocol.provider());
     }
@@ -300,7 +301,7 @@ impl Own {
     }
 }
 
-/// Whether connections can be made depends on the configuration alone, so it is tried once.
+/// Whether connections can be created depends only on the configuration, so try it once.
 pub(crate) fn check_makes_connections(config: &Arc<ServerConfig>) -> Result<(), TlsError> {
     UnbufferedServerConnection::new(Arc::clone(config)).map(drop).map_err(TlsError::BadConfig)
 }

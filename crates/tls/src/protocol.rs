@@ -1,4 +1,4 @@
-//! Versions, cipher suites and groups, by the names that people know them by.
+//! Versions, cipher suites and key exchange groups, by their usual names.
 
 use crate::error::TlsError;
 use crate::facts::Version;
@@ -7,7 +7,7 @@ use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs};
 use rustls::version::{TLS12, TLS13};
 use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
 
-/// What is offered to clients.
+/// The offered versions, cipher suites and groups.
 #[derive(Clone, Debug)]
 pub(crate) struct Protocol {
     pub(crate) minimum: Version,
@@ -52,10 +52,10 @@ impl Protocol {
         }
     }
 
-    /// The versions that are spoken.
+    /// The versions to offer.
     ///
     /// # Errors
-    /// A version that is asked for has no cipher suite.
+    /// An enabled version has no cipher suite.
     pub(crate) fn versions(&self) -> Result<Vec<&'static SupportedProtocolVersion>, TlsError> {
         let has = |version: &SupportedProtocolVersion| {
             self.suites.iter().any(|suite| suite.version().version == version.version)
@@ -69,7 +69,7 @@ impl Protocol {
     }
 }
 
-/// What `names` name, in their order, without what comes twice.
+/// Resolves `names` in their order, without duplicates.
 fn choose<'k, T: Copy, K: Iterator<Item = &'k str>>(
     what: &'static str,
     names: &[&str],
@@ -98,9 +98,9 @@ fn is_one_of(names: &[&str], name: &str) -> bool {
     names.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// All cipher suites in the order of preference: AES-128 before AES-256, since it takes less time, and
-/// so does SHA-256 with its hardware support compared with the SHA-384 that goes with AES-256. The
-/// names: rustls', the registered one where it differs, and OpenSSL's.
+/// All cipher suites in order of preference: AES-128 before AES-256, because it is faster, and so
+/// is SHA-256 with hardware support compared to the SHA-384 that comes with AES-256. The names are
+/// rustls' name, the registered name where it differs, and OpenSSL's name.
 static SUITES: &[(SupportedCipherSuite, &[&str])] = &[
     (suite::TLS13_AES_128_GCM_SHA256, &["TLS13_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"]),
     (suite::TLS13_AES_256_GCM_SHA384, &["TLS13_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384"]),

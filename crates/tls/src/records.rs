@@ -1,4 +1,4 @@
-//! Records that a session appends to what it sends.
+//! Appends records to a session's output.
 
 use crate::limits::{RECORD_OVERHEAD_BYTES, RECORD_PLAIN_BYTES_MAX};
 use crate::reject::SendError;
@@ -9,21 +9,21 @@ use rustls::unbuffered::{
 
 pub(crate) type Traffic<'a> = WriteTraffic<'a, ServerConnectionData>;
 
-/// Appends a record that rustls has ready.
+/// Appends a record that rustls has prepared.
 pub(crate) fn encode(data: &mut EncodeTlsData<'_, ServerConnectionData>, out: &mut Vec<u8>) {
     let start = out.len();
-    // The first call has no room, and says how much is needed.
+    // The first call has an empty buffer and returns the required size.
     let Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) =
         data.encode(&mut [])
     else {
         return;
     };
     out.resize(start + required_size, 0);
-    let written = data.encode(&mut out[start..]).expect("the room is what was asked for");
+    let written = data.encode(&mut out[start..]).expect("the buffer has the required size");
     out.truncate(start + written);
 }
 
-/// Appends the records of `plain`.
+/// Encrypts `plain` and appends the records.
 pub(crate) fn encrypt(
     traffic: &mut Traffic<'_>,
     plain: &[u8],
@@ -34,14 +34,14 @@ pub(crate) fn encrypt(
     append(out, room, |room| traffic.encrypt(plain, room))
 }
 
-/// Appends a `close_notify`, and what rustls has ready before it.
+/// Appends a `close_notify`, after everything rustls has prepared.
 pub(crate) fn close_notify(traffic: &mut Traffic<'_>, out: &mut Vec<u8>) {
     let alert = RECORD_OVERHEAD_BYTES + 2;
     append(out, alert, |room| traffic.queue_close_notify(room))
-        .expect("alerts are encrypted beyond all limits of keys");
+        .expect("key limits do not apply to alerts");
 }
 
-/// Makes room in `out` for `write`, again if it says that it needs more, and keeps what it wrote.
+/// Reserves space in `out` for `write`, retries with more if needed, and keeps the written part.
 fn append(
     out: &mut Vec<u8>,
     room: usize,
@@ -58,10 +58,10 @@ fn append(
     written.map(|_| ()).map_err(|_| SendError::KeysExhausted)
 }
 
-/// Appends the alerts that rustls has made for a peer it refused.
+/// Appends the alerts that rustls has prepared for a rejected peer.
 pub(crate) fn fetch_alerts(engine: &mut UnbufferedServerConnection, out: &mut Vec<u8>) {
-    // After an error rustls must not be given the offending bytes again. It looks for bytes to
-    // receive only when it has none to send.
+    // After an error rustls must not see the offending bytes again. It reads its input only when it
+    // has no output left.
     while engine.wants_write() {
         match engine.process_tls_records(&mut []).state {
             Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, out),

@@ -1,11 +1,11 @@
-//! What a peer can do wrong, and what it is told.
+//! How a peer can break the protocol, and what it is sent.
 
 use rustls::{
     AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible, PeerMisbehaved,
 };
 use std::fmt;
 
-/// The answer to a clear-text HTTP request on a port that speaks TLS.
+/// The response to a clear-text HTTP request on a TLS port.
 ///
 /// [`Session::receive`](crate::Session::receive) appends it to its output together with
 /// [`Reject::PlainHttp`].
@@ -18,10 +18,10 @@ pub const PLAIN_HTTP_REPLY: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     \r\n\
     This port speaks HTTPS. Use a URL that begins with https:// instead.\n";
 
-/// Which rule the peer broke. The session is over: send what was appended to the output, close.
+/// The rule that the peer broke. The session is over: send the output and close the connection.
 ///
-/// The output holds the alert for the peer, encrypted where it must be. There is none where the
-/// peer itself ended the connection, and for a few offences for which rustls makes none.
+/// The output contains the alert for the peer, encrypted if necessary. There is no alert if the
+/// peer itself ended the connection, or for a few errors for which rustls produces none.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Reject {
@@ -31,45 +31,45 @@ pub enum Reject {
     // RFC 8446 §5: an unexpected record type MUST be answered with "unexpected_message".
     NotTls,
     /// The peer sent more than [`HANDSHAKE_BYTES_MAX`](crate::HANDSHAKE_BYTES_MAX) before its
-    /// handshake, or a handshake message, was complete. It gets no alert.
+    /// handshake or a handshake message was complete. No alert is sent.
     HandshakeTooLong,
     /// The peer ended the connection with a fatal alert, such as `unknown_ca` for a certificate
-    /// that it does not trust. It gets no alert.
+    /// that it does not trust. No alert is sent.
     // RFC 8446 §6.2: upon a fatal alert both parties MUST immediately close the connection.
     Alert(AlertDescription),
     /// The peer and this server have no version, cipher suite, group or signature scheme in common.
     // RFC 8446 §4.1.1: the server MUST abort with "handshake_failure" or "insufficient_security".
     Incompatible(PeerIncompatible),
-    /// The peer offered application protocols, none of which is served.
+    /// The peer offered only application protocols that the server does not support.
     // RFC 7301 §3.2: the server SHALL send a fatal "no_application_protocol" alert.
     NoApplicationProtocol,
-    /// The peer sent something that cannot be parsed.
+    /// The peer sent a message that cannot be parsed.
     // RFC 8446 §6: a message which cannot be parsed MUST be answered with "decode_error".
     Invalid(InvalidMessage),
-    /// The peer sent a message that has no place at this point.
+    /// The peer sent a message that is not allowed in the current state.
     // RFC 8446 §6.2: a message received at the wrong time is answered with "unexpected_message".
     Unexpected,
-    /// The peer did something that the protocol forbids.
+    /// The peer violated the protocol in another way.
     Misbehaved(PeerMisbehaved),
-    /// A record was altered on the way, or made with a wrong key.
+    /// A record was altered in transit, or encrypted with a wrong key.
     // RFC 8446 §5.2: if the decryption fails, the receiver MUST send "bad_record_mac".
     BadRecord,
-    /// A record holds more than [`RECORD_PLAIN_BYTES_MAX`](crate::RECORD_PLAIN_BYTES_MAX).
+    /// A record contains more than [`RECORD_PLAIN_BYTES_MAX`](crate::RECORD_PLAIN_BYTES_MAX).
     // RFC 8446 §5.2: an endpoint that receives one MUST send "record_overflow".
     RecordTooLarge,
-    /// A certificate is required of clients, and the peer sent none.
+    /// A client certificate is required, and the peer sent none.
     // RFC 8446 §4.4.2.4: the server aborts with "certificate_required".
     NoClientCertificate,
-    /// The peer's certificate is refused: it has expired, nobody who is trusted issued it, it is
-    /// revoked, or something else is wrong with it.
+    /// The peer's certificate was rejected: it has expired, was not issued by a trusted issuer, is
+    /// revoked, or is invalid for another reason.
     ClientCertificate(CertificateError),
-    /// The engine failed, not the peer: no randomness, no time, or a signing key that does not
+    /// The TLS library failed, not the peer: no random bytes, no time, or the private key cannot
     /// sign.
     Engine(Error),
 }
 
 impl Reject {
-    /// A short name for logs and metrics, the same for every value of a variant.
+    /// A short name for logs and metrics; constant for each variant.
     pub fn label(&self) -> &'static str {
         match self {
             Self::PlainHttp => "plain_http",
@@ -89,8 +89,8 @@ impl Reject {
         }
     }
 
-    /// The name of the alert with which the peer ended the connection; `None` if it was something else
-    /// that ended it, and `unknown` for a number that has no name.
+    /// The name of the alert with which the peer ended the connection, or `unknown` for an unnamed
+    /// number; `None` if the connection ended otherwise.
     pub fn alert(&self) -> Option<&'static str> {
         let Self::Alert(alert) = self else { return None };
         Some(alert.as_str().unwrap_or("unknown"))
@@ -98,21 +98,22 @@ impl Reject {
 }
 
 impl Reject {
-    /// What is wrong with the peer's certificate, if that is the reason, as a name for logs and metrics.
+    /// Why the peer's certificate was rejected, as a name for logs and metrics; `None` for other
+    /// rejects.
     pub fn client_fault(&self) -> Option<&'static str> {
         let why = match self {
             Self::NoClientCertificate => return Some("client-certificate-missing"),
             Self::ClientCertificate(why) => why,
             _ => return None,
         };
-        // The alert sums the many errors up.
+        // The alert groups the many errors.
         Some(match AlertDescription::from(why.clone()) {
             AlertDescription::CertificateExpired => "client-certificate-expired",
             AlertDescription::CertificateRevoked => "client-certificate-revoked",
             AlertDescription::UnknownCA if *why == CertificateError::UnknownIssuer => {
                 "client-certificate-unknown"
             }
-            // There is no list of revoked certificates, or it is too old.
+            // The revocation list is missing or has expired.
             AlertDescription::UnknownCA => "client-certificate-unchecked",
             _ => "client-certificate-refused",
         })
@@ -146,9 +147,9 @@ impl fmt::Display for Reject {
             Self::NotTls => f.write_str("the peer's first bytes are neither TLS nor HTTP"),
             Self::HandshakeTooLong => f.write_str("the peer's handshake exceeds 64 KiB"),
             Self::Alert(alert) => write!(f, "the peer ended the connection with alert {alert:?}"),
-            Self::Incompatible(why) => write!(f, "nothing in common with the peer: {why:?}"),
+            Self::Incompatible(why) => write!(f, "no common TLS parameters with the peer: {why:?}"),
             Self::NoApplicationProtocol => {
-                f.write_str("the peer offered only application protocols that are not served")
+                f.write_str("the peer offered only unsupported application protocols")
             }
             Self::Invalid(why) => write!(f, "the peer sent a malformed message: {why:?}"),
             Self::Unexpected => f.write_str("the peer sent a message at the wrong time"),
@@ -156,7 +157,7 @@ impl fmt::Display for Reject {
             Self::BadRecord => f.write_str("a record failed authentication"),
             Self::RecordTooLarge => f.write_str("a record exceeds 16 KiB"),
             Self::NoClientCertificate => f.write_str("the peer sent no certificate"),
-            Self::ClientCertificate(why) => write!(f, "the peer's certificate is refused: {why:?}"),
+            Self::ClientCertificate(why) => write!(f, "the peer's certificate is invalid: {why:?}"),
             Self::Engine(error) => write!(f, "the TLS engine failed: {error}"),
         }
     }
@@ -164,8 +165,8 @@ impl fmt::Display for Reject {
 
 impl std::error::Error for Reject {}
 
-/// Why nothing can be sent. The caller asked at the wrong time, except with
-/// [`SendError::KeysExhausted`].
+/// Why data cannot be sent. Except for [`SendError::KeysExhausted`], the call was made in the wrong
+/// state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendError {
@@ -173,8 +174,8 @@ pub enum SendError {
     Handshaking,
     /// The session was closed on this side, or its peer was rejected.
     Closed,
-    /// The keys of a TLS 1.2 connection have protected as much as they safely can. The output holds
-    /// a `close_notify`; the peer has to connect again.
+    /// A TLS 1.2 connection has encrypted as much as its keys safely allow. The output contains a
+    /// `close_notify`; the peer has to reconnect.
     KeysExhausted,
 }
 

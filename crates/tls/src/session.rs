@@ -1,4 +1,4 @@
-//! One connection's TLS.
+//! The TLS state of one connection.
 
 use crate::facts::{Facts, Identity, Received, Version};
 use crate::hosts::Hosts;
@@ -18,46 +18,47 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 thread_local! {
-    /// Where received records are decrypted. Received bytes are on loan and read only, and rustls
-    /// decrypts in place, so they are copied once. The copy lives as long as one call, so one buffer
-    /// serves all sessions of a thread.
+    /// Where received records are decrypted. Received bytes are borrowed and read-only, and rustls
+    /// decrypts in place, so they are copied once. The copy lives only as long as one call, so one
+    /// buffer serves all sessions of a thread.
     static SCRATCH: Pool<Vec<u8>> = const { Pool::new(1) };
 }
 
-/// One connection's TLS state; made by [`Tls::session`](crate::Tls::session).
+/// The TLS state of one connection; created by [`Tls::session`](crate::Tls::session).
 ///
-/// Its two directions are independent. The server gives what the peer sent to [`Session::receive`], and
-/// what it wants to say to [`Session::send`] and [`Session::close`]. All three append to the caller's
-/// buffers; send the bytes in `out` in their order, whatever the result says.
+/// Its two directions are independent. The server passes bytes from the peer to
+/// [`Session::receive`], and data for the peer to [`Session::send`] and [`Session::close`]. All
+/// three append to the caller's buffers; always send the bytes in `out`, in order, whatever the
+/// result is.
 ///
-/// Receiving moves through these stages and never back:
+/// Receiving only moves forward through these stages:
 ///
 /// | stage | `receive` may lead to |
 /// |---|---|
-/// | opening: too few bytes to tell the protocol | handshaking, open, rejected |
+/// | opening: too few bytes to recognise the protocol | handshaking, open, rejected |
 /// | handshaking | open, closed, rejected |
 /// | open | closed, rejected |
 /// | closed: the peer sent `close_notify` | - |
 /// | rejected: the peer broke a rule | - |
 ///
-/// A session between requests owns no buffers: only an incomplete record is held, until it is complete.
+/// Between requests a session owns no buffers, except for an incomplete record.
 pub struct Session {
     stage: Stage,
     sending: Sending,
     /// Bytes received before the handshake was complete.
     handshake_bytes: usize,
-    /// Received bytes that were not used yet: the beginning of a record or, decrypted already, of a
-    /// handshake message that takes several records. Empty, and without memory, most of the time.
+    /// Unprocessed bytes: the beginning of a record or, already decrypted, of a handshake message
+    /// that spans several records. Usually empty and unallocated.
     unread: Vec<u8>,
 }
 
-/// What is known about the receiving side.
+/// The state of the receiving side.
 enum Stage {
-    /// Too few bytes came to tell the protocol; there are fewer than 25 of them.
+    /// Too few bytes to recognise the protocol; fewer than 25.
     Opening(Arc<ServerConfig>),
-    /// The same while somebody may come to check a name, which the first record tells.
+    /// The same while challenges are pending; the first record decides.
     Examining(Box<Examined>),
-    /// The peer speaks TLS, and got as far as this.
+    /// The peer speaks TLS.
     Live(Received, Box<Connection>),
     /// The peer broke a rule.
     Rejected(Box<Reject>),
@@ -73,9 +74,9 @@ enum Sending {
 struct Connection {
     engine: UnbufferedServerConnection,
     server_name: Option<Box<str>>,
-    /// The hosts to compare requests with, if that is asked for.
+    /// The hosts to check requests against, if configured.
     hosts: Option<Hosts>,
-    /// Until when the client's certificate is valid, while the handshake goes on.
+    /// When the client's certificate expires; used during the handshake.
     client_until: Option<u64>,
 }
 
@@ -92,15 +93,16 @@ impl Session {
         Self { stage, sending: Sending::Open, handshake_bytes: 0, unread: Vec::new() }
     }
 
-    /// Takes all of `input`; appends the plaintext in it to `plain`, and bytes to send to `out`.
+    /// Processes all of `input`: appends the contained plaintext to `plain`, and bytes to send to
+    /// `out`.
     ///
-    /// Any cut of the same bytes gives the same plaintext. `plain` never grows by more than the bytes
-    /// received and not yet used, so the caller bounds it by what it passes in.
+    /// However the same bytes are cut, the plaintext is the same. `plain` never grows by more than
+    /// the bytes received and not yet processed, so the caller limits it by the size of `input`.
     ///
     /// # Errors
     ///
     /// A [`Reject`] ends the session: send `out` and close the connection. Plaintext that arrived
-    /// before the offence is in `plain`. Further calls give the same error.
+    /// before the violation is in `plain`. Further calls return the same error.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -116,8 +118,8 @@ impl Session {
         }
     }
 
-    /// Encrypts `plain` into records of at most 16 KiB and appends them to `out`. Every call begins a
-    /// new record, so the caller should gather small pieces.
+    /// Encrypts `plain` into records of at most 16 KiB and appends them to `out`. Each call starts
+    /// a new record, so the caller should batch small writes.
     ///
     /// # Errors
     ///
@@ -126,7 +128,7 @@ impl Session {
         let sent = self.with_traffic(out, |traffic, out| match encrypt(traffic, plain, out) {
             Ok(()) => Ok(()),
             Err(error) => {
-                // The engine has made a close_notify, which this call fetches.
+                // Appends the close_notify that rustls has prepared.
                 close_notify(traffic, out);
                 Err(error)
             }
@@ -137,13 +139,12 @@ impl Session {
         sent
     }
 
-    /// Tells the peer that nothing more will be sent, by a `close_notify` appended to `out`. Receiving
-    /// is still possible. Appends nothing without a complete handshake, after an error, or a second
-    /// time.
+    /// Appends a `close_notify` to `out`: nothing more will be sent. Receiving is still possible.
+    /// Appends nothing before the handshake is complete, after an error, or when called again.
     // RFC 8446 §6.1: each party MUST send a "close_notify" before closing its write side, unless it
     // has already sent some error alert.
     pub fn close(&mut self, out: &mut Vec<u8>) {
-        // An error says that there is nobody to tell, so a close can ignore it.
+        // On an error the close_notify cannot be sent, which is not an error for the caller.
         let _ = self.with_traffic(out, |traffic, out| {
             close_notify(traffic, out);
             Ok(())
@@ -151,14 +152,14 @@ impl Session {
         self.sending = Sending::Closed;
     }
 
-    /// Bytes that came of a record that is not complete, or of several that are one message of a handshake.
+    /// The number of bytes buffered for an incomplete record or handshake message.
     #[inline]
     #[must_use]
     pub fn unread_bytes(&self) -> usize {
         self.unread.len()
     }
 
-    /// What the handshake agreed on; `None` before it is complete and after a [`Reject`].
+    /// The negotiated parameters; `None` before the handshake is complete and after a [`Reject`].
     pub fn facts(&self) -> Option<Facts<'_>> {
         let Stage::Live(Received::Open | Received::Closed, connection) = &self.stage else {
             return None;
@@ -177,8 +178,9 @@ impl Session {
         })
     }
 
-    /// Who the client is, if it has shown a certificate, in this handshake or in the one of the session
-    /// that it resumed; `None` before the handshake is complete. It is read anew with each call.
+    /// The client's identity, if it presented a certificate in this handshake or in that of the
+    /// session it resumed; `None` before the handshake is complete. The certificate is parsed on
+    /// each call.
     pub fn client(&self) -> Option<Identity> {
         match &self.stage {
             Stage::Live(Received::Open | Received::Closed, connection) => {
@@ -188,7 +190,7 @@ impl Session {
         }
     }
 
-    /// The hosts that the certificate names, if requests for others are refused.
+    /// The hosts that the certificate is valid for, if requests for other hosts are rejected.
     #[inline]
     pub fn hosts(&mut self) -> Option<&mut Hosts> {
         match &mut self.stage {
@@ -197,14 +199,15 @@ impl Session {
         }
     }
 
-    /// Does the handshake wait until it is known whether another instance answers who checks this name? Then
-    /// [`Session::poll_look`] says when to go on.
+    /// Returns whether the handshake waits for the lookup of another instance's ACME challenge. If
+    /// so, [`Session::poll_look`] reports when to continue.
     #[inline]
     pub fn is_looking(&self) -> bool {
         matches!(&self.stage, Stage::Examining(examined) if examined.is_looking())
     }
 
-    /// Ready when the handshake need not wait, or no longer: [`Session::receive`] goes on then, without new bytes too.
+    /// Ready when the handshake is not waiting. [`Session::receive`] then continues, even without
+    /// new bytes.
     pub fn poll_look(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.stage {
             Stage::Examining(examined) => examined.poll_look(context),
@@ -212,7 +215,7 @@ impl Session {
         }
     }
 
-    /// Recognises the protocol by the first bytes, and takes those of a TLS connection.
+    /// Recognises the protocol by the first bytes, and processes those of a TLS connection.
     fn open(
         &mut self,
         input: &[u8],
@@ -230,7 +233,7 @@ impl Session {
             _ => None,
         };
         match judgement {
-            // While something is looked up, the peer has nothing to say.
+            // During the lookup, the peer has nothing to send.
             Opening::Tls if first.len() > HANDSHAKE_BYTES_MAX && config.is_none() => {
                 Err(self.reject(Reject::HandshakeTooLong))
             }
@@ -238,12 +241,12 @@ impl Session {
             Opening::Tls => {
                 let Some(config) = config else { return Ok(self.put_aside(input)) };
                 let engine = UnbufferedServerConnection::new(config)
-                    .expect("the configuration made a connection before");
+                    .expect("the configuration was checked to create connections");
                 let connection =
                     Connection { engine, server_name: None, hosts: None, client_until: None };
                 self.stage = Stage::Live(Received::Handshaking, Box::new(connection));
-                // The first byte alone says that it is TLS, so nothing was put aside before, unless more
-                // was looked at.
+                // The first byte is enough to recognise TLS, so nothing was buffered before, except
+                // while the first record was inspected.
                 if self.unread.is_empty() {
                     return self.take(input, plain, out);
                 }
@@ -261,7 +264,7 @@ impl Session {
         }
     }
 
-    /// Keeps what came until more has come.
+    /// Buffers `input` until more bytes arrive.
     fn put_aside(&mut self, input: &[u8]) -> Received {
         if self.unread.is_empty() {
             self.unread.extend_from_slice(input);
@@ -269,7 +272,8 @@ impl Session {
         Received::Handshaking
     }
 
-    /// Takes bytes of a TLS connection: puts them where they can be changed, and keeps what is left.
+    /// Processes bytes of a TLS connection: copies them to a mutable buffer, and keeps the
+    /// unprocessed rest.
     fn take(
         &mut self,
         input: &[u8],
@@ -302,7 +306,7 @@ impl Session {
             let result = self.process(&mut bytes, plain, out);
             match result {
                 Ok((0, _)) => self.unread = bytes,
-                // Copying what is left frees the memory of the rest.
+                // Copying the rest frees the memory of the processed part.
                 Ok((used, Received::Handshaking | Received::Open)) => {
                     self.unread = bytes[used..].to_vec();
                 }
@@ -312,7 +316,7 @@ impl Session {
         }
     }
 
-    /// Rejects a peer whose handshake, or unfinished handshake message, is too long.
+    /// Rejects a peer whose handshake or incomplete handshake message is too long.
     fn check_limits(
         &mut self,
         result: Result<(usize, Received), Reject>,
@@ -329,7 +333,7 @@ impl Session {
         Ok(received)
     }
 
-    /// Lets rustls work on `bytes` until it needs more. Returns how many of them were used.
+    /// Lets rustls process `bytes` until it needs more. Returns how many were consumed.
     fn process(
         &mut self,
         bytes: &mut [u8],
@@ -337,7 +341,7 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> Result<(usize, Received), Reject> {
         let Stage::Live(received, connection) = &mut self.stage else {
-            unreachable!("only a live session is given bytes");
+            unreachable!("only a live session processes bytes");
         };
         if *received == Received::Handshaking {
             until::set(connection.client_until);
@@ -363,19 +367,19 @@ impl Session {
                     used += discard;
                     break None;
                 }
-                // The only state left is `Closed`, as early data is never accepted.
+                // The only remaining state is `Closed`, because early data is never accepted.
                 Ok(_) => break None,
                 Err(error) => break Some(error),
             }
             used += discard;
-            // Data changes no state, so rustls need not be asked again after the last of it.
+            // Data does not change the state, so there is no need to call rustls again after the
+            // last of it.
             if is_data && used == bytes.len() && !connection.engine.wants_write() {
                 break None;
             }
         };
         if *received == Received::Handshaking {
-            // The choice is taken after a failure too, so that it is not mistaken for another
-            // session's.
+            // Take the choice even after an error, so that it is not attributed to another session.
             if let Some(choice) = choice::take() {
                 connection.server_name = choice.server_name;
                 connection.hosts = choice.certificate.map(Hosts::new);
@@ -393,7 +397,7 @@ impl Session {
         } else if *received == Received::Handshaking
             && connection.engine.alpn_protocol() == Some(challenge::ACME_TLS)
         {
-            // RFC 8737 §3: nothing is said on this connection but its handshake.
+            // RFC 8737 §3: a validation connection carries only its handshake.
             Received::Closed
         } else {
             Received::Open
@@ -401,7 +405,7 @@ impl Session {
         Ok((used, *received))
     }
 
-    /// Ends the session and frees what it holds.
+    /// Ends the session and frees its memory.
     fn reject(&mut self, reject: Reject) -> Reject {
         self.unread = Vec::new();
         self.sending = Sending::Closed;
@@ -409,7 +413,7 @@ impl Session {
         reject
     }
 
-    /// Calls `act` with the state that can encrypt, once everything made before is in `out`.
+    /// Calls `act` with the encrypting state, after appending all pending output to `out`.
     fn with_traffic(
         &mut self,
         out: &mut Vec<u8>,
@@ -426,15 +430,15 @@ impl Session {
             Stage::Rejected(_) => return Err(SendError::Closed),
         };
         loop {
-            // rustls remembers positions in the bytes that are not used yet, so it must see them
-            // here. It finds nothing in them that it did not find before.
+            // rustls remembers positions in the unprocessed bytes, so it must see them here. It
+            // finds nothing new in them.
             match connection.engine.process_tls_records(&mut self.unread).state {
                 Ok(ConnectionState::WriteTraffic(mut traffic)) => return act(&mut traffic, out),
                 Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, out),
                 Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
                 Ok(_) => return Err(SendError::Closed),
-                // The waiting bytes were looked at when they came, so this does not happen; if it did,
-                // going on would make rustls judge the same bytes twice.
+                // The buffered bytes were processed when they arrived, so this does not happen. If
+                // it did, continuing would make rustls process the same bytes twice.
                 Err(error) => {
                     fetch_alerts(&mut connection.engine, out);
                     self.reject(Reject::from(error));
@@ -465,8 +469,8 @@ const APPLICATION_DATA: u8 = 23;
 /// A fatal alert in clear text.
 const UNEXPECTED_MESSAGE_ALERT: &[u8] = &[21, 3, 3, 0, 2, 2, 10];
 
-/// Whether these are the first bytes of a record of application data, with which rustls could only
-/// wait. They wait here uncopied; anything unusual is left to rustls.
+/// Whether these are the first bytes of an application data record, of which rustls could only wait
+/// for the rest. They stay here without being copied; anything unusual is passed to rustls.
 fn is_incomplete_record(bytes: &[u8]) -> bool {
     match *bytes {
         [] | [APPLICATION_DATA] => true,

@@ -1,4 +1,4 @@
-//! Where certificates, keys and lists come from, and reading them from there.
+//! Reads certificates, keys and revocation lists from files and from memory.
 
 use crate::digest::{Digest, sha256};
 use crate::error::{Origin, TlsError};
@@ -11,7 +11,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A file, which may be read again, or bytes that the program has handed over.
+/// A file, which can be read again, or bytes provided by the program.
 #[derive(Clone)]
 pub(crate) enum Source {
     File(Arc<Path>),
@@ -27,7 +27,7 @@ impl Source {
         Self::Memory(bytes.into())
     }
 
-    /// The file, if it is one.
+    /// The path of a file.
     pub(crate) fn path(&self) -> Option<&Path> {
         match self {
             Self::File(path) => Some(path),
@@ -53,7 +53,7 @@ impl Source {
     }
 }
 
-/// Keys are not for logs.
+/// Does not print keys.
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -63,7 +63,7 @@ impl fmt::Debug for Source {
     }
 }
 
-/// PEM text and where it came from.
+/// PEM text and its source.
 pub(crate) struct Pem {
     pub(crate) text: Arc<[u8]>,
     pub(crate) origin: Origin,
@@ -88,8 +88,7 @@ impl Pem {
 
     /// The first private key.
     pub(crate) fn key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
-        // RFC 7468 §11 and RFC 1421 §4.6.1.1: the two ways in which PEM says that a key is
-        // encrypted.
+        // RFC 7468 §11 and RFC 1421 §4.6.1.1: the two ways in which PEM marks an encrypted key.
         for mark in ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED"] {
             if self.text.windows(mark.len()).any(|window| window == mark.as_bytes()) {
                 return Err(TlsError::EncryptedKey { origin: self.origin.clone() });
@@ -104,7 +103,7 @@ impl Pem {
         })
     }
 
-    /// All lists of revoked certificates: PEM, or one in DER, as certificate authorities publish them.
+    /// All revocation lists: PEM, or a single one in DER, as certificate authorities publish them.
     pub(crate) fn lists(&self) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
         if self.text.first() == Some(&crate::der::TAG_SEQUENCE) {
             return Ok(vec![self.text.to_vec().into()]);

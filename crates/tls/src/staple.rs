@@ -1,7 +1,7 @@
-//! Is an OCSP response one that clients would accept with a certificate?
+//! Checks whether clients would accept an OCSP response for a certificate.
 //!
-//! A response that does not fit does more harm than none: some clients then refuse the certificate. So
-//! it is looked at before it is sent.
+//! Some clients reject a certificate because of a bad response, so sending a bad one is worse than
+//! sending none.
 
 use crate::der::{
     TAG_ENUMERATED, TAG_INTEGER, TAG_OBJECT, TAG_OCTETS, TAG_SEQUENCE, any, item, past, tagged,
@@ -15,13 +15,13 @@ use std::fmt;
 pub enum StapleFault {
     /// The file cannot be read, or is empty or too large.
     Unreadable,
-    /// The bytes are no OCSP response in DER, or one that says that there is none.
+    /// The bytes are not an OCSP response in DER, or the response is an error.
     NoResponse,
-    /// It is about another certificate.
+    /// The response is for another certificate.
     OtherCertificate,
-    /// It says that the certificate is revoked, or is not known.
+    /// The certificate is revoked or unknown.
     NotGood,
-    /// It is too old.
+    /// The response has expired.
     Expired,
 }
 
@@ -29,18 +29,19 @@ impl fmt::Display for StapleFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unreadable => "it cannot be read",
-            Self::NoResponse => "it is no successful OCSP response in DER",
-            Self::OtherCertificate => "it is about another certificate",
+            Self::NoResponse => "it is not a successful OCSP response in DER",
+            Self::OtherCertificate => "it is for another certificate",
             Self::NotGood => "it says that the certificate is revoked or not known",
             Self::Expired => "it is too old",
         })
     }
 }
 
-/// When the response is too old, in seconds since 1970, if it says so.
+/// Checks a response for the certificate with this serial number. Returns when the response
+/// expires, in seconds since 1970, if it contains that date.
 ///
 /// # Errors
-/// It is not to be sent with the certificate that has this serial number.
+/// The response must not be sent.
 pub(crate) fn check(response: &[u8], serial: &[u8], now: i64) -> Result<Option<i64>, StapleFault> {
     let (found, is_good, next_update) = read(response).ok_or(StapleFault::NoResponse)?;
     if found != serial {
@@ -55,9 +56,9 @@ pub(crate) fn check(response: &[u8], serial: &[u8], now: i64) -> Result<Option<i
     Ok(next_update)
 }
 
-/// The serial number that the first answer is about, whether it is good, and until when.
+/// Reads the first answer: its serial number, whether the status is good, and its expiry.
 fn read(response: &[u8]) -> Option<(&[u8], bool, Option<i64>)> {
-    // RFC 6960 §4.2.1: the status, then in its own field: the type, and bytes that hold the answers.
+    // RFC 6960 §4.2.1: the status, then in a separate field the type and the bytes of the answers.
     let (response, _) = item(response, TAG_SEQUENCE)?;
     let (status, response) = item(response, TAG_ENUMERATED)?;
     let (bytes, _) = item(response, tagged(0))?;
@@ -65,19 +66,19 @@ fn read(response: &[u8]) -> Option<(&[u8], bool, Option<i64>)> {
     let (_type, bytes) = item(bytes, TAG_OBJECT)?;
     let (basic, _) = item(bytes, TAG_OCTETS)?;
     let (basic, _) = item(basic, TAG_SEQUENCE)?;
-    // The signed part: version (optional), who answers, when it was made, the answers.
+    // The signed part: version (optional), responder, time of production, answers.
     let (signed, _) = item(basic, TAG_SEQUENCE)?;
     let (_responder, signed) = any(past(signed, tagged(0))).map(|(tag, _, rest)| (tag, rest))?;
     let (_produced_at, signed) = time(signed)?;
     let (answers, _) = item(signed, TAG_SEQUENCE)?;
-    // An answer: what it is about, the status, this update, next update (optional).
+    // An answer: certificate ID, status, this update, next update (optional).
     let (answer, _) = item(answers, TAG_SEQUENCE)?;
     let (about, answer) = item(answer, TAG_SEQUENCE)?;
     let (_algorithm, about) = item(about, TAG_SEQUENCE)?;
     let (_name, about) = item(about, TAG_OCTETS)?;
     let (_key, about) = item(about, TAG_OCTETS)?;
     let (serial, _) = item(about, TAG_INTEGER)?;
-    // `good` has the tag 0 and nothing inside.
+    // `good` has tag 0 and no content.
     let (answer_status, _, answer) = any(answer)?;
     let (_this_update, answer) = time(answer)?;
     let next_update = item(answer, tagged(0)).and_then(|(content, _)| time(content));
@@ -85,7 +86,7 @@ fn read(response: &[u8]) -> Option<(&[u8], bool, Option<i64>)> {
     Some((serial, is_good, next_update.map(|(next_update, _)| next_update)))
 }
 
-/// A response for tests, which nobody has signed.
+/// An unsigned response for tests.
 #[cfg(test)]
 pub(crate) fn made(serial: &[u8], status: u8, next_update: Option<&str>) -> Vec<u8> {
     let item = |tag: u8, pieces: &[&[u8]]| {
@@ -133,7 +134,7 @@ mod tests {
             (made(b"\x07", 0xa1, Some(then)), Err(StapleFault::NotGood)),
             (made(b"\x07", 0x82, Some(then)), Err(StapleFault::NotGood)),
             (made(b"\x07", 0x80, Some("20000101000000Z")), Err(StapleFault::Expired)),
-            // The responder says: try later.
+            // The responder's error "try later".
             (vec![0x30, 3, 0x0a, 1, 3], Err(StapleFault::NoResponse)),
             (Vec::new(), Err(StapleFault::NoResponse)),
         ] {

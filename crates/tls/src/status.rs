@@ -1,4 +1,4 @@
-//! What became of reloads, and until when certificates are valid: for logs and metrics.
+//! The results of reloads and the certificates' validity, for logs and metrics.
 
 use crate::certificate::{Loaded, Staple};
 use crate::client::LoadedClients;
@@ -9,25 +9,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What a server's TLS looks like at this moment; made by [`Tls::status`](crate::Tls::status).
+/// A snapshot of a server's TLS; created by [`Tls::status`](crate::Tls::status).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct TlsStatus {
-    /// How many reloads were done, whether or not anything was new.
+    /// The number of successful reloads, whether or not anything was new.
     pub reloads: u64,
-    /// How many failed and changed nothing.
+    /// The number of failed reloads, which changed nothing.
     pub failures: u64,
-    /// The same by what failed ([`TlsError::label`]); what has not failed is left out.
+    /// Failed reloads by error ([`TlsError::label`]); errors that did not occur are omitted.
     pub failures_by: BTreeMap<&'static str, u64>,
-    /// When the last one was done.
+    /// When the last reload succeeded.
     pub reloaded_at: Option<SystemTime>,
-    /// When the last one failed.
+    /// When the last reload failed.
     pub failed_at: Option<SystemTime>,
-    /// Why the last one failed; `None` once one was done after it.
+    /// Why the last reload failed; `None` once a later one succeeded.
     pub last_error: Option<String>,
     /// All certificates, the default first.
     pub certificates: Vec<CertificateStatus>,
-    /// What its owner should know of now.
+    /// The current warnings.
     pub warnings: Vec<Warning>,
 }
 
@@ -35,15 +35,15 @@ pub struct TlsStatus {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CertificateStatus {
-    /// The name by which it is replaced and removed.
+    /// The name under which it is replaced and removed.
     pub label: String,
-    /// The DNS names that it is for, in lower case.
+    /// Its DNS names, in lower case.
     pub names: Vec<String>,
-    /// From when it is valid; `None` if the date cannot be read.
+    /// The start of its validity; `None` if the date cannot be read.
     pub not_before: Option<SystemTime>,
-    /// Until when it is valid.
+    /// The end of its validity.
     pub not_after: Option<SystemTime>,
-    /// Is an OCSP response sent with it?
+    /// Whether an OCSP response is sent with it.
     pub is_stapled: bool,
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn time(seconds: i64) -> Option<SystemTime> {
     if seconds < 0 { UNIX_EPOCH.checked_sub(distance) } else { UNIX_EPOCH.checked_add(distance) }
 }
 
-/// What is known of what is served.
+/// The state that the status is made from.
 #[derive(Default)]
 pub(crate) struct Known {
     counts: TlsStatus,
@@ -72,12 +72,12 @@ pub(crate) struct Known {
     clients: Option<LoadedClients>,
     never_chosen: Vec<Warning>,
     soon: Duration,
-    /// Somebody renews the certificates.
+    /// The certificates are renewed automatically.
     is_renewed: bool,
 }
 
 impl Known {
-    /// What is served has changed.
+    /// Updates the certificates and warnings after a change.
     pub(crate) fn follow(&mut self, plan: &Plan, built: &Built) {
         self.certificates = plan.certificates();
         self.clients = plan.clients().cloned();
@@ -86,7 +86,7 @@ impl Known {
         self.is_renewed = plan.supplier.is_some();
     }
 
-    /// Counts and tells.
+    /// Counts and logs the result of a reload.
     pub(crate) fn note(&mut self, result: &Result<Reloaded, TlsError>) {
         let counts = &mut self.counts;
         match result {
@@ -102,11 +102,11 @@ impl Known {
                 counts.last_error = Some(error.to_string());
             }
         }
-        // A subscriber may panic, as the usual one does when nobody reads standard error any more.
+        // A subscriber may panic; the usual one does if standard error was closed.
         let _ = catch_unwind(AssertUnwindSafe(|| match result {
             Ok(reloaded) => tracing::info!(target: "peregrine", %reloaded, "TLS was reloaded"),
             Err(error) => tracing::error!(target: "peregrine", %error,
-                "TLS was not reloaded; what was in use before stays in use"),
+                "TLS was not reloaded; the previous configuration stays in use"),
         }));
     }
 
@@ -120,7 +120,7 @@ impl Known {
 
     pub(crate) fn warnings(&self) -> Vec<Warning> {
         let (now, soon) = (now(), i64::try_from(self.soon.as_secs()).unwrap_or(i64::MAX));
-        // Whoever renews certificates may rightly get some that live for a few days only.
+        // Automatically renewed certificates may legitimately be valid for only a few days.
         let soon_for = |loaded: &Loaded| match loaded.validity {
             Some(valid) if self.is_renewed => soon.min((valid.not_after - valid.not_before) / 4),
             _ => soon,
@@ -131,12 +131,12 @@ impl Known {
         dates.chain(lists).chain(self.never_chosen.iter().cloned()).collect()
     }
 
-    /// Did the last reload fail?
+    /// Returns whether the last reload failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.counts.last_error.is_some()
     }
 
-    /// Is there a staple that is too old by now?
+    /// Returns whether a stapled response has expired.
     pub(crate) fn has_old_staple(&self) -> bool {
         let now = now();
         self.certificates.iter().any(|loaded| loaded.staple_end().is_some_and(|end| end <= now))

@@ -1,18 +1,19 @@
-//! The keys of the tickets by which clients resume their sessions.
+//! The keys of session tickets.
 //!
-//! A *secret* is 32 bytes. Of each secret there is a name of 16 bytes, HMAC-SHA-256 of a fixed text.
-//! A ticket is
+//! A *secret* is 32 bytes. Each secret has a name of 16 bytes, the HMAC-SHA-256 of a fixed text.
+//! The format of a ticket is
 //!
 //! | bytes | what |
 //! |---|---|
 //! | 16 | the name of the secret |
-//! | 16 | salt, random |
-//! | the rest | sealed by AES-256-GCM: when it was made (8), when it ends (8), the session; a tag (16) |
+//! | 16 | a random salt |
+//! | the rest | sealed by AES-256-GCM: issue time (8), expiry (8), the session; a tag (16) |
 //!
-//! Its key is HKDF-SHA-256 of secret and salt, so it seals one ticket only, and the nonce is zero: no
-//! number of instances with the same secret, and no number of tickets, makes a nonce come twice. What
-//! was asked of clients when the ticket was made, the *context*, is authenticated with it: roots and
-//! lists of revoked certificates. A ticket that was made when others counted is no ticket.
+//! The ticket's key is HKDF-SHA-256 of secret and salt, so it seals only one ticket, and the nonce
+//! is zero: however many instances use the same secret, and however many tickets they issue, a
+//! nonce is never reused with a key. The *context*, a digest of the client authentication settings
+//! (roots and revocation lists), is authenticated with the ticket. A ticket with another context is
+//! invalid.
 
 use crate::digest::Digest;
 use crate::error::{Origin, TlsError};
@@ -32,38 +33,40 @@ use std::time::{Duration, Instant};
 /// How long a ticket is accepted: 12 hours.
 const LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// How long a secret made here seals tickets: half of their lifetime, so that three are enough.
+/// How long a secret created here seals tickets: half of the lifetime, so that three are enough.
 const ROTATION: Duration = Duration::from_secs(6 * 60 * 60);
 
-/// How many secrets are kept. The first seals, all open.
+/// The maximum number of secrets. The first seals, all open.
 const SECRETS_MAX: usize = 8;
 
-/// How many are kept of those that were made here.
+/// The maximum number of secrets created here.
 const MADE_MAX: usize = 3;
 
 const NAME_BYTES: usize = 16;
 const SALT_BYTES: usize = 16;
 const TIMES_BYTES: usize = 16;
 
-/// The keys of session tickets, cheap to clone; a clone shares the keys, and may be used on any thread.
+/// The keys of session tickets. Cheap to clone; clones share the keys and can be used on any
+/// thread.
 ///
-/// Who has the same keys accepts the same tickets: several instances behind one address, and the next
-/// process after this one. The first key makes tickets, all of them (eight at most) open tickets; a
-/// ticket is accepted for twelve hours, and never longer than the client's certificate is valid.
+/// Servers with the same keys accept each other's tickets: several instances behind one address,
+/// and the next process after a restart. The first key seals new tickets, and all keys (at most
+/// eight) open tickets. A ticket is accepted for twelve hours, and never after the client's
+/// certificate has expired.
 ///
-/// | made by | keys | changed by |
+/// | created by | keys | changed by |
 /// |---|---|---|
-/// | [`TicketKeys::random`], the default | this process's own | themselves, every six hours |
-/// | [`TicketKeys::from_secrets`] | handed over | [`TicketKeys::rotate`], [`TicketKeys::set_secrets`] |
-/// | [`TicketKeys::from_file`] | in a file | the file, with a reload of [`Tls`](crate::Tls) |
+/// | [`TicketKeys::random`], the default | random | automatically, every six hours |
+/// | [`TicketKeys::from_secrets`] | given | [`TicketKeys::rotate`], [`TicketKeys::set_secrets`] |
+/// | [`TicketKeys::from_file`] | in a file | a reload of [`Tls`](crate::Tls) |
 ///
 /// # The file
 ///
-/// A line for each key: 64 hexadecimal digits, as `openssl rand -hex 32` writes them. Empty lines and
-/// lines that begin with `#` say nothing. To change keys where several instances share them: add the
-/// new one as the second line everywhere, then make it the first, then remove the old one twelve hours
-/// later. Change them daily at least: who learns a key can read the traffic of all TLS 1.2 connections
-/// that were resumed with its tickets.
+/// One key per line: 64 hexadecimal digits, as written by `openssl rand -hex 32`. Empty lines and
+/// lines that begin with `#` are ignored. To change keys shared by several instances: add the new
+/// key as the second line everywhere, then make it the first, and remove the old key twelve hours
+/// later. Change them at least daily: an attacker who learns a key can read the traffic of all TLS
+/// 1.2 connections that were resumed with its tickets.
 ///
 /// ```
 /// use peregrine::tls::{TicketKeys, Tls};
@@ -77,13 +80,13 @@ const TIMES_BYTES: usize = 16;
 #[derive(Clone)]
 pub struct TicketKeys {
     ring: Arc<RwLock<Ring>>,
-    /// The file that they are in.
+    /// The file or text with the keys.
     source: Option<Source>,
 }
 
 struct Ring {
     keys: Vec<Key>,
-    /// When a new one is made, where they change by themselves.
+    /// When to create the next key, if the keys rotate automatically.
     next: Option<Instant>,
 }
 
@@ -94,7 +97,7 @@ struct Key {
 }
 
 impl TicketKeys {
-    /// A random key, and a new one every six hours.
+    /// Creates a random key, which is rotated every six hours.
     ///
     /// # Errors
     /// [`TlsError::NoRandomness`].
@@ -102,7 +105,7 @@ impl TicketKeys {
         Ok(Self::of(vec![Key::random()?], Some(Instant::now() + ROTATION), None))
     }
 
-    /// These keys, the one that makes tickets first. They stay until they are changed.
+    /// Uses these keys, the sealing key first. They do not rotate.
     ///
     /// # Errors
     /// [`TlsError::BadTicketKeys`] if there is none, or if there are more than eight.
@@ -110,7 +113,7 @@ impl TicketKeys {
         Ok(Self::of(keys_of(secrets)?, None, None))
     }
 
-    /// The keys in a file, read again with each reload.
+    /// Uses the keys in a file, which is read again on each reload.
     ///
     /// # Errors
     /// [`TlsError::Unreadable`], or [`TlsError::BadTicketKeys`] which names the line.
@@ -124,7 +127,8 @@ impl TicketKeys {
         Self { ring: Arc::new(RwLock::new(Ring { keys, next })), source }
     }
 
-    /// Puts a new random key before the others. The oldest are dropped so that eight are left.
+    /// Inserts a new random key before the others and drops the oldest if there are more than
+    /// eight.
     ///
     /// # Errors
     /// [`TlsError::NoRandomness`].
@@ -136,21 +140,20 @@ impl TicketKeys {
         Ok(())
     }
 
-    /// Puts these in the place of all keys.
+    /// Replaces all keys.
     ///
     /// # Errors
-    /// As [`TicketKeys::from_secrets`]; the keys are as they were then.
+    /// As [`TicketKeys::from_secrets`]; the keys are then unchanged.
     pub fn set_secrets(&self, secrets: impl IntoIterator<Item = [u8; 32]>) -> Result<(), TlsError> {
         self.put(keys_of(secrets)?);
         Ok(())
     }
 
-    /// Puts the secrets of the process before this one in the place of random keys, which go on to change
-    /// by themselves. Keys that were given, or are in a file, stay: who gave them knows better, and then this
-    /// is false.
+    /// Replaces random keys with those of the previous process. They keep rotating. Keys that were
+    /// configured, or are in a file, are not replaced; the result is then false.
     ///
     /// # Errors
-    /// As [`TicketKeys::from_secrets`]; the keys are as they were then.
+    /// As [`TicketKeys::from_secrets`]; the keys are then unchanged.
     pub fn inherit(&self, secrets: impl IntoIterator<Item = [u8; 32]>) -> Result<bool, TlsError> {
         let keys = keys_of(secrets)?;
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
@@ -161,8 +164,7 @@ impl TicketKeys {
         Ok(is_random)
     }
 
-    /// All keys, the one that makes tickets first, to be handed over to another process. Keep them
-    /// secret.
+    /// All keys, the sealing key first, for handing them over to another process. Keep them secret.
     #[must_use]
     pub fn secrets(&self) -> Vec<[u8; 32]> {
         let ring = self.ring.read().unwrap_or_else(PoisonError::into_inner);
@@ -173,12 +175,12 @@ impl TicketKeys {
         self.source.as_ref()?.path()
     }
 
-    /// What is in the file now, if there is one. [`TicketKeys::apply`] makes it count.
+    /// Reads the file again, if there is one. [`TicketKeys::apply`] puts the keys into use.
     pub(crate) fn reread(&self) -> Result<Option<Reread>, TlsError> {
         self.source.as_ref().map(|source| read(source).map(Reread)).transpose()
     }
 
-    /// Puts what was read in the place of all keys. False if nothing is different.
+    /// Replaces all keys. Returns false if nothing has changed.
     pub(crate) fn apply(&self, Reread(keys): Reread) -> bool {
         let is_new = !keys.iter().map(|key| key.secret).eq(self.secrets());
         if is_new {
@@ -191,14 +193,14 @@ impl TicketKeys {
         self.ring.write().unwrap_or_else(PoisonError::into_inner).keys = keys;
     }
 
-    /// Makes a new key if it is time for that.
+    /// Creates a new key if it is due.
     fn rotate_if_due(&self, now: Instant) {
         let is_due = |ring: &Ring| ring.next.is_some_and(|next| next <= now);
         if !is_due(&self.ring.read().unwrap_or_else(PoisonError::into_inner)) {
             return;
         }
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have been here first. Without randomness the old key has to do.
+        // Another thread may have rotated already. Without random bytes the old key stays in use.
         if is_due(&ring)
             && let Ok(key) = Key::random()
         {
@@ -227,7 +229,7 @@ impl TicketKeys {
         let (name, rest) = ticket.split_at_checked(NAME_BYTES)?;
         let (salt, sealed) = rest.split_at_checked(SALT_BYTES)?;
         let ring = self.ring.read().unwrap_or_else(PoisonError::into_inner);
-        // Names are no secret.
+        // Names are not secret.
         let key = ring.keys.iter().find(|key| key.name == name)?;
         let mut sealed = sealed.to_vec();
         let opened =
@@ -239,14 +241,14 @@ impl TicketKeys {
     }
 }
 
-/// Keys are not for logs.
+/// Does not print keys.
 impl fmt::Debug for TicketKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TicketKeys").field("source", &self.source).finish_non_exhaustive()
     }
 }
 
-/// Keys that were read and do not count yet.
+/// Keys that were read but are not in use yet.
 pub(crate) struct Reread(Vec<Key>);
 
 impl Key {
@@ -265,7 +267,7 @@ impl Key {
         Ok(Self::new(secret))
     }
 
-    /// What seals the one ticket that has this salt.
+    /// The key for the ticket with this salt.
     fn for_salt(&self, salt: &[u8]) -> Option<LessSafeKey> {
         let random = Salt::new(HKDF_SHA256, salt).extract(&self.secret);
         let key = random.expand(&[b"peregrine: the key of a ticket"], &AES_256_GCM).ok()?;
@@ -313,7 +315,7 @@ fn secret(line: &[u8]) -> Option<[u8; 32]> {
     Some(secret)
 }
 
-/// When a ticket was made, and when it ends, in seconds since 1970.
+/// When a ticket was issued and when it expires, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Times {
     made: u64,
@@ -321,24 +323,24 @@ struct Times {
 }
 
 impl Times {
-    /// Of a ticket that is made now, for a client whose certificate ends then.
+    /// The times of a ticket issued now to a client whose certificate expires at `certificate_end`.
     fn from_now(now: u64, certificate_end: Option<u64>) -> Self {
         let end = now.saturating_add(LIFETIME.as_secs());
         Self { made: now, end: certificate_end.map_or(end, |other| other.min(end)) }
     }
 
-    /// A clock that was set back, or is not the one of who made the ticket, makes no ticket live longer
-    /// than twice its lifetime.
+    /// A clock that was set back, or that differs from the clock of the issuing instance, cannot
+    /// extend a ticket to more than twice its lifetime.
     fn hold(self, now: u64) -> bool {
         now < self.end && self.made <= now.saturating_add(LIFETIME.as_secs())
     }
 }
 
-/// Makes and opens the tickets of one configuration.
+/// Issues and opens the tickets of one configuration.
 #[derive(Debug)]
 pub(crate) struct Ticketer {
     pub(crate) keys: TicketKeys,
-    /// What is asked of clients.
+    /// The digest of the client authentication settings.
     pub(crate) context: Digest,
 }
 
@@ -348,11 +350,11 @@ impl ProducesTickets for Ticketer {
     }
 
     fn lifetime(&self) -> u32 {
-        u32::try_from(LIFETIME.as_secs()).expect("it is a few hours")
+        u32::try_from(LIFETIME.as_secs()).expect("a few hours fit into 32 bits")
     }
 
     fn encrypt(&self, session: &[u8]) -> Option<Vec<u8>> {
-        // Such a client makes a full handshake the next time.
+        // The client then makes a full handshake the next time.
         if session.len() > SESSION_BYTES_MAX {
             return None;
         }
@@ -366,8 +368,8 @@ impl ProducesTickets for Ticketer {
         if !times.hold(UnixTime::now().as_secs()) {
             return None;
         }
-        // What ends a ticket sooner than its lifetime does is the client's certificate, and a ticket
-        // that is made in its place ends then as well.
+        // Only the client's certificate makes a ticket expire before its lifetime. A ticket that
+        // replaces it must expire at the same time.
         if times.end < times.made.saturating_add(LIFETIME.as_secs()) {
             until::set(Some(times.end));
         }
@@ -389,23 +391,23 @@ mod tests {
         let opened = Some((TIMES, b"session".to_vec()));
         assert_eq!(keys.open(&CONTEXT, &ticket), opened);
         let other = TicketKeys::from_secrets([[2; 32], [1; 32]]).unwrap();
-        assert_eq!(other.open(&CONTEXT, &ticket), opened, "any of the keys opens");
+        assert_eq!(other.open(&CONTEXT, &ticket), opened, "each of the keys opens it");
         let stranger = TicketKeys::from_secrets([[2; 32]]).unwrap();
         assert_eq!(stranger.open(&CONTEXT, &ticket), None);
-        assert_eq!(keys.open(&[2; 32], &ticket), None, "other roots count now");
+        assert_eq!(keys.open(&[2; 32], &ticket), None, "the roots have changed");
     }
 
     #[test]
     fn random_keys_give_way_to_those_of_the_process_before_and_go_on_to_change() {
-        let before = TicketKeys::random().expect("there is randomness");
-        let keys = TicketKeys::random().expect("there is randomness");
-        assert!(keys.inherit(before.secrets()).expect("they are keys"));
+        let before = TicketKeys::random().expect("random bytes");
+        let keys = TicketKeys::random().expect("random bytes");
+        assert!(keys.inherit(before.secrets()).expect("valid keys"));
         assert_eq!(keys.secrets(), before.secrets());
         keys.rotate_if_due(Instant::now() + 2 * ROTATION);
         assert_eq!(keys.secrets()[1..], before.secrets());
         assert!(keys.inherit([[0; 32]; SECRETS_MAX + 1]).is_err());
-        let given = TicketKeys::from_secrets([[7; 32]]).expect("it is a key");
-        assert!(!given.inherit(before.secrets()).expect("they are keys"));
+        let given = TicketKeys::from_secrets([[7; 32]]).expect("a valid key");
+        assert!(!given.inherit(before.secrets()).expect("valid keys"));
         assert_eq!(given.secrets(), [[7; 32]]);
     }
 
@@ -420,7 +422,7 @@ mod tests {
             assert_eq!(keys.open(&CONTEXT, &ticket[..place]), None, "cut at {place}");
         }
         let again = keys.seal(&CONTEXT, TIMES, b"session").unwrap();
-        assert_ne!(ticket, again, "no two tickets are alike");
+        assert_ne!(ticket, again, "tickets of the same session differ");
     }
 
     #[test]
@@ -449,7 +451,7 @@ mod tests {
             assert_ne!(keys.secrets()[0], first);
             assert!(keys.secrets().contains(&first));
         }
-        assert!(now - start >= LIFETIME, "no ticket of the first key is left");
+        assert!(now - start >= LIFETIME, "all tickets of the first key have expired");
         keys.rotate_if_due(now + ROTATION + Duration::from_secs(1));
         assert!(!keys.secrets().contains(&first));
     }
@@ -466,7 +468,7 @@ mod tests {
             (now, true),
             (now + life - 1, true),
             (now + life, false),
-            // The clock was set back, or another instance's is ahead.
+            // The clock was set back, or the issuing instance's clock is ahead.
             (now - 60, true),
             (now - life, true),
             (now - life - 1, false),

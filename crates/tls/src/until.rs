@@ -1,9 +1,8 @@
-//! Until when the certificate of the client whose handshake is under way is valid.
+//! Passes the expiry of the client's certificate from the verifier to the ticketer.
 //!
-//! A ticket that is made for a client must not outlive its certificate, and rustls says to neither who
-//! checks the certificate nor who makes the ticket which connection it is about. Both happen inside
-//! calls that the session makes, so the session puts what it knows into a thread-local before such a
-//! call, and takes it back after it.
+//! A ticket must not outlive the client's certificate, but rustls tells neither the certificate
+//! verifier nor the ticketer which connection it is called for. Both run inside calls made by the
+//! session, so the session sets a thread-local before such a call and takes it afterwards.
 
 use std::cell::Cell;
 
@@ -11,7 +10,7 @@ thread_local! {
     static UNTIL: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Until when, in seconds since 1970, if the client has shown a certificate.
+/// The expiry in seconds since 1970, if the client presented a certificate.
 pub(crate) fn get() -> Option<u64> {
     UNTIL.get()
 }

@@ -1,29 +1,29 @@
-//! From when to when a certificate, or a list of revoked ones, is valid.
+//! Reads the validity of certificates and revocation lists.
 //!
-//! rustls does not check a server's own certificate, and its clients only say "expired" after the
-//! server went live. Reading two dates is all that is needed to warn before.
+//! rustls does not check a server's own certificate, and clients report "expired" only after the
+//! server is in use. Reading two dates is enough to warn before that.
 
 use crate::der::{TAG_INTEGER, TAG_SEQUENCE, item, past, tagged, time};
 
-/// The time a certificate is valid for, in seconds since 1970.
+/// The validity of a certificate, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Validity {
     pub(crate) not_before: i64,
     pub(crate) not_after: i64,
 }
 
-/// What a certificate holds, as far as anybody here asks.
+/// The fields of a certificate that this crate uses.
 pub(crate) struct Fields<'a> {
-    /// The serial number, as the bytes of its integer.
+    /// The serial number, as the bytes of the integer.
     pub(crate) serial: &'a [u8],
     pub(crate) validity: Validity,
-    /// What the subject's name is made of.
+    /// The content of the subject's name.
     pub(crate) subject: &'a [u8],
-    /// What follows the subject: its key, and extensions.
+    /// The part after the subject: its key and extensions.
     pub(crate) rest: &'a [u8],
 }
 
-/// Reads a certificate in DER; `None` when it is not one.
+/// Parses a certificate in DER; `None` if it is malformed.
 pub(crate) fn fields(certificate: &[u8]) -> Option<Fields<'_>> {
     // RFC 5280 §4.1: a certificate is a sequence whose first item is a sequence of: version
     // (optional), serial number, signature algorithm, issuer, validity, subject, ...
@@ -39,13 +39,12 @@ pub(crate) fn fields(certificate: &[u8]) -> Option<Fields<'_>> {
     Some(Fields { serial, validity: Validity { not_before, not_after }, subject, rest })
 }
 
-/// Reads the dates of a certificate in DER; `None` when it is not one.
+/// Reads the validity of a certificate in DER; `None` if it is malformed.
 pub(crate) fn validity(certificate: &[u8]) -> Option<Validity> {
     fields(certificate).map(|fields| fields.validity)
 }
 
-/// When the next list is due that replaces a list of revoked certificates; `None` if it does not say,
-/// or is no such list.
+/// Reads the `nextUpdate` of a revocation list; `None` if it is missing or the list is malformed.
 pub(crate) fn next_update(list: &[u8]) -> Option<i64> {
     // RFC 5280 §5.1: a sequence whose first item is a sequence of: version (optional), signature
     // algorithm, issuer, this update, next update (optional), ...
@@ -64,7 +63,7 @@ mod tests {
     #[test]
     fn the_dates_of_a_made_certificate_are_found() {
         let mut parameters = rcgen::CertificateParams::new(["a.test".to_owned()]).unwrap();
-        // One date is written with two digits of the year, the other with four.
+        // One date is encoded with two digits of the year, the other with four.
         parameters.not_before = rcgen::date_time_ymd(1999, 12, 31);
         parameters.not_after = rcgen::date_time_ymd(2060, 2, 29);
         let key = rcgen::KeyPair::generate().unwrap();

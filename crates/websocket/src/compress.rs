@@ -9,13 +9,13 @@ use peregrine_web::deflate::flush;
 use std::cell::RefCell;
 use std::fmt;
 
-/// How many unused compressors and decompressors a thread keeps.
+/// The maximum number of idle compressors, and of idle decompressors, that a thread keeps.
 const STOCK_MAX: usize = 4;
 
-/// What a compressor holds: its window, the places of what was seen in it, and what it is about to write.
+/// Memory held by a compressor: its window, the hash tables over it, and its output buffer.
 const DEFLATER_BYTES: usize = 320 * 1024;
 
-/// What a decompressor holds: its window, and the codes of a block.
+/// Memory held by a decompressor: its window and the codes of a block.
 const INFLATER_BYTES: usize = 44 * 1024;
 
 thread_local! {
@@ -23,11 +23,12 @@ thread_local! {
     static INFLATERS: RefCell<Vec<Inflater>> = const { RefCell::new(Vec::new()) };
 }
 
-/// How messages are compressed, where the peer offers permessage-deflate.
+/// Enables permessage-deflate, if the peer offers it.
 ///
-/// By default no message refers to an earlier one, so that a WebSocket holds no window between messages:
-/// the thread's compressors serve all of them. Small messages that resemble each other become shorter if
-/// windows are kept, for the memory of a compressor (to send) and a decompressor (to receive).
+/// By default messages do not refer to earlier ones, so a WebSocket holds no window between
+/// messages and all WebSockets of a thread share its compressors. Keeping windows makes small,
+/// similar messages shorter, at the cost of one compressor (to send) and one decompressor (to
+/// receive) per WebSocket.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Compress {
     keeps_sent: bool,
@@ -58,7 +59,7 @@ impl Compress {
     }
 }
 
-/// Both directions of one WebSocket. A window that need not be kept is not.
+/// The compression state of both directions of one WebSocket. Windows are kept only if needed.
 pub(crate) struct Deflate {
     deflater: Option<Deflater>,
     inflater: Option<Inflater>,
@@ -80,7 +81,7 @@ impl Deflate {
         }
     }
 
-    /// Takes stock of what is held.
+    /// Updates the memory accounting.
     fn weigh(&mut self) {
         let deflater = if self.deflater.is_some() { DEFLATER_BYTES } else { 0 };
         let inflater = if self.inflater.is_some() { INFLATER_BYTES } else { 0 };
@@ -126,7 +127,7 @@ impl Compression for Deflate {
     fn deflate(&mut self, input: &[u8], out: &mut Vec<u8>) {
         let make = || DEFLATERS.with(|stock| take(stock, || Deflater::new(Level::fast(), false)));
         let deflater = self.deflater.get_or_insert_with(make);
-        flush(deflater, input, out).expect("compression does not fail");
+        flush(deflater, input, out).expect("compression cannot fail");
         self.weigh();
     }
 
@@ -164,7 +165,7 @@ mod tests {
         })
     }
 
-    /// Inflates a message as a connection does, with as much room at a time.
+    /// Inflates a message like a connection does, in steps of at most `room` bytes.
     fn inflated(
         deflate: &mut Deflate,
         message: &[u8],
@@ -196,11 +197,11 @@ mod tests {
             (random >> 20) as usize
         };
         for (server_forgets, client_forgets) in [(true, true), (false, true), (false, false)] {
-            // Both directions: each end is the server of the one, and the client of the other.
+            // Both directions: each end is the server of one and the client of the other.
             let mut server = both(server_forgets, client_forgets);
             let mut client = both(client_forgets, server_forgets);
             for number in 0..150 {
-                // Blocks of what does not compress end behind 31 KiB.
+                // Blocks of incompressible data end after 31 KiB.
                 let bytes = match number % 3 {
                     0 => next() % 6_000,
                     1 => 31_700 + next() % 4_300,
@@ -228,13 +229,13 @@ mod tests {
                     message.truncate(message.len() - END.len());
                 }
                 let read = inflated(to, &message, 1 + next() % 40_000, 1 + next() % 70_000);
-                let read = read.expect("it was compressed");
+                let read = read.expect("the message was just compressed");
                 assert!(read == content, "{number}: sent {bytes}, got {}", read.len());
             }
         }
     }
 
-    /// A peer that keeps its window, though it agreed to forget it, as some clients do.
+    /// Some clients keep their window although they agreed to reset it.
     #[test]
     fn a_message_that_refers_to_a_forgotten_one_is_malformed() {
         for forgets in [true, false] {
@@ -257,7 +258,7 @@ mod tests {
         let (mut forgets, mut keeps, mut out) = (both(true, true), both(false, false), Vec::new());
         for deflate in [&mut forgets, &mut keeps] {
             deflate.deflate(b"hello", &mut out);
-            deflate.inflate(&out, 100, &mut Vec::new()).expect("it was just written");
+            deflate.inflate(&out, 100, &mut Vec::new()).expect("the message was just compressed");
             out.clear();
         }
         let both = DEFLATER_BYTES + INFLATER_BYTES;

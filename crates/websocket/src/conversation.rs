@@ -1,7 +1,8 @@
-//! What goes on beside the handler: frames become messages, pings are answered, times are kept.
+//! Runs beside the handler: turns frames into messages, answers pings, and enforces the timeouts.
 //!
-//! The server polls one future for each WebSocket, that of [`converse`]. The handler's future is inside of it, and is
-//! polled by the [`Conversation`]. So the peer is served whatever the handler waits for, and needs no task.
+//! The server polls one future per WebSocket, [`converse`]. It contains the handler's future, which
+//! the [`Conversation`] polls. The peer is therefore served whatever the handler waits for, without
+//! a separate task.
 
 use crate::error::Error;
 use crate::handle::WebSocket;
@@ -20,10 +21,10 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How often handler and peer take turns before others of the worker have theirs.
+/// How often handler and peer alternate before the WebSocket yields to other tasks of the worker.
 const ROUNDS_MAX: usize = 32;
 
-/// Runs `handler` with the WebSocket, to the end of both.
+/// Runs `handler` with the WebSocket until both have finished.
 pub(crate) async fn converse<F>(
     io: Upgraded,
     shared: Shared,
@@ -33,12 +34,14 @@ pub(crate) async fn converse<F>(
 ) where
     F: AsyncFnOnce(WebSocket),
 {
-    // A handler may panic before there is a future of it, and has had its turn then.
+    // The call itself may panic, before it returns a future. The panic is then treated as the
+    // handler's.
     let (begun, panic) = match catch_unwind(AssertUnwindSafe(|| handler(socket))) {
         Ok(begun) => (Some(begun), None),
         Err(panic) => (None, Some(panic)),
     };
-    // Dropped before its end, it drops the last first: who has a handle hears of the end before the handler goes.
+    // `conversation` is declared after `handler`, so it is dropped first: handles in other tasks
+    // see the end before the handler's future is dropped.
     let mut handler = pin!(begun);
     let mut conversation = Conversation::new(io, shared, times);
     if let Some(panic) = panic {
@@ -47,10 +50,10 @@ pub(crate) async fn converse<F>(
     poll_fn(|context| conversation.poll(&mut handler, context)).await;
 }
 
-/// The future of a handler, of whatever type.
+/// A handler's future, type-erased.
 trait Handler {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()>;
-    /// Drops the future. Not to be polled again.
+    /// Drops the future, which must not be polled again.
     fn clear(&mut self);
     fn is_cleared(&self) -> bool;
 }
@@ -69,39 +72,39 @@ impl<F: Future<Output = ()>> Handler for Pin<&mut Option<F>> {
     }
 }
 
-/// A WebSocket's peer, and how far the two are.
+/// The connection to a WebSocket's peer, and the state of both directions.
 struct Conversation {
     io: Upgraded,
     shared: Shared,
-    /// What the handler panicked with.
+    /// The payload of the handler's panic.
     panic: Option<Box<dyn Any + Send>>,
-    /// What came of the peer's bytes, and how much of that was read.
+    /// Bytes received from the peer; `read` is how many of them were already parsed.
     unread: Vec<u8>,
     read: usize,
     times: Times,
-    /// `None`: there is no clock on this thread.
+    /// `None` if this thread has no clock.
     alarm: Option<Box<dyn Alarm>>,
-    /// The alarm was set, and must be polled to ring.
+    /// The alarm was set again and must be polled, or it will not wake the task.
     is_set: bool,
     phase: Phase,
-    /// Bytes came since the last look.
+    /// Bytes were received since the last check for silence.
     is_heard: bool,
 }
 
-/// What the alarm is set for. A later phase never goes back to an earlier one, but for the first two.
+/// The purpose of the alarm. Phases only advance, except that `Asked` may return to `Open`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
-    /// The peer may be silent.
+    /// The peer may be silent for the keep-alive interval.
     Open,
-    /// The peer was asked for a sign of life.
+    /// A ping was sent, and no bytes were received since.
     Asked,
-    /// The server drains, and the handler may still send.
+    /// The server is draining, and the handler may still send.
     Goodbye,
-    /// The peer's Close frame is to come.
+    /// Waiting for the peer's Close frame.
     Closing,
-    /// The WebSocket is closed, and the handler comes to its end.
+    /// The WebSocket is closed; the handler may finish.
     Over,
-    /// Nobody waits for anything.
+    /// The handler has finished as well.
     Ended,
 }
 
@@ -137,7 +140,7 @@ impl Conversation {
         self.set_alarm(after);
     }
 
-    /// Looks whether the server drains, and whether a time is over.
+    /// Checks whether the server drains and whether the alarm has expired.
     fn look_at_clock(&mut self, handler: &mut dyn Handler, context: &mut Context<'_>) {
         let Some(alarm) = &mut self.alarm else { return };
         self.is_set = false;
@@ -166,10 +169,10 @@ impl Conversation {
             Phase::Asked => self.shared.with(|state| {
                 state.close(CloseCode::POLICY, "no ping was answered in time");
                 state.fail(Error::Silent);
-                // Nobody waits for the answer of a peer that gives none.
+                // Do not wait for the Close frame of a peer that answers nothing.
                 state.close_receive();
             }),
-            // RFC 6455 §7.4.1: 1001 says that a server goes down.
+            // RFC 6455 §7.4.1: 1001 means that the server is going down.
             Phase::Goodbye => self.shared.with(|state| state.close(CloseCode::GOING_AWAY, "")),
             Phase::Closing => self.shared.with(|state| state.close_receive()),
             Phase::Over | Phase::Ended => {
@@ -179,15 +182,16 @@ impl Conversation {
         }
     }
 
-    /// Is it not the peer's fault that nothing is heard? Nobody reads what it sends, or what it should
-    /// answer is not sent yet; the server's least rate watches who does not read.
+    /// Returns whether the silence is not the peer's fault: we do not read what it sends, or the
+    /// ping is not sent yet. A peer that does not read is subject to the server's minimum transfer
+    /// rate.
     fn is_excused(&self) -> bool {
         self.io.unsent() > 0 || self.shared.with(|state| state.is_full())
     }
 
-    /// Turns what came into messages, until there is one, nothing more, or the handler has enough. True
-    /// if there may be more: the handler has its turn after each message, since it can answer none after a
-    /// Close frame.
+    /// Parses received bytes until there is a message, no input is left, or the inbox is full.
+    /// Returns whether there may be more. The handler is polled after each message, because it
+    /// cannot answer any after a Close frame.
     fn receive(&mut self, context: &mut Context<'_>) -> bool {
         while !self.shared.with(|state| state.is_over() || state.is_full()) {
             if self.shared.with(|state| state.is_unread()) {
@@ -230,7 +234,7 @@ impl Conversation {
         false
     }
 
-    /// Notes a sign of life.
+    /// Records that the peer sent bytes.
     fn hear(&mut self) {
         self.is_heard = true;
         if let Some(alarm) = &self.alarm {
@@ -256,13 +260,13 @@ impl Conversation {
         }
     }
 
-    /// The peer hears of it at once, and the server at the end.
+    /// Closes with 1011 at once; the panic resumes when this future ends.
     fn panicked(&mut self, panic: Box<dyn Any + Send>) {
         self.shared.with(|state| state.close(CloseCode::INTERNAL_ERROR, ""));
         self.panic = Some(panic);
     }
 
-    /// Closes what nobody uses any more, and goes on to the phase in which the WebSocket is.
+    /// Closes the WebSocket if no handles are left, and advances the phase.
     fn go_on(&mut self, handler: &dyn Handler) {
         let (can_send, is_over) = self.shared.with(|state| {
             if state.is_left() && state.can_send() {
@@ -282,7 +286,7 @@ impl Conversation {
         }
     }
 
-    /// Hands what was written to the server.
+    /// Moves the protocol's output to the server.
     fn send(&mut self, context: &mut Context<'_>) {
         let io = &mut self.io;
         let is_watched = self.shared.with(|state| {
@@ -291,7 +295,7 @@ impl Conversation {
             }
             state.has_waiting()
         });
-        // An error shows when bytes are received, or as the end of this future.
+        // An I/O error is reported by `poll_recv`, or when the server drops this future.
         if is_watched && io.poll_taken(context).is_ready() {
             self.shared.with(|state| state.look_at_unsent());
         }
@@ -301,7 +305,7 @@ impl Conversation {
         let was_used_up = self.shared.with(|state| state.begin(context));
         for _ in 0..ROUNDS_MAX {
             self.shared.with(|state| state.look_at_unsent());
-            // What is here was said in time.
+            // Read before checking the clock: bytes that are already here arrived in time.
             let may_have_more = self.receive(context);
             self.look_at_clock(handler, context);
             self.shared.with(|state| state.take_change());
@@ -316,7 +320,8 @@ impl Conversation {
                 }
                 return Poll::Ready(());
             }
-            // Also where nothing is left to do: who sends may go on as soon as the server takes what it has sent.
+            // Stop here even if no work is left, so that senders continue only after the server has
+            // taken their output.
             if was_used_up || self.shared.with(|state| state.has_done_enough()) {
                 break;
             }
@@ -332,11 +337,11 @@ impl Conversation {
     }
 }
 
-/// Who has a handle in a task of its own hears of the end.
+/// Handles in other tasks see the end.
 impl Drop for Conversation {
     fn drop(&mut self) {
         self.shared.with(|state| state.lose());
-        // The connection broke before the end, at which the server would have heard of it.
+        // The connection broke before `poll` could resume the panic.
         if let Some(panic) = self.panic.take() {
             panics::note("the handler of a WebSocket", panic);
         }

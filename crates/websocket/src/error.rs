@@ -1,22 +1,22 @@
-//! What goes wrong with a WebSocket.
+//! Errors of a WebSocket.
 
 use crate::message::Message;
 use peregrine_proto::ws::{Reject, Unsent};
 use std::error::Error as StdError;
 use std::fmt;
 
-/// Why nothing more is received. It is the last thing that a receiver gives.
+/// Why nothing more is received. A receiver yields it last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The peer broke a rule or passed a limit, and was told so with [`Reject::code`].
+    /// The peer broke a rule or exceeded a limit; it was sent a Close frame with [`Reject::code`].
     Broken(Reject),
     /// The connection ended without a Close frame.
     Lost,
-    /// The peer gave no sign of life, although it was asked for one.
+    /// The peer did not answer a ping in time.
     Silent,
-    /// The worker holds as much as it may (`overload.memory_max`), and this peer made it hold more. It was told
-    /// so with [`CloseCode::TRY_LATER`](crate::CloseCode::TRY_LATER).
+    /// The worker has reached its memory limit (`overload.memory_max`), and this peer needed more.
+    /// It was sent [`CloseCode::TRY_LATER`](crate::CloseCode::TRY_LATER).
     Overloaded,
 }
 
@@ -25,9 +25,9 @@ impl fmt::Display for Error {
         match self {
             Self::Broken(reject) => reject.fmt(f),
             Self::Lost => f.write_str("the connection ended without a Close frame"),
-            Self::Silent => f.write_str("the peer answered no ping in time"),
+            Self::Silent => f.write_str("the peer did not answer a ping in time"),
             Self::Overloaded => f.write_str(
-                "the worker holds as much as it may, and there is no room for the peer's message",
+                "the worker has reached its memory limit and cannot hold the peer's message",
             ),
         }
     }
@@ -35,15 +35,15 @@ impl fmt::Display for Error {
 
 impl StdError for Error {}
 
-/// Why something was not sent.
+/// Why a message was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendError {
     /// The WebSocket is closed, or about to be.
     Closed,
-    /// A ping or a pong has more than 125 bytes.
+    /// The payload of a ping or a pong exceeds 125 bytes.
     TooLong,
-    /// The code may not be in a Close frame.
+    /// The code is not allowed in a Close frame.
     InvalidCode,
 }
 
@@ -51,8 +51,8 @@ impl fmt::Display for SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Closed => "the WebSocket is closed",
-            Self::TooLong => "a ping or a pong has at most 125 bytes",
-            Self::InvalidCode => "the code may not be in a Close frame",
+            Self::TooLong => "the payload of a ping or a pong exceeds 125 bytes",
+            Self::InvalidCode => "the code is not allowed in a Close frame",
         })
     }
 }
@@ -69,19 +69,19 @@ impl From<Unsent> for SendError {
     }
 }
 
-/// Why something was not sent at once.
+/// Why a message was not sent immediately.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrySendError {
-    /// So much waits for the peer already that there is no room: the message comes back.
+    /// The send queue is full. The message is returned.
     Full(Message),
-    /// It cannot be sent at all.
+    /// The message cannot be sent at all.
     Unsent(SendError),
 }
 
 impl fmt::Display for TrySendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full(_) => f.write_str("too much waits for the peer"),
+            Self::Full(_) => f.write_str("the send queue is full"),
             Self::Unsent(error) => error.fmt(f),
         }
     }
@@ -89,17 +89,17 @@ impl fmt::Display for TrySendError {
 
 impl StdError for TrySendError {}
 
-/// Why a channel of JSON gave no value, or took none.
+/// Why a JSON channel could not receive or send a value.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JsonError {
-    /// The peer's message is no JSON of this type. The peer was told so with code 1007.
+    /// The peer's message is not JSON of this type. The peer was sent close code 1007.
     Malformed(serde_json::Error),
-    /// The peer sent bytes, not text. It was told so with code 1003.
+    /// The peer sent a binary message. It was sent close code 1003.
     NotText,
     /// Nothing more is received.
     Ended(Error),
-    /// The value to send cannot be written as JSON. Nothing was sent.
+    /// The value cannot be serialised as JSON. Nothing was sent.
     Unwritable(serde_json::Error),
     /// The value was not sent.
     Unsent(SendError),
@@ -109,11 +109,11 @@ impl fmt::Display for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Malformed(error) => {
-                write!(f, "a message is not the JSON that is expected: {error}")
+                write!(f, "a message is not valid JSON of the expected type: {error}")
             }
-            Self::NotText => f.write_str("a message of bytes came where JSON is text"),
+            Self::NotText => f.write_str("received a binary message instead of JSON text"),
             Self::Ended(error) => error.fmt(f),
-            Self::Unwritable(error) => write!(f, "a value cannot be written as JSON: {error}"),
+            Self::Unwritable(error) => write!(f, "a value cannot be serialised as JSON: {error}"),
             Self::Unsent(error) => error.fmt(f),
         }
     }

@@ -1,4 +1,4 @@
-//! What a handler holds of a WebSocket.
+//! The handles of a WebSocket: the socket itself and its two halves.
 
 use crate::error::{Error, SendError, TrySendError};
 use crate::json::JsonSocket;
@@ -12,14 +12,14 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// An open WebSocket: messages both ways.
+/// An open WebSocket, which sends and receives messages.
 ///
-/// Dropping it closes the WebSocket with 1000, with 1001 if the server drains, and with 1011 if the handler
-/// panics. It may be moved to a task of the same worker; the WebSocket lives for as long as the handler or
-/// anybody with a handle does.
+/// Dropping it closes the WebSocket with code 1000, with 1001 if the server is draining, or with
+/// 1011 if the handler panics. It can be moved to another task of the same worker; the WebSocket
+/// stays open until the handler has returned and all handles are dropped.
 ///
-/// A peer that sends faster than the handler takes is held back, and so is a handler that sends faster
-/// than the peer reads.
+/// Backpressure applies in both directions: a peer that sends faster than the handler receives is
+/// not read from, and a handler that sends faster than the peer reads has to wait.
 pub struct WebSocket {
     sender: Sender,
     receiver: Receiver,
@@ -31,13 +31,13 @@ impl WebSocket {
         Self { sender: Sender::new(shared), receiver: Receiver::new(shared), protocol }
     }
 
-    /// The subprotocol that was agreed on.
+    /// The negotiated subprotocol.
     #[must_use]
     pub fn protocol(&self) -> Option<&str> {
         self.protocol.as_deref()
     }
 
-    /// The next message; see [`Receiver::recv`].
+    /// Receives the next message; see [`Receiver::recv`].
     pub fn recv(&mut self) -> impl Future<Output = Option<Result<Message, Error>>> {
         self.receiver.recv()
     }
@@ -45,25 +45,25 @@ impl WebSocket {
     /// Sends a message; see [`Sender::send`].
     ///
     /// # Errors
-    /// The WebSocket is closed, or the message may not be sent.
+    /// The WebSocket is closed, or the message is not allowed.
     pub fn send(&self, message: impl Into<Message>) -> impl Future<Output = Result<(), SendError>> {
         self.sender.send(message)
     }
 
-    /// Sends a message if there is room for it, and never waits; see [`Sender::try_send`].
+    /// Sends a message if there is room for it, without waiting; see [`Sender::try_send`].
     ///
     /// # Errors
-    /// There is no room, the WebSocket is closed, or the message may not be sent.
+    /// The send queue is full, the WebSocket is closed, or the message is not allowed.
     pub fn try_send(&self, message: impl Into<Message>) -> Result<(), TrySendError> {
         self.sender.try_send(message)
     }
 
-    /// Closes the WebSocket: sends a Close frame behind what was sent before, and waits until the peer has
-    /// answered it, or for the time of [`close_timeout`](crate::WebSocketUpgrade::close_timeout). What the
-    /// peer sends meanwhile is thrown away.
+    /// Closes the WebSocket: sends a Close frame after all queued messages and waits for the peer's
+    /// Close frame, at most for [`close_timeout`](crate::WebSocketUpgrade::close_timeout). Messages
+    /// that the peer sends in the meantime are discarded.
     ///
     /// # Errors
-    /// The WebSocket is closed already, or the code may not be sent.
+    /// The WebSocket is already closed, or the code is not allowed.
     pub async fn close(self, code: CloseCode, reason: &str) -> Result<(), SendError> {
         let Self { sender, receiver, .. } = self;
         drop(receiver);
@@ -75,13 +75,13 @@ impl WebSocket {
         self.sender.closing().await;
     }
 
-    /// Two halves, for two places of the handler or for two tasks of its worker.
+    /// Splits the WebSocket into two halves, which can be used by two tasks of the same worker.
     #[must_use]
     pub fn split(self) -> (Sender, Receiver) {
         (self.sender, self.receiver)
     }
 
-    /// A channel of values, which go as JSON in messages of text.
+    /// Turns the WebSocket into a channel of values that are sent as JSON text messages.
     #[must_use]
     pub fn json<In, Out>(self) -> JsonSocket<In, Out> {
         JsonSocket::new(self)
@@ -96,7 +96,7 @@ impl Stream for WebSocket {
     }
 }
 
-/// As the one of [`Sender`].
+/// See the implementation for [`Sender`].
 impl Sink<Message> for WebSocket {
     type Error = SendError;
 
@@ -132,14 +132,14 @@ impl fmt::Debug for WebSocket {
     }
 }
 
-/// The half that sends. Copies of it send on the same WebSocket.
+/// The sending half. Clones send on the same WebSocket.
 pub struct Sender {
     shared: Shared,
-    /// By which it waits as a sink.
+    /// Identifies this sink among the waiters.
     number: u64,
 }
 
-/// A place among those who wait, which is given up with it.
+/// A registration among the waiters, removed on drop.
 struct Place<'a> {
     shared: &'a Shared,
     number: u64,
@@ -160,7 +160,7 @@ impl Sender {
         Self { shared: shared.clone(), number }
     }
 
-    /// Waits for something of the state.
+    /// Waits until `poll` is ready.
     async fn wait<T>(
         &self,
         mut poll: impl FnMut(&mut State, u64, &mut Context<'_>) -> Poll<T>,
@@ -169,52 +169,52 @@ impl Sender {
         poll_fn(|context| self.shared.with(|state| poll(state, place.number, context))).await
     }
 
-    /// Sends a message, and waits before while too much waits for the peer already. The message is on its
-    /// way when this is ready, which does not mean that the peer has it. Dropping the future before sends
-    /// nothing.
+    /// Sends a message, after waiting for room in the send queue. When the future completes, the
+    /// message is queued; the peer need not have received it. If the future is dropped earlier,
+    /// nothing is sent.
     ///
     /// # Errors
-    /// The WebSocket is closed, or the message may not be sent.
+    /// The WebSocket is closed, or the message is not allowed.
     pub async fn send(&self, message: impl Into<Message>) -> Result<(), SendError> {
         let mut message = Some(message.into());
         self.wait(|state, number, context| state.poll_send(&mut message, number, context)).await
     }
 
-    /// Sends a message if there is room for it, and never waits: for a message to many, none of which may
-    /// hold the others up.
+    /// Sends a message if there is room for it, without waiting. Use it for broadcasts, where one
+    /// slow peer must not delay the others.
     ///
     /// # Errors
-    /// There is no room, or as [`Sender::send`].
+    /// The send queue is full; otherwise as [`Sender::send`].
     pub fn try_send(&self, message: impl Into<Message>) -> Result<(), TrySendError> {
         self.shared.with(|state| state.try_send(message.into()))
     }
 
-    /// Closes the WebSocket: sends a Close frame, and waits until the peer has answered it, for a limited
-    /// time. Somebody has to take what the peer sends meanwhile, or drop the receiver.
+    /// Closes the WebSocket: sends a Close frame and waits for the peer's, for a limited time. In
+    /// the meantime the receiver must be read from or dropped.
     ///
     /// # Errors
-    /// The WebSocket is closed already, or the code may not be sent.
+    /// The WebSocket is already closed, or the code is not allowed.
     pub async fn close(&self, code: CloseCode, reason: &str) -> Result<(), SendError> {
         self.send(Message::close(code, reason.to_owned())).await?;
         self.wait(|state, number, context| state.poll_ended(number, context)).await;
         Ok(())
     }
 
-    /// Waits until the WebSocket closes, or is about to because the server drains: then there is still time
-    /// to send something, until [`goodbye`](crate::WebSocketUpgrade::goodbye) is over.
+    /// Waits until the WebSocket closes or the server drains. While it drains, messages can still
+    /// be sent for the time set by [`goodbye`](crate::WebSocketUpgrade::goodbye).
     pub async fn closing(&self) {
         self.wait(|state, number, context| state.poll_closing(number, context)).await;
     }
 
-    /// Is the WebSocket closed, or about to be?
+    /// Returns whether the WebSocket is closed or closing.
     #[must_use]
     pub fn is_closing(&self) -> bool {
         self.shared.with(|state| state.is_closing())
     }
 }
 
-/// What is sent is on its way without a flush. Closing the sink closes the WebSocket with 1000, and waits for
-/// the peer's answer as [`Sender::close`] does.
+/// Messages are sent without a flush. Closing the sink closes the WebSocket with code 1000 and
+/// waits for the peer's Close frame, as [`Sender::close`] does.
 impl Sink<Message> for Sender {
     type Error = SendError;
 
@@ -261,7 +261,7 @@ impl fmt::Debug for Sender {
     }
 }
 
-/// The half that receives. Without it, what the peer sends is thrown away.
+/// The receiving half. After it is dropped, messages from the peer are discarded.
 pub struct Receiver(Shared);
 
 impl Receiver {
@@ -270,16 +270,17 @@ impl Receiver {
         Self(shared.clone())
     }
 
-    /// The next message of the peer; `None` at the end, and ever after. The end is behind the peer's
-    /// [`Message::Close`], behind an error, or where the server drains: then what is here is given first,
-    /// and something may still be sent.
+    /// Receives the next message. Returns `None` at the end and ever after: after the peer's
+    /// [`Message::Close`], after an error, or when the server drains. In the last case messages
+    /// that have already been received are yielded first, and messages can still be sent.
     ///
-    /// Dropping the future loses nothing.
+    /// Cancel safe: dropping the future does not lose messages.
     ///
     /// # Errors
-    /// The WebSocket has ended otherwise than by a Close frame.
+    /// The WebSocket has ended without a Close frame.
     pub fn recv(&mut self) -> impl Future<Output = Option<Result<Message, Error>>> {
-        // Each future within a future has a state of its own, which each message reads.
+        // Not an `async fn`: every nested future has its own state, which would be read for each
+        // message.
         poll_fn(|context| self.0.with(|state| state.poll_recv(context)))
     }
 }

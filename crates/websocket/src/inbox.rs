@@ -1,14 +1,14 @@
-//! What came for the handler and was not taken yet.
+//! Messages that were received but not yet taken by the handler.
 
 use crate::error::Error;
 use crate::message::Message;
 use peregrine_web::account::Charge;
 use std::collections::VecDeque;
 
-/// What a message costs beyond its bytes while it waits.
+/// The accounted overhead of a queued message.
 const MESSAGE_BYTES: usize = 64;
 
-/// Messages in the order in which they came. The last may be the reason why no more come.
+/// Messages in the order of arrival. The last entry may be the error that ended the WebSocket.
 #[derive(Default)]
 pub(crate) struct Inbox {
     messages: VecDeque<Result<Message, Error>>,
@@ -16,7 +16,7 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// Adds a message. Returns what it costs.
+    /// Adds a message and returns its accounted size.
     pub(crate) fn push(&mut self, message: Result<Message, Error>) -> usize {
         let cost = cost(&message);
         self.charge.set(self.charge.bytes() + cost);
@@ -28,7 +28,8 @@ impl Inbox {
         let next = self.messages.pop_front()?;
         self.charge.set(self.charge.bytes() - cost(&next));
         if self.messages.is_empty() {
-            // A WebSocket is silent most of the time, and what was freed last is nearest to the processor.
+            // Free the memory: a WebSocket is silent most of the time, and a new allocation is
+            // likely to reuse memory that is still in the CPU cache.
             self.messages = VecDeque::new();
         }
         Some(next)
@@ -38,7 +39,7 @@ impl Inbox {
         *self = Self::default();
     }
 
-    /// What all messages cost.
+    /// The accounted size of all messages.
     pub(crate) fn bytes(&self) -> usize {
         self.charge.bytes()
     }

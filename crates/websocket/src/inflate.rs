@@ -1,4 +1,4 @@
-//! Decompression of messages, strict about their window.
+//! Decompresses messages and rejects references outside the window.
 
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::{
@@ -7,17 +7,17 @@ use miniz_oxide::inflate::core::inflate_flags::{
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress_with_limit};
 use peregrine_proto::ws::Malformed;
 
-/// The longest distance that DEFLATE can refer back.
+/// The longest distance that a DEFLATE reference can reach back.
 const WINDOW_BYTES: usize = 32 * 1024;
 
 /// A decompressor of raw DEFLATE.
 ///
-/// flate2's decompressor on miniz_oxide accepts each distance up to the size of its window, and
-/// makes NUL bytes of a reference to before the first byte. This one refuses it, as zlib does.
+/// flate2's decompressor on miniz_oxide accepts every distance up to the window size and yields NUL
+/// bytes for a reference before the first byte. This one rejects it, as zlib does.
 pub(crate) struct Inflater {
     state: Box<DecompressorOxide>,
     window: Box<[u8]>,
-    /// Where the next byte goes in the window.
+    /// Position of the next byte in the window.
     end: usize,
     /// The whole window was written since the last reset.
     is_full: bool,
@@ -29,15 +29,15 @@ impl Inflater {
         Self { state: Box::default(), window, end: 0, is_full: false }
     }
 
-    /// Forgets the window, to which nothing that follows may refer.
+    /// Resets the window. Later messages must not refer to earlier ones.
     pub(crate) fn reset(&mut self) {
         self.state.init();
         self.end = 0;
         self.is_full = false;
     }
 
-    /// Appends to `out` what `input` stands for, at most `room` bytes. Returns how many bytes of
-    /// `input` were used: all, unless `room` was filled.
+    /// Decompresses `input` and appends at most `room` bytes to `out`. Returns how many bytes of
+    /// `input` were consumed: all of them, unless `room` was filled.
     pub(crate) fn inflate(
         &mut self,
         input: &[u8],
@@ -50,7 +50,7 @@ impl Inflater {
                 self.end = 0;
                 self.is_full = true;
             }
-            // While the window is not full, it does not wrap, and no distance goes beyond its
+            // Until the window is full it does not wrap, so a distance cannot reach beyond its
             // start.
             let wrapping = if self.is_full { 0 } else { TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF };
             let flags = TINFL_FLAG_HAS_MORE_INPUT | TINFL_FLAG_IGNORE_ADLER32 | wrapping;
@@ -70,8 +70,8 @@ impl Inflater {
                 TINFLStatus::NeedsMoreInput => return Ok(used),
                 TINFLStatus::HasMoreOutput if made == room => return Ok(used),
                 TINFLStatus::HasMoreOutput => {}
-                // RFC 7692 §7.2.3.4: a block with BFINAL is followed by others. They may refer to
-                // it.
+                // RFC 7692 §7.2.3.4: a block with BFINAL may be followed by other blocks, which may
+                // refer to it.
                 TINFLStatus::Done => {
                     self.state.init();
                     if used == input.len() {
@@ -88,7 +88,7 @@ impl Inflater {
 mod tests {
     use super::*;
 
-    /// Writes raw DEFLATE, by hand.
+    /// Writes raw DEFLATE bit by bit.
     #[derive(Default)]
     struct Bits {
         bytes: Vec<u8>,
@@ -96,7 +96,7 @@ mod tests {
     }
 
     impl Bits {
-        /// RFC 1951 §3.1.1: the bits of a value, the least significant first.
+        /// RFC 1951 §3.1.1: values are written with the least significant bit first.
         fn value(&mut self, value: usize, bits: usize) {
             for bit in 0..bits {
                 if self.count.is_multiple_of(8) {
@@ -108,19 +108,20 @@ mod tests {
             }
         }
 
-        /// RFC 1951 §3.1.1: those of a code, the most significant first.
+        /// RFC 1951 §3.1.1: Huffman codes are written with the most significant bit first.
         fn code(&mut self, code: usize, bits: usize) {
             (0..bits).rev().for_each(|bit| self.value(code >> bit & 1, 1));
         }
 
-        /// A block of fixed codes: `text`, and three bytes from `distance` before it ends.
+        /// A block of fixed codes: `text`, and three bytes copied from `distance` back.
         fn block(&mut self, is_last: bool, text: &str, distance: Option<usize>) {
             self.value(is_last.into(), 1);
             self.value(1, 2);
             text.bytes().for_each(|byte| self.code(0x30 + usize::from(byte), 8));
             if let Some(distance) = distance {
                 self.code(1, 7);
-                // RFC 1951 §3.2.5: two codes for each number of extra bits, but four for none.
+                // RFC 1951 §3.2.5: two codes for each number of extra bits, except four for zero
+                // bits.
                 let (mut code, mut base) = (0, 1);
                 let extra = |code: usize| (code / 2).saturating_sub(1);
                 while distance >= base + (1 << extra(code)) {
@@ -131,13 +132,13 @@ mod tests {
                 self.value(distance - base, extra(code));
             }
             self.code(0, 7);
-            // The next block begins with a byte.
+            // The next block starts at a byte boundary.
             if is_last {
                 self.count = self.bytes.len() * 8;
             }
         }
 
-        /// Ends as a flushed message does whose last four bytes come back.
+        /// Ends like a flushed message whose last four bytes were removed.
         fn message(mut self) -> Vec<u8> {
             self.value(0, 3);
             self.bytes.extend([0, 0, 0xff, 0xff]);
@@ -165,7 +166,7 @@ mod tests {
                 used += inflater.inflate(&piece[used..], room, &mut content)?;
                 assert!(content.len() <= before + room);
                 if content.len() < before + room {
-                    assert_eq!(used, piece.len(), "all is used, unless the room was filled");
+                    assert_eq!(used, piece.len(), "all input is consumed unless room is filled");
                     break;
                 }
             }
@@ -173,7 +174,8 @@ mod tests {
         Ok(content)
     }
 
-    /// So many bytes in stored blocks, in which each place is told from its neighbours.
+    /// Stored blocks of `bytes` bytes in total, in which neighbouring positions have different
+    /// values.
     fn stored(bytes: usize) -> (Vec<u8>, Vec<u8>) {
         let content: Vec<u8> = (0..bytes).map(|at| (at * at / 7) as u8 | 1).collect();
         let mut packed = Vec::new();
@@ -225,14 +227,14 @@ mod tests {
         assert_eq!(read(&message("", Some(6)), true), Err(Malformed));
         assert_eq!(read(&message("ab", Some(3)), true), Err(Malformed));
         assert_eq!(read(&message("abc", Some(3)), true), Ok(b"abcabc".to_vec()));
-        // Nor after as much as makes the window wrap.
+        // The same after enough bytes to wrap the window.
         assert!(read(&stored(100_000).1, true).is_ok());
         for distance in [1, 3, 32_768] {
             assert_eq!(read(&message("", Some(distance)), true), Err(Malformed));
         }
     }
 
-    // RFC 7692 §7.2.3.4: what follows a block with BFINAL goes on, with the same window.
+    // RFC 7692 §7.2.3.4: blocks after one with BFINAL use the same window.
     #[test]
     fn a_last_block_ends_neither_the_message_nor_the_window() {
         let mut bits = Bits::default();
@@ -244,7 +246,7 @@ mod tests {
             let mut inflater = Inflater::new();
             let expected = Ok(b"abcdabcccc".to_vec());
             assert_eq!(inflated(&mut inflater, &message, pieces, room), expected);
-            // A window that is kept is kept with them.
+            // A kept window includes them.
             assert_eq!(
                 inflated(&mut inflater, &self::message("", Some(10)), 1, 1),
                 Ok(b"abc".to_vec())

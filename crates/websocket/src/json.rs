@@ -1,4 +1,4 @@
-//! A channel of values, as JSON in messages of text.
+//! A channel of values that are sent as JSON text messages.
 
 use crate::error::{JsonError, SendError};
 use crate::handle::{Receiver, Sender, WebSocket};
@@ -9,10 +9,11 @@ use serde::de::DeserializeOwned;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A WebSocket of values. [`WebSocket::json`] makes one.
+/// A WebSocket that carries values. Created by [`WebSocket::json`].
 ///
-/// A message that is no `In` is the peer's fault: the peer is told 1007 and where the fault is, or 1003 for
-/// a message of bytes, [`JsonSocket::recv`] gives the error, and nothing more is received.
+/// If a message cannot be deserialised as `In`, the peer gets close code 1007 with the position of
+/// the error; for a binary message it gets 1003. [`JsonSocket::recv`] returns the error, and
+/// nothing more is received.
 pub struct JsonSocket<In, Out> {
     sender: JsonSender<Out>,
     receiver: JsonReceiver<In>,
@@ -28,16 +29,16 @@ impl<In, Out> JsonSocket<In, Out> {
         }
     }
 
-    /// Two halves, as [`WebSocket::split`] gives them.
+    /// Splits the channel into two halves, like [`WebSocket::split`].
     #[must_use]
     pub fn split(self) -> (JsonSender<Out>, JsonReceiver<In>) {
         (self.sender, self.receiver)
     }
 
-    /// Closes the WebSocket, as [`WebSocket::close`].
+    /// Closes the WebSocket; see [`WebSocket::close`].
     ///
     /// # Errors
-    /// The WebSocket is closed already, or the code may not be sent.
+    /// The WebSocket is already closed, or the code is not allowed.
     pub async fn close(self, code: CloseCode, reason: &str) -> Result<(), SendError> {
         let Self { sender, receiver } = self;
         drop(receiver);
@@ -46,62 +47,63 @@ impl<In, Out> JsonSocket<In, Out> {
 }
 
 impl<In: DeserializeOwned, Out> JsonSocket<In, Out> {
-    /// The next value; `None` when the peer has closed, or the server drains.
+    /// Receives the next value. Returns `None` when the peer has closed the WebSocket or the server
+    /// drains.
     ///
     /// # Errors
-    /// A message is no `In`, or the WebSocket has ended otherwise than by a Close frame.
+    /// A message cannot be deserialised as `In`, or the WebSocket has ended without a Close frame.
     pub async fn recv(&mut self) -> Option<Result<In, JsonError>> {
         self.receiver.recv().await
     }
 }
 
 impl<In, Out: Serialize> JsonSocket<In, Out> {
-    /// Sends a value, as [`WebSocket::send`] does.
+    /// Sends a value; see [`WebSocket::send`].
     ///
     /// # Errors
-    /// The value cannot be written as JSON, or the WebSocket is closed.
+    /// The value cannot be serialised as JSON, or the WebSocket is closed.
     pub async fn send(&self, value: &Out) -> Result<(), JsonError> {
         self.sender.send(value).await
     }
 }
 
-/// The half of a [`JsonSocket`] that sends.
+/// The sending half of a [`JsonSocket`].
 pub struct JsonSender<Out> {
     sender: Sender,
     values: PhantomData<fn(Out)>,
 }
 
 impl<Out: Serialize> JsonSender<Out> {
-    /// Sends a value, as [`Sender::send`] does.
+    /// Sends a value; see [`Sender::send`].
     ///
     /// # Errors
-    /// The value cannot be written as JSON, or the WebSocket is closed.
+    /// The value cannot be serialised as JSON, or the WebSocket is closed.
     pub async fn send(&self, value: &Out) -> Result<(), JsonError> {
         let text = serde_json::to_string(value).map_err(JsonError::Unwritable)?;
         self.sender.send(text).await.map_err(JsonError::Unsent)
     }
 }
 
-/// The half of a [`JsonSocket`] that receives.
+/// The receiving half of a [`JsonSocket`].
 pub struct JsonReceiver<In> {
     receiver: Receiver,
-    /// Tells the peer of its fault; `None` when it was told.
+    /// Sends the close code for a bad message; `None` once it has been sent.
     closer: Option<Sender>,
     values: PhantomData<fn() -> In>,
 }
 
 impl<In: DeserializeOwned> JsonReceiver<In> {
-    /// The next value, as [`JsonSocket::recv`] gives it.
+    /// Receives the next value; see [`JsonSocket::recv`].
     ///
     /// # Errors
-    /// A message is no `In`, or the WebSocket has ended otherwise than by a Close frame.
+    /// A message cannot be deserialised as `In`, or the WebSocket has ended without a Close frame.
     pub async fn recv(&mut self) -> Option<Result<In, JsonError>> {
         loop {
             self.closer.as_ref()?;
             let text = match self.receiver.recv().await? {
                 Ok(Message::Text(text)) => text,
                 Ok(Message::Binary(_)) => {
-                    self.refuse(CloseCode::UNSUPPORTED, "JSON is text".to_owned());
+                    self.refuse(CloseCode::UNSUPPORTED, "JSON must be text".to_owned());
                     return Some(Err(JsonError::NotText));
                 }
                 Ok(_) => continue,
@@ -119,7 +121,7 @@ impl<In: DeserializeOwned> JsonReceiver<In> {
 
     fn refuse(&mut self, code: CloseCode, reason: String) {
         if let Some(closer) = self.closer.take() {
-            // Who has closed before needs no reason any more.
+            // Fails if the WebSocket is already closed; the peer needs no reason then.
             let _ = closer.try_send(Message::close(code, reason));
         }
     }

@@ -1,5 +1,5 @@
-//! WebSockets (RFC 6455) for applications: an extractor that answers the handshake, and a socket for the
-//! messages after it. Over HTTP/2 (RFC 8441) it is the same.
+//! WebSockets (RFC 6455) for applications: an extractor that completes the handshake, and a socket
+//! for the messages after it. The API is the same over HTTP/2 (RFC 8441).
 //!
 //! ```
 //! use peregrine::prelude::*;
@@ -25,13 +25,13 @@
 //! assert_eq!(socket.recv_now().unwrap().text(), "hello");
 //! ```
 //!
-//! What a handler need not care about, because `conversation.rs` does it beside the handler, whatever the
-//! handler waits for: pings are answered, silent peers are asked whether they are there and are let go if
-//! they are not, the close handshake is made and ends in time, and a server that shuts down says goodbye.
+//! Handlers need not answer pings, detect silent peers, complete the close handshake in time, or
+//! close the WebSocket when the server shuts down: `conversation.rs` does this beside the handler,
+//! whatever the handler waits for.
 //!
-//! The protocol is in `peregrine_proto::ws`, which does no I/O; the connection's bytes come by
-//! `peregrine_web::upgrade`. Nothing here knows the server. Start reading at [`WebSocketUpgrade`], then
-//! [`WebSocket`], then `conversation.rs`.
+//! The protocol is in `peregrine_proto::ws`, which does no I/O; the connection's bytes come from
+//! `peregrine_web::upgrade`. This crate does not depend on the server. Start reading at
+//! [`WebSocketUpgrade`], then [`WebSocket`], then `conversation.rs`.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "deflate")]
@@ -61,7 +61,7 @@ pub use peregrine_proto::ws::{CloseCode, Reject};
 pub use settings::{CLOSE_TIMEOUT, GOODBYE, IDLE_TIMEOUT, KEEP_ALIVE, Limits};
 pub use upgrade::WebSocketUpgrade;
 
-/// The compression of a connection.
+/// The compression state of a connection.
 #[cfg(feature = "deflate")]
 type Codec = compress::Deflate;
 #[cfg(not(feature = "deflate"))]

@@ -1,4 +1,4 @@
-//! What goes over a WebSocket.
+//! Messages and close frames.
 
 use bytes::Bytes;
 use peregrine_proto::ws::CloseCode;
@@ -7,19 +7,20 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A message, or a sign between the two ends.
+/// A data message or a control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// Text.
     Text(Text),
     /// Bytes.
     Binary(Bytes),
-    /// Asks the peer for a sign of life, with at most 125 bytes, which come back in a [`Message::Pong`].
-    /// Only sent: pings of the peer are answered without the handler.
+    /// A ping with a payload of at most 125 bytes, which the peer returns in a [`Message::Pong`].
+    /// Never received: the peer's pings are answered without the handler.
     Ping(Bytes),
-    /// What answers a ping that the handler has sent. A peer may answer the last of several pings only.
+    /// The answer to a ping sent by the handler. A peer may answer only the last of several pings.
     Pong(Bytes),
-    /// The end. When it is received, it was answered already; when it is sent, nothing can be sent after.
+    /// The end. A received Close has already been answered; after sending one, nothing else can be
+    /// sent.
     Close(Option<CloseFrame>),
 }
 
@@ -28,27 +29,27 @@ pub enum Message {
 pub struct CloseFrame {
     /// The code.
     pub code: CloseCode,
-    /// The reason, for people who look for a fault; of a longer one, 123 bytes are sent.
+    /// The reason, for debugging. Only the first 123 bytes are sent.
     pub reason: Cow<'static, str>,
 }
 
 impl Message {
-    /// Text.
+    /// Creates a text message.
     pub fn text(text: impl Into<Text>) -> Self {
         Self::Text(text.into())
     }
 
-    /// Bytes.
+    /// Creates a binary message.
     pub fn binary(bytes: impl Into<Bytes>) -> Self {
         Self::Binary(bytes.into())
     }
 
-    /// The end, with a code and a reason.
+    /// Creates a close message with a code and a reason.
     pub fn close(code: CloseCode, reason: impl Into<Cow<'static, str>>) -> Self {
         Self::Close(Some(CloseFrame { code, reason: reason.into() }))
     }
 
-    /// The text, if it is one.
+    /// Returns the text of a text message.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {
         match self {
@@ -57,7 +58,7 @@ impl Message {
         }
     }
 
-    /// The bytes of text, of bytes, and of what goes with a ping or a pong.
+    /// Returns the bytes of a text or binary message, or the payload of a ping or pong.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         match self {
@@ -98,8 +99,8 @@ impl From<Vec<u8>> for Message {
     }
 }
 
-/// Text whose copies are cheap: they share it, on any thread.
-// Not `Bytes`, which would have to be checked at each look: this crate has no unsafe code.
+/// Text that is cheap to clone and can be shared between threads.
+// Not `Bytes`, which would have to be validated on every access: this crate has no unsafe code.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Text(Arc<str>);
 

@@ -1,15 +1,15 @@
-//! Whose pages may open a WebSocket.
+//! Decides which pages may open a WebSocket.
 //!
-//! A browser lets any page open a WebSocket to any server, and sends that server's cookies along. It says
-//! in Origin whose page it is, and leaves the rest to the server (RFC 6455 §10.2).
+//! A browser lets any page open a WebSocket to any server and sends that server's cookies along. It
+//! names the page's origin in `Origin` and leaves the decision to the server (RFC 6455 §10.2).
 
 use peregrine_web::origin::{Origin, is_same};
 
-/// Whether a page of `origin` may talk to the host `authority`: it is a page of that host, or of one of
-/// those that are `allowed`.
+/// Returns whether a page from `origin` may connect to the host `authority`: the page is from that
+/// host, or its origin is in `allowed`.
 ///
-/// Over TLS the page must have come over TLS too. Without it, a page that came over TLS may as well: there
-/// may be a proxy in front that has it.
+/// Over TLS, the page must have been loaded over TLS as well. Without TLS, a page loaded over TLS
+/// is accepted too, because a proxy in front may terminate TLS.
 pub(crate) fn is_allowed(
     origin: &[u8],
     authority: &str,

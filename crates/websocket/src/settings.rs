@@ -1,48 +1,50 @@
-//! Every limit and time of a WebSocket, with its default.
+//! The limits and timeouts of a WebSocket, with their defaults.
 
 use peregrine_proto::ws;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long a peer is silent before it is asked for a sign of life: often enough for proxies, which give
-/// a silent connection up after 60 s.
+/// How long a peer may be silent before it is sent a ping. Proxies close silent connections after
+/// 60 s, so this is less.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// How long a peer that was asked for a sign of life may take for it.
+/// How long a peer may take to answer that ping.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long the end of a WebSocket may take: the peer's answer to a Close frame, and what the handler
-/// still does when the WebSocket is closed.
+/// How long closing may take: the wait for the peer's Close frame, and then the rest of the
+/// handler.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a handler may still send when the server drains.
+/// How long a handler may still send while the server drains.
 pub const GOODBYE: Duration = Duration::from_secs(5);
 
-/// What a WebSocket allows, in bytes. A limit that is reached is still allowed.
+/// The limits of a WebSocket. Values equal to a limit are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The content of one received message, after it is inflated. Default 1 MiB. Passing it: the peer is
-    /// told 1009.
+    /// Maximum size of a received message, in bytes, after decompression. Default 1 MiB. If
+    /// exceeded, the peer gets close code 1009.
     pub message_bytes_max: u64,
-    /// The payload of one received frame. Default 1 MiB. Passing it: the peer is told 1009.
+    /// Maximum payload of a received frame, in bytes. Default 1 MiB. If exceeded, the peer gets
+    /// 1009.
     pub frame_bytes_max: u64,
-    /// What may wait for the peer. Default 64 KiB. When it is reached, sending waits. One message may
-    /// pass it.
+    /// Maximum number of bytes queued for the peer. Default 64 KiB. Sending waits while the limit
+    /// is reached. A single message may exceed it.
     pub queued_bytes_max: usize,
-    /// What may wait for the handler, each message with 64 bytes more. Default 64 KiB. When it is reached,
-    /// nothing more is read from the peer. One message may pass it.
+    /// Maximum number of bytes queued for the handler; each message counts 64 bytes more. Default
+    /// 64 KiB. The peer is not read from while the limit is reached. A single message may exceed
+    /// it.
     pub unread_bytes_max: usize,
-    /// Messages below this are not compressed. Default 64 bytes.
+    /// Messages shorter than this are not compressed. Default 64 bytes.
     pub compress_bytes_min: usize,
-    /// Pongs that may wait for a peer that does not read, at least 1. Default 100. When it is reached,
-    /// nothing more is read from the peer.
+    /// Maximum number of pongs queued for a peer that does not read, at least 1. Default 100. The
+    /// peer is not read from while the limit is reached.
     pub answers_max: u16,
-    /// What a peer may make the server do for nothing, by pings and by fragments without content: what
-    /// each connection begins with, and the most that is saved up. Default 1,000, which is 500 pings.
-    /// Spending all of it: the peer is told 1008.
+    /// Budget for pings and empty fragments, which cost the server work without delivering data:
+    /// the initial and the maximum amount. Default 1,000, enough for 500 pings. If it is used up,
+    /// the peer gets close code 1008.
     pub budget_max: u32,
-    /// How much of that comes back each second. Default 50.
+    /// How much of that budget is restored per second. Default 50.
     pub budget_per_second: u32,
 }
 
@@ -75,7 +77,7 @@ impl Limits {
     }
 }
 
-/// The times of one WebSocket.
+/// The timeouts of one WebSocket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
     pub(crate) keep_alive: Option<Duration>,
@@ -95,7 +97,7 @@ impl Default for Times {
     }
 }
 
-/// What WebSockets with the same limits share on a thread.
+/// Shared by all WebSockets of a thread that have the same limits.
 pub(crate) struct Bounds {
     pub(crate) own: Limits,
     pub(crate) protocol: ws::Limits,

@@ -1,21 +1,21 @@
-//! How much a WebSocket does before others of its worker have their turn.
+//! Limits how much work a WebSocket does before it yields to other tasks of its worker.
 
 use crate::message::Message;
 
-/// So much, in bytes that come or go as they are.
+/// The budget of one turn, in uncompressed bytes received or sent.
 const TURN_BYTES: usize = 256 * 1024;
 
-/// What a message that is sent takes beside its bytes.
+/// The fixed cost of a sent message.
 const MESSAGE_BYTES: usize = 64;
 
-/// The same of one that is compressed, and how many times as much its bytes take.
+/// The fixed cost of a compressed message, and the factor for its bytes.
 const PACKED_BYTES: usize = 1024;
 const PACKED: usize = 16;
 
-/// What was done since others had their turn.
+/// The work done since the last yield.
 pub(crate) struct Share {
     done: usize,
-    /// Messages from this length on are compressed.
+    /// Messages of at least this length are compressed.
     packs_from: usize,
 }
 
@@ -24,19 +24,19 @@ impl Share {
         Self { done: 0, packs_from }
     }
 
-    /// Begins a new one. True if the one before was used up.
+    /// Starts a new turn. Returns true if the previous one used up its budget.
     pub(crate) fn begin(&mut self) -> bool {
         let was_used_up = self.is_used_up();
         self.done = 0;
         was_used_up
     }
 
-    /// A message came that costs so much.
+    /// Charges a received message of the given cost.
     pub(crate) fn receive(&mut self, cost: usize) {
         self.done += cost;
     }
 
-    /// A message is sent.
+    /// Charges a sent message.
     pub(crate) fn send(&mut self, message: &Message) {
         let bytes = message.as_bytes().len();
         self.done += match bytes >= self.packs_from {
@@ -45,7 +45,7 @@ impl Share {
         };
     }
 
-    /// Is it others' turn?
+    /// Returns whether the WebSocket must yield.
     pub(crate) fn is_used_up(&self) -> bool {
         self.done >= TURN_BYTES
     }

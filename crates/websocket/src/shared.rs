@@ -1,4 +1,4 @@
-//! What the handles of a WebSocket and its conversation share.
+//! The state shared by a WebSocket's handles and its conversation.
 
 use crate::Codec;
 use crate::error::{Error, SendError, TrySendError};
@@ -16,54 +16,55 @@ use std::mem::take;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// The payload of our own pings, whose answers are of no interest to the handler.
+/// The payload of the server's own pings. Their pongs are not passed to the handler.
 const KEEP_ALIVE: &[u8] = b"keep-alive";
 
-/// One WebSocket, as its conversation and all handles see it.
+/// One WebSocket, shared by its conversation and all handles.
 #[derive(Clone)]
 pub(crate) struct Shared(Rc<RefCell<State>>);
 
-/// The protocol, and what waits on both sides of it.
+/// The protocol and the queues on both sides of it.
 ///
-/// Fields lie as they stand, and what each message looks at is first: thousands have their turn one after the other,
-/// and each line of the cache has to be fetched.
+/// `repr(C)` keeps the field order: the fields used for every message come first, because with
+/// thousands of WebSockets in turn each cache line has to be fetched.
 #[repr(C)]
 pub(crate) struct State {
     conversation: Waker,
     to_wake: Vec<Waker>,
-    /// What was written.
+    /// Encoded output that was not handed to the server yet.
     pub(crate) out: Vec<u8>,
-    /// What more waits for the peer.
+    /// Output that the server has not sent yet.
     backlog: Backlog,
-    /// What came and was not taken yet.
+    /// Received messages that were not taken yet.
     inbox: Inbox,
-    /// What the peer makes this worker hold beside that: in parts, and unread.
+    /// The rest of the memory that the peer makes this worker hold: message fragments and unread
+    /// bytes.
     parts: Charge,
-    /// Both together, when somebody looked last.
+    /// The sum of both at the last check.
     weighed: usize,
     share: Share,
     reader: Option<Waker>,
     senders: usize,
     receivers: usize,
-    /// The conversation is being polled, and looks at everything that changes.
+    /// The conversation is being polled and will notice all changes.
     is_running: bool,
-    /// Something has changed that the conversation must look at once more.
+    /// The conversation must check the state once more.
     is_changed: bool,
-    /// Nothing more will come.
+    /// Nothing more will be received.
     is_ended: bool,
-    /// The end of the server draws near.
+    /// The server is draining.
     pub(crate) is_draining: bool,
-    /// The receiver was told that this is the end, and gets nothing that comes later.
+    /// The receiver has returned `None`; later messages are discarded.
     is_told: bool,
-    /// Who waits for room.
+    /// Senders that wait for room.
     waiting: Waiters,
     protocol: Connection<Codec>,
     bounds: Rc<Bounds>,
-    /// Pings of the handler that were not answered.
+    /// Pings of the handler that were not answered yet.
     pings: u32,
-    /// Who waits for the drain or the end.
+    /// Tasks that wait for the drain or the end.
     closers: Waiters,
-    /// The last number of somebody who may wait.
+    /// The last number given to a waiter.
     last_number: u64,
 }
 
@@ -98,10 +99,10 @@ impl Shared {
         })))
     }
 
-    /// Works on the state. Wakers are called afterwards: they may run anything.
+    /// Runs `work` on the state. Wakers are called afterwards, because they may run arbitrary code.
     ///
-    /// The conversation's own, by which the handler waits, need not be called while the conversation is
-    /// polled: it looks at everything that changes.
+    /// The waker of the conversation, through which the handler waits, is skipped while the
+    /// conversation is polled: it will notice all changes anyway.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.0.borrow_mut();
         let result = work(&mut state);
@@ -119,18 +120,18 @@ impl Shared {
     }
 }
 
-/// What received bytes are.
+/// The content of received bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Found {
     /// A message for the handler.
     Message,
-    /// Something else.
+    /// A control frame or part of a message.
     Sign,
-    /// Nothing more: more bytes are needed, or none.
+    /// No complete frame: more bytes are needed, or the WebSocket is over.
     End,
 }
 
-/// What handles do.
+/// Called by the handles.
 impl State {
     pub(crate) fn poll_recv(
         &mut self,
@@ -175,7 +176,7 @@ impl State {
         }
     }
 
-    /// Ready when a message may be sent at once.
+    /// Ready when a message may be sent immediately.
     pub(crate) fn poll_room(
         &mut self,
         number: u64,
@@ -193,7 +194,7 @@ impl State {
 
     fn wait_for_room(&mut self, number: u64, context: &Context<'_>) {
         if self.waiting.add(number, context) {
-            // The conversation must ask to hear of room.
+            // Wake the conversation so that it polls the server for room.
             self.tell_conversation();
         }
     }
@@ -210,7 +211,7 @@ impl State {
         self.send_at_once(message).map_err(TrySendError::Unsent)
     }
 
-    /// Sends a message, whether there is room or not.
+    /// Sends a message without checking for room.
     pub(crate) fn send_at_once(&mut self, message: Message) -> Result<(), SendError> {
         if !self.can_send() {
             return Err(SendError::Closed);
@@ -244,7 +245,7 @@ impl State {
         }
     }
 
-    /// Ready when the WebSocket is about to close, or is closed.
+    /// Ready when the WebSocket closes or is about to.
     pub(crate) fn poll_closing(&mut self, number: u64, context: &Context<'_>) -> Poll<()> {
         if self.is_closing() {
             return Poll::Ready(());
@@ -257,7 +258,7 @@ impl State {
         self.is_draining || self.is_ended || !self.can_send()
     }
 
-    /// Ready when nothing more comes.
+    /// Ready when nothing more will be received.
     pub(crate) fn poll_ended(&mut self, number: u64, context: &Context<'_>) -> Poll<()> {
         if self.is_ended {
             return Poll::Ready(());
@@ -266,13 +267,13 @@ impl State {
         Poll::Pending
     }
 
-    /// The number of somebody who may wait.
+    /// Allocates a number for a waiter.
     pub(crate) fn number(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number
     }
 
-    /// Who has this number waits no more.
+    /// Removes the waiter with this number.
     pub(crate) fn forget(&mut self, number: u64) {
         self.waiting.forget(number);
         self.closers.forget(number);
@@ -293,14 +294,14 @@ impl State {
         self.receivers += 1;
     }
 
-    /// Nobody takes what comes any more.
+    /// The receiver was dropped: discard all further messages.
     pub(crate) fn drop_receiver(&mut self) {
         self.receivers -= 1;
         self.inbox.clear();
         self.change();
     }
 
-    /// Lets the conversation look at everything again.
+    /// Makes the conversation check everything again.
     fn change(&mut self) {
         self.is_changed = true;
         self.tell_conversation();
@@ -313,9 +314,9 @@ impl State {
     }
 }
 
-/// What the conversation does.
+/// Called by the conversation.
 impl State {
-    /// A poll begins. True if a share was used up elsewhere since the last one.
+    /// Starts a poll. Returns true if the last turn used up its budget outside of a poll.
     pub(crate) fn begin(&mut self, context: &Context<'_>) -> bool {
         if !self.conversation.will_wake(context.waker()) {
             self.conversation.clone_from(context.waker());
@@ -328,12 +329,12 @@ impl State {
         self.is_running = false;
     }
 
-    /// Has something changed since the last call?
+    /// Returns whether something has changed since the last call.
     pub(crate) fn take_change(&mut self) -> bool {
         take(&mut self.is_changed)
     }
 
-    /// Looks how much the server has taken.
+    /// Checks how much the server has sent.
     pub(crate) fn look_at_unsent(&mut self) {
         if self.queued() == 0 {
             self.protocol.output_sent();
@@ -343,7 +344,7 @@ impl State {
         }
     }
 
-    /// Do so many answers wait for the peer that nothing more is read?
+    /// Returns whether so many pongs are queued that the peer must not be read from.
     pub(crate) fn is_unread(&self) -> bool {
         !self.protocol.may_answer(&self.bounds.protocol)
     }
@@ -356,12 +357,12 @@ impl State {
         self.out.len() + self.backlog.bytes()
     }
 
-    /// Does so much wait for the handler that nothing more is read?
+    /// Returns whether the inbox is full, so that the peer must not be read from.
     pub(crate) fn is_full(&self) -> bool {
         self.inbox.bytes() >= self.bounds.own.unread_bytes_max.max(1)
     }
 
-    /// Has so much come that others are to have their turn? Little may become much when it is inflated.
+    /// Returns whether the WebSocket must yield. A few bytes may expand to many when decompressed.
     pub(crate) fn has_done_enough(&self) -> bool {
         self.share.is_used_up()
     }
@@ -370,7 +371,7 @@ impl State {
         self.protocol.tick(&self.bounds.protocol, now_ms);
     }
 
-    /// Reads bytes: how many were used, and what they were.
+    /// Parses bytes. Returns how many were consumed and what they contained.
     pub(crate) fn receive(&mut self, unread: &mut [u8]) -> (usize, Found) {
         let Self { protocol, bounds, out, .. } = self;
         let (used, event) = protocol.receive(&bounds.protocol, unread, out);
@@ -381,7 +382,7 @@ impl State {
                 std::borrow::Cow::Borrowed(bytes) => Bytes::copy_from_slice(bytes),
                 std::borrow::Cow::Owned(bytes) => bytes.into(),
             }),
-            Event::Piece { .. } => unreachable!("messages are taken whole"),
+            Event::Piece { .. } => unreachable!("messages are received whole"),
             Event::Ping(_) => return (used, Found::Sign),
             Event::Pong(payload) => {
                 let is_ours = payload == KEEP_ALIVE || self.pings == 0;
@@ -424,7 +425,7 @@ impl State {
         }
     }
 
-    /// Nothing more comes, for a reason.
+    /// Ends receiving with an error.
     pub(crate) fn fail(&mut self, error: Error) {
         self.give(Err(error));
         self.end();
@@ -436,22 +437,22 @@ impl State {
         self.wake_waiting();
     }
 
-    /// Takes stock of what the peer makes this worker hold, beside `unread` bytes. If that has become more, and the
-    /// worker holds as much as it may, the peer is told to come again later.
+    /// Updates the accounted memory, with `unread` bytes outside of this state. If it has grown and
+    /// the worker has reached its memory limit, the WebSocket is closed with "try again later".
     pub(crate) fn weigh(&mut self, unread: usize) {
         self.parts.set(unread + self.protocol.memory_bytes());
         let now = self.parts.bytes() + self.inbox.bytes();
         let has_grown = now > std::mem::replace(&mut self.weighed, now);
         if has_grown && filling() >= Filling::Full && !self.is_over() {
-            self.close(CloseCode::TRY_LATER, "the server holds as much as it may");
+            self.close(CloseCode::TRY_LATER, "the server has reached its memory limit");
             self.fail(Error::Overloaded);
-            // Nobody waits for the rest of what is too much already.
+            // Discard the rest; there is no memory for it.
             self.close_receive();
             self.parts.set(unread);
         }
     }
 
-    /// The connection is gone, with whatever was under way.
+    /// Ends the WebSocket because the connection is gone.
     pub(crate) fn lose(&mut self) {
         if !self.is_ended {
             self.fail(Error::Lost);
@@ -461,7 +462,7 @@ impl State {
         self.is_running = true;
     }
 
-    /// The server is about to end: whoever waits hears of it.
+    /// The server is draining: wakes all waiters.
     pub(crate) fn drain(&mut self) {
         self.is_draining = true;
         self.to_wake.extend(self.reader.take());
@@ -472,7 +473,7 @@ impl State {
         let _ = self.protocol.ping(KEEP_ALIVE, &mut self.out);
     }
 
-    /// Begins the close handshake, unless it has begun.
+    /// Starts the close handshake, unless it was started before.
     pub(crate) fn close(&mut self, code: CloseCode, reason: &str) {
         if self.protocol.close(Some((code, reason)), &mut self.out).is_ok() {
             self.wake_waiting();
@@ -487,7 +488,7 @@ impl State {
         self.protocol.next() != ws::Next::Receive
     }
 
-    /// Does nobody have a handle any more?
+    /// Returns whether all handles were dropped.
     pub(crate) fn is_left(&self) -> bool {
         self.senders + self.receivers == 0
     }

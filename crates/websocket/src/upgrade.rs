@@ -1,4 +1,4 @@
-//! The handshake: a request for a WebSocket, and its answer.
+//! The opening handshake.
 
 #[cfg(feature = "deflate")]
 use crate::compress::{Compress, Deflate};
@@ -23,14 +23,14 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// A request for a WebSocket. The route is one for GET, over HTTP/2 as well.
+/// A request to open a WebSocket. Register the route for GET; this applies to HTTP/2 as well.
 ///
-/// Other requests are refused, with 426 if they ask for no WebSocket or for another version than 13, and
-/// with 400 if the handshake is malformed. As `Option<WebSocketUpgrade>` it is `None` for a request that
-/// asks for no WebSocket.
+/// Other requests are rejected: with 426 if they do not ask for a WebSocket or ask for a version
+/// other than 13, with 400 if the handshake is malformed. `Option<WebSocketUpgrade>` is `None` for
+/// a request that does not ask for a WebSocket.
 ///
-/// A page of another origin is refused with 403: a browser would send it along with the user's cookies.
-/// [`WebSocketUpgrade::origins`] lets others in.
+/// Pages of other origins are rejected with 403, because a browser sends the user's cookies with
+/// the request. [`WebSocketUpgrade::origins`] allows further origins.
 pub struct WebSocketUpgrade {
     key: Key,
     head: Head,
@@ -38,7 +38,7 @@ pub struct WebSocketUpgrade {
     protocol: Option<String>,
     limits: Limits,
     times: Times,
-    /// `None`: all.
+    /// `None` allows all origins.
     origins: Option<Vec<String>>,
     #[cfg(feature = "deflate")]
     compress: Option<Compress>,
@@ -76,7 +76,7 @@ fn refuse(refusal: Refusal) -> Problem {
 impl WebSocketUpgrade {
     fn read(parts: &Parts) -> Result<Self, Refusal> {
         let head = &parts.head;
-        // A request of HTTP/2 for another protocol has the form of HTTP/1.1.
+        // A WebSocket request over HTTP/2 (extended CONNECT) was converted to the form of HTTP/1.1.
         let version = match head.index().version {
             Version::Http2 if head.index().asks_upgrade(head.as_bytes()) => Version::Http11,
             version => version,
@@ -97,8 +97,8 @@ impl WebSocketUpgrade {
         })
     }
 
-    /// Chooses the first subprotocol of the client's that is one of these. Without one in common, the
-    /// WebSocket has none, and the client decides what to make of that.
+    /// Chooses the client's first subprotocol that is in `supported`. If there is none, the
+    /// WebSocket has no subprotocol, and the client decides whether to continue.
     #[must_use]
     pub fn protocols<P: AsRef<str>>(mut self, supported: impl IntoIterator<Item = P>) -> Self {
         let supported: Vec<P> = supported.into_iter().collect();
@@ -109,54 +109,57 @@ impl WebSocketUpgrade {
         self
     }
 
-    /// The subprotocol that [`WebSocketUpgrade::protocols`] has chosen.
+    /// The subprotocol chosen by [`WebSocketUpgrade::protocols`].
     #[must_use]
     pub fn protocol(&self) -> Option<&str> {
         self.protocol.as_deref()
     }
 
-    /// Sets what the WebSocket allows.
+    /// Sets the limits of the WebSocket.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Sets how long the peer is silent before it is asked for a sign of life; `None`: it never is, and may
-    /// be silent for as long as the server's `upgraded_idle_timeout` says. The default is
-    /// [`KEEP_ALIVE`](crate::KEEP_ALIVE). A worker's clock has steps of 100 ms, and a peer that was heard
-    /// just before a look is only looked at again after this time.
+    /// Sets how long the peer may be silent before it is sent a ping. With `None` no pings are
+    /// sent, and the server's `upgraded_idle_timeout` applies. The default is
+    /// [`KEEP_ALIVE`](crate::KEEP_ALIVE). Silence is measured in steps of this interval and of the
+    /// worker's clock (100 ms), so the ping may be sent up to one interval later.
     #[must_use]
     pub fn keep_alive(mut self, silence: impl Into<Option<Duration>>) -> Self {
         self.times.keep_alive = silence.into().filter(|silence| !silence.is_zero());
         self
     }
 
-    /// Sets how long a peer that was asked for a sign of life may take for it. Any byte is one. The
-    /// default is [`IDLE_TIMEOUT`](crate::IDLE_TIMEOUT).
+    /// Sets how long a peer may take to answer that ping. Any byte counts as an answer. The default
+    /// is [`IDLE_TIMEOUT`](crate::IDLE_TIMEOUT).
     #[must_use]
     pub fn idle_timeout(mut self, patience: Duration) -> Self {
         self.times.idle = patience;
         self
     }
 
-    /// Sets how long the end may take: the peer's answer to a Close frame, and then what the handler still
-    /// does, which is dropped after that time. The default is [`CLOSE_TIMEOUT`](crate::CLOSE_TIMEOUT).
+    /// Sets how long closing may take: first the wait for the peer's Close frame, then the rest of
+    /// the handler, which is dropped after that time. The default is
+    /// [`CLOSE_TIMEOUT`](crate::CLOSE_TIMEOUT).
     #[must_use]
     pub fn close_timeout(mut self, patience: Duration) -> Self {
         self.times.close = patience;
         self
     }
 
-    /// Sets how long a handler may still send when the server drains, before the peer is told 1001. The
-    /// default is [`GOODBYE`](crate::GOODBYE); a handler that ends before saves the rest.
+    /// Sets how long a handler may still send while the server drains, before the peer is sent
+    /// close code
+    /// 1001. The default is [`GOODBYE`](crate::GOODBYE). The wait ends early when the handler
+    ///       returns.
     #[must_use]
     pub fn goodbye(mut self, patience: Duration) -> Self {
         self.times.goodbye = patience;
         self
     }
 
-    /// Lets pages of these origins in, such as `https://app.example.org`, beside those of this host.
+    /// Also accepts pages of these origins, such as `https://app.example.org`.
     #[must_use]
     pub fn origins<O: Into<String>>(mut self, allowed: impl IntoIterator<Item = O>) -> Self {
         if let Some(origins) = &mut self.origins {
@@ -165,15 +168,15 @@ impl WebSocketUpgrade {
         self
     }
 
-    /// Lets pages of all origins in: where no cookie, no client certificate and no place in a network
-    /// gives a page rights that it should not have.
+    /// Accepts pages of all origins. Safe only if neither cookies, client certificates nor the
+    /// network location give a page access that it should not have.
     #[must_use]
     pub fn any_origin(mut self) -> Self {
         self.origins = None;
         self
     }
 
-    /// Compresses messages, if the client offers permessage-deflate.
+    /// Compresses messages if the client offers permessage-deflate.
     #[cfg(feature = "deflate")]
     #[must_use]
     pub fn compress(mut self, compress: Compress) -> Self {
@@ -181,12 +184,12 @@ impl WebSocketUpgrade {
         self
     }
 
-    /// Whether the page that asks, if it is one, may.
+    /// Returns whether the origin of the request is allowed.
     fn is_allowed(&self) -> bool {
         let Some(allowed) = &self.origins else { return true };
         let mut origins = self.head.fields_named("origin");
         let client = Client::of(&self.head, &self.connection);
-        // No browser leaves the field out, or sends it twice.
+        // A browser always sends the field, exactly once.
         match (origins.next(), origins.next()) {
             (None, _) => true,
             (Some(origin), None) => {
@@ -196,19 +199,19 @@ impl WebSocketUpgrade {
         }
     }
 
-    /// Answers the request, and runs `handler` with the WebSocket.
+    /// Accepts the WebSocket and runs `handler` with it.
     ///
-    /// The handler may wait for anything: pings are answered and the times of the WebSocket are kept
-    /// meanwhile. When the peer is gone, the handler has a while to come to its end
-    /// ([`WebSocketUpgrade::close_timeout`]), and is dropped then; where the connection breaks, it is dropped
-    /// at once, as the handler of any request.
+    /// The handler may wait for anything; in the meantime pings are answered and timeouts enforced.
+    /// After the WebSocket has closed, the handler may finish within
+    /// [`WebSocketUpgrade::close_timeout`] and is then dropped. If the connection breaks, it is
+    /// dropped at once, like the handler of any request.
     #[must_use = "a response does nothing unless it is returned"]
     pub fn on_upgrade<F>(self, handler: F) -> Response
     where
         F: AsyncFnOnce(WebSocket) + 'static,
     {
         if !self.is_allowed() {
-            let detail = format!("Pages of this origin may open no WebSocket here ({ORIGIN}).");
+            let detail = format!("Pages of this origin may not open a WebSocket here ({ORIGIN}).");
             return Problem::new(StatusCode::FORBIDDEN, "origin-refused", detail).into_response();
         }
         let accept = HeaderValue::from_bytes(&self.key.accept()).expect("base64 is ASCII");
@@ -230,7 +233,7 @@ impl WebSocketUpgrade {
         }))
     }
 
-    /// Agrees on compression, and says so in the response.
+    /// Negotiates compression and adds the result to the response.
     #[cfg(feature = "deflate")]
     fn agree(&self, response: &mut Response) -> Option<peregrine_proto::ws::deflate::Agreed> {
         use http::header::SEC_WEBSOCKET_EXTENSIONS;

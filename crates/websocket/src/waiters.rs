@@ -1,14 +1,14 @@
-//! Tasks that wait for the same thing.
+//! Tasks that wait for the same event.
 
 use std::task::{Context, Waker};
 
-/// Who waits, by a number that each has for itself. Who waits no more is forgotten by it: a WebSocket
-/// lives for days, and has a task for each of its messages.
+/// Wakers by waiter number. A waiter that stops waiting removes its waker: a WebSocket may live for
+/// days and have one task per message.
 #[derive(Default)]
 pub(crate) struct Waiters(Vec<(u64, Waker)>);
 
 impl Waiters {
-    /// Notes who waits. True if that is new.
+    /// Registers a waker. Returns true if the number is new.
     pub(crate) fn add(&mut self, number: u64, context: &Context<'_>) -> bool {
         match self.0.iter_mut().find(|(known, _)| *known == number) {
             Some((_, waker)) => {
@@ -30,13 +30,13 @@ impl Waiters {
         self.0.is_empty()
     }
 
-    /// All who waited.
+    /// Removes and returns all wakers.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = Waker> {
         std::mem::take(&mut self.0).into_iter().map(|(_, waker)| waker)
     }
 }
 
-/// Leaves the caller's waker in `place`.
+/// Stores the caller's waker in `place`.
 pub(crate) fn register(place: &mut Option<Waker>, context: &Context<'_>) {
     match place {
         Some(waker) if waker.will_wake(context.waker()) => {}

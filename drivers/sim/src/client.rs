@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::link::Link;
 
-/// The most bytes that one receive of a client returns.
+/// The maximum number of bytes that one receive of a client returns.
 const RECEIVE_BYTES_MAX: usize = 65_536;
 
-/// A client's end of a connection. Dropping it closes the connection.
+/// The client's end of a connection. Dropping it closes the connection.
 pub struct Client {
     link: Link,
 }
@@ -21,10 +21,10 @@ impl Client {
         Self { link }
     }
 
-    /// Sends all of `bytes`. If the future is dropped, they are sent all the same.
+    /// Sends all of `bytes`. If the future is dropped, they are sent anyway.
     ///
     /// # Errors
-    /// The connection broke (`ConnectionReset`), or the sending side was ended (`BrokenPipe`).
+    /// The connection broke (`ConnectionReset`), or the sending side was shut down (`BrokenPipe`).
     pub async fn send(&self, bytes: &[u8]) -> io::Result<()> {
         let target = self.link.queue(bytes)?;
         poll_fn(|context| self.link.poll_sent(context, target)).await?;
@@ -35,7 +35,7 @@ impl Client {
         Ok(())
     }
 
-    /// The next bytes from the server, empty at the end, and then again and again.
+    /// Receives the next bytes from the server. Empty at the end, and on every later call.
     ///
     /// # Errors
     /// The connection broke.
@@ -43,7 +43,7 @@ impl Client {
         poll_fn(|context| self.link.poll_recv(context, RECEIVE_BYTES_MAX)).await
     }
 
-    /// The same for who polls, at most `bytes_max`.
+    /// Like [`recv`](Self::recv), as a poll function and for at most `bytes_max` bytes.
     pub fn poll_recv(
         &self,
         context: &mut Context<'_>,
@@ -52,7 +52,7 @@ impl Client {
         self.link.poll_recv(context, bytes_max.max(1))
     }
 
-    /// Hands over bytes. They are sent when [`poll_sent`](Self::poll_sent) has reached the result.
+    /// Queues bytes. They are sent when [`poll_sent`](Self::poll_sent) is ready for the result.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -65,24 +65,25 @@ impl Client {
         self.link.poll_sent(context, target)
     }
 
-    /// The same as [`half_close`](Self::half_close) for who polls.
+    /// Like [`half_close`](Self::half_close), as a poll function.
     pub fn poll_half_close(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.link.poll_finish(context)
     }
 
-    /// Would a receive return at once: bytes, the end, or an error?
+    /// Returns whether a receive would complete immediately with bytes, the end, or an error.
     #[must_use]
     pub fn has_something(&self) -> bool {
         self.link.has_something()
     }
 
-    /// The connection's number, by which the [story](crate::Network::story) names it.
+    /// The connection's number, as used in the [story](crate::Network::story).
     #[must_use]
     pub fn number(&self) -> u64 {
         self.link.id
     }
 
-    /// The same, but at most `bytes_max`: the rest stays in the client's kernel.
+    /// Like [`recv`](Self::recv), for at most `bytes_max` bytes: the rest stays in the client's
+    /// kernel.
     ///
     /// # Errors
     /// The connection broke.
@@ -90,10 +91,10 @@ impl Client {
         poll_fn(|context| self.link.poll_recv(context, bytes_max.max(1))).await
     }
 
-    /// Everything until the server's end.
+    /// Receives everything until the server's end.
     ///
     /// # Errors
-    /// The connection broke; what came before is lost.
+    /// The connection broke; the data received before is lost.
     pub async fn recv_all(&self) -> io::Result<Vec<u8>> {
         let mut all = Vec::new();
         loop {
@@ -105,7 +106,7 @@ impl Client {
         }
     }
 
-    /// Ends the sending side after everything sent before. Receiving goes on.
+    /// Shuts down the sending side after everything sent before. Receiving is still possible.
     ///
     /// # Errors
     /// The connection broke.
@@ -113,18 +114,18 @@ impl Client {
         poll_fn(|context| self.link.poll_finish(context)).await
     }
 
-    /// What the server sees as its peer's address.
+    /// The address that the server sees as its peer.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.link.client_address()
     }
 
-    /// Breaks the connection off: the server sees a reset, and later calls here fail.
+    /// Resets the connection: the server sees a reset, and later calls on the client fail.
     pub fn reset(&self) {
         self.link.reset();
     }
 
-    /// Lets nothing that is sent from here on arrive before `duration` of virtual time has passed.
+    /// Delays everything that is sent from now on by at least `duration` of virtual time.
     pub fn stall(&self, duration: Duration) {
         self.link.stall(duration);
     }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use crate::network::Network;
 
-/// Polls a future until it is done or chance drops it. Made by [`Network::drop_at`].
+/// Polls a future until it completes or is randomly dropped. Created by [`Network::drop_at`].
 pub struct DropAt<F> {
     network: Network,
     per_mille: u32,
@@ -26,7 +26,7 @@ impl<F> DropAt<F> {
 }
 
 impl<F: Future> Future for DropAt<F> {
-    /// Nothing if the future was dropped.
+    /// `None` if the future was dropped.
     type Output = Option<F::Output>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -35,7 +35,7 @@ impl<F: Future> Future for DropAt<F> {
         let mut future = match std::mem::replace(&mut self.state, Life::Over) {
             Life::New(_) if drops(&self.network) => return Poll::Ready(None),
             Life::New(future) | Life::Started(future) => future,
-            Life::Over => panic!("a future that is done was polled again"),
+            Life::Over => panic!("a completed future was polled again"),
         };
         match future.as_mut().poll(context) {
             Poll::Ready(output) => Poll::Ready(Some(output)),

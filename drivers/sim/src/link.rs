@@ -1,4 +1,4 @@
-//! One end of a connection, as both the server's stream and the client use it.
+//! One end of a connection, used by both the server's stream and the client.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,7 +14,7 @@ pub(crate) struct Link {
     pub(crate) network: Network,
     pub(crate) id: u64,
     end: End,
-    /// Nobody else has taken it over.
+    /// This handle has to close it.
     is_held: bool,
 }
 
@@ -23,7 +23,7 @@ impl Link {
         Self { network, id, end, is_held: true }
     }
 
-    /// The connection's number. Who has that is to close it.
+    /// Returns the connection's number. The caller must close it.
     pub(crate) fn release(&mut self) -> u64 {
         self.is_held = false;
         self.id
@@ -35,12 +35,12 @@ impl Link {
 
     /// An address for documentation (RFC 5737) that follows from the connection.
     pub(crate) fn client_address(&self) -> SocketAddr {
-        let host = u8::try_from(1 + self.id % 254).expect("it is at most 254");
-        let port = u16::try_from(1024 + self.id % 60_000).expect("it is at most 61,023");
+        let host = u8::try_from(1 + self.id % 254).expect("at most 254");
+        let port = u16::try_from(1024 + self.id % 60_000).expect("at most 61,023");
         SocketAddr::from((Ipv4Addr::new(192, 0, 2, host), port))
     }
 
-    /// The next bytes, at most `bytes_max`; empty at the end.
+    /// Receives the next bytes, at most `bytes_max`; empty at the end.
     pub(crate) fn poll_recv(
         &self,
         context: &mut Context<'_>,
@@ -71,7 +71,8 @@ impl Link {
         })
     }
 
-    /// Whether [`Link::poll_recv`] would return at once, without asking for a wake-up.
+    /// Returns whether [`Link::poll_recv`] would complete immediately with bytes, without arranging
+    /// a wake-up.
     pub(crate) fn has_input(&self) -> bool {
         self.with(|state, id, end| {
             let pipe = connection(&mut state.connections, id).pipe(end.other());
@@ -79,7 +80,7 @@ impl Link {
         })
     }
 
-    /// Whether [`Link::poll_recv`] would be ready.
+    /// Returns whether [`Link::poll_recv`] would be ready.
     pub(crate) fn has_something(&self) -> bool {
         self.with(|state, id, end| {
             let pipe = connection(&mut state.connections, id).pipe(end.other());
@@ -87,7 +88,7 @@ impl Link {
         })
     }
 
-    /// Hands over bytes. They are on their way when the result is reached, see `poll_sent`.
+    /// Queues bytes. They are in transit when the result is reached; see `poll_sent`.
     pub(crate) fn queue(&self, bytes: &[u8]) -> Result<u64, io::ErrorKind> {
         self.with(|state, id, end| {
             let connection = connection(&mut state.connections, id);
@@ -106,7 +107,7 @@ impl Link {
         })
     }
 
-    /// Ends when the pipe has taken everything up to `target`.
+    /// Ready when the pipe has accepted everything up to `target`.
     pub(crate) fn poll_sent(&self, context: &mut Context<'_>, target: u64) -> Poll<io::Result<()>> {
         self.with(|state, id, end| {
             let connection = connection(&mut state.connections, id);
@@ -123,7 +124,7 @@ impl Link {
         })
     }
 
-    /// Ends when the pipe has taken everything, and the end if one was asked for.
+    /// Ready when the pipe has accepted everything and, if requested, the end.
     pub(crate) fn poll_all_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.with(|state, id, end| {
             let connection = connection(&mut state.connections, id);
@@ -133,7 +134,7 @@ impl Link {
                 return Poll::Ready(Err(fault.into()));
             }
             if pipe.taken < pipe.queued || pipe.source == Source::Ending {
-                // The contract remembers the last caller only.
+                // According to the driver contract, only the last caller is woken.
                 pipe.senders.clear();
                 pipe.wait_to_send(context.waker());
                 return Poll::Pending;
@@ -142,7 +143,7 @@ impl Link {
         })
     }
 
-    /// Would `poll_all_sent` be ready?
+    /// Returns whether `poll_all_sent` would be ready.
     pub(crate) fn is_sent(&self) -> bool {
         self.with(|state, id, end| {
             let pipe = connection(&mut state.connections, id).pipe(end);
@@ -151,7 +152,7 @@ impl Link {
         })
     }
 
-    /// Did a reset arrive, or a call fail?
+    /// Returns whether a reset arrived or a call failed.
     pub(crate) fn is_broken(&self) -> bool {
         self.with(|state, id, end| {
             let connection = connection(&mut state.connections, id);
@@ -160,12 +161,12 @@ impl Link {
         })
     }
 
-    /// Bytes that the pipe has taken.
+    /// The number of bytes that the pipe has accepted.
     pub(crate) fn progress(&self) -> u64 {
         self.with(|state, id, end| connection(&mut state.connections, id).pipe(end).taken)
     }
 
-    /// Ends the sending side when everything before has left.
+    /// Shuts down the sending side after everything before it was sent.
     pub(crate) fn finish(&self) {
         self.with(|state, id, end| {
             let pipe = connection(&mut state.connections, id).pipe(end);
@@ -176,7 +177,7 @@ impl Link {
         });
     }
 
-    /// Ends the sending side. The end leaves when everything before it has left.
+    /// Shuts down the sending side, and waits until everything before it was sent.
     pub(crate) fn poll_finish(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.finish();
         self.with(|state, id, end| {
@@ -194,12 +195,12 @@ impl Link {
         })
     }
 
-    /// Breaks the connection off.
+    /// Resets the connection.
     pub(crate) fn reset(&self) {
         self.with(State::break_off);
     }
 
-    /// Lets nothing that is sent from here on arrive before `duration` has passed.
+    /// Delays everything that is sent from now on by at least `duration`.
     pub(crate) fn stall(&self, duration: Duration) {
         self.with(|state, id, end| {
             let until = state.now.saturating_add(duration);
@@ -208,7 +209,7 @@ impl Link {
     }
 }
 
-/// A connection is there as long as one end is held.
+/// A connection exists as long as one end is held.
 fn connection(
     connections: &mut std::collections::BTreeMap<u64, Connection>,
     id: u64,

@@ -21,13 +21,13 @@ use crate::state::{End, PortState, State};
 use crate::tasks::{Ready, Spawned};
 use crate::trace::Stuck;
 
-/// Polls after which a doomed task is gone at the latest.
+/// The maximum number of polls before a doomed task is dropped.
 const DOOMED_POLLS_MAX: u64 = 12;
 
-/// Whatever is to happen later than this never happens: 136 years.
+/// Events later than this never happen: 136 years.
 pub(crate) const FAR: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// A network in memory: a cheap handle, for one thread.
+/// An in-memory network: a cheap handle, for one thread.
 ///
 /// ```
 /// use peregrine_driver::{Driver, Listener, Options, Stream};
@@ -59,26 +59,26 @@ pub struct Network {
 
 pub(crate) struct Shared {
     state: RefCell<State>,
-    /// Tasks that the loop has not taken over yet.
+    /// Tasks that the loop has not adopted yet.
     spawned: RefCell<Vec<Spawned>>,
     pub(crate) ready: Arc<Ready>,
 }
 
 thread_local! {
-    /// The network that [`Sim`] runs on: `Driver::run` has no parameter for one.
+    /// The network that [`Sim`] runs on; `Driver::run` has no parameter for it.
     static CURRENT: RefCell<Weak<Shared>> = const { RefCell::new(Weak::new()) };
 }
 
-/// A bound place of a simulated network. Clients may connect from now on. Dropping it before
-/// anybody listens leaves them waiting.
+/// A bound port of a simulated network, to which clients can connect. If it is dropped before a
+/// listener exists, they keep waiting.
 #[derive(Debug)]
 pub struct Port {
     pub(crate) id: u64,
 }
 
 impl Network {
-    /// A network in which everything follows from `seed`. It becomes the thread's current network,
-    /// on which [`Sim`] runs.
+    /// Creates a network in which everything follows from `seed`. It becomes the thread's current
+    /// network, on which [`Sim`] runs.
     #[must_use]
     pub fn new(seed: u64, faults: Faults) -> Self {
         let shared = Rc::new(Shared {
@@ -95,20 +95,20 @@ impl Network {
         CURRENT.set(Rc::downgrade(&self.shared));
     }
 
-    /// The network that was made or run last on this thread, as long as someone holds it.
+    /// The network that was last created or run on this thread, as long as a handle exists.
     #[must_use]
     pub fn current() -> Option<Self> {
         let shared = CURRENT.with_borrow(Weak::upgrade)?;
         Some(Self { shared })
     }
 
-    /// Runs `main` on this network, as [`Driver::run`] does on the current one.
+    /// Runs `main` on this network, like [`Driver::run`] on the current one.
     ///
     /// # Errors
-    /// The system has no means for a tokio runtime.
+    /// No tokio runtime can be created.
     ///
     /// # Panics
-    /// When `main` waits and nothing is left that could happen, or time is over
+    /// If `main` waits and no further event is possible, or if the time limit is exceeded
     /// ([`Network::set_time_max`]).
     pub fn run<M, F>(&self, options: &Options, main: M) -> io::Result<F::Output>
     where
@@ -125,7 +125,8 @@ impl Network {
         self.with(|state| state.seed)
     }
 
-    /// A new port, which takes connections before anybody listens, like a bound socket.
+    /// Creates a port. Like a bound socket, it accepts connections into its backlog before there is
+    /// a listener.
     #[must_use]
     pub fn bind(&self) -> Port {
         let id = self.with(|state| {
@@ -136,85 +137,87 @@ impl Network {
         Port { id }
     }
 
-    /// Connects to `port`. If its listener is gone, or takes nobody new, everything on the connection
-    /// fails with `ConnectionRefused`, at once or later.
+    /// Connects to `port`. If its listener is gone or refuses new connections, everything on the
+    /// connection fails with `ConnectionRefused`, immediately or later.
     #[must_use]
     pub fn connect(&self, port: &Port) -> Client {
         self.connect_to(port.id)
     }
 
-    /// Connects to the port with this [`Port::id`], for when the port itself was given away.
+    /// Connects to the port with this [`Port::id`], for use after the port itself was moved.
     #[must_use]
     pub fn connect_to(&self, port: u64) -> Client {
         let id = self.with(|state| state.connect(port));
         Client::new(Link::new(self.clone(), id, End::Client))
     }
 
-    /// Starts a task that is no part of what is tested: a client. It is never doomed by
-    /// [`Network::drop_task_at`] and not counted for that. It may be started before the run.
+    /// Spawns a task that is not part of the tested program: a client. It is never dropped by
+    /// [`Network::drop_task_at`] and not counted for it. It may be spawned before the run.
     pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         self.add_task(Box::pin(task), None);
     }
 
-    /// Changes the faults from now on. The capacity of existing connections stays.
+    /// Changes the faults from now on. The capacity of existing connections stays the same.
     pub fn set_faults(&self, faults: Faults) {
         self.with(|state| state.faults = faults);
     }
 
-    /// Makes a run fail that is not over at this virtual time, however busy it is. Default never.
+    /// Fails a run that is not finished at this virtual time. Default never.
     pub fn set_time_max(&self, time_max: Duration) {
         self.with(|state| state.time_max = time_max);
     }
 
-    /// Makes a run fail that is not over after so many polls of tasks, however little time they take. Default
-    /// never.
+    /// Fails a run that is not finished after this many polls of tasks, however little virtual time
+    /// passes. Default never.
     pub fn set_polls_max(&self, polls_max: u64) {
         self.with(|state| state.polls_max = polls_max);
     }
 
-    /// Lets a run that is stuck unwind without a word: whoever catches that tells of it, by [`Network::stuck`].
+    /// Makes a stuck run unwind silently: the caller that catches the panic reports it with
+    /// [`Network::stuck`].
     pub fn set_silent(&self) {
         self.with(|state| state.is_silent = true);
     }
 
-    /// Why the last run failed, if it could not go on.
+    /// Why the last run failed, if it got stuck.
     #[must_use]
     pub fn stuck(&self) -> Option<Stuck> {
         self.with(|state| state.stuck.clone())
     }
 
-    /// Ends the [story](Self::story) and the [trace](Self::trace): what happens from now on is but the end of a run
-    /// that has failed. A run that is stuck does so by itself.
+    /// Ends the [story](Self::story) and the [trace](Self::trace): later events only clean up a
+    /// failed run. A stuck run does this by itself.
     pub fn freeze(&self) {
         self.with(|state| state.trace.freeze());
     }
 
-    /// Have they ended?
+    /// Returns whether they have ended.
     #[must_use]
     pub fn is_frozen(&self) -> bool {
         self.with(|state| state.trace.is_frozen())
     }
 
-    /// Adds a line to the [story](Self::story), which counts for the [trace](Self::trace) too.
+    /// Adds a line to the [story](Self::story), which is included in the [trace](Self::trace) as
+    /// well.
     pub fn note(&self, text: impl Into<String>) {
         let text = text.into();
         self.with(|state| state.trace.note(state.now, text));
     }
 
-    /// The last events that whoever uses the network may want to know of, with their times.
+    /// The last events that matter to users of the network, with their times.
     #[must_use]
     pub fn story(&self) -> Vec<(Duration, String)> {
         self.with(|state| state.trace.story())
     }
 
-    /// Polls of tasks so far.
+    /// The number of polls of tasks so far.
     #[must_use]
     pub fn polls(&self) -> u64 {
         self.with(|state| state.figures.polls)
     }
 
-    /// Drops the `number`-th task that the driver is told to spawn (the first is 0) at a random
-    /// one of its awaits, if it waits often enough.
+    /// Drops task `number` of those spawned on the driver (the first is 0) at a random one of its
+    /// awaits, if it waits often enough.
     pub fn drop_task_at(&self, number: u64) {
         self.with(|state| {
             let polls = 1 + state.random.below(DOOMED_POLLS_MAX);
@@ -222,8 +225,8 @@ impl Network {
         });
     }
 
-    /// Wraps `future` so that it is dropped with a chance of `per_mille` at each of its awaits,
-    /// the moment before its first poll included.
+    /// Wraps `future` so that it is dropped with probability `per_mille` at each of its awaits,
+    /// including the moment before its first poll.
     pub fn drop_at<F: Future>(&self, per_mille: u32, future: F) -> DropAt<F> {
         DropAt::new(self.clone(), per_mille, future)
     }
@@ -234,66 +237,67 @@ impl Network {
         self.sleep_until(at, Duration::ZERO).await;
     }
 
-    /// Lets `duration` of virtual time pass while nobody runs, as a function does that blocks its
-    /// thread: what was under way arrives and timers are due, but neither is noticed before.
+    /// Advances virtual time by `duration` while no task runs, like a function that blocks its
+    /// thread: data in transit arrives and timers expire, but tasks notice neither before the end.
     ///
     /// # Panics
+    /// If no run is in progress.
     /// Nothing runs on the network.
     pub fn block(&self, duration: Duration) {
         self.with(|state| {
             state.record("block", [0, 0, 0]);
             state.now = state.now.saturating_add(duration);
         });
-        // The clock has moved when this future begins to wait for others to have seen it.
+        // The clock has advanced once this future starts to wait for other tasks.
         let mut advance = std::pin::pin!(tokio::time::advance(duration));
         let _ = advance.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 
-    /// A number below `limit` from the seed, or 0 if `limit` is 0.
+    /// A number below `limit` derived from the seed, or 0 if `limit` is 0.
     #[must_use]
     pub fn random(&self, limit: u64) -> u64 {
         self.with(|state| state.random.below(limit))
     }
 
-    /// Virtual time since the network was made.
+    /// Virtual time since the network was created.
     #[must_use]
     pub fn now(&self) -> Duration {
         self.with(|state| state.now)
     }
 
-    /// A digest of everything that happened so far. Two runs with the same seed and the same
-    /// tasks have the same.
+    /// A digest of everything that happened so far. Two runs with the same seed and the same tasks
+    /// have the same digest.
     #[must_use]
     pub fn trace(&self) -> u64 {
         self.with(|state| state.trace.digest())
     }
 
-    /// Tasks that ended in a panic so far.
+    /// The number of tasks that panicked so far.
     #[must_use]
     pub fn panics(&self) -> u64 {
         self.with(|state| state.figures.panics)
     }
 
-    /// Connections that one of the two ends still holds.
+    /// The number of connections of which at least one end is still held.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.with(|state| state.connections.len())
     }
 
-    /// Attempts to connect that were refused so far.
+    /// The number of connection attempts refused so far.
     #[must_use]
     pub fn connections_refused(&self) -> u64 {
         self.with(|state| state.figures.connections_refused)
     }
 
-    /// Bytes that the server's kernel keeps for connections which the server has closed, because the
-    /// peer's did not acknowledge them.
+    /// The number of bytes that the server's kernel keeps for connections closed by the server,
+    /// because the peer's kernel did not acknowledge them.
     #[must_use]
     pub fn bytes_of_the_closed(&self) -> usize {
         self.with(|state| state.bytes_of_the_closed())
     }
 
-    /// Chunks that were received and not dropped yet.
+    /// The number of received chunks that were not dropped yet.
     #[must_use]
     pub fn chunks_on_loan(&self) -> u32 {
         self.with(|state| state.loans.chunks)
@@ -303,7 +307,7 @@ impl Network {
         &self.shared.ready
     }
 
-    /// Works on the state, then wakes whom that concerns.
+    /// Runs `work` on the state, then wakes the tasks it has made ready.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
         let (result, wakes) = {
             let mut state = self.shared.state.borrow_mut();
@@ -315,7 +319,7 @@ impl Network {
         result
     }
 
-    /// Hands a task to the loop. `number` counts the tasks of the driver.
+    /// Passes a task to the loop. `number` counts the driver's tasks.
     pub(crate) fn add_task(&self, task: Pin<Box<dyn Future<Output = ()>>>, number: Option<u64>) {
         self.shared.spawned.borrow_mut().push(Spawned { task, number });
         self.shared.ready.wake_loop();
@@ -325,7 +329,7 @@ impl Network {
         self.shared.spawned.take()
     }
 
-    /// Ends when the time is `at`, and up to `late` after that.
+    /// Completes at time `at`, or up to `late` after it.
     pub(crate) fn sleep_until(&self, at: Duration, late: Duration) -> Sleep {
         Sleep { network: self.clone(), at, late, entry: None }
     }
@@ -339,7 +343,7 @@ impl Port {
     }
 }
 
-/// A wait in virtual time. It leaves no trace on the agenda when it is dropped.
+/// A wait in virtual time. Dropping it removes its event.
 pub(crate) struct Sleep {
     network: Network,
     at: Duration,

@@ -1,12 +1,12 @@
 //! One direction of a connection.
 //!
-//! Bytes move in one order only: the sender's call puts them into `outgoing`, the sender's kernel takes
-//! them into `held` as far as its send buffer has room, pieces of that go into `flying` as far as the
-//! receiver's window is open, land in `arrived` when their time has come, and the receiver takes them
-//! from there. `flying + arrived <= window` at all times.
+//! Bytes move in one direction through these stages: the sender's call puts them into `outgoing`;
+//! the sender's kernel moves them to `held` as far as its send buffer has room; pieces of that move
+//! to `flying` as far as the receiver's window is open; after their delay they land in `arrived`,
+//! where the receiver takes them. Invariant: `flying + arrived <= window`.
 //!
-//! Without [`Sockets`] there is no send buffer: what is taken flies at once, byte by byte as there is
-//! room.
+//! Without [`Sockets`], send buffers do not exist: accepted bytes fly at once, as far as
+//! there is room.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -16,35 +16,35 @@ use crate::faults::{Faults, Sockets};
 use crate::random::Random;
 use crate::state::End;
 
-/// One direction: from its sender's calls to its receiver's.
+/// One direction, from its sender's calls to its receiver's.
 #[derive(Debug)]
 pub(crate) struct Pipe {
-    /// Room for what flies and what arrived.
+    /// Limits `flying` and `arrived`.
     window: Valve,
-    /// None: what is taken flies at once.
+    /// `None`: accepted bytes fly at once.
     buffer: Option<SendBuffer>,
-    /// Bytes the sender handed over that its kernel had no room for.
+    /// Bytes from the sender for which its kernel had no room.
     pub(crate) outgoing: VecDeque<u8>,
-    /// Bytes ever handed over, and how many of them the kernel took: `taken <= queued`.
+    /// The total number of bytes sent, and how many of them the kernel accepted: `taken <= queued`.
     pub(crate) queued: u64,
     pub(crate) taken: u64,
-    /// Bytes that the sender's kernel has taken and that do not fly yet.
+    /// Bytes that the sender's kernel has accepted and that do not fly yet.
     held: VecDeque<u8>,
     flying: VecDeque<Segment>,
     flying_bytes: usize,
-    /// The latest arrival so far. Nothing overtakes.
+    /// The latest arrival so far. Data never overtakes other data.
     last_arrival: Duration,
     pub(crate) arrived: VecDeque<u8>,
-    /// Bytes came for nobody. None go after them: they would not be acknowledged.
+    /// Data arrived after the receiver was closed. No more is sent: it would not be acknowledged.
     is_refused: bool,
     pub(crate) source: Source,
     pub(crate) target: Target,
-    /// A send and the end may both wait.
+    /// A send and a shutdown may both wait.
     pub(crate) senders: Vec<Waker>,
     pub(crate) receiver: Option<Waker>,
 }
 
-/// A place of limited size that takes nothing after it was full until `lump` bytes of it are free.
+/// A limit. Once full, it accepts nothing until `lump` bytes are free.
 #[derive(Debug)]
 struct Valve {
     capacity: usize,
@@ -58,7 +58,7 @@ impl Valve {
         Self { capacity, lump: lump.clamp(1, capacity), is_shut: false }
     }
 
-    /// How much it takes while `filled` bytes are in it.
+    /// The number of bytes it accepts while it contains `filled` bytes.
     fn room(&mut self, filled: usize) -> usize {
         let free = self.capacity.saturating_sub(filled);
         self.is_shut = free == 0 || (self.is_shut && free < self.lump);
@@ -66,17 +66,17 @@ impl Valve {
     }
 }
 
-/// What bounds `held`.
+/// The limits of `held`.
 #[derive(Debug)]
 struct SendBuffer {
-    /// Room for all that was not acknowledged: `held` and what flies.
+    /// Limits all unacknowledged bytes: `held` and `flying`.
     all: Valve,
-    /// Room for `held` alone.
+    /// Limits `held` alone.
     unsent: Valve,
 }
 
 impl SendBuffer {
-    /// `end` is who sends: drivers let the kernel take little ahead, clients do not care.
+    /// `end` is the sender: drivers limit the bytes accepted ahead, clients do not.
     fn new(sockets: &Sockets, end: End) -> Self {
         let bytes_max = sockets.send_bytes_max;
         let unsent_bytes_max = match end {
@@ -90,25 +90,25 @@ impl SendBuffer {
     }
 }
 
-/// What the sender may still do.
+/// The state of the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     Open,
-    /// It ends as soon as `outgoing` is empty.
+    /// It ends once `outgoing` is empty.
     Ending,
     Ended,
-    /// The connection broke, as far as the sender knows.
+    /// The connection is broken, as far as the sender knows.
     Broken,
 }
 
-/// What the receiver may still expect.
+/// The state of the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Open,
-    /// The sender's end arrived.
+    /// The sender's end has arrived.
     Ended,
     Broken,
-    /// Nobody receives any more.
+    /// The receiver is gone.
     Closed,
 }
 
@@ -118,7 +118,7 @@ struct Segment {
     load: Load,
 }
 
-/// What travels.
+/// The content of a segment.
 #[derive(Debug)]
 enum Load {
     Data(Vec<u8>),
@@ -126,17 +126,17 @@ enum Load {
     Reset,
 }
 
-/// What landed.
+/// The result of landing segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Landed {
     pub(crate) bytes: u64,
     pub(crate) reset: bool,
-    /// Data came for a receiver that is gone.
+    /// Data arrived for a receiver that is gone.
     pub(crate) refused: bool,
 }
 
 impl Pipe {
-    /// A direction in which `end` sends.
+    /// Creates a direction in which `end` sends.
     pub(crate) fn new(faults: &Faults, random: &mut Random, end: End) -> Self {
         let window = match &faults.sockets {
             Some(sockets) => Valve::new(sockets.receive_bytes_max, sockets.window_lump_bytes),
@@ -161,30 +161,30 @@ impl Pipe {
         }
     }
 
-    /// Asserts what holds between any two calls.
+    /// Checks the invariants.
     pub(crate) fn check(&self) {
         let filled = self.flying_bytes + self.arrived.len();
-        assert!(filled <= self.window.capacity, "the pipe is bounded");
-        assert!(self.taken <= self.queued, "only bytes that were handed over are taken");
+        assert!(filled <= self.window.capacity, "the pipe exceeds its limit");
+        assert!(self.taken <= self.queued, "more bytes were taken than queued");
         assert!(self.target != Target::Closed || self.arrived.is_empty(), "nobody would read them");
     }
 
-    /// Bytes that the sender's kernel keeps because the receiver's did not acknowledge them.
+    /// The number of bytes that the sender's kernel keeps until they are acknowledged.
     pub(crate) fn unacknowledged(&self) -> usize {
         self.held.len() + self.flying_bytes
     }
 
-    /// Does the sender's kernel keep bytes until they arrive?
+    /// Returns whether the sender's kernel keeps bytes until they arrive.
     pub(crate) fn is_buffered(&self) -> bool {
         self.buffer.is_some()
     }
 
-    /// Is there anything that did not leave the sender's side?
+    /// Returns whether anything has not left the sender's side.
     pub(crate) fn is_unsent(&self) -> bool {
         !self.outgoing.is_empty() || !self.held.is_empty()
     }
 
-    /// Lets the sender's kernel take what it has room for. Did it take anything?
+    /// Moves bytes into the sender's kernel as far as it has room. Returns whether it accepted any.
     pub(crate) fn take_in(&mut self) -> bool {
         let Some(buffer) = &mut self.buffer else { return false };
         let room = buffer.all.room(self.held.len() + self.flying_bytes);
@@ -195,8 +195,8 @@ impl Pipe {
         !taken.is_empty()
     }
 
-    /// Takes one piece of what is to fly, if the window is open. The second value: did the sender's
-    /// kernel take anything from the sender by this?
+    /// Takes one piece to fly, if the window is open. The second value is whether the sender's
+    /// kernel accepted more bytes from the sender as a result.
     pub(crate) fn take_piece(&mut self, cut: bool, random: &mut Random) -> Option<(Vec<u8>, bool)> {
         let from = if self.buffer.is_some() { &mut self.held } else { &mut self.outgoing };
         if from.is_empty() || self.is_refused {
@@ -215,19 +215,19 @@ impl Pipe {
         Some((piece, self.buffer.is_none()))
     }
 
-    /// Sends a piece on its way. It arrives at `at`, or later if that would overtake another.
+    /// Sends a piece. It arrives at `at`, or later if it would overtake another one.
     pub(crate) fn fly(&mut self, piece: Vec<u8>, at: Duration) -> Duration {
         self.flying_bytes += piece.len();
         self.push(at, Load::Data(piece))
     }
 
-    /// Ends the direction behind everything that flies.
+    /// Sends the end behind all flying segments.
     pub(crate) fn fly_end(&mut self, at: Duration) -> Duration {
         self.source = Source::Ended;
         self.push(at, Load::End)
     }
 
-    /// Sends a reset behind everything that flies, and forgets what did not leave.
+    /// Sends a reset behind all flying segments, and discards data that has not left.
     pub(crate) fn fly_reset(&mut self, at: Duration) -> Duration {
         self.outgoing.clear();
         self.held.clear();
@@ -241,16 +241,16 @@ impl Pipe {
         at
     }
 
-    /// Lets nothing arrive before `until`.
+    /// Delays all arrivals until `until`.
     pub(crate) fn stall(&mut self, until: Duration) {
         self.last_arrival = self.last_arrival.max(until);
     }
 
-    /// Lands everything whose time has come. `erases`: a reset takes away what was not read yet.
+    /// Lands all segments that are due. `erases`: a reset discards unread data.
     pub(crate) fn land(&mut self, now: Duration, erases: bool) -> Landed {
         let mut landed = Landed::default();
         while self.flying.front().is_some_and(|segment| segment.at <= now) {
-            let segment = self.flying.pop_front().expect("there is a first one");
+            let segment = self.flying.pop_front().expect("`flying` was checked to be non-empty");
             match (segment.load, self.target) {
                 (Load::Data(piece), target) => {
                     self.flying_bytes -= piece.len();
@@ -283,14 +283,14 @@ impl Pipe {
         landed
     }
 
-    /// Has `waker` woken when the pipe took something or the sender's state changed.
+    /// Registers `waker` to be woken when the pipe accepts bytes or the sender's state changes.
     pub(crate) fn wait_to_send(&mut self, waker: &Waker) {
         if !self.senders.iter().any(|other| other.will_wake(waker)) {
             self.senders.push(waker.clone());
         }
     }
 
-    /// Stops receiving. Returns whether anything lay unread.
+    /// Closes the receiver. Returns whether there was unread data.
     pub(crate) fn close_target(&mut self) -> bool {
         let unread = !self.arrived.is_empty();
         self.arrived.clear();
@@ -323,7 +323,7 @@ fn length(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).expect("a length has at most 64 bits")
 }
 
-/// The first bytes of `queue`, at most `most`.
+/// Takes the first bytes of `queue`, at most `most`.
 pub(crate) fn take_front(queue: &mut VecDeque<u8>, most: usize) -> Vec<u8> {
     let count = most.min(queue.len());
     let mut taken = Vec::with_capacity(count);

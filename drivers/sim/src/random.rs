@@ -1,4 +1,4 @@
-//! The one source of chance.
+//! The only source of randomness.
 
 /// A small generator (SplitMix64): every number follows from the seed.
 #[derive(Clone, Debug)]
@@ -15,19 +15,19 @@ impl Random {
         mix(self.0)
     }
 
-    /// A number below `limit`, or 0 if there is none. The bias of the remainder does not matter
-    /// for limits that are small beside 2^64.
+    /// A number below `limit`, or 0 if `limit` is 0. The bias of the remainder is negligible for
+    /// limits much smaller than 2^64.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next().checked_rem(limit).unwrap_or(0)
     }
 
-    /// An index of a collection with `length` items.
+    /// An index into a collection with `length` items.
     pub(crate) fn index(&mut self, length: usize) -> usize {
         let length = u64::try_from(length).expect("a length has at most 64 bits");
         usize::try_from(self.below(length)).expect("the number is below a usize")
     }
 
-    /// True in `per_mille` of 1,000 cases. Draws nothing if it never or always happens.
+    /// Returns true in `per_mille` of 1,000 cases. Draws no number if the result is certain.
     pub(crate) fn chance(&mut self, per_mille: u32) -> bool {
         match per_mille {
             0 => false,

@@ -1,4 +1,4 @@
-//! The loop: picks who runs, and moves the time when nobody can.
+//! The simulator's loop: chooses the next task, and advances time when no task can run.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -22,13 +22,13 @@ use crate::trace::Stuck;
 
 /// The number under which `main` is scheduled; tasks count from 1.
 const MAIN: u64 = 0;
-/// Polls of tasks before tokio's own tasks get a turn.
+/// The maximum number of task polls before tokio's own tasks run.
 const TURN_POLLS_MAX: usize = 64;
-/// How long tokio's own timers may keep a run alive in which nothing else happens.
+/// How long tokio's own timers may keep a run alive without other events.
 const QUIET_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// The resolution of tokio's timers.
 const TICK: Duration = Duration::from_millis(1);
-/// What the simulated calendar says at the start: 14 November 2023, 22:13:20 UTC.
+/// The simulated calendar time at the start: 14 November 2023, 22:13:20 UTC.
 const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 
 /// The simulated driver. It runs on the thread's current [`Network`].
@@ -38,7 +38,7 @@ pub struct Sim {
     before_polls: Option<Rc<dyn Fn()>>,
 }
 
-/// Nothing: the simulator always knows whether tokio has something to do.
+/// Empty: the simulator always knows whether tokio has work.
 #[derive(Debug)]
 pub struct Hold(());
 
@@ -49,8 +49,8 @@ impl Sim {
         &self.network
     }
 
-    /// The same driver, which calls `run` before each poll of what is spawned on it: where several workers
-    /// share the thread, and something must be theirs while they run.
+    /// Returns a driver that calls `run` before each poll of tasks spawned on it: for several
+    /// workers on one thread, each of which needs its own thread-local state while it runs.
     #[must_use]
     pub fn before_polls(&self, run: impl Fn() + 'static) -> Self {
         Self { before_polls: Some(Rc::new(run)), ..self.clone() }
@@ -76,12 +76,12 @@ impl Driver for Sim {
             state.loans.chunks_max = options.receive_buffers.clamp(16, 32_768).next_power_of_two();
             state.loans.chunk_bytes_max = options.receive_buffer_bytes.clamp(512, 65_536);
         });
-        // Without I/O there is no kernel object to make, and a thousand runs take little time.
+        // Without I/O, creating a runtime is cheap, so a thousand runs take little time.
         let runtime = Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
             .build_local(LocalOptions::default())?;
-        // The loop polls all tasks from one root: they must not share one task's budget.
+        // The loop polls all tasks from one root, so they must not share one task's budget.
         let output = runtime.block_on(tokio::task::unconstrained(async {
             let main = Box::pin(main(Self { network: network.clone(), before_polls: None }));
             Loop::new(network, main).await
@@ -122,7 +122,7 @@ impl Driver for Sim {
         self.network.now()
     }
 
-    /// As many tasks as could run then have been polled since, or are to be.
+    /// At that time, all tasks polled since then were ready.
     fn turn_began(&self) -> Duration {
         self.network.with(|state| state.turn_began)
     }
@@ -147,8 +147,8 @@ impl Driver for Sim {
         Handle::try_current().map_or(0, |handle| handle.metrics().num_alive_tasks())
     }
 
-    /// `enters` counts the times that the loop had nothing to do; `in_flight` counts connections
-    /// whose server has bytes that no pipe took yet.
+    /// `enters` counts how often no task could run; `in_flight` counts connections whose server has
+    /// bytes that no pipe has accepted yet.
     fn counters(&self) -> Counters {
         self.network.with(|state| {
             let unsent = |end| {
@@ -173,16 +173,16 @@ struct Loop<F: Future> {
     main_flag: Arc<Flag>,
     tasks: BTreeMap<u64, Task>,
     last_task: u64,
-    /// The virtual time of the network when tokio's clock stood at `start`.
+    /// The virtual time of the network when tokio's clock was `start`.
     base: Duration,
     start: Instant,
-    /// The network's next event, or the end of patience, as a timer of tokio.
+    /// The network's next event, or the time limit for silence, as a timer of tokio.
     alarm: Pin<Box<Sleep>>,
-    /// Tasks to be polled before the next turn begins.
+    /// The number of tasks to poll before the next turn begins.
     polls_left: usize,
-    /// Until when nothing may happen before this is a deadlock.
+    /// If nothing happens until then, it is a deadlock.
     quiet_until: Option<Instant>,
-    /// Since when nothing has happened.
+    /// When the last event happened.
     quiet_since: Duration,
 }
 
@@ -207,7 +207,7 @@ impl<F: Future> Loop<F> {
         }
     }
 
-    /// Takes over tasks that were spawned.
+    /// Adopts tasks that were spawned.
     fn adopt(&mut self) {
         for spawned in self.network.take_spawned() {
             self.last_task += 1;
@@ -219,14 +219,14 @@ impl<F: Future> Loop<F> {
         }
     }
 
-    /// A random one of the tasks that can run.
+    /// Chooses a random ready task.
     fn pick(&self) -> Option<u64> {
         let count = self.ready.count();
         if count == 0 {
             return None;
         }
         let id = if self.network.with(|state| state.faults.in_turns) {
-            // Who was woken since the turn began stands behind those whose turn it is.
+            // Tasks that were woken since the turn began are behind those of the turn.
             let count = count.min(self.polls_left + 1);
             self.ready.take_in_order(self.network.with(|state| state.random.index(count)))
         } else {
@@ -239,11 +239,11 @@ impl<F: Future> Loop<F> {
         Some(id)
     }
 
-    /// Wakes a random task for no reason, with the chance that the faults tell.
+    /// Wakes a random task spuriously, with the configured probability.
     fn disturb(&self) {
         let count = self.tasks.len() + 1;
         let victim = self.network.with(|state| {
-            // A chance of one would never let the loop rest.
+            // With a probability of one the loop would never be idle.
             let chance = state.faults.spurious_wake_per_mille.min(900);
             state.random.chance(chance).then(|| state.random.index(count))
         });
@@ -251,14 +251,14 @@ impl<F: Future> Loop<F> {
             None => {}
             Some(0) => std::task::Wake::wake_by_ref(&self.main_flag),
             Some(index) => {
-                let (_, task) = self.tasks.iter().nth(index - 1).expect("it is below the count");
+                let (_, task) = self.tasks.iter().nth(index - 1).expect("below the count");
                 std::task::Wake::wake_by_ref(&task.flag);
             }
         }
     }
 
     fn poll_task(&mut self, id: u64) {
-        // A task may have ended since it was woken.
+        // The task may have ended since it was woken.
         let Some(task) = self.tasks.get_mut(&id) else { return };
         task.flag.lower();
         let waker = Waker::from(Arc::clone(&task.flag));
@@ -281,7 +281,7 @@ impl<F: Future> Loop<F> {
         }
     }
 
-    /// Nobody can run. Pending until the next event; tokio's own tasks may run in between.
+    /// No task can run. Pending until the next event; tokio's own tasks may run in between.
     fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let next = self.network.with(|state| {
             state.figures.turns += 1;
@@ -290,11 +290,11 @@ impl<F: Future> Loop<F> {
         let at = match (next, self.quiet_until) {
             (Some(next), _) => {
                 self.quiet_until = None;
-                // Tokio's timers reach some two years ahead; the loop looks again before that.
+                // Tokio's timers reach about two years ahead; the loop checks again before that.
                 (self.start + next.saturating_sub(self.base)).min(Instant::now() + QUIET_MAX)
             }
             (None, Some(until)) if Instant::now() >= until => {
-                // Timers of tokio may have rung meanwhile, of which nothing is known here.
+                // Tokio's timers may have fired in the meantime without the loop noticing.
                 let half = self.network.with(|state| state.time_max) / 2;
                 let is_long =
                     (self.base + self.start.elapsed()).saturating_sub(self.quiet_since) > half;
@@ -312,7 +312,7 @@ impl<F: Future> Loop<F> {
         self.alarm.as_mut().poll(context)
     }
 
-    /// Ends the run with what there is to know about it.
+    /// Ends the run with a report.
     fn fail(&self, what: &'static str) -> ! {
         let tasks = self.tasks.len();
         let tokio_tasks =
@@ -341,7 +341,7 @@ impl<F: Future> Future for Loop<F> {
         this.ready.set_loop(context.waker());
         for _ in 0..TURN_POLLS_MAX {
             let now = this.base + this.start.elapsed();
-            // Whether anything can happen is found out below.
+            // Whether any event is possible is determined below.
             let is_quiet = this.quiet_until.is_some_and(|until| Instant::now() >= until);
             let over = this.network.with(|state| {
                 state.close_lost();
@@ -390,7 +390,7 @@ impl<F: Future> Drop for Loop<F> {
         if std::thread::panicking() && !self.network.with(|state| state.is_silent) {
             eprintln!("simulated network: seed {}", self.network.seed());
         }
-        // A task that is dropped may spawn another.
+        // Dropping a task may spawn another one.
         self.adopt();
         while !self.tasks.is_empty() {
             self.tasks.clear();

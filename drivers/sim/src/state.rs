@@ -1,4 +1,4 @@
-//! Everything the network knows: ports, connections, and what happens when.
+//! The complete state of the network: ports, connections, and pending events.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -11,32 +11,32 @@ use crate::pipe::{Pipe, Source, Target};
 use crate::random::Random;
 use crate::trace::{Stuck, Trace};
 
-/// The network's state. Wakers are collected and woken by [`crate::Network`] after it let go of
-/// the state, because a waker may run anybody's code.
+/// The network's state. Wakers are collected and woken by [`crate::Network`] after the state is no
+/// longer borrowed, because a waker may run arbitrary code.
 pub(crate) struct State {
     pub(crate) seed: u64,
     pub(crate) random: Random,
     pub(crate) faults: Faults,
     pub(crate) trace: Trace,
     pub(crate) now: Duration,
-    /// When the present turn began: as many tasks are polled in it as could run then.
+    /// When the current turn began. It polls as many tasks as were ready then.
     pub(crate) turn_began: Duration,
-    /// When a run that is not over yet fails.
+    /// The virtual time at which an unfinished run fails.
     pub(crate) time_max: Duration,
-    /// After how many polls of tasks such a run fails.
+    /// The number of polls after which an unfinished run fails.
     pub(crate) polls_max: u64,
-    /// Somebody else tells how a run failed.
+    /// Failures are reported by the caller.
     pub(crate) is_silent: bool,
-    /// Why a run could not go on.
+    /// Why the run got stuck.
     pub(crate) stuck: Option<Stuck>,
     pub(crate) ports: BTreeMap<u64, PortState>,
     pub(crate) connections: BTreeMap<u64, Connection>,
     pub(crate) loans: Loans,
     pub(crate) figures: Figures,
-    /// Tasks to be dropped, by their number.
+    /// Tasks to drop, by their number.
     pub(crate) doomed: BTreeMap<u64, Doom>,
     pub(crate) wakes: Vec<Waker>,
-    /// Connections that were passed from one worker to another, and dropped on the way.
+    /// Connections that were dropped while being passed between workers.
     pub(crate) lost: Arc<Mutex<Vec<u64>>>,
     agenda: BTreeMap<(Duration, u64), Event>,
     last_id: u64,
@@ -46,31 +46,31 @@ pub(crate) struct State {
 #[derive(Default)]
 pub(crate) struct PortState {
     pub(crate) accepts: Accepts,
-    /// Connections that nobody accepted yet.
+    /// Connections that were not accepted yet.
     pub(crate) backlog: VecDeque<u64>,
-    /// Attempts to connect that the kernel ignores: they are made again and again.
+    /// Connection attempts that the kernel ignores: clients retry them.
     pub(crate) retrying: Vec<u64>,
     pub(crate) acceptor: Option<Waker>,
 }
 
-/// Who may connect to a port.
+/// Whether clients can connect to a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Accepts {
     #[default]
     Open,
-    /// Nobody new; those in the backlog are still to be accepted.
+    /// New connections are refused; those in the backlog can still be accepted.
     Refusing,
-    /// Nobody: the listener is gone.
+    /// The listener is gone.
     Closed,
 }
 
-/// Two ends and two directions.
+/// A connection: two ends and two directions.
 pub(crate) struct Connection {
     /// By the end that sends.
     pipes: [Pipe; 2],
-    /// By end: whether someone still holds it.
+    /// By end: whether a handle still exists.
     held: [bool; 2],
-    /// It never came about.
+    /// It was refused.
     is_refused: bool,
 }
 
@@ -107,7 +107,7 @@ impl Connection {
         &self.pipes[end.index()]
     }
 
-    /// What calls on a broken connection fail with.
+    /// The error of calls on a broken connection.
     pub(crate) fn fault(&self) -> io::ErrorKind {
         if self.is_refused {
             io::ErrorKind::ConnectionRefused
@@ -116,13 +116,14 @@ impl Connection {
         }
     }
 
-    /// Bytes that the server's kernel keeps for a connection which the server has closed.
+    /// The number of bytes that the server's kernel keeps after the server has closed the
+    /// connection.
     fn bytes_of_the_closed(&self) -> usize {
         if self.held[End::Server.index()] { 0 } else { self.pipe_of(End::Server).unacknowledged() }
     }
 }
 
-/// Receive buffers that the server may hold at a time.
+/// The receive buffers that the server may hold at a time.
 #[derive(Default)]
 pub(crate) struct Loans {
     pub(crate) chunks_max: u32,
@@ -131,7 +132,7 @@ pub(crate) struct Loans {
     pub(crate) starving: Vec<Waker>,
 }
 
-/// Counts since the network was made.
+/// Counters since the network was created.
 #[derive(Default)]
 pub(crate) struct Figures {
     pub(crate) turns: u64,
@@ -143,20 +144,19 @@ pub(crate) struct Figures {
     pub(crate) connections_refused: u64,
 }
 
-/// When a task is dropped: after this many polls.
+/// The number of polls after which a task is dropped.
 pub(crate) type Doom = u64;
 
-/// What the agenda holds.
+/// The kinds of scheduled events.
 enum Event {
     Wake(Waker),
-    /// Something lands that this end sent.
+    /// A segment sent by this end lands.
     Land(u64, End),
-    /// This end's pipe may take more.
+    /// This end's pipe may accept more.
     Pump(u64, End),
 }
 
-/// How often an attempt to connect where nobody may connect any more gets no answer, instead of a
-/// refusal.
+/// How often an attempt to connect to a closed port gets no answer, instead of a refusal.
 const REFUSAL_WAITS_PER_MILLE: u32 = 500;
 
 impl State {
@@ -184,7 +184,7 @@ impl State {
         }
     }
 
-    /// A number that was not given out before.
+    /// A new, unique number.
     pub(crate) fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
@@ -194,16 +194,16 @@ impl State {
         self.trace.record(self.now, what, figures);
     }
 
-    /// When the next thing happens.
+    /// The time of the next event.
     pub(crate) fn next_event(&self) -> Option<Duration> {
         self.agenda.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Moves the time to `now` and lets everything happen that is due.
+    /// Advances the time to `now` and handles all events that are due.
     pub(crate) fn advance(&mut self, now: Duration) {
         self.now = self.now.max(now);
         while self.next_event().is_some_and(|at| at <= self.now) {
-            match self.agenda.pop_first().expect("there is a first one").1 {
+            match self.agenda.pop_first().expect("the agenda was checked to be non-empty").1 {
                 Event::Wake(waker) => self.wakes.push(waker),
                 Event::Land(id, end) => self.land(id, end),
                 Event::Pump(id, end) => self.pump(id, end),
@@ -222,8 +222,8 @@ impl State {
         self.schedule(at, Event::Wake(waker))
     }
 
-    /// Takes a wake-up off the agenda, so that time does not move because of it. The caller drops
-    /// the waker when it let go of the state.
+    /// Removes a wake-up from the agenda, so that time does not advance because of it. The caller
+    /// drops the waker after releasing the state.
     pub(crate) fn cancel(&mut self, key: (Duration, u64)) -> Option<Waker> {
         match self.agenda.remove(&key)? {
             Event::Wake(waker) => Some(waker),
@@ -231,7 +231,7 @@ impl State {
         }
     }
 
-    /// Opens a connection and puts it into the backlog of `port`.
+    /// Opens a connection and adds it to the backlog of `port`.
     pub(crate) fn connect(&mut self, port: u64) -> u64 {
         let id = self.next_id();
         let faults = self.faults.clone();
@@ -254,17 +254,17 @@ impl State {
         id
     }
 
-    /// Lets nobody connect to `port` any more, but accepts who waits.
+    /// Refuses new connections to `port`; those in the backlog can still be accepted.
     pub(crate) fn refuse_new(&mut self, port: u64) {
-        let port = self.ports.get_mut(&port).expect("ports stay for ever");
+        let port = self.ports.get_mut(&port).expect("ports are never removed");
         if port.accepts == Accepts::Open {
             port.accepts = Accepts::Refusing;
         }
     }
 
-    /// The listener of `port` is gone: who waits is turned away.
+    /// The listener of `port` is gone: refuses all waiting connections.
     pub(crate) fn close_port(&mut self, port: u64) {
-        let port = self.ports.get_mut(&port).expect("ports stay for ever");
+        let port = self.ports.get_mut(&port).expect("ports are never removed");
         port.accepts = Accepts::Closed;
         let retrying = std::mem::take(&mut port.retrying);
         for id in std::mem::take(&mut port.backlog) {
@@ -273,7 +273,7 @@ impl State {
         retrying.into_iter().for_each(|id| self.refuse(id));
     }
 
-    /// A connection never comes about.
+    /// Refuses a connection.
     fn refuse(&mut self, id: u64) {
         self.figures.connections_refused += 1;
         self.record("turn away", [id, 0, 0]);
@@ -283,12 +283,12 @@ impl State {
         self.abort(id, End::Server);
     }
 
-    /// Bytes that the server's kernel keeps for connections which the server has closed.
+    /// The number of bytes that the server's kernel keeps for connections closed by the server.
     pub(crate) fn bytes_of_the_closed(&self) -> usize {
         self.connections.values().map(Connection::bytes_of_the_closed).sum()
     }
 
-    /// How long the next piece travels.
+    /// The delay of the next piece.
     fn delay(&mut self) -> Duration {
         if self.random.chance(self.faults.delay_per_mille) {
             Duration::from_micros(self.random.below(self.faults.delay_ms_max * 1000 + 1))
@@ -297,7 +297,7 @@ impl State {
         }
     }
 
-    /// Moves what `end` handed over into its pipe, as far as there is room.
+    /// Moves data queued by `end` into its pipe, as far as there is room.
     pub(crate) fn pump(&mut self, id: u64, end: End) {
         loop {
             let faults = &self.faults;
@@ -339,7 +339,7 @@ impl State {
         }
     }
 
-    /// Sends one piece on its way, and stops the direction after it for up to `stall` ms.
+    /// Sends one piece, and stalls the direction after it for up to `stall` ms.
     fn fly(&mut self, id: u64, end: End, piece: Vec<u8>, stall: Option<u64>) {
         let bytes = u64::try_from(piece.len()).expect("a length has at most 64 bits");
         let at = self.now + self.delay();
@@ -355,13 +355,13 @@ impl State {
         self.schedule(at, Event::Land(id, end));
     }
 
-    /// Lands what `end` sent.
+    /// Lands segments sent by `end`.
     fn land(&mut self, id: u64, end: End) {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let pipe = connection.pipe(end);
-        // A reset may erase what the client has not read yet. Drivers receive ahead, and give what
-        // they have.
+        // A reset may discard data that the client has not read yet. Drivers receive ahead, and
+        // return the data they have.
         let landed = pipe.land(now, end == End::Server);
         let is_buffered = pipe.is_buffered();
         pipe.check();
@@ -376,12 +376,12 @@ impl State {
             self.fly_reset(id, end.other());
         }
         if is_buffered {
-            // What arrived makes room in the sender's buffer.
+            // The arrival frees room in the sender's buffer.
             self.pump(id, end);
         }
     }
 
-    /// Sends a reset from `end` to the other.
+    /// Sends a reset from `end` to the other end.
     fn fly_reset(&mut self, id: u64, end: End) {
         let at = self.now + self.delay();
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -389,19 +389,19 @@ impl State {
         self.schedule(at, Event::Land(id, end));
     }
 
-    /// Breaks a connection in the middle: both ends will see a reset.
+    /// Breaks a connection in transit: both ends will see a reset.
     fn tear(&mut self, id: u64) {
         self.fly_reset(id, End::Client);
         self.fly_reset(id, End::Server);
     }
 
-    /// `end` resets the connection and holds it no longer.
+    /// `end` resets the connection and drops its handle.
     pub(crate) fn abort(&mut self, id: u64, end: End) {
         self.break_off(id, end);
         self.let_go(id, end);
     }
 
-    /// `end` resets the connection; its own calls fail from here on.
+    /// `end` resets the connection; its own calls fail from now on.
     pub(crate) fn break_off(&mut self, id: u64, end: End) {
         self.record("reset", [id, end.index() as u64, 0]);
         self.fly_reset(id, end);
@@ -417,8 +417,8 @@ impl State {
         self.wakes.append(&mut output.senders);
     }
 
-    /// `end` closes the connection. As with a kernel, data that nobody read turns the orderly end
-    /// into a reset, and without that what the kernel has taken is delivered, and then the end.
+    /// `end` closes the connection. As in a kernel, unread data turns this into a reset. Otherwise
+    /// the data accepted by the kernel is delivered, and then the end.
     pub(crate) fn close(&mut self, id: u64, end: End) {
         self.record("close", [id, end.index() as u64, 0]);
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -434,7 +434,7 @@ impl State {
         self.let_go(id, end);
     }
 
-    /// Closes connections that nobody has any more.
+    /// Closes connections whose handles were lost.
     pub(crate) fn close_lost(&mut self) {
         let lost = std::mem::take(&mut *self.lost.lock().unwrap_or_else(PoisonError::into_inner));
         lost.into_iter().for_each(|id| self.close(id, End::Server));
@@ -449,7 +449,7 @@ impl State {
         }
     }
 
-    /// Who waits for what, for the message of a deadlock.
+    /// Which tasks wait for which events, for the report of a deadlock.
     pub(crate) fn waiting(&self) -> String {
         let mut waiting = Vec::new();
         for (id, port) in &self.ports {
@@ -470,6 +470,6 @@ impl State {
         if !self.loans.starving.is_empty() {
             waiting.push(format!("{} for a receive buffer", self.loans.starving.len()));
         }
-        if waiting.is_empty() { "nothing the network knows".into() } else { waiting.join(", ") }
+        if waiting.is_empty() { "events outside of the network".into() } else { waiting.join(", ") }
     }
 }

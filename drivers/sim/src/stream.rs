@@ -1,4 +1,4 @@
-//! The driver's side of connections.
+//! The server's side of connections.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -16,8 +16,8 @@ use crate::link::Link;
 use crate::network::{Network, Port};
 use crate::state::End;
 
-/// What accept faults look like: the process, or the system, is out of descriptors. The numbers
-/// are the same on all Unix systems.
+/// The errors of failed accepts: the process, or the system, has run out of descriptors. The
+/// numbers are the same on all Unix systems.
 const ACCEPT_ERRORS: [i32; 2] = [24, 23];
 
 /// Accepts the connections of one [`Port`].
@@ -32,13 +32,13 @@ impl Listener {
         if known {
             Ok(Self { network, port: port.id })
         } else {
-            Err(io::Error::new(io::ErrorKind::NotFound, "the port is of another network"))
+            Err(io::Error::new(io::ErrorKind::NotFound, "the port belongs to another network"))
         }
     }
 
     fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<u64>> {
         self.network.with(|state| {
-            let port = state.ports.get_mut(&self.port).expect("ports stay for ever");
+            let port = state.ports.get_mut(&self.port).expect("ports are never removed");
             if port.backlog.is_empty() {
                 port.acceptor = Some(context.waker().clone());
                 return Poll::Pending;
@@ -64,8 +64,8 @@ impl peregrine_driver::Listener for Listener {
         Ok(Stream::new(&self.network, id, self.port))
     }
 
-    /// Who tries to connect from now on is refused, or waits until the listener is dropped and is
-    /// refused then.
+    /// New connection attempts are refused, or wait until the listener is dropped and are refused
+    /// then.
     fn refuse_new(&self) {
         self.network.with(|state| state.refuse_new(self.port));
     }
@@ -81,9 +81,9 @@ impl Drop for Listener {
 pub struct Stream {
     link: Link,
     port: u64,
-    /// Bytes were given that can no longer be sent.
+    /// Data was sent after the end of the stream.
     passed_end: Cell<bool>,
-    /// A file did not have what it was to have.
+    /// A file was shorter than expected.
     file_failed: Cell<bool>,
     resets: Cell<bool>,
 }
@@ -161,7 +161,7 @@ impl peregrine_driver::Stream for Stream {
         cfg!(unix)
     }
 
-    /// What the file has at this moment is sent.
+    /// Sends the current contents of the file.
     #[cfg(unix)]
     fn send_file(&self, out: &mut Vec<u8>, part: FilePart) {
         use std::os::unix::fs::FileExt;
@@ -211,36 +211,36 @@ impl peregrine_driver::Stream for Stream {
         self.resets.set(true);
     }
 
-    /// An address for documentation (RFC 5737) that follows from the connection.
+    /// An address for documentation (RFC 5737) derived from the connection.
     fn peer(&self) -> Address {
         Address::Tcp(self.link.client_address())
     }
 
     /// An address for documentation (RFC 5737) with the port's number.
     fn local(&self) -> Address {
-        let port = u16::try_from(self.port % 65_536).expect("it is below 65,536");
+        let port = u16::try_from(self.port % 65_536).expect("below 65,536");
         Address::Tcp(SocketAddr::from((Ipv4Addr::new(198, 51, 100, 1), port)))
     }
 }
 
-/// A connection that belongs to no worker.
+/// A connection between two workers.
 #[derive(Debug)]
 pub struct Passed {
     id: Option<u64>,
     port: u64,
-    /// Connections that the network is to close.
+    /// Connections that the network must close.
     lost: Arc<Mutex<Vec<u64>>>,
 }
 
 impl Passed {
     pub(crate) fn adopt(mut self, network: &Network) -> Stream {
-        let id = self.id.take().expect("only this and the drop take it");
+        let id = self.id.take().expect("only this and the drop take the number");
         Stream::new(network, id, self.port)
     }
 }
 
 impl Drop for Passed {
-    /// It may be dropped on any thread, and the network is not there.
+    /// May run on any thread, where the network cannot be reached.
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
             self.lost.lock().unwrap_or_else(PoisonError::into_inner).push(id);
@@ -251,7 +251,7 @@ impl Drop for Passed {
 /// Received bytes. They count as a receive buffer until dropped.
 pub struct Chunk {
     bytes: Vec<u8>,
-    /// None in the chunk that marks the end.
+    /// `None` in the chunk that marks the end.
     network: Option<Network>,
 }
 

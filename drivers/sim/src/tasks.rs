@@ -1,4 +1,4 @@
-//! Tasks, and who of them can run.
+//! Tasks, and the list of ready ones.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 
-/// A task on its way to the loop.
+/// A task that is being passed to the loop.
 pub(crate) struct Spawned {
     pub(crate) task: Pin<Box<dyn Future<Output = ()>>>,
     /// Its number among the driver's tasks, if it is one.
@@ -17,7 +17,7 @@ pub(crate) struct Spawned {
 pub(crate) struct Task {
     pub(crate) future: Pin<Box<dyn Future<Output = ()>>>,
     pub(crate) flag: Arc<Flag>,
-    /// Polls until the task is dropped, if it is doomed.
+    /// The number of polls before the task is dropped, if it is doomed.
     pub(crate) polls_left: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ impl Ready {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers how to wake the loop.
+    /// Stores the loop's waker.
     pub(crate) fn set_loop(&self, waker: &Waker) {
         self.lock().outer = Some(waker.clone());
     }
@@ -52,25 +52,26 @@ impl Ready {
         }
     }
 
-    /// Number of tasks that can run.
+    /// The number of ready tasks.
     pub(crate) fn count(&self) -> usize {
         self.lock().woken.len()
     }
 
-    /// Takes the task at `index` of those that can run, which stay in the order in which they were woken.
+    /// Takes ready task number `index`, in the order in which they were woken.
     pub(crate) fn take_in_order(&self, index: usize) -> u64 {
         self.lock().woken.remove(index)
     }
 
-    /// Takes the task at `index` of those that can run, by their numbers. In which order they were woken does not count:
-    /// that of the receivers of tokio's `watch`, say, does not follow from the seed.
+    /// Takes ready task number `index`, ordered by task number. The wake-up order is not used,
+    /// because it does not always follow from the seed: for receivers of tokio's `watch`, for
+    /// example.
     pub(crate) fn take(&self, index: usize) -> u64 {
         let mut inner = self.lock();
         inner.woken.sort_unstable();
         inner.woken.remove(index)
     }
 
-    /// Forgets all that is left of an earlier run.
+    /// Discards the state of an earlier run.
     pub(crate) fn clear(&self) {
         let mut inner = self.lock();
         inner.woken.clear();
@@ -78,10 +79,10 @@ impl Ready {
     }
 }
 
-/// Says of one task that it can run.
+/// Marks one task as ready.
 pub(crate) struct Flag {
     id: u64,
-    /// It stands in the list already.
+    /// It is already in the list.
     woken: AtomicBool,
     ready: Arc<Ready>,
 }
@@ -93,7 +94,7 @@ impl Flag {
         flag
     }
 
-    /// Takes the task off the list: it is about to run.
+    /// Removes the task from the list: it is about to run.
     pub(crate) fn lower(&self) {
         self.woken.store(false, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What happened, as a number that two runs can compare.
+//! A digest of all events, which makes two runs comparable.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::random::mix;
 
-/// Events kept in words, for the message of a failure.
+/// The number of events kept as text for failure messages.
 const RECENT_MAX: usize = 24;
 
 /// A digest of all events, in order, and the last few of them.
@@ -14,9 +14,9 @@ const RECENT_MAX: usize = 24;
 pub(crate) struct Trace {
     digest: u64,
     recent: VecDeque<(Duration, &'static str, [u64; 3])>,
-    /// The last things of interest to whoever uses the network.
+    /// The last events that matter to users of the network.
     story: VecDeque<(Duration, Told)>,
-    /// Nothing is added any more.
+    /// No more events are added.
     is_frozen: bool,
 }
 
@@ -26,18 +26,18 @@ enum Told {
     Note(String),
 }
 
-/// Why a run could not go on.
+/// Why a run got stuck.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stuck {
     /// Which limit was reached: `deadlock`, `time is over` or `too many steps`.
     pub what: &'static str,
-    /// Tasks that were not over, beside `main`.
+    /// The number of unfinished tasks, excluding `main`.
     pub tasks: usize,
-    /// Those of tokio's.
+    /// The number of unfinished tasks of tokio.
     pub tokio_tasks: usize,
-    /// Since when nothing has happened.
+    /// When the last event happened.
     pub since: Duration,
-    /// Who waited for what, as far as the network knows.
+    /// Which tasks waited for which events, as far as the network knows.
     pub waiting: String,
 }
 
@@ -47,7 +47,7 @@ impl Trace {
         if self.is_frozen {
             return;
         }
-        // Virtual time is far below the 584 years that 64 bits of nanoseconds hold.
+        // Virtual time is far below the 584 years that 64 bits of nanoseconds can represent.
         let time = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         for byte in what.bytes() {
             self.digest = mix(self.digest ^ u64::from(byte)).wrapping_add(1);
@@ -64,7 +64,7 @@ impl Trace {
         }
     }
 
-    /// Adds what somebody else has to say.
+    /// Adds a note from the user.
     pub(crate) fn note(&mut self, now: Duration, text: String) {
         let digest =
             text.bytes().fold(0, |digest, byte| mix(digest ^ u64::from(byte)).wrapping_add(1));
@@ -74,7 +74,7 @@ impl Trace {
         }
     }
 
-    /// Leaves everything as it is.
+    /// Stops recording.
     pub(crate) fn freeze(&mut self) {
         self.is_frozen = true;
     }
@@ -90,7 +90,7 @@ impl Trace {
         self.story.push_back((now, told));
     }
 
-    /// The last events of interest, in words.
+    /// The last relevant events as text.
     pub(crate) fn story(&self) -> Vec<(Duration, String)> {
         let words = |told: &Told| match told {
             Told::Event(what, figures) => in_words(what, *figures).unwrap_or_default(),
@@ -103,7 +103,7 @@ impl Trace {
         self.digest
     }
 
-    /// The last events, a line each.
+    /// The last events, one per line.
     pub(crate) fn recent(&self) -> String {
         let mut lines = String::new();
         for (now, what, [a, b, c]) in &self.recent {
@@ -113,12 +113,12 @@ impl Trace {
     }
 }
 
-/// Which end that is.
+/// The name of an end.
 fn end(index: u64) -> &'static str {
     if index == 0 { "client" } else { "server" }
 }
 
-/// What an event means to whoever uses the network; `None`: nothing, as it is one of very many.
+/// Describes an event for users of the network; `None` for the many routine events.
 fn in_words(what: &str, [a, b, _]: [u64; 3]) -> Option<String> {
     Some(match what {
         "connect" => format!("connection {b}: a client connects"),
@@ -128,7 +128,7 @@ fn in_words(what: &str, [a, b, _]: [u64; 3]) -> Option<String> {
         "lose" => format!("connection {a}: the network loses {b} bytes, and breaks it"),
         "reset" => format!("connection {a}: the {} resets it", end(b)),
         "close" => format!("connection {a}: the {} closes it", end(b)),
-        "block" => "somebody blocks the thread".to_owned(),
+        "block" => "a task blocks the thread".to_owned(),
         _ => return None,
     })
 }

@@ -1,4 +1,4 @@
-//! One accepted socket of either family, behind one set of polls.
+//! One accepted socket of either family, with a common set of poll functions.
 
 use std::future::Future;
 use std::io::{self, IoSlice, Read};
@@ -25,7 +25,7 @@ pub(crate) enum Connection {
 }
 
 impl Connection {
-    /// Registers what was passed by another worker, whose runtime had it before: it does not block.
+    /// Registers a connection passed by another worker. It is already non-blocking.
     pub(crate) fn adopt(passed: Passed) -> io::Result<Self> {
         match passed {
             Passed::Tcp(socket) => TcpStream::from_std(socket).map(Self::Tcp),
@@ -34,7 +34,7 @@ impl Connection {
         }
     }
 
-    /// The socket, without the runtime.
+    /// Deregisters the socket and returns it.
     pub(crate) fn pass(self) -> io::Result<Passed> {
         match self {
             Self::Tcp(socket) => socket.into_std().map(Passed::Tcp),
@@ -43,9 +43,9 @@ impl Connection {
         }
     }
 
-    /// Reads once, or arranges a wake-up. `AsyncRead` is used, not `try_read`, because it alone
-    /// takes a read that leaves room in the buffer as proof that the socket is empty, which saves
-    /// a second read per message that would only say so.
+    /// Reads once, or arranges a wake-up. Uses `AsyncRead`, not `try_read`, because only
+    /// `AsyncRead` treats a read that does not fill the buffer as proof that the socket is empty.
+    /// This saves a second read per message.
     pub(crate) fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -61,13 +61,13 @@ impl Connection {
         Poll::Ready(Ok(buffer.filled().len()))
     }
 
-    /// As `poll_read`, into the room that `bytes` has.
+    /// Like `poll_read`, into the spare capacity of `bytes`.
     pub(crate) fn poll_read_more(
         &mut self,
         context: &mut Context<'_>,
         bytes: &mut Vec<u8>,
     ) -> Poll<io::Result<usize>> {
-        // Dropping the future after one poll loses nothing, and the wake-up stays arranged.
+        // Dropping the future after one poll loses no data, and the wake-up stays arranged.
         match self {
             Self::Tcp(socket) => pin!(socket.read_buf(bytes)).poll(context),
             #[cfg(unix)]
@@ -75,12 +75,12 @@ impl Connection {
         }
     }
 
-    /// Reads what the kernel has, without waiting and without asking the runtime first.
+    /// Reads without waiting and without checking readiness first.
     pub(crate) fn read_now(&self, buffer: &mut [u8]) -> io::Result<usize> {
         (&*self.socket()).read(buffer)
     }
 
-    /// Waits until a read is worth trying.
+    /// Waits until the socket may be readable.
     pub(crate) fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(socket) => socket.poll_read_ready(context),
@@ -102,7 +102,7 @@ impl Connection {
         }
     }
 
-    /// The same with two pieces in one call.
+    /// Like `poll_write`, with two pieces in one call.
     pub(crate) fn poll_write_both(
         &mut self,
         context: &mut Context<'_>,
@@ -115,7 +115,8 @@ impl Connection {
         }
     }
 
-    /// The same with bytes before those of a file, which wait a moment for them in order to share a packet.
+    /// Like `poll_write`, with bytes before those of a file. They are held back briefly, so that
+    /// both share a packet.
     #[cfg(target_os = "linux")]
     pub(crate) fn poll_write_before_file(
         &mut self,
@@ -128,11 +129,13 @@ impl Connection {
         })
     }
 
-    /// Writes once from a file, beyond the first `from` bytes of its part, or arranges a wake-up. A kernel that is short
-    /// of memory is an error of the connection, as of any other write: the runtime could only ask again at once.
+    /// Writes once from a file, beyond the first `from` bytes of its part, or arranges a wake-up.
+    /// If the kernel is short of memory, the connection fails, as for any other write: all the
+    /// driver could do is retry at once.
     ///
-    /// The call knows no `MSG_NOSIGNAL`: it counts on `SIGPIPE` being ignored, with which programs in Rust begin. A
-    /// program in another language that has a server as a library sees to it itself.
+    /// `sendfile` has no `MSG_NOSIGNAL`: it relies on `SIGPIPE` being ignored, which is the default
+    /// of Rust programs. A program in another language that uses the server as a library must
+    /// ignore the signal itself.
     #[cfg(target_os = "linux")]
     pub(crate) fn poll_write_file(
         &mut self,
@@ -154,7 +157,7 @@ impl Connection {
         })
     }
 
-    /// Does something that does not wait, as often as the socket seems to have room and has none.
+    /// Calls `write`, which does not wait, and retries if the socket seemed writable but was not.
     #[cfg(target_os = "linux")]
     fn poll_when_writable(
         &self,
@@ -186,7 +189,7 @@ impl Connection {
         self.poll_write(context, bytes)
     }
 
-    /// There is no call for it here, and so nobody asks for it.
+    /// Never called, because this system has no such call.
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn poll_write_file(
         &mut self,
@@ -197,7 +200,7 @@ impl Connection {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
 
-    /// Ends the sending side. It never waits.
+    /// Shuts down sending. Never waits.
     pub(crate) fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(socket) => Pin::new(socket).poll_shutdown(context),
@@ -206,17 +209,17 @@ impl Connection {
         }
     }
 
-    /// Lets closing reset the connection. Where that cannot be set, it is closed in order.
+    /// Makes closing reset the connection. If the option cannot be set, it is closed regularly.
     pub(crate) fn reset_on_drop(&self) {
         let _ = self.socket().set_linger(Some(Duration::ZERO));
     }
 
-    /// Is there an error that the kernel keeps for the next call? It is gone with this.
+    /// Returns whether the kernel has a pending error, and clears it.
     pub(crate) fn is_broken(&self) -> bool {
         self.socket().take_error().is_ok_and(|error| error.is_some())
     }
 
-    /// The socket, for what the runtime has no call for.
+    /// The socket, for calls that the runtime does not offer.
     fn socket(&self) -> SockRef<'_> {
         match self {
             Self::Tcp(socket) => SockRef::from(socket),
@@ -225,7 +228,7 @@ impl Connection {
         }
     }
 
-    /// The peer's end, asked from the kernel: an idle connection does not keep it.
+    /// The peer's address, from the kernel: an idle connection does not store it.
     pub(crate) fn peer(&self) -> Address {
         match self {
             Self::Tcp(socket) => socket.peer_addr().map_or(Address::Unknown, Address::Tcp),
@@ -234,21 +237,21 @@ impl Connection {
         }
     }
 
-    /// Whose process the peer is, asked from the kernel.
+    /// The credentials of the peer's process, from the kernel.
     pub(crate) fn credentials(&self) -> Option<Credentials> {
         match self {
             Self::Tcp(_) => None,
             #[cfg(unix)]
             Self::Unix(socket) => {
                 let told = socket.peer_cred().ok()?;
-                // Zero is a process of another namespace.
+                // Zero means a process in another namespace.
                 let pid = told.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
                 Some(Credentials { uid: told.uid(), gid: told.gid(), pid })
             }
         }
     }
 
-    /// Our end, asked from the kernel.
+    /// The local address, from the kernel.
     pub(crate) fn local(&self) -> Address {
         match self {
             Self::Tcp(socket) => socket.local_addr().map_or(Address::Unknown, Address::Tcp),
@@ -260,7 +263,7 @@ impl Connection {
     }
 }
 
-/// A Unix address in the contract's words.
+/// Converts a Unix socket address.
 #[cfg(unix)]
 pub(crate) fn unix_address(address: &unix::SocketAddr) -> Address {
     Address::Unix(address.as_pathname().map(Into::into))

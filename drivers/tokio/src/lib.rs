@@ -1,15 +1,15 @@
-//! The portable driver: epoll, through one current-thread tokio runtime per worker. Where tokio has
-//! kqueue or IOCP in the place of epoll, the driver has never run.
+//! The portable driver: epoll, through one current-thread tokio runtime per worker. On systems
+//! where tokio uses kqueue or IOCP, the driver has never been run.
 //!
-//! It is a driver of the first class, for every system without io_uring and for containers that
-//! forbid it. It contains no unsafe code and knows no HTTP.
+//! It is fully supported, for systems without io_uring and for containers that forbid it. It
+//! contains no unsafe code and does not depend on HTTP.
 //!
-//! Readiness is turned into completion here: a receive waits until the socket is readable, and only
-//! then leases a buffer from the worker's pool, so an idle connection holds none. A send writes at
-//! once and waits only when the kernel's buffer is full.
+//! The driver turns readiness into completion: a receive waits until the socket is readable and
+//! only then leases a buffer from the worker's pool, so an idle connection holds none. A send
+//! writes immediately and waits only if the kernel's buffer is full.
 //!
-//! Tasks are tokio's own local tasks. Each has tokio's cooperative budget per poll, which is wanted:
-//! without it one peer that sends without pause would keep the thread for itself.
+//! Tasks are tokio's own local tasks. Each has tokio's cooperative budget per poll, which is
+//! intended: without it one peer that sends continuously could monopolise the thread.
 //!
 //! Start reading at `worker.rs` ([`Tokio`]), then `stream.rs` and `output.rs`.
 #![forbid(unsafe_code)]

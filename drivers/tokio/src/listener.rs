@@ -17,11 +17,12 @@ use crate::connection::Connection;
 use crate::stream::Stream;
 use crate::worker::{Worker, increment};
 
-/// A listening socket of one worker. The kernel closes what is in its backlog when it is dropped.
+/// A listening socket of one worker. When it is dropped, the kernel closes the connections in its
+/// backlog.
 pub struct Listener {
     source: Source,
     earlier: Cell<Earlier>,
-    /// Nobody can come any more: a Unix socket that is shut down.
+    /// The Unix socket was shut down, so no further connections can arrive.
     #[cfg(unix)]
     refuses: Cell<bool>,
     worker: Rc<Worker>,
@@ -33,13 +34,13 @@ enum Source {
     Unix(UnixListener),
 }
 
-/// Connections that were in the backlog before the listening socket got the options which others
-/// inherit. None of them is left when the backlog was empty once.
+/// Connections that were in the backlog before the listening socket got the options that others
+/// inherit. Once the backlog was empty, none of them is left.
 ///
 /// | from | to | when |
 /// |---|---|---|
-/// | Unknown | Some | a connection was accepted, which may be one |
-/// | Some | None | there is no further one |
+/// | Unknown | Some | a connection was accepted, which may be such a one |
+/// | Some | None | the backlog is empty |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Earlier {
     Unknown,
@@ -47,17 +48,17 @@ enum Earlier {
     None,
 }
 
-/// Whether accepted sockets have the options of the listening one.
+/// Whether accepted sockets inherit the options of the listening one.
 const INHERITS: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
 impl Listener {
     pub(crate) fn new(socket: Socket, worker: Rc<Worker>) -> io::Result<Self> {
-        // Registering with the runtime asks for sockets that do not block.
+        // Tokio requires non-blocking sockets.
         let source = match socket {
             Socket::Tcp(listener) => {
                 listener.set_nonblocking(true)?;
-                // On Linux accepted sockets have the options of the listening one, which saves calls
-                // for each of them.
+                // On Linux accepted sockets inherit the options of the listening one, which saves
+                // system calls per connection.
                 prepare(SockRef::from(&listener), &worker.sockets)?;
                 Source::Tcp(TcpListener::from_std(listener)?)
             }
@@ -88,7 +89,7 @@ impl Listener {
                 listener.poll_accept(context).map_ok(|(socket, _)| Connection::Unix(socket))
             }
         };
-        // A task that has used up its turn waits though there may be more.
+        // A task without remaining budget is pending although there may be more.
         if accepted.is_pending() && self.earlier.get() == Earlier::Some && has_budget_remaining() {
             self.earlier.set(Earlier::None);
         }
@@ -109,14 +110,14 @@ impl peregrine_driver::Listener for Listener {
         if let Connection::Tcp(socket) = &connection
             && (!INHERITS || self.earlier.get() != Earlier::None)
         {
-            // It fails only if the peer is gone, which shows at the first receive.
+            // Fails only if the peer is gone, which the first receive reports.
             let _ = prepare(SockRef::from(socket), &self.worker.sockets);
         }
         increment(&self.worker.figures.accepted);
         Ok(Stream::new(connection, Rc::clone(&self.worker)))
     }
 
-    /// Where a filter cannot be had (other systems than Linux), nothing changes.
+    /// Has no effect on systems without socket filters (other than Linux and Android).
     #[cfg(any(target_os = "linux", target_os = "android"))]
     fn refuse_new(&self) {
         match &self.source {
@@ -131,7 +132,7 @@ impl peregrine_driver::Listener for Listener {
     }
 }
 
-/// Who still waits at a socket to which nobody can come.
+/// Returns the error for tasks that still wait at a socket without future connections.
 #[cfg(unix)]
 fn take_last(listener: &UnixListener) -> io::Result<Connection> {
     let (socket, _name) = SockRef::from(listener).accept().map_err(|error| match error.kind() {
@@ -142,7 +143,7 @@ fn take_last(listener: &UnixListener) -> io::Result<Connection> {
     Ok(Connection::Unix(UnixStream::from_std(socket.into())?))
 }
 
-/// Sets the options of a TCP connection on its own or on its listening socket.
+/// Sets the options of a TCP connection on its own socket or on its listening socket.
 fn prepare(socket: SockRef<'_>, options: &SocketOptions) -> io::Result<()> {
     socket.set_tcp_nodelay(options.nodelay)?;
     #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -157,21 +158,22 @@ fn prepare(socket: SockRef<'_>, options: &SocketOptions) -> io::Result<()> {
             .with_retries(options.keep_alive_probes);
         socket.set_tcp_keepalive(&keep_alive)?;
     } else {
-        // A previous owner of the listening socket, such as a predecessor, may have turned it on.
+        // A previous owner of the listening socket, such as the process before a restart, may have
+        // enabled it.
         socket.set_keepalive(false)?;
     }
     Ok(())
 }
 
-/// Lets pass every segment that begins no connection: SYN without ACK. Those of handshakes in
-/// progress come to the listening socket too.
+/// Drops segments that start a connection (SYN without ACK) and passes the rest. Segments of
+/// handshakes in progress also arrive at the listening socket.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const WITHOUT_SYN: [socket2::SockFilter; 5] = [
-    // The flags: byte 13 of the TCP header (RFC 9293 3.1), with which the data begins here.
+    // The flags, in byte 13 of the TCP header (RFC 9293 3.1), where the data begins here.
     socket2::SockFilter::new(0x30, 0, 0, 13),
-    // SYN and ACK of them.
+    // Mask SYN and ACK.
     socket2::SockFilter::new(0x54, 0, 0, 0x12),
-    // SYN alone goes on to the next line, all else to the one after it.
+    // SYN alone continues at the next instruction, everything else at the one after it.
     socket2::SockFilter::new(0x15, 0, 1, 0x02),
     socket2::SockFilter::new(0x06, 0, 0, 0),
     socket2::SockFilter::new(0x06, 0, 0, u32::MAX),

@@ -1,27 +1,28 @@
-//! When the runtime looked for what it works on now.
+//! Measures how long ready tasks have waited: when did the runtime poll the kernel for them?
 //!
-//! tokio takes a few sockets from the kernel at a time, and the others wait there. So the queue of ready
-//! tasks does not tell how long what becomes ready has to wait. A *mark* does: a byte on a socket pair of
-//! the worker's own, behind all that is ready when it is sent, with the kernel and on this thread. When it
-//! comes up, what is worked on from then on became ready after the mark was sent.
+//! tokio takes a limited number of sockets from the kernel at a time, and the others wait there. So
+//! the queue of ready tasks does not show how long a newly ready socket has to wait. A *mark* does:
+//! a byte on a socket pair of the worker, which is queued behind everything that is ready at that
+//! time, both in the kernel and on this thread. When the mark is received, all later work became
+//! ready after the mark was sent.
 //!
-//! A worker that sleeps now and then needs no marks: when it wakes up, nothing has waited. Where there are
-//! no socket pairs, every look at the kernel counts as a sleep, which tells of less than there is.
+//! A worker that sleeps regularly needs no marks: when it wakes up, nothing has waited. On systems
+//! without socket pairs, every poll of the kernel counts as a sleep, which underestimates the wait.
 
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a worker is awake before it sends a mark: those that have little to do send none.
+/// A worker that has been awake for this long sends a mark. Workers with little work send none.
 const AWAKE_MIN: Duration = Duration::from_millis(1);
 
-/// When the runtime looked for what it works on now.
+/// When the runtime polled the kernel for the current work.
 pub(crate) struct Look {
     start: Instant,
-    /// How often the thread has slept, or looked at the kernel because nothing was ready.
+    /// How often the thread has slept, or polled the kernel because no task was ready.
     sleeps: Arc<AtomicU64>,
-    /// How often it had when somebody asked last, or when the last mark came up.
+    /// The value of `sleeps` at the last call, or when the last mark was received.
     seen: Cell<u64>,
     began: Cell<Duration>,
     mark: mark::Mark,
@@ -33,15 +34,15 @@ impl Look {
         Self { start, sleeps, seen, began, mark: mark::Mark::default() }
     }
 
-    /// When the runtime looked for what it works on now.
+    /// Returns when the runtime polled the kernel for the current work.
     pub(crate) fn began(&self) -> Duration {
         let now = self.start.elapsed();
         let slept = self.sleeps.load(Ordering::Relaxed);
         let has_slept = self.seen.replace(slept) != slept;
         match self.mark.state() {
-            // A thread does not sleep before it has seen the mark.
+            // A thread does not sleep before it has received the mark.
             mark::State::Sent => {}
-            // After it, a look at the kernel may have been no sleep, but it was a short one then.
+            // A poll of the kernel after that may not have been a sleep, but then it was short.
             mark::State::Came { sent, at } => {
                 let is_sleep = has_slept && now.saturating_sub(at) >= AWAKE_MIN;
                 self.began.set(if is_sleep { now } else { sent });
@@ -55,13 +56,13 @@ impl Look {
         self.began.get()
     }
 
-    /// How many tasks of the runtime are for this.
+    /// The number of runtime tasks used for this.
     pub(crate) fn tasks(&self) -> usize {
         self.mark.tasks()
     }
 }
 
-/// Counts a sleep, on the worker's thread.
+/// Counts a sleep. Called on the worker's thread.
 pub(crate) fn slept(sleeps: &AtomicU64) {
     sleeps.store(sleeps.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
@@ -73,13 +74,13 @@ mod mark {
     use std::time::{Duration, Instant};
     use tokio::net::UnixStream;
 
-    /// How far a mark is.
+    /// The state of a mark.
     #[derive(Clone, Copy, Default)]
     pub(super) enum State {
         #[default]
         None,
         Sent,
-        /// It came up, and nobody has asked since.
+        /// It was received, and this was not reported yet.
         Came {
             sent: Duration,
             at: Duration,
@@ -88,7 +89,7 @@ mod mark {
 
     #[derive(Default)]
     pub(super) struct Mark {
-        /// Where marks are sent; none if there was no descriptor for that.
+        /// The sending end; `None` if no descriptor was available.
         sender: OnceCell<Option<UnixStream>>,
         shared: Rc<Shared>,
     }
@@ -100,7 +101,7 @@ mod mark {
     }
 
     impl Mark {
-        /// How far the mark is. That it came up is told once.
+        /// Returns the state of the mark. Reports only once that it was received.
         pub(super) fn state(&self) -> State {
             let state = self.shared.state.get();
             if matches!(state, State::Came { .. }) {
@@ -109,7 +110,7 @@ mod mark {
             state
         }
 
-        /// Sends a mark, unless one is on its way.
+        /// Sends a mark, unless one is in flight.
         pub(super) fn send(&self, now: Duration, start: Instant) {
             if self.shared.sent.get().is_some() {
                 return;
@@ -126,7 +127,7 @@ mod mark {
         }
     }
 
-    /// Begins to receive marks.
+    /// Starts a task that receives marks.
     fn receive(shared: &Rc<Shared>, start: Instant) -> Option<UnixStream> {
         let (sender, receiver) = UnixStream::pair().ok()?;
         let shared = Rc::clone(shared);
@@ -140,7 +141,7 @@ mod mark {
                             shared.state.set(State::Came { sent, at: start.elapsed() });
                         }
                     }
-                    // It asks to be woken now.
+                    // `readable` arranges the next wake-up.
                     Err(_) => {}
                 }
             }
@@ -154,7 +155,7 @@ mod mark {
     use std::time::{Duration, Instant};
 
     #[derive(Clone, Copy)]
-    #[expect(dead_code, reason = "there are no marks here")]
+    #[expect(dead_code, reason = "marks are not supported here")]
     pub(super) enum State {
         None,
         Sent,

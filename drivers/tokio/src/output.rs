@@ -1,9 +1,9 @@
 //! The sending side of a connection.
 //!
-//! A send is written at once, as far as the kernel takes it: a send that it takes whole leaves its
-//! memory where it was, and costs no task and no waker. What the kernel does not take is kept, and a
-//! task writes it in the background; bytes of later sends go behind it. Bytes that others have too, and parts of
-//! files, are kept as they are.
+//! A send is written immediately, as much as the kernel takes. If that is all of it, the memory
+//! stays with the caller, and neither a task nor a waker is needed. The rest is kept and written by
+//! a background task; later sends are queued behind it. Shared bytes and parts of files are kept
+//! without copying.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -25,37 +25,38 @@ use crate::worker::Worker;
 pub(crate) struct Output {
     /// Boxed, because few connections ever need it.
     left: RefCell<Option<Box<Left>>>,
-    /// Bytes that the kernel took.
+    /// The number of bytes that the kernel took.
     taken: Cell<u64>,
     end: Cell<End>,
-    /// Who waits for everything to be written.
+    /// The task that waits until everything is written.
     waiting: Cell<Option<Waker>>,
 }
 
-/// How far our side has come to its end.
+/// The progress of shutting down our sending side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum End {
     #[default]
     Open,
-    /// It ends when everything is written.
+    /// It is shut down when everything is written.
     Ordered,
     Sent,
-    /// Bytes were given after the end.
+    /// Data was sent after the shutdown.
     Passed,
 }
 
-/// What the kernel did not take yet. Of the first piece it took `written` bytes.
+/// Data that the kernel did not take yet. `written` bytes of the first piece were taken.
 struct Left {
     pieces: VecDeque<Piece>,
     written: usize,
     task: Option<AbortHandle>,
 }
 
-/// Vectors up to this length are put into one with what waits before them.
+/// Vectors up to this length are appended to the previous vector in the queue.
 const JOINED_BYTES_MAX: usize = 4 * 1024;
 
 impl Left {
-    /// Adds a piece. Small vectors make one of a bounded length, so that many of them cost few calls.
+    /// Appends a piece. Small vectors are merged up to a limit, so that many of them need few
+    /// calls.
     fn append(&mut self, piece: Piece) {
         if piece.is_empty() {
             return;
@@ -72,7 +73,7 @@ impl Left {
 }
 
 impl Output {
-    /// Ends the background task, and drops what it had to write.
+    /// Stops the background task and drops the data it had to write.
     pub(crate) fn abandon(&self) {
         if let Some(left) = self.left.take()
             && let Some(task) = left.task
@@ -85,7 +86,7 @@ impl Output {
         self.left.borrow().is_none()
     }
 
-    /// Wakes who waits for everything to be written.
+    /// Wakes the task that waits until everything is written.
     pub(crate) fn wake(&self) {
         self.waiting.take().into_iter().for_each(Waker::wake);
     }
@@ -96,7 +97,7 @@ impl Output {
 }
 
 impl Shared {
-    /// Begins to send `out`, and leaves it empty, and what is shared behind it.
+    /// Sends `out`, leaving it empty, and then `shared`.
     pub(crate) fn send(self: &Rc<Self>, out: &mut Vec<u8>, shared: Option<Piece>) {
         let output = &self.output;
         let shared = shared.filter(|shared| !shared.is_empty());
@@ -113,12 +114,13 @@ impl Shared {
         }
     }
 
-    /// Writes as much as the kernel takes, leaves the rest to the background, and `out` empty.
+    /// Writes as much as the kernel takes, leaves the rest to the background task, and empties
+    /// `out`.
     fn write_now(self: &Rc<Self>, out: &mut Vec<u8>, shared: Option<Piece>) {
         let mut written = 0;
         let shared = shared.unwrap_or_default();
         let write = poll_fn(|context| self.poll_write(context, out, &shared, &mut written));
-        // A task that has used up its turn sends all the same: it would have to wait for a task.
+        // Also send if the task has no budget left; otherwise the background task would be needed.
         let write = pin!(unconstrained(write));
         match write.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(())) => {}
@@ -137,7 +139,7 @@ impl Shared {
         out.clear();
     }
 
-    /// Writes what is beyond the first `written` bytes of `first` and what is behind it.
+    /// Writes `first` and then `behind`, skipping the first `written` bytes, and updates `written`.
     fn poll_write(
         &self,
         context: &mut Context<'_>,
@@ -176,7 +178,7 @@ impl Shared {
         Poll::Ready(Ok(()))
     }
 
-    /// Has `left` written in the background.
+    /// Writes `left` in the background.
     fn leave(self: &Rc<Self>, left: Left) {
         // Without a runtime the worker has ended, and its connections with it.
         if tokio::runtime::Handle::try_current().is_err() {
@@ -189,12 +191,12 @@ impl Shared {
         }
     }
 
-    /// Writes what is left, then ends our side if that was asked for.
+    /// Writes the remaining data, then shuts down sending if requested.
     fn poll_left(&self, context: &mut Context<'_>) -> Poll<()> {
         let output = &self.output;
         let written = loop {
             match ready!(self.poll_first(context)) {
-                // Nothing is borrowed while the piece is dropped.
+                // The piece is dropped while nothing is borrowed.
                 Ok(Some(_piece)) => {}
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
@@ -213,7 +215,7 @@ impl Shared {
         Poll::Ready(())
     }
 
-    /// Writes the first piece of what is left, and returns it; none if there is none.
+    /// Writes the first piece of the remaining data and returns it; `None` if nothing remains.
     fn poll_first(&self, context: &mut Context<'_>) -> Poll<io::Result<Option<Piece>>> {
         let mut left = self.output.left.borrow_mut();
         let Some(Left { pieces, written, .. }) = left.as_deref_mut() else {
@@ -225,7 +227,7 @@ impl Shared {
         Poll::Ready(Ok(pieces.pop_front()))
     }
 
-    /// Ready when everything is written, and the end where it was asked for.
+    /// Ready when everything is written and, if requested, sending was shut down.
     pub(crate) fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let output = &self.output;
         if let Some(kind) = self.broken.get() {
@@ -241,7 +243,7 @@ impl Shared {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends our side, now or when everything is written.
+    /// Shuts down sending, now or when everything is written.
     pub(crate) fn finish(&self) {
         if self.output.end.get() == End::Open {
             self.output.end.set(End::Ordered);
@@ -279,7 +281,7 @@ fn write_left(shared: &Rc<Shared>) -> impl Future<Output = ()> + 'static {
     }
 }
 
-/// Counts one send in the background for as long as it lives.
+/// Counts one background send while it lives.
 struct InFlight(Rc<Worker>);
 
 impl InFlight {

@@ -10,17 +10,18 @@ mod system {
 
     const THIS_THREAD: Pid = Pid::from_raw(0);
 
-    /// The calling thread is bound to one CPU until this is dropped.
+    /// Binds the calling thread to one CPU until this is dropped.
     pub(crate) struct Pinned {
         before: CpuSet,
     }
 
     impl Pinned {
-        /// Binds the calling thread to the CPU with this number among those that it may use, counted
-        /// node by node and around. It may use those of the process, unless somebody bound it before.
+        /// Binds the calling thread to CPU number `number` of those it may use, in the order of
+        /// nodes, modulo their number. The thread may use the CPUs of the process, unless it was
+        /// bound before.
         ///
         /// # Errors
-        /// The kernel does not tell, or refuses.
+        /// The kernel does not report the CPUs, or rejects the call.
         pub(crate) fn to(number: usize) -> io::Result<Self> {
             let before = sched_getaffinity(THIS_THREAD)?;
             let may_use = |cpu: &usize| before.is_set(*cpu).unwrap_or(false);
@@ -36,7 +37,7 @@ mod system {
 
     impl Drop for Pinned {
         fn drop(&mut self) {
-            // It fails only if these CPUs are gone. Then the kernel has chosen others.
+            // Fails only if these CPUs are gone. The kernel then has chosen others.
             let _ = sched_setaffinity(THIS_THREAD, &self.before);
         }
     }
@@ -46,7 +47,7 @@ mod system {
 mod system {
     use std::io;
 
-    /// Nothing: this system offers no such call that is worth a dependency.
+    /// Has no effect: this system offers no such call that is worth a dependency.
     pub(crate) struct Pinned;
 
     impl Pinned {

@@ -10,20 +10,20 @@ use peregrine_driver::{Figures, Options};
 
 use crate::worker::increment;
 
-/// The least and the most buffers of a pool.
+/// The minimum and maximum number of buffers in a pool.
 const BUFFERS: (u32, u32) = (16, 32_768);
-/// The least and the most bytes of a buffer.
+/// The minimum and maximum size of a buffer in bytes.
 const BUFFER_BYTES: (usize, usize) = (512, 65_536);
 
-/// Buffers of equal size. They are made when first needed, never more than `buffers_max`, and kept
-/// for the life of the worker: `free <= made <= buffers_max`.
+/// Buffers of equal size. They are allocated when first needed, at most `buffers_max`, and kept for
+/// the lifetime of the worker: `free <= made <= buffers_max`.
 pub(crate) struct Pool {
     free: RefCell<Vec<Vec<u8>>>,
     made: Cell<usize>,
     buffers_max: usize,
     pub(crate) buffer_bytes: usize,
     exhausted: Cell<u64>,
-    /// Where others see what is used.
+    /// Where the memory use is published for other threads.
     shown: Option<Arc<Figures>>,
 }
 
@@ -40,8 +40,8 @@ impl Pool {
         }
     }
 
-    /// A buffer of full length, if one is free. The last one given back is the first to go out
-    /// again, because it is likely still in the CPU's cache.
+    /// Returns a buffer of full length, if one is free. The last one given back is leased first,
+    /// because it is likely still in the CPU's cache.
     pub(crate) fn lease(&self) -> Option<Vec<u8>> {
         if let Some(buffer) = self.free.borrow_mut().pop() {
             return Some(buffer);
@@ -59,11 +59,11 @@ impl Pool {
 
     /// Takes back a leased buffer.
     pub(crate) fn give_back(&self, buffer: Vec<u8>) {
-        debug_assert_eq!(buffer.len(), self.buffer_bytes, "only leased buffers come back");
+        debug_assert_eq!(buffer.len(), self.buffer_bytes, "the buffer was leased from this pool");
         self.free.borrow_mut().push(buffer);
     }
 
-    /// Counts a receive that found no buffer and had to make memory of its own.
+    /// Counts a receive that found no free buffer and had to allocate memory.
     pub(crate) fn count_exhausted(&self) {
         increment(&self.exhausted);
         if let Some(shown) = &self.shown {
@@ -71,35 +71,37 @@ impl Pool {
         }
     }
 
-    /// Times a receive found no buffer and had to make memory of its own.
+    /// How often a receive found no free buffer and had to allocate memory.
     pub(crate) fn exhausted(&self) -> u64 {
         self.exhausted.get()
     }
 }
 
-/// Received bytes in a buffer of the worker's pool, to which it returns when dropped, or in memory
-/// of their own.
+/// Received bytes, in a buffer of the worker's pool, to which it returns on drop, or in separate
+/// memory.
 pub struct Chunk {
-    /// Of full length if it is the pool's. Empty, without memory, in the chunk that marks the end.
+    /// Of full length if it belongs to the pool. Empty and unallocated in the chunk that marks the
+    /// end.
     buffer: Vec<u8>,
     filled: usize,
     pool: Option<Rc<Pool>>,
 }
 
 impl Chunk {
-    /// The first `filled` bytes of `buffer`, which goes back to `pool`.
+    /// A chunk of the first `filled` bytes of `buffer`, which is given back to `pool`.
     pub(crate) fn new(buffer: Vec<u8>, filled: usize, pool: Rc<Pool>) -> Self {
         debug_assert!(filled <= buffer.len(), "a read fills at most the buffer");
         Self { buffer, filled, pool: Some(pool) }
     }
 
-    /// Bytes in memory of their own.
+    /// A chunk in separate memory.
     pub(crate) fn own(buffer: Vec<u8>) -> Self {
         Self { filled: buffer.len(), buffer, pool: None }
     }
 
-    /// The memory of a chunk that has its own, unless most of it is empty: whoever keeps bytes counts
-    /// the bytes, not the memory, which should be twice that at the most.
+    /// Returns the memory of a chunk in separate memory, unless most of it is unused: code that
+    /// keeps bytes accounts for the bytes, not the capacity, so the capacity should be at most
+    /// twice as large.
     pub(crate) fn keep(mut self) -> Result<Vec<u8>, Self> {
         if self.pool.is_none() && self.filled > 0 && self.filled >= self.buffer.capacity() / 2 {
             return Ok(take(&mut self.buffer));
@@ -107,7 +109,7 @@ impl Chunk {
         Err(self)
     }
 
-    /// The end of the peer's sending side.
+    /// The end of the peer's data.
     pub(crate) fn end() -> Self {
         Self { buffer: Vec::new(), filled: 0, pool: None }
     }

@@ -1,4 +1,4 @@
-//! One connection: what both directions share, and the receiving side.
+//! One connection: the state of both directions, and the receiving side.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -13,24 +13,25 @@ use crate::output::Output;
 use crate::pool::Chunk;
 use crate::worker::Worker;
 
-/// One connection. While it waits it holds no buffer.
+/// One connection. Holds no buffer while it waits.
 pub struct Stream {
     shared: Rc<Shared>,
 }
 
-/// A connection's state, in a place that a send in the background can reach.
+/// A connection's state, shared with the background task that sends.
 pub(crate) struct Shared {
     pub(crate) connection: RefCell<Connection>,
     pub(crate) worker: Rc<Worker>,
     pub(crate) output: Output,
-    /// How the connection broke, in either direction. The kernel tells only once.
+    /// How the connection broke, in either direction. The kernel reports it only once.
     pub(crate) broken: Cell<Option<io::ErrorKind>>,
-    /// Who waits for bytes. The runtime has the waker too; this one is for a send that fails.
+    /// The task that waits for bytes. The runtime has the waker too; this copy is woken when a send
+    /// fails.
     receiving: Cell<Option<Waker>>,
-    /// The peer's end was received.
+    /// The peer has finished sending.
     ended: Cell<bool>,
-    /// The last read gave more than the pool's buffers hold, or as much: the next one is a large
-    /// one. Each read costs a system call, a wake-up of its reader and a piece of the reader's.
+    /// The last read filled a buffer of the pool, so the next one is a large one: each read costs a
+    /// system call, a wake-up of the reader, and the processing of a chunk.
     large: Cell<bool>,
 }
 
@@ -48,7 +49,7 @@ impl Stream {
         Self { shared: Rc::new(shared) }
     }
 
-    /// The socket, if nothing was begun with it.
+    /// Returns the socket, if it was not used yet.
     pub(crate) fn pass(self) -> io::Result<Passed> {
         let shared = Rc::clone(&self.shared);
         drop(self);
@@ -131,7 +132,7 @@ impl peregrine_driver::Stream for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // The background task's wake-up goes away with the socket: it must be ended by hand.
+        // The socket no longer wakes the background task, so it must be stopped explicitly.
         self.shared.output.abandon();
     }
 }
@@ -156,8 +157,8 @@ impl Shared {
         }
     }
 
-    /// Receives once, or arranges a wake-up. The buffer is leased for the length of this call
-    /// only, unless bytes arrive in it.
+    /// Receives once, or arranges a wake-up. The buffer is leased only during this call, unless
+    /// bytes arrive in it.
     fn poll_receive(&self, context: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
         let mut connection = self.connection.borrow_mut();
         let pool = &self.worker.pool;
@@ -165,7 +166,7 @@ impl Shared {
             return self.poll_receive_own(&mut connection, context, self.worker.large_bytes);
         }
         let Some(mut buffer) = pool.lease() else {
-            // Others hold all buffers: whoever has something to read gets memory of its own.
+            // Other connections hold all buffers: allocate memory if there is something to read.
             let received = self.poll_receive_own(&mut connection, context, pool.buffer_bytes);
             if received.is_ready() {
                 pool.count_exhausted();
@@ -186,7 +187,7 @@ impl Shared {
         Poll::Ready(self.fill(buffer, read))
     }
 
-    /// The chunk that a read into a leased buffer makes.
+    /// The chunk for the result of a read into a leased buffer.
     fn fill(&self, buffer: Vec<u8>, read: io::Result<usize>) -> io::Result<Chunk> {
         let pool = &self.worker.pool;
         match read {
@@ -203,8 +204,8 @@ impl Shared {
         }
     }
 
-    /// As `poll_receive`, into memory that is made when there is something to read, and not before:
-    /// a connection whose peer pauses holds none.
+    /// Like `poll_receive`, into memory that is allocated only once the socket is readable: a
+    /// connection whose peer pauses holds none.
     fn poll_receive_own(
         &self,
         connection: &mut Connection,
@@ -226,14 +227,14 @@ impl Shared {
         Poll::Ready(Ok(if filled == 0 { Chunk::end() } else { Chunk::own(bytes) }))
     }
 
-    /// What was received before the connection broke, then the error. The runtime is not asked: it
-    /// may not know of these bytes yet. The kernel tells an error only once, and an orderly end
-    /// after it, which must not pass for one.
+    /// Returns the data received before the connection broke, then the error. Bypasses the runtime,
+    /// which may not know of this data yet. The kernel reports an error only once, and a regular
+    /// end after it, which must not be mistaken for one.
     fn receive_rest(&self, kind: io::ErrorKind) -> io::Result<Chunk> {
         self.receive_now().map_err(|_| kind.into())
     }
 
-    /// Receives what the kernel has, of which the runtime may not know yet: some bytes, or an error.
+    /// Receives bytes or an error directly from the kernel; the runtime may not know of them yet.
     fn receive_now(&self) -> io::Result<Chunk> {
         let mut bytes = vec![0; self.worker.pool.buffer_bytes];
         let filled = self.connection.borrow().read_now(&mut bytes)?;
@@ -245,7 +246,7 @@ impl Shared {
         Ok(Chunk::own(bytes))
     }
 
-    /// Remembers how the connection broke, and tells everybody who waits for it.
+    /// Records how the connection broke, and wakes all tasks that wait for it.
     pub(crate) fn break_off(&self, kind: io::ErrorKind) {
         if self.broken.get().is_none() {
             self.broken.set(Some(kind));
@@ -256,7 +257,7 @@ impl Shared {
     }
 }
 
-/// Leaves the caller's waker, and only this one, in `slot`.
+/// Stores the caller's waker in `slot`, replacing any other.
 pub(crate) fn remember(slot: &Cell<Option<Waker>>, context: &Context<'_>) {
     let known = slot.take().filter(|waker| waker.will_wake(context.waker()));
     slot.set(Some(known.unwrap_or_else(|| context.waker().clone())));

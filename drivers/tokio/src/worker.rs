@@ -22,14 +22,15 @@ use crate::pin::Pinned;
 use crate::pool::Pool;
 use crate::stream::Stream;
 
-/// Sockets that one look at the kernel reports at most. A request and the task that it spawned then
-/// meet again while both are in the caches: with all of 1,500 busy connections reported at once, each
-/// spawned task waited for all of them, which cost a fifth of such a request.
+/// The maximum number of sockets reported by one poll of the kernel. With a small number, a request
+/// and the task that it spawned run while both are in the caches: when 1,500 busy connections were
+/// reported at once, each spawned task waited for all of them, which made such a request a fifth
+/// slower.
 const SOCKETS_PER_LOOK: usize = 64;
 
-/// Task polls between two looks at the kernel while tasks are ready: enough for what one look makes
-/// ready, which is three polls for a request that waits for a task of its own. tokio's default of 61
-/// would look again in the middle of it.
+/// The number of task polls between two polls of the kernel while tasks are ready: enough for all
+/// tasks made ready by one poll of the kernel, with three polls per request that waits for a
+/// spawned task. tokio's default of 61 would poll the kernel in between.
 const EVENT_INTERVAL: u32 = 4 * SOCKETS_PER_LOOK as u32;
 
 /// One worker of the portable driver: a cheap handle to the thread's tokio runtime.
@@ -38,11 +39,11 @@ pub struct Tokio {
     worker: Rc<Worker>,
 }
 
-/// What all handles, listeners and connections of one thread share.
+/// The state shared by all handles, listeners and connections of one thread.
 pub(crate) struct Worker {
     start: Instant,
     pub(crate) pool: Rc<Pool>,
-    /// Bytes of a large read.
+    /// The size of a large read in bytes.
     pub(crate) large_bytes: usize,
     pub(crate) sockets: SocketOptions,
     pub(crate) figures: Own,
@@ -50,20 +51,20 @@ pub(crate) struct Worker {
     functions: Functions,
 }
 
-/// Counts that this driver keeps itself.
+/// Counters kept by the driver.
 #[derive(Default)]
 pub(crate) struct Own {
-    /// Where others see them.
+    /// Where they are published for other threads.
     shown: Option<Arc<Figures>>,
-    /// Reads, writes and accepts that were made.
+    /// The number of reads, writes and accepts.
     pub(crate) calls: Cell<u64>,
     pub(crate) accepted: Cell<u64>,
-    /// Connections with bytes that are not written.
+    /// The number of connections with unwritten bytes.
     pub(crate) left: Cell<u64>,
 }
 
 impl Own {
-    /// A read, a write or an accept is made.
+    /// Counts a read, a write or an accept.
     pub(crate) fn call(&self) {
         increment(&self.calls);
         if let Some(shown) = &self.shown {
@@ -71,7 +72,7 @@ impl Own {
         }
     }
 
-    /// A connection has bytes left to write, or has none any more.
+    /// Adds `more` to the number of connections with unwritten bytes.
     pub(crate) fn leave(&self, more: i64) {
         self.left.set(self.left.get().wrapping_add_signed(more));
         if let Some(shown) = &self.shown {
@@ -80,13 +81,13 @@ impl Own {
     }
 }
 
-/// Lets the runtime count its sleeps.
+/// Makes the runtime count its sleeps.
 fn count_sleeps(builder: &mut Builder, sleeps: &Arc<AtomicU64>) {
     let sleeps = Arc::clone(sleeps);
     builder.on_thread_unpark(move || look::slept(&sleeps));
 }
 
-/// The same, and lets it note how long it is awake between two of them.
+/// The same, and measures how long it is awake between two sleeps.
 fn measure_turns(
     builder: &mut Builder,
     sleeps: &Arc<AtomicU64>,
@@ -106,12 +107,12 @@ fn measure_turns(
     });
 }
 
-/// Adds one to a count.
+/// Increments a counter.
 pub(crate) fn increment(count: &Cell<u64>) {
     count.set(count.get() + 1);
 }
 
-/// Nothing: tokio's own way to park serves every kind of waiting.
+/// Empty: tokio's way of parking suits every kind of wait.
 #[derive(Debug)]
 pub struct Hold(());
 
@@ -132,7 +133,7 @@ impl Driver for Tokio {
         let mut output = None;
         let main = async { output = Some(main(driver.clone()).await) };
         hosting.run(&driver, Box::pin(main));
-        Ok(output.expect("what ran is done"))
+        Ok(output.expect("`main` has completed"))
     }
 
     fn listen(&self, socket: Socket) -> io::Result<Listener> {
@@ -148,7 +149,7 @@ impl Driver for Tokio {
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + 'static) {
-        // A panic stays in the task's result, and dropping the handle lets the task go on.
+        // A panic is stored in the task's result, and dropping the handle does not stop the task.
         drop(tokio::task::spawn_local(task));
     }
 
@@ -160,16 +161,17 @@ impl Driver for Tokio {
         self.worker.look.began()
     }
 
-    // A task that only wakes itself is polled `EVENT_INTERVAL` times before tokio looks at its sockets.
+    // A task that only wakes itself is polled `EVENT_INTERVAL` times before tokio polls its
+    // sockets.
     const IS_FAIR_TO_OTHERS: bool = false;
 
     fn others_first(&self, context: &mut Context<'_>) {
-        // Polled once, it has asked to be woken after that.
+        // This first poll arranges a wake-up after that.
         let _ = pin!(tokio::task::yield_now()).poll(context);
     }
 
     fn unix_time(&self) -> Duration {
-        // A clock before 1970 is a broken clock: dates on the wire then start at the epoch.
+        // A clock set before 1970 is wrong; dates on the wire then start at the epoch.
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 
@@ -193,9 +195,8 @@ impl Driver for Tokio {
         self.worker.functions.outlast(is_patient);
     }
 
-    /// `enters` counts reads, writes, accepts and the times the thread parked; looks at the kernel
-    /// without parking are not known. `in_flight` counts connections that have bytes
-    /// left to write.
+    /// `enters` counts reads, writes, accepts and how often the thread parked; polls of the kernel
+    /// without parking are not known. `in_flight` counts connections with unwritten bytes.
     fn counters(&self) -> Counters {
         let parks = Handle::try_current().map_or(0, |handle| handle.metrics().worker_park_count(0));
         let figures = &self.worker.figures;
@@ -208,7 +209,7 @@ impl Driver for Tokio {
     }
 }
 
-/// A runtime whose end, however it is reached, does not wait for blocking functions for ever.
+/// A runtime that waits only for a limited time for blocking functions, however it ends.
 struct Hosting {
     runtime: Option<LocalRuntime>,
     end_max: Duration,
@@ -248,8 +249,8 @@ impl Hosting {
         Ok((hosting, Tokio { worker }))
     }
 
-    /// The life of a worker. It is compiled here, once, whatever `main` is; that is dropped while the runtime
-    /// is entered, even if it panics.
+    /// The lifetime of a worker. Compiled only once, because `main` is boxed. `main` is dropped
+    /// while the runtime is entered, even if it panics.
     fn run(mut self, driver: &Tokio, main: Pin<Box<dyn Future<Output = ()> + '_>>) {
         let functions = &driver.worker.functions;
         self.runtime().block_on(async move {
@@ -263,14 +264,14 @@ impl Hosting {
     }
 
     fn runtime(&self) -> &LocalRuntime {
-        self.runtime.as_ref().expect("the runtime stays until the drop")
+        self.runtime.as_ref().expect("the runtime exists until the drop")
     }
 }
 
 impl Drop for Hosting {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // The remaining tasks are dropped in here, while the runtime is still entered for them.
+            // The remaining tasks are dropped here, while the runtime is still entered for them.
             runtime.shutdown_timeout(self.end_max);
         }
     }

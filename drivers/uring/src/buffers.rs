@@ -1,8 +1,8 @@
-//! The ring of receive buffers that all connections of a worker share.
+//! The ring of receive buffers shared by all connections of a worker.
 //!
-//! The kernel picks a buffer when bytes arrive. From that completion on the buffer is ours, until
-//! [`Buffers::give_back`]. Buffers that wait for a reader are linked through a side table, so that
-//! a connection's queue of unread chunks needs no memory of its own.
+//! The kernel picks a buffer when bytes arrive. From that completion until [`Buffers::give_back`]
+//! the driver owns the buffer. Unread buffers are linked through a side table, so a connection's
+//! queue of unread chunks needs no extra memory.
 
 use std::cell::Cell;
 use std::io;
@@ -14,36 +14,36 @@ use peregrine_driver::Options;
 
 use crate::ring::Ring;
 
-/// The one buffer group of a ring.
+/// The only buffer group of a ring.
 pub(crate) const GROUP: u16 = 0;
 
 const NONE: u16 = u16::MAX;
-/// Buffers that the kernel has from the start.
+/// The number of buffers that the kernel has from the start.
 const FIRST: u32 = 16;
-/// The ends of what `Options` documents.
+/// The limits documented at `Options`.
 const COUNT: std::ops::RangeInclusive<u32> = 16..=32_768;
 const BYTES: std::ops::RangeInclusive<usize> = 512..=65_536;
 
 /// All receive buffers of one worker.
 ///
-/// Each buffer is in one of four places: not in use yet, the kernel's ring, a connection's
-/// [`Unread`] or a chunk in a user's hand. `lent` counts the last two.
+/// Each buffer is in one of four places: not in use yet, in the kernel's ring, in a connection's
+/// [`Unread`], or in a chunk held by the user. `lent` counts the last two.
 ///
-/// The kernel goes round all buffers that it has, so that each costs its memory soon. It gets more
-/// of them only when those that it has become few.
+/// The kernel cycles through all buffers it has, so each of them soon takes up physical memory. It
+/// is given more only when few are left.
 pub(crate) struct Buffers {
     entries: Block,
     memory: Block,
     bytes: usize,
     mask: u16,
     tail: Cell<u16>,
-    /// Buffers in use, which are the first ones.
+    /// The number of buffers in use, which are the first ones.
     used: Cell<u32>,
     lent: Cell<u32>,
     links: Box<[Cell<Link>]>,
 }
 
-/// What the side table knows of a buffer that holds unread bytes.
+/// The side table's entry for a buffer that contains unread bytes.
 #[derive(Clone, Copy)]
 struct Link {
     length: u32,
@@ -54,7 +54,7 @@ fn count(options: &Options) -> u32 {
     options.receive_buffers.clamp(*COUNT.start(), *COUNT.end()).next_power_of_two()
 }
 
-/// The memory of the buffers that the kernel locks: where they are, and not they themselves.
+/// The memory that the kernel locks for the buffer ring: its entries, not the buffers themselves.
 pub(crate) fn locked_bytes(options: &Options) -> usize {
     count(options) as usize * size_of::<BufRingEntry>()
 }
@@ -63,7 +63,7 @@ impl Buffers {
     /// Allocates the buffers and gives the first of them to the kernel.
     ///
     /// # Errors
-    /// The kernel refused the registration.
+    /// The kernel rejected the registration.
     pub(crate) fn register(ring: &Ring, options: &Options) -> io::Result<Self> {
         let count = count(options);
         let bytes = options.receive_buffer_bytes.clamp(*BYTES.start(), *BYTES.end());
@@ -88,7 +88,7 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// Lets the kernel have up to `count` buffers more.
+    /// Gives the kernel up to `count` more buffers.
     fn grow(&self, count: u32) {
         let used = self.used.get();
         let more = used..(used + count).min(u32::from(self.mask) + 1);
@@ -97,38 +97,38 @@ impl Buffers {
         more.for_each(|id| self.give_back(id as u16));
     }
 
-    /// Notes that the kernel had no buffer left.
+    /// Records that the kernel had no buffer left.
     pub(crate) fn ran_out(&self) {
         if self.free() == 0 {
             self.grow(self.used.get());
         }
     }
 
-    /// Bytes of one buffer.
+    /// The size of one buffer in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The memory of all buffers that were in use so far.
+    /// The memory of all buffers used so far.
     pub(crate) fn used_bytes(&self) -> i64 {
         i64::from(self.used.get()) * self.bytes as i64
     }
 
-    /// Buffers the kernel can use now.
+    /// The number of buffers that the kernel can use now.
     pub(crate) fn free(&self) -> u32 {
         self.used.get() - self.lent.get()
     }
 
-    /// Notes that a completion brought buffer `id`.
+    /// Records that a completion returned buffer `id`.
     pub(crate) fn take(&self, id: u16) {
-        assert!(id <= self.mask, "the kernel picks from the buffers it was given");
+        assert!(id <= self.mask, "the kernel returned an unknown buffer");
         self.lent.set(self.lent.get() + 1);
         if self.free() < self.used.get() / 4 {
             self.grow(1);
         }
     }
 
-    /// The first `length` bytes of a buffer that is ours.
+    /// Returns the first `length` bytes of a buffer owned by the driver.
     ///
     /// # Safety
     /// Buffer `id` must have come with a completion and must not be given back while the slice is
@@ -136,7 +136,7 @@ impl Buffers {
     pub(crate) unsafe fn read(&self, id: u16, length: u32) -> &[u8] {
         let start = self.address(id);
         let length = (length as usize).min(self.bytes);
-        // SAFETY: `address` lies `bytes` before the end of the block at least; the caller promises
+        // SAFETY: `address` is at least `bytes` before the end of the block; the caller guarantees
         // that the kernel does not write to this buffer now. The memory was zeroed at the start.
         unsafe { std::slice::from_raw_parts(start, length) }
     }
@@ -148,7 +148,7 @@ impl Buffers {
         // SAFETY: the masked index is smaller than the number of entries in the block.
         let slot = unsafe { base.add(usize::from(tail & self.mask)) };
         // SAFETY: the block is zeroed, which is a valid entry, and aligned. The kernel reads an
-        // entry only after the tail has passed it, so nobody else uses this one now.
+        // entry only after the tail has passed it, so this one is not in use.
         let entry = unsafe { &mut *slot };
         entry.set_addr(self.address(id) as u64);
         entry.set_len(self.bytes as u32);
@@ -156,7 +156,8 @@ impl Buffers {
         self.tail.set(tail.wrapping_add(1));
         // SAFETY: `base` is the first entry of a registered, page-aligned ring.
         let shared_tail = unsafe { BufRingEntry::tail(base) }.cast_mut();
-        // SAFETY: the tail lies in the block, is aligned, and both sides use it atomically only.
+        // SAFETY: the tail is inside the block, is aligned, and both sides access it only
+        // atomically.
         let shared_tail = unsafe { AtomicU16::from_ptr(shared_tail) };
         shared_tail.store(self.tail.get(), Ordering::Release);
         self.lent.set(self.lent.get() - 1);
@@ -169,7 +170,7 @@ impl Buffers {
     }
 }
 
-/// A connection's chunks that nobody has read yet, first in first out.
+/// A connection's unread chunks, in the order of arrival.
 #[derive(Debug)]
 pub(crate) struct Unread {
     head: u16,
@@ -184,7 +185,7 @@ impl Unread {
         usize::from(self.count)
     }
 
-    /// Adds buffer `id`, which holds `length` bytes.
+    /// Adds buffer `id` with `length` bytes.
     pub(crate) fn push(&mut self, buffers: &Buffers, id: u16, length: u32) {
         buffers.links[usize::from(id)].set(Link { length, next: NONE });
         if self.count == 0 {
@@ -197,7 +198,7 @@ impl Unread {
         self.count += 1;
     }
 
-    /// Takes the oldest buffer and the number of bytes in it.
+    /// Removes the oldest buffer. Returns it with its number of bytes.
     pub(crate) fn pop(&mut self, buffers: &Buffers) -> Option<(u16, u32)> {
         if self.count == 0 {
             return None;
@@ -210,21 +211,21 @@ impl Unread {
     }
 }
 
-/// Zeroed, page-aligned memory, straight from the kernel: a page costs nothing before it is written
-/// to. An allocator would write zeros to all of it.
+/// Zeroed, page-aligned memory directly from the kernel: pages take up memory only once they are
+/// written to. An allocator would zero all of it.
 struct Block {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to the block alone and to no thread.
+// SAFETY: the mapping belongs only to the block, and to no particular thread.
 unsafe impl Send for Block {}
 
 impl Block {
     fn allocate(bytes: usize) -> io::Result<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping, where the kernel likes, touches no memory of others.
+        // SAFETY: a new mapping at an address chosen by the kernel does not affect existing memory.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, kind, -1, 0) };
         match NonNull::new(start.cast()) {
             Some(start) if start.as_ptr() != libc::MAP_FAILED.cast() => Ok(Self { start, bytes }),
@@ -235,8 +236,8 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: the mapping has this place and length, and `Shared` drops it only after the ring
-        // was closed, so the kernel has no use for it.
+        // SAFETY: the mapping has this address and length, and `Shared` drops it only after the
+        // ring was closed, so the kernel no longer uses it.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }

@@ -1,29 +1,29 @@
-//! Received bytes in a user's hand, and where they lie.
+//! Received bytes as held by the user, and the memory they are in.
 
 use std::ops::Deref;
 use std::rc::Rc;
 
 use crate::worker::Shared;
 
-/// Received bytes. Dropping them gives the worker's buffer back.
+/// Received bytes. Dropping the chunk gives its buffer back to the worker.
 pub struct Chunk {
     pub(crate) bytes: Bytes,
 }
 
 pub(crate) enum Bytes {
-    /// The end of input.
+    /// End of input.
     None,
     /// In one of the worker's shared buffers.
     Lent(Lent),
-    /// In memory of their own.
+    /// In separately allocated memory.
     Own(Box<Own>),
 }
 
-/// A buffer that is ours until the drop.
+/// A buffer owned by the driver until this is dropped.
 pub(crate) struct Lent {
     shared: Rc<Shared>,
-    /// The buffer's number above 32 bits of length. Chunks are moved at once after they are made,
-    /// and a processor stalls when it loads as one what was stored in pieces.
+    /// The buffer's number above 32 bits of length. Chunks are moved right after they are created,
+    /// and a processor stalls when it loads in one access what was stored in two.
     place: u64,
 }
 
@@ -37,16 +37,17 @@ impl Lent {
     }
 }
 
-/// Memory for one receive that takes no shared buffer: a large one, or one when all shared buffers are
-/// held by connections that nobody reads. Without the latter those could keep all others from being
-/// served.
+/// Memory for one receive that does not use a shared buffer: a large one, or one while all shared
+/// buffers are held by connections that are not read from. Without the latter, those connections
+/// could block all others.
 pub(crate) struct Own {
-    /// Empty, and its memory the kernel's, while the receive is armed.
+    /// Empty while the receive is armed; the kernel then owns its memory.
     pub(crate) bytes: Vec<u8>,
 }
 
 impl Own {
-    /// Whoever keeps bytes counts the bytes, not the memory, which should be twice that at the most.
+    /// Code that stores bytes accounts for the bytes, not the capacity, so the capacity should be
+    /// at most twice as large.
     pub(crate) fn is_worth_keeping(&self) -> bool {
         self.bytes.len() >= self.bytes.capacity() / 2
     }
@@ -58,8 +59,8 @@ impl Deref for Chunk {
     fn deref(&self) -> &[u8] {
         match &self.bytes {
             Bytes::None => &[],
-            // SAFETY: the buffer came with a completion and is given back by the drop of `Lent`
-            // alone, which this borrow outrules.
+            // SAFETY: the buffer came with a completion and is given back only when `Lent` is
+            // dropped, which this borrow rules out.
             Bytes::Lent(lent) => unsafe {
                 lent.shared.buffers.read(lent.buffer(), lent.place as u32)
             },

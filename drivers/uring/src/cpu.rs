@@ -4,14 +4,14 @@ use peregrine_driver::by_node;
 use std::io;
 use std::sync::OnceLock;
 
-/// Binds the calling thread to one of the CPUs that the process may use: the one at `place`, counted
-/// node by node and around.
+/// Binds the calling thread to one of the CPUs that the process may use: number `place` in the
+/// order of nodes, modulo their number.
 ///
 /// # Errors
-/// The system does not tell which those are, or has taken this one away.
+/// The system does not report the CPUs, or this one was taken away.
 pub(crate) fn pin_to(place: usize) -> io::Result<()> {
-    // Threads inherit the CPUs of the one that starts them. So these are asked for once, before any
-    // thread was bound here.
+    // Threads inherit the CPU set of the thread that starts them, so the set is read once, before
+    // any thread was bound here.
     static USABLE: OnceLock<Vec<usize>> = OnceLock::new();
     let usable = match USABLE.get() {
         Some(usable) => usable,
@@ -21,14 +21,14 @@ pub(crate) fn pin_to(place: usize) -> io::Result<()> {
         }
     };
     let mut only = empty();
-    // SAFETY: the number was found in such a set, and so is smaller than its size.
+    // SAFETY: the number was found in such a set, so it is smaller than its size.
     unsafe { libc::CPU_SET(usable[place % usable.len()], &mut only) };
     // SAFETY: the pointer and size describe the set, which outlives the call.
     let result = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &only) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The CPUs that the calling thread may use. There is at least one.
+/// The CPUs that the calling thread may use; at least one.
 fn usable_here() -> io::Result<Vec<usize>> {
     let mut set = empty();
     // SAFETY: the pointer and size describe the set, which outlives the call.

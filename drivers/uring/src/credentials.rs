@@ -1,4 +1,4 @@
-//! Whose process is at the other end of a Unix domain socket.
+//! The credentials of the process at the other end of a Unix domain socket.
 
 use std::io;
 use std::mem::size_of;
@@ -6,15 +6,15 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use peregrine_driver::Credentials;
 
-/// What the kernel noted when the peer connected.
+/// Returns the credentials that the kernel recorded when the peer connected.
 ///
-/// Not by way of `rustix`: its process numbers cannot be zero, which is what the kernel tells of a
-/// process of another namespace.
+/// Does not use `rustix`, whose process IDs cannot be zero; the kernel reports zero for a process
+/// in another namespace.
 pub(crate) fn of_peer(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
     let mut told = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: `told` has room for `length` bytes, and any bytes are a `ucred`; both live until the
-    // call returns, and the kernel keeps neither.
+    // SAFETY: `told` has room for `length` bytes, and any bytes are a valid `ucred`; both live
+    // until the call returns, and the kernel keeps neither.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

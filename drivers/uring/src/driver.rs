@@ -1,4 +1,4 @@
-//! The handle that the server is generic over, and the life of a worker from start to end.
+//! The handle that the server is generic over, and the lifetime of a worker from start to end.
 
 use std::future::Future;
 use std::io;
@@ -20,8 +20,8 @@ use crate::worker::Shared;
 /// One worker's io_uring driver.
 ///
 /// Tasks that wait for tokio's timers or sockets directly should hold the driver (see
-/// [`Driver::hold`]), or they may be woken up to 100 ms late; tasks spawned on tokio from this
-/// thread are noticed without.
+/// [`Driver::hold`]); otherwise they may be woken up to 100 ms late. This is not necessary for
+/// tasks spawned on tokio from this thread, which the driver notices.
 ///
 /// ```
 /// use peregrine_driver::{Driver, Options};
@@ -45,7 +45,8 @@ pub struct Uring {
     shared: Rc<Shared>,
 }
 
-/// Keeps the thread from sleeping where tokio is not heard. See [`Driver::hold`].
+/// Keeps the thread from sleeping in the ring, where it does not see tokio's events. See
+/// [`Driver::hold`].
 pub struct Hold {
     shared: Rc<Shared>,
 }
@@ -133,17 +134,18 @@ impl Driver for Uring {
         self.shared.functions.outlast(is_patient);
     }
 
-    /// Figures so far. The driver's own watch for wakes from other threads is not in `in_flight`.
+    /// The counters so far. `in_flight` does not include the driver's poll for wake-ups by other
+    /// threads.
     fn counters(&self) -> Counters {
         self.shared.counters()
     }
 }
 
 impl Prepared {
-    /// [`Uring::run`] with this ring.
+    /// Like [`Uring::run`], with this ring.
     ///
     /// # Errors
-    /// The kernel refused something else that the driver needs.
+    /// The kernel rejected something else that the driver needs.
     pub fn run<M, F>(self, options: &Options, main: M) -> io::Result<F::Output>
     where
         M: FnOnce(Uring) -> F,
@@ -156,7 +158,7 @@ impl Prepared {
     }
 }
 
-/// Runs `main` on the calling thread, with everything it spawns, until `main` is done.
+/// Runs `main` and all tasks it spawns on the calling thread until `main` completes.
 fn run_here<M, F>(prepared: Prepared, options: &Options, main: M) -> io::Result<F::Output>
 where
     M: FnOnce(Uring) -> F,
@@ -187,7 +189,7 @@ where
         };
         park::run(Rc::clone(&running.shared), whole, spin).await
     };
-    let runtime = running.runtime.as_ref().expect("the runtime stays until the drop");
+    let runtime = running.runtime.as_ref().expect("the runtime exists until the drop");
     let output = runtime.block_on(unconstrained(root));
     let shared = Rc::clone(&running.shared);
     shared.functions.end(|end_max| {
@@ -203,8 +205,8 @@ impl Drop for Hold {
     }
 }
 
-/// A worker between start and end. However `run` is left, the drop ends things in the one order
-/// that is sound: tasks, then tokio's tasks, then the kernel's operations, then memory.
+/// A running worker. However `run` is left, dropping it frees things in the only sound order:
+/// tasks, tokio's tasks, operations in the kernel, memory.
 struct Running {
     shared: Rc<Shared>,
     runtime: Option<LocalRuntime>,

@@ -1,21 +1,23 @@
-//! Parts of files, from the kernel's memory to a socket.
+//! Sends parts of files from the page cache to a socket.
 //!
-//! It is a plain call for what the socket has room for, and the ring says when there is room for more. The ring's
-//! own operation (`splice`) always takes a thread of the kernel's and a pipe.
+//! Uses a plain `sendfile` call for as much as the socket has room for; the ring reports when there
+//! is room for more. The ring's own operation (`splice`) would always need a kernel thread and a
+//! pipe.
 //!
-//! The call knows no `MSG_NOSIGNAL`: it counts on `SIGPIPE` being ignored, with which programs in Rust begin. A program
-//! in another language that has a server as a library sees to it itself. Done here, it would change what others of the
-//! process chose, or what programs inherit that handlers start.
+//! `sendfile` has no `MSG_NOSIGNAL`: it relies on `SIGPIPE` being ignored, which is the default of
+//! Rust programs. A program in another language that uses the server as a library must ignore the
+//! signal itself. Ignoring it here would override choices of the rest of the process, and would be
+//! inherited by programs that handlers start.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use peregrine_driver::FilePart;
 
-/// In place of an error number: a file did not have what it was to have.
+/// Used instead of an error number: a file was shorter than expected.
 pub(crate) const FILE_FAILED: i32 = -1;
 
-/// What the number of a failure means, this one among them.
+/// The error for such a number, including [`FILE_FAILED`].
 pub(crate) fn error_of(failed: i32) -> io::Error {
     match failed {
         FILE_FAILED => io::ErrorKind::UnexpectedEof.into(),
@@ -23,9 +25,9 @@ pub(crate) fn error_of(failed: i32) -> io::Error {
     }
 }
 
-/// Gives the socket what it takes now of the part beyond its first `from` bytes. Returns how many bytes that was,
-/// and the error number that ended it, if one did: that of the socket, or [`FILE_FAILED`]. A kernel that is short of
-/// memory takes nothing, and may do better soon.
+/// Sends as much of the part after its first `from` bytes as the socket takes now. Returns how many
+/// bytes were sent and, if an error ended the call, its number: the socket's, or [`FILE_FAILED`].
+/// If the kernel is short of memory it takes nothing; retry later.
 pub(crate) fn send(socket: BorrowedFd<'_>, part: &FilePart, from: usize) -> (usize, i32) {
     let _mode = match NonBlocking::set(socket) {
         Ok(mode) => mode,
@@ -49,7 +51,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, part: &FilePart, from: usize) -> (usi
     }
 }
 
-/// One call.
+/// Makes one call.
 fn send_now(
     socket: BorrowedFd<'_>,
     part: &FilePart,
@@ -66,10 +68,11 @@ fn send_now(
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// A socket that does not let calls wait, for as long as this lives.
+/// Sets the socket to non-blocking mode while this lives.
 ///
-/// At other times it does: operations of the ring wait only on such sockets. Those under way are not
-/// concerned: the kernel looks at the mode when an operation is submitted, and none is while this lives.
+/// The mode is blocking otherwise, because operations of the ring wait only on blocking sockets.
+/// Operations in flight are not affected: the kernel checks the mode when an operation is
+/// submitted, and none is submitted while this lives.
 struct NonBlocking<'a>(BorrowedFd<'a>);
 
 impl<'a> NonBlocking<'a> {
@@ -81,12 +84,12 @@ impl<'a> NonBlocking<'a> {
 
 impl Drop for NonBlocking<'_> {
     fn drop(&mut self) {
-        // What could be set can be set back.
+        // If the mode could be set, it can be reset.
         let _ = set_mode(self.0, 0);
     }
 }
 
-/// One call, where `fcntl` would take two.
+/// One `ioctl`, where `fcntl` would take two calls.
 fn set_mode(socket: BorrowedFd<'_>, is_non_blocking: libc::c_int) -> io::Result<()> {
     let mut mode = is_non_blocking;
     // SAFETY: the kernel reads a number from `mode`.
@@ -108,7 +111,7 @@ mod tests {
     use std::time::Duration;
 
     thread_local! {
-        /// The kernel is short of memory, and was asked so often.
+        /// Simulates a kernel that is short of memory, and counts the attempts.
         pub(super) static SHORTAGE: Cell<Option<u32>> = const { Cell::new(None) };
     }
 
@@ -116,10 +119,10 @@ mod tests {
     fn a_kernel_short_of_memory_is_asked_again_but_not_without_a_pause() {
         let content = vec![7; 100_000];
         let mut file = tempfile::tempfile().expect("a temporary file");
-        file.write_all(&content).expect("there is room");
+        file.write_all(&content).expect("writing the file");
         let part = FilePart { file: Arc::new(file), at: 0, length: content.len() };
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("a bound listener");
         let reader = std::thread::spawn(move || {
             let (mut all, mut peer) = (Vec::new(), TcpStream::connect(address)?);
             peer.read_to_end(&mut all).map(|_| all)
@@ -137,7 +140,7 @@ mod tests {
         let tries = Uring::run(&Options::default(), serve).expect("a ring");
         let tries = tries.expect("all is sent").expect("memory was short");
         assert!((3..50).contains(&tries), "{tries}");
-        let received = reader.join().expect("it reads").expect("an orderly end");
-        assert!(received == content, "{} bytes came", received.len());
+        let received = reader.join().expect("the reader").expect("a regular end");
+        assert!(received == content, "received {} bytes", received.len());
     }
 }

@@ -1,14 +1,14 @@
-//! The Linux io_uring driver: one ring, one thread, one tokio runtime on it.
+//! The Linux io_uring driver: one thread with one ring and one tokio runtime.
 //!
-//! It implements the traits of `peregrine-driver` and knows no HTTP. Ask [`probe`] once, at start,
-//! whether this machine has what the driver needs; if not, the answer says why and what helps. Who
-//! wants several workers asks `prepare`, which makes the rings of all of them.
-//! On other systems `probe` is all there is.
+//! Implements the traits of `peregrine-driver`; it does not depend on HTTP. At startup, [`probe`]
+//! checks whether this machine supports the driver and, if not, reports why and how to fix it. To
+//! run several workers, call `prepare`, which creates the rings of all of them. On systems other
+//! than Linux only `probe` exists.
 //!
-//! Start reading at `worker.rs` (what a worker is made of) and `park.rs` (its loop); then
-//! `stream.rs`, `receive.rs` and `send.rs` for a connection. Memory that the kernel may touch is in
-//! three places: `buffers.rs` (received bytes), `chunk.rs` (those of a large receive) and
-//! `operation.rs` (bytes being sent).
+//! Start reading at `worker.rs` (a worker's state) and `park.rs` (its loop), then `stream.rs`,
+//! `receive.rs` and `send.rs` (a connection). Memory that the kernel may access is in three places:
+//! `buffers.rs` (received bytes), `chunk.rs` (bytes of a large receive) and `operation.rs` (bytes
+//! being sent).
 #![deny(unsafe_op_in_unsafe_fn)]
 
 #[cfg(target_os = "linux")]

@@ -1,13 +1,13 @@
-//! Accepting: one connection for each that is asked for, and none ahead.
+//! Accepts connections, one per request for one, and none in advance.
 //!
-//! Workers may share a listening socket, and each must get its part of the connections. So nobody
-//! takes more than it asked for, and whoever waits does so *exclusively*, at the end of the kernel's
-//! queue: a new connection wakes the worker that has waited longest, which then waits behind the
-//! others again. One that blocks leaves the queue with the first connection that wakes it, and the
-//! next worker to wake takes that one too.
+//! Workers may share a listening socket, and connections must be distributed among them. So no
+//! worker takes more than it asked for, and a waiting worker waits *exclusively*, at the end of the
+//! kernel's wait queue: a new connection wakes the worker that has waited longest, which then
+//! queues behind the others again. A worker that is blocked by a handler leaves the queue with the
+//! first connection that wakes it, and that connection is taken by the next worker that wakes up.
 //!
-//! The mode of the listening descriptor (`O_NONBLOCK`) belongs to everybody who shares the socket, so
-//! that it is left as it is. There is a way to accept for each mode.
+//! The mode of the listening descriptor (`O_NONBLOCK`) is shared with all other users of the
+//! socket, so it is left unchanged. Accepting works differently in the two modes.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -26,18 +26,19 @@ use crate::stream::UringStream;
 use crate::task::Waiter;
 use crate::worker::Shared;
 
-/// Connections that may be older than the options of their listening socket, and so did not inherit
-/// them: as many as the longest backlog that systems are set to.
+/// The number of connections that may be older than the options of their listening socket, and so
+/// did not inherit them: the longest backlog that systems are configured to use.
 const EARLIER_MAX: u32 = 65_536;
 
-/// Tasks polled in a turn for each connection that is taken in the next one: see [`Shared::share`].
+/// For this many tasks polled in a turn, one more connection is taken in the next one; see
+/// [`Shared::share`].
 const POLLS_PER_CONNECTION: usize = 8;
 
-/// Connections that are taken after a turn that took long, at the least.
+/// The minimum number of connections taken after a long turn.
 const AFTER_LONG_TURN: usize = 32;
 
-/// Lets TCP segments pass unless they begin a connection: SYN without ACK. A listening socket's
-/// filter sees each segment from its TCP header on; the flags are in byte 13.
+/// Drops TCP segments that start a connection (SYN without ACK). The filter of a listening socket
+/// sees each segment from its TCP header; the flags are in byte 13.
 const REFUSE_SYN: [SockFilter; 5] = [
     SockFilter::new((libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16, 0, 0, 13),
     SockFilter::new((libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16, 0, 0, 0x12),
@@ -46,42 +47,42 @@ const REFUSE_SYN: [SockFilter; 5] = [
     SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, u32::MAX),
 ];
 
-/// Accepts connections through the ring.
+/// A listening socket that accepts through the ring.
 pub struct UringListener {
     shared: Rc<Shared>,
     index: u32,
 }
 
-/// The state of a listener. It lives until the listener is dropped and its operations ended.
+/// The state of a listener. Kept until the listener is dropped and its operations have completed.
 pub(crate) struct Listening {
     socket: Socket,
     generation: u32,
     accepting: Accepting,
-    /// The handle is gone: whatever is accepted is closed.
+    /// The handle was dropped: accepted connections are closed.
     closing: bool,
-    /// Operations that did not complete.
+    /// The number of incomplete operations.
     in_flight: u8,
-    /// Connections that may be taken from the kernel before waiting for one again.
+    /// The number of connections to take from the kernel before waiting for one again.
     due: usize,
-    /// A connection that came when nobody waited for it any more.
+    /// A connection that was accepted after the waiting task gave up.
     ready: Option<OwnedFd>,
-    /// Accepted connections that still get the listening socket's options one by one.
+    /// The number of accepted connections whose options are still set individually.
     earlier: u32,
     failed: Option<i32>,
-    /// Nobody can come any more.
+    /// New connections are dropped.
     refuses: bool,
     waiter: Waiter,
 }
 
 /// | from | to | when |
 /// |---|---|---|
-/// | Idle | Armed | somebody waits in `accept` |
-/// | Armed | Ending | nobody does any more |
-/// | Armed, Ending | Idle | the completion came |
+/// | Idle | Armed | a task waits in `accept` |
+/// | Armed | Ending | the task stops waiting |
+/// | Armed, Ending | Idle | the completion arrived |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Accepting {
     Idle,
-    /// With what is armed: [`Kind::Accept`] or [`Kind::Connection`].
+    /// With the kind of the armed operation: [`Kind::Accept`] or [`Kind::Connection`].
     Armed(Kind),
     Ending,
 }
@@ -94,9 +95,9 @@ impl Listening {
         }
     }
 
-    /// Takes a connection that waits in the kernel. Never blocks.
+    /// Takes a connection from the backlog. Never blocks.
     fn take(&mut self) -> io::Result<OwnedFd> {
-        // Whoever shares the socket may change its mode at any time.
+        // Other users of the socket may change its mode at any time.
         if !self.socket().nonblocking()? {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -113,16 +114,16 @@ impl Listening {
     fn prepare(&mut self, descriptor: &OwnedFd, options: &SocketOptions) {
         if self.earlier > 0 {
             self.earlier -= 1;
-            // It fails only if the peer is gone, which shows at the first receive.
+            // Fails only if the peer is gone, which the first receive reports.
             let _ = set_options(&SockRef::from(descriptor), options);
         }
     }
 }
 
-/// Sets what accepted sockets inherit from a listening one.
+/// Sets the options that accepted sockets inherit from a listening one.
 fn set_options(socket: &SockRef<'_>, options: &SocketOptions) -> io::Result<()> {
     socket.set_tcp_nodelay(options.nodelay)?;
-    // Progress of a send is seen by what the kernel takes.
+    // The progress of a send is measured by what the kernel takes.
     socket.set_tcp_notsent_lowat(options.unsent_bytes_max)?;
     socket.set_tcp_user_timeout(options.user_timeout_kept())?;
     if let Some(time) = options.keep_alive {
@@ -132,7 +133,8 @@ fn set_options(socket: &SockRef<'_>, options: &SocketOptions) -> io::Result<()> 
             .with_retries(options.keep_alive_probes);
         socket.set_tcp_keepalive(&keep_alive)?;
     } else {
-        // A previous owner of the listening socket, such as a predecessor, may have turned it on.
+        // A previous owner of the listening socket, such as the process before a restart, may have
+        // enabled it.
         socket.set_keepalive(false)?;
     }
     Ok(())
@@ -155,7 +157,7 @@ impl UringListener {
             accepting: Accepting::Idle,
             closing: false,
             in_flight: 0,
-            // Mostly there is nobody yet, and so nobody earlier either.
+            // Usually the backlog is still empty, so no connection is older than the options.
             due: 1,
             ready: None,
             earlier,
@@ -188,7 +190,8 @@ impl UringListener {
 }
 
 impl UringListener {
-    /// Waits until nothing is armed any more: whatever wakes somebody then wakes another worker.
+    /// Waits until nothing is armed, so that new connections wake other workers. Then takes a
+    /// connection if there is one.
     fn poll_last(&self, context: &Context<'_>) -> Poll<io::Result<Option<UringStream>>> {
         let mut listeners = self.shared.listeners.borrow_mut();
         let listening = &mut listeners[self.index as usize];
@@ -217,13 +220,13 @@ impl Listener for UringListener {
         poll_fn(|context| self.poll_last(context)).await
     }
 
-    /// For TCP: the peer's kernel tries again for a while, in vain. A Unix socket's peers are refused at once.
+    /// TCP clients keep retrying for a while. Clients of a Unix socket are refused immediately.
     fn refuse_new(&self) {
         let mut listeners = self.shared.listeners.borrow_mut();
         let listening = &mut listeners[self.index as usize];
         match listening.socket {
             Socket::Tcp(_) => {
-                // Where the kernel has no filters, new connections are accepted as before.
+                // If the kernel does not support filters, new connections are still accepted.
                 let _ = listening.socket().attach_filter(&REFUSE_SYN);
             }
             Socket::Unix(_) => {
@@ -256,7 +259,7 @@ impl Future for Accept<'_> {
 }
 
 impl Drop for Accept<'_> {
-    /// A connection is for those who ask for one: another worker may have room for it.
+    /// Cancels the wait, so that another worker gets the connection.
     fn drop(&mut self) {
         if self.waits {
             let shared = &self.listener.shared;
@@ -267,7 +270,7 @@ impl Drop for Accept<'_> {
 }
 
 impl Shared {
-    /// What is there to be taken now.
+    /// Takes a connection that is ready now.
     fn next_connection(&self, listening: &mut Listening) -> io::Result<Option<OwnedFd>> {
         if let Some(descriptor) = listening.ready.take() {
             return Ok(Some(descriptor));
@@ -299,19 +302,19 @@ impl Shared {
             let events = (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32;
             (Kind::Connection, opcode::PollAdd::new(descriptor, events).build())
         } else {
-            // The ring waits exclusively by itself. With O_NONBLOCK it would not wait at all.
+            // The ring waits exclusively by itself. With O_NONBLOCK it would not wait.
             let accept =
                 opcode::Accept::new(descriptor, std::ptr::null_mut(), std::ptr::null_mut());
             (Kind::Accept, accept.flags(libc::SOCK_CLOEXEC).build())
         };
-        // SAFETY: neither names any memory; the accept is told to write no address.
+        // SAFETY: neither refers to memory; the accept does not write an address.
         unsafe { self.submit(entry, Token::new(kind, listening.generation, index)) }?;
         listening.accepting = Accepting::Armed(kind);
         listening.in_flight += 1;
         Ok(())
     }
 
-    /// Asks the kernel to end what is armed.
+    /// Cancels the armed operation.
     fn end_accept(&self, index: u32, listening: &mut Listening) {
         let Accepting::Armed(kind) = listening.accepting else { return };
         let target = Token::new(kind, listening.generation, index);
@@ -321,7 +324,7 @@ impl Shared {
         }
     }
 
-    /// A connection waits to be taken.
+    /// A connection is ready to be accepted.
     pub(crate) fn on_connection(&self, token: Token, result: i32) {
         self.accept_ended(token, |listening| match result {
             0.. => listening.due = self.share(),
@@ -330,10 +333,10 @@ impl Shared {
         });
     }
 
-    /// The ring has taken a connection.
+    /// The ring has accepted a connection.
     pub(crate) fn on_accept(&self, token: Token, result: i32) {
         let descriptor = (result >= 0).then(|| {
-            // SAFETY: the kernel made this descriptor for this completion; nobody else knows it.
+            // SAFETY: the kernel created this descriptor for this completion; nothing else uses it.
             unsafe { OwnedFd::from_raw_fd(result) }
         });
         self.accept_ended(token, |listening| match descriptor {
@@ -343,7 +346,7 @@ impl Shared {
                 listening.prepare(&descriptor, &self.sockets);
                 listening.ready = Some(descriptor);
             }
-            // The second tells that somebody has changed the mode of the descriptor.
+            // EAGAIN means that the mode of the descriptor was changed.
             None if matches!(-result, libc::ECANCELED | libc::EAGAIN) => {}
             None => listening.failed = Some(-result),
         });
@@ -363,9 +366,9 @@ impl Shared {
         waiter.wake(&self.tasks);
     }
 
-    /// How many connections to take before waiting behind the other workers again: one, and more
-    /// where turns have many polls or take long, since it would take many of them to empty the backlog.
-    /// Whoever is idle has taken what it wants by then.
+    /// The number of connections to take before queuing behind the other workers again: one, and
+    /// more after turns with many polls or long ones, because emptying the backlog would take many
+    /// of them. Idle workers have taken their connections in the meantime.
     fn share(&self) -> usize {
         let share = 1 + self.tasks.polls() / POLLS_PER_CONNECTION;
         if self.long_turns.borrow().is_last_long() { share.max(AFTER_LONG_TURN) } else { share }
@@ -392,7 +395,7 @@ impl Shared {
     }
 }
 
-/// The listener that a completion is for, if it still is the same one.
+/// The listener of a completion, if it still exists.
 fn current(
     listeners: &mut peregrine_slot::Table<Listening>,
     token: Token,
@@ -439,7 +442,7 @@ mod tests {
                 let mut accept = Box::pin(listener.accept());
                 for _ in 0..turns {
                     let poll = poll_fn(|context| Poll::Ready(accept.as_mut().poll(context)));
-                    assert!(poll.await.is_pending(), "nobody is there");
+                    assert!(poll.await.is_pending(), "the backlog is empty");
                     driver.sleep_until(driver.now() + Duration::from_millis(2)).await;
                 }
                 let _client = TcpStream::connect(address).unwrap();
@@ -485,7 +488,7 @@ mod tests {
                 assert_eq!(socket.tcp_notsent_lowat().unwrap(), 20_000);
                 assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(77));
                 drop(streams);
-                // The later ones inherit it.
+                // Later connections inherit the option.
                 stream.shared.listeners.borrow_mut()[0].earlier = 0;
                 let _younger = TcpStream::connect(address).unwrap();
             }

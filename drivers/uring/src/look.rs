@@ -1,20 +1,21 @@
-//! Which look at the ring the task at work came from.
+//! Records when the completions of the current task were taken from the ring.
 
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Which look at the ring the task at work came from. A turn may end before all that was ready is polled,
-/// and the next look then puts more behind that.
+/// When the completions that made the current task ready were taken from the ring. A turn may end
+/// before all ready tasks were polled; the next look at the ring then queues more tasks behind
+/// them.
 #[derive(Default)]
 pub(crate) struct Look {
-    /// The look of the task at work.
+    /// The look that the current task came from.
     began: Cell<Duration>,
-    /// How many tasks are before those of a later look, and when that was.
+    /// The number of tasks before those of a later look, and the time of that look.
     behind: Cell<Option<(usize, Duration)>>,
 }
 
 impl Look {
-    /// The driver looks now, while so many tasks are ready already.
+    /// The driver looks at the ring now, while `ready` tasks are already queued.
     pub(crate) fn at(&self, now: Duration, ready: usize) {
         if ready == 0 {
             self.began.set(now);
@@ -24,7 +25,7 @@ impl Look {
         }
     }
 
-    /// The next task is polled.
+    /// The next task is about to be polled.
     #[inline]
     pub(crate) fn polling(&self) {
         match self.behind.get() {
@@ -37,7 +38,7 @@ impl Look {
         }
     }
 
-    /// The look of the task at work.
+    /// The look that the current task came from.
     pub(crate) fn began(&self) -> Duration {
         self.began.get()
     }
@@ -61,7 +62,7 @@ mod tests {
         assert_eq!(poll(3), [1, 1, 1]);
         look.at(second(2), 2);
         assert_eq!(poll(1), [1]);
-        // A look in between does not make those behind it younger.
+        // A look in between does not change the time of tasks that come later.
         look.at(second(3), 4);
         assert_eq!(poll(3), [1, 2, 2]);
         look.at(second(4), 1);

@@ -1,16 +1,16 @@
-//! What a completion belongs to, and the memory that an operation owns.
+//! Identifies operations, and owns the memory of those that send.
 //!
-//! An operation has no object of its own: its state is a part of the connection or listener it
-//! works for, and that slot is not given up before the operation's final completion came. So the
-//! slot *is* the owner of the memory, an idle connection has no second entry to touch, and the
-//! futures above own nothing that the kernel uses.
+//! An operation is not a separate object: its state is part of the connection or listener it works
+//! for, and that slot is kept until the operation's final completion. So the slot *is* the owner of
+//! the memory, an idle connection has no second entry to touch, and the futures above own nothing
+//! that the kernel uses.
 
 use peregrine_driver::{FilePart, Piece};
 
-/// Names one operation in the `user_data` of its submission and of all its completions.
+/// Identifies one operation, in the `user_data` of its submission and of all its completions.
 ///
-/// A generation counts the users of a slot. A completion with an old generation has no addressee;
-/// what it carries is given back.
+/// The generation counts the users of a slot. A completion with an old generation is stale; the
+/// resources it carries are released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) kind: Kind,
@@ -20,27 +20,27 @@ pub(crate) struct Token {
     pub(crate) index: u32,
 }
 
-/// What an operation does, and for which kind of slot.
+/// The operation and the kind of slot it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Watches the descriptor through which other threads wake the worker.
+    /// Polls the descriptor through which other threads wake the worker.
     Wake = 0,
     /// Accepts a connection for a listener.
     Accept = 1,
-    /// Ends what a listener waits with.
+    /// Cancels the operation that a listener waits for.
     CancelAccept = 2,
     /// Receives for a connection.
     Receive = 3,
     /// Sends for a connection.
     Send = 4,
-    /// Ends a connection's receive or send.
+    /// Cancels a connection's receive or send.
     CancelStream = 5,
-    /// Ends everything, when the worker shuts down.
+    /// Cancels everything when the worker shuts down.
     CancelAll = 6,
     /// Ends a sleep in the ring.
     Timeout = 7,
-    /// Tells a listener that there is a connection to accept.
+    /// Notifies a listener of a connection to accept.
     Connection = 8,
 }
 
@@ -52,14 +52,14 @@ impl Token {
         Self { kind, generation: generation & GENERATION_MASK, index }
     }
 
-    /// As the kernel carries it: kind, generation, index, from the top.
+    /// Encodes it for the kernel: kind, generation, index, from the top.
     pub(crate) fn to_user_data(self) -> u64 {
         (u64::from(self.kind as u8) << 56)
             | (u64::from(self.generation) << 32)
             | u64::from(self.index)
     }
 
-    /// Reads back what [`Token::to_user_data`] wrote; `None` for anything else.
+    /// Decodes a value of [`Token::to_user_data`]; `None` for anything else.
     pub(crate) fn from_user_data(data: u64) -> Option<Self> {
         let kind = match data >> 56 {
             0 => Kind::Wake,
@@ -78,19 +78,19 @@ impl Token {
     }
 }
 
-/// A piece on its way to the peer. `sent <= piece.len()`.
+/// A piece being sent to the peer. `sent <= piece.len()`.
 ///
 /// While a send is in the kernel, the piece is neither changed nor dropped; the connection's slot
-/// upholds that. Moving a `Sending` is fine: the bytes themselves stay where they are. So they do where
-/// others have them too: as long as there is one handle, shared bytes are neither changed nor freed,
-/// whatever the others do with theirs.
+/// ensures that. Moving a `Sending` is fine, because the bytes themselves stay in place. This also
+/// holds for shared bytes: as long as one handle exists, they are neither changed nor freed,
+/// whatever happens to the other handles.
 #[derive(Debug, Default)]
 pub(crate) struct Sending {
     piece: Piece,
     sent: usize,
 }
 
-/// The most that is asked of one send; the kernel's length is 32 bits wide.
+/// The maximum length of one send; the kernel's length has 32 bits.
 const SEND_BYTES_MAX: usize = 1 << 30;
 
 impl Sending {
@@ -98,13 +98,13 @@ impl Sending {
         Self { piece, sent: 0 }
     }
 
-    /// What is left to send of bytes that are here, at most as much as one operation takes.
+    /// The unsent part of bytes in memory, at most as much as one operation takes.
     pub(crate) fn rest(&self) -> &[u8] {
         let rest = self.piece.bytes().get(self.sent..).unwrap_or_default();
         &rest[..rest.len().min(SEND_BYTES_MAX)]
     }
 
-    /// The part of a file that is being sent, and how much of it has been.
+    /// The part of a file that is being sent, and how much of it has been sent.
     pub(crate) fn file(&self) -> Option<(&FilePart, usize)> {
         match &self.piece {
             Piece::File(part) => Some((part, self.sent)),
@@ -112,14 +112,14 @@ impl Sending {
         }
     }
 
-    /// Notes that the kernel took `count` bytes; true when that was the last of them.
+    /// Records that the kernel took `count` bytes. Returns true if those were the last.
     pub(crate) fn advance(&mut self, count: usize) -> bool {
         self.sent += count;
-        assert!(self.sent <= self.piece.len(), "the kernel sends no more than it was given");
+        assert!(self.sent <= self.piece.len(), "the kernel sent more than it was given");
         self.sent == self.piece.len()
     }
 
-    /// The piece, for reuse.
+    /// Returns the piece for reuse.
     pub(crate) fn into_piece(self) -> Piece {
         self.piece
     }

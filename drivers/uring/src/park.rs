@@ -1,15 +1,16 @@
-//! The loop: turns of the ring as one task of a tokio runtime, and two ways to sleep.
+//! The worker's loop: turns of the ring, run as one task of a tokio runtime, and two ways to sleep.
 //!
-//! When only the ring can bring news, the thread sleeps in the ring: submitting, waiting and
-//! reaping are one system call. When tokio has something alive, or somebody holds the driver
-//! awake, the thread sleeps in tokio, which learns of completions through an event descriptor
-//! registered with the ring. While the ring is busy, tokio gets its turn every few turns.
+//! If events can only come from the ring, the thread sleeps in the ring: submitting, waiting and
+//! reaping are one system call. If tokio has tasks, or the driver is held awake, the thread sleeps
+//! in tokio, which learns of completions through an eventfd registered with the ring. While the
+//! ring is busy, the loop yields to tokio every few turns.
 //!
-//! A sleep in the ring is short, since tokio is deaf meanwhile. A worker that has had nothing to do
-//! for the length of one sleeps in tokio, where it hears everything, and for as long as it likes.
+//! A sleep in the ring is short, because tokio's events are not seen in the meantime. A worker that
+//! has been idle for the length of one sleeps in tokio, where it sees all events and needs no time
+//! limit.
 //!
-//! A task wakes another of the same runtime without a system call. What the thread blocks on is
-//! woken by one, so that only the future that `run` was called with lives there.
+//! A task wakes another task of the same runtime without a system call. Waking the future that the
+//! thread blocks on takes one, so only the future passed to `run` lives there.
 
 use std::fs::File;
 use std::future::{Future, poll_fn};
@@ -30,26 +31,27 @@ use crate::task::Sleeping;
 use crate::timer::Clock;
 use crate::worker::{Shared, new_event};
 
-/// Turns of the ring before tokio gets one, when tokio has something alive.
+/// The number of turns before the loop yields to tokio, if tokio has tasks.
 const TURNS_PER_YIELD: u32 = 8;
-/// The longest sleep in the ring. Tokio gets a turn after it, so that what the driver was not told
-/// of (a timer without a hold, a task spawned on the runtime by another thread) is late, not lost.
+/// The longest sleep in the ring. The loop yields to tokio after it, so events that the driver does
+/// not know about (a timer without a hold, a task spawned on the runtime by another thread) are
+/// late, not lost.
 const RING_SLEEP_MAX: Duration = Duration::from_millis(100);
-/// The longest that tokio's timer is set to. There are times that are too far for it.
+/// The longest time that tokio's timer is set to. Some times are too far in the future for it.
 const TIMER_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Runs `main`, and the worker's tasks beside it; what the thread blocks on. To be called within the
+/// Runs `main` and the worker's tasks; the thread blocks on this future. Must be called within the
 /// runtime.
 ///
 /// # Errors
-/// There is no descriptor left for the event that tokio watches, or the ring fails.
+/// No descriptor is left for the event that tokio watches, or the ring fails.
 pub(crate) async fn run<F: Future>(
     shared: Rc<Shared>,
     main: F,
     spin: Duration,
 ) -> io::Result<F::Output> {
     let mut looping = Loop::new(Rc::clone(&shared), spin)?;
-    // The worker's tasks would share one budget of tokio's otherwise, and starve each other.
+    // Otherwise all tasks of the worker would share one tokio budget and starve each other.
     let looping = unconstrained(poll_fn(move |context| looping.poll(context)));
     let mut looping = pin!(spawn_local(looping));
     let mut main = pin!(main);
@@ -62,7 +64,7 @@ pub(crate) async fn run<F: Future>(
     .await
 }
 
-/// The loop panicked, which is a fault of ours, and goes on where the thread began.
+/// The loop panicked, which is a bug in the driver. Resumes the panic in the worker's caller.
 fn resume(ended: JoinError) -> io::Error {
     match ended.try_into_panic() {
         Ok(payload) => std::panic::resume_unwind(payload),
@@ -70,7 +72,7 @@ fn resume(ended: JoinError) -> io::Error {
     }
 }
 
-/// Tokio's tasks without the loop itself.
+/// The number of tokio's tasks, without the loop itself.
 pub(crate) fn tokio_tasks(metrics: &RuntimeMetrics) -> usize {
     metrics.num_alive_tasks().saturating_sub(1)
 }
@@ -81,38 +83,38 @@ struct Loop {
     metrics: RuntimeMetrics,
     spin: Duration,
     parking: Parking,
-    /// Turns since tokio looked for what its sockets and timers have.
+    /// Turns since the loop last yielded to tokio.
     turns: u32,
-    /// Tokio's tasks when this was polled.
+    /// The number of tokio's tasks when the loop was polled.
     tokio_tasks: usize,
     pace: Pace,
 }
 
-/// How much the worker has to do, and with it where it sleeps if it has the choice.
+/// How busy the worker is, which decides where it sleeps if both are possible.
 ///
 /// | from | to | when |
 /// |---|---|---|
-/// | Busy | Fading | a sleep in the ring has lasted to its end since the worker began to be busy |
-/// | Fading | Busy | tasks had something to do |
-/// | Fading | Quiet | one more sleep has lasted to its end |
-/// | Quiet | Busy | tasks had something to do, and then again soon |
+/// | Busy | Fading | a sleep in the ring timed out |
+/// | Fading | Busy | tasks were polled |
+/// | Fading | Quiet | another sleep timed out |
+/// | Quiet | Busy | tasks were polled, and again soon after |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
     Busy,
     Fading,
-    /// With the time at which tasks had something to do last.
+    /// With the time at which tasks were last polled.
     Quiet(Duration),
 }
 
 impl Pace {
-    /// After tasks had something to do.
+    /// The pace after tasks were polled.
     fn active(self, clock: &Clock) -> Self {
         let Self::Quiet(last) = self else { return Self::Busy };
         let is_soon = clock.now().saturating_sub(last) < RING_SLEEP_MAX;
         if is_soon { Self::Busy } else { Self::Quiet(clock.now()) }
     }
 
-    /// After a sleep has lasted to its end.
+    /// The pace after a sleep has timed out.
     fn slept(self, now: Duration) -> Self {
         match self {
             Self::Busy => Self::Fading,
@@ -122,21 +124,21 @@ impl Pace {
     }
 }
 
-/// What sleeping in tokio needs. Made at the start: a worker that is out of descriptors must be able
-/// to sleep.
+/// The resources for sleeping in tokio. Created at the start: a worker that has run out of
+/// descriptors must still be able to sleep.
 struct Parking {
     event: AsyncFd<File>,
     timer: Pin<Box<Sleep>>,
-    /// The time of the driver's clock at which `timer` fires, as long as it is running.
+    /// The time of the driver's clock at which `timer` fires, while it is running.
     timer_at: Option<Duration>,
 }
 
-/// What a turn leaves to do.
+/// The next step of the loop.
 enum Next {
     Turn,
-    /// Let tokio's tasks go on that are ready.
+    /// Let tokio's ready tasks run.
     LetTasks,
-    /// The same, then let tokio look for what its sockets and timers have.
+    /// The same, then let tokio poll its sockets and timers.
     Yield,
     Park,
 }
@@ -148,7 +150,7 @@ impl Loop {
         Ok(Self { shared, metrics, spin, parking, turns: 0, tokio_tasks: 0, pace: Pace::Busy })
     }
 
-    /// Ready when the ring failed.
+    /// Ready when the ring has failed.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         match self.take_turns(context) {
             Ok(()) => Poll::Pending,
@@ -156,7 +158,7 @@ impl Loop {
         }
     }
 
-    /// Turns the ring until it is somebody else's turn on the thread.
+    /// Turns the ring until the loop must yield the thread.
     fn take_turns(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         self.awake();
         self.tokio_tasks = tokio_tasks(&self.metrics);
@@ -181,7 +183,7 @@ impl Loop {
                 Next::Yield => {
                     self.shared.clock.turn(false);
                     self.turns = 0;
-                    // Polled once, it has asked tokio to wake us after the others' turn.
+                    // This first poll schedules a wake-up by tokio after the other tasks.
                     if pin!(tokio::task::yield_now()).poll(context).is_pending() {
                         return Ok(());
                     }
@@ -197,7 +199,7 @@ impl Loop {
         }
     }
 
-    /// Gives the turn's submissions to the kernel, and sleeps in the ring if that is right.
+    /// Submits the turn's operations to the kernel, and sleeps in the ring if appropriate.
     fn enter(&mut self) -> io::Result<Next> {
         let shared = &self.shared;
         shared.feed_starved();
@@ -206,7 +208,7 @@ impl Loop {
         let next = if shared.tasks.is_main_due() || tokio_alive && self.turns >= TURNS_PER_YIELD {
             Next::Yield
         } else if tokio_tasks > self.tokio_tasks {
-            // What they are awaited for is mostly a reply, and goes into the ring with the others.
+            // New tokio tasks usually produce a response, which is submitted with the others.
             return Ok(Next::LetTasks);
         } else {
             Next::Turn
@@ -244,19 +246,19 @@ impl Loop {
 
     fn until_next_timer(&self) -> Option<Duration> {
         let deadline = self.shared.timers.borrow().next_deadline()?;
-        // The tasks of this turn may have taken long.
+        // The tasks of this turn may have taken a long time.
         self.shared.clock.turn(true);
         Some(deadline.saturating_sub(self.shared.clock.now()))
     }
 
-    /// Looks for work for a while without sleeping. True when there is some.
+    /// Polls for work for a while without sleeping. Returns true if there is some.
     fn spin(&self) -> io::Result<bool> {
         self.shared.ring.borrow_mut().enter(Wait::No)?;
         let start = std::time::Instant::now();
         let timeout = self.until_next_timer().unwrap_or(self.spin).min(self.spin);
         loop {
             if self.shared.ring.borrow_mut().has_work() {
-                // Deferred work becomes completions at the next enter only.
+                // Deferred work becomes completions only at the next enter.
                 self.shared.ring.borrow_mut().enter(Wait::No)?;
                 return Ok(true);
             }
@@ -270,7 +272,7 @@ impl Loop {
         }
     }
 
-    /// Arranges to be woken by tokio. False when there is something to do first.
+    /// Arranges to be woken by tokio. Returns false if there is work to do first.
     fn park(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
         let shared = &self.shared;
         shared.ring.borrow_mut().notify(true);
@@ -281,7 +283,7 @@ impl Loop {
             shared.tasks.park();
         } else {
             self.awake();
-            // Deferred work becomes completions at the next enter only.
+            // Deferred work becomes completions only at the next enter.
             self.shared.ring.borrow_mut().enter(Wait::No)?;
         }
         Ok(asleep)
@@ -297,18 +299,18 @@ impl Loop {
 impl Parking {
     fn new(shared: &Shared) -> io::Result<Self> {
         let event = File::from(new_event()?);
-        // A `File` gives the same descriptor at each call and closes it when it is dropped, which
-        // `AsyncFd` does after it has left tokio's poller.
-        #[allow(deprecated, reason = "the oldest tokio that is allowed has nothing else")]
+        // A `File` returns the same descriptor at each call and closes it when it is dropped, which
+        // `AsyncFd` does after deregistering it from tokio.
+        #[allow(deprecated, reason = "needed for the minimum version of tokio")]
         let event = AsyncFd::with_interest(event, Interest::READABLE)?;
         shared.ring.borrow_mut().register_event(&event)?;
         Ok(Self { event, timer: Box::pin(tokio::time::sleep(Duration::ZERO)), timer_at: None })
     }
 
-    /// Registers with the event and the timer. False when one of them has come already.
+    /// Registers with the event and the timer. Returns false if one of them has already fired.
     fn wait(&mut self, shared: &Shared, context: &mut Context<'_>) -> io::Result<bool> {
-        // Tokio reports each new signal of an event whether or not it was read, so that it never
-        // is. A signal from before may be left over; one more round settles it.
+        // Tokio reports each new signal of an eventfd even if it is not read, so it is never read.
+        // An old signal may be left over; it costs one more round.
         while let Poll::Ready(guard) = self.event.poll_read_ready(context) {
             guard?.clear_ready();
             if shared.ring.borrow_mut().has_work() {
@@ -316,8 +318,8 @@ impl Parking {
             }
         }
         let Some(deadline) = shared.timers.borrow().next_deadline() else { return Ok(true) };
-        // A timer that fires too early wakes once for nothing, which is cheaper than to move it
-        // at each turn.
+        // A timer that fires too early causes one useless wake-up, which is cheaper than moving it
+        // in each turn.
         if self.timer_at.is_none_or(|timer_at| timer_at > deadline) {
             shared.clock.turn(true);
             let now = shared.clock.now();

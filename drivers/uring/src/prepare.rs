@@ -1,7 +1,7 @@
-//! The rings of all workers, made before it is decided which driver runs.
+//! Creates the rings of all workers before choosing the driver.
 //!
-//! What one ring needs may be there while what many need is not: the kernel counts the memory of rings
-//! against a limit of the user. A worker that is refused its ring when others run already is too late.
+//! The memory of rings counts against a per-user limit, so it may suffice for one ring but not for
+//! many. A worker must not find that out when others are already running.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -15,25 +15,25 @@ use crate::cpu;
 use crate::probe::{Features, Refusal, Shortage, probe, refusal_of_buffers, refusal_of_ring};
 use crate::ring::{Ring, SIZES, Size};
 
-/// How long memory of rings that were closed just now (those of the probe, of a larger size, or of a
-/// process that was replaced by this one) is waited for. The kernel gives it back in tens of
-/// milliseconds.
+/// How long to wait for the memory of rings that were just closed (those of the probe, of a larger
+/// size, or of the process before a restart). The kernel returns it within tens of milliseconds.
 const PATIENCE: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// One worker's ring and its receive buffers, made but not in use. See [`prepare`].
+/// One worker's ring and receive buffers, created but not in use. See [`prepare`].
 pub struct Prepared {
     /// Closed before the buffers are freed.
     pub(crate) ring: Ring,
     pub(crate) buffers: Buffers,
 }
 
-/// Finds out whether the driver can run here, as [`probe`] does, and makes a ring for each of
-/// `workers`: all of one size, and smaller ones where the memory that may be locked does not suffice.
-/// The ring of a worker with a CPU of its own is made there, so that its memory is near.
+/// Checks whether the driver can run here, like [`probe`], and creates a ring for each of
+/// `workers`. All rings have the same size, and are smaller if the limit of locked memory requires
+/// it. The ring of a worker that is bound to a CPU is created on that CPU, so that its memory is on
+/// the same node.
 ///
 /// # Errors
-/// Not all workers can have a ring; the refusal says why, and what helps.
+/// Not all workers can have a ring; the refusal contains the cause and the fix.
 pub fn prepare(workers: &[Options]) -> Result<(Features, Vec<Prepared>), Refusal> {
     let needed_kib = needed_kib(workers);
     let for_all = |refusal| match refusal {
@@ -48,14 +48,14 @@ pub fn prepare(workers: &[Options]) -> Result<(Features, Vec<Prepared>), Refusal
     Ok((features.with_shortage(shortage), rings))
 }
 
-/// What the largest rings for `workers` lock, in KiB.
+/// The memory locked by rings of the largest size for `workers`, in KiB.
 pub(crate) fn needed_kib(workers: &[Options]) -> usize {
     let each = |options| (SIZES[0].bytes() + buffers::locked_bytes(options)).div_ceil(1024);
     workers.iter().map(each).sum()
 }
 
 impl Prepared {
-    /// For the calling thread.
+    /// Creates a ring for the calling thread.
     pub(crate) fn here(options: &Options) -> io::Result<Self> {
         let made = all_of_one_size(1, |_, size| Self::make(size, options));
         let (_, mut rings) = made.map_err(|refusal| match refusal {
@@ -65,7 +65,7 @@ impl Prepared {
             | Refusal::Failed(_, error) => error,
             other => io::Error::new(io::ErrorKind::Unsupported, other),
         })?;
-        Ok(rings.pop().expect("one was asked for"))
+        Ok(rings.pop().expect("one ring was requested"))
     }
 
     fn make(size: Size, options: &Options) -> Result<Self, Refusal> {
@@ -75,8 +75,8 @@ impl Prepared {
     }
 }
 
-/// A ring that is made by a thread of its own: the kernel keeps a note of the ring with the thread that
-/// made it, and the caller's is not ours to leave notes with.
+/// Creates a ring on a separate thread: the kernel keeps a record of the ring with the thread that
+/// created it, and the caller's thread should not be affected.
 fn elsewhere(size: Size, options: &Options) -> Result<Prepared, Refusal> {
     let make = || {
         if let Some(cpu) = options.cpu {
@@ -92,13 +92,13 @@ fn elsewhere(size: Size, options: &Options) -> Result<Prepared, Refusal> {
     })
 }
 
-/// So many things of the largest size in which all of them can be had.
+/// Creates all of them in the largest size that is possible for all.
 fn all_of_one_size<T>(
     count: usize,
     mut make: impl FnMut(usize, Size) -> Result<T, Refusal>,
 ) -> Result<(Size, Vec<T>), Refusal> {
     let mut sizes = SIZES.into_iter();
-    let mut size = sizes.next().expect("there is a largest size");
+    let mut size = sizes.next().expect("the list of sizes is not empty");
     let mut made = Vec::with_capacity(count);
     while made.len() < count {
         match patiently(|| make(made.len(), size)) {
@@ -113,7 +113,7 @@ fn all_of_one_size<T>(
     Ok((size, made))
 }
 
-/// Tries again, for a moment, where memory is refused.
+/// Retries for a short time if there is not enough memory.
 fn patiently<T>(mut make: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusal> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn what_is_needed_is_what_the_kernel_counts() {
-        // Seen with Linux 6.18: 49 rings without buffers in 8 MiB.
+        // Observed on Linux 6.18: 49 rings without buffers in 8 MiB.
         assert_eq!(8192 / SIZES[0].bytes().div_ceil(1024), 49);
     }
 }

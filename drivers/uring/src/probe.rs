@@ -1,19 +1,20 @@
-//! Whether this machine has what the driver needs, found out by doing it once.
+//! Checks whether this machine supports the driver, by trying everything it needs once.
 //!
-//! Kernel versions tell little: distributions take features back, containers forbid calls, and
-//! limits stop what the kernel could do. So the probe makes a ring and tries each operation.
+//! Kernel versions are not reliable: distributions backport features, containers forbid system
+//! calls, and resource limits prevent what the kernel supports. So the probe creates a ring and
+//! tries each operation.
 
 use std::fmt;
 use std::io;
 
-/// What the probe found on a machine that can run the driver.
+/// The result of the probe on a machine that can run the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Features {
     dropped: Vec<&'static str>,
     shortage: Option<Shortage>,
 }
 
-/// Rings are smaller than they should be, for want of memory that may be locked.
+/// Rings are smaller than they should be, because of the limit of locked memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shortage {
     pub(crate) completions: u32,
@@ -21,7 +22,7 @@ pub(crate) struct Shortage {
 }
 
 impl Features {
-    /// What the driver uses, in words, for the line that a server prints at its start.
+    /// The features that the driver uses, for the line that a server prints at startup.
     #[must_use]
     pub fn used(&self) -> &'static [&'static str] {
         &[
@@ -35,14 +36,14 @@ impl Features {
         ]
     }
 
-    /// The same where the rings are small.
+    /// The same, for small rings.
     #[cfg(target_os = "linux")]
     pub(crate) fn with_shortage(self, shortage: Option<Shortage>) -> Self {
         Self { shortage, ..self }
     }
 
-    /// Set-up flags that make the ring faster and that this kernel does not know. Empty on Linux
-    /// 6.1 and later.
+    /// Optional setup flags that make the ring faster and that this kernel does not support. Empty
+    /// on Linux 6.1 and later.
     #[must_use]
     pub fn dropped(&self) -> &[&'static str] {
         &self.dropped
@@ -67,28 +68,29 @@ impl fmt::Display for Features {
     }
 }
 
-/// Why the driver cannot run here. Its display is the cause and the remedy, a sentence each.
+/// Why the driver cannot run here. Its `Display` has two sentences, the cause and the fix.
 #[derive(Debug)]
 pub enum Refusal {
     /// The system is not Linux.
     NotLinux,
-    /// The sysctl `kernel.io_uring_disabled` has this value, which forbids io_uring to us.
+    /// The sysctl `kernel.io_uring_disabled` has this value, which forbids io_uring to this
+    /// process.
     Disabled(u8),
-    /// The call is answered with `EPERM` or `ENOSYS` though the sysctl allows it: a seccomp
-    /// filter, as containers have, or a kernel built without io_uring.
+    /// The call fails with `EPERM` or `ENOSYS` although the sysctl allows it: because of a seccomp
+    /// filter, as used by containers, or a kernel built without io_uring.
     Blocked(io::Error),
-    /// The user's processes may not lock as much memory as the queues need.
+    /// The user's processes may not lock as much memory as the rings need.
     Memory {
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
-        /// What the queues of all workers need, in KiB.
+        /// The memory that the rings of all workers need, in KiB.
         needed_kib: usize,
     },
-    /// The process or the system has no descriptor left.
+    /// The process or the system has run out of descriptors.
     Descriptors(io::Error),
-    /// The kernel cannot do what is named.
+    /// The kernel does not support the named feature.
     TooOld(&'static str),
-    /// Something else failed while trying what is named.
+    /// The named step failed for another reason.
     Failed(&'static str, io::Error),
 }
 
@@ -135,7 +137,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// What helps where so many KiB are to be locked.
+/// How to allow locking this many KiB.
 struct LockedMemory(usize);
 
 impl fmt::Display for LockedMemory {
@@ -149,11 +151,11 @@ impl fmt::Display for LockedMemory {
     }
 }
 
-/// Tries everything that the driver needs on a ring of its own. It takes about a millisecond and
-/// leaves nothing behind.
+/// Tries everything that the driver needs, on a separate ring. Takes about a millisecond and leaves
+/// nothing behind.
 ///
 /// # Errors
-/// The driver cannot run here; the refusal says why, and what helps.
+/// The driver cannot run here; the refusal contains the cause and the fix.
 #[cfg(not(target_os = "linux"))]
 pub fn probe() -> Result<Features, Refusal> {
     Err(Refusal::NotLinux)
@@ -184,9 +186,9 @@ mod linux {
     use crate::ring::{Ring, SIZES, Wait};
     use crate::worker::new_event;
 
-    /// Each wait is for something that has happened already.
+    /// Each wait is for something that has already happened.
     const STEP_MAX: Duration = Duration::from_secs(1);
-    /// Waits of one step. A completion of something else may come first.
+    /// The number of waits per step. Other completions may arrive first.
     const WAITS: usize = 8;
 
     const ACCEPT: u64 = 1;
@@ -195,21 +197,21 @@ mod linux {
     const POLL: u64 = 4;
     const CANCEL: u64 = 5;
 
-    /// Tries everything that the driver needs on a ring of its own. It takes about a millisecond
-    /// and leaves nothing behind.
+    /// Tries everything that the driver needs, on a separate ring. Takes about a millisecond and
+    /// leaves nothing behind.
     ///
     /// # Errors
-    /// The driver cannot run here; the refusal says why, and what helps.
+    /// The driver cannot run here; the refusal contains the cause and the fix.
     pub fn probe() -> Result<Features, Refusal> {
-        // What the kernel does for a ring after its end interrupts the next system call of the thread
-        // that made it, and the caller's thread is not ours to disturb.
+        // Closing a ring interrupts the next system call of the thread that created it, so do not
+        // use the caller's thread.
         let trial = thread::Builder::new().name("peregrine-probe".to_owned()).spawn(probe_here);
         let trial = trial.map_err(|error| Refusal::Failed("starting a thread", error))?;
         trial.join().unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     fn probe_here() -> Result<Features, Refusal> {
-        // What the kernel counts for this ring it forgets a moment after the end: so it is a small one.
+        // The kernel releases the accounted memory of this ring with a delay, so use a small one.
         let ring = Ring::create(SIZES[SIZES.len() - 1]).map_err(refusal_of_ring)?;
         ring.enable().map_err(refusal_of_ring)?;
         let dropped = ring.dropped().iter().map(|flag| flag.name()).collect();
@@ -219,19 +221,19 @@ mod linux {
         let mut trial = Trial { ring, buffers: ManuallyDrop::new(buffers), seen: Vec::new() };
         trial.poll()?;
         trial.accept_and_receive()?;
-        // When a step fails, an operation may be left, so that the buffers are given up. Here
-        // each one was seen to end.
+        // If a step fails, an operation may still be in flight, so the buffers are leaked. Here all
+        // operations have completed.
         trial.ring.close();
         drop(ManuallyDrop::into_inner(trial.buffers));
         Ok(Features { dropped, shortage: None })
     }
 
-    /// Why a ring could not be made.
+    /// The refusal for an error while creating a ring.
     pub(crate) fn refusal_of_ring(error: io::Error) -> Refusal {
         refusal_of_setup(error, disabled_sysctl())
     }
 
-    /// Why buffers could not be registered.
+    /// The refusal for an error while registering buffers.
     pub(crate) fn refusal_of_buffers(error: io::Error) -> Refusal {
         match error.raw_os_error() {
             Some(libc::EINVAL) => Refusal::TooOld("rings of provided buffers"),
@@ -244,7 +246,7 @@ mod linux {
         Refusal::Memory { error, needed_kib: needed_kib(&[Options::default()]) }
     }
 
-    /// The same with the value of `kernel.io_uring_disabled`.
+    /// The same, with the value of `kernel.io_uring_disabled`.
     pub(super) fn refusal_of_setup(error: io::Error, sysctl: Option<u8>) -> Refusal {
         match (error.raw_os_error(), sysctl) {
             (Some(libc::EPERM | libc::EACCES), Some(value @ 1..)) => Refusal::Disabled(value),
@@ -264,7 +266,7 @@ mod linux {
     struct Trial {
         ring: Ring,
         buffers: ManuallyDrop<Buffers>,
-        /// Completions that no step has asked for yet.
+        /// Completions that were received before a step waited for them.
         seen: Vec<cqueue::Entry>,
     }
 
@@ -298,7 +300,7 @@ mod linux {
             let nowhere = (std::ptr::null_mut(), std::ptr::null_mut());
             self.submit(opcode::Accept::new(target, nowhere.0, nowhere.1).build(), ACCEPT)?;
             let (descriptor, _) = self.expect(ACCEPT, ACCEPT_STEP)?;
-            // SAFETY: the kernel made this descriptor for this completion.
+            // SAFETY: the kernel created this descriptor for this completion.
             let server = unsafe { OwnedFd::from_raw_fd(descriptor) };
 
             let target = types::Fd(client.as_raw_fd());
@@ -321,15 +323,15 @@ mod linux {
             self.cancel(RECEIVE)
         }
 
-        /// The entries of this probe name static memory or none, except for the buffers, which
-        /// are freed when everything has ended only.
+        /// The entries of this probe refer only to static memory, except for the buffers, which are
+        /// freed only after everything has completed.
         fn submit(&mut self, entry: squeue::Entry, name: u64) -> Result<(), Refusal> {
             // SAFETY: see above.
             unsafe { self.ring.push(&entry.user_data(name)) }
                 .map_err(|error| failed("submitting", error))
         }
 
-        /// Ends a multishot operation, and sees it end.
+        /// Cancels a multishot operation and waits for its final completion.
         fn cancel(&mut self, name: u64) -> Result<(), Refusal> {
             const STEP: &str = "cancel";
             self.submit(opcode::AsyncCancel::new(name).build(), CANCEL)?;
@@ -341,13 +343,13 @@ mod linux {
             };
             match self.wait(name, STEP)?.result() {
                 code if code == -libc::ECANCELED => Ok(()),
-                // It ended by itself, and says why.
+                // It had already ended; the code is its error.
                 code @ ..0 if is_gone => Err(failed(STEP, io::Error::from_raw_os_error(-code))),
                 _ => Err(Refusal::TooOld(STEP)),
             }
         }
 
-        /// The result and flags of a completion that is no error.
+        /// Waits for a successful completion. Returns its result and flags.
         fn expect(&mut self, name: u64, step: &'static str) -> Result<(i32, u32), Refusal> {
             let entry = self.wait(name, step)?;
             match entry.result() {
@@ -378,7 +380,7 @@ mod linux {
         }
     }
 
-    /// A listener with one connection in its backlog. It needs neither a network nor a file.
+    /// A listener with one connection in its backlog, without a network or a file.
     fn connection() -> io::Result<(UnixListener, UnixStream)> {
         use std::sync::atomic::{AtomicU32, Ordering};
         static PROBES: AtomicU32 = AtomicU32::new(0);
@@ -431,7 +433,7 @@ mod tests {
                 assert!(features.to_string().starts_with("multishot receive, "));
             }
             (Err(refusal), Err(_)) => assert!(refusal.to_string().contains(". ")),
-            (probed, ran) => panic!("{probed:?} does not agree with {ran:?}"),
+            (probed, ran) => panic!("{probed:?} contradicts {ran:?}"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The receiving side of a connection: when and how bytes are asked of the kernel.
+//! The receiving side of a connection: when and how receives are submitted.
 
 use std::io;
 use std::rc::Rc;
@@ -14,16 +14,16 @@ use crate::stream::{Connection, UringStream, current, operation_ended};
 use crate::task::Waiter;
 use crate::worker::Shared;
 
-/// The receiving machine.
+/// The state machine for receiving.
 ///
 /// | from | to | when |
 /// |---|---|---|
-/// | Idle | Armed | a reader wants bytes or, after the first time, there is room for more |
-/// | Armed | Ending | too many chunks are unread, or the handle is gone |
-/// | Armed, Ending | Idle | the final completion came |
-/// | Armed, Ending | Starved | it came because no buffer was free |
+/// | Idle | Armed | a reader waits or, after the first time, there is room for more |
+/// | Armed | Ending | too many chunks are unread, or the handle was dropped |
+/// | Armed, Ending | Idle | the final completion arrived |
+/// | Armed, Ending | Starved | it failed because all buffers were in use |
 /// | Starved | Armed | buffers are free again, or the worker would sleep without one |
-/// | Starved | Idle | the same, and nobody waits |
+/// | Starved | Idle | the same, and no reader waits |
 /// | Armed, Ending | Ended | the peer finished or the connection broke |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receiving {
@@ -31,45 +31,46 @@ pub(crate) enum Receiving {
     Armed,
     Ending,
     Starved,
-    /// With the error number, or 0 for the end of the peer's sending side.
+    /// With the error number, or 0 if the peer finished sending.
     Ended(i32),
 }
 
-/// How the next receive is made.
+/// How the next receive is submitted.
 ///
-/// Every chunk costs a completion, a wake-up of its reader and a piece of the reader's, and one that
-/// is received by itself a submission too. Where many bytes come, they come in large chunks.
+/// Each chunk costs a completion and a wake-up of its reader, and each single receive a submission
+/// too. So fast uploads are received in large chunks.
 ///
 /// | from | to | when |
 /// |---|---|---|
 /// | Stream | Large | too many chunks are unread |
 /// | Stream | Single | it waited for buffers |
-/// | Single | Large | more bytes wait in the socket |
-/// | Single | Stream | none do |
-/// | Large | Poll | none do, after at least a buffer's bytes |
-/// | Large | Single | none do, after fewer |
-/// | Poll | Large | some do |
+/// | Single | Large | the socket has more bytes |
+/// | Single | Stream | the socket is empty |
+/// | Large | Poll | the socket is empty, after at least a buffer's bytes |
+/// | Large | Single | the socket is empty, after fewer bytes |
+/// | Poll | Large | the socket has bytes |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
     /// One operation for many chunks, each in a shared buffer.
     Stream,
     /// One operation for one chunk in a shared buffer.
     Single,
-    /// One operation for one chunk of up to [`Shared::large_bytes`] in memory of its own, and only when its
-    /// reader waits for it. It takes what is in the socket and never waits for more, so that a
+    /// One operation for one chunk of up to [`Shared::large_bytes`] in separate memory, submitted
+    /// only when a reader waits for it. It takes what the socket has and never waits for more, so a
     /// connection whose peer pauses holds no such memory.
     Large,
-    /// One operation that waits until something is in the socket, for a large chunk then: an upload that is faster than its
-    /// peer would else come in two pieces each time, a small one that is copied and what has come meanwhile.
+    /// One operation that waits until the socket is readable, before a large chunk. Otherwise an
+    /// upload that is faster than its peer would arrive in two pieces each time: a small one that
+    /// is copied, and the bytes that arrived in the meantime.
     Poll,
 }
 
-/// How much a receive brought.
+/// How much a receive returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Received {
-    /// Less than a shared buffer holds.
+    /// Less than the size of a shared buffer.
     Little,
-    /// At least so much.
+    /// At least the size of a shared buffer.
     Much,
 }
 
@@ -121,7 +122,7 @@ impl Connection {
         };
     }
 
-    /// The oldest bytes that nobody has read.
+    /// Takes the oldest unread bytes.
     fn next_bytes(&mut self, shared: &Rc<Shared>) -> Option<Bytes> {
         if let Some(own) = self.own.take_if(|own| !own.bytes.is_empty()) {
             return Some(Bytes::Own(own));
@@ -137,7 +138,7 @@ impl Connection {
 }
 
 impl Pace {
-    /// The pace after the final completion of a receive that brought `received` of a shared buffer's bytes.
+    /// The pace after the final completion of a receive that returned `received` bytes.
     fn after(self, received: Received, more_waits: bool) -> Self {
         match (self, more_waits) {
             (Self::Stream, _) => Self::Stream,
@@ -168,22 +169,22 @@ impl Shared {
             }
             Pace::Poll => opcode::PollAdd::new(connection.target(), libc::POLLIN as u32).build(),
         };
-        // SAFETY: the kernel writes to memory of the registered buffers only, which `Shared` keeps
-        // until the ring is closed, and which it lends out only while the kernel does not own it. A poll
+        // SAFETY: the kernel writes only to memory of the registered buffers, which `Shared` keeps
+        // until the ring is closed, and lends out only while the kernel does not own it. A poll
         // writes nothing.
         let submitted = unsafe { self.submit(entry, connection.token(Kind::Receive, index)) };
         connection.receive_submitted(submitted);
     }
 
-    /// Receives once into memory of the chunk's own, at most `bytes` bytes.
+    /// Receives once into separate memory, at most `bytes` bytes.
     fn arm_own(&self, index: u32, connection: &mut Connection, bytes: usize, flags: i32) {
         let own = connection.own.insert(Box::new(Own { bytes: Vec::with_capacity(bytes) }));
         let start = own.bytes.as_mut_ptr();
         let entry = opcode::Recv::new(connection.target(), start, bytes as u32).flags(flags);
         // SAFETY: the slot owns the memory, which has room for `bytes` bytes. While the receive is
-        // armed it is neither read, since the vector is empty, nor dropped: the slot stays because of
-        // `in_flight`, and `own` is taken away by the completion or, with bytes, by a reader after
-        // it.
+        // armed it is neither read, because the vector is empty, nor dropped: `in_flight` keeps the
+        // slot, and `own` is only taken by the completion or, once it contains bytes, by a reader
+        // after that.
         let submitted =
             unsafe { self.submit(entry.build(), connection.token(Kind::Receive, index)) };
         connection.receive_submitted(submitted);
@@ -207,7 +208,7 @@ impl Shared {
             let mut streams = self.streams.borrow_mut();
             let connection = current(&mut streams, token).filter(|found| !found.closing);
             if let Some(connection) = connection {
-                // What a poll says is what happened, and no length.
+                // The result of a poll is a set of events, not a length.
                 let length = match connection.pace {
                     Pace::Poll => 0,
                     _ => usize::try_from(result).unwrap_or(0),
@@ -225,13 +226,14 @@ impl Shared {
                     }
                     let unread = connection.unread_chunks();
                     connection.receiving = match self.after_receive(token, unread, result) {
-                        // The kernel tells of a break only once, and has told the sending side.
+                        // The kernel reports an error only once, and has reported it to the sending
+                        // side.
                         Receiving::Ended(0) => Receiving::Ended(connection.outgoing.failed),
                         receiving => receiving,
                     };
                 }
                 self.steer_receive(token.index, connection);
-                // A cancelled or starved receive has nothing to tell.
+                // A cancelled or starved receive has nothing to report.
                 let ended = matches!(connection.receiving, Receiving::Ended(_));
                 if ended || connection.unread_chunks() > 0 {
                     waiter = std::mem::take(&mut connection.receive_waiter);
@@ -249,8 +251,8 @@ impl Shared {
         waiter.wake(&self.tasks);
     }
 
-    /// True when the bytes filled the memory there was for them, so that more may be there: not
-    /// every kind of socket tells by itself.
+    /// Returns true if the bytes filled the available memory, so that there may be more: some kinds
+    /// of sockets do not report that.
     fn keep_received(
         &self,
         connection: &mut Connection,
@@ -266,17 +268,17 @@ impl Shared {
                 connection.unread.push(&self.buffers, buffer, length as u32);
                 length == self.buffers.bytes()
             }
-            // One shot: the kernel is done with the memory, whether or not there are bytes in it.
+            // One shot: the kernel no longer uses the memory, whether or not it wrote to it.
             (None, 0) => {
                 connection.own.take_if(|own| own.bytes.is_empty());
                 false
             }
             (None, length) => {
                 let own = connection.own.as_mut();
-                let bytes = &mut own.expect("bytes outside of the buffers come to their own").bytes;
-                assert!(length <= bytes.capacity(), "the kernel writes no more than there is room");
-                // SAFETY: the receive was for this vector, and the kernel has written the first
-                // `length` bytes of it.
+                let bytes = &mut own.expect("bytes outside of the buffers are in `own`").bytes;
+                assert!(length <= bytes.capacity(), "the kernel wrote beyond the memory");
+                // SAFETY: the receive was for this vector, and the kernel has written its first
+                // `length` bytes.
                 unsafe { bytes.set_len(length) };
                 length == bytes.capacity()
             }
@@ -295,7 +297,7 @@ impl Shared {
                     self.starved.borrow_mut().push_back((token.index, token.generation));
                     Receiving::Starved
                 } else {
-                    // Its reader has something to do, and arms the receive when it comes back.
+                    // The reader has chunks to read and arms the receive when it returns.
                     Receiving::Idle
                 }
             }
@@ -304,21 +306,21 @@ impl Shared {
         }
     }
 
-    /// Keeps a connection from taking more than its share, and lets it go on when it may.
+    /// Stops a connection that exceeds its share of buffers, and resumes it when it may continue.
     fn steer_receive(&self, index: u32, connection: &mut Connection) {
         let unread = connection.unread_chunks();
         match (connection.receiving, connection.pace) {
             (Receiving::Armed, Pace::Stream) if unread >= self.receive_ahead_max => {
                 self.end_receive(index, connection);
-                // Where the ring did not take it, the next chunk tries again.
+                // If the ring did not take the cancellation, the next chunk tries again.
                 if connection.receiving == Receiving::Ending {
                     connection.pace = Pace::Large;
                 }
             }
-            // A reader that asks later arms it then.
+            // A later reader arms it.
             (Receiving::Idle, Pace::Large | Pace::Poll)
                 if unread > 0 || connection.receive_waiter.is_none() => {}
-            // With nothing unread nobody else would arm it; the lack of buffers is found out.
+            // With nothing unread, nothing else would arm it. A lack of buffers shows then.
             (Receiving::Idle, _)
                 if unread < self.receive_ahead_max
                     && !self.ending.get()
@@ -330,7 +332,7 @@ impl Shared {
         }
     }
 
-    /// Arms the receives that ended for want of buffers, as far as there are buffers now.
+    /// Arms the receives that ended because of a lack of buffers, as far as buffers are free.
     pub(crate) fn feed_starved(&self) {
         let mut free = self.buffers.free();
         while free > 0 {
@@ -343,15 +345,16 @@ impl Shared {
             {
                 continue;
             }
-            // One chunk for each that waited, so that the buffers go round.
+            // One chunk for each waiting connection, so that the buffers suffice for all.
             connection.pace = Pace::Single;
             self.arm_receive(index, connection);
             free -= 1;
         }
     }
 
-    /// Before the worker sleeps without a free buffer: those who hold the buffers may never read,
-    /// so that everyone who waits for bytes gets memory for one receive.
+    /// Called before the worker sleeps without a free buffer. The connections that hold the buffers
+    /// may never be read from, so each connection with a waiting reader gets memory for one
+    /// receive.
     pub(crate) fn relieve_starved(&self) {
         loop {
             let Some((index, generation)) = self.starved.borrow_mut().pop_front() else { return };

@@ -1,4 +1,4 @@
-//! The two queues shared with the kernel: set-up, submission, completions.
+//! The two queues shared with the kernel: setup, submission, completions.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -8,17 +8,17 @@ use std::time::Duration;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, squeue};
 
-/// How long the queues of a ring are. Their memory is locked: many kernels count it against the limit
-/// of the user, for all of the user's processes together.
+/// The lengths of a ring's queues. Their memory is locked: many kernels count it against a limit
+/// for all processes of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size {
-    /// Submissions that wait for one enter. When the queue is full, it is submitted early.
+    /// Submissions per enter. A full queue is submitted early.
     pub(crate) submissions: u32,
     /// Completions that fit without the kernel's overflow list. Multishot operations produce many.
     pub(crate) completions: u32,
 }
 
-/// From the best to the least that a worker can live with.
+/// From the preferred size to the smallest one that a worker can use.
 pub(crate) const SIZES: [Size; 3] = [
     Size { submissions: 512, completions: 8192 },
     Size { submissions: 256, completions: 2048 },
@@ -26,10 +26,10 @@ pub(crate) const SIZES: [Size; 3] = [
 ];
 
 impl Size {
-    /// The memory that such a ring locks, nearly.
+    /// The approximate memory that such a ring locks.
     pub(crate) fn bytes(self) -> usize {
         const PAGE: usize = 4096;
-        // What the kernel notes beside the completions, an index for each submission among them.
+        // The kernel's fields beside the completions, including an index for each submission.
         let completions = self.completions as usize * size_of::<cqueue::Entry>()
             + self.submissions as usize * size_of::<u32>()
             + 512;
@@ -38,10 +38,10 @@ impl Size {
     }
 }
 
-/// Enters that a full queue is given to make room for one more submission.
+/// The number of enters with a full queue before a submission fails.
 const SUBMIT_TRIES: u32 = 8;
 
-/// A set-up flag that the ring is better with and works without.
+/// An optional setup flag that makes the ring faster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flag {
     DeferTaskrun,
@@ -61,23 +61,24 @@ impl Flag {
     }
 }
 
-/// The optional flags from the newest to the oldest: the order in which they are dropped.
+/// The optional flags from newest to oldest, the order in which they are dropped.
 pub(crate) const FLAGS: [Flag; 4] =
     [Flag::DeferTaskrun, Flag::SingleIssuer, Flag::ShowTaskrun, Flag::SubmitAll];
 
 /// How long [`Ring::enter`] may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Submit, run what the kernel deferred, return.
+    /// Submit, run the kernel's deferred work, and return.
     No,
-    /// Until something completes that is not expected anyway (see [`Ring::expect_completion`]), at most for the given time if there is one.
+    /// Until something completes that is not expected (see [`Ring::expect_completion`]), at most
+    /// for the given time, if any.
     Completion(Option<Duration>),
 }
 
-/// One worker's ring. Once closed it takes no submission and has no completion.
+/// One worker's ring. Once closed, it accepts no submissions and has no completions.
 pub(crate) struct Ring {
     queues: Option<IoUring>,
-    /// Completions that the next enter makes for certain.
+    /// The number of completions that the next enter is certain to produce.
     expected: u32,
     enters: u64,
     overflows: u64,
@@ -85,8 +86,8 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Creates a ring without the flags this kernel does not know. It takes registrations; the thread
-    /// that is to use it calls [`Ring::enable`] first.
+    /// Creates a ring without the flags that this kernel does not support. It accepts
+    /// registrations; the thread that will use it must call [`Ring::enable`] first.
     pub(crate) fn create(size: Size) -> io::Result<Self> {
         for skipped in 0..=FLAGS.len() {
             let kept = &FLAGS[skipped..];
@@ -121,25 +122,25 @@ impl Ring {
         Err(io::Error::from_raw_os_error(libc::EINVAL))
     }
 
-    /// Lets the calling thread use the ring, and with most kernels no other.
+    /// Makes the calling thread the user of the ring, on most kernels exclusively.
     ///
     /// # Errors
-    /// The ring is closed or the kernel refused.
+    /// The ring is closed, or the kernel rejected the call.
     pub(crate) fn enable(&self) -> io::Result<()> {
         self.queues()?.submitter().register_enable_rings()
     }
 
-    /// The optional flags this kernel does not know.
+    /// The optional flags that this kernel does not support.
     pub(crate) fn dropped(&self) -> &[Flag] {
         &self.dropped
     }
 
-    /// Times the thread entered the kernel through this ring.
+    /// How often the thread entered the kernel through this ring.
     pub(crate) fn enters(&self) -> u64 {
         self.enters
     }
 
-    /// Times that completions did not fit into their queue, so that the kernel kept some.
+    /// How often completions did not fit into the queue, so that the kernel kept some.
     pub(crate) fn overflows(&self) -> u64 {
         self.overflows
     }
@@ -152,8 +153,8 @@ impl Ring {
         self.queues.as_ref().ok_or_else(closed)
     }
 
-    /// Ends the ring. The kernel takes nothing from memory that was lent to it after this, if no
-    /// operation is in flight.
+    /// Closes the ring. Afterwards, if no operation is in flight, the kernel does not use memory
+    /// that was lent to it.
     pub(crate) fn close(&mut self) {
         self.queues = None;
     }
@@ -161,15 +162,15 @@ impl Ring {
     /// Queues one operation for the next enter.
     ///
     /// # Safety
-    /// All memory that `entry` names must stay valid, and if the kernel writes to it unused by
-    /// others, until the operation's final completion.
+    /// All memory that `entry` refers to must stay valid until the operation's final completion
+    /// and, if the kernel writes to it, must not be used otherwise.
     ///
     /// # Errors
-    /// The ring is closed, or full and the kernel does not take what is in it.
+    /// The ring is closed, or it is full and the kernel accepts no submissions.
     #[inline]
     pub(crate) unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         if let Some(queues) = self.queues.as_mut() {
-            // SAFETY: the caller promises that the memory outlives the operation.
+            // SAFETY: the caller guarantees that the memory outlives the operation.
             if unsafe { queues.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
@@ -192,7 +193,7 @@ impl Ring {
             {
                 return Err(error);
             }
-            // SAFETY: the caller promises that the memory outlives the operation.
+            // SAFETY: the caller guarantees that the memory outlives the operation.
             if unsafe { queues.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
@@ -200,29 +201,29 @@ impl Ring {
         Err(io::Error::from_raw_os_error(libc::EBUSY))
     }
 
-    /// The operation that was queued last completes within the enter that submits it, whatever comes
-    /// of it: no sleep is to end for it.
+    /// The operation that was queued last completes within the enter that submits it, whatever its
+    /// result: a sleep must not end because of it.
     pub(crate) fn expect_completion(&mut self) {
         self.expected += 1;
     }
 
-    /// A sleep is to end for an expected completion after all: somebody waits for what comes of it.
+    /// A sleep must end when an expected completion arrives, because a task waits for its result.
     ///
-    /// Said twice of the same one, a sleep ends early, which costs one turn.
+    /// Calling this twice for the same completion ends a sleep early, which costs one turn.
     pub(crate) fn heed_completion(&mut self) {
         self.expected = self.expected.saturating_sub(1);
     }
 
-    /// How many completions are expected so.
+    /// The number of expected completions that must not end a sleep.
     pub(crate) fn expected(&self) -> u32 {
         self.expected
     }
 
-    /// Submits what is queued and waits as told, with at most one enter.
+    /// Submits the queue and waits as given by `wait`, with at most one enter.
     ///
     /// # Errors
-    /// Those that concern the ring. Being interrupted, running out of time and having too many
-    /// completions are no errors: the caller looks at the completions in any case.
+    /// Errors of the ring. Interruptions, timeouts and an overflow of completions are not errors:
+    /// the caller checks for completions in any case.
     pub(crate) fn enter(&mut self, wait: Wait) -> io::Result<()> {
         let queues = self.queues.as_mut().ok_or_else(closed)?;
         let wanted = self.expected as usize + 1;
@@ -258,16 +259,17 @@ impl Ring {
             let completions = queues.completion();
             let is_full = completions.is_full();
             batch.extend(completions);
-            // The kernel says so until it is entered again.
+            // The kernel keeps reporting it until it is entered again.
             if is_full && queues.submission().cq_overflow() {
                 self.overflows += 1;
             }
         }
-        // They were among them, or come too early for the next sleep, which then ends at once.
+        // The expected ones were among them, or will arrive too early for the next sleep, which
+        // then ends immediately.
         self.expected = 0;
     }
 
-    /// Whether looking at the ring is worth it: there are completions, or an enter would make some.
+    /// Returns whether there are completions, or an enter would produce some.
     pub(crate) fn has_work(&mut self) -> bool {
         let Some(queues) = self.queues.as_mut() else { return false };
         if !queues.completion().is_empty() {
@@ -277,25 +279,25 @@ impl Ring {
         submission.taskrun() || submission.cq_overflow()
     }
 
-    /// Makes the kernel signal `event` at completions, but not yet: see [`Ring::notify`].
+    /// Registers `event` to be signalled on completions, initially disabled: see [`Ring::notify`].
     ///
     /// # Errors
-    /// The ring is closed or the kernel refused.
+    /// The ring is closed, or the kernel rejected the call.
     pub(crate) fn register_event(&mut self, event: &impl AsRawFd) -> io::Result<()> {
         let descriptor: RawFd = event.as_raw_fd();
         self.notify(false);
         self.queues()?.submitter().register_eventfd(descriptor)
     }
 
-    /// Turns the registered event on or off. After turning it on, call [`Ring::has_work`]: what
-    /// came before gives no signal.
+    /// Enables or disables the registered event. After enabling it, call [`Ring::has_work`]:
+    /// earlier completions are not signalled.
     pub(crate) fn notify(&mut self, on: bool) {
         let Some(queues) = self.queues.as_mut() else { return };
         let completion = queues.completion();
         if on {
             completion.enable_eventfd();
             // The kernel queues its work, then reads the flag; this side writes the flag, then
-            // looks for work. Without a full barrier both could miss each other.
+            // checks for work. Without a full barrier both could miss each other.
             fence(Ordering::SeqCst);
         } else {
             completion.disable_eventfd();
@@ -303,7 +305,7 @@ impl Ring {
     }
 }
 
-/// Interrupted, out of time, too many completions, short of memory: the next enter may do better.
+/// Interrupted, timed out, too many completions, short of memory: the next enter may succeed.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME | libc::EBUSY | libc::EAGAIN))
 }

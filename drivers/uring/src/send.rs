@@ -1,19 +1,19 @@
-//! Sending: at once as far as the socket takes it, the rest by one operation of the ring at a time.
+//! Sends data: immediately as much as the socket takes, the rest with one ring operation at a time.
 //!
-//! Most sends are small and fit into the socket's buffer. They are offered to it by an operation that
-//! does not wait, so that the enter in which the worker goes to sleep sends as well, and the worker
-//! counts on their completions: it sleeps until there is one more. Meanwhile their connections go on as
-//! if there were room for more. If there turns out to be none, whoever waits is woken to see it. Where
-//! something is to happen behind such a send (more bytes, the end, or somebody waits to know that it is
-//! sent), the sleep ends with it.
+//! Most sends are small and fit into the socket's buffer. They are *offered* to it with an
+//! operation that does not wait, so they are sent by the same enter in which the worker goes to
+//! sleep. Their completion is expected and does not end that sleep; meanwhile their connections
+//! continue as if the socket had room. If it has none, the waiting task is woken. If something
+//! depends on such a send (more bytes, the end of the stream, or a task waiting until it is sent),
+//! its completion ends the sleep.
 //!
-//! Large sends begin with a plain call: whether there is room for more decides how their connection
-//! goes on. What the socket does not take goes to the ring, which sends it when the peer has read.
-//! What is to be sent meanwhile queues behind it.
+//! Large sends start with a plain call, because it matters to their connection whether there is
+//! room for more. The rest is sent by a ring operation as the peer reads. Data that is sent in the
+//! meantime is queued behind it.
 //!
-//! Bytes that others have too are sent by the same call as those before them, and what is left of them by
-//! operations of their own. The connection's slot holds them until the kernel took them. Of files the ring tells when
-//! there is room, and a call (`file.rs`) sends.
+//! Shared bytes are sent by the same call as the bytes before them, and the rest of them with
+//! separate operations. The connection's slot keeps them until the kernel took them. For files the
+//! ring reports when there is room, and a call (`file.rs`) sends.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -31,23 +31,22 @@ use crate::stream::{Connection, End, Outgoing, UnderWay, UringStream, current, o
 use crate::task::Waiter;
 use crate::worker::Shared;
 
-/// The most bytes that are offered by an operation of the ring. Above that the call into the kernel is
-/// cheap beside what it does.
+/// The maximum number of bytes offered by a ring operation. Above that a system call is cheap
+/// compared to the work it does.
 const OFFER_BYTES_MAX: usize = 16 * 1024;
 
-/// The most offers of one turn: as many as there are vectors kept for them. In a turn with more, the
-/// calls into the kernel cost less than new vectors.
+/// The maximum number of offers per turn, which is the number of pooled vectors. With more offers,
+/// system calls are cheaper than new vectors.
 const OFFERS_MAX: u32 = 64;
 
-/// How long a file rests of which nothing could be sent although the socket has room: 10 ms. The kernel is short of
-/// memory then, and polls would say at once, for as long as that lasts, that there is room.
+/// The pause after nothing of a file could be sent although the socket has room: 10 ms. The kernel
+/// is then short of memory, and polls would keep reporting that there is room.
 static REST: types::Timespec = types::Timespec::new().nsec(10_000_000);
 
 impl UringStream {
-    /// Gives `out`, and what is shared behind it, to the kernel, or queues them behind what is there
-    /// already.
+    /// Sends `out` and then `shared`, or queues them behind earlier data.
     pub(crate) fn begin_send(&self, out: &mut Vec<u8>, shared: Option<Piece>) {
-        // Whatever is left in here is dropped at the end, while nothing is borrowed.
+        // Dropped at the end if it is still here, after all borrows have ended.
         let mut shared = shared.filter(|shared| !shared.is_empty());
         if out.is_empty() && shared.is_none() {
             return;
@@ -58,7 +57,7 @@ impl UringStream {
         if let Receiving::Ended(code) = connection.receiving
             && outgoing.failed == 0
         {
-            // A connection that broke takes nothing, which an offer would learn too late to tell.
+            // A broken connection takes nothing. An offer would report that too late.
             outgoing.failed = code;
         }
         if outgoing.failed != 0 || outgoing.end != End::Open {
@@ -80,7 +79,7 @@ impl UringStream {
             self.shared.send_now(self.index, connection, out, &mut shared);
         }
         if connection.outgoing.failed != 0 {
-            // Both directions learn that the connection broke.
+            // Both directions report that the connection is broken.
             let waiters = connection.take_waiters();
             drop(streams);
             waiters.into_iter().for_each(|waiter| waiter.wake(&self.shared.tasks));
@@ -103,7 +102,7 @@ impl UringStream {
         Poll::Pending
     }
 
-    /// Ends our side now, or after what is being sent.
+    /// Shuts down sending, now or after the data being sent.
     pub(crate) fn begin_finish(&self) {
         let mut streams = self.shared.streams.borrow_mut();
         let connection = &mut streams[self.index as usize];
@@ -118,7 +117,7 @@ impl UringStream {
 }
 
 impl Outgoing {
-    /// Is there nothing to wait for?
+    /// Returns whether all data was sent.
     pub(crate) fn is_sent(&self) -> bool {
         self.under_way == UnderWay::Nothing || self.is_overrun
     }
@@ -133,7 +132,7 @@ impl Outgoing {
 }
 
 impl Connection {
-    /// Sends the end of our side. A direct call: the ring would hand it to another thread.
+    /// Shuts down sending. A direct call: the ring would use another thread for it.
     fn shut_down_sending(&mut self) {
         if self.outgoing.failed != 0 {
             return;
@@ -145,7 +144,7 @@ impl Connection {
         }
     }
 
-    /// Notes whether the ring took an operation of sending. If it did not, sending ends.
+    /// Records whether the ring took a send operation. If not, sending ends.
     fn submitted(&mut self, result: io::Result<()>) -> bool {
         match result {
             Ok(()) => self.in_flight += 1,
@@ -156,7 +155,7 @@ impl Connection {
         result.is_ok()
     }
 
-    /// Those who wait in either direction.
+    /// The tasks that wait in either direction.
     fn take_waiters(&mut self) -> [Waiter; 2] {
         [std::mem::take(&mut self.outgoing.waiter), std::mem::take(&mut self.receive_waiter)]
     }
@@ -167,8 +166,8 @@ impl Shared {
         !self.ending.get() && self.ring.borrow().expected() < OFFERS_MAX
     }
 
-    /// Sends what the kernel takes at once, and gives the rest to the ring. What is shared stays with
-    /// the caller unless something of it is left to be sent.
+    /// Sends what the kernel takes immediately, and gives the rest to the ring. The shared piece
+    /// stays with the caller unless a part of it is left to be sent.
     fn send_now(
         &self,
         index: u32,
@@ -226,7 +225,7 @@ impl Shared {
         self.start_send(index, connection);
     }
 
-    /// Gives the current bytes to the ring, for the socket to take what it has room for.
+    /// Gives the current bytes to the ring, which sends as much as the socket has room for.
     fn offer(&self, index: u32, connection: &mut Connection) {
         if self.submit_send(index, connection, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) {
             connection.outgoing.under_way = UnderWay::Offered;
@@ -234,22 +233,22 @@ impl Shared {
         }
     }
 
-    /// Something is to happen as soon as what was offered is sent: no sleep may outlast that.
+    /// A task depends on the offered data being sent: no sleep may outlast that.
     pub(crate) fn heed(&self, outgoing: &Outgoing) {
         if outgoing.under_way == UnderWay::Offered {
             self.ring.borrow_mut().heed_completion();
         }
     }
 
-    /// Gives the rest of the current bytes to the ring, to be sent when there is room. Of a file it gets the
-    /// question whether there is any.
+    /// Gives the rest of the current bytes to the ring, to be sent when there is room. For a file,
+    /// polls for room.
     fn start_send(&self, index: u32, connection: &mut Connection) {
         if self.submit_send(index, connection, libc::MSG_NOSIGNAL) {
             connection.outgoing.under_way = UnderWay::Waiting;
         }
     }
 
-    /// False when the ring takes nothing, which ends sending.
+    /// Returns false if the ring does not take the operation, which ends sending.
     fn submit_send(&self, index: u32, connection: &mut Connection, flags: i32) -> bool {
         let (current, target) = (&connection.outgoing.current, connection.target());
         let entry = if current.file().is_some() {
@@ -259,17 +258,16 @@ impl Shared {
             opcode::Send::new(target, rest.as_ptr(), rest.len() as u32).flags(flags).build()
         };
         // SAFETY: `current` owns the bytes, or has a handle of shared ones, which are immutable and
-        // stay where they are as long as any handle does. Until the completion, which alone says that
-        // nothing is under way, it is neither changed nor taken, and the slot stays because of
-        // `in_flight`.
+        // stay in place as long as any handle exists. Until the completion, which alone clears
+        // `under_way`, it is neither changed nor taken, and `in_flight` keeps the slot.
         let submitted = unsafe { self.submit(entry, connection.token(Kind::Send, index)) };
         connection.submitted(submitted)
     }
 
-    /// Asks for a moment to pass before the rest of a file is tried again.
+    /// Starts a pause before the rest of a file is tried again.
     fn start_rest(&self, index: u32, connection: &mut Connection) {
         let entry = opcode::Timeout::new(&raw const REST).build();
-        // SAFETY: the kernel reads a constant that is always there.
+        // SAFETY: the kernel reads a static constant.
         let submitted = unsafe { self.submit(entry, connection.token(Kind::Send, index)) };
         if connection.submitted(submitted) {
             connection.outgoing.under_way = UnderWay::Waiting;
@@ -278,7 +276,7 @@ impl Shared {
 
     pub(crate) fn on_send(&self, token: Token, result: i32) {
         let waiters;
-        // Shared bytes that are done with are dropped while nothing is borrowed.
+        // Finished shared bytes are dropped after all borrows have ended.
         let mut done = None;
         let mut later = None;
         {
@@ -289,7 +287,7 @@ impl Shared {
             if connection.closing {
                 let whole = connection.outgoing.current.rest().len();
                 if before == UnderWay::Offered && usize::try_from(result) != Ok(whole) {
-                    // An orderly end would say that everything was sent.
+                    // A regular end would mean that everything was sent.
                     let _ = connection.reset_on_close();
                 }
                 let freed = operation_ended(&mut streams, token);
@@ -303,20 +301,20 @@ impl Shared {
             let is_file = outgoing.current.file().is_some();
             let is_whole = match result {
                 1.. if is_file => outgoing.send_file(connection.descriptor.as_fd()),
-                // It has rested.
+                // The pause is over.
                 _ if is_file && result == -libc::ETIME => false,
                 1.. => {
                     outgoing.taken += u64::from(result.unsigned_abs());
                     outgoing.current.advance(result as usize)
                 }
                 _ if result == -libc::EINTR || result == -libc::EAGAIN => false,
-                // Short of memory: the operation that waits may do better.
+                // Short of memory: an operation that waits may succeed.
                 _ if before == UnderWay::Offered
                     && (result == -libc::ENOBUFS || result == -libc::ENOMEM) =>
                 {
                     false
                 }
-                // A stream socket that takes nothing of something is as good as broken.
+                // A stream socket that takes zero bytes is as good as broken.
                 0 => outgoing.fail(libc::EPIPE),
                 _ => outgoing.fail(-result),
             };
@@ -336,7 +334,7 @@ impl Shared {
                 (_, UnderWay::Nothing) => {
                     [std::mem::take(&mut connection.outgoing.waiter), Waiter::NONE]
                 }
-                // There was room, and there is none.
+                // There was believed to be room, but there is none.
                 (UnderWay::Offered, _) => connection.take_waiters(),
                 _ => [Waiter::NONE, Waiter::NONE],
             };
@@ -345,8 +343,9 @@ impl Shared {
         drop((done, later));
     }
 
-    /// Begins what waited for a send to end, or returns it if it is not to be sent any more.
-    #[expect(clippy::box_collection, reason = "it is kept so")]
+    /// Starts sending the data queued behind a finished send. Returns the queue if it must not be
+    /// sent.
+    #[expect(clippy::box_collection, reason = "stored as a box")]
     fn go_on(&self, index: u32, connection: &mut Connection) -> Option<Box<VecDeque<Piece>>> {
         let outgoing = &mut connection.outgoing;
         if outgoing.failed == 0
@@ -364,8 +363,8 @@ impl Shared {
     }
 }
 
-/// Offers the bytes of both to the socket, in one call, which does not wait. Those before a file wait a moment for its
-/// own, with which they share a packet.
+/// Offers both to the socket in one call that does not wait. Bytes before a file are held back
+/// briefly, so that they share a packet with its contents.
 fn send_both(socket: &SockRef<'_>, first: &[u8], behind: Option<&Piece>) -> io::Result<usize> {
     let is_file = matches!(behind, Some(Piece::File(_)));
     let more = if is_file { libc::MSG_MORE } else { 0 };
@@ -381,7 +380,8 @@ fn send_both(socket: &SockRef<'_>, first: &[u8], behind: Option<&Piece>) -> io::
 }
 
 impl Outgoing {
-    /// Gives the socket what it takes of the current file. True if nothing of it is left to be sent.
+    /// Sends as much of the current file as the socket takes. Returns true if nothing of it is
+    /// left.
     fn send_file(&mut self, socket: BorrowedFd<'_>) -> bool {
         let part = self.current.file();
         let (sent, failed) =

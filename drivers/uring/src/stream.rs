@@ -1,8 +1,8 @@
-//! One connection: a slot with two machines. `receive.rs` and `send.rs` drive them.
+//! One connection: a slot with two state machines, driven by `receive.rs` and `send.rs`.
 //!
-//! The two directions are two machines in one small slot. The slot stays until the handle is gone
-//! *and* every operation had its final completion; the descriptor is closed then, not before,
-//! because closing a descriptor does not end what the kernel does with it.
+//! The slot is kept until the handle was dropped *and* every operation had its final completion.
+//! Only then is the descriptor closed, because closing a descriptor does not end the operations on
+//! it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,71 +25,71 @@ use crate::worker::Shared;
 /// A connection of a [`Uring`](crate::Uring) worker.
 pub struct UringStream {
     pub(crate) shared: Rc<Shared>,
-    /// Of its slot, or [`PASSED`].
+    /// The index of its slot, or [`PASSED`].
     pub(crate) index: u32,
 }
 
 /// The index of a stream whose connection was passed to another worker.
 const PASSED: u32 = u32::MAX;
 
-/// A connection's slot: all that an idle connection costs in this driver.
+/// A connection's slot: all the memory of an idle connection in this driver.
 pub(crate) struct Connection {
     pub(crate) descriptor: OwnedFd,
     pub(crate) generation: u32,
     pub(crate) receiving: Receiving,
     pub(crate) pace: Pace,
-    /// The handle is gone.
+    /// The handle was dropped.
     pub(crate) closing: bool,
-    /// Operations without their final completion.
+    /// The number of operations without their final completion.
     pub(crate) in_flight: u8,
     pub(crate) unread: Unread,
-    /// Where a receive writes, or wrote, that takes no shared buffer. Older than what is in
-    /// `unread`, where it holds bytes.
+    /// The memory of a receive that does not use a shared buffer. If it contains bytes, they are
+    /// older than those in `unread`.
     pub(crate) own: Option<Box<Own>>,
     pub(crate) receive_waiter: Waiter,
     pub(crate) outgoing: Outgoing,
 }
 
-/// The sending machine.
+/// The state machine for sending.
 pub(crate) struct Outgoing {
     pub(crate) current: Sending,
-    /// Bytes that the kernel took.
+    /// The number of bytes that the kernel took.
     pub(crate) taken: u64,
-    /// The error number that broke the connection, or 0, or [`FILE_FAILED`](crate::file::FILE_FAILED). Nothing is
-    /// sent after an error.
+    /// The number of the error that broke the connection, or
+    /// [`FILE_FAILED`](crate::file::FILE_FAILED), or 0. Nothing is sent after an error.
     pub(crate) failed: i32,
     pub(crate) under_way: UnderWay,
     pub(crate) end: End,
-    /// Bytes were given after the end, and dropped.
+    /// Data was sent after the end of the stream, and dropped.
     pub(crate) is_overrun: bool,
     pub(crate) waiter: Waiter,
-    /// What waits for the send in the kernel, where anything does.
+    /// Data queued behind the send in the kernel, if any.
     #[expect(clippy::box_collection, reason = "few connections ever need it")]
     pub(crate) later: Option<Box<VecDeque<Piece>>>,
 }
 
-/// What the ring does with `current`.
+/// The operation for `current` in the ring.
 ///
 /// | from | to | when |
 /// |---|---|---|
-/// | Nothing | Offered | few bytes are to be sent |
+/// | Nothing | Offered | few bytes are sent |
 /// | Nothing | Waiting | many are, and the socket did not take all of them at once |
-/// | Offered | Waiting | the socket did not take all of them, or more bytes came |
+/// | Offered | Waiting | the socket did not take all of them, or more bytes were sent |
 /// | Offered, Waiting | Nothing | everything is sent, or sending failed |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnderWay {
     Nothing,
     /// An operation that does not wait for the socket: it completes within the next enter.
     Offered,
-    /// An operation that waits until the socket takes more, or bytes behind an operation.
+    /// An operation that waits until the socket takes more, or bytes queued behind an operation.
     Waiting,
 }
 
-/// How far our side has come to its end.
+/// The progress of shutting down our sending side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Open,
-    /// It ends when everything before is sent.
+    /// It is shut down when everything before is sent.
     Asked,
     Sent,
 }
@@ -121,7 +121,7 @@ impl UringStream {
         Self { shared: Rc::clone(shared), index }
     }
 
-    /// The descriptor, if nothing was begun with it.
+    /// Returns the descriptor, if the connection was not used yet.
     pub(crate) fn pass(mut self) -> io::Result<Passed> {
         let mut streams = self.shared.streams.borrow_mut();
         let connection = &streams[self.index as usize];
@@ -136,7 +136,7 @@ impl UringStream {
         let index = std::mem::replace(&mut self.index, PASSED);
         let connection = streams.remove(index as usize);
         drop(streams);
-        let Connection { descriptor, .. } = connection.expect("it was there just now");
+        let Connection { descriptor, .. } = connection.expect("its fields were just checked");
         match SockRef::from(&descriptor).domain()? {
             Domain::UNIX => Ok(Passed::Unix(descriptor.into())),
             _ => Ok(Passed::Tcp(descriptor.into())),
@@ -214,7 +214,7 @@ impl Stream for UringStream {
     fn is_broken(&self) -> bool {
         let streams = self.shared.streams.borrow();
         let connection = &streams[self.index as usize];
-        // An operation that ended with the error has taken it from the socket.
+        // A receive that ended with the error has cleared it in the socket.
         let has_failed = matches!(connection.receiving, Receiving::Ended(code) if code != 0)
             || connection.outgoing.failed != 0;
         let socket = SockRef::from(&connection.descriptor);
@@ -222,7 +222,7 @@ impl Stream for UringStream {
     }
 
     fn reset_on_drop(&self) {
-        // Where it cannot be set, the connection is closed in order.
+        // If the option cannot be set, the connection is closed regularly.
         let _ = self.shared.streams.borrow()[self.index as usize].reset_on_close();
     }
 
@@ -267,7 +267,7 @@ impl Connection {
 }
 
 impl Shared {
-    /// Ends a connection whose handle is gone: its bytes, its operations, then its descriptor.
+    /// Ends a connection whose handle was dropped: its bytes, its operations, then its descriptor.
     fn close_stream(&self, index: u32) {
         let (foreign, freed);
         {
@@ -303,14 +303,15 @@ impl Shared {
     }
 }
 
-/// The connection that a completion is for, if it still is the same one.
+/// The connection of a completion, if it still exists.
 pub(crate) fn current(streams: &mut Table<Connection>, token: Token) -> Option<&mut Connection> {
     streams.get_mut(token.index as usize).filter(|found| found.generation == token.generation)
 }
 
-/// Counts out an operation that changes nothing else. The connection, if it is over: shared bytes in it
-/// have a destructor of the application's, so that it is dropped while nothing is borrowed.
-#[must_use = "it is dropped when nothing is borrowed"]
+/// Counts out an operation without other effects. Returns the connection if it is over: shared
+/// bytes in it may have a destructor of the application, so it must be dropped after all borrows
+/// have ended.
+#[must_use = "drop it after all borrows have ended"]
 pub(crate) fn operation_ended(streams: &mut Table<Connection>, token: Token) -> Option<Connection> {
     let connection = current(streams, token)?;
     connection.in_flight -= 1;

@@ -1,13 +1,14 @@
-//! The worker's tasks: a slab of futures, a queue of those that can go on, and wakers that other
-//! threads may hold.
+//! The worker's tasks: a slab of futures, a queue of the ready ones, and wakers that other threads
+//! may hold.
 //!
-//! There are three ways to wake a task. A driver's own operation knows the task's number (see
+//! A task can be woken in three ways. An operation of the driver knows the task's number (see
 //! [`Waiter`]) and pushes it to the queue. A waker used on the worker's thread finds the queue
-//! through a thread-local. A waker used elsewhere puts the number into a locked list and, when the
-//! worker sleeps, wakes it: through an event descriptor that the ring watches, or through tokio.
+//! through a thread-local. A waker used elsewhere adds the number to a locked list and, if the
+//! worker sleeps, wakes it: through an eventfd that the ring polls, or through tokio.
 //!
-//! A worker that sleeps in tokio is not woken through the ring. That would be one event descriptor
-//! waking another from within its own wake-up, and workers on Linux 6.18 were seen to sleep on.
+//! A worker that sleeps in tokio is not woken through the ring. In that case one eventfd would have
+//! to wake another from within its own wake-up, and on Linux 6.18 workers were observed to stay
+//! asleep.
 
 mod waiter;
 
@@ -30,20 +31,20 @@ use peregrine_slot::Table;
 
 use crate::look::Look;
 
-/// The number of the future that `run` was called with.
+/// The number of the future passed to `run`.
 const MAIN: u32 = u32::MAX;
-/// The number that no task has.
+/// A number that no task has.
 const NOBODY: u32 = u32::MAX - 1;
-/// Tasks polled in one turn before the kernel gets its share.
+/// The maximum number of tasks polled in one turn before the kernel is entered.
 const POLLS_PER_TURN: usize = 1024;
 
 thread_local! {
-    /// The tasks of the worker that runs on this thread.
+    /// The tasks of the worker on this thread.
     static CURRENT: RefCell<Option<Rc<Tasks>>> = const { RefCell::new(None) };
 }
 
-/// A future and the waker it is polled with, in one block: what moves between the slot and the
-/// poll is a pointer.
+/// A future and its waker in one allocation, so that only a pointer moves between the slot and the
+/// poll.
 struct Task<F: ?Sized> {
     waker: Waker,
     future: F,
@@ -53,10 +54,10 @@ type BoxedTask = Pin<Box<Task<dyn Future<Output = ()>>>>;
 
 impl<F: Future + ?Sized> Task<F> {
     fn parts(self: Pin<&mut Self>) -> (&Waker, Pin<&mut F>) {
-        // SAFETY: nothing is moved out of the borrow: see the next step.
+        // SAFETY: nothing is moved out of the borrow; see the next step.
         let task = unsafe { self.get_unchecked_mut() };
-        // SAFETY: the task is pinned, and nothing ever moves its future by itself, so that the
-        // future is pinned with it.
+        // SAFETY: the task is pinned, and its future is never moved by itself, so the future is
+        // pinned with it.
         let future = unsafe { Pin::new_unchecked(&mut task.future) };
         (&task.waker, future)
     }
@@ -72,28 +73,28 @@ pub(crate) struct Tasks {
     /// The number of the turn, modulo 2^32.
     turn: Cell<u32>,
     main_waker: Waker,
-    /// The future that `run` was called with is to be polled.
+    /// The future passed to `run` is ready to be polled.
     main_due: Cell<bool>,
-    /// Wakes what the thread blocks on, which polls that future.
+    /// Wakes the future that the thread blocks on, which polls the one passed to `run`.
     thread: RefCell<Option<Waker>>,
-    /// The task that is being polled, and what its waker points to.
+    /// The task that is being polled, and the header of its waker.
     current: Cell<u32>,
     current_data: Cell<*const ()>,
     vtable: &'static RawWakerVTable,
-    /// The thread is, or will be, in tokio and not in the future that drives all this.
+    /// The thread is about to run, or runs, in tokio and outside of the worker's loop.
     parked: Cell<bool>,
     closed: Cell<bool>,
 }
 
 struct Slot {
-    /// Absent while it is being polled.
+    /// `None` while it is being polled.
     task: Option<BoxedTask>,
     queued: bool,
-    /// The turn in which it was polled last.
+    /// The turn in which it was last polled.
     turn: u32,
 }
 
-/// What other threads know of a worker.
+/// The part of a worker that other threads can access.
 pub(crate) struct Remote {
     event: File,
     inbox: Mutex<Inbox>,
@@ -106,7 +107,7 @@ const AWAKE: u8 = 0;
 const IN_RING: u8 = 1;
 const IN_TOKIO: u8 = 2;
 
-/// Where a worker goes to sleep.
+/// Where a worker sleeps.
 pub(crate) enum Sleeping<'waker> {
     InRing,
     /// With the waker of the loop.
@@ -114,12 +115,12 @@ pub(crate) enum Sleeping<'waker> {
 }
 
 struct Inbox {
-    /// Absent once the worker has ended: a header leads back here, and nobody would take it.
+    /// `None` once the worker has ended: a header points back here, so it would never be freed.
     injected: Option<Vec<Arc<Header>>>,
     root: Option<Waker>,
 }
 
-/// What a waker points to.
+/// The target of a waker.
 struct Header {
     remote: Arc<Remote>,
     index: u32,
@@ -127,7 +128,7 @@ struct Header {
 }
 
 impl Tasks {
-    /// `event` is the descriptor that a sleeping worker is woken through.
+    /// `event` is the descriptor that wakes a worker sleeping in the ring.
     pub(crate) fn new(event: File) -> Rc<Self> {
         let remote = Arc::new(Remote {
             event,
@@ -154,7 +155,7 @@ impl Tasks {
         })
     }
 
-    /// Makes these the tasks of this thread, until [`Tasks::leave`].
+    /// Makes these the tasks of this thread until [`Tasks::leave`].
     pub(crate) fn enter(self: &Rc<Self>) {
         CURRENT.with(|current| current.replace(Some(Rc::clone(self))));
     }
@@ -185,7 +186,7 @@ impl Tasks {
         self.disturb();
     }
 
-    /// Puts a task into the queue, unless it is there or gone.
+    /// Queues a task, unless it is already queued or gone.
     pub(crate) fn wake(&self, index: u32) {
         if index == MAIN {
             return self.wake_main();
@@ -210,13 +211,13 @@ impl Tasks {
         }
     }
 
-    /// Whether the future that `run` was called with waits to be polled.
+    /// Returns whether the future passed to `run` is ready to be polled.
     pub(crate) fn is_main_due(&self) -> bool {
         self.main_due.get()
     }
 
-    /// Polls the future that `run` was called with, if that is due; `context` is that of the future
-    /// that the thread blocks on.
+    /// Polls the future passed to `run` if it is ready; `context` belongs to the future that the
+    /// thread blocks on.
     pub(crate) fn poll_main<F: Future>(
         &self,
         main: Pin<&mut F>,
@@ -238,7 +239,7 @@ impl Tasks {
         !self.ready.borrow().is_empty()
     }
 
-    /// Queues what other threads woke.
+    /// Queues the tasks that other threads have woken.
     pub(crate) fn take_injected(&self) {
         if !self.remote.any_injected.load(Ordering::Acquire) {
             return;
@@ -249,15 +250,16 @@ impl Tasks {
             inbox.injected.as_mut().map(std::mem::take).unwrap_or_default()
         };
         for header in woken {
-            // Whoever wakes from here on is not heard by the poll that follows, so it must inject
-            // again; what it wrote before the swap is seen by that poll.
+            // A wake-up from here on is not seen by the following poll, so it must inject the task
+            // again. Data written before the swap is visible to that poll.
             header.injected.swap(false, Ordering::AcqRel);
             self.wake(header.index);
         }
     }
 
-    /// Polls what is ready, and what becomes ready by that, within limits. The turn ends before a task would be polled
-    /// again: one that wakes itself, because it has much to do, lets the kernel and all others have theirs in between.
+    /// Polls ready tasks, and tasks that become ready meanwhile, up to a limit. The turn ends
+    /// before a task would be polled a second time: a task that wakes itself because it has more
+    /// work lets the kernel and all other tasks run in between.
     pub(crate) fn run_ready(&self) {
         self.polls.set(0);
         self.turn.set(self.turn.get().wrapping_add(1));
@@ -270,22 +272,22 @@ impl Tasks {
         }
     }
 
-    /// The driver looks for completions now.
+    /// The driver is about to look for completions.
     pub(crate) fn look(&self, now: Duration) {
         self.look.at(now, self.ready.borrow().len());
     }
 
-    /// When it looked for what is polled now.
+    /// When it looked for the completions that are processed now.
     pub(crate) fn looked(&self) -> Duration {
         self.look.began()
     }
 
-    /// Tasks polled in the last turn.
+    /// The number of tasks polled in the last turn.
     pub(crate) fn polls(&self) -> usize {
         self.polls.get()
     }
 
-    /// False when the task has had its turn.
+    /// Returns false if the task was already polled in this turn.
     fn poll_task(&self, index: u32) -> bool {
         let mut task = {
             let mut slots = self.slots.borrow_mut();
@@ -305,7 +307,7 @@ impl Tasks {
             let (waker, future) = task.as_mut().parts();
             let _polling = Polling::start(self, index, waker);
             let mut context = Context::from_waker(waker);
-            // A panic ends this task alone. The task is not looked at again, only dropped.
+            // A panic ends only this task, which is then dropped without being polled again.
             catch_unwind(AssertUnwindSafe(|| future.poll(&mut context)))
         };
         if matches!(polled, Ok(Poll::Pending)) && !self.closed.get() {
@@ -318,13 +320,13 @@ impl Tasks {
         true
     }
 
-    /// Drops all tasks. From now on, what is spawned is dropped at once.
+    /// Drops all tasks. Tasks that are spawned later are dropped immediately.
     pub(crate) fn close(&self) {
         self.closed.set(true);
         let tasks: Vec<_> = self.slots.borrow_mut().drain().filter_map(|slot| slot.task).collect();
         tasks.into_iter().for_each(drop_quietly);
         self.ready.borrow_mut().clear();
-        // These may be the last wakers of other runtimes' tasks.
+        // These may be the last wakers of tasks in other runtimes.
         let injected = self.remote.lock().injected.take();
         drop(injected);
         let root = self.remote.lock().root.take();
@@ -333,7 +335,7 @@ impl Tasks {
         drop(thread);
     }
 
-    /// Notes that the thread will wait inside tokio.
+    /// The thread will wait inside tokio.
     pub(crate) fn park(&self) {
         self.parked.set(true);
     }
@@ -342,8 +344,8 @@ impl Tasks {
         self.parked.set(false);
     }
 
-    /// To be called after anything that the worker's loop has to see: while the thread is parked
-    /// in tokio, other code of the thread runs and may use the driver.
+    /// Must be called after anything that the worker's loop must see: while the thread is parked in
+    /// tokio, other code of the thread runs and may use the driver.
     pub(crate) fn disturb(&self) {
         if self.parked.replace(false) {
             self.remote.wake_root();
@@ -351,10 +353,10 @@ impl Tasks {
     }
 }
 
-/// Destructors are user code: what panics there must not take the worker along.
+/// Destructors are user code: their panics must not end the worker.
 fn drop_quietly<T>(value: T) {
     let dropped = catch_unwind(AssertUnwindSafe(|| drop(value)));
-    // What was thrown has a destructor too. Only what that throws is given up.
+    // The panic payload has a destructor too. A payload thrown by that one is leaked.
     if let Err(payload) = dropped
         && let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload)))
     {
@@ -362,7 +364,7 @@ fn drop_quietly<T>(value: T) {
     }
 }
 
-/// Tells which task is being polled, for as long as it lives.
+/// Marks a task as the one being polled, while this lives.
 struct Polling<'tasks>(&'tasks Tasks);
 
 impl<'tasks> Polling<'tasks> {
@@ -385,10 +387,10 @@ impl Remote {
         &self.event
     }
 
-    /// Announces that the thread is going to sleep. False when there is something to do first.
+    /// Announces that the thread will sleep. Returns false if there is work to do first.
     ///
-    /// Pairs with `inject`: one side writes `sleeping` and then reads `any_injected`, the other
-    /// the reverse, all sequentially consistent, so that at least one sees the other.
+    /// Pairs with `inject`: one side writes `sleeping` and then reads `any_injected`, the other the
+    /// reverse, all sequentially consistent, so that at least one sees the other's write.
     pub(crate) fn fall_asleep(&self, place: Sleeping<'_>) -> bool {
         let place = match place {
             Sleeping::InRing => IN_RING,
@@ -427,12 +429,12 @@ impl Remote {
     }
 
     pub(crate) fn awake(&self) {
-        // Who misses this wakes the worker for nothing.
+        // A thread that misses this wakes the worker unnecessarily.
         self.sleeping.store(AWAKE, Ordering::Relaxed);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inbox> {
-        // Nothing panics while the lock is held, and a list of headers is never half-made.
+        // Nothing panics while the lock is held, and the list is consistent at any time.
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -447,7 +449,7 @@ impl Remote {
         self.any_injected.store(true, Ordering::SeqCst);
         match self.sleeping.swap(AWAKE, Ordering::SeqCst) {
             IN_RING => {
-                // The counter takes 2^64 - 2 of these; a full one has woken the worker already.
+                // The counter overflows at 2^64 - 1; a full one has already woken the worker.
                 let _ = (&self.event).write(&1u64.to_ne_bytes());
             }
             IN_TOKIO => self.wake_root(),
@@ -476,7 +478,7 @@ impl Wake for Header {
             }
             _ => false,
         });
-        // A thread that is ending has no current worker any more.
+        // A thread that is ending may have no current worker.
         if !here.unwrap_or(false) {
             self.remote.inject(Arc::clone(self));
         }

@@ -1,7 +1,7 @@
-//! Time: the worker's cached clock, and who sleeps until when.
+//! The worker's cached clock, and its sleeping tasks.
 //!
-//! A sorted map is enough: whoever has a deadline for each connection, as servers have, keeps those
-//! in a structure of its own and sleeps until the next one.
+//! A sorted map is sufficient: code with a deadline per connection, such as the server, keeps those
+//! in its own structure and sleeps until the first one.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,29 +14,29 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::task::Waiter;
 use crate::worker::Shared;
 
-/// The monotonic clock and the calendar, read at most once in a turn of the loop.
+/// The monotonic and the calendar clock, read at most once in a turn of the loop.
 pub(crate) struct Clock {
     start: Instant,
     in_turn: Cell<bool>,
     now: Cell<Option<Duration>>,
     unix: Cell<Option<Duration>>,
-    /// What was read last in this turn.
+    /// The last reading of this turn.
     read: Cell<Option<Reading>>,
 }
 
-/// For so many polls a reading may stand for the present moment, while polls are quick.
+/// A reading may be reused for this many polls, while polls are quick.
 const POLLS_MAX: usize = 8;
 
-/// A poll is quick that takes no longer.
+/// A poll is quick if it takes at most this long.
 const QUICK: Duration = Duration::from_micros(20);
 
-/// A clock that was read.
+/// A reading of the clock.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     time: Duration,
-    /// After so many polls of the turn.
+    /// The number of polls in the turn at that time.
     polls: usize,
-    /// For so many more it may be used.
+    /// For how many more polls it may be used.
     lasts: usize,
 }
 
@@ -61,8 +61,8 @@ impl Clock {
         }
     }
 
-    /// Forgets what was read. Between turns (`in_turn` false), other code of the thread runs for
-    /// an unknown time, so that nothing is cached then.
+    /// Forgets the reading. Between turns (`in_turn` false), other code of the thread runs for an
+    /// unknown time, so nothing is cached.
     pub(crate) fn turn(&self, in_turn: bool) {
         self.in_turn.set(in_turn);
         self.now.set(None);
@@ -74,7 +74,7 @@ impl Clock {
         self.cached(&self.now, || self.start.elapsed())
     }
 
-    /// The time at this moment, which comes after so many polls of the turn.
+    /// The current time, after `polls` polls of the turn.
     pub(crate) fn read(&self, polls: usize) -> Duration {
         let time = self.start.elapsed();
         let reading = Reading::after(self.read.get(), time, polls);
@@ -82,8 +82,8 @@ impl Clock {
         time
     }
 
-    /// The time at this moment, or as it was read last: during this poll or the one before it, and where the polls
-    /// before that were quick, during one of the last few.
+    /// The current time, or the last reading: from this poll or the previous one and, if the polls
+    /// before that were quick, from one of the last few.
     pub(crate) fn recent(&self, polls: usize) -> Duration {
         match self.read.get() {
             Some(last) if polls <= last.polls + last.lasts => last.time,
@@ -92,7 +92,7 @@ impl Clock {
     }
 
     pub(crate) fn unix_time(&self) -> Duration {
-        // A machine set before 1970 has no date worth telling.
+        // A clock set before 1970 is not useful anyway.
         self.cached(&self.unix, || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
     }
 
@@ -109,20 +109,20 @@ impl Clock {
     }
 }
 
-/// A turn is long that takes so much.
+/// A turn is long if it takes at least this long.
 const LONG: Duration = Duration::from_millis(10);
 
-/// A turn that takes so much is remembered. Shorter ones matter to nobody who waits for a peer.
+/// Turns of at least this length are remembered. Shorter ones do not matter for deadlines of peers.
 const REMEMBERED: Duration = Duration::from_millis(100);
 
-/// How many turns are remembered.
+/// The maximum number of remembered turns.
 const REMEMBERED_MAX: usize = 64;
 
-/// The last turns that took long, since handlers blocked or many had something to do: what was sent in them left at
-/// their end.
+/// The last turns that took long, because handlers blocked or many tasks were ready: data sent in
+/// them left at their end.
 #[derive(Default)]
 pub(crate) struct LongTurns {
-    /// When each began and ended.
+    /// When each turn began and ended.
     turns: VecDeque<(Duration, Duration)>,
     is_last_long: bool,
 }
@@ -146,12 +146,12 @@ impl LongTurns {
         self.turns.push_back((began, ended));
     }
 
-    /// Was the last turn a long one?
+    /// Returns whether the last turn was long.
     pub(crate) fn is_last_long(&self) -> bool {
         self.is_last_long
     }
 
-    /// When what was sent at `time` left, which may be told to the millisecond.
+    /// When data sent at `time` left, with a precision of milliseconds.
     pub(crate) fn left_at(&self, time: Duration) -> Duration {
         let is_in = |(began, ended): &&(Duration, Duration)| {
             began.as_millis() <= time.as_millis() && time < *ended
@@ -160,15 +160,15 @@ impl LongTurns {
     }
 }
 
-/// Those who sleep, the first to wake first.
+/// The sleeping tasks, ordered by deadline.
 #[derive(Default)]
 pub(crate) struct Timers {
     sleepers: BTreeMap<Key, Waiter>,
-    /// Tells apart those who sleep until the same time.
+    /// Distinguishes sleepers with the same deadline.
     next_number: u64,
 }
 
-/// When a sleeper is to be woken, and its number.
+/// The deadline of a sleeper, and its number.
 type Key = (Duration, u64);
 
 impl Timers {
@@ -181,19 +181,19 @@ impl Timers {
         self.sleepers.is_empty()
     }
 
-    /// When to look again, as a time of the clock.
+    /// The next deadline, as a time of the clock.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         self.sleepers.first_key_value().map(|(key, _)| key.0)
     }
 
-    /// The waiter of one sleeper that is due at `now`. Call until there is none.
+    /// Removes a sleeper that is due at `now`. Call until it returns `None`.
     pub(crate) fn expire(&mut self, now: Duration) -> Option<Waiter> {
         let first = self.sleepers.first_entry().filter(|first| first.key().0 <= now);
         first.map(|due| due.remove())
     }
 }
 
-/// The future of `sleep_until`. It takes an entry at its first poll.
+/// The future of `sleep_until`. It registers itself at its first poll.
 pub(crate) struct Sleep {
     shared: Rc<Shared>,
     at: Duration,
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn a_clock_is_read_again_when_more_than_one_poll_may_have_taken_time() {
         let clock = Clock::start();
-        // Two readings are told apart by the nanoseconds between them.
+        // Distinguish two readings by the nanoseconds between them.
         let pause = || std::thread::sleep(Duration::from_micros(50));
         clock.turn(true);
         let first = clock.recent(0);

@@ -1,4 +1,5 @@
-//! One worker: everything that its handles share, and the way from a completion to its owner.
+//! One worker: the state shared by all its handles, and the dispatch of completions to their
+//! owners.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -22,22 +23,22 @@ use crate::stream::Connection;
 use crate::task::Tasks;
 use crate::timer::{Clock, LongTurns, Timers};
 
-/// How long an ending worker waits for the kernel to let go of its memory. Everything is
-/// cancelled by then, so that this is only reached when the kernel is stuck.
+/// How long an ending worker waits for the kernel to release its memory. Everything has been
+/// cancelled before, so this is only reached if the kernel hangs.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 
 /// A worker's state. Handles hold it by `Rc`; it never leaves its thread.
 ///
-/// No borrow of a cell here is held while foreign code runs (a waker, a destructor of a task).
+/// None of its cells is borrowed while foreign code runs (a waker, a destructor of a task).
 pub(crate) struct Shared {
     pub(crate) ring: RefCell<Ring>,
-    /// Freed after the ring: `ring` is closed explicitly, and before.
+    /// Freed after the ring, which is closed explicitly before.
     pub(crate) buffers: Buffers,
     pub(crate) receive_ahead_max: usize,
     pub(crate) streams: RefCell<Table<Connection>>,
-    /// Memory of sends that are over, for the next ones.
+    /// Memory of completed sends, for reuse.
     pub(crate) spare: Pool<Vec<u8>>,
-    /// Bytes of a large receive.
+    /// The size of a large receive in bytes.
     pub(crate) large_bytes: usize,
     pub(crate) sockets: SocketOptions,
     pub(crate) listeners: RefCell<Table<Listening>>,
@@ -47,11 +48,11 @@ pub(crate) struct Shared {
     pub(crate) holds: Cell<usize>,
     pub(crate) accepted: Cell<u64>,
     pub(crate) buffers_exhausted: Cell<u64>,
-    /// Connections whose receiving ended for want of a buffer: slot and generation, in turn.
+    /// Connections whose receive ended because of a lack of buffers: slot and generation, in order.
     pub(crate) starved: RefCell<VecDeque<(u32, u32)>>,
     pub(crate) ending: Cell<bool>,
     pub(crate) functions: Functions,
-    /// Where counts are shown to other threads, and when the present turn began.
+    /// Where counters are published for other threads, and when the current turn began.
     figures: Option<(Arc<Figures>, Cell<Option<Duration>>)>,
     /// The last turns that took long.
     pub(crate) long_turns: RefCell<LongTurns>,
@@ -59,9 +60,9 @@ pub(crate) struct Shared {
     pub(crate) turn_end: OnceCell<Box<dyn Fn(Duration)>>,
     in_flight: Cell<u64>,
     wake_armed: Cell<bool>,
-    /// When the timeout that is in the ring ends the sleep, if there is one.
+    /// When the timeout in the ring ends the sleep, if there is one.
     sleep_until: Cell<Option<Duration>>,
-    /// What that timeout was set with. Not changed while it is in the ring.
+    /// The length of that timeout. Must not be changed while it is in the ring.
     sleep_length: Cell<types::Timespec>,
     sleep_ended: Cell<bool>,
     generation: Cell<u32>,
@@ -69,7 +70,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Takes the ring into use, with what belongs to it, on this thread.
+    /// Starts using the ring and its buffers on this thread.
     pub(crate) fn start(
         prepared: Prepared,
         options: &Options,
@@ -120,7 +121,7 @@ impl Shared {
         }
     }
 
-    /// A turn begins: completions are about to be handed to their owners.
+    /// A turn begins: completions are about to be dispatched.
     pub(crate) fn begin_turn(&self) {
         let now = self.clock.now();
         self.tasks.look(now);
@@ -129,7 +130,7 @@ impl Shared {
         }
     }
 
-    /// The turn is over, and other threads may see what came of it.
+    /// The turn is over: publishes the counters for other threads.
     pub(crate) fn end_turn(&self) {
         let now = self.clock.read(self.tasks.polls());
         self.long_turns.borrow_mut().end(self.tasks.looked(), now);
@@ -154,32 +155,32 @@ impl Shared {
         generation
     }
 
-    /// Queues an operation. On success, exactly one completion without `F_MORE` follows, and
-    /// `dispatch` counts the operation out with it.
+    /// Queues an operation. On success, exactly one completion without `F_MORE` follows, with which
+    /// `dispatch` counts the operation out.
     ///
     /// # Safety
-    /// All memory that `entry` names must stay valid and untouched until that completion.
+    /// All memory that `entry` refers to must stay valid and unused until that completion.
     ///
     /// # Errors
-    /// The worker has ended, or the kernel takes no more.
+    /// The worker has ended, or the kernel accepts no submissions.
     #[inline]
     pub(crate) unsafe fn submit(&self, entry: squeue::Entry, token: Token) -> io::Result<()> {
         let entry = entry.user_data(token.to_user_data());
-        // SAFETY: the caller's promise is the one that `push` asks for.
+        // SAFETY: the caller upholds the contract of `push`.
         unsafe { self.ring.borrow_mut().push(&entry) }?;
         self.in_flight.set(self.in_flight.get() + 1);
         self.tasks.disturb();
         Ok(())
     }
 
-    /// Queues the end of the operation `target`. Both it and the cancelling complete, in any order.
+    /// Queues the cancellation of the operation `target`. Both complete, in any order.
     pub(crate) fn cancel(&self, target: Token, kind: Kind) -> io::Result<()> {
         let entry = opcode::AsyncCancel::new(target.to_user_data()).build();
-        // SAFETY: cancelling names no memory.
+        // SAFETY: a cancellation refers to no memory.
         unsafe { self.submit(entry, Token { kind, ..target }) }
     }
 
-    /// Hands all completions to their owners. True when there were any.
+    /// Dispatches all completions to their owners. Returns true if there were any.
     pub(crate) fn dispatch(self: &Rc<Self>) -> bool {
         let mut batch = self.batch.take();
         self.ring.borrow_mut().take_completions(&mut batch);
@@ -217,8 +218,8 @@ impl Shared {
         }
     }
 
-    /// What is due between two batches of completions: timers, wakes from other threads, and
-    /// receiving that waited for buffers.
+    /// Handles everything due between two batches of completions: timers, wake-ups from other
+    /// threads, and receives that waited for buffers.
     pub(crate) fn between_batches(&self) -> io::Result<()> {
         self.expire_timers();
         self.tasks.take_injected();
@@ -240,18 +241,18 @@ impl Shared {
         }
     }
 
-    /// Takes care that a sleep in the ring ends at the next timer, and after `longest` at the
-    /// latest. The result is the time to pass to the wait itself, if any.
+    /// Ensures that a sleep in the ring ends at the next timer, and after `longest` at the latest.
+    /// Returns the timeout to pass to the wait itself, if any.
     ///
-    /// One timeout stays in the ring for many sleeps; a time limit of each wait would make the
-    /// kernel set and clear a timer each time.
+    /// One timeout operation stays in the ring for many sleeps; a time limit for each wait would
+    /// make the kernel set and clear a timer each time.
     pub(crate) fn limit_sleep(&self, longest: Duration) -> io::Result<Option<Duration>> {
         let timer = self.timers.borrow().next_deadline();
         if let (Some(end), None) = (self.sleep_until.get(), timer) {
             debug_assert!(end <= self.clock.now() + longest, "timeouts are set with `longest`");
             return Ok(None);
         }
-        // The tasks of this turn may have taken long.
+        // The tasks of this turn may have taken a long time.
         self.clock.turn(true);
         let now = self.clock.now();
         if let Some(end) = self.sleep_until.get() {
@@ -261,21 +262,21 @@ impl Shared {
         self.sleep_length.set(end.saturating_sub(now).into());
         let entry = opcode::Timeout::new(self.sleep_length.as_ptr()).build();
         let entry = entry.user_data(Token::new(Kind::Timeout, 0, 0).to_user_data());
-        // SAFETY: `Shared` outlives the ring and is not moved, since it lies in an `Rc`; the
-        // length is not written while `sleep_until` says that the timeout is in the ring.
+        // SAFETY: `Shared` outlives the ring and is not moved, because it is in an `Rc`; the length
+        // is not written while `sleep_until` says that the timeout is in the ring.
         unsafe { self.ring.borrow_mut().push(&entry) }?;
         self.sleep_until.set(Some(end));
         Ok(None)
     }
 
-    /// Whether a sleep lasted to its end since this was asked last.
+    /// Returns whether a sleep has timed out since the last call.
     pub(crate) fn take_sleep_ended(&self) -> bool {
         self.sleep_ended.take()
     }
 
-    /// Lets the ring complete something whenever another thread wakes a task.
+    /// Makes the ring produce a completion whenever another thread wakes a task.
     ///
-    /// A poll reports each write to the descriptor, so that the counter is never read back.
+    /// A multishot poll reports each write to the eventfd, so its counter is never read.
     fn watch_wakes(&self) -> io::Result<()> {
         if self.ending.get() {
             return Ok(());
@@ -283,13 +284,13 @@ impl Shared {
         let event = types::Fd(self.tasks.remote().event().as_raw_fd());
         let entry = opcode::PollAdd::new(event, libc::POLLIN as u32).multi(true).build();
         let entry = entry.user_data(Token::new(Kind::Wake, 0, 0).to_user_data());
-        // SAFETY: a poll names no memory.
+        // SAFETY: a poll refers to no memory.
         unsafe { self.ring.borrow_mut().push(&entry) }?;
         self.wake_armed.set(true);
         Ok(())
     }
 
-    /// Ends all operations, waits until the kernel is done with them, and closes the ring.
+    /// Cancels all operations, waits until the kernel has finished them, and closes the ring.
     /// Handles may outlive this; their calls fail.
     pub(crate) fn shut_down(self: &Rc<Self>) {
         self.ending.set(true);
@@ -309,15 +310,15 @@ impl Shared {
         }
         self.ring.borrow_mut().close();
         if self.in_flight.get() > 0 {
-            // The kernel may still write to buffers or read what is being sent. Memory that is
-            // never freed is the smaller harm.
+            // The kernel may still write to buffers or read data being sent. Leaking the memory is
+            // the smaller harm.
             let _never_freed = std::mem::ManuallyDrop::new(Rc::clone(self));
         }
     }
 
-    /// Waits while operations end that were cancelled one by one, as those of dropped connections are.
-    /// To cancel everything, the kernel looks for each operation among all: with thousands of
-    /// connections that takes seconds, and nothing of it is needed for those that end anyway.
+    /// Waits for operations that were cancelled individually, such as those of dropped connections.
+    /// Cancelling everything makes the kernel search all operations for each one, which takes
+    /// seconds with thousands of connections, and is not needed for those that are ending anyway.
     fn await_cancelled(self: &Rc<Self>) {
         let mut rounds_without_end = 0;
         while self.in_flight.get() > 0 && rounds_without_end < 2 {
@@ -334,7 +335,7 @@ impl Shared {
 
     fn cancel_all(&self) -> io::Result<()> {
         let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any().all()).build();
-        // SAFETY: cancelling names no memory.
+        // SAFETY: a cancellation refers to no memory.
         unsafe { self.submit(entry, Token::new(Kind::CancelAll, 0, 0)) }
     }
 }
@@ -345,6 +346,6 @@ pub(crate) fn new_event() -> io::Result<OwnedFd> {
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel just made this descriptor, and nobody else knows it.
+    // SAFETY: the kernel just created this descriptor, and nothing else uses it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }

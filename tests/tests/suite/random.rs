@@ -2,9 +2,9 @@
 //!
 //! A failure names its seed; `life(seed)` repeats it exactly.
 
+use peregrine_tests::multiplied;
 use peregrine_tests::server::hours;
 use peregrine_tests::server::random::life;
-use peregrine_tests::multiplied;
 use std::collections::BTreeMap;
 
 /// The most lives that a failure message lists.

@@ -1,4 +1,4 @@
-//! What is read, and what is said of what cannot be.
+//! Tests of reading, and of error messages.
 
 use super::Layers;
 use crate::value::Origin;
@@ -53,7 +53,7 @@ struct Place {
     address: String,
 }
 
-/// A file with this text, in a folder that vanishes.
+/// A file with this text, in a temporary directory.
 fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("app.toml");
@@ -143,7 +143,7 @@ fn what_is_wrong_in_a_file_is_told_with_its_line_its_name_and_what_was_expected(
         ),
         (
             "kind = 'byhand'",
-            "app.toml:1:8: `kind`: `byhand` is no word for it; did you mean `by-hand`?",
+            "app.toml:1:8: `kind`: `byhand` is not a valid value; did you mean `by-hand`?",
         ),
         ("limits = 3", "app.toml:1:10: `limits`: expected a table, found the number 3"),
         (
@@ -154,8 +154,8 @@ fn what_is_wrong_in_a_file_is_told_with_its_line_its_name_and_what_was_expected(
         assert_eq!(load(text, &[]).unwrap_err(), expected);
     }
     for (text, begins) in [
-        ("count = 1\ncount = 2", "app.toml:2:1: this is no TOML: duplicate key"),
-        ("count == 1", "app.toml:1:8: this is no TOML: "),
+        ("count = 1\ncount = 2", "app.toml:2:1: invalid TOML: duplicate key"),
+        ("count == 1", "app.toml:1:8: invalid TOML: "),
         ("[limits", "app.toml:1:"),
     ] {
         let error = load(text, &[]).unwrap_err();
@@ -186,12 +186,12 @@ fn what_is_wrong_in_a_variable_is_told_with_its_name() {
         (
             "APP___X",
             "1",
-            "the variable APP___X: write the names on the way to a setting, with two underscores between them",
+            "the variable APP___X: separate the parts of a setting's path with two underscores",
         ),
     ] {
         assert_eq!(load("", &[(name, text)]).unwrap_err(), expected);
     }
-    // As Kubernetes sets them for a service called `app`.
+    // As set by Kubernetes for a service called `app`.
     let others =
         [("APP_SERVICE_HOST", "10.0.0.1"), ("APP_PORT", "tcp://10.0.0.1:80"), ("APP_LIMITS", "x")];
     assert_eq!(load("", &others).unwrap(), Tree::default());
@@ -217,7 +217,7 @@ fn a_file_that_cannot_be_read_is_named() {
     assert!(error.to_string().ends_with("it is longer than 1 MiB"), "{error}");
     std::fs::write(&path, b"a = '\xff'").unwrap();
     let error = Layers::new("APP_").file(&path).load(&Tree::default()).unwrap_err();
-    assert!(error.to_string().ends_with("it is no UTF-8"), "{error}");
+    assert!(error.to_string().ends_with("it is not UTF-8"), "{error}");
 }
 
 #[test]

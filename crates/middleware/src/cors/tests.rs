@@ -304,7 +304,7 @@ fn a_function_may_decide_and_what_the_handler_says_gives_way() {
 #[test]
 fn settings_that_contradict_each_other_are_found_at_start() {
     for (cors, word) in [
-        (Cors::new(), "lets no origin in"),
+        (Cors::new(), "allows no origins"),
         (Cors::new().any_origin().credentials(), "every page could act as its visitor"),
         (strict().credentials().expose_any(), "as the name of one field"),
         (strict().origin("https://a.test/"), "not even a slash"),
@@ -314,7 +314,7 @@ fn settings_that_contradict_each_other_are_found_at_start() {
             .with(cors)
             .get("/", || "")
             .build()
-            .expect_err("it cannot be kept")
+            .expect_err("an invalid setting")
             .to_string();
         assert!(error.contains(word) && error.contains("cors/tests.rs"), "{error}");
     }
@@ -332,8 +332,8 @@ fn whatever_is_sent_no_other_origin_is_let_in() {
                 origin.insert(at, *byte);
                 let response = client.get("/").header("origin", origin.clone()).send_now();
                 let Some(answer) = response.field("access-control-allow-origin") else { continue };
-                assert_eq!(answer.as_bytes(), origin.trim_ascii(), "it is sent as it came");
-                let host = answer.strip_prefix("https://").expect("the scheme counts");
+                assert_eq!(answer.as_bytes(), origin.trim_ascii(), "the origin is echoed");
+                let host = answer.strip_prefix("https://").expect("the same scheme");
                 let host = host.split(':').next().expect("a host");
                 assert!(host == "app.test" || host.ends_with(".app.test"), "{answer}");
             }

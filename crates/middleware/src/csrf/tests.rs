@@ -89,7 +89,7 @@ fn settings_let_more_pass() {
     assert_eq!(kind(&sent(&hooks, "POST", "/", &[cross])), "403 csrf-cross-site");
     let error =
         App::new().with(Csrf::new().trust("a.test")).build().expect_err("no origin").to_string();
-    assert!(error.contains("Csrf: `a.test` is no origin"), "{error}");
+    assert!(error.contains("Csrf: `a.test` is not an origin"), "{error}");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn the_origin_is_the_one_that_the_client_knows() {
     assert_eq!(
         kind(&sent(&proxied, "POST", "/", &fields)),
         "403 csrf-origin",
-        "the host is believed by choice only"
+        "the host is trusted only if configured"
     );
 }
 
@@ -154,7 +154,7 @@ fn a_token_lets_old_browsers_pass_in_a_field_or_in_a_form() {
         assert_eq!((kind(&response).as_str(), response.text().as_str()), ("passes", "Ada"));
         assert_eq!(kind(&form("/form", "x")), "403 csrf-token-invalid");
         assert_eq!(kind(&form("/form", "")), "403 csrf-token-invalid");
-        assert_eq!(kind(&form("/small", token)), "413 body-too-large", "the route's limit counts");
+        assert_eq!(kind(&form("/small", token)), "413 body-too-large", "the route's limit applies");
     }
     assert_eq!(
         kind(&client.post("/form").form(&[("name", "Ada")]).send_now()),
@@ -184,7 +184,7 @@ fn every_changed_token_is_refused() {
     for at in 0..cookie.len() {
         let cookie = changed(&cookie, at);
         assert!(!passes(&token, &cookie), "{at}");
-        // Nobody who plants a cookie of their own knows its signature.
+        // An attacker who plants a cookie cannot know its signature.
         let plain = cookie.split_once('=').map_or("", |(_, value)| value);
         assert!(!passes(plain, &cookie), "{at}");
     }
@@ -223,7 +223,7 @@ fn a_binding_counts_in_whatever_order_it_is_said_and_not_without_tokens() {
         ("passes", "403 csrf-token-invalid")
     );
     let app = App::new().with(Csrf::new().bound_to_cookie("id")).get("/", || "");
-    let error = app.build().expect_err("nothing is bound").to_string();
+    let error = app.build().expect_err("no tokens").to_string();
     assert!(error.contains("no tokens to bind"), "{error}");
 }
 
@@ -251,7 +251,7 @@ fn a_token_is_kept_and_shown_another_way_each_time() {
         kind(&sent(&client, "POST", "/", &[("cookie", &cookie), ("x-csrf-token", &again.text())])),
         "passes"
     );
-    assert_eq!(sent(&client, "GET", "/", &[]).field("set-cookie"), None, "nobody asked for one");
+    assert_eq!(sent(&client, "GET", "/", &[]).field("set-cookie"), None, "no token was used");
     let tls = ConnectionInfo { tls: Some(Arc::default()), ..ConnectionInfo::default() };
     let response = client.on(tls).get("/token").send_now();
     let set = response.field("set-cookie").expect("a new one");
@@ -275,7 +275,7 @@ fn over_tls_a_cookie_that_another_host_can_plant_is_none() {
     assert_eq!(passes(&planted), "403 csrf-token-invalid");
     assert_eq!(passes(&format!("{planted}; __Host-csrf=old")), "403 csrf-token-invalid");
     let (_, new) = issued(&client, &[("cookie", &planted)]);
-    assert!(!new.ends_with(planted.trim_start_matches("csrf=")), "it is not taken over");
+    assert!(!new.ends_with(planted.trim_start_matches("csrf=")), "it is not accepted");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tokens that this server has signed, for browsers that do not say where a request comes from.
+//! Signed tokens, for browsers that do not report where a request comes from.
 
 use crate::random::{Hex, random};
 use hmac::{Hmac, Mac};
@@ -15,24 +15,24 @@ use subtle::ConstantTimeEq;
 
 pub(super) const FIELD: &str = "x-csrf-token";
 pub(super) const FORM_FIELD: &str = "csrf_token";
-/// Browsers take it from this host only, over TLS.
+/// Browsers accept this cookie only from this host, over TLS.
 const COOKIE_SECURE: &str = "__Host-csrf";
 const COOKIE_PLAIN: &str = "csrf";
 
 const NUMBER_BYTES: usize = 16;
 const TOKEN_BYTES: usize = NUMBER_BYTES + 32;
-/// The least length of a key, in bytes.
+/// The minimum length of a key, in bytes.
 const KEY_BYTES_MIN: usize = 32;
 
-/// A secret that tokens are signed with.
+/// The secret with which tokens are signed.
 #[derive(Clone)]
 pub struct CsrfKey(Rc<[u8]>);
 
 impl CsrfKey {
-    /// A key of at least 32 random bytes, the same for all workers and instances.
+    /// Creates a key from at least 32 random bytes, the same for all workers and instances.
     ///
     /// # Panics
-    /// It is shorter.
+    /// If it is shorter.
     #[must_use]
     #[track_caller]
     pub fn new(secret: &[u8]) -> Self {
@@ -51,7 +51,7 @@ impl fmt::Debug for CsrfKey {
     }
 }
 
-/// How tokens are made and known.
+/// Creates and verifies tokens.
 #[derive(Clone, Debug)]
 pub(super) struct Tokens {
     pub(super) key: CsrfKey,
@@ -59,8 +59,9 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// The token in the request's cookie, if this server has signed it. Over TLS the plain cookie does not count: any
-    /// host of the same site can plant one, with a token that was signed for whoever asked.
+    /// The token in the request's cookie, if this server has signed it. Over TLS the plain cookie
+    /// is ignored: any host of the same site can plant one, with a token that was signed for
+    /// another visitor.
     pub(super) fn of_cookie(&self, head: &Head, is_secure: bool) -> Option<Token> {
         let token = Token(unhex(head.cookie(cookie_name(is_secure))?)?);
         let mac = self.mac(&token.0[..NUMBER_BYTES], head);
@@ -91,7 +92,7 @@ impl Tokens {
 pub(super) struct Token([u8; TOKEN_BYTES]);
 
 impl Token {
-    /// Is this what the page sent: the token as it is in the cookie, or masked?
+    /// Returns whether the page sent this token: as in the cookie, or masked.
     pub(super) fn is_sent_as(&self, sent: &[u8]) -> bool {
         if let Some(plain) = unhex::<TOKEN_BYTES>(sent) {
             return self.0.ct_eq(&plain).into();
@@ -117,9 +118,9 @@ impl Token {
 /// The token of the request that is being polled.
 pub(super) struct Issued {
     pub(super) tokens: Rc<Tokens>,
-    /// Does the client speak TLS?
+    /// Whether the client uses TLS.
     pub(super) is_secure: bool,
-    /// And whether it is a new one.
+    /// The token, and whether it is new.
     pub(super) token: Option<(Token, bool)>,
 }
 
@@ -127,10 +128,11 @@ thread_local! {
     pub(super) static ISSUED: Cell<Option<Issued>> = const { Cell::new(None) };
 }
 
-/// The token that forms and scripts of this visitor send. As a handler's argument it needs a [`Csrf`](super::Csrf) with
-/// [`tokens`](super::Csrf::tokens) around it; otherwise the problem has status 500, and `Option<CsrfToken>` is `None`. The
-/// response sets the cookie that belongs to it, unless the browser has it already, and has `Vary: Cookie` and
-/// `Cache-Control: private`, unless it says something else itself.
+/// The token that forms and scripts of this visitor must send. As a handler argument it requires a
+/// [`Csrf`](super::Csrf) with [`tokens`](super::Csrf::tokens) around the handler; otherwise the
+/// problem has status 500, and `Option<CsrfToken>` is `None`. The response sets the matching
+/// cookie, unless the browser already has it, and has `Vary: Cookie` and `Cache-Control: private`,
+/// unless it sets something else itself.
 ///
 /// ```
 /// use peregrine::middleware::{Csrf, CsrfKey, CsrfToken};
@@ -147,8 +149,8 @@ thread_local! {
 /// assert!(response.header("set-cookie").unwrap().starts_with("csrf="));
 /// ```
 ///
-/// It is shown masked, with another mask each time, so that it cannot be guessed letter by letter from the length of compressed
-/// pages (BREACH).
+/// Its text is masked, with another mask each time, so that it cannot be guessed letter by letter
+/// from the length of compressed pages (BREACH).
 #[derive(Clone, Copy)]
 pub struct CsrfToken(Token);
 
@@ -165,7 +167,7 @@ fn current(head: &Head) -> Option<CsrfToken> {
 
 impl FromRequestParts for CsrfToken {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        // A page that has it is one visitor's.
+        // A page that contains it is for one visitor only.
         Personal::note(parts);
         current(&parts.head).ok_or_else(|| {
             contained(|| {
@@ -206,7 +208,7 @@ fn cookie_name(is_secure: bool) -> &'static str {
     if is_secure { COOKIE_SECURE } else { COOKIE_PLAIN }
 }
 
-/// Hexadecimal digits, exactly so many.
+/// Parses exactly `N` hexadecimal bytes.
 fn unhex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     if text.len() != 2 * N {
         return None;

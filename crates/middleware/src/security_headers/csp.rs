@@ -4,10 +4,10 @@ use super::nonce::CspNonce;
 use http::HeaderValue;
 use std::fmt::Write as _;
 
-/// In a policy: the [`CspNonce`] of the response.
+/// A placeholder for the [`CspNonce`] of the response.
 pub const NONCE: &str = "'nonce'";
 
-/// The longest policy, in bytes: proxies refuse heads of 8 KiB.
+/// The maximum length of a policy, in bytes: proxies reject heads of 8 KiB.
 const BYTES_MAX: usize = 4096;
 
 /// Keywords, which are written with quotes.
@@ -23,7 +23,8 @@ const KEYWORDS: [&str; 9] = [
     "nonce",
 ];
 
-/// A content security policy: what a page may load, run, and be framed by.
+/// A content security policy: which resources a page may load and run, and which pages may frame
+/// it.
 ///
 /// ```
 /// use peregrine::middleware::{CspNonce, SecurityHeaders};
@@ -35,16 +36,19 @@ const KEYWORDS: [&str; 9] = [
 ///     Html(format!("<script nonce=\"{nonce}\">hello()</script>"))
 /// }
 ///
-/// let csp = Csp::new().default_src(["'self'"]).script_src(["'self'", NONCE]).img_src(["'self'", "data:"]);
+/// let csp = Csp::new()
+///     .default_src(["'self'"])
+///     .script_src(["'self'", NONCE])
+///     .img_src(["'self'", "data:"]);
 /// let client = App::new().with(SecurityHeaders::new().csp(csp)).get("/", page).test();
 /// let response = client.get("/").send_now();
 /// let policy = response.header("content-security-policy").unwrap();
 /// assert!(policy.starts_with("default-src 'self'; script-src 'self' 'nonce-"), "{policy}");
 /// ```
 ///
-/// Sources are written as in the standard: keywords with their quotes, `'self'`. What is written wrongly is found when the
-/// application is built. [`NONCE`] stands for the nonce of the response where its handler asked for one ([`CspNonce`]), and for
-/// nothing where it did not.
+/// Sources are written as in the standard: keywords with their quotes, `'self'`. Errors are
+/// reported when the application is built. [`NONCE`] stands for the nonce of the response if its
+/// handler used one ([`CspNonce`]), otherwise it is omitted.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Csp {
@@ -65,13 +69,13 @@ macro_rules! directives {
 }
 
 impl Csp {
-    /// A policy that forbids nothing yet.
+    /// Creates a policy without restrictions.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The policy that is advised for pages with scripts of their own: scripts run that have the nonce, and those that they
-    /// load; no plugins, and no `<base>`.
+    /// The policy recommended for pages with their own scripts: only scripts with the nonce run,
+    /// and those that they load; no plugins, and no `<base>`.
     pub fn strict() -> Self {
         Self::new()
             .script_src([NONCE, "'strict-dynamic'"])
@@ -80,39 +84,40 @@ impl Csp {
     }
 
     directives! {
-        default_src "default-src" "for what has no directive of its own."
+        default_src "default-src" "for everything without a separate directive."
         script_src "script-src" "scripts."
         style_src "style-src" "style sheets."
         img_src "img-src" "images."
         font_src "font-src" "fonts."
-        connect_src "connect-src" "what scripts may connect to."
+        connect_src "connect-src" "connections of scripts."
         media_src "media-src" "sound and video."
         object_src "object-src" "plugins."
-        frame_src "frame-src" "what frames in the page may show."
+        frame_src "frame-src" "frames in the page."
         worker_src "worker-src" "workers."
         manifest_src "manifest-src" "manifests of applications."
-        base_uri "base-uri" "what `<base>` may say."
-        form_action "form-action" "where forms may be sent to."
-        frame_ancestors "frame-ancestors" "which pages may frame this one, in place of what [`SecurityHeaders::frame_ancestors`](super::SecurityHeaders::frame_ancestors) says."
+        base_uri "base-uri" "the address in `<base>`."
+        form_action "form-action" "targets of forms."
+        frame_ancestors "frame-ancestors" "pages that may frame this one, instead of [`SecurityHeaders::frame_ancestors`](super::SecurityHeaders::frame_ancestors)."
     }
 
-    /// Requests for `http:` become requests for `https:`.
+    /// Upgrades requests for `http:` to `https:`.
     pub fn upgrade_insecure_requests(self) -> Self {
         self.directive("upgrade-insecure-requests", [""; 0])
     }
 
-    /// Where browsers report what they refused: the name of an endpoint of the field `Reporting-Endpoints`.
+    /// Sets where browsers report violations: the name of an endpoint of the field
+    /// `Reporting-Endpoints`.
     pub fn report_to(self, endpoint: &str) -> Self {
         self.directive("report-to", [endpoint])
     }
 
-    /// Browsers report what they would refuse, and refuse nothing: to try a policy.
+    /// Makes browsers report violations without blocking anything: to try a policy.
     pub fn report_only(mut self) -> Self {
         self.is_report_only = true;
         self
     }
 
-    /// Any directive. One that is there already gets more sources.
+    /// Adds any directive. If it already exists, the sources are added to it.
     pub fn directive<T: AsRef<str>>(
         mut self,
         name: &str,
@@ -122,7 +127,7 @@ impl Csp {
             !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
         if !is_name {
             self.faults.push(format!(
-                "`{name}` is no name of a directive: it has small letters and hyphens only"
+                "`{name}` is not a directive name: use lowercase letters and hyphens only"
             ));
         }
         let mut all = Vec::new();
@@ -149,17 +154,17 @@ impl Csp {
         self.directives.iter().any(|(_, sources)| sources.iter().any(|source| source == NONCE))
     }
 
-    /// What cannot be kept, this policy being complete.
+    /// The errors in the complete policy.
     pub(super) fn wrong(&self) -> Vec<String> {
         let mut faults = self.faults.clone();
         for (name, sources) in &self.directives {
             if sources.len() > 1 && sources.iter().any(|source| source == "'none'") {
-                faults.push(format!("{name} has 'none' beside other sources, which makes 'none' mean nothing; leave it out"));
+                faults.push(format!("{name} has 'none' beside other sources, so that 'none' has no effect; leave it out"));
             }
         }
         let length = self.text(None).len();
         if length > BYTES_MAX {
-            faults.push(format!("the policy has {length} bytes, and may have {BYTES_MAX}"));
+            faults.push(format!("the policy has {length} bytes; at most {BYTES_MAX} are allowed"));
         }
         faults
     }
@@ -167,7 +172,7 @@ impl Csp {
     /// The policy's field; `None` for an empty one.
     pub(super) fn value(&self, nonce: Option<&CspNonce>) -> Option<HeaderValue> {
         let text = self.text(nonce);
-        // Where the policy has faults, there is no application.
+        // If the policy has errors, the application is not built.
         if text.is_empty() { None } else { HeaderValue::try_from(text).ok() }
     }
 
@@ -184,7 +189,7 @@ impl Csp {
                     (source, _) => write!(text, " {source}"),
                 };
             }
-            // Without a source, the directive lets nothing in, which is better said.
+            // Without a source, the directive allows nothing; say so explicitly.
             if text.len() == before && !sources.is_empty() {
                 text.push_str(" 'none'");
             }
@@ -207,13 +212,13 @@ fn check(source: &str) -> Result<(), &'static str> {
     }
     let quoted = source.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\''));
     let Some(quoted) = quoted else {
-        return if source.contains('\'') { Err("a quote is open") } else { Ok(()) };
+        return if source.contains('\'') { Err("a quote is not closed") } else { Ok(()) };
     };
     if quoted.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("nonce-")) {
-        return Err("a nonce that is always the same protects nobody; write NONCE");
+        return Err("a constant nonce gives no protection; use NONCE");
     }
     let is_hash = ["sha256-", "sha384-", "sha512-"].iter().any(|start| quoted.starts_with(start));
     let is_known =
         is_keyword(quoted) || is_hash || quoted == "script" || quoted == "allow-duplicates";
-    is_known.then_some(()).ok_or("this is no keyword, and sources that are none have no quotes")
+    is_known.then_some(()).ok_or("this is not a keyword, and other sources have no quotes")
 }

@@ -1,4 +1,4 @@
-//! The nonce of a response, made when it is asked for.
+//! The nonce of a response, created on first use.
 
 use crate::random::{Hex, random};
 use http::StatusCode;
@@ -9,17 +9,19 @@ use peregrine_web::{Parts, Problem};
 use std::cell::Cell;
 use std::fmt;
 
-/// A number of 128 random bits that this response's policy names, as text: scripts and styles that have it in their attribute `nonce` are
-/// let in, and those that somebody smuggled into the page are not.
+/// A random number of 128 bits that this response's policy contains, as text: scripts and styles
+/// with it in their attribute `nonce` are allowed, and injected ones are not.
 ///
-/// As a handler's argument it needs [`SecurityHeaders`](super::SecurityHeaders) with [`NONCE`](super::NONCE) in its policy around the
-/// handler; otherwise the problem has status 500, and `Option<CspNonce>` is `None`. It is made when a handler (or a middleware's
-/// extractor) first asks; all that ask within a request get the same one. A response with a nonce has `Cache-Control: no-store`, unless
-/// it says more than `private` itself: a page from a cache would have an old nonce.
+/// As a handler argument it requires [`SecurityHeaders`](super::SecurityHeaders) with
+/// [`NONCE`](super::NONCE) in its policy around the handler; otherwise the problem has status 500,
+/// and `Option<CspNonce>` is `None`. It is created on first use by a handler or by a middleware's
+/// extractor, and is the same within a request. A response with a nonce has `Cache-Control:
+/// no-store`, unless it sets more than `private` itself: a page from a cache would have an old
+/// nonce.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CspNonce([u8; 16]);
 
-/// What is known of the nonce of the request that is being polled.
+/// The state of the nonce of the request that is being polled.
 #[derive(Clone, Copy)]
 pub(super) enum Asked {
     No,
@@ -41,7 +43,7 @@ fn current() -> Option<CspNonce> {
 
 impl FromRequestParts for CspNonce {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        // A page that has it is for one request.
+        // A page that contains it is for one request only.
         Personal::note(parts);
         current().ok_or_else(|| {
             contained(|| tracing::error!(target: "peregrine",

@@ -1,14 +1,17 @@
-//! What a page may use of the browser.
+//! Permissions policies.
 
 use http::HeaderValue;
 use peregrine_web::origin::Origin;
 
-/// What a page, and frames in it, may use of the browser: `Permissions-Policy`.
+/// The browser features that a page, and frames in it, may use: `Permissions-Policy`.
 ///
 /// ```
 /// use peregrine::middleware::security_headers::PermissionsPolicy;
 ///
-/// let policy = PermissionsPolicy::new().deny("camera").deny("microphone").allow("geolocation", ["self"]);
+/// let policy = PermissionsPolicy::new()
+///     .deny("camera")
+///     .deny("microphone")
+///     .allow("geolocation", ["self"]);
 /// # let _ = policy;
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -19,17 +22,18 @@ pub struct PermissionsPolicy {
 }
 
 impl PermissionsPolicy {
-    /// Says nothing.
+    /// Creates an empty policy.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Neither the page nor frames in it may use this.
+    /// Forbids this feature to the page and to frames in it.
     pub fn deny(self, feature: &str) -> Self {
         self.allow(feature, [""; 0])
     }
 
-    /// Those may use this: `self`, `src`, origins such as `https://video.example`, or `*` for all.
+    /// Allows this feature to these: `self`, `src`, origins such as `https://video.example`, or `*`
+    /// for all.
     pub fn allow<T: AsRef<str>>(
         mut self,
         feature: &str,
@@ -38,14 +42,14 @@ impl PermissionsPolicy {
         let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         if feature.is_empty() || !feature.bytes().all(is_name) {
             self.faults.push(format!(
-                "`{feature}` is no name of a feature: it has small letters, digits and hyphens only"
+                "`{feature}` is not a feature name: use lowercase letters, digits and hyphens only"
             ));
         }
         let mut all = Vec::new();
         for origin in origins {
             match origin.as_ref() {
                 word @ ("self" | "src" | "*") => all.push(word.to_owned()),
-                // With a star in its host, an origin is one for browsers.
+                // Browsers also accept an origin with a star in its host.
                 text if Origin::read(text).is_some() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\') => {
                     all.push(format!("\"{text}\""));
                 }
@@ -65,7 +69,7 @@ impl PermissionsPolicy {
     pub(super) fn value(&self) -> Option<HeaderValue> {
         let all: Vec<_> =
             self.features.iter().map(|(name, allowed)| format!("{name}={allowed}")).collect();
-        // Where there are faults, there is no application.
+        // If there are errors, the application is not built.
         if all.is_empty() { None } else { HeaderValue::try_from(all.join(", ")).ok() }
     }
 }

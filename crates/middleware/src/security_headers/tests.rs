@@ -76,12 +76,12 @@ fn tls_is_promised_where_the_client_speaks_it_behind_trusted_proxies_too() {
     };
     let year = Some("max-age=31536000".to_owned());
     let make = || client(SecurityHeaders::new());
-    assert_eq!(hsts(&make(), "https"), None, "nobody trusts who says so");
+    assert_eq!(hsts(&make(), "https"), None, "the proxy is not trusted");
     assert_eq!(hsts(&make().on(tls()), "http"), year);
     let proxied = make().behind(TrustedProxies::hops(1));
     assert_eq!((hsts(&proxied, "https"), hsts(&proxied, "http")), (year, None));
     let proxied = make().on(tls()).behind(TrustedProxies::hops(1));
-    assert_eq!(hsts(&proxied, "http"), None, "the client does not speak it");
+    assert_eq!(hsts(&proxied, "http"), None, "the client does not use TLS");
     for (headers, expected) in [
         (
             SecurityHeaders::new().hsts(Duration::from_secs(60), true),
@@ -104,7 +104,7 @@ fn a_nonce_is_made_for_who_asks_and_never_twice() {
     let mut seen = HashSet::new();
     for _ in 0..100 {
         let response = client.get("/page").send_now();
-        let nonce = nonce_of(&response).expect("there is one");
+        let nonce = nonce_of(&response).expect("a nonce");
         assert_eq!(response.text(), format!("<script nonce=\"{nonce}\">"));
         assert_eq!(response.field("cache-control"), Some("no-store"));
         assert!(nonce.len() == 32 && seen.insert(nonce));
@@ -116,7 +116,7 @@ fn a_nonce_is_made_for_who_asks_and_never_twice() {
     let only = Csp::new().style_src([NONCE]);
     let client = super::tests::client(SecurityHeaders::new().csp(only));
     let expected = Some("style-src 'none'; frame-ancestors 'none'");
-    assert_eq!(client.get("/").send_now().field(POLICY), expected, "no source lets nothing in");
+    assert_eq!(client.get("/").send_now().field(POLICY), expected, "no source allows nothing");
 }
 
 #[test]
@@ -193,22 +193,22 @@ fn what_browsers_would_not_understand_is_found_at_start() {
     let csp = |source: &str| new().csp(Csp::new().script_src([source]));
     for (headers, word) in [
         (csp("self"), "keywords have quotes"),
-        (csp("'Self"), "a quote is open"),
-        (csp("'nonce-abc'"), "protects nobody"),
-        (csp("'secure'"), "no keyword"),
+        (csp("'Self"), "a quote is not closed"),
+        (csp("'nonce-abc'"), "gives no protection"),
+        (csp("'secure'"), "not a keyword"),
         (csp("https://a.test; script-src *"), "one by one"),
         (csp("a, b"), "one by one"),
         (csp("a\r\nx: y"), "one by one"),
         (csp(""), "one by one"),
-        (csp(&"x".repeat(5000)), "may have 4096"),
-        (new().csp(Csp::new().directive("Script Src", ["*"])), "no name of a directive"),
+        (csp(&"x".repeat(5000)), "at most 4096"),
+        (new().csp(Csp::new().directive("Script Src", ["*"])), "not a directive name"),
         (new().csp(Csp::new().img_src(["'none'", "data:"])), "beside other sources"),
         (new().frame_ancestors(["none"]), "keywords have quotes"),
-        (new().referrer_policy("never"), "is none of no-referrer"),
+        (new().referrer_policy("never"), "is not one of no-referrer"),
         (new().opener_policy("x"), "opener_policy"),
         (new().resource_policy("x"), "resource_policy"),
         (new().embedder_policy("x\n"), "embedder_policy"),
-        (new().permissions(PermissionsPolicy::new().deny("Camera")), "no name of a feature"),
+        (new().permissions(PermissionsPolicy::new().deny("Camera")), "not a feature name"),
         (new().permissions(PermissionsPolicy::new().allow("camera", ["a.test"])), "neither self"),
         (
             new().permissions(PermissionsPolicy::new().allow("camera", ["https://a\"b"])),

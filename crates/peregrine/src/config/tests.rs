@@ -175,7 +175,10 @@ fn what_cannot_be_meant_is_told_with_its_name() {
             "[sockets]\nkeep_alive = '1500ms'",
             "`sockets.keep_alive`: the kernel wants whole seconds",
         ),
-        ("[driver]\nkind = 'epoll'", "`driver.kind`: `epoll` is no word for it; there are `auto`"),
+        (
+            "[driver]\nkind = 'epoll'",
+            "`driver.kind`: `epoll` is not a valid value; expected one of `auto`",
+        ),
         ("workers = 0", "`workers`: expected a whole number above 0, or `auto`"),
         ("[trusted_proxies]\nfrom = ['10.0.0.0/33']", "`trusted_proxies.from`: `10.0.0.0/33`"),
         (
@@ -192,7 +195,7 @@ fn what_cannot_be_meant_is_told_with_its_name() {
         ),
         (
             "[access_log]\nform = 'apache'",
-            "`access_log.form`: `apache` is no word for it; there are `common`",
+            "`access_log.form`: `apache` is not a valid value; expected one of `common`",
         ),
         ("[access_log]\nformat = 'json'", "did you mean `form`?"),
         ("[access_log]\nroutes_left_out = ['health']", "`health` is no pattern of a route"),
@@ -206,7 +209,7 @@ fn what_cannot_be_meant_is_told_with_its_name() {
         ("[traces.otlp.headers]\na = '(hidden)'", "write the secret itself"),
         ("[tls.acme]\ndomains = ['a.test']", "`tls.acme.folder`: say where"),
         ("[tls.acme]\nexternal_account.id = 'x'", "`id` and `key` belong together"),
-        ("[tls.acme]\nchallenges = ['dns-01']", "`dns-01` is no word for it"),
+        ("[tls.acme]\nchallenges = ['dns-01']", "`dns-01` is not a valid value"),
         (
             &format!("{listen}unix_mode = '0660'"),
             "`listeners.a.unix_mode`: this listener makes no Unix domain socket",

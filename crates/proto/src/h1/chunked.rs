@@ -1,11 +1,11 @@
-//! The chunked coding, byte by byte: what each byte means after those before it.
+//! The chunked coding, byte by byte.
 
 use crate::Reject;
 use crate::field::{QUOTED, TOKEN, VALUE, is};
 
-/// Where in the chunked coding the next byte stands.
+/// The position of the next byte in the chunked coding.
 ///
-/// | phase | a byte of it leads to |
+/// | phase | next byte, and the phase it leads to |
 /// |---|---|
 /// | `Size` | hex digit: `SizeMore` |
 /// | `SizeMore` | hex digit: the same; `;`: `Name`; space: `BeforeSemicolon`; CR: `LineFeed` |
@@ -19,12 +19,12 @@ use crate::field::{QUOTED, TOKEN, VALUE, is};
 /// | `Escaped` | a byte of a field value: `Quoted` |
 /// | `AfterQuoted` | `;`: `Name`; space: `BeforeSemicolon`; CR: `LineFeed` |
 /// | `LineFeed` | LF: `Data`, or `Trailer` if the size was 0 |
-/// | `Data` | not looked at; after the last: `DataReturn` |
+/// | `Data` | not inspected; after the last: `DataReturn` |
 /// | `DataReturn` | CR: `DataFeed` |
 /// | `DataFeed` | LF: `Size` |
-/// | `Trailer` | parsed by lines; the empty line ends the content |
+/// | `Trailer` | parsed line by line; the empty line ends the content |
 ///
-/// Any other byte is refused. A space is SP or HTAB.
+/// Any other byte is rejected. A space is SP or HTAB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Phase {
@@ -47,8 +47,8 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// The phase after a byte. The caller keeps the size: `Data` is returned for a chunk of any
-    /// size. Not for `Data` and `Trailer`, whose bytes are not taken one by one.
+    /// The phase after a byte. The caller tracks the size: `Data` is returned for a chunk of any
+    /// size. Must not be called for `Data` and `Trailer`, whose bytes are not processed one by one.
     #[inline]
     pub(super) fn after(self, byte: u8) -> Result<Self, Reject> {
         let space = byte == b' ' || byte == b'\t';
@@ -86,14 +86,14 @@ impl Phase {
         Ok(next)
     }
 
-    /// Whether the byte that led here belongs to the extensions of a chunk.
+    /// Returns whether the byte that led here belongs to the extensions of a chunk.
     #[inline]
     pub(super) fn is_extension(self) -> bool {
         (Self::BeforeSemicolon as u8..=Self::AfterQuoted as u8).contains(&(self as u8))
     }
 }
 
-/// `size` with one more hexadecimal digit. Refused if the number would not fit.
+/// Appends a hexadecimal digit to `size`. Rejects a number that would not fit.
 // RFC 9112 §7.1: recipients must anticipate large hexadecimal numerals and prevent overflow.
 #[inline]
 pub(super) fn size_with_digit(size: u64, digit: u8) -> Result<u64, Reject> {

@@ -1,4 +1,4 @@
-//! One HTTP/1 connection, which joins its two machines.
+//! One HTTP/1 connection, which combines its two state machines.
 
 use super::framing::Framing;
 use super::receive::{self, Receive};
@@ -7,31 +7,31 @@ use crate::trailers::Trailers;
 use crate::{Date, HeadIndex, Limits, Method, Reject, Version};
 use std::ops::Range;
 
-/// What the received bytes mean.
+/// The meaning of the received bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// More bytes are needed. Call again with the unused bytes and those after.
+    /// More bytes are needed. Call again with the unused bytes and those after them.
     NeedInput,
-    /// A head is complete: `unread[framing.skip..used]`. If its body length is `None`, nothing follows:
-    /// the request is complete.
+    /// A head is complete: `unread[framing.skip..used]`. If its body length is `None`, nothing
+    /// follows: the request is complete.
     Head(Framing),
     /// Content of the request: this range of `unread`. Never empty.
     Data(Range<usize>),
     /// The content is complete; [`Connection::trailers`] has the fields that followed it.
     End,
-    /// The request is complete and its response is not: nothing more is read until it is.
+    /// The request is complete and its response is not: nothing more is read until then.
     NeedRespond,
     /// The connection was switched to another protocol: all unread bytes belong to it.
     Upgraded,
-    /// The peer broke a rule. Answer with its status, unless a response has begun;
-    /// [`Connection::next`] says what follows. After [`Reject::ExpectationUnknown`] the head is
-    /// complete and the connection can go on; after all others it closes.
+    /// The peer violated a rule. Respond with its status, unless a response has begun;
+    /// [`Connection::next`] returns the next step. After [`Reject::ExpectationUnknown`] the head is
+    /// complete and the connection can continue; after all others it closes.
     Reject(Reject),
     /// The connection is over; nothing more is read.
     Closed,
 }
 
-/// Which wait the connection is in; the server owns the clock.
+/// The event that the connection is waiting for; the server owns the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
     /// For the first byte of the first request.
@@ -46,19 +46,19 @@ pub enum Waiting {
     Nothing,
 }
 
-/// What the connection does next.
+/// The next step of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// A request may be received.
+    /// A request can be received.
     Request,
     /// A request is received, in whole or in part, and its response is not complete.
     Respond,
-    /// The response is complete and the request's content is not. Receive until it becomes `Request` or
-    /// `Close`, and ignore data that nobody wants; or just close.
+    /// The response is complete and the request's content is not. Receive until this becomes
+    /// `Request` or `Close`, and ignore unwanted data; or close immediately.
     FinishBody,
-    /// Close, once what was written is sent.
+    /// Close, once all output is sent.
     Close,
-    /// Another protocol has the connection.
+    /// The connection belongs to another protocol.
     Upgraded,
 }
 
@@ -67,11 +67,11 @@ pub enum Next {
 /// Four kinds of methods, in the order of use:
 ///
 /// - bytes in: [`receive`](Self::receive), [`close_receive`](Self::close_receive);
-/// - bytes out: [`send_interim`](Self::send_interim) or nothing, then [`respond`](Self::respond), then
-///   [`send_data`](Self::send_data) any number of times, then always [`finish`](Self::finish); or
-///   [`switch_protocols`](Self::switch_protocols) instead of all that;
-/// - questions: [`next`](Self::next), [`waiting`](Self::waiting), [`trailers`](Self::trailers);
-/// - wishes: [`drain`](Self::drain), [`discard_body`](Self::discard_body),
+/// - bytes out: optionally [`send_interim`](Self::send_interim), then [`respond`](Self::respond),
+///   then [`send_data`](Self::send_data) any number of times, then always [`finish`](Self::finish);
+///   or [`switch_protocols`](Self::switch_protocols) instead of all that;
+/// - queries: [`next`](Self::next), [`waiting`](Self::waiting), [`trailers`](Self::trailers);
+/// - settings: [`drain`](Self::drain), [`discard_body`](Self::discard_body),
 ///   [`keep_body`](Self::keep_body).
 ///
 /// ```
@@ -96,45 +96,45 @@ pub enum Next {
 pub struct Connection {
     receive: Receive,
     send: Send,
-    /// Trailers of the present request, from its end to the next head.
+    /// Trailers of the current request, from its end to the next head.
     trailers: Option<Box<Trailers>>,
-    /// How many more bytes of content are thrown away after the response.
+    /// How many more bytes of content are discarded after the response.
     drain_left: u32,
-    /// How many more bytes of chunks' extensions may come.
+    /// How many more bytes of chunk extensions are accepted.
     extensions_left: u32,
-    /// The present request's method was HEAD.
+    /// The current request's method is HEAD.
     by_head: bool,
-    /// The present request's version was HTTP/1.0.
+    /// The current request's version is HTTP/1.0.
     in_http10: bool,
-    /// The present request asks for another protocol.
+    /// The current request asks for another protocol.
     asks_upgrade: bool,
     /// The client waits for a 100 response before it sends content.
     expecting: bool,
-    /// Another request may follow the present one.
+    /// Another request may follow the current one.
     keep_alive: bool,
-    /// The server wants no other request.
+    /// The server does not accept further requests.
     draining: bool,
-    /// Whether anybody wants the rest of the present request's content.
+    /// Whether the rest of the current request's content is wanted.
     rest: Rest,
-    /// A head was received before.
+    /// A head was already received.
     used: bool,
 }
 
-/// Whether anybody wants the rest of a request's content.
+/// Whether the rest of a request's content is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
-    /// Somebody may, until the response is complete.
+    /// It may be, until the response is complete.
     Open,
-    /// Somebody does, however long that takes.
+    /// It is, however long that takes.
     Wanted,
-    /// Nobody does.
+    /// It is not.
     Unwanted,
 }
 
 const _: () = assert!(size_of::<Connection>() <= 64, "every idle connection holds one");
 
 impl Connection {
-    /// A connection on which nothing was received.
+    /// Creates a connection on which nothing was received.
     #[must_use]
     pub fn new(limits: &Limits) -> Self {
         Self {
@@ -154,12 +154,12 @@ impl Connection {
         }
     }
 
-    /// Reads bytes: returns how many of `unread` were used, and what they mean.
+    /// Processes bytes: returns how many of `unread` were used, and their meaning.
     ///
-    /// `unread` is all that arrived and was not used, as one slice. After [`Event::NeedInput`], call
-    /// again when there is more. While a head is incomplete, pass the same `head` to every call: it
-    /// holds what was found so far, and is written only between requests. The same bytes give the same
-    /// events however they are cut, except that adjacent data may be cut as the bytes are.
+    /// `unread` is all that arrived and was not used, as one slice. After [`Event::NeedInput`],
+    /// call again when there is more. While a head is incomplete, pass the same `head` to every
+    /// call: it contains the result so far, and is written only between requests. The events do not
+    /// depend on how the bytes are cut, except that adjacent data may be cut as well.
     #[inline]
     pub fn receive(
         &mut self,
@@ -189,7 +189,7 @@ impl Connection {
         }
     }
 
-    /// Notes what a head means for its response.
+    /// Applies a head to the state of its response.
     #[inline]
     fn begin(&mut self, limits: &Limits, head: &HeadIndex, framing: &Framing) {
         self.trailers = None;
@@ -216,7 +216,7 @@ impl Connection {
             Event::Data(range) => {
                 self.expecting = false;
                 if thrown_away {
-                    let bytes = u32::try_from(range.len()).expect("a drain is counted in 32 bits");
+                    let bytes = u32::try_from(range.len()).expect("a drain fits 32 bits");
                     self.drain_left -= bytes;
                 }
             }
@@ -230,17 +230,17 @@ impl Connection {
         }
     }
 
-    /// Writes the head of the final response to the present request, and returns how its content is
-    /// framed. Before the request's head is complete (after a time-out, say), the response ends the
-    /// connection.
+    /// Writes the head of the final response to the current request, and returns how its content is
+    /// framed. Before the request's head is complete (after a timeout, for example), the response
+    /// ends the connection.
     ///
     /// `status` is 200 to 999; anything else is written as 500. Of `fields`:
-    /// - a field whose name is not a token is left out;
-    /// - control bytes in a value, CR, LF and NUL among them, become spaces;
-    /// - `Transfer-Encoding` is left out: the framing follows from `length`;
-    /// - `Content-Length` is left out, but in a response to HEAD and in a 304 the first valid one is
+    /// - fields whose name is not a token are omitted;
+    /// - control bytes in a value, including CR, LF and NUL, become spaces;
+    /// - `Transfer-Encoding` is omitted: the framing follows from `length`;
+    /// - `Content-Length` is omitted, but in a response to HEAD and in a 304 the first valid one is
     ///   written instead of `length`;
-    /// - of `Connection`, the options `close` and `upgrade` count, the others are left out;
+    /// - of `Connection`, the options `close` and `upgrade` count, all others are omitted;
     /// - the first `Date` replaces `date`.
     ///
     /// Panics if a response has begun.
@@ -256,8 +256,8 @@ impl Connection {
         match self.receive.state() {
             receive::State::Done => {}
             receive::State::Exact | receive::State::Chunked => {
-                // RFC 9110 §10.1.1: after a final response instead of 100, the client may send the
-                // content or not, so what comes next cannot be told apart.
+                // RFC 9110 §10.1.1: after a final response instead of 100, the client may or may
+                // not send the content, so the next bytes would be ambiguous.
                 self.keep_alive &= !self.expecting && !self.stops_before_end();
             }
             receive::State::Head => {
@@ -276,8 +276,8 @@ impl Connection {
         mode
     }
 
-    /// Writes content of the response, framed. Returns how many bytes of `data` belong to the response:
-    /// fewer than given if they exceed its length, 0 if it has no content.
+    /// Writes content of the response, framed. Returns how many bytes of `data` belong to the
+    /// response: fewer than given if they exceed its length, 0 if it has no content.
     #[inline]
     pub fn send_data(&mut self, data: &[u8], out: &mut Vec<u8>) -> usize {
         let announced = self.announce(data.len(), out);
@@ -287,17 +287,17 @@ impl Connection {
     }
 
     /// Like [`send_data`](Self::send_data), for content that the caller sends from its own memory:
-    /// writes the framing before the content. The caller sends `taken` bytes of content, then `after`.
+    /// writes the framing before it. The caller sends `taken` bytes of content, then `after`.
     #[inline]
     pub fn announce(&mut self, bytes: usize, out: &mut Vec<u8>) -> Announced {
         self.send.announce(bytes, out)
     }
 
-    /// Ends the response. Call it for every response, even one without content.
+    /// Ends the response. Must be called for every response, even one without content.
     ///
-    /// Trailers are written with chunked content only; a field that [`respond`](Self::respond) would
-    /// leave out, or that must not be a trailer, is left out. If less content was sent than the
-    /// Content-Length promised, the connection closes. Panics if no response has begun.
+    /// Trailers are written only with chunked content; fields that [`respond`](Self::respond) would
+    /// omit, or that must not be trailers, are omitted. If less content was sent than
+    /// Content-Length announced, the connection closes. Panics if no response has begun.
     #[inline]
     pub fn finish<'a>(
         &mut self,
@@ -309,22 +309,23 @@ impl Connection {
         self.join();
     }
 
-    /// Whether it is known by now that the content is not read to its end: nobody wants the rest, and
-    /// it is longer than what is thrown away, or comes in chunks of unknown number.
-    // RFC 9112 §9.6: a server that does not read the whole message closes, and says so in its response.
+    /// Returns whether it is already known that the content is not read to its end: the rest is
+    /// unwanted, and too long to be discarded, or comes in an unknown number of chunks.
+    // RFC 9112 §9.6: a server that does not read the whole message closes, and says so in its
+    // response.
     fn stops_before_end(&self) -> bool {
         let is_chunked = self.receive.state() == receive::State::Chunked;
         self.rest == Rest::Unwanted && (is_chunked || self.leaves_too_much())
     }
 
-    /// Whether more content is known to come than is thrown away.
+    /// Returns whether more content is known to come than may be discarded.
     #[inline]
     fn leaves_too_much(&self) -> bool {
         self.receive.content_left() > u64::from(self.drain_left)
     }
 
-    /// Joins the machines after one of them has finished: once both have, either the next request may
-    /// come or the connection closes.
+    /// Combines the machines after one of them has finished: once both have, either the next
+    /// request may arrive or the connection closes.
     #[inline]
     fn join(&mut self) {
         if self.send.state() != send::State::Done {
@@ -347,9 +348,9 @@ impl Connection {
         }
     }
 
-    /// Writes an interim response: 100, 102, 103 or another 1xx, but not 101. Writes nothing where none
-    /// is allowed: to an HTTP/1.0 client, before a head is complete, after the final response has
-    /// begun; nor a 100 that the client does not wait for. Fields are treated as by
+    /// Writes an interim response: 100, 102, 103 or another 1xx, but not 101. Writes nothing if
+    /// none is allowed: to an HTTP/1.0 client, before a head is complete, after the final response
+    /// has begun; nor a 100 that the client does not wait for. Fields are handled as by
     /// [`respond`](Self::respond).
     pub fn send_interim<'a>(
         &mut self,
@@ -372,9 +373,9 @@ impl Connection {
         }
     }
 
-    /// Writes the 101 response to a request with `head.upgrade` whose content was received. From then
-    /// on all unread bytes belong to the other protocol. The fields must name it in `Upgrade`;
-    /// `Connection` is written here. Returns `false`, and writes nothing, if there is no such request.
+    /// Writes the 101 response to a request with `head.upgrade` whose content was received. From
+    /// then on all unread bytes belong to the other protocol. The fields must name it in `Upgrade`;
+    /// `Connection` is written here. Returns `false`, and writes nothing, without such a request.
     pub fn switch_protocols<'a>(
         &mut self,
         fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
@@ -392,11 +393,11 @@ impl Connection {
         ready
     }
 
-    /// Notes that the peer closed its direction. Call it when all that arrived before was given to
-    /// [`receive`](Self::receive), which returned [`Event::NeedInput`].
+    /// Must be called when the peer has closed its direction, after all earlier bytes were passed
+    /// to [`receive`](Self::receive), which returned [`Event::NeedInput`].
     ///
-    /// Returns `Closed` between requests, `Reject` within one, and `NeedRespond` if one waits for its
-    /// response. That can still be sent, since the peer may have closed only its own direction.
+    /// Returns `Closed` between requests, `Reject` within one, and `NeedRespond` if one waits for
+    /// its response, which can still be sent: the peer may have closed only its own direction.
     pub fn close_receive(&mut self) -> Event {
         use receive::State;
         let event = match self.receive.state() {
@@ -415,7 +416,7 @@ impl Connection {
         event
     }
 
-    /// The wait that the connection is in.
+    /// The event that the connection is waiting for.
     #[must_use]
     pub fn waiting(&self) -> Waiting {
         use receive::State;
@@ -428,21 +429,20 @@ impl Connection {
         }
     }
 
-    /// Lets no request follow the present one, whose response says `connection: close`. Between
-    /// requests, [`next`](Self::next) is `Close`; bytes that have arrived nevertheless may still be
-    /// received and answered.
+    /// Makes the current request the last one; its response contains `connection: close`. Between
+    /// requests, [`next`](Self::next) is `Close`; requests that have arrived can still be answered.
     pub fn drain(&mut self) {
         self.draining = true;
     }
 
-    /// Declares that nobody wants the rest of the present request's content. Call it as soon as that is
-    /// known, at the latest before [`respond`](Self::respond), whose head then says `connection: close`
-    /// unless the rest is known to be short enough to be thrown away. Content received after the call
-    /// counts like any other.
+    /// Declares that the rest of the current request's content is unwanted. Call it as soon as that
+    /// is known, at the latest before [`respond`](Self::respond), whose head then contains
+    /// `connection: close` unless the rest is known to be short enough to be discarded. Content
+    /// received after the call counts like any other.
     ///
-    /// Without the call, the response leaves the connection open, for content that is read while the
-    /// response is sent. If it turns out later that more is left than is thrown away, the connection
-    /// closes without notice, and a request that the client has sent by then is lost.
+    /// Without the call, the response leaves the connection open, for content that is read while
+    /// the response is sent. If it turns out later that more is left than may be discarded, the
+    /// connection closes without notice, and a request that the client has already sent is lost.
     ///
     /// After [`keep_body`](Self::keep_body) and a complete response, this call may change
     /// [`next`](Self::next).
@@ -451,14 +451,14 @@ impl Connection {
         self.join();
     }
 
-    /// Declares that somebody may read the rest of the present request's content after its response is
-    /// complete. Call it before [`finish`](Self::finish). Until [`discard_body`](Self::discard_body),
-    /// received bytes count as content: its end is waited for, even if the connection closes then.
+    /// Declares that the rest of the current request's content may be read after its response is
+    /// complete. Call it before [`finish`](Self::finish). Until `discard_body` is called, received
+    /// bytes count as content: its end is awaited, even if the connection closes then.
     pub fn keep_body(&mut self) {
         self.rest = Rest::Wanted;
     }
 
-    /// What the connection does next.
+    /// The next step of the connection.
     #[inline]
     #[must_use]
     pub fn next(&self) -> Next {
@@ -475,13 +475,13 @@ impl Connection {
         }
     }
 
-    /// The trailers of the request, from its `End` to the next `Head`. Fields that mean nothing in a
-    /// trailer section (framing, routing, authentication and the like) are left out.
+    /// The trailers of the request, from its `End` to the next `Head`. Fields without a meaning in
+    /// a trailer section (framing, routing, authentication and similar) are omitted.
     pub fn trailers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.trailers.iter().flat_map(|trailers| trailers.iter())
     }
 
-    /// Asserts every invariant.
+    /// Checks all invariants.
     pub fn check(&self) {
         use {receive::State, send::State as Sent};
         self.receive.check();
@@ -493,7 +493,7 @@ impl Connection {
             assert!(send == Sent::Waiting, "the next head is read after the response");
         }
         if send == Sent::Done {
-            assert!(receive != State::Done, "where both came to an end, they are joined");
+            assert!(receive != State::Done, "finished machines were joined");
             assert!(receive != State::Refused, "a refused connection closes after the response");
         }
     }

@@ -1,16 +1,17 @@
-//! What a complete head means: whom it addresses, where its content ends, and what follows.
+//! Evaluates a complete head: its target, the length of its content, and whether another request
+//! may follow.
 
 use crate::authority;
 use crate::field;
 use crate::{BodyLength, HeadIndex, Known, Limits, Reject, Version};
 
-/// How HTTP/1 frames a request: what its head says to the connection rather than to the application.
-/// The default is for a request after which the connection ends.
+/// How HTTP/1 frames a request: the part of its head that concerns the connection rather than the
+/// application. The default is for a request after which the connection ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Framing {
     /// How much content follows.
     pub body: BodyLength,
-    /// How many of the used bytes precede the head: 2 for an empty line, else 0.
+    /// How many of the used bytes precede the head: 2 for an empty line, otherwise 0.
     pub skip: u8,
     /// Whether the client would send another request on this connection.
     pub keep_alive: bool,
@@ -20,7 +21,7 @@ pub struct Framing {
     pub upgrade: bool,
 }
 
-/// Derives the framing from a complete head, or refuses it. `framing` is the default before.
+/// Derives the framing from a complete head, or rejects it. `framing` is the default before.
 #[inline]
 pub(super) fn conclude(
     head: &[u8],
@@ -47,7 +48,7 @@ pub(super) fn conclude(
     expectation(head, index, framing)
 }
 
-// RFC 9112 §6.3: how the length of a request's content is found out.
+// RFC 9112 §6.3: how the length of a request's content is determined.
 fn body_length(head: &[u8], limits: &Limits, index: &HeadIndex) -> Result<BodyLength, Reject> {
     if index.has(Known::TransferEncoding) {
         if index.version == Version::Http10 {
@@ -62,7 +63,8 @@ fn body_length(head: &[u8], limits: &Limits, index: &HeadIndex) -> Result<BodyLe
         return Ok(BodyLength::Chunked);
     }
     if let Some(value) = index.find(Known::ContentLength) {
-        // RFC 9110 §8.6: a recipient of repeated identical values may reject the message as invalid.
+        // RFC 9110 §8.6: a recipient of repeated identical values may reject the message as
+        // invalid.
         if index.repeats(Known::ContentLength) || value.of(head).contains(&b',') {
             return Err(Reject::ContentLengthRepeated);
         }
@@ -95,7 +97,8 @@ fn transfer_encoding(head: &[u8], index: &HeadIndex) -> Result<(), Reject> {
             let coding = field::trim(element);
             let name = coding.split(|byte| *byte == b';').next().unwrap_or_default();
             if !field::is_token(field::trim(name)) {
-                // Empty elements are legal in other lists. Here two readers may differ about them.
+                // Empty elements are allowed in other lists. Here two readers may interpret them
+                // differently.
                 return Err(Reject::EncodingInvalid);
             }
             let is_chunked = coding.eq_ignore_ascii_case(b"chunked");
@@ -112,12 +115,14 @@ fn transfer_encoding(head: &[u8], index: &HeadIndex) -> Result<(), Reject> {
         (true, false) => Ok(()),
         // RFC 9112 §6.1: 501 is for a transfer coding that the server does not understand.
         (true, true) => Err(Reject::EncodingUnknown),
-        // RFC 9112 §6.3: if chunked is not the final encoding, the server must answer 400 and close.
+        // RFC 9112 §6.3: if chunked is not the final encoding, the server must answer 400 and
+        // close.
         (false, _) => Err(Reject::ChunkedNotLast),
     }
 }
 
-// RFC 9112 §9.3: `close` ends the connection; else HTTP/1.1 persists, and HTTP/1.0 with `keep-alive`.
+// RFC 9112 §9.3: `close` ends the connection; otherwise HTTP/1.1 persists, and so does HTTP/1.0
+// with `keep-alive`.
 fn keeps_alive(head: &[u8], index: &HeadIndex) -> bool {
     let (mut close, mut keep_alive) = (false, false);
     for value in index.values(Known::Connection) {

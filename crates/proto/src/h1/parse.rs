@@ -1,13 +1,13 @@
 //! Parses bytes into the lines of a head.
 //!
-//! The usual case is one pass over bytes that are all there. An incomplete line is given up and parsed
-//! again when its end has arrived; until then only the new bytes are searched for that end, so that a
-//! head in many pieces costs no more than twice its length.
+//! The usual case is one pass over a complete head. An incomplete line is abandoned and parsed
+//! again when its end has arrived; until then only the new bytes are searched for that end, so a
+//! head in many pieces costs at most twice its length.
 //!
-//! A fault is reported only when the end of its line has arrived (or the line is too long), so the
-//! report does not depend on how the bytes were cut. A carriage return without a line feed also ends a
-//! line, which is refused at once: a peer that ends its lines so never sends another end. A method that
-//! is too long needs no end of its line either.
+//! An error is reported only when the end of its line has arrived (or the line is too long), so the
+//! result does not depend on how the bytes were cut. A carriage return without a line feed also
+//! ends a line, which is rejected at once: a peer that ends its lines this way never sends another
+//! end. A method that is too long needs no line end either.
 
 use super::framing::{self, Framing};
 use crate::authority;
@@ -17,7 +17,7 @@ use crate::{
     FieldIndex, HeadIndex, Known, Limits, Method, Reject, Scheme, Span, TargetForm, Version,
 };
 
-/// How far an incomplete head was read: `line <= scanned <= 65,535`.
+/// How far an incomplete head was parsed: `line <= scanned <= 65,535`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Progress {
     /// Where the first incomplete line begins.
@@ -26,17 +26,17 @@ pub(super) struct Progress {
     pub(super) scanned: u16,
 }
 
-/// Why the bytes give no line or head.
+/// Why the bytes do not yield a line or head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     /// There are too few bytes.
     Input,
-    /// The bytes break a rule.
+    /// The bytes violate a rule.
     Reject(Reject),
 }
 
 /// Parses the head at the start of `bytes` into `index` and `framing`, and returns its length.
-/// `progress` and `index` carry what an earlier call found in fewer of the same bytes.
+/// `progress` and `index` contain the result of an earlier call with fewer of the same bytes.
 #[inline]
 pub(super) fn head(
     bytes: &[u8],
@@ -58,8 +58,8 @@ pub(super) fn head(
     })
 }
 
-/// The outcome if `window` has no whole head. The line at hand begins at `at`; it was parsed up to the
-/// stop, or not at all because it still has no end.
+/// The outcome if `window` contains no complete head. The current line begins at `at`; it was
+/// parsed up to the stop, or not at all because it has no end yet.
 #[cold]
 fn judge(
     window: &[u8],
@@ -92,28 +92,28 @@ impl Progress {
         Self { line, scanned: u16::try_from(scanned).expect("a head is at most 65,535 bytes") }
     }
 
-    /// Whether the incomplete line still has no end, judged by the new bytes only, and by the last of
-    /// the old ones, which may be a carriage return.
+    /// Returns whether the incomplete line still has no end, judging only by the new bytes and the
+    /// last old one, which may be a carriage return.
     #[inline]
     pub(super) fn still_without_end(self, window: &[u8]) -> bool {
         self.scanned > self.line && line_end(&window[usize::from(self.scanned) - 1..]).is_none()
     }
 }
 
-/// The bounds of the line at hand.
+/// The limits of the current line.
 pub(super) struct Bound {
     /// The longest line with its end, in bytes.
     pub(super) line_max: usize,
     /// The reject for a longer line.
     pub(super) too_long: Reject,
-    /// The reject if no byte may follow those at hand; `None` if more may come.
+    /// The reject if no byte may follow the current ones; `None` if more may arrive.
     pub(super) overfull: Option<Reject>,
 }
 
 impl Bound {
-    /// The outcome of a stop in a line, however the bytes are cut: a fault counts only in a complete
-    /// line that is not too long, and a line without its end is too long as soon as it must be. `rest`
-    /// begins with the line; `again` parses the given number of its bytes.
+    /// The outcome of a stop in a line, independent of how the bytes are cut: an error counts only
+    /// in a complete line that is not too long, and a line without its end is too long as soon as
+    /// it must be. `rest` begins with the line; `again` parses the given number of its bytes.
     #[cold]
     pub(super) fn settle(
         &self,
@@ -125,7 +125,7 @@ impl Bound {
         match line_end(within) {
             None => self.unended(rest.len()),
             Some(LineEnd::Feed) => stop,
-            // What follows the line must not count, because it may not be here yet.
+            // Bytes after the line must not matter, because they may not have arrived yet.
             Some(LineEnd::Bare(end)) => match again(end) {
                 Some(Stop::Reject(reject)) => Stop::Reject(reject),
                 Some(Stop::Input) | None => Stop::Reject(Reject::CarriageReturnBare),
@@ -148,11 +148,11 @@ impl Bound {
 enum LineEnd {
     /// A line feed.
     Feed,
-    /// A carriage return without a line feed, and the number of bytes up to and with the one after it.
+    /// A carriage return without a line feed, with the number of bytes including the one after it.
     Bare(usize),
 }
 
-/// The end of the first line of `bytes`, if it is there.
+/// The end of the first line of `bytes`, if it has arrived.
 fn line_end(bytes: &[u8]) -> Option<LineEnd> {
     let at = bytes.iter().position(|byte| matches!(byte, b'\r' | b'\n'))?;
     match (bytes[at], bytes.get(at + 1)) {
@@ -162,7 +162,7 @@ fn line_end(bytes: &[u8]) -> Option<LineEnd> {
     }
 }
 
-/// Parses line after line from `at`, which stays at the start of the line at hand.
+/// Parses line after line from `at`, which stays at the start of the current line.
 #[inline]
 fn lines(
     window: &[u8],
@@ -207,8 +207,8 @@ pub(super) enum Line {
 /// Parses the field line, or the empty line, at `at`.
 #[inline]
 pub(super) fn field_line(window: &[u8], at: usize) -> Result<Line, Stop> {
-    // The empty line is looked for first, so that the search for a colon does not run on into what
-    // follows.
+    // The empty line is checked first, so that the search for a colon does not continue beyond the
+    // head.
     if window.get(at) == Some(&b'\r') {
         return match window.get(at + 1) {
             None => Err(Stop::Input),
@@ -240,8 +240,8 @@ pub(super) fn field_line(window: &[u8], at: usize) -> Result<Line, Stop> {
     Ok(Line::Field(FieldIndex { name, value, known }, stop + 2))
 }
 
-/// What is wrong with the name in the line at `at`, if that line is complete. The next colon is at
-/// `colon`, perhaps in another line.
+/// The error in the name of the line at `at`, if that line is complete. The next colon is at
+/// `colon`, possibly in another line.
 #[cold]
 fn bad_name(window: &[u8], at: usize, colon: usize) -> Stop {
     let line = window[at..].split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -257,7 +257,7 @@ fn bad_name(window: &[u8], at: usize, colon: usize) -> Stop {
     } else if name.is_empty() {
         Reject::FieldNameEmpty
     } else if field::is_token(field::trim(name)) {
-        // RFC 9112 §5.1: no white space is allowed between the name and the colon; refuse with 400.
+        // RFC 9112 §5.1: no white space is allowed between the name and the colon; reject with 400.
         Reject::FieldNameSpace
     } else {
         Reject::FieldNameInvalid
@@ -265,7 +265,7 @@ fn bad_name(window: &[u8], at: usize, colon: usize) -> Stop {
     Stop::Reject(reject)
 }
 
-/// What is wrong with a value at `at`, where a line end should be.
+/// The error in a value at `at`, where a line end should be.
 #[cold]
 fn bad_value(window: &[u8], at: usize) -> Stop {
     Stop::Reject(match window.get(at) {
@@ -273,7 +273,7 @@ fn bad_value(window: &[u8], at: usize) -> Stop {
         // RFC 9112 §2.2: a recipient of a bare CR must consider it invalid or replace it.
         Some(b'\r') => Reject::CarriageReturnBare,
         // RFC 9112 §2.2: a recipient may recognise a single LF as a line end; this one does not,
-        // because the two ways to read it are what request smuggling is made of.
+        // because the two readings enable request smuggling.
         Some(b'\n') => Reject::LineFeedBare,
         Some(0) => Reject::FieldValueNul,
         Some(_) => Reject::FieldValueInvalid,
@@ -291,7 +291,7 @@ fn request_line(window: &[u8], index: &mut HeadIndex) -> Result<usize, Stop> {
     other_version(window, version, index)
 }
 
-/// Parses the method and the target at the start of `line`, which goes on after them.
+/// Parses the method and the target at the start of `line`, which continues after them.
 pub(crate) fn method_and_target(line: &[u8], index: &mut HeadIndex) -> Result<(), Reject> {
     match until_version(line, index) {
         Ok(_version) => Ok(()),
@@ -351,7 +351,7 @@ fn method(window: &[u8], index: &mut HeadIndex) -> Result<usize, Stop> {
     Ok(end)
 }
 
-/// Whether the line begins with a method that is too long, whatever follows it.
+/// Returns whether the line begins with a method that is too long, whatever follows it.
 fn begins_with_long_method(line: &[u8]) -> bool {
     let begin = line.get(..=METHOD_BYTES_MAX);
     begin.is_some_and(|begin| begin.iter().all(|byte| field::is(*byte, TOKEN)))
@@ -381,7 +381,7 @@ fn run(bytes: &[u8], class: u8) -> usize {
 #[cold]
 fn asterisk(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, Stop> {
     if window.starts_with(b"PRI * HTTP/2.0\r\n") {
-        // RFC 9113 §3.4: the preface is chosen so that HTTP/1.1 servers do not go on after it.
+        // RFC 9113 §3.4: the preface is chosen so that HTTP/1.1 servers do not continue after it.
         return Err(Stop::Reject(Reject::Http2Preface));
     }
     if window.get(at + 1).is_some_and(|byte| *byte != b' ') {
@@ -424,7 +424,7 @@ fn absolute(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, St
     path_and_query(window, authority_end, index)
 }
 
-/// What is wrong with a target whose form is not served.
+/// The error in a target whose form is not supported.
 #[cold]
 fn bad_form(window: &[u8], at: usize, target: &[u8]) -> Stop {
     let scheme = target.iter().position(|byte| *byte == b':').map(|colon| target.split_at(colon));
@@ -439,7 +439,7 @@ fn bad_form(window: &[u8], at: usize, target: &[u8]) -> Stop {
     })
 }
 
-/// What is wrong with a target that ends at `at` without a space.
+/// The error in a target that ends at `at` without a space.
 #[cold]
 fn bad_target(window: &[u8], at: usize) -> Stop {
     let other = match window.get(at) {
@@ -450,7 +450,7 @@ fn bad_target(window: &[u8], at: usize) -> Stop {
     bad_byte(window, at, other)
 }
 
-/// What is wrong with a request line that has an unexpected byte at `at`.
+/// The error in a request line that has an unexpected byte at `at`.
 #[cold]
 fn bad_byte(window: &[u8], at: usize, other: Reject) -> Stop {
     match (window.get(at), window.get(at + 1)) {
@@ -462,7 +462,7 @@ fn bad_byte(window: &[u8], at: usize, other: Reject) -> Stop {
     }
 }
 
-/// A version that is not HTTP/1.1, or none.
+/// Parses a version other than HTTP/1.1, or rejects an invalid one.
 #[cold]
 fn other_version(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, Stop> {
     let rest = &window[at..];
@@ -481,8 +481,8 @@ fn other_version(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usiz
             return Ok(at + feed + 1);
         }
         [text @ .., b'\r'] if text.contains(&b'\r') => Reject::CarriageReturnBare,
-        // RFC 9112 §3.2: no white space is allowed in the request target, and a request line that is
-        // invalid is not to be repaired.
+        // RFC 9112 §3.2: no white space is allowed in the request target, and an invalid request
+        // line must not be repaired.
         [text @ .., b'\r'] if text.is_empty() || text.contains(&b' ') => Reject::RequestLineInvalid,
         [_text @ .., b'\r'] => Reject::VersionInvalid,
         _ => Reject::LineFeedBare,

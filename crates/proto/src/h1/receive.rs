@@ -1,4 +1,4 @@
-//! The receiving machine: turns bytes of requests into events.
+//! The receiving state machine: turns bytes of requests into events.
 
 use super::chunked::{self, Phase};
 use super::connection::Event;
@@ -8,7 +8,7 @@ use crate::limits::HEAD_BYTES_CEILING;
 use crate::trailers::Trailers;
 use crate::{BodyLength, HeadIndex, Limits, Reject};
 
-/// The state of the receiving machine. [`State::after`] has the legal moves.
+/// The state of the receiving machine. [`State::after`] lists the legal moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {
@@ -20,7 +20,7 @@ pub(super) enum State {
     Chunked,
     /// The request is complete; the next one waits for the response.
     Done,
-    /// The peer broke a rule; nothing more is read.
+    /// The peer violated a rule; nothing more is read.
     Refused,
     /// The bytes belong to another protocol.
     Upgraded,
@@ -39,11 +39,11 @@ pub(super) enum Move {
     HeadThenChunks,
     /// The content is complete.
     End,
-    /// The response is complete too, and another request may come.
+    /// The response is complete too, and another request may arrive.
     Again,
     /// The response switched protocols.
     Switch,
-    /// The peer broke a rule.
+    /// The peer violated a rule.
     Refuse,
     /// No other request follows.
     Close,
@@ -75,15 +75,16 @@ impl State {
     }
 }
 
-/// The receiving machine. `progress.line <= progress.scanned`; both are 0 outside heads and trailers.
+/// The receiving machine. `progress.line <= progress.scanned`; both are 0 outside heads and
+/// trailers.
 #[derive(Debug)]
 pub(super) struct Receive {
     /// Bytes until the end of the content (`Exact`) or of the chunk (`Chunked`); the chunk's size
     /// while that is read.
     left: u64,
-    /// How many more bytes of content may come (`Chunked`).
+    /// How many more bytes of content are accepted (`Chunked`).
     allowance: u64,
-    /// How far an incomplete head or trailer line was read.
+    /// How far an incomplete head or trailer line was parsed.
     progress: Progress,
     /// Empty lines before the head; then digits of a chunk size, then bytes of its extensions; then
     /// bytes of the trailer section.
@@ -114,7 +115,7 @@ impl Receive {
         self.state == State::Head && self.progress.scanned > 0
     }
 
-    /// How much content is known to be still to come: all of it, or what is left of the chunk at hand.
+    /// How much content is known to follow: all of it, or the rest of the current chunk.
     #[inline]
     pub(super) fn content_left(&self) -> u64 {
         match (self.state, self.phase) {
@@ -123,15 +124,15 @@ impl Receive {
         }
     }
 
-    /// Makes a move: the only place that changes the state. Panics if the move is illegal: a fault of
-    /// the connection.
+    /// Makes a move: the only place that changes the state. Panics if the move is illegal, which is
+    /// a bug in the connection.
     #[inline]
     pub(super) fn go(&mut self, step: Move) {
-        self.state = self.state.after(step).expect("the joint makes legal moves only");
+        self.state = self.state.after(step).expect("the connection makes only legal moves");
     }
 
-    /// Reads a head. `framing` is the default before; the result counts for a whole head, and for one
-    /// that is sound but refused. Only in `Head`.
+    /// Reads a head. `framing` is the default before; the result is valid for a complete head, and
+    /// for one that is valid but rejected. Only in `Head`.
     #[inline]
     pub(super) fn head(
         &mut self,
@@ -164,7 +165,7 @@ impl Receive {
             }
             Err(Stop::Input) => (skip, Event::NeedInput),
             Err(Stop::Reject(Reject::ExpectationUnknown)) => {
-                // The head is sound, so the connection can go on after the answer.
+                // The head is valid, so the connection can continue after the response.
                 // Parsing stopped at its empty line.
                 let length = usize::from(self.progress.line) + 2;
                 self.begin_body(limits, framing.body);
@@ -207,8 +208,9 @@ impl Receive {
         (taken, Event::Data(0..taken))
     }
 
-    /// Reads content in chunks, and stops before a chunk of more than `chunk_max` bytes. `extensions_left`: how many more
-    /// bytes of extensions may come. Only in `Chunked`.
+    /// Reads content in chunks, and stops before a chunk of more than `chunk_max` bytes.
+    /// `extensions_left` is the number of further extension bytes that are accepted. Only in
+    /// `Chunked`.
     pub(super) fn chunked(
         &mut self,
         limits: &Limits,
@@ -242,7 +244,7 @@ impl Receive {
         }
     }
 
-    /// Takes one byte that belongs neither to content nor to the trailer section.
+    /// Processes one byte that belongs neither to content nor to the trailer section.
     #[inline]
     fn chunk_byte(
         &mut self,
@@ -254,7 +256,7 @@ impl Receive {
         if next == Phase::SizeMore {
             self.left = chunked::size_with_digit(self.left, byte)?;
             self.count += 1;
-            // Leading zeros are legal; more digits than the largest number has are not useful.
+            // Leading zeros are legal; more digits than the largest number has serve no purpose.
             if self.count > CHUNK_SIZE_DIGITS_MAX {
                 return Err(Reject::ChunkSizeOverflow);
             }
@@ -264,8 +266,8 @@ impl Receive {
             if self.count > limits.chunk_extension_bytes_max {
                 return Err(Reject::ChunkExtensionsTooLong);
             }
-            // RFC 9112 §7.1.1: a server ought to limit the total length of chunk extensions. Otherwise many small chunks
-            // could carry them without end.
+            // RFC 9112 §7.1.1: a server ought to limit the total length of chunk extensions.
+            // Otherwise many small chunks could carry an unlimited amount.
             let rest = extensions_left.checked_sub(1);
             *extensions_left = rest.ok_or(Reject::ChunkExtensionsTooLong)?;
         } else if next == Phase::Data {
@@ -280,7 +282,7 @@ impl Receive {
         Ok(())
     }
 
-    /// Reads the trailer section from `at`, a line at a time.
+    /// Reads the trailer section from `at`, line by line.
     fn trailer(
         &mut self,
         limits: &Limits,
@@ -303,8 +305,8 @@ impl Receive {
                 Ok(Line::Field(_, end)) if end > limits.field_bytes_max => {
                     return (at, self.refuse(Reject::FieldTooLong));
                 }
-                // RFC 9110 §6.5.1: fields for framing, routing and the like mean nothing in a trailer
-                // section, and a recipient may discard them.
+                // RFC 9110 §6.5.1: fields for framing, routing and similar have no meaning in a
+                // trailer section, and a recipient may discard them.
                 Ok(Line::Field(field, end)) if !field.known.allowed_in_trailers() => end,
                 Ok(Line::Field(field, end)) => {
                     let kept = trailers.get_or_insert_default();
@@ -343,7 +345,7 @@ impl Receive {
         Event::Reject(reject)
     }
 
-    /// Asserts every invariant.
+    /// Checks all invariants.
     pub(super) fn check(&self) {
         assert!(self.progress.line <= self.progress.scanned, "a line begins where bytes were seen");
         match self.state {
@@ -364,7 +366,7 @@ impl Receive {
 /// The number of hexadecimal digits in the largest 64-bit number.
 const CHUNK_SIZE_DIGITS_MAX: u16 = 16;
 
-/// The extensions of all chunks may be so much longer than the content.
+/// By how much the extensions of all chunks may exceed the content.
 pub(super) const EXTENSION_BYTES_FREE: u32 = 16 * 1024;
 
 /// The length of an empty line, CR and LF; at most one is skipped.

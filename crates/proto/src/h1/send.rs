@@ -1,4 +1,4 @@
-//! The sending machine: turns responses into bytes.
+//! The sending state machine: turns responses into bytes.
 
 use super::write;
 use crate::field::list;
@@ -16,7 +16,7 @@ pub enum ResponseLength {
 /// How the content of a response is framed, once its head is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyMode {
-    /// No content: the method or the status forbids it. Content that is sent is dropped.
+    /// No content: the method or the status forbids it. Content that is passed is dropped.
     None,
     /// This many bytes; more are dropped, fewer close the connection.
     Exact(u64),
@@ -30,18 +30,17 @@ pub enum BodyMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the bytes after the content belong to the framing"]
 pub struct Announced {
-    /// How many of the bytes, from the first one on, belong to the response. The others are
-    /// dropped.
+    /// How many of the bytes, from the first one, belong to the response. The rest is dropped.
     pub taken: usize,
     /// The bytes that follow them.
     pub after: &'static [u8],
 }
 
-/// The state of the sending machine. [`State::after`] has the legal moves.
+/// The state of the sending machine. [`State::after`] lists the legal moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {
-    /// No final response to the present request has begun.
+    /// No final response to the current request has begun.
     Waiting,
     /// Within a response that has no content.
     Empty,
@@ -70,7 +69,7 @@ pub(super) enum Move {
     BeginUntilClose,
     /// The response ends.
     Finish,
-    /// The request is complete too, and another may come.
+    /// The request is complete too, and another one may arrive.
     Again,
     /// The response switched protocols.
     Switch,
@@ -81,7 +80,8 @@ impl State {
     ///
     /// | from | move | to |
     /// |---|---|---|
-    /// | Waiting | BeginEmpty, BeginExact, BeginChunked, BeginUntilClose | Empty, Exact, Chunked, UntilClose |
+    /// | Waiting | BeginEmpty, BeginExact | Empty, Exact |
+    /// | Waiting | BeginChunked, BeginUntilClose | Chunked, UntilClose |
     /// | Waiting | Switch | Upgraded |
     /// | Empty, Exact, Chunked, UntilClose | Finish | Done |
     /// | Done | Finish, Again | Done, Waiting |
@@ -100,7 +100,7 @@ impl State {
     }
 }
 
-/// What the response depends on besides its own parts.
+/// The properties of the request on which the response depends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestFacts {
     /// The request's method was HEAD.
@@ -114,7 +114,7 @@ pub(super) struct RequestFacts {
 /// The sending machine. `left > 0` only in `Exact`.
 #[derive(Debug)]
 pub(super) struct Send {
-    /// Bytes of content that were promised and not yet sent.
+    /// Announced bytes of content that were not sent yet.
     left: u64,
     state: State,
 }
@@ -129,8 +129,8 @@ impl Send {
         self.state
     }
 
-    /// Makes a move: the only place that changes the state. Panics if the move is illegal: the
-    /// caller wrote the parts of a response in the wrong order.
+    /// Makes a move: the only place that changes the state. Panics if the move is illegal, because
+    /// the caller wrote the parts of a response in the wrong order.
     #[inline]
     pub(super) fn go(&mut self, step: Move) {
         self.state = self.state.after(step).expect("a response is a head, content, and its end");
@@ -151,7 +151,8 @@ impl Send {
         date: &Date,
         out: &mut Vec<u8>,
     ) -> (BodyMode, bool) {
-        // A final status has three digits and is not interim; anything else is our own fault.
+        // A final status has three digits and is not interim; anything else is an error of the
+        // caller.
         let status = if (200..=999).contains(&status) { status } else { 500 };
         write::status_line(status, out);
         let own = write_fields(fields, out);
@@ -167,8 +168,9 @@ impl Send {
             (BodyMode::Chunked, _) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
             (BodyMode::UntilClose, _) => {}
             (BodyMode::None, length) => {
-                // RFC 9110 §8.6: in a response to HEAD and in a 304, Content-Length tells what the
-                // content of a 200 to GET would have been; a handler may know it without having it.
+                // RFC 9110 §8.6: in a response to HEAD and in a 304, Content-Length is the length
+                // that the content of a 200 to GET would have; a handler may know it without the
+                // content.
                 match (own.content_length, length) {
                     _ if status == 204 => {}
                     // A 205 has no content for GET either.
@@ -226,7 +228,7 @@ impl Send {
         }
     }
 
-    /// Ends the response. Returns whether it is whole: no fewer bytes were sent than promised.
+    /// Ends the response. Returns whether it is complete: no fewer bytes were sent than announced.
     #[inline]
     pub(super) fn finish<'a>(
         &mut self,
@@ -236,7 +238,7 @@ impl Send {
         if self.state == State::Chunked {
             out.extend_from_slice(b"0\r\n");
             for (name, value) in trailers {
-                // RFC 9110 §6.5.1: no field for framing, routing and the like goes into a trailer.
+                // RFC 9110 §6.5.1: fields for framing, routing and similar must not be trailers.
                 if Known::find(name).allowed_in_trailers() && write::is_name(name) {
                     write::field(name, value, out);
                 }
@@ -248,9 +250,9 @@ impl Send {
         whole
     }
 
-    /// Asserts every invariant.
+    /// Checks all invariants.
     pub(super) fn check(&self) {
-        assert!(self.left == 0 || self.state == State::Exact, "only a known length has a rest");
+        assert!(self.left == 0 || self.state == State::Exact, "`left` is only for a known length");
     }
 }
 
@@ -263,13 +265,13 @@ fn body_mode(status: u16, length: ResponseLength, request: RequestFacts) -> Body
         // RFC 9110 §15.3.6: a server must not generate content in a 205 response.
         (205, _) => BodyMode::Exact(0),
         (_, ResponseLength::Exact(bytes)) => BodyMode::Exact(bytes),
-        // RFC 9112 §6.1: Transfer-Encoding must not be sent to a client of HTTP/1.0.
+        // RFC 9112 §6.1: Transfer-Encoding must not be sent to an HTTP/1.0 client.
         (_, ResponseLength::Unknown) if request.in_http10 => BodyMode::UntilClose,
         (_, ResponseLength::Unknown) => BodyMode::Chunked,
     }
 }
 
-/// What the caller's fields say on matters that this machine decides.
+/// The caller's values of fields that this machine controls.
 #[derive(Clone, Copy, Debug, Default)]
 struct Own {
     date: bool,
@@ -278,7 +280,7 @@ struct Own {
     content_length: Option<u64>,
 }
 
-/// Writes the caller's fields, except those that this machine decides about.
+/// Writes the caller's fields, except those that this machine controls.
 #[inline]
 fn write_fields<'a>(
     fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
@@ -314,7 +316,7 @@ pub(super) fn interim<'a>(
     out: &mut Vec<u8>,
 ) {
     write::status_line(status, out);
-    // RFC 9110 §8.6: no Content-Length in a 1xx response; write_fields keeps it and others out.
+    // RFC 9110 §8.6: no Content-Length in a 1xx response; write_fields omits it and others.
     write_fields(fields, out);
     if status == 101 {
         // RFC 9110 §7.8: a sender of Upgrade must also send the connection option.

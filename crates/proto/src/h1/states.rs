@@ -1,4 +1,5 @@
-//! The moves of every state as a text, compared with `states.txt`: a changed move shows in review.
+//! Prints the moves of every state as text, compared with `states.txt`: a changed move shows in
+//! review.
 
 use super::chunked::Phase;
 use super::{receive, send};

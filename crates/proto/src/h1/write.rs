@@ -15,7 +15,7 @@ pub(super) fn status_line(status: u16, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes a field whose name is known to be a token. A byte that no value may have becomes a space.
+/// Writes a field whose name is known to be a token. Bytes not allowed in a value become spaces.
 // RFC 9110 §5.5: CR, LF and NUL are dangerous and are to be replaced with SP.
 #[inline]
 pub(super) fn field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
@@ -34,7 +34,7 @@ pub(super) fn field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Whether a field of this name can be written at all.
+/// Returns whether a field of this name can be written.
 #[inline]
 pub(super) fn is_name(name: &[u8]) -> bool {
     field::is_token(name)

@@ -1,4 +1,4 @@
-//! Header blocks: from HEADERS and CONTINUATION frames to requests and trailers.
+//! Header blocks: turns HEADERS and CONTINUATION frames into requests and trailers.
 
 use super::budget::Deed;
 use super::connection::{Connection, Going};
@@ -29,8 +29,8 @@ impl Block {
         size_of::<Self>() + self.bytes.capacity()
     }
 
-    /// Adds a frame's fragment of the block.
-    // RFC 9113 §10.5.1: a block that is too large can be refused by ending the connection, because
+    /// Appends a frame's fragment of the block.
+    // RFC 9113 §10.5.1: a block that is too large can be rejected by ending the connection, because
     // without decoding it the tables would differ.
     fn add(&mut self, limits: &Limits, fragment: &[u8]) -> Result<(), Reject> {
         let bytes_max = limits.block_bytes_max as usize;
@@ -52,10 +52,10 @@ impl Connection {
         payload: &[u8],
         buffers: &mut Buffers<'_>,
     ) -> Result<Option<Event>, Reject> {
-        // RFC 9113 §6.2: padding that exceeds what is left for the block is a PROTOCOL_ERROR.
+        // RFC 9113 §6.2: padding that exceeds the rest of the payload is a PROTOCOL_ERROR.
         let payload = without_padding(header, payload).ok_or(Reject::PaddingTooLong)?;
         let fragment = match header.has(flag::PRIORITY) {
-            // RFC 9113 §5.3.2: the deprecated priority is read over.
+            // RFC 9113 §5.3.2: the deprecated priority is skipped.
             true => payload.get(PRIORITY_BYTES..).ok_or(Reject::HeadersTooShort)?,
             false => payload,
         };
@@ -79,7 +79,7 @@ impl Connection {
         fragment: &[u8],
         buffers: &mut Buffers<'_>,
     ) -> Result<Option<Event>, Reject> {
-        let mut block = self.receive.block.take().expect("a block goes on");
+        let mut block = self.receive.block.take().expect("a CONTINUATION follows an open block");
         self.charge_fragment(fragment)?;
         block.count += 1;
         block.add(limits, fragment)?;
@@ -95,7 +95,7 @@ impl Connection {
         self.budget.charge(if is_empty { Deed::EmptyFragment } else { Deed::Fragment })
     }
 
-    /// Reads a whole header block.
+    /// Reads a complete header block.
     #[inline]
     fn block(
         &mut self,
@@ -114,7 +114,7 @@ impl Connection {
         }
     }
 
-    /// Reads a block on a stream that cannot take it.
+    /// Reads a block on a stream that cannot accept it.
     #[cold]
     fn late_block(
         &mut self,
@@ -124,7 +124,7 @@ impl Connection {
         block: &[u8],
         buffers: &mut Buffers<'_>,
     ) -> Result<Option<Event>, Reject> {
-        // RFC 9113 §4.3: a block is decoded even where it is thrown away, for the tables' sake.
+        // RFC 9113 §4.3: a block is decoded even if it is discarded, to keep the tables in sync.
         self.decode(limits, block, &mut NoSink)?;
         match found {
             Found::Open(slot) => {
@@ -145,7 +145,7 @@ impl Connection {
         Ok(None)
     }
 
-    /// Decodes a block and charges for it.
+    /// Decodes a block and charges its cost.
     #[inline]
     fn decode(
         &mut self,
@@ -153,7 +153,7 @@ impl Connection {
         block: &[u8],
         sink: &mut impl Sink,
     ) -> Result<(), Reject> {
-        // Fields that a sink refuses are still decoded, up to many times what a head may have.
+        // Fields that a sink rejects are still decoded, up to a multiple of the limit of a head.
         let bytes_max = limits.fields_bytes_max() as usize * EXCESS;
         let bytes = self.decoder.decode(block, bytes_max, sink)?;
         self.budget.charge(Deed::Fields(bytes))
@@ -213,7 +213,8 @@ impl Connection {
         }
     }
 
-    /// Reads the block of a stream that is not served: there are too many, or no more are wanted.
+    /// Reads the block of a stream that is refused: there are too many, or the connection is
+    /// draining.
     #[cold]
     fn turn_away(
         &mut self,
@@ -240,8 +241,8 @@ impl Connection {
         Ok(Some(Event::Rejected { id, reject }))
     }
 
-    /// What a client may send at once on a stream that it opens.
-    // RFC 9113 §6.9.2: until it has seen our settings, it goes by the initial value.
+    /// How much content a client may send immediately on a stream that it opens.
+    // RFC 9113 §6.9.2: until it has seen our settings, the initial value applies.
     const fn first_window(&self, limits: &Limits) -> u32 {
         let window = limits.stream_window;
         if self.settings_hold || window > WINDOW_DEFAULT { window } else { WINDOW_DEFAULT }
@@ -251,7 +252,7 @@ impl Connection {
     fn open(&mut self, limits: &Limits, id: u32, accepted: &Accepted, by_head: bool) -> StreamKey {
         let ends = accepted.body == BodyLength::None;
         let early = self.early.iter_mut().find(|(early, _)| *early == id);
-        // RFC 9218 §7.1: a PRIORITY_UPDATE that came before the request overrides its field.
+        // RFC 9218 §7.1: a PRIORITY_UPDATE that arrived before the request overrides its field.
         let early = early.map(|early| std::mem::take(early).1);
         let window = self.first_window(limits).cast_signed();
         self.streams.open(Stream {
@@ -324,7 +325,7 @@ impl Connection {
     }
 }
 
-/// A block may decode to this many times what a head may have before the connection ends.
+/// A block may decode to this multiple of the limit of a head before the connection ends.
 const EXCESS: usize = 16;
 
 /// The length of the deprecated priority in a HEADERS frame.

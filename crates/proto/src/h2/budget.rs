@@ -1,37 +1,39 @@
-//! The account of what a peer makes the server do for nothing.
+//! The budget that limits the work a peer can cause without a benefit.
 //!
-//! Each deed that costs the server something and brings the peer nothing is charged; completed
-//! responses, content that moves, and time are credited. Honest use earns more than it spends,
-//! however heavy it is; an attack spends what it is given and is told to calm down. RFC 9113 §10.5.
+//! Each action that costs the server work without a benefit for the peer is charged; completed
+//! responses, content transferred, and time are credited. Honest clients earn more than they spend,
+//! however active they are; an attacker uses up the initial amount and gets ENHANCE_YOUR_CALM. RFC
+//! 9113 §10.5.
 //!
-//! One account covers all attacks. Streams that end early are also charged to a second one, which
-//! earns less. The first one only weighs frames: a ping, or a request that is refused, costs the
-//! server no more than the request that pays for it. A handler that was called in vain may cost far
-//! more, or leave work behind that outlives it, so cheap requests must not pay for it one by one.
+//! One account covers all attacks. Streams that end early are also charged to a second account,
+//! which earns less. The first one only weighs frames: a ping, or a refused request, costs the
+//! server no more than the request that pays for it. A handler that was called for nothing may cost
+//! far more, or leave work behind that outlives it, so cheap requests must not pay for it one by
+//! one.
 
 use super::limits::Limits;
 use super::reject::Reject;
 
-/// A deed that is charged.
+/// An action that is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deed {
     /// The client reset a stream whose response had not begun (CVE-2023-44487).
     Reset,
     /// The client reset a stream whose response had begun and was not complete.
     ResetWithin,
-    /// The client broke a rule so that the server had to reset a stream (CVE-2025-8671).
+    /// The client violated a rule so that the server had to reset a stream (CVE-2025-8671).
     Fault,
     /// A request was refused: too many streams, too long, or malformed.
     Refused,
-    /// A frame on a stream that is closed, except for content that was under way when the server ended it.
+    /// A frame on a closed stream, except for content in transit when the server ended the stream.
     Late,
-    /// A DATA frame without content that ends nothing.
+    /// A DATA frame without content that does not end the stream.
     EmptyData,
     /// Padding, in bytes.
     Padding(u32),
     /// A HEADERS frame that does not end its block, or a CONTINUATION frame.
     Fragment,
-    /// A frame of a block that carries no byte of it.
+    /// A frame of a block that contains no bytes of it.
     EmptyFragment,
     /// The fields of a block, in bytes.
     Fields(usize),
@@ -47,12 +49,12 @@ pub(super) enum Deed {
     WindowUpdate,
     /// GOAWAY.
     GoAway,
-    /// An unknown frame, or an acknowledgement of nothing.
+    /// An unknown frame, or an unsolicited acknowledgement.
     Unknown,
 }
 
 impl Deed {
-    /// The deed's cost. A completed response earns 10, and content 1 for each 256 bytes.
+    /// The action's cost. A completed response earns 10, and content 1 for each 256 bytes.
     fn cost(self) -> u32 {
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         match self {
@@ -69,49 +71,49 @@ impl Deed {
         }
     }
 
-    /// What the deed costs of the account of streams that end early. A completed response earns 2
-    /// there, and content that was sent 1 for each 4 KiB.
+    /// The cost for the account of streams that end early. A completed response earns 2 there, and
+    /// sent content 1 for each 4 KiB.
     const fn early_end_cost(self) -> u32 {
         match self {
             Self::Reset => 10,
             Self::Fault => 20,
-            // The handler has answered. Streams of events and of calls often end so.
+            // The handler has responded. Event streams and gRPC calls often end this way.
             Self::ResetWithin => 5,
             _ => 0,
         }
     }
 }
 
-/// What a completed response earns.
+/// The credit for a completed response.
 const RESPONSE: u32 = 10;
-/// What it earns for streams that end early: a client may reset one request of six for ever.
+/// The same for streams that end early: a client may permanently reset one of six requests.
 const RESPONSE_FOR_EARLY_ENDS: u32 = 2;
-/// What sending a DATA frame earns: a client may answer it with a PING, to measure the round trip.
+/// The credit for a sent DATA frame: a client may answer it with a PING, to measure the round trip.
 const DATA_SENT: u32 = 2;
-/// The WINDOW_UPDATE frames that a client may answer it with: for the stream, and for the connection.
+/// The number of WINDOW_UPDATE frames that may answer it: for the stream, and for the connection.
 const UPDATES: u32 = 2;
-/// How many bytes of content earn 1.
+/// The number of content bytes that earn 1.
 const BYTES_PER_UNIT: u32 = 256;
-/// How many bytes of content that was sent earn 1 for streams that end early: downloads that are
+/// The number of sent content bytes that earn 1 for streams that end early: downloads that are
 /// cancelled half-way pay for themselves.
 const SENT_PER_UNIT: u32 = 4096;
 
-/// The accounts. None of them has more left than `limits.budget_max`.
+/// The accounts. Each is limited to `limits.budget_max`.
 #[derive(Debug)]
 pub(super) struct Budget {
     left: u32,
-    /// Bytes of content that have earned nothing yet.
+    /// Content bytes that have not earned anything yet.
     bytes: u32,
-    /// What is left for streams that end early.
+    /// The remaining budget for streams that end early.
     early_ends: u32,
-    /// Bytes of content that were sent and have earned nothing there yet.
+    /// Sent content bytes that have not earned anything there yet.
     sent: u32,
-    /// WINDOW_UPDATE frames that cost nothing, since they may answer DATA frames. They are counted
-    /// apart: a burst of DATA frames finds the account full, and is answered when the burst is over.
+    /// WINDOW_UPDATE frames that are free, because they may answer DATA frames. They are counted
+    /// separately: during a burst of DATA frames the account is full, and the answers come later.
     updates: u32,
-    /// Bytes that may still come on streams that the server has ended.
+    /// Bytes that may still arrive on streams that the server has ended.
     late: u32,
-    /// Answers written since the peer was last seen to read.
+    /// Answers written since the peer last read its output.
     answers: u16,
     /// The time up to which credit was given.
     since_ms: Option<u64>,
@@ -131,7 +133,7 @@ impl Budget {
         }
     }
 
-    /// Charges a deed, or refuses it because too little is left.
+    /// Charges an action, or rejects it because too little is left.
     #[inline]
     pub(super) fn charge(&mut self, deed: Deed) -> Result<(), Reject> {
         let left = self.left.checked_sub(deed.cost());
@@ -150,14 +152,14 @@ impl Budget {
         Ok(())
     }
 
-    /// Notes that the server has ended a stream on which the peer may send as much as the stream's
-    /// window before it knows. All that is under way fits the connection's window.
+    /// The server has ended a stream on which the peer may send as much as the stream's window
+    /// before it notices. All content in transit fits into the connection's window.
     pub(super) fn ended_early(&mut self, stream_window: u32, connection_window: u32) {
         self.late = self.late.saturating_add(stream_window).min(connection_window);
     }
 
-    /// Charges a DATA frame on a closed stream, unless it may have been under way when the server ended
-    /// it. An empty one takes nothing of a window, so that as many could come as a peer likes.
+    /// Charges a DATA frame on a closed stream, unless it may have been in transit when the server
+    /// ended the stream. Empty ones are always charged: they are not limited by a window.
     pub(super) fn late_data(&mut self, length: u32) -> Result<(), Reject> {
         match self.late.checked_sub(length).filter(|_| length > 0) {
             Some(late) => self.late = late,
@@ -175,7 +177,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Notes that the peer has read all answers.
+    /// The peer has read all answers.
     pub(super) fn answers_read(&mut self) {
         self.answers = 0;
     }
@@ -187,7 +189,7 @@ impl Budget {
         self.earn_early_ends(limits, RESPONSE_FOR_EARLY_ENDS);
     }
 
-    /// Credits content that moved.
+    /// Credits content that was transferred.
     #[inline]
     pub(super) fn received(&mut self, limits: &Limits, bytes: u32) {
         let bytes = self.bytes + bytes;
@@ -195,10 +197,10 @@ impl Budget {
         self.earn(limits, bytes / BYTES_PER_UNIT);
     }
 
-    /// Credits a DATA frame that was sent, whatever its size: a client may acknowledge each of
-    /// them. A small fragment earns only for its bytes, unless it was held back before (`hold.rs`):
-    /// it is sent at once only where all of the client's window is small, and a client that opens
-    /// such a window byte by byte pays for each update.
+    /// Credits a sent DATA frame, whatever its size: a client may acknowledge each of them. A small
+    /// fragment earns only for its bytes, unless it was held back before (`hold.rs`): it is sent at
+    /// once only if the client's whole window is small, and a client that opens such a window byte
+    /// by byte pays for each update.
     #[inline]
     pub(super) fn sent(&mut self, limits: &Limits, bytes: u32, is_fragment: bool) {
         self.received(limits, bytes);
@@ -211,7 +213,7 @@ impl Budget {
         }
     }
 
-    /// Credits the time that has passed, by a monotonic clock.
+    /// Credits the elapsed time, by a monotonic clock.
     pub(super) fn tick(&mut self, limits: &Limits, now_ms: u64) {
         let rate = u64::from(limits.budget_per_second);
         let Some(since) = self.since_ms.filter(|_| rate > 0) else {

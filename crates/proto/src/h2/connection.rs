@@ -1,4 +1,4 @@
-//! One HTTP/2 connection: what its two directions share, and the calls that belong to neither.
+//! One HTTP/2 connection: the state shared by both directions, and the calls that concern both.
 
 use super::budget::{Budget, Deed};
 use super::control::{GOING, LEAVE};
@@ -15,28 +15,30 @@ use super::reject::Reject;
 use super::streams::{Move, State, StreamKey, Streams};
 use crate::trailers::Trailers;
 
-/// One HTTP/2 connection, without buffers but for the HPACK tables.
+/// One HTTP/2 connection, without buffers except the HPACK tables.
 ///
 /// Kinds of methods, in the order of use:
 ///
 /// - bytes in: [`receive`](Self::receive) until it needs input, [`consumed`](Self::consumed) for
-///   content that is used up, [`close_receive`](Self::close_receive);
-/// - bytes out: [`send_interim`](Self::send_interim) or nothing, then [`respond`](Self::respond), then
-///   content and its end, by [`send_data`](Self::send_data) and [`finish`](Self::finish); or
-///   [`reset`](Self::reset) instead of what is left;
-/// - a turn's end: [`settle`](Self::settle);
-/// - questions: [`next`](Self::next), [`waiting`](Self::waiting), [`is_stalled`](Self::is_stalled),
+///   content that was consumed, [`close_receive`](Self::close_receive);
+/// - bytes out: optionally [`send_interim`](Self::send_interim), then [`respond`](Self::respond),
+///   then content and its end, by [`send_data`](Self::send_data) and [`finish`](Self::finish); or
+///   [`reset`](Self::reset) instead of the rest;
+/// - the end of a turn: [`settle`](Self::settle);
+/// - queries: [`next`](Self::next), [`waiting`](Self::waiting), [`is_stalled`](Self::is_stalled),
 ///   [`trailers`](Self::trailers);
-/// - wishes: [`drain`](Self::drain), [`drain_at_once`](Self::drain_at_once), [`close`](Self::close),
-///   [`discard_body`](Self::discard_body), [`trim`](Self::trim), [`shrink`](Self::shrink);
-/// - facts: [`tick`](Self::tick), [`output_sent`](Self::output_sent).
+/// - settings: [`drain`](Self::drain), [`drain_at_once`](Self::drain_at_once),
+///   [`close`](Self::close), [`discard_body`](Self::discard_body), [`trim`](Self::trim),
+///   [`shrink`](Self::shrink);
+/// - notifications: [`tick`](Self::tick), [`output_sent`](Self::output_sent).
 ///
-/// The connection decides which content is sent when; the bytes stay with the caller. A response that is
-/// at hand and not longer than [`room`](Self::room) is sent at once. All others are offered by
-/// [`offer`](Self::offer), and sent when [`next_ready`](Self::next_ready) names their stream.
+/// The connection decides which content is sent when; the bytes stay with the caller. A response
+/// that is available and not longer than [`room`](Self::room) is sent at once. Others are
+/// offered by [`offer`](Self::offer), and sent when [`next_ready`](Self::next_ready) returns their
+/// stream.
 ///
-/// A call with the key of a closed stream does nothing: the caller may not know yet that the peer has
-/// reset it.
+/// A call with the key of a closed stream does nothing: the caller may not know yet that the peer
+/// has reset it.
 ///
 /// ```
 /// use peregrine_proto::{Date, HeadIndex, h1::ResponseLength};
@@ -73,7 +75,7 @@ pub struct Connection {
     pub(super) flow: ReceiveFlow,
     /// How much content the client lets the server send; never below 0.
     pub(super) send_window: i32,
-    /// Bytes sent for which the client has not opened the connection's window again.
+    /// Bytes sent for which the client has not opened the connection's window yet.
     pub(super) unacknowledged: u32,
     /// The streams whose next DATA frame waits for a larger window.
     pub(super) held: Held,
@@ -84,11 +86,11 @@ pub struct Connection {
     pub(super) decoder: Decoder,
     pub(super) encoder: Encoder,
     pub(super) budget: Budget,
-    /// A buffer in which a call puts strings together.
+    /// A buffer for combining strings.
     pub(super) scratch: Vec<u8>,
     /// The trailers of the last `End`.
     pub(super) trailers: Option<Box<Trailers>>,
-    /// Priorities of streams that are not open yet; identifier 0 for none.
+    /// Priorities of streams that are not open yet; identifier 0 marks a free entry.
     pub(super) early: [(u32, Priority); EARLY_PRIORITIES],
     pub(super) going: Going,
     /// The client has sent GOAWAY.
@@ -97,9 +99,9 @@ pub struct Connection {
     pub(super) settings_hold: bool,
     /// How many streams have a complete response and an incomplete request.
     pub(super) unfinished: u16,
-    /// A PING that gives such streams time to end is not answered yet.
+    /// A PING that gives such streams time to end was not answered yet.
     pub(super) asked_to_leave: bool,
-    /// A PING that asks whether the client is there is not answered yet.
+    /// A PING that checks whether the client is there was not answered yet.
     pub(super) asked: bool,
 }
 
@@ -108,21 +110,22 @@ const _: () = assert!(size_of::<Connection>() <= 1024, "every idle connection ho
 /// How many priorities of streams that are not open yet are remembered.
 const EARLY_PRIORITIES: usize = 4;
 
-/// How far a graceful end of the connection has come. RFC 9113 §6.8.
+/// The progress of a graceful shutdown of the connection. RFC 9113 §6.8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Going {
     /// Not begun: requests are served.
     No,
-    /// The client was told, and may have sent requests before it knew.
+    /// GOAWAY was sent, but the client may have sent requests before it arrived.
     Told,
-    /// No stream above this one is served.
+    /// Streams above this one are not served.
     Last(u32),
 }
 
 impl Connection {
-    /// A connection on which nothing was received. Writes the server's preface, which need not wait for
-    /// the client's.
-    // RFC 9113 §3.4: the server connection preface is a SETTINGS frame, the first one that it sends.
+    /// Creates a connection on which nothing was received. Writes the server's preface, which need
+    /// not wait for the client's.
+    // RFC 9113 §3.4: the server connection preface is a SETTINGS frame, the first one that it
+    // sends.
     #[must_use]
     pub fn new(limits: &Limits, out: &mut Vec<u8>) -> Self {
         use setting::{ENABLE_CONNECT_PROTOCOL, HEADER_TABLE_SIZE, INITIAL_WINDOW_SIZE};
@@ -138,9 +141,9 @@ impl Connection {
                 limits.payload_bytes_max() != PAYLOAD_BYTES_DEFAULT,
             ),
             (MAX_HEADER_LIST_SIZE, limits.fields_bytes_max(), true),
-            // RFC 8441 §3: a server says by this setting that it takes extended CONNECT.
+            // RFC 8441 §3: a server uses this setting to announce support for extended CONNECT.
             (ENABLE_CONNECT_PROTOCOL, 1, limits.connect_protocol),
-            // RFC 9218 §2.1: a server that does not use the tree of priorities says so.
+            // RFC 9218 §2.1: a server that does not use the priority tree announces it.
             (setting::NO_RFC7540_PRIORITIES, 1, true),
         ];
         let told = settings.iter().filter(|(_, _, told)| *told);
@@ -174,8 +177,8 @@ impl Connection {
         }
     }
 
-    /// Notes that content of a request was consumed, so that as much more may come. The client is told by
-    /// WINDOW_UPDATE as soon as it is half a window.
+    /// Content of a request was consumed, so the client may send as much more. A WINDOW_UPDATE is
+    /// sent as soon as half a window was consumed.
     pub fn consumed(&mut self, stream: StreamKey, bytes: usize, out: &mut Vec<u8>) {
         let target = self.flow.stream_target;
         let is_closed = self.receive.step == Step::Closed;
@@ -202,8 +205,8 @@ impl Connection {
         }
     }
 
-    /// Declares that nobody wants the rest of a request's content: no `Data` and no `End` follow. Content
-    /// that was handed out counts as consumed.
+    /// Declares that the rest of a request's content is unwanted: no `Data` and no `End` follow.
+    /// Content that was yielded counts as consumed.
     pub fn discard_body(&mut self, stream: StreamKey, out: &mut Vec<u8>) {
         let Some(state) = self.streams.get_mut(stream) else { return };
         state.discarding = true;
@@ -218,7 +221,7 @@ impl Connection {
         self.close_stream(stream, Move::Reset, out);
     }
 
-    /// Ends a stream because the client broke a rule.
+    /// Ends a stream because the client violated a rule.
     pub(super) fn fault(
         &mut self,
         limits: &Limits,
@@ -232,7 +235,7 @@ impl Connection {
         Ok(is_known.then_some(Event::Reset { stream, cause: Cause::Fault(reject) }))
     }
 
-    /// Writes a reset that the client has caused, and charges for it.
+    /// Writes a reset that the client has caused, and charges it.
     // RFC 9113 §5.4.2: a stream error is answered with RST_STREAM.
     pub(super) fn answer_reset(
         &mut self,
@@ -247,7 +250,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Closes an open stream. Content that was held for it counts as consumed; at a reset, more may be on its way.
+    /// Closes an open stream. Content held for it counts as consumed; after a reset, more may be in
+    /// transit.
     #[inline]
     pub(super) fn close_stream(&mut self, key: StreamKey, step: Move, out: &mut Vec<u8>) {
         self.queues.remove(&mut self.streams, key.slot);
@@ -268,12 +272,13 @@ impl Connection {
         self.open_window(out);
     }
 
-    /// Ends a turn: nothing more is handed out of streams whose response is complete while content of the
-    /// request is still to come. Each of them is passed to `closed`.
+    /// Ends a turn: no more events are yielded for streams whose response is complete while content
+    /// of the request is still to come. Each of them is passed to `closed`.
     ///
-    /// The client is given a round trip to see the response and to end the stream itself, because some
-    /// clients drop a response that a reset follows at once. A PING measures the round trip; streams that
-    /// have not ended by then are reset. While none of them receives content, there is nothing to stop.
+    /// The client is given a round trip to see the response and to end the stream itself, because
+    /// some clients drop a response that is followed by a reset at once. A PING measures the round
+    /// trip; streams that have not ended by then are reset. If none of them receives content,
+    /// nothing needs to be stopped.
     // RFC 9113 §8.1: after a complete response, the server may ask the client to stop sending the
     // request, by RST_STREAM with NO_ERROR.
     pub fn settle(&mut self, out: &mut Vec<u8>, mut closed: impl FnMut(StreamKey)) {
@@ -296,7 +301,7 @@ impl Connection {
         frame::write(Kind::Ping, 0, 0, &LEAVE, out);
     }
 
-    /// Resets streams whose responses the client has seen and whose requests it has not ended.
+    /// Resets streams whose response the client has seen without ending its request.
     pub(super) fn reset_leaving(&mut self, out: &mut Vec<u8>) {
         for slot in 0..self.streams.places() {
             let stream = self.streams.at(slot);
@@ -306,11 +311,12 @@ impl Connection {
         }
     }
 
-    /// Stops taking requests, in two steps: the client is told, and requests that it sent before it knew
-    /// are still served; when it answers the PING that is sent along, the last stream is fixed. If the
-    /// answer does not come in time, call [`drain_at_once`](Self::drain_at_once).
-    // RFC 9113 §6.8: a server that shuts down gracefully sends GOAWAY with the largest identifier, and
-    // after a round trip another one with the last stream that it serves.
+    /// Stops accepting requests, in two steps: GOAWAY is sent, and requests that the client sent
+    /// before receiving it are still served; when it answers the PING that follows, the last stream
+    /// is fixed. If the answer does not arrive in time, call
+    /// [`drain_at_once`](Self::drain_at_once).
+    // RFC 9113 §6.8: a server that shuts down gracefully sends GOAWAY with the largest identifier,
+    // and after a round trip another one with the last stream that it serves.
     pub fn drain(&mut self, out: &mut Vec<u8>) {
         if self.going == Going::No && self.receive.step != Step::Closed {
             self.going = Going::Told;
@@ -319,8 +325,8 @@ impl Connection {
         }
     }
 
-    /// Stops taking requests at once: those after the last one are ignored, and the client may send them
-    /// again elsewhere.
+    /// Stops accepting requests at once: those after the last one are ignored, and the client may
+    /// retry them elsewhere.
     pub fn drain_at_once(&mut self, out: &mut Vec<u8>) {
         if !matches!(self.going, Going::Last(_)) && self.receive.step != Step::Closed {
             let last = self.streams.highest();
@@ -329,7 +335,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection for the server's own reasons: a deadline passed, say. Nothing more is
+    /// Ends the connection for the server's own reasons, such as a deadline. Nothing more is
     /// received, and nothing more may be written.
     pub fn close(&mut self, code: Code, out: &mut Vec<u8>) {
         if self.receive.step != Step::Closed {
@@ -338,9 +344,9 @@ impl Connection {
         }
     }
 
-    /// Ends the connection, because the peer broke one of its rules.
-    // RFC 9113 §5.4.1: an endpoint that encounters a connection error should first send GOAWAY with the
-    // last stream that it processed, and must then close the connection.
+    /// Ends the connection because the peer violated one of its rules.
+    // RFC 9113 §5.4.1: an endpoint that encounters a connection error should first send GOAWAY with
+    // the last stream that it processed, and must then close the connection.
     #[cold]
     pub(super) fn fail(&mut self, reject: Reject, out: &mut Vec<u8>) -> Event {
         self.close(reject.code(), out);
@@ -354,9 +360,10 @@ impl Connection {
         }
     }
 
-    /// Notes that the peer closed its direction. Call it when all that arrived before was given to
-    /// [`receive`](Self::receive), which returned [`Event::NeedInput`]. Incomplete requests fail;
-    /// complete ones may still be answered, since the peer may have closed only its own direction.
+    /// Must be called when the peer has closed its direction, after all earlier bytes were passed
+    /// to [`receive`](Self::receive), which returned [`Event::NeedInput`]. Incomplete requests
+    /// fail; complete ones can still be answered, because the peer may have closed only its own
+    /// direction.
     pub fn close_receive(&mut self) -> Event {
         if self.receive.step == Step::Closed {
             return Event::Closed;
@@ -366,7 +373,7 @@ impl Connection {
         if within { Event::Error(Reject::ConnectionCutShort) } else { Event::Closed }
     }
 
-    /// What the connection does next.
+    /// The next step of the connection.
     #[must_use]
     pub fn next(&self) -> Next {
         let is_done = self.peer_going || matches!(self.going, Going::Last(_));
@@ -377,7 +384,7 @@ impl Connection {
         }
     }
 
-    /// The wait that the connection is in.
+    /// The event that the connection is waiting for.
     #[must_use]
     pub fn waiting(&self) -> Waiting {
         match self.receive.waiting() {
@@ -386,8 +393,8 @@ impl Connection {
         }
     }
 
-    /// Whether the client may send content on a stream: neither the stream's window nor that of the
-    /// connection is used up, or content is missing of a frame that was announced.
+    /// Returns whether the client may send content on a stream: neither the stream's window nor
+    /// that of the connection is used up, or content of an announced frame is missing.
     #[must_use]
     pub fn may_receive(&self, stream: StreamKey) -> bool {
         if self.receive.owes(stream) {
@@ -396,44 +403,44 @@ impl Connection {
         self.flow.left > 0 && self.streams.get(stream).is_some_and(|state| state.window > 0)
     }
 
-    /// Whether the client has begun a stream, ever.
+    /// Returns whether the client has ever opened a stream.
     #[must_use]
     pub const fn has_had_requests(&self) -> bool {
         self.streams.highest() > 0
     }
 
-    /// Whether a stream is open: its response or its request is not complete.
+    /// Returns whether a stream is open: its response or its request is not complete.
     #[must_use]
     pub fn is_open(&self, stream: StreamKey) -> bool {
         self.streams.get(stream).is_some()
     }
 
-    /// How many streams are open.
+    /// The number of open streams.
     #[must_use]
     pub const fn streams_open(&self) -> usize {
         self.streams.count() as usize
     }
 
-    /// The trailers of the request whose `End` was the last event. Fields that mean nothing in a
-    /// trailer section (framing, routing, authentication and the like) are left out.
+    /// The trailers of the request whose `End` was the last event. Fields without a meaning in a
+    /// trailer section (framing, routing, authentication and similar) are omitted.
     pub fn trailers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.trailers.iter().flat_map(|trailers| trailers.iter())
     }
 
-    /// Notes that all that was written is sent: the peer reads. Answers count from here, so a server that
-    /// never calls this ends the connection after [`answers_max`](Limits::answers_max) answers.
+    /// All output was sent: the peer reads. Answers are counted from here, so a server that never
+    /// calls this ends the connection after [`answers_max`](Limits::answers_max) answers.
     pub fn output_sent(&mut self) {
         self.budget.answers_read();
     }
 
-    /// How much the peer may still make the server do for nothing.
+    /// The remaining budget for work without a benefit.
     #[must_use]
     pub fn budget_left(&self) -> u32 {
         self.budget.left()
     }
 
-    /// Frees the memory of streams that have ended, if none is open. The client does not notice. Call it
-    /// when the connection has been idle for a moment.
+    /// Frees the memory of streams that have ended, if none is open. The client does not notice.
+    /// Call it when the connection has been idle for a moment.
     pub fn trim(&mut self) {
         self.streams.shrink();
         self.decoder.trim();
@@ -441,16 +448,17 @@ impl Connection {
         self.trailers = None;
     }
 
-    /// Frees memory of the HPACK tables too, after a long time without requests. The table of responses'
-    /// fields is emptied, which the client learns with the next response; the table that the client fills
-    /// keeps its entries, and no spare memory.
+    /// Also frees memory of the HPACK tables, after a long time without requests. The table for
+    /// response fields is emptied, which is signalled with the next response; the table that the
+    /// client fills keeps its entries, but no spare memory.
     pub fn shrink(&mut self) {
         self.trim();
         self.decoder.shrink();
         self.encoder.shrink();
     }
 
-    /// The memory held beyond the connection's own size, in bytes: by the HPACK tables, and by all else.
+    /// The memory held in addition to the connection's own size, in bytes: by the HPACK tables, and
+    /// the rest.
     #[must_use]
     pub fn memory_bytes(&self) -> (usize, usize) {
         let tables = self.decoder.memory_bytes() + self.encoder.memory_bytes();
@@ -461,21 +469,17 @@ impl Connection {
         (tables, others)
     }
 
-    /// Asserts every invariant.
+    /// Checks all invariants.
     pub fn check(&self) {
         self.streams.check();
         self.queues.check(&self.streams);
         self.decoder.check();
         self.encoder.check();
         let held: u64 = self.streams.all().map(|stream| u64::from(stream.held)).sum();
-        assert_eq!(held, u64::from(self.flow.held), "what is held is held by streams");
+        assert_eq!(held, u64::from(self.flow.held), "held content belongs to streams");
         assert!(self.send_window >= 0, "no setting changes the connection's window");
         for stream in self.streams.all() {
-            assert_eq!(
-                stream.queued,
-                stream.may_send(),
-                "who wants to send and may waits for its turn"
-            );
+            assert_eq!(stream.queued, stream.may_send(), "streams that can send are queued");
         }
         self.held.check(&self.streams);
         let unfinished = self.streams.all().filter(|stream| stream.is_unfinished());

@@ -17,9 +17,9 @@ use super::streams::{Found, Move, Sending, Slot, StreamKey};
 pub(super) const MEASURE: [u8; 8] = *b"measure?";
 /// The payload of a PING whose answer shows that the client has seen the responses before it.
 pub(super) const LEAVE: [u8; 8] = *b"answered";
-/// The payload of a PING whose answer shows that the client knows of the GOAWAY before it.
+/// The payload of a PING whose answer shows that the client has received the GOAWAY before it.
 pub(super) const GOING: [u8; 8] = *b"go away?";
-/// The payload of a PING that asks whether the client is there.
+/// The payload of a PING that checks whether the client is there.
 pub(super) const ASK: [u8; 8] = *b"present?";
 
 impl Connection {
@@ -48,7 +48,8 @@ impl Connection {
         for (identifier, value) in frame::settings(payload) {
             self.apply_setting(identifier, value)?;
         }
-        // RFC 9113 §6.5.3: once all values were processed, the acknowledgement is sent at once.
+        // RFC 9113 §6.5.3: after all values were processed, the acknowledgement is sent
+        // immediately.
         self.budget.answer(limits)?;
         frame::write(Kind::Settings, flag::ACK, 0, &[], out);
         Ok(Some(Event::Settings))
@@ -57,7 +58,7 @@ impl Connection {
     /// Applies the server's settings, which the client has acknowledged.
     fn apply_own_settings(&mut self, limits: &Limits, out: &mut Vec<u8>) {
         self.decoder.set_size_max(limits.decoder_table_bytes_max);
-        // RFC 9113 §6.9.3: a client may have sent by the larger window before it knew of the smaller.
+        // RFC 9113 §6.9.3: a client may have used the larger window before it received the setting.
         let less = WINDOW_DEFAULT.saturating_sub(limits.stream_window);
         if less == 0 {
             return;
@@ -66,13 +67,13 @@ impl Connection {
             let stream = self.streams.at_mut(key.slot);
             stream.window -= less.cast_signed();
             if !stream.discarding {
-                // What came by the larger window may be consumed already.
+                // Content sent with the larger window may already be consumed.
                 self.consumed(key, 0, out);
             }
         }
     }
 
-    // RFC 9113 §6.5.2: what each setting may be. Unknown ones must be ignored.
+    // RFC 9113 §6.5.2: the valid values of each setting. Unknown ones must be ignored.
     fn apply_setting(&mut self, identifier: u16, value: u32) -> Result<(), Reject> {
         match identifier {
             setting::HEADER_TABLE_SIZE => self.encoder.set_size_allowed(value),
@@ -96,8 +97,8 @@ impl Connection {
         Ok(())
     }
 
-    // RFC 9113 §6.9.2: a new initial window changes the windows of all streams by the difference, which
-    // may make them negative; one that grows too large is a connection error.
+    // RFC 9113 §6.9.2: a new initial window changes the windows of all streams by the difference,
+    // which may make them negative; one that grows too large is a connection error.
     fn change_initial_window(&mut self, window: i32) -> Result<(), Reject> {
         let before = std::mem::replace(&mut self.initial_window, window);
         let difference = window - before;
@@ -113,7 +114,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Puts a stream into its queue or takes it out, after its window has changed.
+    /// Adds a stream to its queue or removes it, after its window has changed.
     #[inline]
     pub(super) fn requeue(&mut self, slot: Slot) {
         let stream = self.streams.at(slot);
@@ -150,7 +151,7 @@ impl Connection {
         Ok(None)
     }
 
-    /// Asks by PING whether the client is there. Whatever it sends then is an answer.
+    /// Checks by PING whether the client is there. Anything it then sends counts as an answer.
     pub fn ask(&mut self, out: &mut Vec<u8>) {
         if self.receive.step != Step::Closed {
             self.asked = true;
@@ -183,8 +184,8 @@ impl Connection {
         let slot = match self.streams.find(header.stream) {
             Found::Open(slot) => slot,
             Found::Idle => return Err(Reject::StreamIdle),
-            // RFC 9113 §5.1: WINDOW_UPDATE may come for a short time after a stream's end, for each frame
-            // of a long burst. It is charged above, as every other.
+            // RFC 9113 §5.1: WINDOW_UPDATE may arrive for a short time after a stream's end, for
+            // each frame of a long burst. It is charged above, like every other.
             Found::Closed(_) => return Ok(None),
         };
         let state = self.streams.at_mut(slot);
@@ -216,7 +217,7 @@ impl Connection {
                 let state = self.streams.at(slot);
                 let is_known = !state.leaving;
                 let deed = match state.sending {
-                    // After a complete response, a reset only says that the client sends no more.
+                    // After a complete response, a reset only means that the client sends no more.
                     _ if state.is_unfinished() => Deed::Late,
                     Sending::Waiting => Deed::Reset,
                     Sending::Exact | Sending::Unknown | Sending::Done => Deed::ResetWithin,
@@ -232,7 +233,7 @@ impl Connection {
         }
     }
 
-    /// Reads a PRIORITY frame, which has no effect any more.
+    /// Reads a PRIORITY frame, which no longer has an effect.
     // RFC 9113 §6.3: a PRIORITY frame with a length other than 5 is a stream error.
     pub(super) fn priority(
         &mut self,
@@ -248,14 +249,14 @@ impl Connection {
                 let stream = StreamKey { id: header.stream, slot };
                 self.fault(limits, stream, reject, out)
             }
-            // There is no stream to reset.
+            // Without an open stream, there is nothing to reset.
             Found::Idle | Found::Closed(_) => Err(reject),
         }
     }
 
     /// Reads a PRIORITY_UPDATE frame.
-    // RFC 9218 §7.1: it names the stream that it is about, which must be one that a client may open; for
-    // one that is idle the last one is to be kept until the request comes.
+    // RFC 9218 §7.1: the frame names its stream, which must be one that a client may open; for an
+    // idle stream the last one is kept until the request arrives.
     pub(super) fn priority_update(&mut self, payload: &[u8]) -> Result<Option<Event>, Reject> {
         self.budget.charge(Deed::PriorityUpdate)?;
         let id = frame::number(payload).unwrap_or_default() & WINDOW_CEILING;
@@ -271,7 +272,7 @@ impl Connection {
             }
             Found::Idle => {
                 let known = self.early.iter().position(|(early, _)| *early == id);
-                // The priority that came first makes room.
+                // The oldest priority is replaced.
                 let last = known.unwrap_or(self.early.len() - 1);
                 self.early[..=last].rotate_right(1);
                 self.early[0] = (id, priority);

@@ -1,13 +1,13 @@
-//! Flow control: how much the server lets the client send, and the reverse. RFC 9113 §5.2, §6.9.
+//! Flow control: how much client and server may send each other. RFC 9113 §5.2, §6.9.
 
 use super::limits::{Limits, WINDOW_DEFAULT};
 
-/// By how much to open a window: what was consumed of it, plus what it has grown, as soon as that is
-/// half of it. `left` is what the peer may still send, less than nothing where the window has shrunk, `held` what arrived and was not
-/// consumed.
+/// By how much to open a window: what was consumed of it plus what it has grown, as soon as that is
+/// half of it. `left` is how much the peer may still send (negative if the window has shrunk),
+/// `held` is how much arrived and was not consumed.
 ///
-/// So an endpoint sends one WINDOW_UPDATE for each half window, whatever the pieces in which content
-/// arrives and is consumed.
+/// So an endpoint sends one WINDOW_UPDATE for each half window, whatever the pieces in which
+/// content arrives and is consumed.
 #[inline]
 pub(super) fn increment(target: u32, left: i32, held: u32) -> Option<u32> {
     let missing = i64::from(target) - i64::from(left) - i64::from(held);
@@ -15,7 +15,7 @@ pub(super) fn increment(target: u32, left: i32, held: u32) -> Option<u32> {
     if missing > 0 && missing >= target / 2 { Some(missing) } else { None }
 }
 
-/// The connection's own window, and the sizes that it and the streams' windows should have.
+/// The connection's own window, and the target sizes of it and of the streams' windows.
 ///
 /// A window that is filled within a round trip is too small. A round trip is measured without a
 /// clock, from a PING to its answer: the content that arrives in between is what fits on the path.
@@ -23,17 +23,17 @@ pub(super) fn increment(target: u32, left: i32, held: u32) -> Option<u32> {
 pub(super) struct ReceiveFlow {
     /// How much content the client may still send.
     pub(super) left: u32,
-    /// Content that arrived and was not consumed.
+    /// Content that arrived and was not consumed yet.
     pub(super) held: u32,
-    /// The size that the connection's window should have.
+    /// The target size of the connection's window.
     pub(super) target: u32,
-    /// The size that streams' windows should have.
+    /// The target size of streams' windows.
     pub(super) stream_target: u32,
     /// Content since the last measuring PING was sent, or answered.
     bytes: u32,
-    /// How much content comes before the next measuring PING.
+    /// How much content must arrive before the next measuring PING.
     interval: u32,
-    /// A measuring PING is not answered yet.
+    /// A measuring PING was not answered yet.
     measuring: bool,
 }
 
@@ -50,7 +50,7 @@ impl ReceiveFlow {
         }
     }
 
-    /// Opens the window, if that is due, and returns by how much.
+    /// Opens the window if that is due, and returns by how much.
     #[inline]
     pub(super) fn open(&mut self) -> Option<u32> {
         let increment = increment(self.target, self.left.cast_signed(), self.held)?;
@@ -74,12 +74,12 @@ impl ReceiveFlow {
         self.stream_target < limits.stream_window_max || self.target < limits.connection_window_max
     }
 
-    /// Whether a measuring PING is not answered yet.
+    /// Returns whether a measuring PING was not answered yet.
     pub(super) const fn is_measuring(&self) -> bool {
         self.measuring
     }
 
-    /// Takes the answer to the PING.
+    /// Processes the answer to the PING.
     pub(super) fn measured(&mut self, limits: &Limits) {
         self.measuring = false;
         let bytes = std::mem::take(&mut self.bytes);
@@ -90,7 +90,7 @@ impl ReceiveFlow {
         let before = (self.target, self.stream_target);
         self.stream_target = grown(self.stream_target, limits.stream_window_max);
         self.target = grown(self.target, limits.connection_window_max);
-        // A path whose windows do not grow any more is measured more and more rarely.
+        // A path whose windows no longer grow is measured less and less often.
         self.interval = match before == (self.target, self.stream_target) {
             true => self.interval.saturating_mul(2),
             false => (self.stream_target / 2).max(INTERVAL_MIN),
@@ -98,7 +98,7 @@ impl ReceiveFlow {
     }
 }
 
-/// The least content that measures anything, in bytes.
+/// The minimum amount of content for a measurement, in bytes.
 const INTERVAL_MIN: u32 = 16 * 1024;
 
 #[cfg(test)]

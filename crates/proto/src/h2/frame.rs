@@ -7,7 +7,7 @@ pub const HEADER_BYTES: usize = 9;
 /// RFC 9113 §4.2.
 pub const PAYLOAD_BYTES_DEFAULT: u32 = 1 << 14;
 
-/// The longest payload that there can be, in bytes. RFC 9113 §4.2.
+/// The longest possible payload, in bytes. RFC 9113 §4.2.
 pub const PAYLOAD_BYTES_CEILING: u32 = (1 << 24) - 1;
 
 /// The largest window, and the largest identifier of a stream. RFC 9113 §6.9.1, §5.1.1.
@@ -29,8 +29,8 @@ pub enum PrefaceMatch {
 
 /// Whether a connection that begins with these bytes speaks HTTP/2. RFC 9113 §3.3, §3.4.
 ///
-/// No registered method of HTTP/1 shares more than its first two bytes (`PR`, as in PROPFIND), so the
-/// third byte settles the question in all honest cases.
+/// No registered method of HTTP/1 shares more than its first two bytes (`PR`, as in PROPFIND), so
+/// the third byte is decisive in all practical cases.
 #[must_use]
 pub fn is_preface(prefix: &[u8]) -> PrefaceMatch {
     let seen = prefix.len().min(PREFACE.len());
@@ -60,11 +60,11 @@ pub enum Kind {
     PushPromise,
     /// A ping or its answer.
     Ping,
-    /// No more streams are wanted.
+    /// No more streams are accepted.
     GoAway,
-    /// A window has more room.
+    /// A window was opened further.
     WindowUpdate,
-    /// A header block goes on.
+    /// A header block continues.
     Continuation,
     /// A changed priority.
     PriorityUpdate,
@@ -116,7 +116,7 @@ impl Kind {
 
 /// Flags in a frame's header.
 pub mod flag {
-    /// The stream's last frame of this direction, on DATA and HEADERS.
+    /// The last frame of this direction of the stream, on DATA and HEADERS.
     pub const END_STREAM: u8 = 0x1;
     /// An answer, on SETTINGS and PING.
     pub const ACK: u8 = 0x1;
@@ -136,15 +136,15 @@ pub mod setting {
     pub const ENABLE_PUSH: u16 = 0x2;
     /// How many streams the peer may open.
     pub const MAX_CONCURRENT_STREAMS: u16 = 0x3;
-    /// The window that streams begin with.
+    /// The initial window of streams.
     pub const INITIAL_WINDOW_SIZE: u16 = 0x4;
     /// The longest payload.
     pub const MAX_FRAME_SIZE: u16 = 0x5;
     /// The longest list of fields.
     pub const MAX_HEADER_LIST_SIZE: u16 = 0x6;
-    /// Whether a server takes extended CONNECT.
+    /// Whether a server accepts extended CONNECT.
     pub const ENABLE_CONNECT_PROTOCOL: u16 = 0x8;
-    /// Whether the sender ignores the tree of priorities.
+    /// Whether the sender ignores the priority tree.
     pub const NO_RFC7540_PRIORITIES: u16 = 0x9;
 }
 
@@ -153,37 +153,37 @@ pub mod setting {
 pub struct Code(pub u32);
 
 impl Code {
-    /// Nothing is wrong.
+    /// No error.
     pub const NO_ERROR: Self = Self(0x0);
-    /// A rule was broken.
+    /// A rule was violated.
     pub const PROTOCOL_ERROR: Self = Self(0x1);
     /// The sender failed.
     pub const INTERNAL_ERROR: Self = Self(0x2);
-    /// More came than the window had room for.
+    /// More data arrived than the window allowed.
     pub const FLOW_CONTROL_ERROR: Self = Self(0x3);
     /// Settings were not acknowledged in time.
     pub const SETTINGS_TIMEOUT: Self = Self(0x4);
-    /// A frame came after the end of its stream.
+    /// A frame arrived after the end of its stream.
     pub const STREAM_CLOSED: Self = Self(0x5);
     /// A frame has a wrong length.
     pub const FRAME_SIZE_ERROR: Self = Self(0x6);
-    /// The stream was not processed: the request can be sent again.
+    /// The stream was not processed: the request can be retried.
     pub const REFUSED_STREAM: Self = Self(0x7);
-    /// The stream is no longer wanted.
+    /// The stream was cancelled.
     pub const CANCEL: Self = Self(0x8);
-    /// A header block cannot be read.
+    /// A header block cannot be decoded.
     pub const COMPRESSION_ERROR: Self = Self(0x9);
-    /// A tunnel's other end failed.
+    /// The other end of a tunnel failed.
     pub const CONNECT_ERROR: Self = Self(0xa);
-    /// The peer makes too much work.
+    /// The peer causes too much work.
     pub const ENHANCE_YOUR_CALM: Self = Self(0xb);
     /// The transport is not secure enough.
     pub const INADEQUATE_SECURITY: Self = Self(0xc);
     /// The request must be sent over HTTP/1.1.
     pub const HTTP_1_1_REQUIRED: Self = Self(0xd);
 
-    /// The code's name, or `None` if it is not registered. RFC 9113 §7: unknown codes mean nothing
-    /// special.
+    /// The code's name, or `None` if it is not registered. RFC 9113 §7: unknown codes have no
+    /// special meaning.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         const NAMES: [&str; 14] = [
@@ -229,7 +229,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header at the start of `bytes`, if all of it is there.
+    /// Reads the header at the start of `bytes`, if it is complete.
     #[inline]
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
@@ -252,7 +252,7 @@ impl Header {
         [l0, l1, l2, self.kind.number(), self.flags, s0, s1, s2, s3]
     }
 
-    /// Whether all these flags are set.
+    /// Returns whether all these flags are set.
     #[inline]
     #[must_use]
     pub const fn has(&self, flags: u8) -> bool {
@@ -260,7 +260,8 @@ impl Header {
     }
 }
 
-/// A payload without its padding, or `None` if the padding is as long as the payload. RFC 9113 §6.1.
+/// A payload without its padding, or `None` if the padding is as long as the payload. RFC 9113
+/// §6.1.
 #[inline]
 #[must_use]
 pub fn without_padding(header: Header, payload: &[u8]) -> Option<&[u8]> {
@@ -288,7 +289,7 @@ pub fn settings(payload: &[u8]) -> impl Iterator<Item = (u16, u32)> {
 /// The length of a setting. RFC 9113 §6.5.1.
 pub const SETTING_BYTES: usize = 6;
 
-/// Writes a frame whose payload is at hand. Panics if it is longer than any frame.
+/// Writes a frame with the given payload. Panics if the payload is longer than any frame.
 #[inline]
 pub fn write(kind: Kind, flags: u8, stream: u32, payload: &[u8], out: &mut Vec<u8>) {
     write_header(kind, flags, stream, payload.len(), out);
@@ -299,7 +300,7 @@ pub fn write(kind: Kind, flags: u8, stream: u32, payload: &[u8], out: &mut Vec<u
 #[inline]
 pub fn write_header(kind: Kind, flags: u8, stream: u32, length: usize, out: &mut Vec<u8>) {
     let length = u32::try_from(length).unwrap_or(u32::MAX);
-    assert!(length <= PAYLOAD_BYTES_CEILING, "a frame is shorter");
+    assert!(length <= PAYLOAD_BYTES_CEILING, "the payload is too long for a frame");
     out.extend_from_slice(&Header { length, kind, flags, stream }.bytes());
 }
 
@@ -337,7 +338,7 @@ pub fn write_go_away(last: u32, code: Code, out: &mut Vec<u8>) {
 #[inline]
 pub(super) fn set_length(start: usize, out: &mut [u8]) {
     let length = u32::try_from(out.len() - start - HEADER_BYTES).unwrap_or(u32::MAX);
-    assert!(length <= PAYLOAD_BYTES_CEILING, "a frame is shorter");
+    assert!(length <= PAYLOAD_BYTES_CEILING, "the payload is too long for a frame");
     out[start..start + 3].copy_from_slice(&length.to_be_bytes()[1..]);
 }
 

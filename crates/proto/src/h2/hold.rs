@@ -1,37 +1,37 @@
-//! Holds back fragments of content that only a small rest of a window has room for.
+//! Holds back small fragments of content when a window is nearly full.
 //!
 //! A client that acknowledges each DATA frame opens a full window by the size of one frame at a
-//! time. A server that fills whatever room there is would cut its content into ever smaller
-//! fragments, each of which is acknowledged alone (the silly window syndrome, RFC 9293 §3.8.6.2.1).
-//! So a fragment waits while the client still has bytes to acknowledge, which will open the window
+//! time. A server that always fills the window would cut its content into ever smaller fragments,
+//! each of which is acknowledged separately (the silly window syndrome, RFC 9293 §3.8.6.2.1). So a
+//! fragment waits while the client still has bytes to acknowledge, which will open the window
 //! further. It is sent after [`HOLD_MS`] in any case, because a client may acknowledge nothing
 //! before it has more.
 //!
-//! Content that the window has room for is never held back.
+//! Content that fits into the window is never held back.
 
 use super::connection::Connection;
 use super::limits::Limits;
 use super::streams::{Stream, StreamKey, Streams};
 
-/// How long a fragment is held back at most, in milliseconds.
+/// The maximum time for which a fragment is held back, in milliseconds.
 const HOLD_MS: u64 = 50;
 
-/// A fragment of this size is worth a frame of its own, and is not held back.
+/// A fragment of this size is worth a frame, and is not held back.
 const FRAGMENT_BYTES_MIN: u32 = 1024;
 
-/// [`Stream::room_min`] of a stream whose fragment was held back for long enough.
+/// [`Stream::room_min`] of a stream whose fragment was held back long enough.
 const RELEASED: u16 = 1;
 
-/// The part of the content at hand that goes into one DATA frame.
+/// The part of the available content that goes into one DATA frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     pub(super) taken: usize,
-    /// How much the frame would have if the windows were open.
+    /// How much the frame would contain if the windows were open.
     pub(super) wanted: usize,
 }
 
 impl Part {
-    /// Whether a window has cut the content.
+    /// Returns whether a window has cut the content.
     #[inline]
     pub(super) const fn is_fragment(self) -> bool {
         self.taken < self.wanted
@@ -42,18 +42,18 @@ impl Part {
 /// than [`RELEASED`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
-    /// How many streams there are.
+    /// The number of such streams.
     count: u16,
     /// When all of them are released.
     until_ms: u64,
-    /// The time as it was told last.
+    /// The time of the last call of `tick`.
     now_ms: u64,
 }
 
 impl Held {
     pub(super) const NONE: Self = Self { count: 0, until_ms: 0, now_ms: 0 };
 
-    /// Notes that a stream waits for nothing. Returns whether it was released before.
+    /// The stream no longer waits. Returns whether it was released before.
     #[inline]
     pub(super) fn forget(&mut self, stream: &mut Stream) -> bool {
         let room_min = std::mem::take(&mut stream.room_min);
@@ -61,7 +61,7 @@ impl Held {
         room_min == RELEASED
     }
 
-    /// Asserts every invariant.
+    /// Checks all invariants.
     pub(super) fn check(&self, streams: &Streams) {
         let held = streams.all().filter(|stream| stream.room_min > RELEASED);
         assert_eq!(held.count(), usize::from(self.count), "held streams are counted");
@@ -69,37 +69,39 @@ impl Held {
 }
 
 impl Connection {
-    /// Tells the time, in milliseconds of a monotonic clock: with time the budget grows, and
-    /// content that is held back is sent. Call it once a turn or once a minute, and at
+    /// Sets the time, in milliseconds of a monotonic clock: the budget grows with time, and content
+    /// that is held back is sent. Call it once per turn or once per minute, and at
     /// [`Self::held_until`].
     pub fn tick(&mut self, limits: &Limits, now_ms: u64) {
         self.budget.tick(limits, now_ms);
         self.release(now_ms);
     }
 
-    /// When [`tick`](Self::tick) is to be called because content is held back, by the clock of that
-    /// call. `None`: nothing is held back.
+    /// When [`tick`](Self::tick) must be called because content is held back, by the clock of that
+    /// call. `None` if nothing is held back.
     #[must_use]
     pub fn held_until(&self) -> Option<u64> {
         (self.held.count > 0).then_some(self.held.until_ms)
     }
 
-    /// Whether a stream has content at hand that its own window has no room for, or so little that
-    /// the content is held back. For the connection's window, ask [`is_blocked`](Self::is_blocked).
+    /// Returns whether a stream has content for which its own window has no room, or so little room
+    /// that the content is held back. For the connection's window, see
+    /// [`is_blocked`](Self::is_blocked).
     #[must_use]
     pub fn is_stalled(&self, stream: StreamKey) -> bool {
         self.streams.get(stream).is_some_and(|state| state.wants && !state.may_send())
     }
 
-    /// Whether content is at hand that the connection's window has no room for, or so little that
-    /// the content is held back.
+    /// Returns whether there is content for which the connection's window has no room, or so little
+    /// room that the content is held back.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         self.queues.next().is_some_and(|slot| !self.streams.at(slot).fits(self.send_window))
     }
 
-    /// Whether a DATA frame is not sent yet, because it would be a small fragment of the content at
-    /// hand. The stream then waits until there is more room, or until it is released.
+    /// Returns whether a DATA frame must not be sent yet, because it would be a small fragment of
+    /// the available content. The stream then waits until there is more room, or until it is
+    /// released.
     pub(super) fn holds_back(&mut self, key: StreamKey, part: Part) -> bool {
         if !part.is_fragment() {
             return false;
@@ -113,14 +115,14 @@ impl Connection {
         if window <= 0 || unacknowledged == 0 || stream.room_min == RELEASED {
             return false;
         }
-        // Half of a window that is small as a whole, since it may never have more room.
+        // Half of a window that is small as a whole, because it may never have more room.
         let whole = window.cast_unsigned().saturating_add(unacknowledged);
         let worthwhile = FRAGMENT_BYTES_MIN.min(whole / 2) as usize;
         let room_min = part.wanted.min(worthwhile);
         if part.taken >= room_min {
             return false;
         }
-        let room_min = u16::try_from(room_min).expect("it is at most FRAGMENT_BYTES_MIN");
+        let room_min = u16::try_from(room_min).expect("at most FRAGMENT_BYTES_MIN");
         self.hold(key, room_min);
         true
     }
@@ -136,7 +138,7 @@ impl Connection {
         self.requeue(key.slot);
     }
 
-    /// Lets the streams that are held back send what their windows have room for, once it is time.
+    /// Releases the streams that are held back, once it is time.
     #[inline]
     pub(super) fn release(&mut self, now_ms: u64) {
         self.held.now_ms = now_ms;

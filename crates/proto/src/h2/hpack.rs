@@ -1,13 +1,13 @@
-//! HPACK (RFC 7541): header blocks to fields and back.
+//! HPACK (RFC 7541): converts between header blocks and fields.
 //!
-//! A [`Decoder`] gives each field to a [`Sink`] as soon as it is read, in place: from the static
-//! table, the dynamic table, the block itself, or the one buffer that Huffman-coded strings are
-//! decoded into. Nothing is collected, so it is the sink that limits the decoded size, as it grows. A
-//! sink that has enough says so, and the decoder goes on without it, because the dynamic table must
-//! stay what the peer believes it is.
+//! A [`Decoder`] passes each field to a [`Sink`] as soon as it is read, in place: from the static
+//! table, the dynamic table, the block itself, or the single buffer for decoded Huffman strings.
+//! Nothing is collected, so the sink limits the decoded size as it grows. A sink can reject further
+//! fields; the decoder then continues without it, because the dynamic table must stay in sync with
+//! the peer's.
 //!
-//! An [`Encoder`] writes an index for what the tables have, and puts into its small dynamic table
-//! what a connection sends again and again.
+//! An [`Encoder`] writes an index for fields in the tables, and inserts into its small dynamic
+//! table the fields that a connection sends repeatedly.
 
 mod decode;
 mod encode;

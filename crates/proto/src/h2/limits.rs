@@ -1,63 +1,65 @@
-//! Everything of HTTP/2 that has a limit, with its default.
+//! All limits of HTTP/2, with their defaults.
 
 use super::frame::{PAYLOAD_BYTES_CEILING, PAYLOAD_BYTES_DEFAULT, WINDOW_CEILING};
 use super::hpack::TABLE_BYTES_DEFAULT;
 
-/// The most a peer may do on one connection. Values are bytes unless said otherwise. All connections of
-/// a server share one, so the calls that need it take it by reference; limits that were told to the
-/// peer must not change while a connection lives.
+/// The limits for a peer on one connection. Values are bytes unless stated otherwise. All
+/// connections of a server share one instance, so calls that need it take it by reference; limits
+/// that were announced to the peer must not change during the lifetime of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// What one request may have, as over HTTP/1: its head, its fields, its content, its trailers. The
-    /// head's limit is told to the peer (SETTINGS_MAX_HEADER_LIST_SIZE).
+    /// The limits of one request, as over HTTP/1: its head, its fields, its content, its trailers.
+    /// The head's limit is announced to the peer (SETTINGS_MAX_HEADER_LIST_SIZE).
     pub request: crate::Limits,
-    /// How many streams may be open at once. Default 128: RFC 9113 §6.5.2 recommends no less than 100,
-    /// which is also what load tools and browsers use. More are refused. At most 32,768.
+    /// How many streams may be open at once. Default 128: RFC 9113 §6.5.2 recommends at least 100,
+    /// which is also used by load generators and browsers. Others are refused. At most 32,768.
     pub streams_max: u32,
-    /// The window of a new stream. Default 65,535, which needs no setting: what an upload can send
-    /// before the first round trip is over.
+    /// The initial window of a stream. Default 65,535, which needs no setting: how much an upload
+    /// can send in the first round trip.
     pub stream_window: u32,
-    /// How far a stream's window grows while its content fills it within a round trip. Default 4 MiB:
-    /// 300 Mbit/s over 100 ms.
+    /// The maximum size of a stream's window, which grows while its content fills it within a round
+    /// trip. Default 4 MiB: 300 Mbit/s over 100 ms.
     pub stream_window_max: u32,
-    /// The window of a new connection. Default 1 MiB: how much unread content a peer can make the
-    /// server hold. No less than 65,535.
+    /// The initial window of a connection. Default 1 MiB: how much unread content a peer can make
+    /// the server hold. At least 65,535.
     pub connection_window: u32,
-    /// How far the connection's window grows. Default 8 MiB.
+    /// The maximum size of the connection's window. Default 8 MiB.
     pub connection_window_max: u32,
-    /// The longest payload of a frame. Default 16 KiB, the least that is allowed: longer frames would
-    /// only keep others waiting.
+    /// The longest payload of a frame. Default 16 KiB, the minimum: longer frames would only delay
+    /// others.
     pub frame_bytes_max: u32,
-    /// The longest payload of a DATA frame that is sent. Default 16 KiB: it takes one TLS record, and
-    /// a more urgent response waits for no more.
+    /// The longest payload of a sent DATA frame. Default 16 KiB: it fits one TLS record, and limits
+    /// how long a more urgent response has to wait.
     pub data_bytes_max: u32,
-    /// The dynamic table that the peer fills. Default 4 KiB, which needs no setting. At most 65,535.
+    /// The dynamic table that the peer fills. Default 4 KiB, which needs no setting. At most
+    /// 65,535.
     pub decoder_table_bytes_max: u32,
-    /// The dynamic table of the responses' fields. Default 2 KiB: some thirty fields. At most 65,535.
+    /// The dynamic table for response fields. Default 2 KiB: about thirty fields. At most 65,535.
     pub encoder_table_bytes_max: u32,
-    /// A header block with its continuations, before it is decoded. Default 64 KiB: twice what a head
-    /// may have, so that a head that is too long can be answered with 431. Passing it ends the
+    /// A header block with its continuations, before decoding. Default 64 KiB: twice the limit of a
+    /// head, so that a head that is too long can be answered with 431. Exceeding it ends the
     /// connection.
     pub block_bytes_max: u32,
-    /// How many CONTINUATION frames a block may have. Default 32. Passing it ends the connection.
+    /// How many CONTINUATION frames a block may have. Default 32. Exceeding it ends the connection.
     pub continuations_max: u16,
     /// How many answers (acknowledgements, resets) may wait for a peer that does not read. Default
-    /// 1,000. Passing it ends the connection.
+    /// 1,000. Exceeding it ends the connection.
     pub answers_max: u16,
-    /// Whether requests for another protocol are taken by extended CONNECT (RFC 8441). Default true.
+    /// Whether requests for another protocol are accepted as extended CONNECT (RFC 8441). Default
+    /// true.
     pub connect_protocol: bool,
-    /// The budget for what a peer makes the server do for nothing: the most that is saved up, and what
-    /// a connection begins with. Default 2,000, which is 200 requests that are reset at once.
-    /// [`Limits::DEFAULT`] leaves room for honest clients: a browser that leaves a page resets some 100
-    /// requests. `budget.rs` has the cost of each deed. Resets have an account of this size of
-    /// their own, of which five complete responses pay for one.
+    /// The budget for work that a peer causes without a benefit: the initial and the maximum
+    /// amount. Default 2,000, enough for 200 immediate resets. [`Limits::DEFAULT`] leaves room for
+    /// honest clients: a browser that leaves a page resets about 100 requests. `budget.rs` defines
+    /// the cost of each action. Resets have a separate account of the same size, in which five
+    /// completed responses pay for one reset.
     pub budget_max: u32,
-    /// How much of the budget comes back each second. Default 50: five resets, or 25 pings.
+    /// How much of the budget is restored per second. Default 50: five resets, or 25 pings.
     pub budget_per_second: u32,
 }
 
 impl Limits {
-    /// The default of every limit, as a constant.
+    /// All defaults, as a constant.
     pub const DEFAULT: Self = Self {
         request: crate::Limits::DEFAULT,
         streams_max: 128,
@@ -77,8 +79,8 @@ impl Limits {
         budget_per_second: 50,
     };
 
-    /// The longest frame, with its header, that [`receive`](super::Connection::receive) may need as a
-    /// whole.
+    /// The longest frame, including its header, that [`receive`](super::Connection::receive) may
+    /// need at once.
     #[must_use]
     pub const fn frame_bytes(&self) -> usize {
         super::frame::HEADER_BYTES + self.payload_bytes_max() as usize
@@ -112,7 +114,7 @@ impl Default for Limits {
 /// The window before any setting. RFC 9113 §6.9.2.
 pub(super) const WINDOW_DEFAULT: u32 = 65_535;
 
-/// The most streams that a connection can have open, because places have 16 bits.
+/// The maximum number of open streams on a connection, because places have 16 bits.
 pub(super) const STREAMS_CEILING: u32 = 1 << 15;
 
 const _: () = {

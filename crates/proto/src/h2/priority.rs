@@ -1,27 +1,27 @@
-//! Priorities of requests (RFC 9218), and the queues of streams that have something to send.
+//! Priorities of requests (RFC 9218), and the queues of streams with data to send.
 
 use super::streams::{NOWHERE, Slot, Streams};
 use crate::field;
 
-/// How urgent a response is, and whether it is of use in parts. RFC 9218 §4.
+/// How urgent a response is, and whether partial data is useful. RFC 9218 §4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Priority {
     /// 0 is the most urgent, 7 the least. Default 3.
     pub urgency: u8,
-    /// Whether the response shares the connection with others of its urgency, rather than being sent
-    /// before those that were requested later.
+    /// Whether the response shares the connection with others of the same urgency, instead of being
+    /// sent before later requests.
     pub incremental: bool,
 }
 
 impl Priority {
-    /// The priority of a request that names none.
+    /// The priority of a request without a Priority field.
     ///
-    /// RFC 9218 §4.2 makes it not incremental. But a client that names no priority has not asked for
-    /// one response after the other, and a long one would keep all others waiting; so they share.
+    /// RFC 9218 §4.2 makes it not incremental. But a client that sends no priority has not asked
+    /// for sequential responses, and a long one would block all others; so they share.
     pub const DEFAULT: Self = Self { urgency: 3, incremental: true };
 
-    /// Reads the value of a Priority field. Missing parameters have the standard's defaults: urgency
-    /// 3, not incremental.
+    /// Reads the value of a Priority field. Missing parameters have the standard's defaults:
+    /// urgency 3, not incremental.
     // RFC 9218 §4: unknown parameters, and values that are out of range or of another type, must be
     // ignored.
     #[must_use]
@@ -50,14 +50,14 @@ const URGENCIES: usize = 8;
 
 /// Eight pairs of queues, linked through the streams.
 ///
-/// Within one urgency, streams that are not incremental leave in the order of their identifiers, and
-/// incremental ones in turns; if there are both, the two queues take turns.
+/// Within one urgency, streams that are not incremental are sent in the order of their identifiers,
+/// and incremental ones alternate; if there are both, the two queues alternate.
 #[derive(Debug)]
 pub(super) struct Queues {
     queues: [[Queue; 2]; URGENCIES],
-    /// Which queue of each pair is next, a bit for each urgency.
+    /// Which queue of each pair is next, one bit per urgency.
     turns: u8,
-    /// Which urgencies have streams, a bit each.
+    /// Which urgencies have streams, one bit each.
     filled: u8,
 }
 
@@ -73,14 +73,14 @@ impl Queues {
         Self { queues: [[EMPTY; 2]; URGENCIES], turns: 0, filled: 0 }
     }
 
-    /// Whether a stream of this urgency, which is in no queue, would wait for others.
+    /// Returns whether a stream of this urgency, which is in no queue, would wait for others.
     #[inline]
     pub(super) const fn others_before(&self, urgency: u8) -> bool {
         // The bits of this urgency and of all that are more urgent.
         self.filled & (0xff >> (7 - urgency)) != 0
     }
 
-    /// Puts a stream that is in no queue into its own.
+    /// Adds a stream that is in no queue to its queue.
     pub(super) fn insert(&mut self, streams: &mut Streams, slot: Slot) {
         let stream = streams.at(slot);
         let (id, priority) = (stream.id, stream.priority);
@@ -106,7 +106,7 @@ impl Queues {
         self.filled |= 1 << priority.urgency;
     }
 
-    /// Takes a stream out of its queue, if it is in one.
+    /// Removes a stream from its queue, if it is in one.
     pub(super) fn remove(&mut self, streams: &mut Streams, slot: Slot) {
         let stream = streams.at_mut(slot);
         if !stream.queued {
@@ -143,7 +143,7 @@ impl Queues {
         Some(first)
     }
 
-    /// Gives the others their turn, after the next stream has sent a frame and has more.
+    /// Moves the stream behind the others, after it has sent a frame and has more.
     pub(super) fn sent(&mut self, streams: &mut Streams, slot: Slot) {
         let priority = streams.at(slot).priority;
         let bit = 1 << priority.urgency;
@@ -154,7 +154,7 @@ impl Queues {
         }
     }
 
-    /// Asserts every invariant.
+    /// Checks all invariants.
     pub(super) fn check(&self, streams: &Streams) {
         let mut count = 0;
         for (urgency, pair) in self.queues.iter().enumerate() {
@@ -179,7 +179,7 @@ impl Queues {
             assert_eq!(self.filled >> urgency & 1 == 1, filled);
         }
         let queued = streams.all().filter(|stream| stream.queued).count();
-        assert_eq!(count, queued, "who is marked is in a queue");
+        assert_eq!(count, queued, "marked streams are in a queue");
     }
 }
 

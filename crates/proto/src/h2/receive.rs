@@ -12,7 +12,7 @@ use super::reject::Reject;
 use super::streams::{Found, StreamKey};
 use crate::HeadIndex;
 
-/// Where the receiving side stands.
+/// The position of the receiving side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Before the end of the preface.
@@ -39,15 +39,15 @@ pub(super) struct Receive {
     padding: u8,
     /// Whether the DATA frame ends its stream.
     ends: bool,
-    /// The stream of the content; `None` if nobody wants it.
+    /// The stream of the content; `None` if the content is unwanted.
     stream: Option<StreamKey>,
     /// A header block that is not complete.
     pub(super) block: Option<Box<Block>>,
-    /// What was there of a frame that is read as a whole.
+    /// How far a frame that is read as a whole had arrived.
     partial: Partial,
 }
 
-/// What was there when more input was needed.
+/// The incomplete part when more input was needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Partial {
     Nothing,
@@ -90,7 +90,8 @@ impl Receive {
         }
     }
 
-    /// Whether a frame was announced whose content of this stream has not all arrived.
+    /// Returns whether a frame with content of this stream was announced but has not arrived
+    /// completely.
     pub(super) fn owes(&self, stream: StreamKey) -> bool {
         self.step == Step::Data && self.left > 0 && self.stream == Some(stream)
     }
@@ -106,7 +107,7 @@ enum Outcome {
     Input,
     /// The number of bytes used.
     Used(usize),
-    /// The number of bytes used, and what they mean.
+    /// The number of bytes used, and their meaning.
     Event(usize, Event),
 }
 
@@ -116,7 +117,7 @@ impl Outcome {
     }
 }
 
-/// Where a request's head goes, and where answers go.
+/// Buffers for a request's head and for answers.
 pub(super) struct Buffers<'a> {
     pub(super) bytes: &'a mut Vec<u8>,
     pub(super) head: &'a mut HeadIndex,
@@ -124,14 +125,14 @@ pub(super) struct Buffers<'a> {
 }
 
 impl Connection {
-    /// Reads bytes: returns how many of `unread` were used, and what they mean.
+    /// Processes bytes: returns how many of `unread` were used, and their meaning.
     ///
-    /// `unread` is all that arrived and was not used, as one slice. After [`Event::NeedInput`], call
-    /// again when there is more: content is handed out as it arrives, and all other frames are read as a
-    /// whole, so `unread` may have to hold [`frame_bytes`](Limits::frame_bytes). A request's head
-    /// replaces what was in `bytes` and `head`; answers to the peer (acknowledgements, resets) are
-    /// appended to `out`. The same bytes give the same events however they are cut, except that adjacent
-    /// data may be cut as the bytes are.
+    /// `unread` is all that arrived and was not used, as one slice. After [`Event::NeedInput`],
+    /// call again when there is more: content is yielded as it arrives, and all other frames are
+    /// read as a whole, so `unread` may have to hold [`frame_bytes`](Limits::frame_bytes). A
+    /// request's head replaces the contents of `bytes` and `head`; answers to the peer
+    /// (acknowledgements, resets) are appended to `out`. However the same bytes are cut, the events
+    /// are the same, except that adjacent data may be cut as the bytes are.
     #[inline]
     pub fn receive(
         &mut self,
@@ -176,14 +177,14 @@ impl Connection {
         }
     }
 
-    /// Notes that more bytes are needed than `unread`, which begins with something partial.
+    /// More bytes than `unread`, which begins with something partial, are needed.
     #[inline]
     fn input(&mut self, unread: &[u8], partial: Partial) -> Outcome {
         self.receive.partial = if unread.is_empty() { Partial::Nothing } else { partial };
         Outcome::Input
     }
 
-    /// Reads a frame as a whole, or begins one that is read in parts.
+    /// Reads a frame as a whole, or starts one that is read in parts.
     #[inline]
     fn frame(
         &mut self,
@@ -242,7 +243,7 @@ impl Connection {
         Ok(Outcome::of(HEADER_BYTES + length, event))
     }
 
-    /// Refuses a frame whose header breaks a rule.
+    /// Rejects a frame whose header violates a rule.
     #[inline]
     fn check_header(&self, limits: &Limits, header: Header) -> Result<(), Reject> {
         // RFC 9113 §3.4: the client's preface ends with a SETTINGS frame.
@@ -296,7 +297,7 @@ impl Connection {
         self.receive.step = if left == 0 { Step::Frame } else { Step::Skip };
     }
 
-    /// Skips bytes that are ignored.
+    /// Skips ignored bytes.
     fn skip(&mut self, bytes: usize) -> Outcome {
         let taken = smaller(bytes, self.receive.left);
         if taken == 0 {
@@ -306,9 +307,9 @@ impl Connection {
         Outcome::Used(taken)
     }
 
-    /// Begins a DATA frame: counts all of it against the windows, and finds out whether anybody wants it.
-    // RFC 9113 §6.9.1: flow control counts whole DATA payloads, padding included, also of frames that
-    // are in error.
+    /// Starts a DATA frame: counts all of it against the windows, and checks whether it is wanted.
+    // RFC 9113 §6.9.1: flow control counts whole DATA payloads, padding included, also of frames
+    // that are in error.
     fn begin_data(
         &mut self,
         limits: &Limits,
@@ -345,7 +346,7 @@ impl Connection {
                 self.answer_reset(limits, id, reject, out)?;
                 Some(Event::Rejected { id, reject })
             }
-            // RFC 9113 §5.1: after sending RST_STREAM, frames that were under way are ignored.
+            // RFC 9113 §5.1: after sending RST_STREAM, frames in transit are ignored.
             Found::Closed(Closed::ByUs) => {
                 self.budget.late_data(header.length)?;
                 None
@@ -355,7 +356,7 @@ impl Connection {
         Ok(event)
     }
 
-    /// Begins a DATA frame of `length` bytes of content, `total` with padding, on an open stream.
+    /// Starts a DATA frame of `length` bytes of content, `total` with padding, on an open stream.
     fn begin_content(
         &mut self,
         limits: &Limits,
@@ -372,12 +373,13 @@ impl Connection {
             // RFC 9113 §5.1: frames on a half-closed (remote) stream are a STREAM_CLOSED error.
             Some(Reject::StreamHalfClosed)
         } else if total > 0 && total.cast_signed() > stream.window {
-            // RFC 9113 §6.9.1: frames of no length need no window.
+            // RFC 9113 §6.9.1: frames without a payload need no window.
             Some(Reject::StreamWindowExceeded)
         } else if content > stream.content_left
             || (ends && stream.content_left != u64::MAX && content != stream.content_left)
         {
-            // RFC 9113 §8.1.1: a request is malformed if its content-length is not the sum of its DATA.
+            // RFC 9113 §8.1.1: a request is malformed if its content-length is not the sum of its
+            // DATA.
             Some(Reject::ContentLengthDiffers)
         } else {
             None
@@ -403,7 +405,7 @@ impl Connection {
         stream.held += length;
         self.flow.held += length;
         if total > length && !ends {
-            // Nobody consumes the padding.
+            // The padding is consumed immediately.
             self.consumed(key, 0, out);
         }
         self.budget.received(limits, length);
@@ -424,7 +426,7 @@ impl Connection {
         if self.receive.left > 0 {
             let taken = smaller(rest, self.receive.left);
             self.receive.left -= count(taken);
-            // By now the server may have reset the stream, or may not want its content.
+            // The server may have reset the stream in the meantime, or may not want its content.
             let wanted = self.receive.stream.filter(|key| self.wants_content(*key));
             let range = at..at + taken;
             return Outcome::of(taken, wanted.map(|stream| Event::Data { stream, range }));
@@ -450,7 +452,7 @@ impl Connection {
     }
 }
 
-/// How much padding a DATA frame has; `None` if the byte that says so has not arrived.
+/// How much padding a DATA frame has; `None` if the length byte has not arrived.
 // RFC 9113 §6.1: padding that is as long as the payload or longer is a PROTOCOL_ERROR.
 #[inline]
 fn padding_length(header: Header, payload: &[u8]) -> Result<Option<u8>, Reject> {
@@ -475,7 +477,7 @@ fn smaller(length: usize, count: u32) -> usize {
     usize::try_from(count).map_or(length, |count| count.min(length))
 }
 
-/// A length that is no larger than a frame.
+/// Converts a length that is at most that of a frame.
 #[inline]
 fn count(length: usize) -> u32 {
     u32::try_from(length).expect("a frame's length has 24 bits")

@@ -1,4 +1,4 @@
-//! How the last streams of a connection were closed.
+//! How the most recent streams of a connection were closed.
 
 /// How a stream was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(super) enum Closed {
     ByUs,
 }
 
-/// How the last streams were closed, two bits each, so that late frames are told from wrong ones.
+/// How the last streams were closed, two bits each, to distinguish late frames from wrong ones.
 #[derive(Debug)]
 pub(super) struct Recent {
     low: [u64; RECENT as usize / 64],
@@ -72,7 +72,8 @@ impl Recent {
 
     pub(super) fn get(&self, id: u32, highest: u32) -> Closed {
         if highest - id >= 2 * RECENT {
-            // Too long ago: as if the server had reset it, since ending the connection would be worse.
+            // Too long ago: treated as if the server had reset it, because ending the connection
+            // would be worse.
             return Closed::ByUs;
         }
         let (word, bit) = Self::bit(id);

@@ -1,9 +1,9 @@
-//! Why a frame, a stream or a connection is refused: one variant a rule.
+//! Why a frame, a stream or a connection is rejected: one variant per rule.
 
 use super::frame::Code;
 use std::fmt;
 
-/// What ends because of a broken rule. RFC 9113 §5.4.
+/// The scope of an error. RFC 9113 §5.4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The connection: GOAWAY.
@@ -14,10 +14,10 @@ pub enum Scope {
 
 macro_rules! rejects {
     ($($variant:ident: $scope:ident $code:ident $section:literal, $cause:literal;)*) => {
-        /// A rule of HTTP/2 that the peer broke, or a limit that it passed.
+        /// A rule of HTTP/2 that the peer violated, or a limit that it exceeded.
         ///
-        /// What a request says that any version of HTTP refuses is a [`crate::Reject`] instead, which
-        /// is answered with its status.
+        /// Violations that apply to every HTTP version are a [`crate::Reject`] instead, which is
+        /// answered with its status.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Reject {
@@ -176,27 +176,27 @@ rejects! {
 }
 
 impl Reject {
-    /// What ends because of it.
+    /// The scope of the error.
     #[inline]
     #[must_use]
     pub const fn scope(self) -> Scope {
         self.facts().0
     }
 
-    /// The code that the peer is told.
+    /// The error code sent to the peer.
     #[inline]
     #[must_use]
     pub const fn code(self) -> Code {
         self.facts().1
     }
 
-    /// The section of the standard that has the rule: `RFC 9113 §6.1`.
+    /// The section of the standard that contains the rule: `RFC 9113 §6.1`.
     #[must_use]
     pub const fn section(self) -> &'static str {
         self.facts().2
     }
 
-    /// The rule that was broken, in one sentence without its full stop.
+    /// The violated rule, in one sentence without its full stop.
     #[must_use]
     pub const fn cause(self) -> &'static str {
         self.facts().3

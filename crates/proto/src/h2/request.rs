@@ -1,4 +1,4 @@
-//! From the fields of a header block to a request's head, by the rules of RFC 9113 §8.
+//! Converts the fields of a header block to a request's head, by the rules of RFC 9113 §8.
 
 use super::hpack::{Field, Sink};
 use super::hpack::{NameClass, is_value};
@@ -11,12 +11,12 @@ use crate::{
     Version, field, h1,
 };
 
-/// What becomes of a request that is not served.
+/// How a request that is not served is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The request breaks a rule of HTTP/2: the stream is reset.
+    /// The request violates a rule of HTTP/2: the stream is reset.
     Reset(Reject),
-    /// The request breaks a rule of every version of HTTP: it is answered with a status.
+    /// The request violates a rule of every HTTP version: it is answered with a status.
     Answer(crate::Reject),
 }
 
@@ -32,20 +32,20 @@ impl From<crate::Reject> for Refusal {
     }
 }
 
-/// What a sound head means for its stream.
+/// The properties of a valid head that concern its stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Accepted {
     pub(super) body: BodyLength,
-    /// The content's length, if the head tells it.
+    /// The content's length, if the head contains it.
     pub(super) content_length: Option<u64>,
     pub(super) expecting: bool,
     pub(super) is_tunnel: bool,
-    /// The priority, if the head tells it.
+    /// The priority, if the head contains it.
     pub(super) priority: Option<Priority>,
 }
 
 impl Accepted {
-    /// The values for a head that is refused.
+    /// The values for a rejected head.
     pub(super) const REFUSED: Self = Self {
         body: BodyLength::None,
         content_length: None,
@@ -55,10 +55,10 @@ impl Accepted {
     };
 }
 
-/// Takes the fields of a request and writes its head.
+/// Receives the fields of a request and writes its head.
 ///
-/// Pseudo-fields come first and in any order, and the head begins with the request line; so they wait
-/// in `scratch` until the first field comes.
+/// Pseudo-fields come first, in any order, and the head begins with the request line; so they are
+/// kept in `scratch` until the first field arrives.
 pub(super) struct RequestSink<'a> {
     limits: &'a Limits,
     bytes: &'a mut Vec<u8>,
@@ -68,11 +68,12 @@ pub(super) struct RequestSink<'a> {
     begun: bool,
     /// Authority and path have the usual form: a host, and a path that begins with a slash.
     plain: bool,
-    /// The size of the fields, as counted by RFC 9113 §6.5.2.
+    /// The size of the fields, as defined by RFC 9113 §6.5.2.
     fields_bytes: usize,
     /// The index of the cookie field.
     cookie: Option<usize>,
-    /// Where in `scratch` those crumbs of the cookie begin that other fields separate from it.
+    /// Where in `scratch` the cookie crumbs begin that are separated from the cookie by other
+    /// fields.
     crumbs: usize,
     refusal: Option<Refusal>,
 }
@@ -98,7 +99,7 @@ impl Sink for RequestSink<'_> {
 }
 
 impl<'a> RequestSink<'a> {
-    /// A sink that replaces what is in `bytes` and `index`.
+    /// Creates a sink that replaces the contents of `bytes` and `index`.
     #[inline]
     pub(super) fn new(
         limits: &'a Limits,
@@ -161,7 +162,7 @@ impl<'a> RequestSink<'a> {
         HeadBuilder::resume(&self.limits.request, self.bytes, self.index)
     }
 
-    // RFC 9113 §8.3: all pseudo-fields stand before all fields, and none occurs more than once.
+    // RFC 9113 §8.3: all pseudo-fields precede all fields, and none occurs more than once.
     #[inline]
     fn keep(&mut self, which: usize, field: Field<'_>) -> Result<(), Refusal> {
         if self.begun {
@@ -190,7 +191,7 @@ impl<'a> RequestSink<'a> {
         let method = text(METHOD).ok_or(Reject::PseudoMissing)?;
         let protocol = text(PROTOCOL);
         if method == b"CONNECT" && protocol.is_none() {
-            // RFC 9113 §8.5: the scheme and the path must be omitted, and the authority is there.
+            // RFC 9113 §8.5: the scheme and the path must be omitted, and the authority is present.
             let is_right = text(SCHEME).or(text(PATH)).is_none() && text(AUTHORITY).is_some();
             let refused = Refusal::Answer(crate::Reject::ConnectRefused);
             return Err(if is_right { refused } else { Reject::ConnectInvalid.into() });
@@ -228,7 +229,7 @@ impl<'a> RequestSink<'a> {
         Ok(())
     }
 
-    // RFC 9113 §8.2.3: cookies that were split are joined with "; " before anybody else sees them.
+    // RFC 9113 §8.2.3: cookies that were split are joined with "; " before being passed on.
     fn crumb(&mut self, value: &[u8]) -> Result<(), Refusal> {
         match self.cookie {
             None => {
@@ -246,7 +247,7 @@ impl<'a> RequestSink<'a> {
         }
     }
 
-    /// Ends the head. `ends` says whether the request is complete with it.
+    /// Finishes the head. `ends` is whether the request is complete with it.
     #[inline]
     pub(super) fn finish(mut self, ends: bool) -> Result<Accepted, Refusal> {
         if let Some(refusal) = self.refusal {
@@ -277,7 +278,7 @@ impl<'a> RequestSink<'a> {
         Ok(accepted)
     }
 
-    // RFC 9113 §8.3.1: the authority of a request for `*` has no other place than Host.
+    // RFC 9113 §8.3.1: the authority of a request for `*` can only be stored in Host.
     #[cold]
     fn name_host(&mut self) -> Result<(), Refusal> {
         let authority = self.pseudo[AUTHORITY].map_or(&[][..], |span| span.of(self.scratch));
@@ -295,8 +296,8 @@ impl<'a> RequestSink<'a> {
         }
     }
 
-    // RFC 8441 §5: over HTTP/2 there is no Sec-WebSocket-Key, since nothing between the two could mistake
-    // the request; RFC 6455 §4.2.1 requires one, of 16 bytes.
+    // RFC 8441 §5: over HTTP/2 there is no Sec-WebSocket-Key, because intermediaries cannot
+    // misinterpret the request; RFC 6455 §4.2.1 requires one of 16 bytes.
     #[cold]
     fn stand_in_key(&mut self) -> Result<(), Refusal> {
         let upgrade = self.index.find(Known::Upgrade).unwrap_or_default();
@@ -316,8 +317,8 @@ impl<'a> RequestSink<'a> {
         Ok(builder.extend_last(&self.scratch[self.crumbs..], b"")?)
     }
 
-    // RFC 9113 §8.3.1: a request whose Host differs from its authority is to be treated as malformed;
-    // one for http or https must have one of them.
+    // RFC 9113 §8.3.1: a request whose Host differs from its authority is treated as malformed; one
+    // for http or https must have one of them.
     #[inline]
     fn check_host(&self) -> Result<(), Refusal> {
         if !self.index.has(Known::Host) {
@@ -367,7 +368,7 @@ impl<'a> RequestSink<'a> {
     }
 }
 
-/// Why a name is refused that requests must not have. `begun` says whether a field came before it.
+/// Why a name that requests must not have is rejected. `begun` is whether a field came before it.
 #[cold]
 fn refused_name(class: NameClass, begun: bool) -> Reject {
     match class {
@@ -379,10 +380,10 @@ fn refused_name(class: NameClass, begun: bool) -> Reject {
     }
 }
 
-/// What each field counts besides its bytes. RFC 9113 §6.5.2.
+/// The overhead of a field in addition to its bytes. RFC 9113 §6.5.2.
 const FIELD_OVERHEAD: usize = 32;
 
-/// Takes the fields that follow content.
+/// Receives the fields that follow content.
 pub(super) struct TrailerSink<'a> {
     limits: &'a crate::Limits,
     trailers: Option<Box<Trailers>>,
@@ -419,8 +420,8 @@ impl<'a> TrailerSink<'a> {
         if self.bytes > bytes_max {
             return Err(crate::Reject::TrailersTooLong.into());
         }
-        // RFC 9110 §6.5.1: fields for framing, routing and the like mean nothing in a trailer section,
-        // and a recipient may discard them.
+        // RFC 9110 §6.5.1: fields for framing, routing and similar have no meaning in a trailer
+        // section, and a recipient may discard them.
         if field.traits.known.allowed_in_trailers() {
             let kept = self.trailers.get_or_insert_default();
             if kept.count() >= self.limits.fields_max {
@@ -439,7 +440,7 @@ impl<'a> TrailerSink<'a> {
     }
 }
 
-/// Ignores all fields: for blocks that are decoded only for the dynamic table's sake.
+/// Ignores all fields: for blocks that are decoded only to update the dynamic table.
 pub(super) struct NoSink;
 
 impl Sink for NoSink {

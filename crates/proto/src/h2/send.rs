@@ -1,4 +1,4 @@
-//! The sending side: turns responses into frames, and says which is next.
+//! The sending side: turns responses into frames, and chooses the next one.
 
 use super::connection::Connection;
 use super::event::{After, Ready};
@@ -13,10 +13,11 @@ impl Connection {
     /// Writes the head of the final response to a request, and returns how its content is framed. A
     /// response without content, or with 0 bytes of it, is then complete.
     ///
-    /// The arguments are treated as by [`h1::Connection::respond`]: `status` is 200 to 999, anything else
-    /// is written as 500; of `fields`, those about connections and transfer codings are left out, and so
-    /// are those whose name is not a token; the first `Date` replaces `date`; Content-Length is written
-    /// from `length`, except in responses to HEAD and with status 304. Names are written in lower case.
+    /// The arguments are handled as by [`h1::Connection::respond`]: `status` is 200 to 999,
+    /// anything else is written as 500; of `fields`, those for connections and transfer codings are
+    /// omitted, and so are those whose name is not a token; the first `Date` replaces `date`;
+    /// Content-Length is written from `length`, except in responses to HEAD and with status 304.
+    /// Names are written in lower case.
     ///
     /// Panics if a response has begun. If the stream is closed, writes nothing and returns
     /// [`BodyMode::None`].
@@ -32,7 +33,7 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> BodyMode {
         let Some(state) = self.streams.get_mut(stream) else { return BodyMode::None };
-        assert!(state.sending == Sending::Waiting, "one response answers a request");
+        assert!(state.sending == Sending::Waiting, "a response has begun");
         let status = if (200..=999).contains(&status) { status } else { 500 };
         let mode = body_mode(status, length, state.by_head, state.is_tunnel);
         state.expecting = false;
@@ -49,14 +50,14 @@ impl Connection {
             self.encoder.field(Known::Date, b"date", date.as_bytes(), out);
         }
         let content_length = match (mode, own.content_length, length) {
-            // RFC 9113 §8.1: a head with END_STREAM says itself that there is no content. Trailers alone,
-            // which gRPC answers errors with, are such a head.
+            // RFC 9113 §8.1: a head with END_STREAM already announces an empty response.
+            // Trailers-only responses, which gRPC uses for errors, are such a head.
             (BodyMode::Exact(0), None, _) => None,
             // A 205 has no content, for HEAD and for GET.
             _ if status == 205 => None,
             (BodyMode::Exact(bytes), ..) => Some(bytes),
-            // RFC 9110 §8.6: in a response to HEAD and in a 304, Content-Length tells what the content
-            // of a 200 to GET would have been; a handler may know it without having it.
+            // RFC 9110 §8.6: in a response to HEAD and in a 304, Content-Length is the length that
+            // the content of a 200 to GET would have; a handler may know it without the content.
             (BodyMode::None, ..) if status == 204 => None,
             (BodyMode::None, Some(bytes), _) => Some(bytes),
             (BodyMode::None, None, ResponseLength::Exact(bytes)) if status != 304 => Some(bytes),
@@ -74,8 +75,8 @@ impl Connection {
         mode
     }
 
-    /// Writes an interim response: 100, 102, 103 or another 1xx, but not 101. Writes nothing after the
-    /// final response has begun, nor a 100 that the client does not wait for.
+    /// Writes an interim response: 100, 102, 103 or another 1xx, but not 101. Writes nothing after
+    /// the final response has begun, nor a 100 that the client does not wait for.
     // RFC 9113 §8.6: HTTP/2 removes support for the 101 status.
     pub fn send_interim<'a>(
         &mut self,
@@ -97,8 +98,8 @@ impl Connection {
         }
     }
 
-    /// How many bytes of content may be sent at once without overtaking streams that wait: as many as a
-    /// DATA frame and the windows take, or 0.
+    /// How many bytes of content can be sent at once without overtaking waiting streams: as many as
+    /// a DATA frame and the windows allow, or 0.
     #[inline]
     #[must_use]
     pub fn room(&self, limits: &Limits, stream: StreamKey) -> usize {
@@ -119,14 +120,14 @@ impl Connection {
         (window as usize).min(self.payload_max(limits))
     }
 
-    /// The longest payload of a DATA frame that is sent.
+    /// The longest payload of a sent DATA frame.
     #[inline]
     fn payload_max(&self, limits: &Limits) -> usize {
         self.frame_bytes_max.min(limits.data_bytes_max) as usize
     }
 
-    /// Offers content of a response that is at hand. [`next_ready`](Self::next_ready) says when its turn
-    /// has come.
+    /// Offers available content of a response. [`next_ready`](Self::next_ready) returns the stream
+    /// when it may send.
     pub fn offer(&mut self, stream: StreamKey) {
         let Some(state) = self.streams.get_mut(stream) else { return };
         if matches!(state.sending, Sending::Exact | Sending::Unknown) {
@@ -137,8 +138,8 @@ impl Connection {
 
     /// The stream whose content is sent next, if the windows have room for any: the most urgent of
     /// those that were offered.
-    // RFC 9218 §10: responses are sent by urgency; those that are not incremental in the order of their
-    // requests, and incremental ones by sharing.
+    // RFC 9218 §10: responses are sent by urgency; those that are not incremental in the order of
+    // their requests, and incremental ones by sharing.
     #[inline]
     #[must_use]
     pub fn next_ready(&self, limits: &Limits) -> Option<Ready> {
@@ -154,14 +155,14 @@ impl Connection {
         Some(Ready { stream: StreamKey { id: stream.id, slot }, bytes_max })
     }
 
-    /// Writes one DATA frame; `after` says what follows `data`. Returns how many bytes of `data` were
-    /// taken: as many as a frame and the windows have [`room`](Self::room) for, and as belong to the
-    /// response. If not all, the rest counts as [`After::More`], unless the response is complete.
-    /// None are taken of content that is held back for a moment, because the window has room for a
-    /// small part of it; [`next_ready`](Self::next_ready) names the stream again.
+    /// Writes one DATA frame; `after` is what follows `data`. Returns how many bytes of `data` were
+    /// taken: as many as a frame and the windows have [`room`](Self::room) for, and as belong to
+    /// the response. If not all, the rest counts as [`After::More`], unless the response is
+    /// complete. None are taken if the content is held back for a moment, because the window has
+    /// room only for a small part of it; [`next_ready`](Self::next_ready) returns the stream again.
     ///
-    /// A response of known length is complete with its last byte, unless [`After::Wait`] says that
-    /// trailers may follow; with [`After::End`] before that, the stream is reset.
+    /// A response of known length is complete with its last byte, unless [`After::Wait`] announces
+    /// possible trailers; with [`After::End`] before that, the stream is reset.
     #[inline]
     pub fn send_data(
         &mut self,
@@ -191,10 +192,11 @@ impl Connection {
         taken
     }
 
-    /// Like [`send_data`](Self::send_data), for content that the caller sends from its own memory: writes
-    /// the header of a DATA frame of at most `bytes` bytes and returns how many it has, which the caller
-    /// sends next; 0 while the content is held back. `more` says whether more are at hand after
-    /// `bytes`. The end of content of unknown length is left to [`finish`](Self::finish).
+    /// Like [`send_data`](Self::send_data), for content that the caller sends from its own memory:
+    /// writes the header of a DATA frame of at most `bytes` bytes and returns its length, which the
+    /// caller sends next; 0 while the content is held back. `more` is whether more content is
+    /// available after `bytes`. The end of content of unknown length is left to
+    /// [`finish`](Self::finish).
     pub fn announce(
         &mut self,
         limits: &Limits,
@@ -234,7 +236,7 @@ impl Connection {
         }
     }
 
-    /// Whether `taken` bytes, with what follows them, complete a response.
+    /// Returns whether `taken` bytes, considering `after`, complete a response.
     #[inline]
     fn ends(&self, stream: &Stream, taken: usize, after: After) -> bool {
         match stream.sending {
@@ -244,7 +246,7 @@ impl Connection {
         }
     }
 
-    /// Notes what was sent.
+    /// Updates the state after sending.
     #[inline]
     fn sent(
         &mut self,
@@ -279,10 +281,10 @@ impl Connection {
         }
     }
 
-    /// Ends a response, unless it is complete: with trailers if there are any.
-    /// A field that [`respond`](Self::respond) would leave out, or that must not be a trailer, is left
-    /// out. If less content was sent than the Content-Length promised, or no response has begun, the
-    /// stream is reset.
+    /// Ends a response, unless it is complete: with trailers if there are any. Fields that
+    /// [`respond`](Self::respond) would omit, or that must not be trailers, are omitted. If less
+    /// content was sent than Content-Length announced, or no response has begun, the stream is
+    /// reset.
     pub fn finish<'a>(
         &mut self,
         limits: &Limits,
@@ -299,7 +301,8 @@ impl Connection {
             Sending::Exact | Sending::Unknown => {
                 let mut trailers = trailers
                     .into_iter()
-                    // RFC 9110 §6.5.1: no field for framing, routing and the like goes into a trailer.
+                    // RFC 9110 §6.5.1: fields for framing, routing and similar must not be
+                    // trailers.
                     .filter(|(name, _)| Known::find(name).allowed_in_trailers())
                     .peekable();
                 if trailers.peek().is_some() {
@@ -314,7 +317,7 @@ impl Connection {
         }
     }
 
-    /// Notes that the response is complete.
+    /// The response is complete.
     #[inline]
     fn end_send(&mut self, limits: &Limits, key: StreamKey, out: &mut Vec<u8>) {
         let stream = self.streams.at_mut(key.slot);
@@ -355,7 +358,7 @@ impl Connection {
         out[start..start + HEADER_BYTES].copy_from_slice(&header.bytes());
     }
 
-    /// Writes the caller's fields, except those that this side decides about.
+    /// Writes the caller's fields, except those that this side controls.
     // RFC 9113 §8.2.2: an endpoint must not generate connection-specific fields.
     #[inline]
     fn write_fields<'a>(
@@ -399,7 +402,7 @@ impl Connection {
     }
 }
 
-/// What the caller's fields say on matters that this side decides.
+/// The caller's values of fields that this side controls.
 #[derive(Clone, Copy, Debug, Default)]
 struct Own {
     date: bool,
@@ -407,7 +410,7 @@ struct Own {
 }
 
 /// Splits a block that is too long for one frame.
-// RFC 9113 §4.3: a block that does not fit in HEADERS goes on in CONTINUATION frames.
+// RFC 9113 §4.3: a block that does not fit into HEADERS continues in CONTINUATION frames.
 #[cold]
 fn split_block(id: u32, ends: bool, start: usize, length_max: usize, out: &mut Vec<u8>) {
     let block = out.split_off(start + HEADER_BYTES);

@@ -1,5 +1,5 @@
-//! The moves of a stream, and what each frame leads to in each state of its stream, as a text compared
-//! with `states.txt`: a changed move shows in review.
+//! Prints the moves of a stream, and the effect of each frame in each state of its stream, as text,
+//! compared with `states.txt`: a changed move shows in review.
 
 use super::frame::{self, Code, Kind, flag};
 use super::streams::{Move, State};
@@ -13,7 +13,8 @@ const STATES: [State; 4] =
 
 const MOVES: [Move; 4] = [Move::ReceiveEnd, Move::SendEnd, Move::Reset, Move::ResetByPeer];
 
-/// How stream 1 gets into a state: what the client sends, and whether the server answers it or resets it.
+/// How stream 1 gets into a state: the client's frames, and whether the server responds or resets
+/// it.
 const SITUATIONS: [(&str, &[&str], Option<Server>); 9] = [
     ("idle", &[], None),
     ("open", &["post"], None),
@@ -73,7 +74,7 @@ fn write_frame(name: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// What frames lead to, as the names of events.
+/// Receives frames and returns the names of the resulting events.
 fn receive(
     connection: &mut Connection,
     frames: &[u8],

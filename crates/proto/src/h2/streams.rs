@@ -1,4 +1,4 @@
-//! The streams of a connection: a slab of small states, and where each identifier's state is.
+//! The streams of a connection: a slab of small states, and a map from identifiers to places.
 
 use super::limits::STREAMS_CEILING;
 use super::priority::Priority;
@@ -10,8 +10,8 @@ pub(super) type Slot = u16;
 /// No place.
 pub(super) const NOWHERE: Slot = Slot::MAX;
 
-/// The key of a stream: its identifier, and its place, which no other open stream of the connection
-/// has. The key of a closed stream is known as such, even if another stream has its place by then.
+/// The key of a stream: its identifier, and its place, which is unique among the open streams of
+/// the connection. The key of a closed stream is recognised even if another stream uses its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamKey {
     pub(super) id: u32,
@@ -25,15 +25,15 @@ impl StreamKey {
         self.id
     }
 
-    /// A small number that no other open stream of the connection has: an index for what a server
-    /// keeps beside the stream. The number is below the limit on streams.
+    /// A small number, unique among the open streams of the connection: an index for data that a
+    /// server stores per stream. The number is below the limit on streams.
     #[must_use]
     pub const fn place(self) -> usize {
         self.slot as usize
     }
 }
 
-/// The state of an open stream. RFC 9113 §5.1; a stream that is idle or closed has no state here.
+/// The state of an open stream. RFC 9113 §5.1; idle and closed streams have no state here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {
@@ -90,7 +90,7 @@ impl State {
 pub(super) enum Sending {
     /// No final response has begun.
     Waiting,
-    /// Within content of known length; `left` has the rest.
+    /// Within content of known length; `left` is the rest.
     Exact,
     /// Within content of unknown length.
     Unknown,
@@ -100,23 +100,23 @@ pub(super) enum Sending {
 
 /// An open stream.
 ///
-/// A free place has the identifier 0, and in `next` the next free one.
+/// A free place has the identifier 0, and `next` is the next free one.
 #[derive(Debug)]
 pub(super) struct Stream {
-    /// Content that was announced and has not arrived; `u64::MAX` if none was announced.
+    /// Content that was announced and has not arrived; `u64::MAX` if the length is unknown.
     pub(super) content_left: u64,
     /// How much more content a request may have.
     pub(super) allowance: u64,
-    /// Bytes of the response that were promised and not sent.
+    /// Announced bytes of the response that were not sent.
     pub(super) left: u64,
     pub(super) id: u32,
     /// How much the client lets the server send; below 0 if a setting has shrunk it.
     pub(super) send_window: i32,
     /// How much the client may send.
     pub(super) window: i32,
-    /// Content that arrived and was not consumed.
+    /// Content that arrived and was not consumed yet.
     pub(super) held: u32,
-    /// Bytes sent for which the client has not opened the stream's window again.
+    /// Bytes sent for which the client has not opened the stream's window yet.
     pub(super) unacknowledged: u32,
     /// How much room the next DATA frame waits for; see `hold.rs`.
     pub(super) room_min: u16,
@@ -133,22 +133,22 @@ pub(super) struct Stream {
     pub(super) by_head: bool,
     /// The stream is a tunnel, by extended CONNECT.
     pub(super) is_tunnel: bool,
-    /// Nobody wants the rest of the request's content.
+    /// The rest of the request's content is unwanted.
     pub(super) discarding: bool,
-    /// The caller was told that nothing more comes of the request; the response is complete.
+    /// The caller was notified that the request yields nothing more; the response is complete.
     pub(super) leaving: bool,
     /// The request was refused, so its response is not useful work.
     pub(super) refused: bool,
     /// The client waits for a 100 response.
     pub(super) expecting: bool,
-    /// Content came.
+    /// Content has arrived.
     pub(super) has_content: bool,
 }
 
 const _: () = assert!(size_of::<Stream>() <= 64, "every open stream has one");
 
 impl Stream {
-    /// Whether the client may still send content or trailers.
+    /// Returns whether the client may still send content or trailers.
     #[inline]
     pub(super) const fn receives(&self) -> bool {
         matches!(self.state, State::Open | State::HalfClosedLocal)
@@ -160,32 +160,33 @@ impl Stream {
         self.wants && self.fits(self.send_window)
     }
 
-    /// Whether a window has room for the next DATA frame.
+    /// Returns whether a window has room for the next DATA frame.
     #[inline]
     pub(super) fn fits(&self, window: i32) -> bool {
         window >= i32::from(self.room_min.max(1))
     }
 
-    /// Whether the response is complete and the request is not: the end of both, except in a tunnel.
+    /// Returns whether the response is complete and the request is not. Except in a tunnel, both
+    /// then end.
     #[inline]
     pub(super) const fn is_unfinished(&self) -> bool {
         matches!(self.state, State::HalfClosedLocal) && !self.is_tunnel
     }
 
-    /// Makes a move: the only place that changes the state. Panics if the move is illegal: a fault of
-    /// the connection.
+    /// Makes a move: the only place that changes the state. Panics if the move is illegal, which is
+    /// a bug in the connection.
     #[inline]
     pub(super) fn go(&mut self, step: Move) {
-        self.state = self.state.after(step).expect("the connection makes legal moves only");
+        self.state = self.state.after(step).expect("the connection makes only legal moves");
     }
 }
 
-/// What is known about the stream of an identifier.
+/// The state of an identifier's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// It is open.
     Open(Slot),
-    /// It is not open any more.
+    /// It was closed.
     Closed(Closed),
     /// Neither this identifier nor a larger one was used.
     Idle,
@@ -197,8 +198,8 @@ pub(super) struct Streams {
     slab: Vec<Stream>,
     /// The first free place.
     free: Slot,
-    /// From identifiers to places, by open addressing; the length is a power of two and at least twice
-    /// the count, or 0.
+    /// A map from identifiers to places, by open addressing; the length is a power of two and at
+    /// least twice the count, or 0.
     table: Vec<Slot>,
     count: u16,
     /// The largest identifier that the client has used.
@@ -218,7 +219,7 @@ impl Streams {
         }
     }
 
-    /// How many streams are open.
+    /// The number of open streams.
     #[inline]
     pub(super) const fn count(&self) -> u32 {
         self.count as u32
@@ -255,7 +256,7 @@ impl Streams {
         self.slab.iter().filter(|stream| stream.id != 0)
     }
 
-    /// How many places there are; a free one has the identifier 0.
+    /// The number of places; a free one has the identifier 0.
     pub(super) fn places(&self) -> Slot {
         Slot::try_from(self.slab.len()).expect("places have 16 bits")
     }
@@ -266,7 +267,7 @@ impl Streams {
         slots.map(|(slot, stream)| StreamKey { id: stream.id, slot })
     }
 
-    /// What is known about the stream of a client's identifier.
+    /// Returns the state of the stream with a client's identifier.
     #[inline]
     pub(super) fn find(&self, id: u32) -> Found {
         if id > self.highest {
@@ -278,10 +279,10 @@ impl Streams {
         }
     }
 
-    /// Notes that the client has used an identifier that was idle.
+    /// The client has used an identifier that was idle.
     #[inline]
     pub(super) fn begin(&mut self, id: u32) {
-        debug_assert!(id > self.highest, "it was idle");
+        debug_assert!(id > self.highest, "the identifier was idle");
         self.recent.advance(self.highest, id);
         self.highest = id;
     }
@@ -324,7 +325,7 @@ impl Streams {
         self.free = key.slot;
     }
 
-    /// Notes that a stream was begun and never opened, because it was refused.
+    /// A stream was begun and never opened, because it was refused.
     pub(super) fn refuse(&mut self, id: u32) {
         self.recent.set(id, self.highest, Closed::ByUs);
     }
@@ -346,7 +347,7 @@ impl Streams {
         (id >> 1) as usize & (self.table.len() - 1)
     }
 
-    /// Where the table holds an open stream.
+    /// The position of an open stream in the table.
     #[inline]
     fn place(&self, id: u32) -> Option<usize> {
         if self.table.is_empty() {
@@ -371,7 +372,7 @@ impl Streams {
         self.table[at] = slot;
     }
 
-    /// Removes an identifier from the table, and moves back those that had to step aside for it.
+    /// Removes an identifier from the table, and moves back those that were displaced by it.
     #[inline]
     fn unlink(&mut self, id: u32) {
         let mask = self.table.len() - 1;
@@ -402,7 +403,7 @@ impl Streams {
         }
     }
 
-    /// Asserts every invariant.
+    /// Checks all invariants.
     pub(super) fn check(&self) {
         let open = self.all().count();
         assert_eq!(open, usize::from(self.count), "the count is that of the open streams");
@@ -417,7 +418,7 @@ impl Streams {
             let done = stream.sending == Sending::Done;
             assert_eq!(done, stream.state == State::HalfClosedLocal, "the response ends its side");
             assert!(stream.left == 0 || stream.sending == Sending::Exact);
-            assert!(!stream.queued || stream.wants, "who waits wants to send");
+            assert!(!stream.queued || stream.wants, "queued streams have data to send");
         }
     }
 }

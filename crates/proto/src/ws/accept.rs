@@ -1,17 +1,17 @@
-//! The key of a handshake, and what answers it.
+//! The key of a handshake, and the answer to it.
 
-/// What a client chose at random for one handshake: 16 bytes in base64.
+/// A random value chosen by the client for one handshake: 16 bytes in base64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key([u8; KEY_BYTES]);
 
-/// The length of a key, as it is written.
+/// The length of an encoded key.
 const KEY_BYTES: usize = 24;
 
 /// The length of the answer to a key.
 pub const ACCEPT_BYTES: usize = 28;
 
 impl Key {
-    /// The key of 16 bytes, which a client draws at random.
+    /// Creates a key from 16 bytes, which a client must choose at random.
     #[must_use]
     pub fn new(nonce: [u8; 16]) -> Self {
         let mut key = [b'='; KEY_BYTES];
@@ -30,13 +30,13 @@ impl Key {
         (is_base64 && end == b"==").then_some(Self(key))
     }
 
-    /// The key as it is written in Sec-WebSocket-Key.
+    /// The key in the form of Sec-WebSocket-Key.
     #[must_use]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("base64 is ASCII")
     }
 
-    /// What Sec-WebSocket-Accept answers.
+    /// The value of Sec-WebSocket-Accept.
     ///
     /// ```
     /// use peregrine_proto::ws::accept::Key;
@@ -70,8 +70,8 @@ fn write_base64(bytes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// SHA-1, which is broken as a proof of anything. The handshake uses it only to show that the answer was
-/// made by a server that knows WebSocket.
+/// SHA-1, which is no longer cryptographically secure. The handshake uses it only to show that the
+/// answer comes from a server that implements WebSocket.
 #[doc(hidden)]
 #[must_use]
 pub fn sha1(message: &[u8]) -> [u8; 20] {
@@ -80,7 +80,7 @@ pub fn sha1(message: &[u8]) -> [u8; 20] {
     for block in blocks {
         add_block(&mut state, block);
     }
-    // The rest is followed by a bit, zeros, and the length in bits.
+    // The rest is followed by a one bit, zeros, and the length in bits.
     let mut end = [0; 128];
     end[..rest.len()].copy_from_slice(rest);
     end[rest.len()] = 0x80;

@@ -1,19 +1,20 @@
-//! The account of what a peer makes an endpoint do for nothing.
+//! The budget that limits the work a peer can cause without a benefit.
 //!
-//! Control frames, and fragments that carry next to nothing, are charged; content that moves, and time,
-//! are credited. Honest use earns more than it spends; a flood spends what it is given. RFC 6455 §10.4.
+//! Control frames and nearly empty fragments are charged; transferred content and time are
+//! credited. Honest peers earn more than they spend; a flood uses up the initial amount. RFC 6455
+//! §10.4.
 
 use super::limits::Limits;
 use super::reject::Reject;
 
-/// A deed that is charged.
+/// An action that is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deed {
     /// A ping, which is answered.
     Ping,
-    /// A pong that nobody asked for.
+    /// An unsolicited pong.
     Pong,
-    /// A frame that does not end its message, with so many bytes.
+    /// A frame that does not end its message, with this many bytes.
     Fragment(u64),
 }
 
@@ -29,22 +30,22 @@ impl Deed {
     }
 }
 
-/// A fragment of that size costs about as much as its bytes do.
+/// A fragment of this size costs about as much as its bytes.
 const FRAGMENT_BYTES_FAIR: u64 = 16;
-/// What a message with content earns: as much as a ping costs.
+/// The credit for a message with content: as much as a ping costs.
 const MESSAGE: u32 = 2;
-/// How many bytes of content earn 1.
+/// The number of content bytes that earn 1.
 const BYTES_PER_UNIT: u32 = 256;
 
 /// The account.
 #[derive(Debug)]
 pub(super) struct Budget {
     left: u32,
-    /// Bytes of content that have earned nothing yet.
+    /// Content bytes that have not earned anything yet.
     bytes: u32,
-    /// Answers written since the peer was last seen to read.
+    /// Answers written since the peer last read its output.
     answers: u16,
-    /// Pongs that this end has asked for.
+    /// Pings sent by this end that were not answered.
     asked: u16,
     /// The time up to which credit was given.
     since_ms: Option<u64>,
@@ -55,7 +56,7 @@ impl Budget {
         Self { left: limits.budget_max, bytes: 0, answers: 0, asked: 0, since_ms: None }
     }
 
-    /// Charges a deed, or refuses it because too little is left.
+    /// Charges an action, or rejects it because too little is left.
     #[inline]
     pub(super) fn charge(&mut self, deed: Deed) -> Result<(), Reject> {
         if deed == Deed::Pong && self.asked > 0 {
@@ -66,12 +67,12 @@ impl Budget {
         Ok(())
     }
 
-    /// Notes that a pong is asked for, which costs the peer nothing.
+    /// A ping was sent, so its pong is free for the peer.
     pub(super) const fn ask(&mut self) {
         self.asked = self.asked.saturating_add(1);
     }
 
-    /// Whether another answer may wait for the peer.
+    /// Returns whether another answer may wait for the peer.
     pub(super) const fn may_answer(&self, limits: &Limits) -> bool {
         self.answers < limits.answers_max
     }
@@ -85,7 +86,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Notes that the peer has read all answers.
+    /// The peer has read all answers.
     pub(super) const fn answers_read(&mut self) {
         self.answers = 0;
     }
@@ -104,7 +105,7 @@ impl Budget {
         self.earn(limits, MESSAGE);
     }
 
-    /// Credits the time that has passed, by a monotonic clock.
+    /// Credits the elapsed time, by a monotonic clock.
     pub(super) fn tick(&mut self, limits: &Limits, now_ms: u64) {
         let rate = u64::from(limits.budget_per_second);
         let Some(since) = self.since_ms.filter(|_| rate > 0) else {

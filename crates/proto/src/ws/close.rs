@@ -1,4 +1,4 @@
-//! Why a connection ends, as its peer is told.
+//! Close codes and close frames.
 
 /// The code of a Close frame. RFC 6455 §7.4, and the registry of IANA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -10,17 +10,17 @@ pub struct CloseCode(
 impl CloseCode {
     /// The purpose of the connection is fulfilled.
     pub const NORMAL: Self = Self(1000);
-    /// The endpoint goes away: a server is shut down, a page was left.
+    /// The endpoint goes away: a server shuts down, or a page was left.
     pub const GOING_AWAY: Self = Self(1001);
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     pub const PROTOCOL_ERROR: Self = Self(1002);
-    /// The peer sent a kind of message that cannot be used here.
+    /// The peer sent a kind of message that is not supported.
     pub const UNSUPPORTED: Self = Self(1003);
     /// The Close frame had no code. Never sent.
     pub const NO_CODE: Self = Self(1005);
     /// The connection was lost without a Close frame. Never sent.
     pub const ABNORMAL: Self = Self(1006);
-    /// A message is not what its type says: text that is not UTF-8.
+    /// A message does not match its type: text that is not UTF-8.
     pub const INVALID_DATA: Self = Self(1007);
     /// A message violates a policy.
     pub const POLICY: Self = Self(1008);
@@ -28,29 +28,29 @@ impl CloseCode {
     pub const TOO_LONG: Self = Self(1009);
     /// The client needs an extension that the server did not agree to.
     pub const EXTENSION_MISSING: Self = Self(1010);
-    /// The server met something unexpected.
+    /// The server encountered an unexpected error.
     pub const INTERNAL_ERROR: Self = Self(1011);
-    /// The service is restarted.
+    /// The service is restarting.
     pub const RESTART: Self = Self(1012);
-    /// The service has too much to do.
+    /// The service is overloaded.
     pub const TRY_LATER: Self = Self(1013);
 
-    /// Whether the code may be in a Close frame.
+    /// Returns whether the code may be sent in a Close frame.
     // RFC 6455 §7.4.1: 1005, 1006 and 1015 MUST NOT be set as a status code in a Close frame.
-    // RFC 6455 §7.4.2: 0-999 are not used; 3000-3999 are registered by libraries and frameworks, and
-    // 4000-4999 are for private use.
+    // RFC 6455 §7.4.2: 0-999 are not used; 3000-3999 are registered by libraries and frameworks,
+    // and 4000-4999 are for private use.
     #[must_use]
     pub const fn is_sendable(self) -> bool {
         matches!(self.0, 1000..=1003 | 1007..=1014 | 3000..=4999)
     }
 }
 
-/// What a Close frame says.
+/// The contents of a Close frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Close<'a> {
     /// The code; [`CloseCode::NO_CODE`] if the frame has none.
     pub code: CloseCode,
-    /// The reason, for people who look for a fault; at most 123 bytes.
+    /// The reason, for debugging; at most 123 bytes.
     pub reason: &'a str,
 }
 

@@ -1,41 +1,43 @@
-//! What a connection asks of a library that compresses.
+//! The interface to a compression library.
 
 use std::fmt;
 
-/// The compression of messages in both directions, by DEFLATE without a wrapper ("raw"). It is made by the
-/// owner of the connection, for the parameters that [`deflate`](super::deflate) has agreed on.
+/// Compresses messages in both directions with raw DEFLATE. Created by the owner of the connection,
+/// for the parameters negotiated by [`deflate`](super::deflate).
 ///
-/// The connection bounds what is inflated, appends and removes the four bytes that end a flushed block
-/// (RFC 7692 §7.2.1, §7.2.2), and says when a message ends. Whether the window is kept then is for the
-/// implementation to decide, by its parameters.
+/// The connection limits the decompressed size, appends and removes the four bytes that end a
+/// flushed block (RFC 7692 §7.2.1, §7.2.2), and reports when a message ends. Whether the window is
+/// kept then is decided by the implementation, according to its parameters.
 pub trait Compression {
-    /// Inflates: appends to `out` what `input` stands for, at most `room` bytes, which is at least 1.
-    /// Returns how many bytes of `input` were used: all, unless `room` was filled.
+    /// Decompresses `input` and appends at most `room` bytes (at least 1) to `out`. Returns how
+    /// many bytes of `input` were used: all of them, unless `room` was filled.
     ///
-    /// `input` is empty when `room` was filled before, to ask for what is left. A block that says that it
-    /// is the last one does not end the input: what follows is inflated as well (RFC 7692
+    /// `input` is empty if `room` was filled before, to request the rest. A block marked as the
+    /// last one does not end the input: the following blocks are decompressed as well (RFC 7692
     /// §7.2.3.4).
     ///
     /// # Errors
     ///
-    /// If `input` is not what a compressor writes, or refers to bytes before the window. What is
-    /// inflated of it before is appended. The connection fails, and nothing is inflated after.
+    /// If `input` was not written by a compressor, or refers to bytes before the window. The output
+    /// before the error is appended. The connection fails, and nothing is decompressed afterwards.
     fn inflate(&mut self, input: &[u8], room: usize, out: &mut Vec<u8>)
     -> Result<usize, Malformed>;
 
-    /// Notes that a received message is complete. Without context take-over by the peer, the window can go.
+    /// A received message is complete. Without context take-over by the peer, the window can be
+    /// dropped.
     fn end_inflate(&mut self);
 
-    /// Compresses: appends to `out` what stands for `input`, up to a flush at a byte boundary, which ends
-    /// with the bytes 00 00 FF FF (Z_SYNC_FLUSH). Appends nothing if nothing is to be flushed.
+    /// Compresses `input` and appends the result to `out`, up to a flush at a byte boundary, which
+    /// ends with the bytes 00 00 FF FF (Z_SYNC_FLUSH). Appends nothing if there is nothing to
+    /// flush.
     fn deflate(&mut self, input: &[u8], out: &mut Vec<u8>);
 
-    /// Notes that a sent message is complete. Without context take-over by this side, the next message must
-    /// not refer to this one.
+    /// A sent message is complete. Without context take-over by this side, the next message must
+    /// not refer to it.
     fn end_deflate(&mut self);
 }
 
-/// Compressed bytes that no compressor writes.
+/// Compressed data that is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -47,7 +49,7 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// No compression: a type without a value, for connections that never have one.
+/// No compression: a type without values, for connections that never use it.
 #[derive(Clone, Copy, Debug)]
 pub enum NoCompression {}
 

@@ -1,4 +1,4 @@
-//! One WebSocket connection: what its two directions share, and how it ends.
+//! One WebSocket connection: the state shared by both directions, and how it ends.
 
 use super::budget::Budget;
 use super::close::CloseCode;
@@ -12,27 +12,28 @@ use super::reject::Reject;
 /// Which end of a connection this is.
 #[derive(Clone, Copy, Debug)]
 pub enum Role {
-    /// The end that answered the handshake. It sends without masks.
+    /// The end that answered the handshake. It sends unmasked frames.
     Server,
-    /// The end that began the handshake, with the source of its masks, of which each frame takes one.
-    /// Nobody may be able to foresee them (RFC 6455 §10.3).
+    /// The end that started the handshake, with a source of masks; each frame takes one. They must
+    /// be unpredictable (RFC 6455 §10.3).
     Client(fn() -> [u8; 4]),
 }
 
-/// One WebSocket connection, from the end of its handshake. It holds no buffer but for a message that came
-/// in parts.
+/// One WebSocket connection, from the end of its handshake. It holds no buffer except for a message
+/// that arrived in parts.
 ///
 /// Kinds of methods:
 ///
-/// - bytes in: [`receive`](Self::receive) until it needs input, [`close_receive`](Self::close_receive);
+/// - bytes in: [`receive`](Self::receive) until it needs input,
+///   [`close_receive`](Self::close_receive);
 /// - bytes out: [`send`](Self::send), or [`send_piece`](Self::send_piece) until the last;
 ///   [`ping`](Self::ping), [`pong`](Self::pong), [`close`](Self::close);
-/// - questions: [`next`](Self::next), [`waiting`](Self::waiting), [`can_send`](Self::can_send),
+/// - queries: [`next`](Self::next), [`waiting`](Self::waiting), [`can_send`](Self::can_send),
 ///   [`may_answer`](Self::may_answer), [`memory_bytes`](Self::memory_bytes);
-/// - facts: [`tick`](Self::tick), [`output_sent`](Self::output_sent).
+/// - notifications: [`tick`](Self::tick), [`output_sent`](Self::output_sent).
 ///
-/// All that is written is appended to an `out` of the caller, in whole frames. The connection itself writes
-/// pongs, the answer to a Close frame, and the Close frame that tells the peer which rule it broke: look at
+/// All output is appended to an `out` of the caller, in whole frames. The connection itself writes
+/// pongs, the answer to a Close frame, and the Close frame that reports a violated rule: check
 /// `out` after each `receive`, whatever the event is.
 ///
 /// ```
@@ -81,34 +82,34 @@ pub struct Connection<C = NoCompression> {
 
 const _: () = assert!(size_of::<Connection>() <= 192, "every idle connection holds one");
 
-/// How far the close handshake is.
+/// The progress of the close handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Messages go both ways.
+    /// Messages are sent in both directions.
     Open,
-    /// A Close frame was sent: messages are received only.
+    /// A Close frame was sent: messages are only received.
     CloseSent,
-    /// Close frames went both ways.
+    /// Close frames were sent in both directions.
     Closed,
-    /// The peer broke a rule, or left without a Close frame.
+    /// The peer violated a rule, or disconnected without a Close frame.
     Failed,
 }
 
-/// What changes the state.
+/// The events that change the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     /// This end sends a Close frame.
     SendClose,
-    /// The peer's Close frame came; it is answered if it is the first.
+    /// The peer's Close frame arrived; it is answered if it is the first.
     ReceiveClose,
-    /// The peer broke a rule.
+    /// The peer violated a rule.
     Fail,
     /// The peer's bytes ended.
     End,
 }
 
 impl State {
-    /// The state after a move; `None` if there is no such move.
+    /// The state after a move; `None` if the move is illegal.
     pub(super) const fn after(self, step: Move) -> Option<Self> {
         Some(match (self, step) {
             (Self::Open, Move::SendClose) => Self::CloseSent,
@@ -119,7 +120,7 @@ impl State {
         })
     }
 
-    /// Whether nothing more is received.
+    /// Returns whether nothing more is received.
     pub(super) const fn is_over(self) -> bool {
         matches!(self, Self::Closed | Self::Failed)
     }
@@ -133,7 +134,8 @@ pub(super) struct Sending {
 }
 
 impl<C: Compression> Connection<C> {
-    /// A connection on which nothing was received. `compression` is what both ends have agreed on.
+    /// Creates a connection on which nothing was received. `compression` was negotiated by both
+    /// ends.
     #[must_use]
     pub const fn new(limits: &Limits, role: Role, compression: Option<C>) -> Self {
         Self {
@@ -146,24 +148,24 @@ impl<C: Compression> Connection<C> {
         }
     }
 
-    /// The same connection, which hands out messages in pieces as they come, instead of whole: for messages
-    /// that are too long to be held. Pieces are as long as the bytes that came allow; of a compressed
-    /// message, at most 16 KiB.
+    /// Makes the connection yield messages in pieces as they arrive, instead of whole: for messages
+    /// that are too long to be held. Pieces are as long as the received bytes allow; of a
+    /// compressed message, at most 16 KiB.
     #[must_use]
     pub const fn in_pieces(mut self) -> Self {
         self.receive.in_pieces = true;
         self
     }
 
-    /// Notes that the peer's bytes have ended. [`Event::Closed`] if the close handshake was complete, else
-    /// an [`Event::Error`], of which the peer is not told.
+    /// The peer's bytes have ended. Returns [`Event::Closed`] if the close handshake was complete,
+    /// otherwise an [`Event::Error`], which is not sent to the peer.
     pub fn close_receive(&mut self) -> Event<'static> {
         let was_over = self.state.is_over();
         self.go(Move::End);
         if was_over { Event::Closed } else { Event::Error(Reject::ConnectionLost) }
     }
 
-    /// What the owner does next.
+    /// The next step of the owner.
     // RFC 6455 §7.1.1: the server closes the TCP connection first; the client waits for that.
     #[must_use]
     pub const fn next(&self) -> Next {
@@ -174,7 +176,7 @@ impl<C: Compression> Connection<C> {
         }
     }
 
-    /// Which wait the connection is in.
+    /// The event that the connection is waiting for.
     #[must_use]
     pub const fn waiting(&self) -> Waiting {
         match (self.state, self.role) {
@@ -191,51 +193,52 @@ impl<C: Compression> Connection<C> {
         matches!(self.state, State::Open)
     }
 
-    /// The memory that an unfinished message holds.
+    /// The memory held by an unfinished message.
     #[must_use]
     pub const fn memory_bytes(&self) -> usize {
         self.receive.memory_bytes()
     }
 
-    /// Notes the time, by a monotonic clock: the budget earns by it. Call it now and then, before
+    /// Updates the time, by a monotonic clock; it restores the budget. Call it occasionally, before
     /// [`receive`](Self::receive).
     pub fn tick(&mut self, limits: &Limits, now_ms: u64) {
         self.budget.tick(limits, now_ms);
     }
 
-    /// Whether another ping would be answered: [`answers_max`](Limits::answers_max) answers do not wait for
-    /// the peer yet. An owner that reads nothing more until they are sent need not end such a peer.
+    /// Returns whether another ping would be answered: fewer than
+    /// [`answers_max`](Limits::answers_max) answers wait for the peer. An owner that stops reading
+    /// until they are sent need not disconnect such a peer.
     #[must_use]
     pub const fn may_answer(&self, limits: &Limits) -> bool {
         !self.can_send() || self.budget.may_answer(limits)
     }
 
-    /// Notes that all that was written has been sent: the peer reads its answers.
+    /// All output was sent: the peer reads its answers.
     pub const fn output_sent(&mut self) {
         self.budget.answers_read();
     }
 
-    /// Asserts what must hold between calls.
+    /// Checks the invariants between calls.
     ///
     /// # Panics
     ///
-    /// If it does not hold.
+    /// If one is violated.
     #[doc(hidden)]
     pub fn check(&self) {
         self.receive.check(self.state.is_over(), self.compression.is_some());
     }
 
     pub(super) fn go(&mut self, step: Move) {
-        self.state = self.state.after(step).expect("callers look at the state before they move");
+        self.state = self.state.after(step).expect("callers check the state before a move");
         self.sending = None;
         if self.state.is_over() {
             self.receive.end();
         }
     }
 
-    /// Ends the connection because the peer broke a rule, and tells it which.
-    // RFC 6455 §7.1.7: to fail the connection, an endpoint SHOULD send a Close frame with a code, and
-    // MUST NOT go on to process data.
+    /// Ends the connection because the peer violated a rule, and sends that rule to it.
+    // RFC 6455 §7.1.7: to fail the connection, an endpoint SHOULD send a Close frame with a code,
+    // and MUST NOT go on to process data.
     #[cold]
     pub(super) fn fail(&mut self, reject: Reject, out: &mut Vec<u8>) -> Event<'static> {
         if self.state == State::Open {
@@ -245,7 +248,7 @@ impl<C: Compression> Connection<C> {
         Event::Error(reject)
     }
 
-    /// Writes a Close frame. Its reason fits, and its code may be sent.
+    /// Writes a Close frame. Its reason fits, and its code is allowed.
     pub(super) fn write_close(&self, close: Option<(CloseCode, &str)>, out: &mut Vec<u8>) {
         let mut payload = [0; frame::CONTROL_BYTES_MAX];
         let mut length = 0;

@@ -1,4 +1,4 @@
-//! The payloads of data frames, which become messages: put together, inflated, and checked.
+//! Turns the payloads of data frames into messages: assembled, decompressed, and validated.
 
 use super::compression::{Compression, Malformed};
 use super::connection::Connection;
@@ -14,11 +14,11 @@ use super::utf8::Utf8;
 pub(super) struct Frame {
     /// Bytes until its end.
     pub(super) left: u64,
-    /// Whether it is the last one of its message.
+    /// Whether it is the last frame of its message.
     pub(super) last: bool,
-    /// The mask of its next byte and the three after; all 0 without a mask.
+    /// The mask of its next byte and the three after it; all 0 without a mask.
     pub(super) mask: [u8; 4],
-    /// How many of the next bytes are unmasked already.
+    /// How many of the next bytes are already unmasked.
     pub(super) clear: usize,
 }
 
@@ -26,32 +26,32 @@ pub(super) struct Frame {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     pub(super) kind: Kind,
-    /// The bytes that came, without frame headers.
+    /// The number of received bytes, without frame headers.
     pub(super) received: u64,
-    /// The bytes of its content.
+    /// The number of bytes of its content.
     pub(super) bytes: u64,
     pub(super) utf8: Utf8,
-    /// What is left to inflate, if it is compressed.
+    /// The state of decompression, if it is compressed.
     pub(super) inflating: Option<Inflating>,
 }
 
 /// A compressed message.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Inflating {
-    /// There was no room for all that the input stands for.
+    /// There was not enough room for all output of the input.
     pub(super) is_full: bool,
-    /// How many bytes of [`FLUSH_END`] were inflated.
+    /// How many bytes of [`FLUSH_END`] were decompressed.
     pub(super) end: usize,
 }
 
 /// The end of a flushed block, which is not sent.
 pub(super) const FLUSH_END: [u8; 4] = [0, 0, 0xFF, 0xFF];
 
-/// How much is inflated at a time.
+/// The maximum number of bytes decompressed at a time.
 pub(super) const INFLATE_BYTES: usize = 16 * 1024;
 
 impl<C: Compression> Connection<C> {
-    /// Reads what is there of a data frame's payload.
+    /// Reads the available part of a data frame's payload.
     #[inline]
     pub(super) fn payload(
         &mut self,
@@ -76,14 +76,15 @@ impl<C: Compression> Connection<C> {
         message.bytes += here as u64;
         self.budget.received(limits, here);
         if is_whole && !self.receive.in_pieces {
-            // The most frequent message, in one frame that is here: its text is checked as it is lent.
+            // The most frequent case, a message in one available frame: its text is validated when
+            // it is borrowed.
             self.end_message(limits, &message);
             return Ok(Outcome::Found(here, Found::Message(kind)));
         }
         message.check(bytes, ends)?;
         if !self.receive.in_pieces {
             let assembly = &mut self.receive.assembly;
-            // At most doubled at a time: what was only announced takes no memory.
+            // At most doubled at a time: a length that was only announced allocates no memory.
             let more = frame.left.min(assembly.len().max(here) as u64);
             assembly.reserve(here + usize::try_from(more).unwrap_or(0));
             assembly.extend_from_slice(bytes);
@@ -105,7 +106,7 @@ impl<C: Compression> Connection<C> {
         Ok(Outcome::Used(here))
     }
 
-    /// Inflates what is there of a data frame's payload.
+    /// Decompresses the available part of a data frame's payload.
     // RFC 7692 §7.2.2: 00 00 FF FF is appended to the payload of a message, which then is inflated.
     fn inflate(
         &mut self,
@@ -129,9 +130,9 @@ impl<C: Compression> Connection<C> {
                 break false;
             }
             let had = plain.len();
-            // One byte more than is allowed shows that the message is too long.
+            // One more byte than allowed shows that the message is too long.
             let allowed = limits.message_bytes_max.saturating_sub(message.bytes).saturating_add(1);
-            // As much as short texts become, and twice as much as there is when that was not enough.
+            // Enough for short texts, and twice the current amount if that was not enough.
             let likely = had.max(8 * rest.len()).clamp(512, INFLATE_BYTES);
             let room = usize::try_from(allowed).unwrap_or(usize::MAX).min(likely);
             let room = if in_pieces { room.min(INFLATE_BYTES - had) } else { room };
@@ -147,12 +148,12 @@ impl<C: Compression> Connection<C> {
                 None
             };
             if let Some(fault) = fault {
-                // What came before the fault may have one of its own.
+                // The output before the error may be invalid itself.
                 message.check(&plain[start..], false)?;
                 return Err(fault);
             }
             let took = took.unwrap_or(0);
-            assert!(made <= room && took <= rest.len(), "what is inflated keeps within the room");
+            assert!(made <= room && took <= rest.len(), "the output stays within the room");
             inflating.is_full = made == room;
             *(if is_end { &mut inflating.end } else { &mut used }) += took;
         };
@@ -182,7 +183,7 @@ impl<C: Compression> Connection<C> {
         Ok(if used == 0 && !is_done { Outcome::Input } else { Outcome::Used(used) })
     }
 
-    /// Forgets a message that is complete.
+    /// Drops a complete message.
     #[inline]
     fn end_message(&mut self, limits: &Limits, message: &Message) {
         if message.bytes > 0 {
@@ -194,7 +195,7 @@ impl<C: Compression> Connection<C> {
 }
 
 impl Frame {
-    /// Unmasks the next bytes, but for those that are unmasked already.
+    /// Unmasks the next bytes, except those that are already unmasked.
     #[inline]
     fn unmask(&mut self, bytes: &mut [u8]) {
         if self.mask != [0; 4] && bytes.len() > self.clear {
@@ -205,7 +206,7 @@ impl Frame {
         self.clear = self.clear.max(bytes.len());
     }
 
-    /// Steps over bytes that are used.
+    /// Skips used bytes.
     #[inline]
     fn used(&mut self, bytes: usize) {
         self.left -= bytes as u64;
@@ -215,7 +216,7 @@ impl Frame {
 }
 
 impl Message {
-    /// Checks the next content, if it is text, and whether it may end there.
+    /// Validates the next content, if it is text, and whether it may end there.
     fn check(&mut self, bytes: &[u8], ends: bool) -> Result<(), Reject> {
         if self.kind == Kind::Text
             && !(self.utf8.check(bytes) && (!ends || self.utf8.is_complete()))

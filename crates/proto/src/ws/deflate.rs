@@ -1,7 +1,8 @@
 //! The negotiation of permessage-deflate (RFC 7692), as a function from an offer to an answer.
 //!
-//! A server calls [`negotiate`] with the values of Sec-WebSocket-Extensions and, if the result is [`Agreed`],
-//! answers with its text. A client writes an [`Offer`], and reads the answer by [`Offer::read_answer`].
+//! A server calls [`negotiate`] with the values of Sec-WebSocket-Extensions and, if the result is
+//! [`Agreed`], answers with its text. A client writes an [`Offer`], and reads the answer with
+//! [`Offer::read_answer`].
 
 use crate::field;
 use std::fmt;
@@ -10,26 +11,27 @@ use std::ops::RangeInclusive;
 /// The name of the extension.
 pub const NAME: &str = "permessage-deflate";
 
-/// The largest window, in bits, which holds if no parameter says otherwise.
+/// The largest window, in bits, which applies if no parameter sets it.
 pub const WINDOW_BITS_MAX: u8 = 15;
 
-/// The smallest window that a parameter may name.
+/// The smallest window that a parameter may set.
 const WINDOW_BITS_MIN: u8 = 8;
 
-/// What a server can do and wants.
+/// The capabilities and preferences of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wishes {
-    /// Whether the server forgets its window after each message, even if the client would let it keep that.
-    /// Default true: a compressor that is kept takes some 256 KB for each connection.
+    /// Whether the server resets its window after each message, even if the client would allow it
+    /// to be kept. Default true: keeping a compressor takes about 256 KB per connection.
     pub server_forgets: bool,
-    /// Whether the client is asked to forget its window after each message, so that the server need not
-    /// keep it. Default true: 32 KB and more for each connection.
+    /// Whether the client is asked to reset its window after each message, so that the server need
+    /// not keep it. Default true: 32 KB and more per connection.
     pub client_forgets: bool,
-    /// The windows, in bits, with which the server can compress; it uses the largest that the client
-    /// accepts. Offers that want a smaller one are declined. Default only 15, since some libraries have
-    /// no other.
+    /// The windows, in bits, with which the server can compress; it uses the largest that the
+    /// client accepts. Offers that require a smaller one are declined. Default only 15, because
+    /// some libraries support no other.
     pub server_window_bits: RangeInclusive<u8>,
-    /// The window, in bits, that a client is asked to keep to, if it says that it can. Default 15.
+    /// The window, in bits, that a client is asked to use, if it supports the parameter. Default
+    /// 15.
     pub client_window_bits: u8,
 }
 
@@ -44,7 +46,7 @@ impl Default for Wishes {
     }
 }
 
-/// What both ends have agreed on. As text, it is the server's answer, a value of
+/// The negotiated parameters. The text form is the server's answer, a value of
 /// Sec-WebSocket-Extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
@@ -77,9 +79,10 @@ impl fmt::Display for Agreed {
     }
 }
 
-/// Chooses the first offer that the server can accept. `values` are those of Sec-WebSocket-Extensions in
-/// the request. Offers that break a rule are declined, and other extensions are passed over; with `None`,
-/// the response has no such field, and messages are not compressed.
+/// Chooses the first offer that the server can accept. `values` are those of
+/// Sec-WebSocket-Extensions in the request. Offers that violate a rule are declined, and other
+/// extensions are ignored; with `None`, the response has no such field, and messages are not
+/// compressed.
 ///
 /// ```
 /// use peregrine_proto::ws::deflate::{Wishes, negotiate};
@@ -89,7 +92,7 @@ impl fmt::Display for Agreed {
 /// let answer = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
 /// assert_eq!(agreed.to_string(), answer);
 /// ```
-// RFC 7692 §5: the server takes one of the elements that it can, of those that come first, or none.
+// RFC 7692 §5: the server accepts the first element that it supports, or none.
 pub fn negotiate<'a>(
     values: impl IntoIterator<Item = &'a [u8]>,
     wishes: &Wishes,
@@ -99,7 +102,7 @@ pub fn negotiate<'a>(
 }
 
 fn agree(offer: &Parameters, wishes: &Wishes) -> Option<Agreed> {
-    // RFC 7692 §7.1.2.1: an offered server_max_window_bits has a value, to which the server keeps.
+    // RFC 7692 §7.1.2.1: an offered server_max_window_bits has a value, which limits the server.
     let server_most = match offer.server_window_bits {
         None => WINDOW_BITS_MAX,
         Some(bits) => bits?,
@@ -116,25 +119,27 @@ fn agree(offer: &Parameters, wishes: &Wishes) -> Option<Agreed> {
         }
     };
     Some(Agreed {
-        // RFC 7692 §7.1.1.1: an offered server_no_context_takeover is accepted as it is, or not at all.
+        // RFC 7692 §7.1.1.1: an offered server_no_context_takeover is accepted unchanged, or not at
+        // all.
         server_forgets: offer.server_forgets || wishes.server_forgets,
-        // RFC 7692 §7.1.1.2: the answer may have client_no_context_takeover without an offer of it.
+        // RFC 7692 §7.1.1.2: the answer may contain client_no_context_takeover without an offer of
+        // it.
         client_forgets: offer.client_forgets || wishes.client_forgets,
         server_window_bits,
         client_window_bits,
     })
 }
 
-/// What a client offers. As text, it is a value of Sec-WebSocket-Extensions.
+/// A client's offer. The text form is a value of Sec-WebSocket-Extensions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
-    /// Whether the server is asked to forget its window after each message.
+    /// Whether the server is asked to reset its window after each message.
     pub server_forgets: bool,
-    /// Whether the client says that it forgets its own.
+    /// Whether the client announces that it resets its own.
     pub client_forgets: bool,
     /// The largest window that the server may use, if it is smaller than 15 bits.
     pub server_window_bits: Option<u8>,
-    /// The smallest window that the client can be asked to keep to, if it can use less than 15 bits.
+    /// The smallest window that the client can be asked to use, if it supports less than 15 bits.
     pub client_window_bits_min: Option<u8>,
 }
 
@@ -157,27 +162,27 @@ impl fmt::Display for Offer {
     }
 }
 
-/// The server's answer is none to the offer that was made: the client fails the connection.
+/// The server's answer does not match the offer: the client fails the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerInvalid;
 
 impl fmt::Display for AnswerInvalid {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("the server has answered an extension that was not offered so")
+        formatter.write_str("the server has accepted an extension that was not offered this way")
     }
 }
 
 impl std::error::Error for AnswerInvalid {}
 
 impl Offer {
-    /// Reads the server's answer: `values` are those of Sec-WebSocket-Extensions in the response. `None` if
-    /// the server has declined.
+    /// Reads the server's answer: `values` are those of Sec-WebSocket-Extensions in the response.
+    /// Returns `None` if the server has declined.
     ///
     /// # Errors
     ///
-    /// If the answer does not fit the offer.
-    // RFC 7692 §7.1: a client fails the connection if the server accepted with parameters that it must not
-    // use, or cannot.
+    /// If the answer does not match the offer.
+    // RFC 7692 §7.1: a client fails the connection if the server accepted with parameters that it
+    // must not use, or cannot.
     pub fn read_answer<'a>(
         &self,
         values: impl IntoIterator<Item = &'a [u8]>,
@@ -206,7 +211,7 @@ impl Offer {
     }
 }
 
-/// The parameters of one element, each there once at most.
+/// The parameters of one element, each at most once.
 #[derive(Debug, Default)]
 struct Parameters {
     server_forgets: bool,
@@ -217,9 +222,9 @@ struct Parameters {
 }
 
 impl Parameters {
-    /// Reads an element; `None` if it is another extension, or breaks a rule.
-    // RFC 7692 §7.1: an offer is declined that has an unknown parameter, an invalid value, or a parameter
-    // twice.
+    /// Parses an element; `None` if it is another extension, or violates a rule.
+    // RFC 7692 §7.1: an offer with an unknown parameter, an invalid value, or a repeated parameter
+    // is declined.
     fn read(element: &[u8]) -> Option<Self> {
         let mut parts = split(element, b';');
         if !parts.next()?.eq_ignore_ascii_case(NAME.as_bytes()) {
@@ -275,8 +280,8 @@ fn bits(value: &[u8]) -> Option<u8> {
     })
 }
 
-/// The parts of a value between separators that are not in a quoted string. Empty parts stay where the
-/// separator is `;`, since no parameter is empty; in a list they are nothing.
+/// Splits a value at separators outside of quoted strings. Empty parts are kept if the separator is
+/// `;`, because parameters are never empty; in a list they are ignored.
 fn split(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     let is_separator = move |byte: &u8| {

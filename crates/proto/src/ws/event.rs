@@ -1,42 +1,43 @@
-//! What a connection tells its caller.
+//! Events and states that a connection reports to its caller.
 
 use super::close::Close;
 use super::reject::Reject;
 use std::borrow::Cow;
 
-/// What the received bytes mean. What it borrows is from the bytes that were given.
+/// The meaning of the received bytes. It may borrow from the given bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// More bytes are needed. Call again with the unused bytes and those after.
+    /// More bytes are needed. Call again with the unused bytes and those after them.
     NeedInput,
-    /// A whole message of text: borrowed if it came in one frame and in one call, else owned.
+    /// A whole text message: borrowed if it arrived in one frame and in one call, otherwise owned.
     Text(Cow<'a, str>),
-    /// A whole message of bytes: borrowed if it came in one frame and in one call, else owned.
+    /// A whole binary message: borrowed if it arrived in one frame and in one call, otherwise
+    /// owned.
     Binary(Cow<'a, [u8]>),
-    /// A piece of a message, if the connection [hands out pieces](super::Connection::in_pieces). Text is
-    /// checked, but a piece of it may end within a character.
+    /// A piece of a message, if the connection [yields pieces](super::Connection::in_pieces). Text
+    /// is validated, but a piece of it may end within a character.
     Piece {
-        /// What the message is.
+        /// The kind of the message.
         kind: Kind,
         /// The piece; empty only if it is the last.
         bytes: Cow<'a, [u8]>,
         /// Whether the message is complete.
         last: bool,
     },
-    /// The peer asked whether this endpoint is there. The answer is written already.
+    /// The peer sent a ping. The answer is already written.
     Ping(&'a [u8]),
-    /// The peer's answer to a ping, or one that nobody asked for.
+    /// The peer's answer to a ping, or an unsolicited one.
     Pong(&'a [u8]),
-    /// The peer ends the connection. The answer is written already, if one was due; nothing more is
-    /// received or sent. What is next, [`Connection::next`](super::Connection::next) says.
+    /// The peer ends the connection. The answer is already written, if one was needed; nothing more
+    /// is received or sent. [`Connection::next`](super::Connection::next) returns the next step.
     Close(Close<'a>),
-    /// The peer broke a rule, and was told so. Send what was written, and close.
+    /// The peer violated a rule, and a Close frame was written. Send the output, and close.
     Error(Reject),
     /// The connection is over; nothing more is read.
     Closed,
 }
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// UTF-8.
@@ -45,10 +46,10 @@ pub enum Kind {
     Binary,
 }
 
-/// Which wait the connection is in; the owner has the clock.
+/// The event that the connection is waiting for; the owner has the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// For the next message: the time for pings, and for an end because of idleness.
+    /// For the next message: the time for pings and the idle timeout.
     Idle,
     /// For the rest of a message, between its frames.
     Message,
@@ -62,12 +63,12 @@ pub enum Waiting {
     Nothing,
 }
 
-/// What the owner does next.
+/// The next step of the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Receive.
     Receive,
-    /// Close the transport connection, once what was written is sent.
+    /// Close the transport connection, once all output is sent.
     Close,
     /// Wait a moment for the server to close the transport connection, so that the port in
     /// TIME_WAIT is not the client's; then close it.

@@ -1,24 +1,24 @@
 //! Frames: their headers, and the mask of their payloads.
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
-    /// More of a message.
+    /// A continuation of a message.
     Continuation,
-    /// The begin of a message of text.
+    /// The first frame of a text message.
     Text,
-    /// The begin of a message of bytes.
+    /// The first frame of a binary message.
     Binary,
     /// The connection ends.
     Close,
-    /// A question whether the peer is there.
+    /// A check whether the peer is there.
     Ping,
     /// The answer.
     Pong,
 }
 
 impl Opcode {
-    /// The opcode of a number; `None` for one that is reserved.
+    /// The opcode with a number; `None` for reserved ones.
     // RFC 6455 §5.2: %x3-7 and %xB-F are reserved.
     #[must_use]
     pub const fn find(number: u8) -> Option<Self> {
@@ -46,27 +46,27 @@ impl Opcode {
         }
     }
 
-    /// Whether the frame is about the connection, and may stand within a message.
+    /// Returns whether the frame concerns the connection, and may occur within a message.
     #[must_use]
     pub const fn is_control(self) -> bool {
         matches!(self, Self::Close | Self::Ping | Self::Pong)
     }
 }
 
-/// The first byte's bits beside the opcode.
+/// The other bits of the first byte.
 pub mod flag {
     /// The frame is the last one of its message.
     pub const FIN: u8 = 0x80;
     /// The message is compressed (RFC 7692 §6).
     pub const COMPRESSED: u8 = 0x40;
-    /// All bits that extensions may give a meaning.
+    /// All bits that extensions may define.
     pub const RESERVED: u8 = 0x70;
 }
 
 /// The longest payload of a control frame.
 pub const CONTROL_BYTES_MAX: usize = 125;
 
-/// The longest header, with its mask.
+/// The longest header, including its mask.
 pub const HEADER_BYTES_MAX: usize = 14;
 
 /// The longest control frame, which is received as a whole.
@@ -74,7 +74,7 @@ pub const CONTROL_FRAME_BYTES_MAX: usize = 2 + 4 + CONTROL_BYTES_MAX;
 
 /// Writes a frame. `flags` are those of [`flag`]; with a mask, the payload is masked.
 ///
-/// A server's frame is the same for every client, so one that is written once can be sent to many.
+/// A server's frame is the same for every client, so it can be written once and sent to many.
 #[inline]
 pub fn write(opcode: Opcode, flags: u8, mask: Option<[u8; 4]>, payload: &[u8], out: &mut Vec<u8>) {
     let (header, length) = header(opcode, flags, mask, payload.len());
@@ -87,7 +87,7 @@ pub fn write(opcode: Opcode, flags: u8, mask: Option<[u8; 4]>, payload: &[u8], o
     }
 }
 
-/// Makes a frame of what was written to `out` from `start` on.
+/// Turns the bytes of `out` from `start` into a frame.
 pub(super) fn enclose(
     opcode: Opcode,
     flags: u8,
@@ -102,7 +102,7 @@ pub(super) fn enclose(
     out.splice(start..start, header[..length].iter().copied());
 }
 
-/// A header, and how many bytes it has.
+/// A header, and its length in bytes.
 #[inline]
 fn header(
     opcode: Opcode,
@@ -133,12 +133,12 @@ fn header(
     (header, length)
 }
 
-/// The length that says that 16 bits follow.
+/// The length that is followed by a 16-bit length.
 pub(super) const LENGTH_16: u8 = 126;
-/// The length that says that 64 bits follow.
+/// The length that is followed by a 64-bit length.
 pub(super) const LENGTH_64: u8 = 127;
 
-/// Masks a payload, or takes the mask away.
+/// Masks or unmasks a payload.
 // RFC 6455 §5.3: octet i of the result is octet i of the payload XOR octet (i MOD 4) of the mask.
 #[inline]
 pub fn apply_mask(bytes: &mut [u8], mask: [u8; 4]) {

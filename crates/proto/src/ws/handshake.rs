@@ -1,4 +1,4 @@
-//! The handshake over HTTP: what a request must have, and what its answer must have.
+//! The handshake over HTTP: the requirements for the request and the response.
 
 use super::accept::Key;
 use crate::{Method, Version, field};
@@ -7,17 +7,17 @@ use std::fmt;
 /// The version of the protocol, the value of Sec-WebSocket-Version.
 pub const VERSION: &str = "13";
 
-/// Why a request is no handshake that can be answered.
+/// Why a request is not a handshake that can be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The method is not GET. 405.
     Method,
-    /// The version is not HTTP/1.1, Upgrade does not name `websocket`, or Connection does not name `upgrade`. 426, with
-    /// `Upgrade: websocket` and `Connection: upgrade`.
+    /// The version is not HTTP/1.1, Upgrade does not contain `websocket`, or Connection does not
+    /// contain `upgrade`. 426, with `Upgrade: websocket` and `Connection: upgrade`.
     NoUpgrade,
     /// Sec-WebSocket-Version is missing or is not 13. 426, with `Sec-WebSocket-Version: 13`.
     Version,
-    /// Sec-WebSocket-Key is missing, is there twice, or is not 16 bytes in base64. 400.
+    /// Sec-WebSocket-Key is missing, occurs twice, or is not 16 bytes in base64. 400.
     Key,
 }
 
@@ -32,7 +32,7 @@ impl Refusal {
         }
     }
 
-    /// The section of the standard that has the rule.
+    /// The section of the standard that contains the rule.
     #[must_use]
     pub const fn section(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl Refusal {
         }
     }
 
-    /// The rule that was broken, in one sentence without its full stop.
+    /// The violated rule, in one sentence without its full stop.
     #[must_use]
     pub const fn cause(self) -> &'static str {
         match self {
@@ -61,12 +61,12 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Judges a handshake over HTTP/1.1, whose answer is a 101 with [`Key::accept`]. `fields` are all that the
-/// request has.
+/// Checks a handshake over HTTP/1.1, whose answer is a 101 with [`Key::accept`]. `fields` are all
+/// fields of the request.
 ///
 /// # Errors
 ///
-/// If the request cannot be answered so.
+/// If the request cannot be answered with a 101.
 // RFC 6455 §4.2.1: a GET with Upgrade: websocket, Connection: Upgrade, a key, and version 13.
 pub fn read_http1<'a>(
     method: Method,
@@ -79,7 +79,7 @@ pub fn read_http1<'a>(
     };
     let asks =
         has_token(values("upgrade"), "websocket") && has_token(values("connection"), "upgrade");
-    // RFC 9110 §7.8: a server MUST ignore Upgrade in a request of HTTP/1.0.
+    // RFC 9110 §7.8: a server MUST ignore Upgrade in an HTTP/1.0 request.
     if version != Version::Http11 || !asks {
         return Err(Refusal::NoUpgrade);
     }
@@ -94,13 +94,13 @@ pub fn read_http1<'a>(
     }
 }
 
-/// Judges the values of Sec-WebSocket-Version. Over HTTP/2, where extended CONNECT asks for the protocol
-/// `websocket`, this is all that a handshake needs (RFC 8441 §5).
+/// Checks the values of Sec-WebSocket-Version. Over HTTP/2, where extended CONNECT requests the
+/// protocol `websocket`, this is all that a handshake needs (RFC 8441 §5).
 ///
 /// # Errors
 ///
-/// If the version is another one than 13.
-// RFC 6455 §4.4: a server that does not support the version answers with those that it does.
+/// If the version is not 13.
+// RFC 6455 §4.4: a server that does not support the version answers with those that it supports.
 pub fn read_version<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Result<(), Refusal> {
     match (values.next(), values.next()) {
         (Some(value), None) if field::trim(value) == VERSION.as_bytes() => Ok(()),
@@ -108,15 +108,15 @@ pub fn read_version<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Result<()
     }
 }
 
-/// Whether a list has a token, without regard to case: lists of Connection and Upgrade.
+/// Returns whether a list contains a token, ignoring case: for Connection and Upgrade.
 #[must_use]
 pub fn has_token<'a>(mut values: impl Iterator<Item = &'a [u8]>, token: &str) -> bool {
     values.any(|value| field::list(value).any(|item| item.eq_ignore_ascii_case(token.as_bytes())))
 }
 
-/// The first subprotocol of the client's that the server supports: `offers` are the values of
-/// Sec-WebSocket-Protocol, in which the client names what it prefers first.
-// RFC 6455 §4.2.2: the subprotocol is one of the client's, or none. Names are compared with regard to case.
+/// The first subprotocol offered by the client that the server supports: `offers` are the values of
+/// Sec-WebSocket-Protocol, in the client's order of preference.
+// RFC 6455 §4.2.2: the subprotocol is one of the client's, or none. Names are case-sensitive.
 #[must_use]
 pub fn choose_protocol<'o, 's>(
     offers: impl Iterator<Item = &'o [u8]>,

@@ -1,33 +1,35 @@
-//! Everything of WebSocket that has a limit, with its default.
+//! All limits of WebSocket, with their defaults.
 
-/// The most a peer may do on one connection. All connections of a server share one, so the calls that
-/// need it take it by reference. Reaching a limit is allowed; passing it is a [`Reject`](super::Reject).
+/// The limits for a peer on one connection. All connections of a server share one instance, so
+/// calls that need it take it by reference. Values equal to a limit are allowed; exceeding it is a
+/// [`Reject`](super::Reject).
 ///
-/// A reason to close needs no limit: the protocol gives it 123 bytes.
+/// A close reason needs no limit: the protocol allows 123 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The content of one message, in bytes, after it is inflated. Default 1 MiB: what a connection can
-    /// make the owner hold, and far more than messages of chats, games and dashboards have. Passing it:
-    /// 1009. Set it higher, up to `u64::MAX`, for messages that are taken in pieces.
+    /// The content of one message, in bytes, after decompression. Default 1 MiB: how much a
+    /// connection can make the owner hold, and far more than messages of chats, games and
+    /// dashboards need. If exceeded:
+    /// 1009. Set it higher, up to `u64::MAX`, for messages that are received in pieces.
     pub message_bytes_max: u64,
-    /// The payload of one frame. Default 1 MiB: a message may be one frame. Passing it: 1009.
+    /// The payload of one frame. Default 1 MiB: a message may be one frame. If exceeded: 1009.
     pub frame_bytes_max: u64,
-    /// Messages below this are sent as they are even if compression was agreed on. Default 64 bytes:
-    /// shorter ones gain less than the work costs.
+    /// Messages shorter than this are sent uncompressed even if compression was negotiated. Default
+    /// 64 bytes: compressing shorter ones saves less than it costs.
     pub compress_bytes_min: usize,
-    /// How many answers (pongs) may wait for a peer that does not read. Default 100, which are 12.7 KB.
-    /// Passing it: 1008.
+    /// How many answers (pongs) may wait for a peer that does not read. Default 100, which are 12.7
+    /// KB. If exceeded: 1008.
     pub answers_max: u16,
-    /// The budget for what a peer makes this endpoint do for nothing: the most that is saved up, and
-    /// what a connection begins with. Default 1,000, which is 500 pings at once. `budget.rs` has the
-    /// cost of each deed. Spending all of it: 1008.
+    /// The budget for work that a peer causes without a benefit: the initial and the maximum
+    /// amount. Default 1,000, enough for 500 pings at once. `budget.rs` defines the cost of each
+    /// action. When used up: 1008.
     pub budget_max: u32,
-    /// How much of the budget comes back each second. Default 50: 25 pings.
+    /// How much of the budget is restored per second. Default 50: 25 pings.
     pub budget_per_second: u32,
 }
 
 impl Limits {
-    /// The default of every limit, as a constant.
+    /// All defaults, as a constant.
     pub const DEFAULT: Self = Self {
         message_bytes_max: 1 << 20,
         frame_bytes_max: 1 << 20,

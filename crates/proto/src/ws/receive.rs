@@ -20,9 +20,9 @@ pub(super) struct Receive {
     pub(super) frame: Option<Frame>,
     /// The message whose frames are being received.
     pub(super) message: Option<Message>,
-    /// Part of a header, or of a control frame, was there when more input was needed.
+    /// Part of a header or of a control frame had arrived when more input was needed.
     is_partial: bool,
-    /// What came of the message, if it is handed out whole and did not come at once.
+    /// The received part of the message, if it is yielded whole and did not arrive at once.
     pub(super) assembly: Vec<u8>,
 }
 
@@ -37,7 +37,7 @@ impl Receive {
         }
     }
 
-    /// Forgets what was under way.
+    /// Drops the frame and the message being received.
     pub(super) fn end(&mut self) {
         *self = Self { in_pieces: self.in_pieces, ..Self::new() };
     }
@@ -64,11 +64,11 @@ impl Receive {
         };
         assert!(!is_over, "nothing is under way after the end");
         assert!(message.inflating.is_none() || can_inflate, "what is inflated was agreed on");
-        assert!(message.kind == Kind::Text || message.utf8.is_complete(), "bytes are not checked");
-        assert!(self.assembly.len() as u64 <= message.bytes, "what is held has come");
-        assert!(!self.in_pieces || self.assembly.is_empty(), "what is handed out is not held");
+        assert!(message.kind == Kind::Text || message.utf8.is_complete(), "binary is not checked");
+        assert!(self.assembly.len() as u64 <= message.bytes, "held bytes were received");
+        assert!(!self.in_pieces || self.assembly.is_empty(), "yielded pieces are not held");
         if let Some(frame) = self.frame {
-            assert!(frame.clear as u64 <= frame.left, "what is unmasked has not been used");
+            assert!(frame.clear as u64 <= frame.left, "unmasked bytes are unused");
         }
     }
 }
@@ -77,27 +77,27 @@ impl Receive {
 pub(super) enum Outcome {
     /// Nothing yet: more bytes are needed.
     Input,
-    /// So many bytes were used, and nothing is to be told.
+    /// This many bytes were used, without an event.
     Used(usize),
-    /// So many bytes were used, and this is to be told.
+    /// This many bytes were used, with an event.
     Found(usize, Found),
 }
 
-/// What some bytes mean; the bytes themselves are behind those of a header.
+/// The meaning of some bytes; the bytes themselves are after those of a header.
 pub(super) enum Found {
     /// All bytes are a message.
     Message(Kind),
-    /// The message that was put together.
+    /// The assembled message.
     Assembled(Kind, Vec<u8>),
     /// All bytes are a piece.
     Piece { kind: Kind, last: bool },
-    /// A piece that was inflated.
+    /// A piece that was decompressed.
     Inflated { kind: Kind, bytes: Vec<u8>, last: bool },
     /// A control frame with a payload from there on.
     Control { opcode: Opcode, from: usize },
 }
 
-/// A frame's header, which breaks no rule.
+/// A frame's header, which is valid.
 struct Header {
     opcode: Opcode,
     flags: u8,
@@ -108,13 +108,13 @@ struct Header {
 }
 
 impl<C: Compression> Connection<C> {
-    /// Reads bytes: returns how many of `unread` were used, and what they mean.
+    /// Processes bytes: returns how many of `unread` were used, and their meaning.
     ///
-    /// `unread` is all that arrived and was not used, as one slice; its content is unmasked in place. Call
-    /// again until [`Event::NeedInput`], then when there is more. Messages are taken as they arrive, so that
-    /// only a header or a control frame is ever left unused: at most
-    /// [`CONTROL_FRAME_BYTES_MAX`](frame::CONTROL_FRAME_BYTES_MAX) - 1 bytes. The same bytes give the same
-    /// events however they are cut, except that pieces may be cut as the bytes are.
+    /// `unread` is all that arrived and was not used, as one slice; its content is unmasked in
+    /// place. Call again until [`Event::NeedInput`], then when there is more. Messages are
+    /// processed as they arrive, so only a header or a control frame is ever left unused: at most
+    /// [`CONTROL_FRAME_BYTES_MAX`](frame::CONTROL_FRAME_BYTES_MAX) - 1 bytes. However the same
+    /// bytes are cut, the events are the same, except that pieces may be cut as the bytes are.
     #[inline]
     pub fn receive<'a>(
         &mut self,
@@ -145,7 +145,7 @@ impl<C: Compression> Connection<C> {
         }
     }
 
-    /// Makes an event of what was found in `bytes`.
+    /// Creates the event for the result in `bytes`.
     #[inline]
     fn lend<'a>(
         &mut self,
@@ -212,12 +212,12 @@ impl<C: Compression> Connection<C> {
             let utf8 = Utf8::new();
             self.receive.message = Some(Message { kind, received: 0, bytes: 0, utf8, inflating });
         }
-        let message = self.receive.message.as_mut().expect("a continuation is of a message");
+        let message = self.receive.message.as_mut().expect("a continuation belongs to a message");
         message.received = message.received.saturating_add(header.length);
         // RFC 6455 §10.4: an endpoint SHOULD limit the size of frames and of messages.
         let most = match message.inflating {
             None => limits.message_bytes_max,
-            // Compression may add a little, and flushes some more.
+            // Compression may expand data a little, and flushes some more.
             Some(_) => limits.message_bytes_max.saturating_mul(2).saturating_add(1024),
         };
         if message.received > most {
@@ -227,15 +227,15 @@ impl<C: Compression> Connection<C> {
         Ok(Outcome::Used(header.bytes))
     }
 
-    /// Reads a header. A rule is applied as soon as the bytes that it is about are there.
+    /// Reads a header. A rule is checked as soon as the bytes it concerns have arrived.
     #[inline]
     fn header(&self, limits: &Limits, unread: &[u8]) -> Result<Option<Header>, Reject> {
         let Some(first) = unread.first() else { return Ok(None) };
         let flags = first & 0xF0;
         let opcode = self.opcode(*first)?;
         let Some(second) = unread.get(1) else { return Ok(None) };
-        // RFC 6455 §5.1: a server closes the connection upon a frame that is not masked, and a client upon
-        // one that is.
+        // RFC 6455 §5.1: a server closes the connection upon a frame that is not masked, and a
+        // client upon one that is.
         match (self.role, second & 0x80 != 0) {
             (Role::Server, false) => return Err(Reject::MaskMissing),
             (Role::Client(_), true) => return Err(Reject::MaskForbidden),
@@ -247,8 +247,8 @@ impl<C: Compression> Connection<C> {
             return Err(Reject::ControlTooLong);
         }
         let (length, mut bytes) = match short {
-            // RFC 6455 §5.2: the minimal number of bytes MUST be used to encode the length; the highest
-            // bit of 64 MUST be 0.
+            // RFC 6455 §5.2: the minimal number of bytes MUST be used to encode the length; the
+            // highest bit of 64 MUST be 0.
             LENGTH_16 => {
                 let Some(length) = unread[2..].first_chunk() else { return Ok(None) };
                 let length = u64::from(u16::from_be_bytes(*length));
@@ -282,23 +282,24 @@ impl<C: Compression> Connection<C> {
         Ok(Some(Header { opcode, flags, length, mask, bytes }))
     }
 
-    /// Judges a frame's first byte.
+    /// Checks a frame's first byte.
     #[inline]
     fn opcode(&self, first: u8) -> Result<Opcode, Reject> {
-        // RFC 6455 §5.2: a reserved bit that no extension has given a meaning MUST be 0, and a reserved
+        // RFC 6455 §5.2: a reserved bit that no extension has defined MUST be 0, and a reserved
         // opcode fails the connection.
         let meant = if self.compression.is_some() { flag::COMPRESSED } else { 0 };
         if first & flag::RESERVED & !meant != 0 {
             return Err(Reject::ReservedBits);
         }
         let opcode = Opcode::find(first & 0x0F).ok_or(Reject::OpcodeReserved)?;
-        // RFC 7692 §6.1: RSV1 is set on the first frame of a message only, and on no control frame.
+        // RFC 7692 §6.1: RSV1 is only set on the first frame of a message, never on a control
+        // frame.
         let begins = matches!(opcode, Opcode::Text | Opcode::Binary);
         if first & flag::COMPRESSED != 0 && !begins {
             return Err(Reject::CompressedMisplaced);
         }
-        // RFC 6455 §5.4: control frames may stand within a message, and MUST NOT be fragmented; frames of
-        // two messages do not interleave.
+        // RFC 6455 §5.4: control frames may occur within a message, and MUST NOT be fragmented;
+        // frames of two messages are not interleaved.
         match (opcode.is_control(), self.receive.message.is_some()) {
             (true, _) if first & flag::FIN == 0 => Err(Reject::ControlFragmented),
             (false, true) if begins => Err(Reject::MessageInterrupted),
@@ -307,7 +308,8 @@ impl<C: Compression> Connection<C> {
         }
     }
 
-    // RFC 6455 §5.5.2: a ping is answered by a pong with its payload, unless a Close frame was received.
+    // RFC 6455 §5.5.2: a ping is answered by a pong with its payload, unless a Close frame was
+    // received.
     fn answer_ping(
         &mut self,
         limits: &Limits,
@@ -322,8 +324,8 @@ impl<C: Compression> Connection<C> {
         Ok(())
     }
 
-    // RFC 6455 §5.5.1: the body of a Close frame is a code and a reason in UTF-8, or empty; it is answered
-    // by a Close frame that echoes the code, unless one was sent before.
+    // RFC 6455 §5.5.1: the body of a Close frame is a code and a reason in UTF-8, or empty; it is
+    // answered by a Close frame that echoes the code, unless one was sent before.
     fn receive_close<'a>(
         &mut self,
         payload: &'a [u8],

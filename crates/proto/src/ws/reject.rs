@@ -1,11 +1,11 @@
-//! Why a connection is failed: one variant a rule.
+//! Why a connection is failed: one variant per rule.
 
 use super::close::CloseCode;
 use std::fmt;
 
 macro_rules! rejects {
     ($($variant:ident: $code:ident $section:literal, $cause:literal;)*) => {
-        /// A rule of WebSocket that the peer broke, or a limit that it passed.
+        /// A rule of WebSocket that the peer violated, or a limit that it exceeded.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Reject {
@@ -74,22 +74,22 @@ rejects! {
 }
 
 impl Reject {
-    /// The code that the peer is told; for [`ConnectionLost`](Self::ConnectionLost), which nobody can be
-    /// told, the code that stands for it.
+    /// The code sent to the peer; for [`ConnectionLost`](Self::ConnectionLost), which cannot be
+    /// sent, the code that represents it.
     #[inline]
     #[must_use]
     pub const fn code(self) -> CloseCode {
         self.facts().0
     }
 
-    /// The section of the standard that has the rule: `RFC 6455 §5.2`.
+    /// The section of the standard that contains the rule: `RFC 6455 §5.2`.
     #[must_use]
     pub const fn section(self) -> &'static str {
         self.facts().1
     }
 
-    /// The rule that was broken, in one sentence without its full stop. At most 123 bytes: the peer is
-    /// told it as the reason.
+    /// The violated rule, in one sentence without its full stop. At most 123 bytes: it is sent to
+    /// the peer as the reason.
     #[must_use]
     pub const fn cause(self) -> &'static str {
         self.facts().2

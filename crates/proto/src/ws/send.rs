@@ -1,4 +1,4 @@
-//! The sending side: messages to bytes.
+//! The sending side: turns messages into bytes.
 
 use super::close::{CloseCode, REASON_BYTES_MAX};
 use super::compression::Compression;
@@ -34,9 +34,9 @@ pub enum Unsent {
     Closed,
     /// Another message is being sent in pieces.
     Interrupts,
-    /// A ping or a pong has more than 125 bytes.
+    /// The payload of a ping or a pong exceeds 125 bytes.
     TooLong,
-    /// The code may not be sent.
+    /// The code is not allowed in a Close frame.
     CodeInvalid,
 }
 
@@ -45,8 +45,8 @@ impl fmt::Display for Unsent {
         formatter.write_str(match self {
             Self::Closed => "the WebSocket is closed",
             Self::Interrupts => "another message is being sent in pieces",
-            Self::TooLong => "a ping or a pong has at most 125 bytes",
-            Self::CodeInvalid => "the code may not be in a Close frame",
+            Self::TooLong => "the payload of a ping or a pong exceeds 125 bytes",
+            Self::CodeInvalid => "the code is not allowed in a Close frame",
         })
     }
 }
@@ -58,7 +58,7 @@ impl<C: Compression> Connection<C> {
     ///
     /// # Errors
     ///
-    /// If the connection ends, or a message is being sent in pieces; then nothing is written.
+    /// If the connection is ending, or a message is being sent in pieces; then nothing is written.
     #[inline]
     pub fn send(
         &mut self,
@@ -76,14 +76,16 @@ impl<C: Compression> Connection<C> {
         Ok(())
     }
 
-    /// Writes a piece of a message, as one frame: the first call begins the message, and the one with
-    /// `last` ends it. A piece reaches the peer without waiting for the next. Such a message is compressed,
-    /// however short, if compression was agreed on.
+    /// Writes a piece of a message, as one frame: the first call begins the message, and the one
+    /// with `last` ends it. A piece reaches the peer without waiting for the next one. Such a
+    /// message is compressed, however short, if compression was negotiated.
     ///
     /// # Errors
     ///
-    /// If the connection ends, or the piece is of the other kind than the message; then nothing is written.
-    // RFC 6455 §5.4: a message has one frame or more, all but the first of opcode 0, the last with FIN.
+    /// If the connection is ending, or the piece is of another kind than the message; then nothing
+    /// is written.
+    // RFC 6455 §5.4: a message has one or more frames, all but the first with opcode 0, the last
+    // with FIN.
     pub fn send_piece(
         &mut self,
         content: Content<'_>,
@@ -102,34 +104,34 @@ impl<C: Compression> Connection<C> {
         Ok(())
     }
 
-    /// Asks whether the peer is there: writes a ping. The peer sends its payload back as an
-    /// [`Event::Pong`](super::Event::Pong), maybe only that of the last ping.
+    /// Checks whether the peer is there: writes a ping. The peer returns its payload as an
+    /// [`Event::Pong`](super::Event::Pong), possibly only that of the last ping.
     ///
     /// # Errors
     ///
-    /// If the connection ends, or the payload has more than 125 bytes; then nothing is written.
+    /// If the connection is ending, or the payload exceeds 125 bytes; then nothing is written.
     pub fn ping(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Unsent> {
         self.control(Opcode::Ping, payload, out)?;
         self.budget.ask();
         Ok(())
     }
 
-    /// Writes a pong that nobody asked for; pings are answered without this.
+    /// Writes an unsolicited pong; pings are answered without this.
     ///
     /// # Errors
     ///
-    /// If the connection ends, or the payload has more than 125 bytes; then nothing is written.
+    /// If the connection is ending, or the payload exceeds 125 bytes; then nothing is written.
     pub fn pong(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Unsent> {
         self.control(Opcode::Pong, payload, out)
     }
 
-    /// Begins the close handshake: writes a Close frame, with or without a code and a reason, of which the
-    /// first 123 bytes are sent. Messages are still received until the peer's answer comes; the owner limits
-    /// how long that may take.
+    /// Starts the close handshake: writes a Close frame, with or without a code and a reason, of
+    /// which the first 123 bytes are sent. Messages are still received until the peer's answer
+    /// arrives; the owner limits how long that may take.
     ///
     /// # Errors
     ///
-    /// If the connection ends already, or the code may not be sent; then nothing is written.
+    /// If the connection is already ending, or the code is not allowed; then nothing is written.
     pub fn close(
         &mut self,
         close: Option<(CloseCode, &str)>,
@@ -184,7 +186,7 @@ impl<C: Compression> Connection<C> {
         let Some(compression) = self.compression.as_mut().filter(|_| sending.compressed) else {
             return frame::write(opcode, flags, mask, bytes, out);
         };
-        // RFC 7692 §6.1: RSV1 is set on the first frame of a compressed message, and on no other.
+        // RFC 7692 §6.1: RSV1 is set only on the first frame of a compressed message.
         flags |= if first { flag::COMPRESSED } else { 0 };
         let start = out.len();
         compression.deflate(bytes, out);
@@ -194,7 +196,7 @@ impl<C: Compression> Connection<C> {
             if out[start..].ends_with(&FLUSH_END) {
                 out.truncate(out.len() - FLUSH_END.len());
             }
-            // RFC 7692 §7.2.3.6: what is empty is sent as one byte, 0.
+            // RFC 7692 §7.2.3.6: empty data is sent as a single zero byte.
             if out.len() == start {
                 out.push(0);
             }

@@ -1,5 +1,5 @@
-//! The moves of the close handshake, and what each frame and each wish leads to in each situation, as a text
-//! compared with `states.txt`: a changed move shows in review.
+//! Prints the moves of the close handshake, and the effect of each frame and each call in each
+//! situation, as text compared with `states.txt`: a changed move shows in review.
 
 use super::connection::{Move, State};
 use super::frame::{self, Opcode, flag};
@@ -10,7 +10,7 @@ const STATES: [State; 4] = [State::Open, State::CloseSent, State::Closed, State:
 
 const MOVES: [Move; 4] = [Move::SendClose, Move::ReceiveClose, Move::Fail, Move::End];
 
-/// How a server gets into a situation: what the client sends, and what the server wishes then.
+/// How a server gets into a situation: the client's frames, and then the server's calls.
 const SITUATIONS: [(&str, &[&str], &[&str]); 9] = [
     ("open", &[], &[]),
     ("within a received message", &["begin"], &[]),
@@ -103,7 +103,7 @@ fn situation(frames: &[&str], wishes: &[&str]) -> Connection {
     connection
 }
 
-/// What was written, as opcodes.
+/// The output, as opcodes.
 fn written(out: &[u8]) -> String {
     match out.first().map(|first| Opcode::find(first & 0x0F)) {
         None => "writes nothing".to_owned(),

@@ -1,22 +1,22 @@
-//! UTF-8 that comes in pieces.
+//! Incremental validation of UTF-8.
 
-/// Checks text while it comes. A byte that no continuation can make right is refused at once.
+/// Validates text as it arrives. A byte that no continuation can make valid is rejected at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Utf8 {
-    /// The bytes of a character that is not complete.
+    /// The bytes of an incomplete character.
     begun: [u8; 4],
-    /// How many they are, at most 3.
+    /// The number of these bytes, at most 3.
     length: u8,
 }
 
 impl Utf8 {
-    /// Nothing checked yet.
+    /// Creates a validator that has seen no bytes.
     #[must_use]
     pub const fn new() -> Self {
         Self { begun: [0; 4], length: 0 }
     }
 
-    /// Checks the next piece: whether all that came can be the begin of a text.
+    /// Validates the next piece: returns whether everything so far can be the beginning of a text.
     // RFC 6455 §8.1: an endpoint MUST fail the connection when bytes of a text are not UTF-8.
     #[must_use]
     pub fn check(&mut self, mut piece: &[u8]) -> bool {
@@ -33,7 +33,7 @@ impl Utf8 {
         }
         let Err(error) = std::str::from_utf8(piece) else { return true };
         let begun = &piece[error.valid_up_to()..];
-        // The error has no length if it is the piece that ends, before the character does.
+        // The error has no length if the piece ends within a character.
         if error.error_len().is_some() {
             return false;
         }
@@ -42,7 +42,7 @@ impl Utf8 {
         true
     }
 
-    /// Whether what came does not end within a character.
+    /// Returns whether the text so far does not end within a character.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
         self.length == 0

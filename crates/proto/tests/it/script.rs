@@ -1,8 +1,8 @@
 //! The format of the case files.
 //!
-//! A file is a list of cases, separated by empty lines; `#` begins a comment line. A case is a list of
-//! `key: text` lines, the first one `case: NAME`. Bytes are written with `\r \n \t \0 \xHH \\` and
-//! `\{text*COUNT}` for repetition. Lines of one key that takes bytes are joined.
+//! A file is a list of cases, separated by empty lines; `#` begins a comment line. A case is a list
+//! of `key: text` lines, the first one `case: NAME`. Bytes are written with `\r \n \t \0 \xHH \\`
+//! and `\{text*COUNT}` for repetition. Lines of one key that takes bytes are joined.
 
 /// One case: its lines as keys and texts, in order.
 pub(crate) struct Case {
@@ -46,7 +46,7 @@ pub(crate) fn parse(file: &str) -> Vec<Case> {
     cases
 }
 
-/// The bytes that a text with escapes stands for.
+/// The bytes of a text with escapes.
 pub(crate) fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text;

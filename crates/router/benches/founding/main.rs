@@ -1,12 +1,12 @@
-//! The five tables of the founding page and a larger one: nanoseconds per lookup, beside six other routers.
+//! Lookup times in nanoseconds for six route tables, compared with six other routers.
 //!
 //! Each case is measured *hot* (one constant path, or a few in turn) and in *random* order, and
-//! both for the match alone and with every parameter read by its name. All routers answer the
-//! same requests, and their answers are compared before anything is measured. The routers of a
-//! case are measured in turn, several rounds, so that a change of the machine's speed meets all.
+//! both for the match alone and with every parameter read by its name. All routers get the same
+//! requests, and their results are compared before measuring. The routers of a case are measured
+//! alternately for several rounds, so that changes of the machine's speed affect all of them.
 //!
-//! `PEREGRINE_BENCH_JSON=<file>` also writes the medians as JSON. A word on the command line
-//! selects the cases whose names contain it, as criterion does.
+//! `PEREGRINE_BENCH_JSON=<file>` also writes the medians as JSON. As with criterion, a word on the
+//! command line selects the cases whose names contain it.
 
 mod rivals;
 mod service;
@@ -70,7 +70,7 @@ fn contenders(table: &Table) -> [Box<dyn Contender>; 7] {
     ]
 }
 
-/// Every router must answer every request as ours does, or the case measures nothing.
+/// Every router must give the same results as ours, or the measurement is meaningless.
 fn check(contenders: &[Box<dyn Contender>; 7], case: &Case) {
     for Request { method, path } in &case.requests {
         let expected = contenders[0].read(*method, path);
@@ -92,7 +92,7 @@ fn measure(
 ) {
     for mode in ["match", "read"] {
         let name = format!("{}/{}/{mode}/{}", table.name, case.name, ROUTERS[router]);
-        // Samples of the warm-up are in the list too; the median hardly sees them.
+        // The list includes samples of the warm-up; they hardly affect the median.
         criterion.bench_function(&name, |bencher| {
             bencher.iter_custom(|rounds| {
                 let took = if mode == "match" {
@@ -125,7 +125,7 @@ fn medians(samples: Samples) -> Vec<Row> {
         if !same {
             rows.push(Row { case, mode, nanoseconds: [None; ROUTERS.len()] });
         }
-        let row = rows.last_mut().expect("a row is there or was just added");
+        let row = rows.last_mut().expect("a row exists or was just added");
         row.nanoseconds[router] = Some(values[values.len() / 2]);
     }
     rows

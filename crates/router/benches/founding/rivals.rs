@@ -1,4 +1,4 @@
-//! The routers under measure, each behind the same two questions.
+//! The measured routers behind a common interface.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -12,19 +12,18 @@ use crate::tables::{METHODS, Request, Route};
 pub(crate) trait Contender {
     /// The number of the route.
     fn find(&self, method: u8, path: &str) -> Option<u32>;
-    /// The number of the route, and the lengths of its values added up; each value is read by its
-    /// name.
+    /// The number of the route, and the total length of its values; each value is read by its name.
     fn read(&self, method: u8, path: &str) -> Option<(u32, usize)>;
 
-    /// How long it takes to find all requests so many times. The loop is compiled into each
-    /// router, so that none pays for an indirect call.
+    /// The time to find all requests `rounds` times. The loop is compiled into each router, which
+    /// avoids indirect calls.
     fn time_find(&self, requests: &[Request], rounds: u64) -> Duration {
         time(requests, rounds, |method, path| {
             black_box(self.find(method, path));
         })
     }
 
-    /// How long it takes to find all requests and read their values so many times.
+    /// The time to find all requests and read their values `rounds` times.
     fn time_read(&self, requests: &[Request], rounds: u64) -> Duration {
         time(requests, rounds, |method, path| {
             black_box(self.read(method, path));
@@ -43,7 +42,7 @@ fn time(requests: &[Request], rounds: u64, mut lookup: impl FnMut(u8, &str)) -> 
     start.elapsed()
 }
 
-/// For each method the number of a route, for routers that know no methods.
+/// The route number for each method, for routers without methods.
 type ByMethod = [Option<u32>; METHODS as usize];
 
 /// The distinct patterns, and their routes by method.
@@ -75,7 +74,7 @@ impl Peregrine {
         for (id, route) in routes.iter().enumerate() {
             builder.insert(&route.pattern, Methods::of(route.method), id as u32);
         }
-        Self { router: builder.build().expect("the table is sound"), names: names(routes) }
+        Self { router: builder.build().expect("the table is valid"), names: names(routes) }
     }
 }
 
@@ -108,7 +107,7 @@ impl Matchit {
     pub(crate) fn new(routes: &[Route]) -> Self {
         let mut router = matchit::Router::new();
         for (route, ids) in by_pattern(routes) {
-            router.insert(&*route.pattern, ids).expect("the table is sound");
+            router.insert(&*route.pattern, ids).expect("the table is valid");
         }
         Self { router, names: names(routes) }
     }
@@ -137,7 +136,7 @@ impl Wayfind {
         let mut builder = wayfind::RouterBuilder::new();
         for (route, ids) in by_pattern(routes) {
             let template = route.pattern.replace('{', "<").replace('}', ">");
-            builder.insert(&template, ids).expect("the table is sound");
+            builder.insert(&template, ids).expect("the table is valid");
         }
         Self { router: builder.build(), names: names(routes) }
     }
@@ -237,7 +236,7 @@ impl Contender for Trie {
     }
 }
 
-/// Looks each name up among the names, as a user of a list of values does.
+/// Looks each name up in the list of names, as a user of a list of values would.
 fn by_names(names: &[String], values: &[&str]) -> usize {
     let value = |name: &String| names.iter().position(|known| known == name);
     names.iter().map(|name| value(name).map_or(0, |index| values[index].len())).sum()
@@ -331,7 +330,7 @@ impl Contender for Map {
     }
 }
 
-/// One regular expression a route, tried in turn.
+/// One regular expression per route, tried in turn.
 pub(crate) struct Regexes {
     routes: Vec<(u8, regex::Regex, u32)>,
     names: Vec<Vec<String>>,

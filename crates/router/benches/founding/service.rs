@@ -1,7 +1,7 @@
-//! The routes of a service that hosts projects, such as many public interfaces have.
+//! The routes of a service that hosts projects, similar to many public APIs.
 
-/// 130 methods of paths: a path, behind the letters of the methods that it answers, which are
-/// G(ET), P(OST), U (for PUT) and D(ELETE).
+/// 130 routes: the methods of each path, as G(ET), P(OST), U (for PUT) and D(ELETE), followed by
+/// the path.
 pub(crate) const ROUTES: &str = "\
 GU /account
 GP /account/keys

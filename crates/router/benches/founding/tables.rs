@@ -1,11 +1,10 @@
-//! The five tables of routes of the founding page, and that of a larger service; and the requests
-//! made on them.
+//! Five route tables and that of a larger service, with requests for them.
 
 use crate::service::ROUTES;
 
 /// GET, POST, PUT and DELETE.
 pub(crate) const METHODS: u8 = 4;
-/// How many requests a random order has.
+/// The number of requests in a random order.
 pub(crate) const RANDOM_REQUESTS: usize = 16_384;
 
 /// A route: a pattern, the index of its method, and the names of its parameters.
@@ -28,11 +27,11 @@ pub(crate) struct Table {
     pub(crate) cases: Vec<Case>,
 }
 
-/// Requests that are made one after the other, again and again.
+/// Requests that are repeated in order.
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) requests: Vec<Request>,
-    /// Whether every request has a route; otherwise none has.
+    /// Whether every request matches a route; otherwise none does.
     pub(crate) hits: bool,
 }
 
@@ -61,7 +60,7 @@ fn hot(name: &str, paths: &[&str]) -> Case {
     Case { name: format!("{name} hot"), requests, hits: true }
 }
 
-/// Random requests in random order, the same in each run.
+/// Random requests in random order, identical in each run.
 fn random(name: &str, mut request: impl FnMut(&mut Random) -> Request) -> Case {
     let mut source = Random { state: 0x5EED };
     let requests = (0..RANDOM_REQUESTS).map(|_| request(&mut source)).collect();

@@ -1,4 +1,4 @@
-//! A lookup allocates nothing, whatever it finds.
+//! A lookup does not allocate, whatever its result.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,23 +7,23 @@ use std::hint::black_box;
 use peregrine_router::{Builder, Methods, Parameters, SlashPolicy};
 
 thread_local! {
-    /// The allocations of this thread; other tests' threads do not disturb it.
+    /// The allocations of this thread; those of other tests' threads do not count.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
 struct Counting;
 
 #[expect(unsafe_code, reason = "only a global allocator can count allocations")]
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract.
+// SAFETY: every call is forwarded unchanged to the system allocator, which upholds the contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
+        // SAFETY: the caller upholds the contract of `alloc`, which is the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the pointer came from `alloc` above, and so from the system, with this layout.
+        // SAFETY: the pointer came from `alloc` above, hence from the system, with this layout.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -80,5 +80,5 @@ fn no_lookup_allocates() {
             }
         }
     }
-    assert_eq!(allocations(|| drop(black_box(Box::new(1)))), 1, "the counter counts");
+    assert_eq!(allocations(|| drop(black_box(Box::new(1)))), 1, "the counter works");
 }

@@ -1,4 +1,4 @@
-//! The rules of matching, and that a lookup allocates nothing.
+//! The rules of matching, and that a lookup does not allocate.
 
 mod allocation;
 mod matching;

@@ -168,7 +168,7 @@ fn different_names_at_one_place_are_no_conflict() {
     for (method, name) in [(GET, "id"), (POST, "name")] {
         let mut parameters = Parameters::default();
         let Match::Found { route } = router.find(path, method, &mut parameters) else {
-            panic!("method {method} is answered");
+            panic!("method {method} is found");
         };
         assert_eq!(&*router.names(route)[0], name);
         let values = router.values(&parameters, path);

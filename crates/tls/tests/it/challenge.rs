@@ -1,4 +1,4 @@
-//! Connections by which names are checked: they have a configuration of their own, whatever that of clients is.
+//! Validation connections of ACME, which have a separate configuration from clients.
 
 use crate::peer::{
     self, BOTH_VERSIONS, Failure, Identity, Pair, TLS12, TLS13, TrustsAnything, client_config, der,
@@ -16,19 +16,19 @@ use std::task::{Context, Poll, Waker};
 
 const ACME: &[u8] = b"acme-tls/1";
 
-/// A TLS whose certificates somebody gets, which has none yet.
+/// A `Tls` whose certificates are obtained at run time, and which has none yet.
 fn supplied() -> (Tls, Arc<Challenges>) {
     let challenges = Challenges::new().unwrap();
     (Tls::supplied(Arc::clone(&challenges), Arc::new(())).unwrap(), challenges)
 }
 
-/// How far the server has come when neither has more to say.
+/// Exchanges messages until neither side has more to send, and returns the server's state.
 fn handshake(pair: &mut Pair) -> Result<Received, Failure> {
     pair.try_exchange()?;
     pair.session.receive(&[], &mut pair.plain, &mut pair.out).map_err(Failure::Server)
 }
 
-/// A certificate that answers: it has a critical extension that nobody else knows.
+/// A validation certificate, which has a critical extension that other software does not know.
 fn answering() -> Identity {
     let mut parameters = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
     parameters.custom_extensions = vec![rcgen::CustomExtension::new_acme_identifier(&[7; 32])];
@@ -37,7 +37,7 @@ fn answering() -> Identity {
     Identity { certificate, key: key.serialize_pem() }
 }
 
-/// Who checks a name, by this version: it trusts anybody, and offers one protocol.
+/// A client that validates a name: it accepts any certificate and offers one protocol.
 fn checker(version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider);
@@ -63,7 +63,7 @@ fn who_checks_a_name_is_shown_its_answer_and_nothing_else_happens() {
     for version in BOTH_VERSIONS {
         for piece_bytes in [1, 7, 100_000] {
             let (tls, challenges) = supplied();
-            // None of this is for who checks: no protocol, a newer version, a certificate of clients.
+            // Settings that do not apply to validation: ALPN, a newer version, client certificates.
             let clients = peer::Authority::new("clients");
             let auth = ClientAuth::required().roots_pem(clients.certificate.as_bytes());
             let tls = tls.with_alpn(&[]).with_minimum_version(Version::Tls13).unwrap();
@@ -78,7 +78,7 @@ fn who_checks_a_name_is_shown_its_answer_and_nothing_else_happens() {
             assert_eq!(shown(&pair), der(&answer.certificate));
             assert_eq!(pair.client.alpn_protocol(), Some(ACME));
             assert!(pair.plain.is_empty());
-            // When it is over, nobody is answered so.
+            // After the challenge is removed, validation connections fail.
             challenges.forget_name("localhost");
             let mut pair = Pair::new(&tls, &checker(version), "localhost");
             assert!(handshake(&mut pair).is_err());
@@ -86,7 +86,7 @@ fn who_checks_a_name_is_shown_its_answer_and_nothing_else_happens() {
     }
 }
 
-/// A place that nobody has looked at as long as there are steps to it.
+/// A lookup that completes after a number of steps.
 struct Elsewhere {
     steps: Arc<AtomicUsize>,
     looks: Arc<AtomicUsize>,
@@ -124,14 +124,15 @@ fn a_name_that_is_not_known_here_is_looked_up_elsewhere_while_its_handshake_wait
             challenges.find([found].into_iter(), [].into_iter());
             steps.store(0, Ordering::Relaxed);
             assert!(pair.session.poll_look(&mut context).is_ready() && !pair.session.is_looking());
-            // It goes on without a byte of the peer's.
+            // It continues without further bytes from the peer.
             assert_eq!(handshake(&mut pair), Ok(Received::Handshaking));
             assert_eq!(handshake(&mut pair), Ok(Received::Closed), "{version:?} {piece_bytes}");
             assert_eq!(shown(&pair), der(&answer.certificate));
             assert_eq!(looks.load(Ordering::Relaxed), begun + 1);
         }
     }
-    // Nothing is found, and the handshake is refused; nobody sends without end meanwhile; clients wait for nothing.
+    // Nothing is found, so the handshake is rejected. In the meantime the peer cannot send without
+    // limit, and clients do not wait.
     let begun = looks.load(Ordering::Relaxed);
     challenges.find([].into_iter(), [].into_iter());
     let mut pair = Pair::new(&tls, &checker(TLS13), "localhost");
@@ -147,7 +148,7 @@ fn a_name_that_is_not_known_here_is_looked_up_elsewhere_while_its_handshake_wait
     assert_eq!(looks.load(Ordering::Relaxed), begun + 2);
     let client = Arc::new(client_config(&[TLS13], &[&usual]));
     assert_eq!(handshake(&mut Pair::new(&tls, &client, "localhost")), Ok(Received::Open));
-    // What is answered here is not looked for.
+    // This server's own challenges need no lookup.
     let answer = answering();
     let (chain, key) = (answer.certificate.as_bytes(), answer.key.as_bytes());
     challenges.answer_name("localhost", chain, key).unwrap();
@@ -169,7 +170,7 @@ fn clients_notice_nothing_of_it_however_their_bytes_are_cut() {
                 client.alpn_protocols = protocols.to_vec();
                 let mut pair = Pair::new(&tls, &Arc::new(client), "localhost");
                 pair.piece_bytes = piece_bytes;
-                // Only who offers that one protocol alone checks a name.
+                // Only a client that offers that single protocol is a validation connection.
                 if protocols.len() < 2 {
                     assert_eq!(handshake(&mut pair), Ok(Received::Open));
                     assert_eq!(shown(&pair), der(&usual));
@@ -190,7 +191,7 @@ fn without_a_certificate_a_handshake_is_refused_and_the_first_one_counts_at_once
     let certificate = Certificate::from_pem(other.certificate.as_bytes(), other.key.as_bytes());
     tls.put_certificate(certificate.labelled("own")).unwrap();
     assert_eq!(handshake(&mut Pair::new(&tls, &client, "localhost")), Ok(Received::Open));
-    // The last one may go as well.
+    // The last certificate may be removed as well.
     assert!(tls.remove_certificate("own").unwrap());
     assert!(handshake(&mut Pair::new(&tls, &client, "localhost")).is_err());
     assert!(tls.reload().is_ok());

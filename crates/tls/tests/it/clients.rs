@@ -1,4 +1,4 @@
-//! Clients with certificates: who they are, and who is refused.
+//! Client certificates: identities, and which clients are rejected.
 
 use crate::peer::{Authority, BOTH_VERSIONS, Identity, Pair, TLS12, TLS13, der, identity};
 use peregrine_tls::rustls::{
@@ -10,7 +10,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// A server for `localhost`, and what its clients trust.
+/// A server for `localhost`, and the roots that its clients trust.
 struct Server {
     tls: Tls,
     certificate: String,
@@ -23,7 +23,7 @@ fn server(clients: ClientAuth) -> Server {
 }
 
 impl Server {
-    /// A client that shows this certificate, if any.
+    /// A client that presents this certificate, if any.
     fn client(
         &self,
         version: &'static SupportedProtocolVersion,
@@ -47,12 +47,12 @@ impl Server {
         })
     }
 
-    /// What the server says of a client, and the alert that the client gets.
+    /// The server's reject, and the alert that the client receives.
     fn refuses(&self, client: &Arc<ClientConfig>) -> (Reject, Option<AlertDescription>) {
         let mut pair = Pair::new(&self.tls, client, "localhost");
         loop {
             let bytes = pair.client_bytes();
-            assert!(!bytes.is_empty() || !pair.out.is_empty(), "nobody was refused");
+            assert!(!bytes.is_empty() || !pair.out.is_empty(), "neither side rejected the other");
             let delivered = if bytes.is_empty() { Ok(()) } else { pair.deliver(&bytes).map(drop) };
             let answered = pair.answer();
             if let Err(reject) = delivered {
@@ -207,7 +207,7 @@ fn what_a_reload_revokes_or_trusts_no_more_is_not_resumed_either() {
         let mut open = Pair::connected(&server.tls, &client, "localhost");
         let again = Pair::connected(&server.tls, &client, "localhost");
         assert!(again.session.facts().unwrap().resumed);
-        // A list that cannot be read, or is too old itself, changes nothing.
+        // A list that is malformed or has expired changes nothing.
         std::fs::write(&lists, "nothing").unwrap();
         assert!(matches!(server.tls.reload(), Err(TlsError::NoRevocationList { .. })));
         std::fs::write(&lists, authority.revokes(&[7], 2001)).unwrap();
@@ -220,7 +220,7 @@ fn what_a_reload_revokes_or_trusts_no_more_is_not_resumed_either() {
         assert_eq!(reject.client_fault(), Some("client-certificate-revoked"));
         open.client_says(b"still here");
         assert_eq!(open.plain, b"still here", "an open connection stays");
-        // Other roots.
+        // With other roots.
         let client = server.client(version, Some(&alice));
         std::fs::write(&lists, authority.revokes(&[], 2999)).unwrap();
         server.tls.reload().unwrap();
@@ -261,7 +261,7 @@ fn no_ticket_outlives_the_certificate_of_its_client() {
     let server = server(ClientAuth::required().roots_pem(pem(&authority)));
     let clients = BOTH_VERSIONS.map(|version| server.client(version, Some(&alice)));
     for client in &clients {
-        // The second ticket is made for a session that was resumed.
+        // The second ticket is issued for a resumed session.
         for _ in 0..2 {
             Pair::connected(&server.tls, client, "localhost");
         }
@@ -289,12 +289,12 @@ fn what_is_wrong_with_the_settings_is_said() {
         (error(required()), "NoRoots", "roots_file"),
         (error(required().roots_file("no-such.pem")), "Unreadable", "no-such.pem"),
         (error(required().roots_pem(b"")), "NoCertificate", "BEGIN CERTIFICATE"),
-        (error(required().roots_pem(nonsense.as_bytes())), "BadRoot", "issue to clients"),
+        (error(required().roots_pem(nonsense.as_bytes())), "BadRoot", "client certificate issuers"),
         (error(required().roots_pem(pem(&good)).crl(b"")), "NoRevocationList", "X509 CRL"),
         (
             error(required().roots_pem(pem(&good)).crl(bad_list.as_bytes())),
             "BadRevocationList",
-            "get it anew",
+            "get a new one",
         ),
     ] {
         let (debug, text) = (format!("{error:?}"), error.to_string());

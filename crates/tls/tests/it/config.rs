@@ -1,4 +1,4 @@
-//! What a user can get wrong, and how it is explained.
+//! Errors in the settings and their messages.
 
 use crate::peer::{
     BOTH_VERSIONS, Failure, Pair, TLS13, client_config, identity, identity_with, lenient_client,
@@ -101,7 +101,7 @@ fn each_mistake_has_its_own_error_with_a_remedy() {
         let (debug, text) = (format!("{error:?}"), error.to_string());
         assert!(debug.starts_with(variant), "{debug} is not {variant}");
         assert!(text.contains(remedy), "{text} lacks {remedy}");
-        assert!(text.contains("PEM text"), "{text} does not say where");
+        assert!(text.contains("PEM text"), "{text} does not name the source");
     }
 }
 
@@ -158,7 +158,7 @@ fn a_certificate_that_is_never_chosen_is_a_warning() {
     assert_eq!(with(&[]), never_chosen);
     assert_eq!(with(&["a.test", "c.test"]), []);
     assert_eq!(with(&["b.test"]), []);
-    assert_eq!(tls.warnings(), [], "a certificate added to a clone leaves the original alone");
+    assert_eq!(tls.warnings(), [], "a certificate added to a clone does not change the original");
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn foreign_config() -> (ServerConfig, String) {
 #[test]
 fn a_configuration_made_elsewhere_is_used_and_the_name_is_still_known() {
     let (mut config, certificate) = foreign_config();
-    // Small records, so that sending meets a limit that this crate does not set.
+    // Small records, so that sending reaches a limit that this crate does not set.
     config.max_fragment_size = Some(64);
     let tls = Tls::from_config(Arc::new(config)).unwrap().with_alpn(&[b"mine"]);
     let mut client = client_config(&[TLS13], &[&certificate]);

@@ -1,4 +1,4 @@
-//! What client and server agree on.
+//! The parameters that client and server negotiate.
 
 use crate::peer::{
     BOTH_VERSIONS, Failure, Pair, TLS12, TLS13, client_config, identity, identity_with,
@@ -29,7 +29,7 @@ fn the_second_connection_of_a_client_is_resumed_in_both_versions() {
     for version in BOTH_VERSIONS {
         let (tls, client) = server_and_client(version);
         let client = Arc::new(client);
-        // The clone stands for another worker: the keys of the tickets are shared.
+        // The clone stands for another worker: the ticket keys are shared.
         for (tls, resumed) in [(tls.clone(), false), (tls, true)] {
             let mut pair = Pair::connected(&tls, &client, "localhost");
             let facts = pair.session.facts().unwrap();
@@ -204,7 +204,7 @@ fn a_handshake_fed_byte_by_byte_succeeds() {
     for version in BOTH_VERSIONS {
         let (tls, client) = server_and_client(version);
         let client = Arc::new(client);
-        // A full and a resumed one.
+        // A full and a resumed handshake.
         for _ in 0..2 {
             let mut pair = Pair::new(&tls, &client, "localhost");
             pair.piece_bytes = 1;
@@ -267,7 +267,7 @@ fn a_client_that_distrusts_the_certificate_is_heard() {
         let client = Arc::new(client_config(&[version], &[&stranger.certificate]));
         let mut pair = Pair::new(&tls, &client, "localhost");
         let Err(Failure::Client(_)) = pair.try_exchange() else {
-            panic!("the client has no reason to trust it");
+            panic!("the client must not trust the certificate");
         };
         let alert = pair.client_bytes();
         let reject = pair.deliver(&alert).unwrap_err();

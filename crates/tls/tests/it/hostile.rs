@@ -1,4 +1,4 @@
-//! Peers that speak no TLS, or speak it to do harm.
+//! Peers that do not speak TLS, or misuse it.
 
 use crate::peer::{BOTH_VERSIONS, Pair, TLS13, server_and_client};
 use peregrine_tls::rustls::{AlertDescription, InvalidMessage, PeerIncompatible};
@@ -29,7 +29,7 @@ fn a_clear_text_request_gets_a_clear_text_answer_whatever_the_cut() {
             assert_eq!(plain, b"");
             let again = session.receive(b"x", &mut plain, &mut out);
             assert_eq!(again, Err(Reject::PlainHttp));
-            assert_eq!(out, PLAIN_HTTP_REPLY, "it is answered once");
+            assert_eq!(out, PLAIN_HTTP_REPLY, "only one response is sent");
             assert_eq!(session.send(b"x", &mut out), Err(SendError::Closed));
         }
     }
@@ -43,7 +43,7 @@ fn other_protocols_are_rejected_with_an_alert() {
         let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
         let received = session.receive(first, &mut plain, &mut out);
         if first == b"EHLO" {
-            assert_eq!(received, Ok(Received::Handshaking), "it may become a method");
+            assert_eq!(received, Ok(Received::Handshaking), "it may be the start of a method");
             assert_eq!(out, b"");
             continue;
         }
@@ -67,7 +67,7 @@ fn records_that_may_not_come_first_are_rejected() {
         let is_alert = matches!(expected, Reject::Alert(_));
         let received = session.receive(record, &mut plain, &mut out);
         assert_eq!(received, Err(expected));
-        assert_eq!(out.is_empty(), is_alert, "an error is told, an alert is not answered");
+        assert_eq!(out.is_empty(), is_alert, "errors are answered with an alert, alerts are not");
     }
 }
 
@@ -75,8 +75,7 @@ fn records_that_may_not_come_first_are_rejected() {
 fn a_client_with_old_versions_only_is_told_so() {
     let (tls, client) = server_and_client(TLS13);
     let mut hello = Pair::new(&tls, &client.into(), "localhost").client_bytes();
-    // The extension supported_versions (43) that lists 3.4 alone is made to list 3.2, which is TLS
-    // 1.1.
+    // Changes the extension supported_versions (43), which lists only 3.4, to list 3.2 (TLS 1.1).
     let listed = [0, 43, 0, 3, 2, 3, 4];
     let position = hello.windows(7).position(|window| window == listed).unwrap();
     hello[position + 6] = 2;
@@ -97,7 +96,7 @@ fn a_client_with_old_versions_only_is_told_so() {
 fn a_handshake_without_end_is_rejected_at_its_limit() {
     let tls = tls();
     let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
-    // A hello of nearly 64 KiB, in records of one byte.
+    // A ClientHello of nearly 64 KiB, in records of one byte.
     let mut sent = 0;
     let mut payloads = [1, 0, 0xff, 0xff].into_iter().chain(std::iter::repeat(0));
     let reject = loop {
@@ -165,7 +164,7 @@ fn what_a_record_says_first_is_judged_at_once() {
 
 #[test]
 fn random_edits_of_a_hello_make_no_panic() {
-    // A fixed walk over all positions, in addition to the random ones below.
+    // Covers all positions, in addition to the random ones below.
     for position in 0..400_u16 {
         let [high, low] = position.to_be_bytes();
         fuzz_one(&[1, 7, high, low, 0xff, 0, 0, 0]);
@@ -190,7 +189,7 @@ proptest! {
     ) {
         let mut data = vec![point - point % 3, piece_bytes];
         if point % 2 == 0 {
-            // At a session whose handshake is done.
+            // A session that has completed its handshake.
             data[0] = 2;
         }
         for (kind, payload) in records {

@@ -1,4 +1,4 @@
-//! Which hosts a connection is for.
+//! Which hosts a connection's certificate is valid for.
 
 use crate::peer::{BOTH_VERSIONS, Identity, Pair, client_config, identity};
 use peregrine_tls::Tls;

@@ -1,4 +1,4 @@
-//! Keys wear out: after so many records they are renewed, or the connection ends.
+//! Key usage limits: after a number of records keys are updated, or the connection ends.
 
 use crate::peer::{Pair, identity, lenient_client};
 use peregrine_tls::rustls::crypto::aws_lc_rs::{self, cipher_suite};
@@ -13,7 +13,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::sync::Arc;
 
-/// How many records the keys of these tests are good for; those of real suites last 2^24.
+/// The key limit in these tests; that of real suites is 2^24 records.
 const RECORDS_MAX: u64 = 10;
 
 fn short_lived(common: &CipherSuiteCommon) -> CipherSuiteCommon {
@@ -24,7 +24,7 @@ fn short_lived(common: &CipherSuiteCommon) -> CipherSuiteCommon {
     }
 }
 
-/// The same suite with keys that wear out soon. It lives as long as the test's process.
+/// The same suite with a low key limit. Leaked for the lifetime of the test process.
 fn wearing_out(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     match suite {
         SupportedCipherSuite::Tls12(suite) => {
@@ -71,11 +71,11 @@ fn tls_1_3_renews_its_keys_in_time() {
         pair.session.send(&[round; 100], &mut pair.out).unwrap();
         pair.exchange();
         assert_eq!(pair.client_heard(), [round; 100]);
-        // The client's answers to the updates are understood.
+        // The client's answers to the key updates are accepted.
         pair.client_says(&[round]);
     }
     assert_eq!(pair.plain, (0..100).collect::<Vec<u8>>());
-    // Half as many records as a key lasts for, in one call.
+    // Half of a key's limit, in one call.
     pair.session.send(&[7; 5 * 16_384], &mut pair.out).unwrap();
     let out = std::mem::take(&mut pair.out);
     let mut heard = Vec::new();
@@ -98,15 +98,15 @@ fn tls_1_2_ends_the_connection_in_time() {
         }
     };
     assert_eq!(error, SendError::KeysExhausted);
-    // The handshake took one.
+    // The handshake used one record.
     assert_eq!(sent, RECORDS_MAX - 1);
     pair.answer().unwrap();
     assert_eq!(pair.client_heard(), b"reply".repeat(sent as usize));
-    assert!(pair.client.process_new_packets().unwrap().peer_has_closed(), "the client was told");
+    assert!(pair.client.process_new_packets().unwrap().peer_has_closed(), "close_notify arrives");
     assert_eq!(pair.session.send(b"reply", &mut pair.out), Err(SendError::Closed));
     pair.session.close(&mut pair.out);
     assert_eq!(pair.out, b"");
-    // The other direction has keys of its own.
+    // The other direction has its own keys.
     pair.client_says(b"a question");
     assert_eq!(pair.plain, b"a question");
 }

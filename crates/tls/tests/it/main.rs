@@ -1,4 +1,4 @@
-//! Sessions of the server, with clients made by rustls at the other end.
+//! Server sessions tested against rustls clients.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,7 +1,7 @@
-//! What a session holds when nothing happens.
+//! The memory of an idle session.
 //!
-//! The allocator counts what Rust code holds; the cryptography library allocates by itself, which
-//! shows in the resident memory only.
+//! The allocator counts what Rust code allocates. The cryptography library allocates by itself,
+//! which shows only in the resident memory.
 
 use crate::own_process;
 use crate::peer::{Pair, TLS12, TLS13, server_and_client};
@@ -15,19 +15,19 @@ struct Counting;
 
 static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call goes to the system's allocator unchanged, which keeps the contract; counting
-// touches no memory but the counter.
+// SAFETY: every call is forwarded unchanged to the system allocator, which upholds the contract;
+// counting touches no memory but the counter.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller promises a layout of non-zero size, which is all that is asked for.
+        // SAFETY: the caller guarantees a layout of non-zero size, which is all that is required.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         HELD_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller got the memory from `alloc` with this layout, which got it from the
-        // system.
+        // system allocator.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -37,24 +37,24 @@ static ALLOCATOR: Counting = Counting;
 
 const SESSIONS: usize = 1_000;
 
-/// The most that Rust code may hold for one idle session.
+/// The maximum that Rust code may hold for one idle session.
 const HELD_BYTES_MAX: usize = 4_608;
 
-/// The most that all code may hold for it, spoiled by what the allocator cannot reuse.
+/// The maximum resident memory for it, which includes fragmentation of the allocator.
 const RESIDENT_BYTES_MAX: usize = 6_144;
 
 fn held_bytes() -> usize {
     HELD_BYTES.load(Ordering::Relaxed)
 }
 
-/// What the process occupies, where the system tells it in pages of 4 KiB.
+/// The resident memory of the process, where the system reports it in pages of 4 KiB.
 fn resident_bytes() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: usize = text.split_whitespace().nth(1)?.parse().ok()?;
     Some(pages * 4_096)
 }
 
-/// Sessions that served a request and wait for the next one; all buffers are gone.
+/// Sessions that served a request and are idle; all buffers are freed.
 fn idle_sessions(count: usize, tls: &Tls, client: &Arc<ClientConfig>) -> Vec<Session> {
     (0..count)
         .map(|_| {
@@ -68,14 +68,14 @@ fn idle_sessions(count: usize, tls: &Tls, client: &Arc<ClientConfig>) -> Vec<Ses
         .collect()
 }
 
-// In a process of its own, because the counter counts what all threads allocate.
+// In a separate process, because the counter includes the allocations of all threads.
 #[test]
 fn an_idle_session_holds_little() {
     if own_process::delegate("memory::an_idle_session_holds_little") {
         return;
     }
-    // Only the first pass tells something by resident memory: the second reuses what the first
-    // freed.
+    // The resident memory is meaningful only in the first pass: the second reuses the memory that
+    // the first freed.
     for (version, is_fresh) in [(TLS13, true), (TLS12, false)] {
         let (tls, client) = server_and_client(version);
         let client = Arc::new(client);
@@ -85,7 +85,7 @@ fn an_idle_session_holds_little() {
         let unused: Vec<Session> = (0..SESSIONS).map(|_| tls.session()).collect();
         let unused_bytes = (held_bytes() - held_before) / SESSIONS;
         drop(unused);
-        assert!(unused_bytes <= 64, "{unused_bytes} bytes are held for a peer that sent nothing");
+        assert!(unused_bytes <= 64, "{unused_bytes} bytes for a peer that sent nothing");
 
         let sessions = idle_sessions(SESSIONS, &tls, &client);
         let held = (held_bytes() - held_before) / SESSIONS;
@@ -100,6 +100,6 @@ fn an_idle_session_holds_little() {
         drop(sessions);
 
         let left = held_bytes().abs_diff(held_before);
-        assert!(left < 100_000, "{left} bytes stay behind or were lost");
+        assert!(left < 100_000, "{left} bytes were not freed");
     }
 }

@@ -1,4 +1,4 @@
-//! Runs a test that reads or changes the state of its process in a process of its own.
+//! Runs a test that reads or changes process-wide state in a separate process.
 
 use std::env;
 use std::process::Command;
@@ -12,10 +12,10 @@ pub(crate) fn delegate(name: &str) -> bool {
     if env::var_os(MARK).is_some() {
         return false;
     }
-    let program = env::current_exe().expect("a test program is a file");
+    let program = env::current_exe().expect("the test program is a file");
     let mut child = Command::new(program);
     child.args([name, "--exact", "--nocapture"]).env(MARK, name);
-    let output = child.output().expect("the program that runs can be started again");
+    let output = child.output().expect("the test program can be started again");
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}\n{stdout}{stderr}", output.status);

@@ -1,4 +1,4 @@
-//! The other end of the line: clients made by rustls, honest ones and forgers.
+//! The clients of these tests: honest ones made with rustls, and forgers.
 
 use peregrine_tls::rustls::crypto::aws_lc_rs;
 use peregrine_tls::rustls::crypto::cipher::{MessageEncrypter, OutboundPlainMessage};
@@ -36,7 +36,7 @@ pub(crate) fn identity_with(
     Identity { certificate: certificate.pem(), key: key.serialize_pem() }
 }
 
-/// Somebody who issues certificates.
+/// A certificate authority.
 pub(crate) struct Authority {
     issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
     /// Its own certificate, in PEM.
@@ -50,7 +50,7 @@ impl Authority {
         Self { issuer: rcgen::Issuer::new(parameters, key), certificate }
     }
 
-    /// Another one, whose certificate this one issues.
+    /// Creates an intermediate authority, issued by this one.
     pub(crate) fn issue_authority(&self, name: &str) -> Self {
         let (parameters, key) = (Self::parameters(name), rcgen::KeyPair::generate().unwrap());
         let certificate = parameters.signed_by(&key, &self.issuer).unwrap().pem();
@@ -67,7 +67,7 @@ impl Authority {
         parameters
     }
 
-    /// A certificate for these names, with what `change` changes.
+    /// Issues a certificate for these names, modified by `change`.
     pub(crate) fn issue(
         &self,
         names: &[&str],
@@ -81,7 +81,7 @@ impl Authority {
         Identity { certificate: certificate.pem(), key: key.serialize_pem() }
     }
 
-    /// A list with these serial numbers, to be replaced in this year.
+    /// A revocation list with these serial numbers and a `nextUpdate` in this year.
     pub(crate) fn revokes(&self, serials: &[u64], year: i32) -> String {
         let revoked = |serial: &u64| rcgen::RevokedCertParams {
             serial_number: (*serial).into(),
@@ -101,7 +101,7 @@ impl Authority {
     }
 }
 
-/// The certificate that the client was shown, in DER.
+/// The certificate that the client received, in DER.
 pub(crate) fn shown(pair: &Pair) -> Vec<u8> {
     pair.client.peer_certificates().unwrap()[0].to_vec()
 }
@@ -134,7 +134,7 @@ pub(crate) fn client_config(
     config
 }
 
-/// A client with these suites in its own order, who trusts anybody.
+/// A client with these suites in this order, which accepts any certificate.
 pub(crate) fn lenient_client(suites: &[SupportedCipherSuite]) -> ClientConfig {
     let provider = rustls::crypto::CryptoProvider {
         cipher_suites: suites.to_vec(),
@@ -186,15 +186,15 @@ impl rustls::client::danger::ServerCertVerifier for TrustsAnything {
     }
 }
 
-/// A client and a session with a line between them that cuts bytes as it is told.
+/// A client and a session, connected by a link that cuts bytes into pieces.
 pub(crate) struct Pair {
     pub(crate) client: ClientConnection,
     pub(crate) session: Session,
-    /// What the server received.
+    /// Plaintext received by the server.
     pub(crate) plain: Vec<u8>,
-    /// What the server sent and the client did not see yet.
+    /// Bytes sent by the server that the client has not received yet.
     pub(crate) out: Vec<u8>,
-    /// The longest piece the line carries to the server.
+    /// The maximum number of bytes per piece to the server.
     pub(crate) piece_bytes: usize,
 }
 
@@ -210,7 +210,7 @@ impl Pair {
         }
     }
 
-    /// A pair whose handshake is done.
+    /// Creates a pair and completes its handshake.
     pub(crate) fn connected(tls: &Tls, client: &Arc<ClientConfig>, name: &str) -> Self {
         let mut pair = Self::new(tls, client, name);
         pair.exchange();
@@ -218,13 +218,13 @@ impl Pair {
         pair
     }
 
-    /// For a server of its own, with the given version.
+    /// Creates a pair with a new server of the given version.
     pub(crate) fn of_version(version: &'static SupportedProtocolVersion) -> Self {
         let (tls, client) = server_and_client(version);
         Self::connected(&tls, &Arc::new(client), "localhost")
     }
 
-    /// What the client wants to send.
+    /// Takes what the client has to send.
     pub(crate) fn client_bytes(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         while self.client.wants_write() {
@@ -233,7 +233,7 @@ impl Pair {
         bytes
     }
 
-    /// Gives bytes to the session, as if the client had sent them.
+    /// Passes bytes to the session as if the client had sent them.
     pub(crate) fn deliver(&mut self, bytes: &[u8]) -> Result<Received, Reject> {
         let mut received = Ok(Received::Handshaking);
         for piece in bytes.chunks(self.piece_bytes) {
@@ -245,7 +245,7 @@ impl Pair {
         received
     }
 
-    /// Gives the client what the server sent.
+    /// Passes the server's output to the client.
     pub(crate) fn answer(&mut self) -> Result<(), rustls::Error> {
         let out = std::mem::take(&mut self.out);
         let mut rest = &out[..];
@@ -256,7 +256,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Lets both talk until neither has more to say, for as long as each accepts the other.
+    /// Exchanges bytes until neither side has more to send, or one rejects the other.
     pub(crate) fn try_exchange(&mut self) -> Result<(), Failure> {
         loop {
             let bytes = self.client_bytes();
@@ -275,13 +275,13 @@ impl Pair {
         self.try_exchange().unwrap();
     }
 
-    /// The client sends application data; it is in `plain` afterwards.
+    /// The client sends application data; it is then in `plain`.
     pub(crate) fn client_says(&mut self, text: &[u8]) {
         self.client.writer().write_all(text).unwrap();
         self.exchange();
     }
 
-    /// What the client has received since the last call.
+    /// The plaintext that the client has received since the last call.
     pub(crate) fn client_heard(&mut self) -> Vec<u8> {
         let mut heard = Vec::new();
         match self.client.reader().read_to_end(&mut heard) {
@@ -291,7 +291,7 @@ impl Pair {
         heard
     }
 
-    /// Turns the client into somebody with its keys who obeys no rules.
+    /// Turns the client into a forger that has its keys and ignores the protocol.
     pub(crate) fn forger(self) -> (Forger, Session) {
         assert!(self.plain.is_empty() && self.out.is_empty());
         (Forger::new(self.client), self.session)
@@ -304,7 +304,7 @@ pub(crate) enum Failure {
     Client(rustls::Error),
 }
 
-/// Has a client's keys, and encrypts whatever it is told to.
+/// Has a client's keys and encrypts anything.
 pub(crate) struct Forger {
     encrypter: Box<dyn MessageEncrypter>,
     sequence: u64,
@@ -328,7 +328,7 @@ impl Forger {
             }
         };
         let mut forger = Self { encrypter, sequence: 0 };
-        // The cipher insists on seeing the numbers from the first on.
+        // The cipher requires the sequence numbers to start from the first.
         while forger.sequence < sequence {
             forger.record(ContentType::ApplicationData, b"");
         }

@@ -1,4 +1,4 @@
-//! What happens once the handshake is done: data, cuts, key updates, ends.
+//! After the handshake: data in any pieces, key updates, closing.
 
 use crate::peer::{self, BOTH_VERSIONS, Pair, TLS12, TLS13};
 use peregrine_tls::rustls::{AlertDescription, ContentType, Error, InvalidMessage, PeerMisbehaved};
@@ -9,7 +9,7 @@ use std::io::Write;
 const HANDSHAKE: ContentType = ContentType::Handshake;
 const APPLICATION_DATA: ContentType = ContentType::ApplicationData;
 
-/// Encrypts what the client says, in records as the given lengths cut it.
+/// Encrypts the client's text in records of the given lengths.
 fn client_records(pair: &mut Pair, text: &[u8], lengths: &[usize]) -> Vec<u8> {
     let (mut bytes, mut rest, mut lengths) = (Vec::new(), text, lengths.iter().cycle());
     while !rest.is_empty() {
@@ -30,7 +30,7 @@ fn long_texts_arrive_whole_both_ways() {
     for version in BOTH_VERSIONS {
         let mut pair = Pair::of_version(version);
         let long = text(200_000);
-        // The pieces are those of a ring's buffers.
+        // The size of a ring's buffers.
         pair.piece_bytes = 4_096;
         let bytes = client_records(&mut pair, &long, &[RECORD_PLAIN_BYTES_MAX]);
         assert_eq!(pair.deliver(&bytes), Ok(Received::Open));
@@ -55,7 +55,7 @@ fn sent_records_hold_at_most_16_kib() {
         let mut pair = Pair::of_version(version);
         pair.out.extend_from_slice(b"before");
         pair.session.send(&text(40_000), &mut pair.out).unwrap();
-        assert!(pair.out.starts_with(b"before"), "what is in the buffer stays");
+        assert!(pair.out.starts_with(b"before"), "existing bytes in the buffer are kept");
         let (mut rest, mut records) = (&pair.out[6..], 0);
         while let [23, 3, 3, high, low, after @ ..] = rest {
             let length = usize::from(u16::from_be_bytes([*high, *low]));
@@ -98,7 +98,7 @@ fn keys_can_be_updated_by_the_client() {
         pair.client.refresh_traffic_keys().unwrap();
         pair.piece_bytes = usize::from(round) + 1;
         pair.client_says(&[round]);
-        // The answer to an update goes out before the next data.
+        // The answer to a key update is sent before the next data.
         pair.session.send(&[round], &mut pair.out).unwrap();
         pair.exchange();
         assert_eq!(pair.client_heard(), [round]);
@@ -110,14 +110,14 @@ fn keys_can_be_updated_by_the_client() {
 fn a_key_update_in_two_records_is_put_together_while_data_is_sent() {
     let (mut forger, mut session) = Pair::of_version(TLS13).forger();
     let (mut plain, mut out) = (Vec::new(), Vec::new());
-    // RFC 8446 §4.6.3: a KeyUpdate (24) of one byte, which says that no answer is asked for.
+    // RFC 8446 §4.6.3: a KeyUpdate (24) of one byte, which does not request an answer.
     let first = forger.record(HANDSHAKE, &[24, 0, 0]);
     let second = forger.record(HANDSHAKE, &[1, 0]);
     session.receive(&first, &mut plain, &mut out).unwrap();
     session.send(b"in between", &mut out).unwrap();
     assert_eq!(session.receive(&second, &mut plain, &mut out), Ok(Received::Open));
     session.send(b"after", &mut out).unwrap();
-    // The forger does not know the new key.
+    // The forger does not have the new key.
     let stale = forger.record(APPLICATION_DATA, b"stale");
     assert_eq!(session.receive(&stale, &mut plain, &mut out), Err(Reject::BadRecord));
 }
@@ -141,7 +141,7 @@ fn a_handshake_message_that_never_ends_is_rejected() {
         let (mut plain, mut out) = (Vec::new(), Vec::new());
         let mut received = 0;
         let reject = loop {
-            // A header that announces the longest message, and then one byte in each record.
+            // A header that announces the longest message, then one byte per record.
             let payload: &[u8] = if received == 0 { &[24, 0, 0xff, 0xff] } else { &[0] };
             let record = forger.record(HANDSHAKE, payload);
             received += record.len();
@@ -192,14 +192,14 @@ fn an_altered_record_is_rejected_and_the_client_is_told() {
             bad[position] ^= 1;
             let both = [good, bad].concat();
             assert_eq!(pair.deliver(&both), Err(Reject::BadRecord), "{position}");
-            assert_eq!(pair.plain, b"good", "what came before stands");
+            assert_eq!(pair.plain, b"good", "earlier data is kept");
             let alert = AlertDescription::BadRecordMac;
             assert_eq!(pair.answer(), Err(Error::AlertReceived(alert)));
-            assert_eq!(pair.deliver(b"more"), Err(Reject::BadRecord), "it stays rejected");
+            assert_eq!(pair.deliver(b"more"), Err(Reject::BadRecord), "the session stays rejected");
             assert_eq!(pair.session.send(b"reply", &mut pair.out), Err(SendError::Closed));
             assert_eq!(pair.session.facts(), None);
             pair.session.close(&mut pair.out);
-            assert_eq!(pair.out, b"", "there is nothing to say after an alert");
+            assert_eq!(pair.out, b"", "nothing is sent after an alert");
         }
     }
 }
@@ -260,7 +260,7 @@ fn the_client_closes_first() {
         let bytes = pair.client_bytes();
         assert_eq!(pair.deliver(&bytes), Ok(Received::Closed));
         assert_eq!(pair.plain, b"last words");
-        // Half-closed: the reply still goes out.
+        // Half-closed: the reply is still sent.
         pair.session.send(b"reply", &mut pair.out).unwrap();
         pair.session.close(&mut pair.out);
         pair.answer().unwrap();
@@ -277,7 +277,7 @@ fn the_server_closes_first_and_still_receives() {
         let alert_bytes = pair.out.len();
         assert!(alert_bytes > 0);
         pair.session.close(&mut pair.out);
-        assert_eq!(pair.out.len(), alert_bytes, "it is said once");
+        assert_eq!(pair.out.len(), alert_bytes, "close_notify is sent once");
         assert_eq!(pair.session.send(b"more", &mut pair.out), Err(SendError::Closed));
         let bytes = client_records(&mut pair, b"in flight", &[4]);
         assert_eq!(pair.deliver(&bytes), Ok(Received::Open));
@@ -314,7 +314,7 @@ fn an_end_without_close_notify_leaves_the_session_open() {
     let bytes = client_records(&mut pair, b"cut off", &[100]);
     let cut = &bytes[..bytes.len() - 1];
     assert_eq!(pair.deliver(cut), Ok(Received::Open));
-    assert_eq!(pair.plain, b"", "a part of a record cannot be trusted");
+    assert_eq!(pair.plain, b"", "an incomplete record is not authenticated");
 }
 
 #[test]

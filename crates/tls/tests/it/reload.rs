@@ -1,4 +1,4 @@
-//! What changes while the server runs: everything that is good, as a whole, and nothing that is not.
+//! Changes while the server runs: valid changes apply as a whole, invalid ones not at all.
 
 use crate::peer::{
     self, Authority, BOTH_VERSIONS, Identity, Pair, der, identity, lenient_client, shown,
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A folder with a certificate and its key, which a server reads.
+/// A directory with a certificate and its key, used by a server.
 struct Files {
     folder: tempfile::TempDir,
     tls: Tls,
@@ -49,7 +49,7 @@ fn client() -> Arc<ClientConfig> {
     Arc::new(lenient_client(&[suite::TLS13_AES_128_GCM_SHA256]))
 }
 
-/// The certificate that a new client is shown.
+/// The certificate that a new client receives.
 fn shown_to(tls: &Tls, name: &str) -> Vec<u8> {
     shown(&Pair::connected(tls, &client(), name))
 }
@@ -70,7 +70,7 @@ fn a_reload_counts_for_new_handshakes_and_disturbs_no_other() {
     let hello = under_way.client_bytes();
     under_way.deliver(&hello[..hello.len() / 2]).unwrap();
     files.write(&new);
-    // Another thread, as a signal has one.
+    // Reload from another thread, as after a signal.
     let handle = files.tls.clone();
     let reloaded = std::thread::spawn(move || handle.reload()).join().unwrap().unwrap();
     assert_eq!(reloaded.certificates, [files.paths()[0].display().to_string()]);
@@ -92,7 +92,7 @@ fn what_is_broken_changes_nothing_and_is_told_until_it_is_mended() {
     let mut failures = 0;
     let mut fails = |variant: &str, remedy: &str| {
         let error = files.tls.reload().unwrap_err();
-        assert!(format!("{error:?}").starts_with(variant), "{error:?} is no {variant}");
+        assert!(format!("{error:?}").starts_with(variant), "{error:?} is not {variant}");
         assert!(error.to_string().contains(remedy), "{error}");
         failures += 1;
         let status = files.tls.status();
@@ -129,7 +129,7 @@ fn a_file_that_is_half_written_counts_at_no_length() {
     let files = Files::new(&old);
     let [certificate, key] = files.paths();
     for (path, text) in [(&key, &new.key), (&certificate, &new.certificate)] {
-        // What remains to be written at the end of PEM may be a line's end.
+        // Cutting only the final line break is not an error.
         for end in (0..text.trim_end().len()).step_by(17) {
             std::fs::write(path, &text[..end]).unwrap();
             files.tls.reload().unwrap_err();
@@ -177,7 +177,7 @@ fn all_names_change_together_or_none_does() {
 fn a_swapped_link_is_followed() {
     let folder = tempfile::tempdir().unwrap();
     let (old, new) = (identity(&["localhost"]), identity(&["localhost"]));
-    // As Kubernetes mounts secrets.
+    // The way Kubernetes mounts secrets.
     for (version, identity) in [("..1", &old), ("..2", &new)] {
         let version = folder.path().join(version);
         std::fs::create_dir(&version).unwrap();
@@ -218,7 +218,7 @@ fn names_come_and_go_while_the_server_runs() {
         tls.status().certificates.into_iter().map(|certificate| certificate.label).collect()
     };
     assert_eq!(labels(&tls), ["default.test", "a", "b.test"]);
-    // The same label is the same place.
+    // The same label replaces the certificate in place.
     let renewed = identity(&["a.test"]);
     tls.put_certificate(pem(&renewed).labelled("a")).unwrap();
     is_shown("a.test", &renewed);
@@ -228,7 +228,7 @@ fn names_come_and_go_while_the_server_runs() {
     is_shown("a.test", default);
     let mixed = Certificate::from_pem(a.certificate.as_bytes(), b.key.as_bytes());
     assert!(matches!(tls.put_certificate(mixed), Err(TlsError::KeyMismatch { .. })));
-    // The default may go, but not the last.
+    // The default can be removed, but not the last one.
     assert!(tls.remove_certificate("default.test").unwrap());
     is_shown("other.test", b);
     let error = tls.remove_certificate("b.test").unwrap_err();
@@ -285,19 +285,19 @@ fn sessions_are_resumed_by_who_has_the_same_ticket_keys() {
         let one = server();
         assert!(!is_resumed(&one));
         let other = server();
-        assert!(is_resumed(&other), "another instance, or the next process");
-        // The keys are handed over, too.
+        assert!(is_resumed(&other), "another instance or the next process resumes");
+        // The keys can be passed on as well.
         let handed = TicketKeys::from_secrets(one.ticket_keys().unwrap().secrets()).unwrap();
         assert!(is_resumed(&server().with_ticket_keys(handed)));
-        // A new key comes before the old one.
+        // Insert a new key before the old one.
         std::fs::write(&path, format!("{}\n{}\n", line(2), line(1))).unwrap();
         let reloaded = one.reload().unwrap();
         assert!(reloaded.tickets && reloaded.certificates.is_empty());
         assert!(is_resumed(&one));
         std::fs::write(&path, line(2)).unwrap();
         one.reload().unwrap();
-        assert!(is_resumed(&one), "its last ticket was made with the new one");
-        // Broken keys change nothing.
+        assert!(is_resumed(&one), "its last ticket was sealed with the new key");
+        // Invalid keys change nothing.
         std::fs::write(&path, &line(3)[1..]).unwrap();
         assert!(matches!(one.reload(), Err(TlsError::BadTicketKeys { line: Some(1), .. })));
         assert!(is_resumed(&one));
@@ -327,7 +327,7 @@ fn no_handshake_fails_while_certificates_are_reloaded() {
             .collect();
         let (mut good, mut bad) = (0, 0);
         for round in 0..60 {
-            // In every third round the key is another's.
+            // In every third round the key does not match.
             files.write(&all[round % 2]);
             if round % 3 == 0 {
                 std::fs::write(&files.paths()[1], &all[1 - round % 2].key).unwrap();

@@ -1,16 +1,17 @@
-//! What a scanner for weak TLS asks, by hellos made by hand: no library of today would send them.
+//! The probes of a scanner for weak TLS, with handmade ClientHellos: current libraries do not send
+//! them.
 
 use crate::peer::{Identity, Pair, TLS12, TLS13, client_config, identity};
 use peregrine_tls::rustls::ContentType;
 use peregrine_tls::{Received, Reject, Tls, TlsError, Version};
 
-/// A hello of a client, as far as these tests change it.
+/// The parts of a ClientHello that these tests change.
 struct Hello {
     record: [u8; 2],
     version: [u8; 2],
     suites: Vec<u16>,
     compression: Vec<u8>,
-    /// Beside groups, formats of points and schemes of signatures.
+    /// In addition to groups, point formats and signature schemes.
     extensions: Vec<(u16, Vec<u8>)>,
 }
 
@@ -55,11 +56,11 @@ impl Hello {
         [&[22][..], &self.record, &u16_of(message.len()), &message].concat()
     }
 
-    /// The reject and the alert; `None` if the server goes on.
+    /// The reject and the alert; `None` if the server accepts the ClientHello.
     fn refused_by(&self, tls: &Tls) -> Option<(Reject, u8)> {
         let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
         let reject = session.receive(&self.bytes(), &mut plain, &mut out).err()?;
-        // An alert in clear text: type, version, length, fatal, which.
+        // An alert in clear text: type, version, length, fatal, description.
         let [21, 3, _, 0, 2, 2, alert] = out[..] else { panic!("{reject:?}: {out:?}") };
         Some((reject, alert))
     }
@@ -69,7 +70,7 @@ fn u16_of(length: usize) -> [u8; 2] {
     u16::try_from(length).unwrap().to_be_bytes()
 }
 
-/// A server with a key of each kind, so that no suite fails for want of one.
+/// Servers with a key of each kind, so that no suite fails for lack of a key.
 fn servers() -> [Tls; 2] {
     [identity(&["localhost"]), rsa()]
         .map(|own| Tls::from_pem(own.certificate.as_bytes(), own.key.as_bytes()).unwrap())
@@ -95,13 +96,13 @@ fn no_version_before_1_2_is_spoken() {
         for version in [[3, 0], [3, 1], [3, 2]] {
             for record in [[3, 0], [3, 1], version] {
                 let hello = Hello { record, ..Hello::new(version, &all) };
-                let (reject, alert) = hello.refused_by(&tls).expect("it is old");
+                let (reject, alert) = hello.refused_by(&tls).expect("an old version is rejected");
                 assert!(matches!(reject, Reject::Incompatible(_)), "{reject:?}");
                 assert_eq!(alert, PROTOCOL_VERSION, "{version:?}");
             }
         }
         assert_eq!(Hello::new([3, 3], &GOOD).refused_by(&tls), None);
-        // A hello that looks new and offers old versions only.
+        // A ClientHello that looks new but offers only old versions.
         let mut hello = Hello::new([3, 3], &GOOD);
         hello.extensions.push((43, vec![4, 3, 2, 3, 1]));
         assert_eq!(hello.refused_by(&tls).unwrap().1, PROTOCOL_VERSION);
@@ -115,10 +116,10 @@ fn no_weak_cipher_suite_is_agreed_on() {
         ("for export", &[0x0003, 0x0006, 0x0008, 0x0014, 0x0062, 0x0064]),
         ("RC4", &[0x0004, 0x0005, 0x0018, 0xc007, 0xc011]),
         ("DES and triple DES", &[0x0009, 0x000a, 0x0016, 0xc008, 0xc012]),
-        ("nobody is authenticated", &[0x0034, 0x006c, 0x00a6, 0xc015, 0xc018, 0xc019]),
-        ("RSA carries the key", &[0x002f, 0x0035, 0x003c, 0x003d, 0x009c, 0x009d]),
+        ("no authentication", &[0x0034, 0x006c, 0x00a6, 0xc015, 0xc018, 0xc019]),
+        ("RSA key exchange", &[0x002f, 0x0035, 0x003c, 0x003d, 0x009c, 0x009d]),
         ("CBC", &[0xc009, 0xc00a, 0xc013, 0xc014, 0xc023, 0xc024, 0xc027, 0xc028]),
-        ("Diffie-Hellman in groups of the server's", &[0x0033, 0x0039, 0x0067, 0x009e, 0x009f]),
+        ("finite-field Diffie-Hellman", &[0x0033, 0x0039, 0x0067, 0x009e, 0x009f]),
         ("a short tag", &[0xc0a0, 0xc0a2, 0xc0a8, 0xc0ae]),
     ];
     for tls in servers() {
@@ -126,7 +127,7 @@ fn no_weak_cipher_suite_is_agreed_on() {
             let (reject, alert) = Hello::new([3, 3], suites).refused_by(&tls).expect(what);
             assert!(matches!(reject, Reject::Incompatible(_)), "{what}: {reject:?}");
             assert_eq!(alert, HANDSHAKE_FAILURE, "{what}");
-            // Neither is one chosen because it comes first.
+            // None of them is chosen, even if it is listed first.
             let all: Vec<u16> = suites.iter().copied().chain(GOOD).collect();
             assert_eq!(Hello::new([3, 3], &all).refused_by(&tls), None, "{what}");
         }
@@ -141,7 +142,7 @@ fn nothing_is_compressed_and_no_heartbeat_is_agreed_on() {
     hello.extensions.push((15, vec![1]));
     let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
     session.receive(&hello.bytes(), &mut plain, &mut out).unwrap();
-    // A record of the handshake, the server's hello, its version and random, a session's id.
+    // A handshake record: ServerHello, version, random, session ID.
     assert_eq!((out[0], out[5], &out[9..11]), (22, 2, &[3, 3][..]));
     let id_bytes = usize::from(out[43]);
     let rest = &out[44 + id_bytes..];
@@ -154,7 +155,7 @@ fn nothing_is_compressed_and_no_heartbeat_is_agreed_on() {
         assert_ne!(u16::from_be_bytes([*high, *low]), 15, "a heartbeat");
         extensions = &more[usize::from(u16::from_be_bytes([*length_high, *length_low]))..];
     }
-    // Without the method that is none, there is nothing to agree on.
+    // Without the null compression method, there is nothing to negotiate.
     hello.compression = vec![1];
     assert!(hello.refused_by(&tls).is_some());
 }
@@ -168,19 +169,19 @@ fn nothing_is_renegotiated() {
         let record = forger.record(ContentType::Handshake, &hello[5..]);
         let received = session.receive(&record, &mut plain, &mut out);
         match received {
-            // RFC 5246 §7.2.2: a server that does not renegotiate may say so and go on.
+            // RFC 5246 §7.2.2: a server that does not renegotiate may send a warning and continue.
             Ok(Received::Open) => assert!(out.is_empty() || out[0] == 21, "{out:?}"),
             Err(reject) => assert_eq!(reject, Reject::Unexpected, "{version:?}"),
             other => panic!("{other:?}"),
         }
-        assert!(out.len() < 64, "there is no server's hello in it");
+        assert!(out.len() < 64, "the output contains no ServerHello");
     }
 }
 
 #[test]
 fn a_client_that_was_made_to_fall_back_can_tell() {
-    // RFC 7507 §3: TLS_FALLBACK_SCSV says that the client fell back. A version before 1.2 is refused
-    // anyway, and a fall to 1.2 shows in the server's random (RFC 8446 §4.1.3).
+    // RFC 7507 §3: TLS_FALLBACK_SCSV means that the client fell back. Versions before 1.2 are
+    // rejected anyway, and a fallback to 1.2 is visible in the server's random (RFC 8446 §4.1.3).
     let [tls, _] = servers();
     let fallback: Vec<u16> = GOOD.iter().copied().chain([0x5600]).collect();
     let (mut session, mut plain, mut out) = (tls.session(), Vec::new(), Vec::new());
@@ -213,7 +214,7 @@ fn versions_suites_and_groups_are_those_that_were_asked_for() {
     assert_eq!(agreed(&chosen, TLS13), Some((suite, group.clone())));
     let suite = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384".to_owned();
     assert_eq!(agreed(&chosen, TLS12), Some((suite, group)));
-    // A reload keeps to them.
+    // A reload keeps these settings.
     chosen.reload().unwrap();
     assert!(agreed(&chosen, TLS12).is_some());
 

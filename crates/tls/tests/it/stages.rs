@@ -1,11 +1,11 @@
-//! Every event in every stage of a session, the senseless ones included.
+//! Every event in every stage of a session, including impossible ones.
 
 use crate::peer::{Forger, Pair, TLS13, server_and_client};
 use peregrine_tls::rustls::ContentType;
 use peregrine_tls::{Received, Session, Tls};
 use std::fmt::Write;
 
-/// A session in a stage, and somebody who can write records that it accepts, if anybody can.
+/// A session in a stage and, if it has keys, a forger that can write records for it.
 fn session_in(stage: &str) -> (Session, Option<Forger>) {
     let (mut plain, mut out) = (Vec::new(), Vec::new());
     let (tls, client) = server_and_client(TLS13);
@@ -40,13 +40,13 @@ fn hello() -> Vec<u8> {
     Pair::new(&tls, &client.into(), "localhost").client_bytes()
 }
 
-/// What comes of an event, as a word, and what was appended to the output.
+/// The result of an event, as a word, and which outputs grew.
 fn outcome(stage: &str, event: &str) -> String {
     let (mut session, mut forger) = session_in(stage);
     let (mut plain, mut out) = (Vec::new(), Vec::new());
     let mut record = |kind, payload: &[u8]| match &mut forger {
         Some(forger) => forger.record(kind, payload),
-        // Nobody has keys yet, so that what claims to be encrypted is not.
+        // Before there are keys, the "encrypted" record is fake.
         None => [&[23, 3, 3, 0, 32][..], &[0; 32]].concat(),
     };
     let input = match event {

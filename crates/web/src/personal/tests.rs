@@ -165,6 +165,7 @@ const UNMARKED: [(&str, &[&str]); 5] = [
             "mount/src/origin.rs",
             "mount/src/tower.rs",
             "proxy/src/fields.rs",
+            "proxy/src/proxy.rs",
             "server/src/observe/span.rs",
             "web/src/application.rs",
             "web/src/extract/connection.rs",

@@ -1,4 +1,4 @@
-//! WebSockets without a network: by the test client, and polled by hand.
+//! WebSockets without a network: with the test client, and polled by hand.
 
 mod polled;
 mod socket;

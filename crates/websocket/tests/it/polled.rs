@@ -1,4 +1,4 @@
-//! WebSockets polled by hand: who is woken and how often, by a clock that the test moves.
+//! WebSockets polled by hand, with a manual clock: which tasks are woken, and how often.
 
 use bytes::Bytes;
 use peregrine::prelude::*;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-/// Counts how often it is woken.
+/// Counts wake-ups.
 #[derive(Default)]
 struct Count(AtomicUsize);
 
@@ -32,7 +32,7 @@ impl Wake for Count {
     }
 }
 
-/// A clock that stands still until it is moved. It wakes nobody: the test polls.
+/// A manual clock. It wakes no tasks: the test polls.
 #[derive(Clone, Default)]
 struct Hand(Rc<Cell<Duration>>, Rc<Cell<bool>>);
 
@@ -62,7 +62,7 @@ impl Alarm for HandAlarm {
     }
 }
 
-/// A WebSocket in the hands of a test, which is server and peer.
+/// A WebSocket whose server and peer are the test.
 struct Rig {
     running: Option<Pin<Box<dyn Future<Output = ()>>>>,
     incoming: Writer,
@@ -110,17 +110,17 @@ impl Rig {
         }
     }
 
-    /// Polls for as long as somebody asks for it. How often that was.
+    /// Polls while the task is woken. Returns the number of polls.
     fn settle(&mut self) -> usize {
         let from = self.polls;
         while self.woken.take() > 0 {
             self.poll();
-            assert!(self.polls - from < 1_000, "it is woken for ever");
+            assert!(self.polls - from < 1_000, "the task keeps waking itself");
         }
         self.polls - from
     }
 
-    /// The server takes what is to be sent, as it does for HTTP/2: nobody is polled for that.
+    /// Takes the output like the HTTP/2 server does, without waking the WebSocket.
     fn take(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let _ = self.outgoing.poll_take(&mut Context::from_waker(Waker::noop()), &mut bytes);
@@ -139,7 +139,8 @@ impl Rig {
         self.settle();
     }
 
-    /// The peer is asked for a sign of life after one time of silence, or two.
+    /// Advances the clock until the server sends a ping, which takes one or two intervals of
+    /// silence.
     fn await_ping(&mut self) {
         self.pass(Duration::from_secs(30));
         self.pass(Duration::from_secs(29));
@@ -154,10 +155,10 @@ impl Rig {
     }
 }
 
-/// A place where a handler leaves its halves for the test, which is another task then.
+/// Where a handler stores its handles for the test, which acts as another task.
 type Left<T> = Rc<RefCell<Option<T>>>;
 
-/// A handler that leaves its WebSocket to another task.
+/// Creates a WebSocket whose handler gives it to the test and returns.
 fn leaving(limits: Limits) -> (Rig, WebSocket) {
     let left: Left<WebSocket> = Left::default();
     let place = Rc::clone(&left);
@@ -204,8 +205,8 @@ fn a_close_by_one_sender_is_heard_by_all() {
     sender.try_send("first").expect("there is room");
     let mut sending = std::pin::pin!(other.send("second"));
     assert!(poll_once(&waker, sending.as_mut()).is_pending());
-    sender.try_send(Message::close(CloseCode::NORMAL, "")).expect("it is open");
-    assert!(woken.take() > 0, "somebody waits for the end");
+    sender.try_send(Message::close(CloseCode::NORMAL, "")).expect("the WebSocket is open");
+    assert!(woken.take() > 0, "the tasks waiting for the end are woken");
     assert!(poll_once(&waker, closing.as_mut()).is_ready());
     assert!(poll_once(&waker, sending.as_mut()).is_ready());
     rig.settle();
@@ -219,17 +220,17 @@ fn who_waits_no_more_is_forgotten() {
     let woken = Arc::new(Count::default());
     for _ in 0..10 {
         let waker = Waker::from(Arc::clone(&woken));
-        // A task of its own, which has a waker of its own, and gives up.
+        // A separate task, with its own waker, that gives up.
         let task = Waker::from(Arc::new(Task(waker)));
         assert!(poll_once(&task, std::pin::pin!(socket.closing())).is_pending());
         assert!(poll_once(&task, std::pin::pin!(socket.send("more"))).is_pending());
         drop(task);
     }
-    assert_eq!(Arc::strong_count(&woken), 1, "wakers of tasks that are gone are kept");
+    assert_eq!(Arc::strong_count(&woken), 1, "wakers of dropped tasks are kept");
     rig.settle();
 }
 
-/// A task's waker, which keeps the task.
+/// A task's waker that keeps the task alive.
 struct Task(Waker);
 
 impl Wake for Task {
@@ -249,7 +250,7 @@ fn the_end_that_a_drain_brings_is_the_end_for_ever() {
             async move {
                 while let Some(Ok(_)) = socket.recv().await {}
                 assert!(place.borrow().is_none());
-                // The peer goes on until it hears of the end.
+                // Meanwhile the peer keeps sending.
                 poll_fn(|_| if place.borrow().is_some() { Poll::Ready(()) } else { Poll::Pending })
                     .await;
                 assert_eq!(socket.recv().await, None);
@@ -259,7 +260,7 @@ fn the_end_that_a_drain_brings_is_the_end_for_ever() {
         },
     );
     rig.drain();
-    // More than a handler may leave unread.
+    // More than the limit of unread messages.
     for _ in 0..40 {
         rig.push(Opcode::Text, &[b'x'; 2_000]);
         rig.poll();
@@ -270,7 +271,7 @@ fn the_end_that_a_drain_brings_is_the_end_for_ever() {
     assert_eq!(rig.take(), b"\x81\x03bye");
     rig.pass(Duration::from_secs(5));
     assert_eq!(rig.take(), b"\x88\x02\x03\xe9");
-    // The peer's answer is read, whatever came before.
+    // The peer's Close frame is read despite the unread messages before it.
     rig.push(Opcode::Close, b"\x03\xe9");
     rig.poll();
     rig.settle();
@@ -283,10 +284,10 @@ fn an_answer_that_came_in_time_is_heard_however_late_it_is_read() {
     let (mut rig, socket) = leaving(Limits::default());
     for _ in 0..3 {
         rig.await_ping();
-        // The worker stood still meanwhile.
+        // Meanwhile the worker was blocked.
         rig.push(Opcode::Pong, b"keep-alive");
         rig.pass(Duration::from_secs(300));
-        assert!(!socket.is_closed(), "it is told that it is silent");
+        assert!(!socket.is_closed(), "the peer answered in time");
         rig.settle();
         rig.take();
     }
@@ -308,15 +309,15 @@ fn a_message_costs_one_poll_and_its_answer_none() {
         |upgrade| upgrade,
         async |mut socket: WebSocket| {
             while let Some(Ok(message)) = socket.recv().await {
-                socket.send(message).await.expect("it is open");
+                socket.send(message).await.expect("the WebSocket is open");
             }
         },
     );
     for _ in 0..5 {
         rig.push(Opcode::Text, TEXT);
-        assert_eq!(rig.settle(), 1, "polls for a message");
+        assert_eq!(rig.settle(), 1, "polls per message");
         assert_eq!(rig.take(), b"\x81\x04text");
-        assert_eq!(rig.settle(), 0, "polls for what the server took");
+        assert_eq!(rig.settle(), 0, "polls after the server took the output");
     }
 }
 
@@ -416,7 +417,7 @@ fn answers_to_our_own_pings_cost_a_peer_nothing() {
         rig.settle();
         rig.take();
     }
-    // One that nobody asked for is charged.
+    // An unsolicited pong is charged.
     rig.push(Opcode::Pong, b"keep-alive");
     rig.settle();
     assert!(socket.is_closed());

@@ -1,4 +1,4 @@
-//! WebSockets by the test client: no network, and time that passes by itself.
+//! WebSockets through the test client, without a network and with virtual time.
 
 use futures_util::{StreamExt, stream};
 use peregrine::http::StatusCode;
@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What handlers have seen, for tests to look at.
+/// Events recorded by the handlers.
 type Seen = Rc<RefCell<Vec<String>>>;
 
 fn on<F>(handler: F) -> TestClient
@@ -93,7 +93,7 @@ fn halves_are_a_stream_and_a_sink_which_waits_for_room() {
     assert_eq!(socket.recv_now(), None);
     assert_eq!(*seen.borrow(), ["Ok(())"]);
 
-    // A stream of the handler's own that ends closes the WebSocket.
+    // If a stream that the handler forwards ends, the WebSocket closes.
     let client = on(|socket: WebSocket| async move {
         let counted = stream::iter(["one", "two"]).map(|text| Ok(Message::from(text)));
         let _ = counted.forward(socket).await;
@@ -294,7 +294,7 @@ fn a_channel_of_json_carries_values_and_tells_what_is_none() {
     assert_eq!(socket.recv_now().expect("a value").text(), r#"{"x":2}"#);
     socket.send_now(r#"{"x": "#);
     let Some(TestMessage::Close(Some((1007, reason)))) = socket.recv_now() else {
-        panic!("the fault is told");
+        panic!("expected a Close frame with 1007");
     };
     assert!(reason.contains("line 1"), "{reason}");
     let mut socket = client.websocket("/").connect_now();

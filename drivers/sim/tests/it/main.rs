@@ -1,4 +1,4 @@
-//! What the simulator promises beyond the common suite.
+//! Tests of the simulator beyond the suite for all drivers.
 
 mod simulation;
 mod sockets;

@@ -1,4 +1,4 @@
-//! What the simulator promises beyond the common suite.
+//! Tests of the simulator beyond the suite for all drivers.
 
 use std::cell::{Cell, RefCell};
 use std::future::pending;
@@ -18,13 +18,13 @@ fn run<T>(network: &Network, main: impl AsyncFnOnce(Sim) -> T) -> T {
         .expect("a runtime without I/O starts")
 }
 
-/// Sends `bytes`, and waits until that is done.
+/// Sends `bytes` and waits until they were sent.
 async fn send(stream: &impl Stream, bytes: &[u8]) -> std::io::Result<()> {
     stream.send(&mut bytes.to_vec());
     stream.sent().await
 }
 
-/// A server that sends everything back and survives whatever its peers do.
+/// An echo server that survives misbehaving peers.
 async fn serve(driver: Sim, listener: peregrine_driver_sim::Listener) {
     loop {
         let Ok(stream) = listener.accept().await else {
@@ -44,7 +44,7 @@ async fn serve(driver: Sim, listener: peregrine_driver_sim::Listener) {
 }
 
 /// Runs ten clients against an echo server in a hostile network. Returns the trace, and how many
-/// got all of their bytes back.
+/// clients got all of their bytes back.
 fn storm(seed: u64) -> (u64, u32) {
     let network = Network::new(seed, Faults::hostile());
     let port = network.bind();
@@ -56,7 +56,7 @@ fn storm(seed: u64) -> (u64, u32) {
     let whole_count = Rc::clone(&whole);
     run(&network, async move |driver: Sim| {
         let listener = driver.listen(port).expect("the port is bound");
-        // The server is polled from main, so that only its connections are doomed.
+        // The server is polled from main, so that only its connections are dropped.
         let server = serve(driver.clone(), listener);
         let network = driver.network().clone();
         for _ in 0..10 {
@@ -88,7 +88,7 @@ fn storm(seed: u64) -> (u64, u32) {
     (network.trace(), whole_count.get())
 }
 
-/// The output of `a`, unless `b` is done first.
+/// The output of `a`, unless `b` completes first.
 async fn first_of<A: Future, B: Future>(a: A, b: B) -> Option<A::Output> {
     let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
     std::future::poll_fn(|context| match a.as_mut().poll(context) {
@@ -107,7 +107,7 @@ fn the_same_seed_repeats_every_event_and_another_does_not() {
         assert_ne!(first.0, storm(seed + 1000).0, "seed {seed}");
         whole += first.1;
     }
-    assert!((100..1000).contains(&whole), "{whole} of 1,000: faults hit some clients, not all");
+    assert!((100..1000).contains(&whole), "{whole} of 1,000 clients were not hit by faults");
 }
 
 #[test]
@@ -120,11 +120,11 @@ fn hours_pass_in_no_time_on_the_drivers_clock_and_on_tokios() {
         assert_eq!(driver.now(), 10 * HOUR);
         tokio::time::sleep(10 * HOUR).await;
         assert_eq!(driver.now(), 20 * HOUR);
-        tokio::spawn(tokio::time::sleep(10 * HOUR)).await.expect("the task ends well");
+        tokio::spawn(tokio::time::sleep(10 * HOUR)).await.expect("the task has not panicked");
         assert_eq!(driver.unix_time() - date, 30 * HOUR);
         assert_eq!(tokio_start.elapsed(), 30 * HOUR);
     });
-    // A second run goes on where the first one ended.
+    // A second run continues where the first one ended.
     run(&network, async |driver: Sim| assert_eq!(driver.now(), 30 * HOUR));
     assert!(real.elapsed() < HOUR);
 }
@@ -143,7 +143,7 @@ fn a_wait_without_end_is_reported_with_the_seed_and_what_waits() {
             stream.recv().await.map(|chunk| chunk.len())
         })
     }));
-    let panic = waited.expect_err("nothing ever comes");
+    let panic = waited.expect_err("a deadlock");
     let text = panic.downcast_ref::<String>().expect("the panic has a message");
     for part in ["deadlock", "seed 4321", "main and 2 tasks", "accept", "server receives"] {
         assert!(text.contains(part), "{part:?} is missing in {text}");
@@ -161,7 +161,7 @@ fn a_run_that_is_busy_for_ever_ends_when_its_time_is_over() {
             }
         })
     }));
-    let panic = busy.expect_err("it never ends by itself");
+    let panic = busy.expect_err("the run never ends by itself");
     let text = panic.downcast_ref::<String>().expect("the panic has a message");
     assert!(text.contains("time is over") && text.contains("seed 99"), "{text}");
 }
@@ -181,7 +181,7 @@ fn an_accept_error_leaves_the_connection_in_the_backlog() {
         driver.network().set_faults(Faults::none());
         let stream = listener.accept().await.expect("the client still waits");
         drop(client);
-        assert!(stream.recv().await.expect("an orderly end").is_empty());
+        assert!(stream.recv().await.expect("a regular end").is_empty());
     });
 }
 
@@ -252,9 +252,9 @@ fn a_stalled_direction_stands_still_and_the_other_moves() {
         client.stall(HOUR);
         client.send(b"late").await.expect("the pipe has room");
         send(&stream, b"soon").await.expect("the pipe has room");
-        assert_eq!(client.recv().await.expect("the connection stands"), b"soon");
+        assert_eq!(client.recv().await.expect("the connection is open"), b"soon");
         assert_eq!(driver.now(), Duration::ZERO);
-        assert_eq!(&*stream.recv().await.expect("the connection stands"), b"late");
+        assert_eq!(&*stream.recv().await.expect("the connection is open"), b"late");
         assert_eq!(driver.now(), HOUR);
     });
 }
@@ -264,9 +264,9 @@ fn a_reset_in_the_middle_reaches_both_ends() {
     let faults = Faults { reset_per_mille: 1000, ..Faults::none() };
     run(&Network::new(7, faults), async |driver: Sim| {
         let (stream, client) = pair(&driver).await;
-        client.send(b"lost").await.expect("it is on its way when it gets lost");
+        client.send(b"lost").await.expect("the data is lost later");
         for _ in 0..2 {
-            let error = stream.recv().await.expect_err("nothing arrives any more");
+            let error = stream.recv().await.expect_err("the connection is broken");
             assert_eq!(error.kind(), ErrorKind::ConnectionReset);
             assert!(client.recv().await.is_err());
         }
@@ -282,7 +282,7 @@ fn bytes_before_a_reset_are_received_first() {
         let (stream, client) = pair(&driver).await;
         client.send(b"first").await.expect("the pipe has room");
         client.reset();
-        assert_eq!(&*stream.recv().await.expect("they came before"), b"first");
+        assert_eq!(&*stream.recv().await.expect("they arrived before"), b"first");
         assert!(stream.recv().await.is_err());
     });
 }
@@ -296,7 +296,7 @@ fn a_receive_waits_for_a_free_buffer() {
         client.send(&[3; 512 * 17]).await.expect("the pipe has room");
         let mut chunks = Vec::new();
         for _ in 0..16 {
-            chunks.push(stream.recv().await.expect("the connection stands"));
+            chunks.push(stream.recv().await.expect("the connection is open"));
         }
         let timer = driver.clone();
         driver.spawn(async move {
@@ -304,7 +304,7 @@ fn a_receive_waits_for_a_free_buffer() {
             drop(chunks.pop());
             pending::<()>().await;
         });
-        assert_eq!(stream.recv().await.expect("the connection stands").len(), 512);
+        assert_eq!(stream.recv().await.expect("the connection is open").len(), 512);
         assert_eq!(driver.now(), HOUR);
         driver.counters()
     });
@@ -318,5 +318,5 @@ fn a_receive_waits_for_a_free_buffer() {
 #[test]
 fn without_a_network_the_driver_does_not_run() {
     let run = std::thread::spawn(|| Sim::run(&Options::default(), async |_| ()).is_err());
-    assert!(run.join().expect("an error is no panic"));
+    assert!(run.join().expect("the run has not panicked"));
 }

@@ -1,4 +1,4 @@
-//! What connections do whose buffers are those of sockets, and how they end.
+//! Connections with socket buffers, and how they end.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ fn run<T>(network: &Network, main: impl AsyncFnOnce(Sim) -> T) -> T {
         .expect("a runtime without I/O starts")
 }
 
-/// A network whose sockets hold 900 bytes to be sent and 600 that came.
+/// A network whose sockets hold 900 bytes to send and 600 received bytes.
 fn sockets() -> Network {
     let sockets = Sockets {
         send_bytes_max: 900,
@@ -32,7 +32,7 @@ async fn pair(driver: &Sim) -> (peregrine_driver_sim::Stream, Client) {
     (listener.accept().await.expect("the client waits"), client)
 }
 
-/// Lets everything happen that is to happen now.
+/// Lets all events that are due happen.
 async fn settle(driver: &Sim) {
     driver.sleep_until(driver.now() + Duration::from_millis(2)).await;
 }
@@ -42,24 +42,24 @@ fn a_kernel_takes_what_both_buffers_hold_and_more_only_in_lumps() {
     run(&sockets(), async |driver: Sim| {
         let (stream, client) = pair(&driver).await;
         stream.send(&mut vec![7; 10_000]);
-        assert_eq!(stream.progress(), 900, "what flies is in the send buffer until it arrives");
+        assert_eq!(stream.progress(), 900, "flying bytes stay in the send buffer");
         settle(&driver).await;
         assert_eq!(stream.progress(), 1_500);
         let mut steps = vec![stream.progress()];
         let mut read = 0;
         while read < 3_000 {
-            read += client.recv_at_most(10).await.expect("it stands").len();
+            read += client.recv_at_most(10).await.expect("open").len();
             settle(&driver).await;
-            if stream.progress() != *steps.last().expect("there is one") {
+            if stream.progress() != *steps.last().expect("non-empty") {
                 steps.push(stream.progress());
             }
         }
         let lumps: Vec<_> = steps.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!(lumps.len() > 3 && lumps.iter().all(|lump| *lump >= 300), "{steps:?}");
         while read < 10_000 {
-            read += client.recv().await.expect("it stands").len();
+            read += client.recv().await.expect("open").len();
         }
-        stream.sent().await.expect("all of it was taken");
+        stream.sent().await.expect("all of it was accepted");
         assert_eq!(stream.progress(), 10_000);
     });
 }
@@ -72,7 +72,7 @@ fn without_sockets_a_pipe_takes_byte_by_byte() {
         stream.send(&mut vec![7; 200]);
         for taken in 100..150 {
             assert_eq!(stream.progress(), taken);
-            client.recv_at_most(1).await.expect("it stands");
+            client.recv_at_most(1).await.expect("open");
         }
     });
 }
@@ -87,9 +87,9 @@ fn a_closed_stream_delivers_what_its_kernel_took_and_keeps_it_until_then() {
         let taken = stream.progress();
         drop(stream);
         driver.sleep_until(24 * HOUR).await;
-        assert_eq!(driver.network().bytes_of_the_closed(), 900, "nobody reads");
-        let all = client.recv_all().await.expect("an orderly end");
-        assert_eq!(all.len() as u64, taken, "what no kernel took is lost");
+        assert_eq!(driver.network().bytes_of_the_closed(), 900, "the client does not read");
+        let all = client.recv_all().await.expect("a regular end");
+        assert_eq!(all.len() as u64, taken, "bytes that no kernel accepted are lost");
         assert_eq!(driver.network().bytes_of_the_closed(), 0);
     });
     assert_eq!(network.connections(), 0);
@@ -104,7 +104,7 @@ fn a_stream_that_resets_leaves_nothing_in_the_kernel() {
         stream.reset_on_drop();
         drop(stream);
         assert_eq!(driver.network().bytes_of_the_closed(), 0);
-        let error = client.recv_all().await.expect_err("it was reset");
+        let error = client.recv_all().await.expect_err("the connection was reset");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     });
 }
@@ -114,10 +114,10 @@ fn closing_over_unread_bytes_takes_the_answer_away_from_the_client() {
     for is_read in [false, true] {
         run(&sockets(), async |driver: Sim| {
             let (stream, client) = pair(&driver).await;
-            client.send(b"request and more").await.expect("it stands");
+            client.send(b"request and more").await.expect("open");
             settle(&driver).await;
             if is_read {
-                stream.recv().await.expect("it stands");
+                stream.recv().await.expect("open");
             }
             stream.send(&mut b"answer".to_vec());
             settle(&driver).await;
@@ -135,7 +135,7 @@ fn bytes_that_come_to_a_closed_stream_take_its_answer_away() {
         let (stream, client) = pair(&driver).await;
         stream.send(&mut b"answer".to_vec());
         drop(stream);
-        client.send(b"more").await.expect("nothing is known yet");
+        client.send(b"more").await.expect("the reset has not arrived yet");
         settle(&driver).await;
         assert!(client.recv().await.is_err());
     });
@@ -151,19 +151,19 @@ fn a_port_that_refuses_still_gives_those_who_came_before() {
         let listener = driver.listen(port).expect("the port is bound");
         listener.refuse_new();
         let after: Vec<_> = (0..20).map(|_| driver.network().connect_to(place)).collect();
-        let stream = listener.accept().await.expect("it came before");
+        let stream = listener.accept().await.expect("the connection is in the backlog");
         stream.send(&mut b"hello".to_vec());
-        assert_eq!(before.recv().await.expect("it stands"), b"hello");
+        assert_eq!(before.recv().await.expect("open"), b"hello");
         settle(&driver).await;
         let refused = driver.network().connections_refused();
         assert!((1..20).contains(&refused), "some are refused, some wait: {refused}");
         drop(listener);
         for client in after {
-            let error = client.recv().await.expect_err("nobody new is accepted");
+            let error = client.recv().await.expect_err("new connections are refused");
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
         }
         let late = driver.network().connect_to(place);
-        let error = late.recv().await.expect_err("nobody listens");
+        let error = late.recv().await.expect_err("the listener is gone");
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     });
     assert_eq!(network.connections(), 0);
@@ -174,7 +174,7 @@ fn time_passes_while_a_function_blocks_and_what_was_due_comes_late() {
     run(&Network::new(1, Faults::none()), async |driver: Sim| {
         let (stream, client) = pair(&driver).await;
         client.stall(Duration::from_secs(5));
-        client.send(b"x").await.expect("it stands");
+        client.send(b"x").await.expect("open");
         let (network, timer) = (driver.network().clone(), driver.clone());
         driver.spawn(async move {
             timer.sleep_until(Duration::from_secs(1)).await;
@@ -185,7 +185,7 @@ fn time_passes_while_a_function_blocks_and_what_was_due_comes_late() {
         driver.sleep_until(Duration::from_secs(2)).await;
         assert_eq!(driver.now(), Duration::from_secs(181));
         assert_eq!(tokios.elapsed(), Duration::from_secs(181));
-        assert_eq!(&*stream.recv().await.expect("it stands"), b"x");
+        assert_eq!(&*stream.recv().await.expect("open"), b"x");
         driver.sleep_until(Duration::from_secs(200)).await;
         assert_eq!(driver.now(), Duration::from_secs(200));
     });

@@ -1,4 +1,4 @@
-//! A message that comes and an answer that goes at once cost no allocation.
+//! Receiving a message and sending an answer immediately does not allocate.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -9,23 +9,23 @@ use peregrine_driver::{Driver, Listener, Options, Socket, Stream};
 use peregrine_driver_tokio::Tokio;
 
 thread_local! {
-    /// The allocations of this thread; other threads do not disturb it.
+    /// The allocations of this thread; other threads do not count.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
 struct Counting;
 
 #[expect(unsafe_code, reason = "only a global allocator can count allocations")]
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract.
+// SAFETY: every call is forwarded unchanged to the system allocator, which upholds the contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
+        // SAFETY: the caller upholds the contract of `alloc`, which is the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the pointer came from `alloc` above, and so from the system, with this layout.
+        // SAFETY: the pointer came from `alloc` above, hence from the system, with this layout.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -37,26 +37,26 @@ static ALLOCATOR: Counting = Counting;
 fn a_message_and_an_answer_that_the_kernel_takes_whole_allocate_nothing() {
     const MESSAGES: u64 = 1000;
     let socket = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    let address = socket.local_addr().expect("it is bound");
+    let address = socket.local_addr().expect("the socket is bound");
     let client = std::thread::spawn(move || {
         let mut client = TcpStream::connect(address).expect("the server listens");
         let mut answer = [0; 200];
         for _ in 0..=MESSAGES {
-            client.write_all(b"question").expect("the connection stands");
-            client.read_exact(&mut answer).expect("the connection stands");
+            client.write_all(b"question").expect("the connection is open");
+            client.read_exact(&mut answer).expect("the connection is open");
         }
     });
     Tokio::run(&Options::default(), async |driver: Tokio| {
         let listener = driver.listen(Socket::Tcp(socket)).expect("the socket listens");
-        let stream = listener.accept().await.expect("a client comes");
+        let stream = listener.accept().await.expect("a client connects");
         let mut out = Vec::with_capacity(200);
         let memory = out.as_ptr();
         let (mut before, tasks) = (0, driver.tokio_tasks());
         for message in 0..=MESSAGES {
-            let chunk = stream.recv().await.expect("the connection stands");
+            let chunk = stream.recv().await.expect("the connection is open");
             assert_eq!(&*chunk, b"question");
             drop(chunk);
-            // Pipelined requests, and more of them than a task may do things in one turn.
+            // Pipelined requests, more than the budget of a task in one turn.
             for _ in 0..200 {
                 out.push(b'a');
                 stream.send(&mut out);
@@ -70,5 +70,5 @@ fn a_message_and_an_answer_that_the_kernel_takes_whole_allocate_nothing() {
         assert!(out.as_ptr() == memory && out.capacity() == 200, "the memory stays the sender's");
     })
     .expect("the runtime starts");
-    client.join().expect("the client is well");
+    client.join().expect("the client has not panicked");
 }

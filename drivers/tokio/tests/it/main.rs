@@ -1,4 +1,4 @@
-//! What the portable driver does beyond the common suite.
+//! Tests of the portable driver beyond the suite for all drivers.
 
 mod allocation;
 mod running;

@@ -1,4 +1,4 @@
-//! What the portable driver does beyond the common suite.
+//! Tests of the portable driver beyond the suite for all drivers.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,11 +10,11 @@ use peregrine_driver_tokio::Tokio;
 
 fn bind() -> (Socket, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    let address = listener.local_addr().expect("it is bound");
+    let address = listener.local_addr().expect("the socket is bound");
     (Socket::Tcp(listener), address)
 }
 
-/// Sends `bytes`, and waits until the kernel has them.
+/// Sends `bytes` and waits until the kernel has them.
 async fn send(stream: &impl Stream, mut bytes: Vec<u8>) -> io::Result<()> {
     stream.send(&mut bytes);
     stream.sent().await
@@ -26,7 +26,7 @@ fn a_receive_that_finds_no_free_buffer_gets_memory_of_its_own() {
     let clients: Vec<_> = (0..17)
         .map(|_| {
             let mut client = TcpStream::connect(address).expect("the server listens");
-            client.write_all(b"x").expect("the connection stands");
+            client.write_all(b"x").expect("the connection is open");
             client
         })
         .collect();
@@ -50,13 +50,13 @@ fn a_receive_that_finds_no_free_buffer_gets_memory_of_its_own() {
 #[test]
 fn keep_alive_that_somebody_before_asked_for_is_off() {
     let socket = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    let same = socket.try_clone().expect("there are descriptors");
+    let same = socket.try_clone().expect("descriptors are available");
     let same = socket2::SockRef::from(&same);
-    same.set_keepalive(true).expect("it is TCP");
+    same.set_keepalive(true).expect("a TCP socket");
     let sockets = SocketOptions { keep_alive: None, ..SocketOptions::default() };
     Tokio::run(&Options { sockets, ..Options::default() }, async |driver: Tokio| {
         let _listener = driver.listen(Socket::Tcp(socket)).expect("the socket listens");
-        assert!(!same.keepalive().expect("it is TCP"));
+        assert!(!same.keepalive().expect("a TCP socket"));
     })
     .expect("the runtime starts");
 }
@@ -69,19 +69,19 @@ fn a_send_is_counted_until_its_last_byte_is_written() {
         let listener = driver.listen(socket).expect("the socket listens");
         let stream = listener.accept().await.expect("a client waits");
         assert_eq!(stream.local(), Address::Tcp(address));
-        assert_eq!(stream.peer(), Address::Tcp(client.local_addr().expect("it is connected")));
+        assert_eq!(stream.peer(), Address::Tcp(client.local_addr().expect("connected")));
         let bytes = 32 << 20;
         stream.send(&mut vec![b'a'; bytes]);
         assert_eq!(driver.counters().in_flight, 1);
         let reader = std::thread::spawn(move || {
             let mut rest = Vec::new();
-            client.read_to_end(&mut rest).expect("an orderly end");
+            client.read_to_end(&mut rest).expect("a regular end");
             rest.len()
         });
         stream.finish();
         stream.sent().await.expect("everything is written");
         assert_eq!(driver.counters().in_flight, 0);
-        assert_eq!(reader.join().expect("the reader is well"), bytes);
+        assert_eq!(reader.join().expect("the reader has not panicked"), bytes);
     })
     .expect("the runtime starts");
 }
@@ -95,7 +95,7 @@ fn an_unfinished_send_does_not_disturb_the_end_of_the_worker() {
         let stream = Rc::new(listener.accept().await.expect("a client waits"));
         let sender = Rc::clone(&stream);
         driver.spawn(async move {
-            send(&*sender, vec![0; 32 << 20]).await.expect("nobody reads it");
+            send(&*sender, vec![0; 32 << 20]).await.expect("the send fails");
         });
         tokio::task::yield_now().await;
         stream
@@ -113,29 +113,29 @@ fn workers_are_pinned_to_the_cpus_that_the_process_may_use_counted_around() {
     let cpus = |set: &CpuSet| {
         (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect()
     };
-    let usable: Vec<usize> = cpus(&sched_getaffinity(this_thread).expect("the kernel tells"));
+    let usable: Vec<usize> = cpus(&sched_getaffinity(this_thread).expect("the kernel call"));
     let count = usable.len();
     for number in [0, 1, count - 1, count, 3 * count + 1, usize::MAX] {
         let options = Options { cpu: Some(number), ..Options::default() };
         let pinned: Vec<usize> = Tokio::run(&options, async |_| sched_getaffinity(this_thread))
             .expect("the runtime starts")
             .map(|set| cpus(&set))
-            .expect("the kernel tells");
+            .expect("the kernel call");
         assert_eq!(pinned, [usable[number % count]]);
-        let after: Vec<usize> = cpus(&sched_getaffinity(this_thread).expect("the kernel tells"));
-        assert_eq!(after, usable, "the thread is not the worker's any more");
+        let after: Vec<usize> = cpus(&sched_getaffinity(this_thread).expect("the kernel call"));
+        assert_eq!(after, usable, "the thread is unbound after the worker");
     }
-    // A process that was bound to one CPU has no other.
+    // A process that is bound to one CPU has only that one.
     std::thread::spawn(move || {
         let mut last = CpuSet::new();
-        last.set(usable[count - 1]).expect("a set has room for it");
+        last.set(usable[count - 1]).expect("the CPU fits into a set");
         sched_setaffinity(this_thread, &last).expect("the thread may use it");
         let options = Options { cpu: Some(0), ..Options::default() };
         let pinned = Tokio::run(&options, async |_| sched_getaffinity(this_thread));
-        assert!(pinned.expect("the runtime starts").expect("the kernel tells") == last);
+        assert!(pinned.expect("the runtime starts").expect("the kernel call") == last);
     })
     .join()
-    .expect("the worker is well");
+    .expect("the worker has not panicked");
 }
 
 #[test]
@@ -149,17 +149,17 @@ fn an_idle_worker_sleeps() {
         driver.spawn(async move { drop(listener.accept().await) });
         let timer = driver.clone();
         driver.spawn(async move { timer.sleep_until(Duration::from_secs(600)).await });
-        // Far beyond any rhythm of a driver; only the number of turns counts.
+        // Much longer than any interval in a driver; only the number of turns counts.
         let (wake, woken) = tokio::sync::oneshot::channel();
         let other = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_secs(2));
             wake.send(()).expect("the worker waits");
         });
         let before = driver.counters().enters;
-        woken.await.expect("the other thread wakes us");
+        woken.await.expect("the other thread sends");
         let turns = driver.counters().enters - before;
         assert!(turns <= 5, "{turns} turns with nothing to do");
-        other.join().expect("the other thread is well");
+        other.join().expect("the thread has not panicked");
     })
     .expect("the runtime starts");
     drop(client);

@@ -1,16 +1,16 @@
-//! Who waits for an operation of the driver.
+//! The task that waits for an operation of the driver.
 
 use super::{NOBODY, Tasks};
 use std::task::{Context, Waker};
 
-/// Who waits for an operation.
+/// The task that waits for an operation.
 ///
-/// A task of this worker is kept as its number: no count to raise, no indirect call to wake.
-/// Combinators and tasks of other executors come with wakers of their own.
+/// A task of this worker is stored as its number: no reference count to raise, no indirect call to
+/// wake it. Combinators and tasks of other executors have different wakers, which are stored.
 #[derive(Debug)]
 pub(crate) enum Waiter {
-    /// A task's number; `NOBODY`, rather than a variant, when nobody waits: two variants fit into
-    /// the two words of a waker.
+    /// A task's number, or `NOBODY` if no task waits. That is not a separate variant, because two
+    /// variants fit into the two words of a waker.
     Task(u32),
     Other(Waker),
 }
@@ -28,8 +28,8 @@ impl Waiter {
         matches!(self, Self::Task(NOBODY))
     }
 
-    /// Notes who polls. Returns who was noted before, to be dropped when nothing is borrowed: the
-    /// end of a foreign waker may run any code.
+    /// Registers the polling task. Returns the previous one, to be dropped after all borrows have
+    /// ended: the destructor of a foreign waker may run any code.
     pub(crate) fn register(&mut self, context: &Context<'_>, tasks: &Tasks) -> Self {
         let waker = context.waker();
         let new = if std::ptr::eq(waker.data(), tasks.current_data.get())
@@ -45,7 +45,7 @@ impl Waiter {
         std::mem::replace(self, new)
     }
 
-    /// Wakes whoever waits. Not to be called while anything is borrowed.
+    /// Wakes the task. Must not be called while anything is borrowed.
     pub(crate) fn wake(self, tasks: &Tasks) {
         match self {
             Self::Task(NOBODY) => {}

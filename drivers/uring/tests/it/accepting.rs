@@ -1,4 +1,4 @@
-//! Listening sockets: who takes a connection, how many, and what stays as it was.
+//! Listening sockets: which worker takes a connection, how many it takes, and what stays unchanged.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,21 +13,21 @@ use socket2::SockRef;
 
 const WORKERS: usize = 4;
 
-/// What a test does to a worker.
+/// A command from a test to a worker.
 enum Order {
-    /// Blocks its thread until the sender of this is dropped.
+    /// Blocks its thread until the sender is dropped.
     Block(Receiver<()>),
     End,
 }
 
-/// Workers that share one listening socket and greet each connection with their number.
+/// Workers that share a listening socket and greet each connection with their number.
 struct Workers {
     orders: Vec<tokio::sync::mpsc::UnboundedSender<Order>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Workers {
-    /// Each connection keeps its worker's thread for `work`.
+    /// Each connection blocks its worker's thread for `work`.
     fn start(sockets: impl IntoIterator<Item = Socket>, work: Duration) -> Self {
         let (mut orders, mut threads) = (Vec::new(), Vec::new());
         for (number, socket) in sockets.into_iter().enumerate() {
@@ -118,7 +118,8 @@ fn workers_that_share_a_listener_share_its_connections() {
         once_spread(|| {
             let mut taken = [0; WORKERS];
             for _ in 0..8 * WORKERS {
-                // A worker that has just taken one is still awake, and may be quicker than the next.
+                // A worker that has just taken a connection is still awake and may be faster than
+                // the next one.
                 thread::sleep(Duration::from_millis(3));
                 taken[taker(&mut *connect())] += 1;
             }
@@ -144,14 +145,14 @@ fn a_busy_worker_leaves_connections_to_the_others() {
     });
 }
 
-/// Tries until every worker had its part: a busy machine may let one of them wait through all of a try. Where one
-/// worker takes what it can, it does so in each.
+/// Retries until every worker has taken some connections: on a busy machine a worker may not run
+/// during one attempt. If one worker took everything it could, all attempts would fail.
 fn once_spread(mut taken: impl FnMut() -> [usize; WORKERS]) {
     let tries: Vec<_> = (0..20).map(|_| taken()).take_while(|taken| !is_spread(taken)).collect();
     assert!(tries.len() < 20, "{tries:?}");
 }
 
-/// A worker may get few while the machine lets it wait.
+/// A worker that does not get to run may take only a few.
 fn is_spread(taken: &[usize]) -> bool {
     let sum: usize = taken.iter().sum();
     taken.iter().all(|&count| count > 0 && count <= sum * 3 / 4)
@@ -165,7 +166,7 @@ fn a_blocked_worker_takes_no_connections_from_those_that_are_free() {
         workers.orders[1].send(Order::Block(released)).unwrap();
         thread::sleep(Duration::from_millis(30));
         let mut peers: Vec<_> = (0..5 * WORKERS).map(|_| connect()).collect();
-        // The first connection that was to wake the blocked worker is taken with the next one.
+        // The connection that woke the blocked worker is taken together with the next one.
         for peer in &mut peers {
             assert_ne!(taker(&mut **peer), 1);
         }
@@ -192,7 +193,7 @@ fn nothing_is_accepted_that_nobody_asked_for() {
             pause(&driver, 20).await;
             assert_eq!(driver.counters().accepted, 10);
             assert_eq!(driver.counters().in_flight, 0, "nothing is armed");
-            // Who asks and goes away leaves nothing armed.
+            // A cancelled `accept` leaves nothing armed.
             tokio::select! {
                 biased;
                 _ = listener.accept() => {}
@@ -223,7 +224,8 @@ fn the_mode_of_a_listener_is_left_as_it_is() {
         join(worker(Options::default(), move |driver| async move {
             let listener = driver.listen(Socket::Tcp(socket)).unwrap();
             for round in 0..6 {
-                // Somebody else may change it, between connections and while this one waits.
+                // Another process may change the mode, between connections and while this worker
+                // waits.
                 if round == 3 {
                     changed.set_nonblocking(!is_nonblocking).unwrap();
                 }
@@ -235,7 +237,7 @@ fn the_mode_of_a_listener_is_left_as_it_is() {
     }
 }
 
-/// Connects without waiting for long.
+/// Connects with a short timeout.
 fn try_to_connect(address: SocketAddr) -> std::io::Result<TcpStream> {
     TcpStream::connect_timeout(&address, Duration::from_millis(100))
 }
@@ -247,7 +249,7 @@ fn a_listener_that_refuses_new_connections_yields_those_that_began() {
         let listener = driver.listen(socket).unwrap();
         let mut begun: Vec<_> = (0..5).map(|_| TcpStream::connect(address).unwrap()).collect();
         listener.refuse_new();
-        let late = try_to_connect(address).expect_err("nobody begins a connection any more");
+        let late = try_to_connect(address).expect_err("no new connections");
         assert_eq!(late.kind(), ErrorKind::TimedOut);
         for client in &mut begun {
             client.write_all(b"here").unwrap();
@@ -258,7 +260,7 @@ fn a_listener_that_refuses_new_connections_yields_those_that_began() {
             assert_eq!(back, b"here");
         }
         drop(listener);
-        // Once the socket is gone, so is its filter.
+        // The filter disappears with the socket.
         let again = TcpListener::bind(address);
         assert!(again.is_ok_and(|_listening| try_to_connect(address).is_ok()));
     }));

@@ -1,5 +1,5 @@
-//! Which CPU a worker is bound to. The driver reads the CPUs that a process may use only once, so
-//! the test needs a process of its own.
+//! Binding a worker to a CPU. The driver reads the CPUs that a process may use only once, so the
+//! test needs a separate process.
 
 use crate::harness::{join, worker};
 use crate::own_process;

@@ -1,4 +1,4 @@
-//! Descriptors are counted for the whole process, so each test has a process of its own.
+//! Descriptors are counted for the whole process, so each test runs in a separate process.
 
 use std::net::TcpStream;
 
@@ -7,7 +7,7 @@ use crate::own_process;
 use peregrine_driver::{Driver, Listener, Options, Stream};
 
 fn open_descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").expect("a process has a list").count()
+    std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count()
 }
 
 #[test]
@@ -15,7 +15,7 @@ fn every_descriptor_is_closed() {
     if own_process::delegate("descriptors::every_descriptor_is_closed") {
         return;
     }
-    // The first runtime of a process opens what all of them share, such as tokio's pipe for signals.
+    // The first runtime of a process opens shared resources, such as tokio's signal pipe.
     join(worker(Options::default(), |_| async {}));
     let base = open_descriptors();
     for round in 0..3 {
@@ -30,12 +30,12 @@ fn every_descriptor_is_closed() {
                 streams.push(listener.accept().await.unwrap());
             }
             assert_eq!(open_descriptors(), with_all + 20);
-            // Some in the middle of a receive, some of a send, some idle.
+            // Some during a receive, some during a send, some idle.
             for (number, stream) in streams.iter().enumerate() {
                 tokio::select! {
                     biased;
                     _ = stream.recv(), if number % 3 == 0 => panic!("nothing was sent"),
-                    _ = send(stream, vec![0; 8 << 20]), if number % 3 == 1 => panic!("nobody reads"),
+                    _ = send(stream, vec![0; 8 << 20]), if number % 3 == 1 => panic!("no reads"),
                     () = std::future::ready(()) => {}
                 }
             }
@@ -43,7 +43,7 @@ fn every_descriptor_is_closed() {
                 drop(streams);
                 until(&driver, "closed", || open_descriptors() == with_all).await;
                 assert_eq!(driver.counters().in_flight, 0);
-                // Those that nobody took go with the listening socket.
+                // Connections in the backlog are closed with the listening socket.
                 drop(listener);
                 until(&driver, "all closed", || open_descriptors() == with_all - 1).await;
                 assert_eq!(driver.counters().in_flight, 0);
@@ -52,7 +52,7 @@ fn every_descriptor_is_closed() {
             clients
         }));
         drop(clients);
-        // What was alive when the worker ended is closed as well.
+        // Resources that were alive when the worker ended are closed as well.
         assert_eq!(open_descriptors(), base, "round {round}");
     }
 }
@@ -71,7 +71,7 @@ fn accepting_survives_the_lack_of_descriptors() {
         for _ in 0..3 {
             streams.push(listener.accept().await.unwrap());
         }
-        // One error for each attempt, and the rest stays in the backlog.
+        // One error per attempt; the rest stays in the backlog.
         for _ in 0..3 {
             let error = listener.accept().await.err().expect("no descriptor is left");
             assert_eq!(error.raw_os_error(), Some(libc_emfile()));
@@ -95,7 +95,7 @@ fn libc_emfile() -> i32 {
     24
 }
 
-/// Opens files until the process may open `count` more only.
+/// Opens files until the process can open only `count` more.
 fn leave_descriptors(count: usize) -> Vec<std::fs::File> {
     let mut fillers = Vec::new();
     while let Ok(file) = std::fs::File::open("/dev/null") {

@@ -1,4 +1,4 @@
-//! What the tests of this driver share.
+//! Shared code of the driver's tests.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -11,21 +11,22 @@ use std::time::Duration;
 use peregrine_driver::{Driver, Listener, Options, Socket, Stream};
 use peregrine_driver_uring::{Uring, UringListener, UringStream};
 
-/// How long a test waits before it calls something lost.
+/// How long a test waits before it fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn tcp() -> (Socket, SocketAddr) {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     socket.bind(&any.into()).unwrap();
-    // Bursts of connections that the worker has no time for stay here, and do not cost a second.
+    // Bursts of connections that the worker cannot accept at once stay here, without a retry after
+    // 1 s.
     socket.listen(1024).unwrap();
     let listener: TcpListener = socket.into();
     let address = listener.local_addr().unwrap();
     (Socket::Tcp(listener), address)
 }
 
-/// Runs `main` as a worker on a thread of its own.
+/// Runs `main` as a worker on a new thread.
 pub(crate) fn worker<M, F>(options: Options, main: M) -> JoinHandle<F::Output>
 where
     M: FnOnce(Uring) -> F + Send + 'static,
@@ -46,7 +47,7 @@ pub(crate) fn join<T: Send + 'static>(handle: JoinHandle<T>) -> T {
     }
 }
 
-/// Sends back what comes, until the end of input.
+/// Echoes received bytes until the end of input.
 pub(crate) async fn echo(stream: UringStream) {
     let mut out = Vec::new();
     loop {
@@ -64,19 +65,19 @@ pub(crate) async fn echo(stream: UringStream) {
     }
 }
 
-/// Sends `bytes`, and waits until the kernel has them.
+/// Sends `bytes` and waits until the kernel has them.
 pub(crate) async fn send(stream: &UringStream, mut bytes: Vec<u8>) -> std::io::Result<()> {
     stream.send(&mut bytes);
     stream.sent().await
 }
 
-/// Ends our side, and waits until that is done.
+/// Shuts down sending and waits until that is done.
 pub(crate) async fn finish(stream: &UringStream) -> std::io::Result<()> {
     stream.finish();
     stream.sent().await
 }
 
-/// Accepts and echoes `count` connections. The result counts those that are over.
+/// Accepts and echoes `count` connections. Returns a counter of finished ones.
 pub(crate) async fn echo_all(
     driver: &Uring,
     listener: &UringListener,
@@ -94,7 +95,7 @@ pub(crate) async fn echo_all(
     ended
 }
 
-/// Reads until `count` bytes have come.
+/// Reads until `count` bytes were received.
 pub(crate) async fn read(stream: &UringStream, count: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < count {
@@ -105,21 +106,21 @@ pub(crate) async fn read(stream: &UringStream, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Gives the loop some turns.
+/// Lets the loop run for a while.
 pub(crate) async fn pause(driver: &Uring, ms: u64) {
     driver.sleep_until(driver.now() + Duration::from_millis(ms)).await;
 }
 
-/// Waits until `true`, or fails.
+/// Waits until `holds` returns true, or fails.
 pub(crate) async fn until(driver: &Uring, what: &str, mut holds: impl FnMut() -> bool) {
     let end = driver.now() + PATIENCE;
     while !holds() {
-        assert!(driver.now() < end, "{what}: did not come true");
+        assert!(driver.now() < end, "timed out: {what}");
         pause(driver, 2).await;
     }
 }
 
-/// Bytes that tell their position.
+/// Bytes whose values depend on their position.
 pub(crate) fn pattern(count: usize) -> Vec<u8> {
     (0..count).map(|at| (at % 251) as u8 ^ (at >> 8) as u8).collect()
 }

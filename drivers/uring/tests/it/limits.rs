@@ -1,4 +1,5 @@
-//! Buffers run out, peers do not read, peers send too much: nothing is lost and nothing grows.
+//! Lack of buffers, peers that do not read, peers that send too much: nothing is lost, nothing
+//! grows.
 
 use std::cell::Cell;
 use std::io::{ErrorKind, Read, Write};
@@ -47,7 +48,7 @@ fn too_few_buffers_lose_no_byte() {
     assert!(join(worker) > 0, "the buffers never ran out: the test shows nothing");
 }
 
-/// Connections that nobody reads may hold every buffer; the others must be served all the same.
+/// Connections that are not read from may hold every buffer; the others must still be served.
 #[test]
 fn readers_are_served_while_idle_connections_hold_all_buffers() {
     let (socket, address) = tcp();
@@ -68,7 +69,7 @@ fn readers_are_served_while_idle_connections_hold_all_buffers() {
         pause(&driver, 50).await;
         let stream = listener.accept().await.unwrap();
         let got = read(&stream, 50_000).await;
-        assert!(got == pattern(50_000), "what came differs");
+        assert!(got == pattern(50_000), "received other bytes");
         let mut held = Vec::new();
         for stream in &silent {
             held.extend(read(stream, 20_000 - 512).await);
@@ -95,9 +96,9 @@ fn a_sender_that_nobody_reads_is_held_back() {
     let worker = worker(Options::default(), move |driver| async move {
         let stream = driver.listen(socket).unwrap().accept().await.unwrap();
         let mut got = read(&stream, 1).await.len();
-        // Wait until the sender stands still.
+        // Wait until sending has stalled.
         let mut last = usize::MAX;
-        until(&driver, "the sender stands still", || {
+        until(&driver, "sending has stalled", || {
             let now = seen.load(Ordering::SeqCst);
             std::mem::replace(&mut last, now) == now && now > 0 && {
                 thread::sleep(Duration::from_millis(200));
@@ -105,10 +106,10 @@ fn a_sender_that_nobody_reads_is_held_back() {
             }
         })
         .await;
-        assert!(last < TOTAL / 2, "{last} bytes went out with nobody reading");
+        assert!(last < TOTAL / 2, "sent {last} bytes to a peer that does not read");
         let before = driver.counters().in_flight;
         pause(&driver, 20).await;
-        assert_eq!(driver.counters().in_flight, before, "nothing moves");
+        assert_eq!(driver.counters().in_flight, before, "no operation was started");
         while got < TOTAL {
             let chunk = stream.recv().await.unwrap();
             assert!(chunk.iter().all(|&byte| byte == 9));
@@ -181,11 +182,11 @@ fn what_a_dropped_stream_was_doing_ends() {
         let listener = driver.listen(socket).unwrap();
         for round in 0..20 {
             let stream = listener.accept().await.unwrap();
-            // A receive and a send are in the kernel, neither can end by itself.
+            // A receive and a send are in the kernel, and neither can complete by itself.
             tokio::select! {
                 biased;
                 _ = stream.recv() => panic!("nothing was sent"),
-                _ = send(&stream, vec![1; 16 << 20]) => panic!("nobody reads"),
+                _ = send(&stream, vec![1; 16 << 20]) => panic!("the peer does not read"),
                 () = pause(&driver, if round % 2 == 0 { 0 } else { 5 }) => {}
             }
             drop(stream);
@@ -201,7 +202,7 @@ fn what_a_dropped_stream_was_doing_ends() {
     }
     hears.recv_timeout(PATIENCE).unwrap();
     for mut client in clients {
-        // The server's end is closed, so that this ends.
+        // The server's end is closed, so this loop ends.
         let mut buffer = vec![0; 1 << 20];
         loop {
             match client.read(&mut buffer) {
@@ -255,7 +256,7 @@ fn waiting_connections_are_taken_in_order_and_none_is_lost() {
         let listener = driver.listen(Socket::Unix(socket.into())).unwrap();
         let first = listener.accept().await.unwrap();
         assert_eq!(read(&first, 2).await, [0, 0]);
-        // More want to come than the backlog holds.
+        // More clients connect than the backlog holds.
         pause(&driver, 100).await;
         assert_eq!(driver.counters().accepted, 1);
         for number in 1..600u16 {

@@ -1,4 +1,4 @@
-//! What the io_uring driver does beyond the common suite.
+//! Tests of the io_uring driver beyond the suite for all drivers.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -1,4 +1,4 @@
-//! Tasks, time, and tokio on the ring's thread.
+//! Tasks, timers, and tokio on the ring's thread.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -29,7 +29,7 @@ fn sleepers_wake_in_order_and_never_early() {
                 order.borrow_mut().push(ms);
             });
         }
-        // A sleeper that is dropped, and one whose time is over, disturb nothing.
+        // A sleeper that is dropped and one whose deadline has passed have no effect on others.
         drop(driver.sleep_until(start + Duration::from_millis(40)));
         driver.sleep_until(Duration::ZERO).await;
         until(&driver, "all woke", || order.borrow().len() == 6).await;
@@ -48,7 +48,7 @@ fn the_last_poller_of_a_sleep_is_woken() {
     }));
 }
 
-/// Wakes its task from another thread after a while, again and again.
+/// Repeatedly wakes the calling task from another thread.
 async fn wakes_from_elsewhere(rounds: usize) {
     for _ in 0..rounds {
         let (told, hears) = oneshot::channel();
@@ -56,7 +56,7 @@ async fn wakes_from_elsewhere(rounds: usize) {
             thread::sleep(Duration::from_millis(3));
             told.send(()).expect("the task waits");
         });
-        hears.await.expect("the thread tells");
+        hears.await.expect("the thread sends");
     }
 }
 
@@ -66,7 +66,7 @@ fn another_thread_wakes_a_worker_that_sleeps_in_the_ring() {
         let before = driver.counters().enters;
         wakes_from_elsewhere(30).await;
         let enters = driver.counters().enters - before;
-        // On a busy machine some wakes come before the worker is asleep.
+        // On a busy machine some wake-ups come before the worker is asleep.
         assert!(enters >= 5, "the worker never slept in the ring: {enters} enters");
         assert!(enters < 300, "the worker slept: {enters} enters");
     }));
@@ -101,7 +101,7 @@ fn another_thread_wakes_a_spawned_task_in_both_ways_of_sleeping() {
     }));
 }
 
-/// The worker serves connections and timers while tokio is what it sleeps in.
+/// The worker serves connections and timers while it sleeps in tokio.
 #[test]
 fn the_ring_is_heard_while_the_worker_sleeps_in_tokio() {
     let (socket, address) = tcp();
@@ -134,7 +134,7 @@ fn the_ring_is_heard_while_the_worker_sleeps_in_tokio() {
 fn tokio_tasks_run_beside_the_ring() {
     join(worker(Options::default(), |driver: Uring| async move {
         assert_eq!(tokio::spawn(async { 1 }).await.unwrap(), 1);
-        // Without a hold: a task that lives is noticed.
+        // Without a hold: tokio tasks are noticed.
         let slept = tokio::spawn(async {
             tokio::time::sleep(Duration::from_millis(10)).await;
             2
@@ -206,7 +206,7 @@ fn tokio_tasks_may_use_the_driver() {
         let inner = driver.clone();
         let task = tokio::task::spawn_local(async move {
             let stream = listener.accept().await.unwrap();
-            // The worker is parked in tokio at this time, and has to notice each of these.
+            // The worker is now parked in tokio and must notice each of these.
             tokio::time::sleep(Duration::from_millis(10)).await;
             pause(&inner, 5).await;
             let (told, hears) = oneshot::channel();
@@ -233,7 +233,7 @@ fn a_busy_ring_leaves_turns_to_tokio() {
     join(worker(Options::default(), |driver: Uring| async move {
         let done = Rc::new(Cell::new(false));
         let busy = Rc::clone(&done);
-        // A task that is always ready keeps the loop turning.
+        // A task that is always ready keeps the loop busy.
         driver.spawn(poll_fn(move |context: &mut Context<'_>| {
             if busy.get() {
                 return Poll::Ready(());
@@ -270,7 +270,7 @@ fn a_task_that_wakes_itself_has_one_poll_in_a_turn() {
             done.take().unwrap().send(turns.get() - before).unwrap();
             Poll::Ready(())
         }));
-        // The kernel has its share after each.
+        // The kernel is entered after each poll.
         let turns: usize = is_done.await.unwrap();
         assert!((100..110).contains(&turns), "{turns}");
     }));
@@ -293,9 +293,9 @@ fn handlers_do_not_share_one_budget_of_tokio() {
 async fn receive_without_a_pause() {
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     for number in 0..10_000 {
-        sender.send(number).expect("the receiver is there");
+        sender.send(number).expect("the receiver exists");
     }
-    // With the budget of one task this would be Pending after 128 messages.
+    // With the tokio budget of one task this would be pending after 128 messages.
     for expected in 0..10_000 {
         let next = poll_fn(|context| Poll::Ready(receiver.poll_recv(context))).await;
         assert_eq!(next, Poll::Ready(Some(expected)));
@@ -343,7 +343,7 @@ fn a_panic_ends_its_task_alone() {
     }));
 }
 
-struct PanicsInPending(#[allow(dead_code, reason = "it is there to be dropped")] PanicsWhenDropped);
+struct PanicsInPending(#[allow(dead_code, reason = "only dropped")] PanicsWhenDropped);
 impl Future for PanicsInPending {
     type Output = ();
     fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
@@ -410,7 +410,7 @@ fn handles_that_outlive_their_worker_fail_softly() {
         tokio::select! {
             biased;
             _ = stream.recv() => panic!("nothing was sent"),
-            _ = listener.accept() => panic!("nobody else connected"),
+            _ = listener.accept() => panic!("there is no other connection"),
             () = std::future::ready(()) => {}
         }
         (driver, listener, stream)
@@ -425,10 +425,9 @@ fn handles_that_outlive_their_worker_fail_softly() {
     join(client);
 }
 
-/// How often the calling thread went to sleep.
+/// How often the calling thread slept.
 fn sleeps_of_this_thread() -> u64 {
-    let status =
-        std::fs::read_to_string("/proc/thread-self/status").expect("a thread has a status");
+    let status = std::fs::read_to_string("/proc/thread-self/status").expect("/proc is mounted");
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     line.and_then(|count| count.trim().parse().ok()).expect("sleeps are counted")
 }
@@ -443,7 +442,7 @@ fn a_worker_with_nothing_to_do_does_nothing() {
         tokio::select! {
             biased;
             _ = stream.recv() => panic!("nothing was sent"),
-            _ = listener.accept() => panic!("nobody else connected"),
+            _ = listener.accept() => panic!("there is no other connection"),
             () = pause(&driver, 400) => {}
         }
         let before = (sleeps_of_this_thread(), driver.counters().enters);
@@ -464,7 +463,8 @@ fn a_worker_that_has_long_been_idle_hears_everybody() {
         let handle = tokio::runtime::Handle::current();
         for round in 0..3 {
             pause(&driver, 300).await;
-            // Another thread's wake, a task of tokio from elsewhere, one of its timers, a connection.
+            // A wake-up by another thread, a tokio task spawned elsewhere, a tokio timer, a
+            // connection.
             wakes_from_elsewhere(1).await;
             let (handle, (told, hears)) = (handle.clone(), oneshot::channel());
             thread::spawn(move || {
@@ -492,7 +492,7 @@ fn a_sleep_that_never_ends_may_be_begun() {
         for hold in [false, true] {
             let _hold = hold.then(|| driver.hold());
             tokio::select! {
-                () = driver.sleep_until(Duration::MAX) => panic!("time goes on"),
+                () = driver.sleep_until(Duration::MAX) => panic!("this deadline is never reached"),
                 () = wakes_from_elsewhere(2) => {}
             }
         }

@@ -1,4 +1,5 @@
-//! Peers that read slowly or not at all: what the kernel holds for them, and how it lets go of it.
+//! Peers that read slowly or not at all: how much the kernel buffers for them, and how it is
+//! released.
 
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
@@ -10,10 +11,10 @@ use crate::harness::{PATIENCE, join, pause, send, tcp, until, worker};
 use peregrine_driver::{Driver, Listener, Options, Stream};
 use peregrine_driver_uring::{Uring, UringStream};
 
-/// More than any kernel takes.
+/// More than the kernel buffers.
 const MUCH: usize = 64 << 20;
 
-/// Waits until the peer's kernel has all that it has room for.
+/// Waits until the kernel has filled its buffers.
 async fn stands_still(driver: &Uring, stream: &UringStream) -> u64 {
     loop {
         let before = stream.progress();
@@ -24,7 +25,7 @@ async fn stands_still(driver: &Uring, stream: &UringStream) -> u64 {
     }
 }
 
-/// Bytes that wait to be read.
+/// The number of bytes that are ready to be read.
 fn waiting(client: &TcpStream) -> u64 {
     let mut count: libc::c_int = 0;
     // SAFETY: the call writes one integer, which outlives it.
@@ -47,8 +48,8 @@ fn progress_is_what_the_peer_has_taken_and_little_more() {
             stream.send(&mut vec![1; MUCH]);
             let mut before = stands_still(&driver, &stream).await;
             let held = before - waiting(&client);
-            assert!(held <= 256 * 1024, "the kernel holds {held} bytes for a peer that reads none");
-            // A peer that reads a little now and then is seen to.
+            assert!(held <= 256 * 1024, "the kernel holds {held} bytes for a stalled peer");
+            // Room is noticed when the peer reads a little.
             client.set_nonblocking(true).unwrap();
             let mut piece = vec![0; PIECE];
             for _ in 0..10 {
@@ -64,7 +65,7 @@ fn progress_is_what_the_peer_has_taken_and_little_more() {
     }
 }
 
-/// Connections of a local port, and how many of them wait for the peer to take what is left.
+/// The connections of a local port, and how many of them still have data to send.
 fn connections_at(port: u16) -> (usize, usize) {
     const FIN_WAIT_1: &str = "04";
     const TIME_WAIT: &str = "06";
@@ -93,7 +94,7 @@ fn a_stream_to_be_reset_leaves_nothing_behind() {
             tokio::select! {
                 biased;
                 _ = stream.recv() => panic!("nothing was sent"),
-                _ = send(&stream, vec![1; MUCH]) => panic!("nobody reads"),
+                _ = send(&stream, vec![1; MUCH]) => panic!("the peer does not read"),
                 _ = stands_still(&driver, &stream) => {}
             }
             stream.send(&mut vec![2; 1000]);
@@ -103,7 +104,7 @@ fn a_stream_to_be_reset_leaves_nothing_behind() {
             assert!(driver.counters().in_flight >= 2, "a receive and a send are in the kernel");
             stream.reset_on_drop();
             drop(stream);
-            until(&driver, "the kernel has let go", || connections_at(address.port()) == (0, 0))
+            until(&driver, "the kernel has closed it", || connections_at(address.port()) == (0, 0))
                 .await;
             assert_eq!(driver.counters().in_flight, 0);
             told.send(()).unwrap();
@@ -112,7 +113,7 @@ fn a_stream_to_be_reset_leaves_nothing_behind() {
         let mut buffer = vec![0; 1 << 20];
         let error = loop {
             match client.read(&mut buffer) {
-                Ok(0) => panic!("an orderly end"),
+                Ok(0) => panic!("a regular end"),
                 Ok(_) => {}
                 Err(error) => break error,
             }

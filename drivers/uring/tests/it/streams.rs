@@ -1,4 +1,4 @@
-//! Connections: bytes get through, whole and in order, whatever happens to futures and peers.
+//! Connections: bytes arrive complete and in order, whatever happens to futures and peers.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -50,7 +50,7 @@ fn bytes_come_back_over_a_unix_socket() {
         let stream = listener.accept().await.unwrap();
         assert_eq!(stream.local(), Address::Unix(Some(expected.clone())));
         assert_eq!(stream.peer(), Address::Unix(None));
-        let told = stream.credentials().expect("the kernel noted them");
+        let told = stream.credentials().expect("credentials");
         assert_eq!(told.pid, Some(std::process::id()));
         let own = std::fs::metadata(expected.as_path()).unwrap();
         assert_eq!((told.uid, told.gid), (own.uid(), own.gid()));
@@ -67,7 +67,7 @@ fn bytes_come_back_over_a_unix_socket() {
     });
     let mut back = Vec::new();
     client.read_to_end(&mut back).unwrap();
-    assert!(back == sent, "what came back differs");
+    assert!(back == sent, "received other bytes");
     join(writer);
     join(worker);
 }
@@ -112,7 +112,7 @@ fn a_partial_send_is_continued() {
     thread::sleep(Duration::from_millis(100));
     let mut back = Vec::new();
     client.read_to_end(&mut back).unwrap();
-    assert!(back == expected, "what came differs");
+    assert!(back == expected, "received other bytes");
     drop(client);
     join(worker);
 }
@@ -123,8 +123,8 @@ fn a_half_closed_peer_still_gets_its_replies() {
     let worker = worker(Options::default(), move |driver| async move {
         let stream = driver.listen(socket).unwrap().accept().await.unwrap();
         let got = read(&stream, 5).await;
-        assert!(stream.recv().await.unwrap().is_empty(), "the end of input");
-        assert!(stream.recv().await.unwrap().is_empty(), "and again");
+        assert!(stream.recv().await.unwrap().is_empty(), "end of input");
+        assert!(stream.recv().await.unwrap().is_empty(), "end of input again");
         for _ in 0..3 {
             send(&stream, got.clone()).await.unwrap();
         }
@@ -137,7 +137,7 @@ fn a_half_closed_peer_still_gets_its_replies() {
     let mut back = Vec::new();
     client.read_to_end(&mut back).unwrap();
     assert_eq!(&back[..15], b"hellohellohello");
-    assert!(back[15..] == pattern(4 << 20), "what came differs");
+    assert!(back[15..] == pattern(4 << 20), "received other bytes");
     join(worker);
 }
 
@@ -166,7 +166,7 @@ fn dropping_a_receive_loses_nothing() {
                 }
             }
         }
-        assert!(got == expected, "what came differs");
+        assert!(got == expected, "received other bytes");
         assert!(dropped > 0, "nothing was dropped");
     });
     let mut client = TcpStream::connect(address).unwrap();
@@ -182,7 +182,7 @@ fn a_dropped_send_goes_on_and_keeps_its_place() {
     let (socket, address) = tcp();
     let worker = worker(Options::default(), move |driver| async move {
         let stream = driver.listen(socket).unwrap().accept().await.unwrap();
-        // Nobody waits; somebody did for a moment; and more behind it.
+        // No task waits, then one waits briefly, then more data is queued.
         stream.send(&mut pattern(8 << 20));
         tokio::select! {
             biased;
@@ -203,7 +203,7 @@ fn a_dropped_send_goes_on_and_keeps_its_place() {
     expected.extend([1; 100_000]);
     expected.extend([2; 10]);
     expected.extend([3; 10]);
-    assert!(back == expected, "what came differs");
+    assert!(back == expected, "received other bytes");
     drop(client);
     join(worker);
 }
@@ -221,7 +221,7 @@ fn an_early_finish_waits_for_abandoned_sends() {
     thread::sleep(Duration::from_millis(50));
     let mut back = Vec::new();
     client.read_to_end(&mut back).unwrap();
-    assert!(back == pattern(8 << 20), "what came differs");
+    assert!(back == pattern(8 << 20), "received other bytes");
     drop(client);
     join(worker);
 }
@@ -232,11 +232,11 @@ fn a_broken_connection_is_told_after_its_bytes() {
     let worker = worker(Options::default(), move |driver| async move {
         let stream = driver.listen(socket).unwrap().accept().await.unwrap();
         assert_eq!(&read(&stream, 5).await, b"hello");
-        // Unread bytes at the client make its close a reset.
+        // The client closes with unread bytes, which causes a reset.
         send(&stream, vec![0; 1000]).await.unwrap();
         let broken = stream.recv().await.err().expect("the peer resets");
         assert_eq!(broken.kind(), std::io::ErrorKind::ConnectionReset);
-        assert!(stream.recv().await.is_err(), "and again");
+        assert!(stream.recv().await.is_err(), "the error is repeated");
         assert!(send(&stream, vec![0; 10]).await.is_err());
         assert!(send(&stream, vec![0; 10]).await.is_err());
         assert!(finish(&stream).await.is_err());
@@ -269,7 +269,7 @@ fn who_receives_is_woken_when_a_send_finds_no_room() {
         pause(&driver, 5).await;
         assert_eq!(polls.get(), 1);
         while stream.is_sent() {
-            assert_eq!(polls.get(), 1, "everything went well");
+            assert_eq!(polls.get(), 1, "the reader was woken early");
             stream.send(&mut pattern(8_000));
             pause(&driver, 1).await;
         }
@@ -280,7 +280,7 @@ fn who_receives_is_woken_when_a_send_finds_no_room() {
     drop(client);
 }
 
-/// What follows small sends does not wait until something else ends the worker's sleep.
+/// Operations after a small send are not delayed until the worker wakes up for another reason.
 #[test]
 fn what_follows_a_small_send_comes_at_once() {
     const ROUNDS: u32 = 40;
@@ -289,7 +289,7 @@ fn what_follows_a_small_send_comes_at_once() {
         Uring::run(&Options::default(), async move |driver| {
             let listener = driver.listen(socket).unwrap();
             let inside = driver.clone();
-            // The worker's own tasks: beside what the thread blocks on, the worker sleeps otherwise.
+            // A task of the worker; the future that the thread blocks on sleeps differently.
             driver.spawn(async move {
                 loop {
                     let stream = listener.accept().await.unwrap();
@@ -308,12 +308,12 @@ fn what_follows_a_small_send_comes_at_once() {
             let mut answer = [0; 2];
             client.read_exact(&mut answer[..way.len()]).unwrap();
             if way.len() == 1 && way != b"1" {
-                assert_eq!(client.read(&mut answer).unwrap(), 0, "it is the end");
+                assert_eq!(client.read(&mut answer).unwrap(), 0, "end of input");
             }
         }
         begin.elapsed()
     };
-    // Of this one nobody waits for the end.
+    // Here no task waits for the end of the send.
     let plain = time(b"1").max(Duration::from_millis(1));
     for way in [&b"w"[..], b"f", b"d", b"22"] {
         let ratio = time(way).as_secs_f64() / plain.as_secs_f64();
@@ -321,14 +321,15 @@ fn what_follows_a_small_send_comes_at_once() {
     }
 }
 
-/// Sends one byte for each that comes, and then what the first one asks for: waits until it is sent and ends
-/// (`w`), ends behind it (`f`), drops the connection (`d`), or sends one more behind it (`22`).
+/// Sends one byte for each received one, and then acts on the first one: waits until it is sent and
+/// finishes (`w`), finishes right away (`f`), drops the connection (`d`), or sends one more byte
+/// (`22`).
 async fn answer_as_asked(stream: UringStream) {
-    let asked = stream.recv().await.expect("it asks").to_vec();
+    let asked = stream.recv().await.expect("a request").to_vec();
     stream.send(&mut vec![b'!']);
     match asked[0] {
         b'w' => {
-            stream.sent().await.expect("the peer is there");
+            stream.sent().await.expect("the peer is connected");
             stream.finish();
             assert!(stream.recv().await.is_ok_and(|end| end.is_empty()));
         }

@@ -1,4 +1,4 @@
-//! Header blocks to fields. RFC 7541 §3 and §6.
+//! Decodes header blocks to fields. RFC 7541 §3 and §6.
 
 use super::huffman;
 use super::integer;
@@ -11,33 +11,34 @@ use crate::h2::Reject;
 /// A field of a header block.
 #[derive(Clone, Copy, Debug)]
 pub struct Field<'a> {
-    /// The name, of any bytes.
+    /// The name; may contain any bytes.
     pub name: &'a [u8],
-    /// The value, of any bytes.
+    /// The value; may contain any bytes.
     pub value: &'a [u8],
-    /// What is known about both.
+    /// The properties of both.
     pub traits: Traits,
 }
 
-/// Takes the fields of a block.
+/// Receives the fields of a block.
 pub trait Sink {
-    /// Takes a field. Returns whether the sink wants the others; if not, the decoder goes on without it.
+    /// Receives a field. Returns whether the sink wants more; if not, the decoder continues without
+    /// it.
     fn field(&mut self, field: Field<'_>) -> bool;
 }
 
-/// What is known about a field. The dynamic table keeps it, so that it is worked out once.
+/// Properties of a field. The dynamic table stores them, so that they are computed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traits {
     /// The name's variant.
     pub known: Known,
-    /// What the name means to a request.
+    /// The role of the name in a request.
     pub(crate) name: NameClass,
-    /// Whether the value is valid for its field: for `:authority`, a host and a port; for `:path`, a path
-    /// with its slash and perhaps a query.
+    /// Whether the value is valid for its field: for `:authority`, a host and a port; for `:path`,
+    /// a path with its slash and optionally a query.
     pub(crate) value_is_valid: bool,
 }
 
-/// What a name means in a request of HTTP/2.
+/// The role of a name in an HTTP/2 request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum NameClass {
@@ -55,7 +56,7 @@ pub(crate) enum NameClass {
     OtherPseudo,
     /// The name of a field.
     Field,
-    /// The name of a field that means something only to HTTP/1 connections.
+    /// The name of a field that has a meaning only for HTTP/1 connections.
     Connection,
     /// A name with an upper-case letter.
     Uppercase,
@@ -64,7 +65,7 @@ pub(crate) enum NameClass {
 }
 
 impl Traits {
-    /// What is known about a name and a value.
+    /// The properties of a name and a value.
     #[must_use]
     pub fn of(name: &[u8], value: &[u8]) -> Self {
         let known = Known::find(name);
@@ -84,8 +85,8 @@ impl Traits {
     }
 }
 
-// RFC 9113 §8.2.1: a value has no NUL, CR or LF, nor white space at its ends. Other control bytes are
-// no part of a value by RFC 9110 §5.5.
+// RFC 9113 §8.2.1: a value has no NUL, CR or LF, nor white space at its ends. Other control bytes
+// are not allowed in a value by RFC 9110 §5.5.
 pub(crate) fn is_value(value: &[u8]) -> bool {
     let ends = (value.first(), value.last());
     let space = |end: Option<&u8>| matches!(end, Some(b' ' | b'\t'));
@@ -121,7 +122,7 @@ impl NameClass {
     }
 }
 
-/// The place of a string.
+/// The position of a string.
 enum Text {
     /// In the block.
     Block(usize, usize),
@@ -139,38 +140,38 @@ impl Text {
     }
 }
 
-/// Reads header blocks, with the dynamic table that the peer's encoder fills.
+/// Decodes header blocks, with the dynamic table that the peer's encoder fills.
 #[derive(Debug)]
 pub struct Decoder {
     table: Table,
-    /// The largest size that the peer may choose: the setting that it has acknowledged.
+    /// The maximum size that the peer may choose: the acknowledged setting.
     size_max: u32,
-    /// The setting was made smaller than the table, and the peer has not signalled that yet.
+    /// The setting was reduced below the table's size, and the peer has not signalled that yet.
     must_resize: bool,
     scratch: Vec<u8>,
 }
 
 impl Decoder {
-    /// A decoder with an empty table of the default size. RFC 9113 §6.5.2.
+    /// Creates a decoder with an empty table of the default size. RFC 9113 §6.5.2.
     #[must_use]
     pub const fn new() -> Self {
         let size = super::TABLE_BYTES_DEFAULT;
         Self { table: Table::new(size), size_max: size, must_resize: false, scratch: Vec::new() }
     }
 
-    /// Applies a SETTINGS_HEADER_TABLE_SIZE that the peer has acknowledged. A value above 65,535 counts
-    /// as that.
+    /// Applies a SETTINGS_HEADER_TABLE_SIZE that the peer has acknowledged. Values above 65,535 are
+    /// reduced to that.
     pub fn set_size_max(&mut self, size_max: u32) {
         self.size_max = size_max.min(SIZE_CEILING);
         // RFC 7541 §4.2: a change that makes the table smaller is signalled before the next field.
         self.must_resize |= self.size_max < self.table.size_max();
     }
 
-    /// Gives all fields of a block to `sink`, as long as it wants them. Returns their size as counted by
-    /// RFC 9113 §6.5.2, which may not exceed `bytes_max`.
+    /// Passes all fields of a block to `sink`, until it rejects them. Returns their size as defined
+    /// by RFC 9113 §6.5.2, which must not exceed `bytes_max`.
     ///
     /// # Errors
-    /// The block cannot be read to its end. The table then is not what the peer believes it is, so
+    /// The block cannot be decoded completely. The table is then out of sync with the peer's, so
     /// the connection must end.
     pub fn decode(
         &mut self,
@@ -249,7 +250,7 @@ impl Decoder {
         Ok((at, length))
     }
 
-    // RFC 7541 §5.2: a string has its length, and a bit that says whether it is in the Huffman code.
+    // RFC 7541 §5.2: a string has its length, and a bit for whether it is Huffman-coded.
     fn string(&mut self, block: &[u8], at: usize) -> Result<(Text, usize), Reject> {
         let is_huffman = block.get(at).ok_or(Reject::BlockCutShort)? & 0x80 != 0;
         let (length, start) = integer::read(block, at, 7)?;
@@ -263,7 +264,8 @@ impl Decoder {
         Ok((Text::Scratch(from, self.scratch.len()), end))
     }
 
-    // RFC 7541 §4.2: a size update stands at the beginning of a block; §6.3: it may not pass the limit.
+    // RFC 7541 §4.2: a size update is at the beginning of a block; §6.3: it must not exceed the
+    // limit.
     fn resize(&mut self, block: &[u8], at: usize, fields: bool) -> Result<usize, Reject> {
         let (size, at) = integer::read(block, at, 5)?;
         if fields {
@@ -305,13 +307,13 @@ impl Decoder {
         self.table.memory_bytes() + self.scratch.capacity()
     }
 
-    /// The size of the dynamic table as counted by RFC 7541 §4.1.
+    /// The size of the dynamic table as defined by RFC 7541 §4.1.
     #[must_use]
     pub const fn table_bytes(&self) -> u32 {
         self.table.size()
     }
 
-    /// Asserts every invariant.
+    /// Checks all invariants.
     pub fn check(&self) {
         self.table.check();
     }

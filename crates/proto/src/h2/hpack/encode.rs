@@ -1,4 +1,4 @@
-//! Fields to header blocks. RFC 7541 §6.
+//! Encodes fields to header blocks. RFC 7541 §6.
 
 use super::decode::Traits;
 use super::integer;
@@ -6,29 +6,28 @@ use super::static_table;
 use super::table::{Name, Table};
 use crate::field::{self, Known};
 
-/// The size of a dynamic table before any setting. RFC 9113 §6.5.2.
+/// The initial size of a dynamic table. RFC 9113 §6.5.2.
 pub const TABLE_BYTES_DEFAULT: u32 = 4096;
 
-/// Writes header blocks, with a dynamic table of its own choice of entries.
+/// Encodes header blocks, and chooses the entries of its dynamic table.
 ///
-/// A field that occurs for the second time goes into the table: content types, the server's name, the
-/// date of this second. A field that occurs once costs no entry. Credentials and cookies never go in,
-/// and are marked so that no proxy indexes them either. Strings are not Huffman-coded: that would save
-/// bytes only where the table saves nearly all of them.
+/// A field is inserted when it occurs for the second time: content types, the server's name, the
+/// date of the current second. A field that occurs once costs no entry. Credentials and cookies are
+/// never inserted, and are marked so that proxies do not index them either. Strings are not
+/// Huffman-coded: that would save bytes only where the table saves nearly all of them.
 #[derive(Debug)]
 pub struct Encoder {
     table: Table,
-    /// Pairs of places where a field that was seen is remembered by its hash; empty before the first
-    /// field. They are small, because they are read for each field, and another connection's turn is
-    /// next.
+    /// Pairs of places that store the hashes of fields seen before; empty before the first field.
+    /// They are small, because they are read for each field, and connections alternate.
     seen: Vec<Seen>,
-    /// The largest size that this side wants.
+    /// The maximum size that this side wants.
     size_wanted: u32,
-    /// The size that the peer's decoder believes in.
+    /// The size that was signalled to the peer's decoder.
     size_told: u32,
-    /// The largest size that the peer allows.
+    /// The maximum size that the peer allows.
     size_allowed: u32,
-    /// The table was emptied, and the peer must be told.
+    /// The table was emptied, which must be signalled to the peer.
     emptied: bool,
 }
 
@@ -39,12 +38,12 @@ struct Seen {
     number: u16,
 }
 
-/// How many pairs of places there are.
+/// The number of pairs of places.
 const SEEN_PAIRS: u16 = 16;
 
 impl Encoder {
-    /// An encoder whose table has at most `size_wanted` bytes, and at most 4,096 before the peer allows
-    /// more.
+    /// Creates an encoder whose table has at most `size_wanted` bytes, and at most 4,096 before the
+    /// peer allows more.
     #[must_use]
     pub const fn new(size_wanted: u32) -> Self {
         Self {
@@ -63,8 +62,8 @@ impl Encoder {
 
     /// Applies the peer's SETTINGS_HEADER_TABLE_SIZE.
     pub fn set_size_allowed(&mut self, size: u32) {
-        // A limit that was lower in between must be signalled as well: an emptied table is as low as
-        // any.
+        // A limit that was lower in the meantime must be signalled as well; emptying the table has
+        // that effect.
         if size > self.size_allowed && self.size_allowed < self.size_told {
             self.emptied = true;
             self.table.clear();
@@ -75,8 +74,9 @@ impl Encoder {
         }
     }
 
-    /// Begins a block. Call it for every block.
-    // RFC 7541 §4.2: a change of the size is told at the beginning of the first block after it.
+    /// Starts a block. Must be called for every block.
+    // RFC 7541 §4.2: a change of the size is signalled at the beginning of the first block after
+    // it.
     #[inline]
     pub fn begin(&mut self, out: &mut Vec<u8>) {
         let size = self.size_wanted.min(self.size_allowed);
@@ -109,8 +109,8 @@ impl Encoder {
         }
     }
 
-    /// Writes a field. `name` is in lower case and a token, `known` is its variant, and the value has
-    /// no control bytes.
+    /// Writes a field. `name` is a token in lower case, `known` is its variant, and the value
+    /// contains no control bytes.
     #[inline]
     pub fn field(&mut self, known: Known, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
         let bytes = name.len() + value.len() + super::table::ENTRY_OVERHEAD as usize;
@@ -126,7 +126,7 @@ impl Encoder {
         }
         let (pattern, bits) = match found {
             Found::Again => (0x40, 6),
-            // RFC 7541 §7.1.3: what must not be guessed is not to be indexed by anybody.
+            // RFC 7541 §7.1.3: values that must not be guessed are marked as never indexed.
             Found::Sensitive => (0x10, 4),
             Found::New | Found::Entry(_) => (0x00, 4),
         };
@@ -136,7 +136,7 @@ impl Encoder {
         }
     }
 
-    /// Looks a field up, and notes that it was seen or that it will be inserted.
+    /// Looks a field up, and records that it was seen or will be inserted.
     #[inline]
     fn look_up(&mut self, hash: u16, name: &[u8], value: &[u8]) -> Found {
         if self.seen.is_empty() {
@@ -159,10 +159,10 @@ impl Encoder {
         let at = match (is_live(&pair[0]), is_live(&pair[1])) {
             (false, _) => 0,
             (_, false) => 1,
-            // The older one makes room: a date, say, of a second that is over.
+            // The older one is replaced, for example the date of a past second.
             _ => usize::from(age(&pair[1]) > age(&pair[0])),
         };
-        // A field that was seen once makes room for the one seen now, in turns.
+        // A field seen only once is replaced by the current one, alternately.
         pair[at] = Seen { hash, number: 0 };
         if at == 0 && !is_live(&pair[1]) {
             pair.swap(0, 1);
@@ -170,8 +170,8 @@ impl Encoder {
         Found::New
     }
 
-    /// Empties the table and frees its memory. The peer is told with the next block, and can do the
-    /// same.
+    /// Empties the table and frees its memory. The peer is notified with the next block, and can do
+    /// the same.
     pub fn shrink(&mut self) {
         self.emptied |= self.table.size() > 0;
         self.table.clear();
@@ -185,7 +185,7 @@ impl Encoder {
         self.table.memory_bytes() + self.seen.capacity() * size_of::<Seen>()
     }
 
-    /// Asserts every invariant.
+    /// Checks all invariants.
     pub fn check(&self) {
         self.table.check();
         assert!(self.table.size_max() <= self.size_wanted.min(self.size_allowed));
@@ -193,7 +193,7 @@ impl Encoder {
     }
 }
 
-/// What is known of a field that is about to be written.
+/// The lookup result for a field that is about to be written.
 enum Found {
     /// The field is in the table, this many entries before the newest.
     Entry(usize),
@@ -208,11 +208,12 @@ enum Found {
 /// The index of `:status` in the static table.
 const STATUS_INDEX: usize = 8;
 
-/// The traits of an encoder's entries, since only a decoder uses traits.
+/// The traits of an encoder's entries; only a decoder uses traits.
 const UNUSED: Traits =
     Traits { known: Known::Other, name: super::decode::NameClass::Field, value_is_valid: true };
 
-// RFC 7541 §7.1.3: Authorization and Cookie are examples of what an encoder ought not to index.
+// RFC 7541 §7.1.3: Authorization and Cookie are examples of fields that an encoder should not
+// index.
 const fn is_sensitive(known: Known) -> bool {
     matches!(
         known,
@@ -235,7 +236,7 @@ fn literal(pattern: u8, bits: u32, index: usize, name: &[u8], value: &[u8], out:
     }
 }
 
-/// Turns control bytes into spaces.
+/// Replaces control bytes by spaces.
 // RFC 9110 §5.5: CR, LF and NUL are dangerous and are to be replaced with SP.
 #[cold]
 fn clean(value: &mut [u8]) {
@@ -246,7 +247,7 @@ fn clean(value: &mut [u8]) {
     }
 }
 
-/// A hash of a name and a value. It covers only their ends and middles: a match is then compared.
+/// A hash of a name and a value. It covers only their ends and middles: a match is then verified.
 #[inline]
 fn hash(known: Known, name: &[u8], value: &[u8]) -> u16 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -256,8 +257,8 @@ fn hash(known: Known, name: &[u8], value: &[u8]) -> u16 {
     (mixed >> 48) as u16
 }
 
-/// The number of an insertion, as [`Seen`] has it. A place that is older than 2^16 insertions may be taken for a
-/// newer one: what it names is compared.
+/// The number of an insertion, as stored in [`Seen`]. A place that is older than 2^16 insertions
+/// may be mistaken for a newer one, so the entry is compared.
 #[inline]
 const fn number_of(inserted: u32) -> u16 {
     (inserted & 0xffff) as u16

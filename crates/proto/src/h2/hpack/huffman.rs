@@ -1,8 +1,8 @@
 //! The Huffman code of HPACK. RFC 7541 §5.2 and Appendix B.
 //!
-//! The code is canonical: the lengths of its codes define it. From them, a table is made at compile
-//! time that gives the symbol of the next ten bits, enough for all ordinary text of heads; longer
-//! codes are found by where the codes of each length end.
+//! The code is canonical: the lengths of its codes define it. A table that maps the next ten bits
+//! to a symbol is built from them at compile time, which is enough for all ordinary text; longer
+//! codes are found by the ranges of the codes of each length.
 
 use crate::h2::Reject;
 
@@ -11,11 +11,11 @@ const LOOKUP_BITS: u32 = 10;
 /// The longest code, in bits.
 const CODE_BITS_MAX: usize = 30;
 
-/// Appends the bytes that `code` stands for.
+/// Appends the decoded bytes of `code`.
 ///
 /// The output is at most 8/5 as long as the input, so the limit on blocks bounds it.
-// RFC 7541 §5.2: padding is shorter than 8 bits and made of the first bits of EOS, which are ones; a
-// string with EOS itself is a decoding error.
+// RFC 7541 §5.2: padding is shorter than 8 bits and consists of the first bits of EOS, which are
+// ones; a string that contains EOS is a decoding error.
 pub(super) fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), Reject> {
     out.reserve(code.len() * 8 / 5);
     // The unread bits, from the highest down; all below them are ones.
@@ -45,7 +45,7 @@ pub(super) fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), Reject> {
     }
 }
 
-/// Adds whole bytes after the unread bits, as many as there are and fit.
+/// Adds as many whole bytes after the unread bits as are available and fit.
 #[inline]
 fn refill(bits: u64, count: u32, rest: &[u8]) -> (u64, u32, &[u8]) {
     if let Some((chunk, rest)) = rest.split_first_chunk::<4>() {
@@ -84,7 +84,7 @@ fn long_code(bits: u64) -> (u8, u32) {
 
 /// The symbol that ends a string, which is never sent.
 const END: u16 = 256;
-/// A length above that of any code, so that the symbol is never taken for one that the input has.
+/// A length greater than that of any code, so that the symbol is never found in the input.
 const END_LENGTH: u32 = 31;
 
 #[derive(Clone, Copy)]
@@ -94,7 +94,7 @@ struct Entry {
     length: u8,
 }
 
-/// For each length: the first code, how many there are, and where their symbols begin.
+/// For each length: the first code, the number of codes, and where their symbols begin.
 static CODES: [(u32, u32, u16); CODE_BITS_MAX + 1] = {
     let mut codes = [(0, 0, 0); CODE_BITS_MAX + 1];
     let (mut code, mut offset, mut length) = (0_u32, 0_u16, 1);

@@ -1,12 +1,12 @@
-//! Numbers with a prefix. RFC 7541 §5.1.
+//! Integers with a prefix. RFC 7541 §5.1.
 
 use crate::h2::Reject;
 
-/// The largest number that is accepted in a header block: lengths of strings, indices, and sizes of
-/// tables are all bounded far below.
+/// The largest integer accepted in a header block: lengths of strings, indices, and table sizes all
+/// have far lower limits.
 const CEILING: u32 = 1 << 28;
 
-/// The number at `at` whose prefix has `bits` bits (1 to 8), and where what follows it begins.
+/// Reads the integer at `at` with a prefix of `bits` bits (1 to 8). Also returns the end of it.
 #[inline]
 pub(super) fn read(block: &[u8], at: usize, bits: u32) -> Result<(u32, usize), Reject> {
     let first = *block.get(at).ok_or(Reject::BlockCutShort)?;
@@ -35,7 +35,7 @@ fn read_more(block: &[u8], mut at: usize, prefix: u32) -> Result<(u32, usize), R
     Err(Reject::IntegerTooLarge)
 }
 
-/// Writes a number with a prefix of `bits` bits, below `pattern`'s own bits.
+/// Writes an integer with a prefix of `bits` bits, below the bits of `pattern`.
 #[inline]
 pub(super) fn write(number: usize, bits: u32, pattern: u8, out: &mut Vec<u8>) {
     let mask = 0xff_u8 >> (8 - bits);

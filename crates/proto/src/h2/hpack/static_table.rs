@@ -6,7 +6,7 @@ use crate::Known;
 /// The number of entries; the dynamic table's indices follow.
 pub(super) const COUNT: u32 = 61;
 
-/// An entry: name, value, and what is known about both.
+/// An entry: name, value, and the properties of both.
 pub(super) struct Entry {
     pub(super) name: &'static [u8],
     pub(super) value: &'static [u8],
@@ -100,7 +100,7 @@ macro_rules! entries {
             traits: Traits {
                 known: Known::$known,
                 name: NameClass::$class,
-                // The only value that is not valid for its field is the empty authority.
+                // The empty authority is the only value that is not valid for its field.
                 value_is_valid: !matches!(NameClass::$class, NameClass::Authority),
             },
         },)*];

@@ -3,15 +3,15 @@
 use super::decode::Traits;
 use std::collections::VecDeque;
 
-/// What each entry counts besides its bytes. RFC 7541 §4.1.
+/// The overhead of an entry in addition to its bytes. RFC 7541 §4.1.
 pub(super) const ENTRY_OVERHEAD: u32 = 32;
 
 /// The largest table, because entries have 16-bit lengths.
 pub(super) const SIZE_CEILING: u32 = u16::MAX as u32;
 
-/// Entries in the order of insertion, their bytes one after the other in one buffer. Evicted entries
-/// leave a gap at the buffer's start; when the gap is as long as what follows it, the latter moves
-/// there. So each inserted byte pays for one move at most, and every entry stays whole.
+/// Entries in the order of insertion, with their bytes consecutively in one buffer. Evicted entries
+/// leave a gap at the buffer's start; when the gap is as long as the rest, the rest is moved to the
+/// start. So each inserted byte is moved at most once on average, and every entry stays contiguous.
 ///
 /// `size <= size_max`, and `size` is the sum of all entries' bytes and overheads.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct Table {
     base: u32,
     size: u32,
     size_max: u32,
-    /// How many entries were ever inserted, modulo 2^32.
+    /// The number of entries ever inserted, modulo 2^32.
     inserted: u32,
 }
 
@@ -70,7 +70,7 @@ impl Table {
         self.entries.len()
     }
 
-    /// How many entries were ever inserted, modulo 2^32.
+    /// The number of entries ever inserted, modulo 2^32.
     #[inline]
     pub(super) const fn inserted(&self) -> u32 {
         self.inserted
@@ -95,7 +95,7 @@ impl Table {
 
     /// Inserts an entry, and evicts the oldest ones to make room.
     // RFC 7541 §4.4: a name that refers to an entry which is evicted by the insertion must stay; an
-    // entry larger than the table empties it and is not inserted, which is no error.
+    // entry larger than the table empties it and is not inserted, which is not an error.
     pub(super) fn insert(&mut self, name: Name<'_>, value: &[u8], traits: Traits) {
         let name_bytes = match name {
             Name::Bytes(name) => name.len(),
@@ -128,7 +128,7 @@ impl Table {
         self.evict();
     }
 
-    /// Changes the size and evicts what does not fit any more.
+    /// Changes the size and evicts the entries that no longer fit.
     // RFC 7541 §4.3: whenever the maximum size is reduced, entries are evicted from the end.
     pub(super) fn resize(&mut self, size_max: u32) {
         self.size_max = size_max.min(SIZE_CEILING);
@@ -152,13 +152,13 @@ impl Table {
 
     fn evict(&mut self) {
         while self.size > self.size_max {
-            let entry = self.entries.pop_front().expect("what has a size has entries");
+            let entry = self.entries.pop_front().expect("a non-zero size has entries");
             self.size -= u32::from(entry.name_bytes) + u32::from(entry.value_bytes);
             self.size -= ENTRY_OVERHEAD;
         }
     }
 
-    /// How many bytes at the buffer's start belong to no entry.
+    /// The number of unused bytes at the buffer's start.
     fn gap(&self) -> usize {
         let front = self.entries.front();
         front.map_or(self.bytes.len(), |entry| entry.start.wrapping_sub(self.base) as usize)
@@ -172,13 +172,13 @@ impl Table {
         }
     }
 
-    /// Asserts every invariant.
+    /// Checks all invariants.
     pub(super) fn check(&self) {
         let sizes = self.entries.iter().map(|entry| {
             u32::from(entry.name_bytes) + u32::from(entry.value_bytes) + ENTRY_OVERHEAD
         });
         assert_eq!(sizes.sum::<u32>(), self.size, "the size is that of all entries");
-        assert!(self.size <= self.size_max, "the table is no larger than it may be");
+        assert!(self.size <= self.size_max, "the table exceeds its maximum size");
         assert!(self.bytes.len() <= 2 * SIZE_CEILING as usize, "gaps are closed");
         assert!(self.gap() <= self.bytes.len(), "entries lie in the buffer");
     }

@@ -1,4 +1,5 @@
-//! Heads made of their parts are those that the parser makes of the same bytes, by the same rules.
+//! Heads built from their parts equal those that the parser finds in the same bytes, by the same
+//! rules.
 
 use peregrine_proto::h1::{Connection, Event};
 use peregrine_proto::{
@@ -8,7 +9,7 @@ use proptest::prelude::*;
 
 type Field = (Vec<u8>, Vec<u8>);
 
-/// The parts of a head as a test makes them up.
+/// Arbitrary parts of a head.
 #[derive(Clone, Debug)]
 struct Parts {
     method: Vec<u8>,
@@ -21,7 +22,7 @@ struct Parts {
 
 impl Parts {
     fn build(&self, limits: &Limits) -> Result<(Vec<u8>, HeadIndex), Reject> {
-        // What was in them before must not matter.
+        // Previous contents must not matter.
         let (mut bytes, mut index) = (b"left over".to_vec(), used_index());
         let line = RequestLine {
             method: &self.method,
@@ -38,7 +39,7 @@ impl Parts {
         Ok((bytes, index))
     }
 
-    /// The head as somebody writes it who looks at nothing.
+    /// Writes the head without any checks.
     fn written(&self) -> Vec<u8> {
         let mut bytes = [&self.method[..], b" "].concat();
         if let Some(scheme) = self.scheme.filter(|_| !self.authority.is_empty()) {
@@ -135,7 +136,8 @@ proptest! {
                 prop_assert_eq!(index.method_span.of(&bytes), parts.method);
                 match parse(&limits, &bytes, &mut parsed) {
                     Ok(length) => prop_assert_eq!(length, bytes.len()),
-                    // Two rules are those of a connection: a Host is asked for, and framing is looked at.
+                    // Two rules apply only to connections: a Host is required, and the framing is
+                    // checked.
                     Err(Event::Reject(Reject::HostMissing)) => return Ok(()),
                     Err(Event::Reject(reject)) => {
                         prop_assert!(reject.section().starts_with("RFC 9110 §8.6"), "{reject:?}");
@@ -153,7 +155,7 @@ proptest! {
             }
             Err(reject) => {
                 let Ok(length) = parse(&limits, &written, &mut parsed) else { return Ok(()) };
-                // The parser may accept another head in the same bytes, and never this one.
+                // The parser may accept another head in the same bytes, but never this one.
                 let is_whole = length == written.len()
                     && parsed.fields.len() == parts.fields.len()
                     && parsed.method_span.of(&written) == parts.method

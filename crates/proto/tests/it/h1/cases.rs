@@ -1,10 +1,11 @@
-//! The table cases of requests: `cases/*.txt` but for the responses.
+//! The table cases of requests: `cases/*.txt` except the responses.
 //!
-//! `send` has the bytes; `limits` may set some limits; each `expect` is what happens next: `head` with
-//! some of its words, or `data`, `end`, `trailer`, `reject`, `close`, `closed` in full; `close unsaid`
-//! is a close after a response that did not say so. `answer: early` responds as soon as a head is
-//! complete, and `answer: unwanted` wants no content besides. `connection: plain` is one without TLS.
-//! Every case ends with the peer's end, whose event may be left out if it is `closed`.
+//! `send` contains the bytes; `limits` may set some limits; each `expect` is the next event: `head`
+//! with some of its words, or `data`, `end`, `trailer`, `reject`, `close`, `closed` in full; `close
+//! unsaid` is a close after a response without `connection: close`. `answer: early` responds as
+//! soon as a head is complete, and `answer: unwanted` also discards the content. `connection:
+//! plain` is one without TLS. Every case ends with the peer's end, whose event may be omitted if it
+//! is `closed`.
 
 use super::play::{Answer, Server, play};
 use crate::script::{Case, parse, unescape};
@@ -53,7 +54,7 @@ pub(crate) fn limits(case: &Case) -> Limits {
     limits
 }
 
-/// What the server of a case does.
+/// The server of a case.
 pub(crate) fn server(case: &Case) -> Server {
     let answer = match case.text("answer") {
         Some("early") => Answer::Early,
@@ -69,7 +70,7 @@ pub(crate) fn server(case: &Case) -> Server {
     Server { answer, is_secure }
 }
 
-/// Whether what happened is what a line expects.
+/// Returns whether an event matches an expected line.
 fn agrees(expected: &str, happened: &str) -> bool {
     if let (Some(expected), Some(happened)) =
         (expected.strip_prefix("data "), happened.strip_prefix("data "))
@@ -116,7 +117,7 @@ fn there_are_200_cases_each_with_a_name_of_its_own_and_a_section() {
     let mut names: Vec<_> = cases.iter().map(|(_, case)| case.text("case").unwrap()).collect();
     names.sort_unstable();
     for pair in names.windows(2) {
-        assert_ne!(pair[0], pair[1], "two cases have one name");
+        assert_ne!(pair[0], pair[1], "two cases have the same name");
     }
     for (file, case) in &cases {
         let section = case.text("section").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! One property for all: any cut of the same bytes gives the same events.
+//! The central property: any cut of the same bytes gives the same events.
 
 use super::cases::{limits, requests, server};
 use super::play::{Answer, Server, play};
@@ -16,7 +16,7 @@ fn pipeline() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(one, 1..5).prop_map(|parts| parts.concat())
 }
 
-/// A few bytes changed, put in, or taken out.
+/// A few bytes changed, inserted, or removed.
 fn mutated() -> impl Strategy<Value = Vec<u8>> {
     let byte =
         prop_oneof![prop::sample::select(b"\r\n :;,=\"\\\0\t0aA/?#%[]*".to_vec()), any::<u8>()];

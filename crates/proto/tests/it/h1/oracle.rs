@@ -1,4 +1,5 @@
-//! What we accept, another parser accepts, with the same method, target, version, and fields.
+//! Heads that we accept are accepted by another parser, with the same method, target, version, and
+//! fields.
 
 use super::cases::requests;
 use peregrine_proto::h1::{Connection, Event};
@@ -31,7 +32,7 @@ fn compare(bytes: &[u8]) -> Result<bool, TestCaseError> {
     Ok(true)
 }
 
-/// A head that is mostly right.
+/// A mostly valid head.
 fn generated() -> impl Strategy<Value = Vec<u8>> {
     let name = prop_oneof![
         prop::sample::select(vec!["Accept", "cookie", "x-a", "User-Agent", "Content-Type", "te"])

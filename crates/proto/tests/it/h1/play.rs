@@ -1,10 +1,10 @@
-//! A server in miniature: feeds a connection, answers every request, and notes what happened.
+//! A miniature server: feeds a connection, answers every request, and records the events.
 
 use crate::script::escape;
 use peregrine_proto::h1::{Connection, Event, Framing, Next, ResponseLength};
 use peregrine_proto::{BodyLength, Date, HeadIndex, Limits, Scheme, Version};
 
-/// What the miniature server does.
+/// The behaviour of the miniature server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Server {
     pub(crate) answer: Answer,
@@ -17,14 +17,14 @@ pub(crate) struct Server {
 pub(crate) enum Answer {
     /// When the request is complete.
     Late,
-    /// As soon as its head is, and reads on.
+    /// As soon as its head is, and continues to read.
     Early,
-    /// As soon as its head is, and wants none of the content.
+    /// As soon as its head is, and discards the content.
     Unwanted,
 }
 
 /// Feeds `bytes` in pieces that end at `cuts` (ascending) and at their end, then the peer's end.
-/// Returns what happened as lines of text, the same for any cuts.
+/// Returns the events as lines of text, the same for any cuts.
 pub(crate) fn play(limits: &Limits, bytes: &[u8], cuts: &[usize], server: Server) -> Vec<String> {
     let mut player = Player {
         connection: Connection::new(limits),
@@ -66,18 +66,18 @@ struct Player<'limits> {
     data: Vec<u8>,
     notes: Vec<String>,
     out: Vec<u8>,
-    /// Whether the last response said that the connection closes after it.
+    /// Whether the last response announced that the connection closes after it.
     said_close: bool,
 }
 
 impl Player<'_> {
-    /// Receives until input is needed. Returns whether the connection goes on.
+    /// Receives until input is needed. Returns whether the connection continues.
     fn feed(&mut self, bytes: &[u8], used: &mut usize, end: usize) -> bool {
         loop {
             let unread = &bytes[*used..end];
             let (taken, event) = self.connection.receive(self.limits, unread, &mut self.head);
             self.connection.check();
-            assert!(taken <= unread.len(), "no more is used than there is");
+            assert!(taken <= unread.len(), "more bytes used than available");
             *used += taken;
             if !matches!(event, Event::Data(_) | Event::NeedInput) {
                 self.note_data();
@@ -88,7 +88,7 @@ impl Player<'_> {
                     self.begin(&unread[usize::from(framing.skip)..taken], framing);
                 }
                 Event::Data(range) => {
-                    assert!(!range.is_empty() && range.end == taken, "data ends what is used");
+                    assert!(!range.is_empty() && range.end == taken, "data ends the used bytes");
                     self.data.extend_from_slice(&unread[range]);
                 }
                 Event::End => {
@@ -145,7 +145,7 @@ impl Player<'_> {
         self.connection.finish([], &mut self.out);
         self.connection.check();
         if self.said_close {
-            assert_eq!(self.connection.next(), Next::Close, "what says so closes");
+            assert_eq!(self.connection.next(), Next::Close, "an announced close closes");
         }
     }
 

@@ -1,9 +1,9 @@
-//! A plain reader of responses that shares no code with their writer.
+//! A simple reader of responses that shares no code with their writer.
 
 /// A name and a value.
 pub(crate) type Field = (Vec<u8>, Vec<u8>);
 
-/// A response as read back: its status, fields, content, and how many bytes it had.
+/// A response as read back: its status, fields, content, and length in bytes.
 pub(crate) struct Response {
     pub(crate) status: u16,
     pub(crate) fields: Vec<Field>,
@@ -20,12 +20,11 @@ impl Response {
     }
 }
 
-/// Reads one response, as RFC 9112 §6.3 has it. `None` if it is not whole.
+/// Reads one response according to RFC 9112 §6.3. `None` if it is incomplete.
 pub(crate) fn read(bytes: &[u8], to_head: bool) -> Option<Response> {
     let mut fields = [httparse::EMPTY_HEADER; 64];
     let mut response = httparse::Response::new(&mut fields);
-    let httparse::Status::Complete(start) = response.parse(bytes).expect("a response is sound")
-    else {
+    let httparse::Status::Complete(start) = response.parse(bytes).expect("a valid response") else {
         return None;
     };
     let status = response.code.expect("a response has a status");
@@ -57,7 +56,7 @@ pub(crate) fn read(bytes: &[u8], to_head: bool) -> Option<Response> {
     Some(read)
 }
 
-/// The content of chunks, and how many bytes they had with the trailers.
+/// The content of chunks, and their length in bytes including the trailers.
 fn dechunk(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     let (mut content, mut at) = (Vec::new(), 0);
     loop {

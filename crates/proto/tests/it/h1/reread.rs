@@ -1,4 +1,4 @@
-//! Responses that were written are read back by a plain reader that shares no code with the writer.
+//! Written responses are read back by a simple reader that shares no code with the writer.
 
 use super::reader::{Field, read};
 use peregrine_proto::h1::{BodyMode, Connection, Event, ResponseLength};
@@ -68,7 +68,7 @@ proptest! {
         connection.check();
 
         let read = read(&out, request.starts_with("HEAD")).expect("the response is whole");
-        prop_assert_eq!(read.length, out.len(), "nothing comes after it");
+        prop_assert_eq!(read.length, out.len(), "no bytes follow it");
         let expected = if (200..1000).contains(&status) { status } else { 500 };
         prop_assert_eq!(read.status, expected);
         prop_assert_eq!(read.values("date").len(), 1);

@@ -1,10 +1,10 @@
 //! The table cases of responses, `cases/responses.txt`.
 //!
-//! `send` has the bytes of requests. The lines after it happen in order: `receive` reads one event and
-//! expects it; `respond: STATUS LENGTH` (or `chunked` for an unknown length), with the `field` lines
-//! before it; `interim: STATUS`; `switch:`; `data`; `trailer`, then `finish:`; `drain:`; `keep:` and
-//! `discard:` of the request's content; `end:` is the peer's end. `wire` has all the bytes that are written, `next` is what follows at the
-//! end.
+//! `send` contains the bytes of requests. The lines after it are executed in order: `receive` reads
+//! one event and compares it; `respond: STATUS LENGTH` (or `chunked` for an unknown length), with
+//! the `field` lines before it; `interim: STATUS`; `switch:`; `data`; `trailer`, then `finish:`;
+//! `drain:`; `keep:` and `discard:` of the request's content; `end:` is the peer's end. `wire`
+//! contains all output, `next` is the final result of `next`.
 
 use crate::script::{Case, escape, parse, unescape};
 use peregrine_proto::h1::{Connection, Event, ResponseLength};
@@ -21,7 +21,7 @@ fn borrowed(fields: &[Field]) -> impl Iterator<Item = (&[u8], &[u8])> {
     fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice()))
 }
 
-/// Does what a case says. Returns what was written and what follows.
+/// Executes a case. Returns the output and the next step.
 fn run(case: &Case) -> (Vec<u8>, String) {
     let limits = Limits::DEFAULT;
     let date = Date::from_unix_seconds(784_111_777);

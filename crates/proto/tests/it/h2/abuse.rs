@@ -1,4 +1,4 @@
-//! Attacks that end or are bounded, and heavy honest use that is served.
+//! Attacks that are stopped or bounded, and heavy honest use that is served.
 
 use super::wire;
 use peregrine_proto::h1::ResponseLength;
@@ -93,7 +93,7 @@ impl Server {
         self.connection.send_data(limits, stream, b"ok", After::End, out);
     }
 
-    /// Begins a response that does not end, and sends so many bytes of it.
+    /// Starts a response that does not end, and sends `bytes` bytes of it.
     fn begin(&mut self, stream: StreamKey, bytes: usize) {
         let (date, length) = (Date::from_unix_seconds(0), ResponseLength::Unknown);
         let (limits, out, data) = (&self.limits, &mut self.out, vec![b'x'; bytes]);
@@ -106,8 +106,8 @@ impl Server {
         }
     }
 
-    /// Feeds what `lines` make of a number, as long as the connection lives and at most so many times.
-    /// Returns how many were fed.
+    /// Feeds the lines for each number while the connection lives, at most `times` times. Returns
+    /// how many were fed.
     fn flood(&mut self, times: u32, lines: impl Fn(u32) -> Vec<String>) -> u32 {
         for time in 0..times {
             self.feed(&wire::bytes(lines(time).iter()));
@@ -116,7 +116,7 @@ impl Server {
             if self.connection.next() == Next::Close {
                 return time;
             }
-            // The peer reads, and time stands still.
+            // The peer reads, and time does not advance.
             self.out.clear();
             self.connection.output_sent();
         }
@@ -134,7 +134,7 @@ fn same(line: &str) -> Lines {
     Box::new(move |_| vec![line.clone()])
 }
 
-/// Begins an upload first, then repeats a line.
+/// Starts an upload, then repeats a line.
 fn within_upload(line: &str) -> Lines {
     let line = line.to_owned();
     Box::new(move |time| match time {
@@ -279,7 +279,7 @@ fn time_gives_back_what_was_spent_and_no_more_than_there_was() {
     let before = server.connection.budget_left();
     server.feed(&wire::bytes(["ping 12345678 x100"].iter()));
     assert_eq!(server.connection.budget_left(), before - 200);
-    // In small steps as in large ones.
+    // The same in small steps and in large ones.
     for now in 1000..2000 {
         server.connection.tick(&limits, now);
     }
@@ -301,7 +301,7 @@ fn a_million_requests_in_a_row_are_served() {
             bytes[start + 5..start + 9].copy_from_slice(&id.to_be_bytes());
             id += 2;
         }
-        // A client that says for each reply how much it has read.
+        // A client that acknowledges each reply with a window update.
         for _ in 0..100 {
             peregrine_proto::h2::frame::write_window_update(0, 2, &mut bytes);
         }
@@ -311,13 +311,13 @@ fn a_million_requests_in_a_row_are_served() {
         assert_eq!(server.error, None);
     }
     assert_eq!(server.requests, 1_000_000);
-    // Only what the last turn's updates cost is spent.
+    // Only the cost of the last turn's updates was spent.
     assert!(server.connection.budget_left() >= Limits::DEFAULT.budget_max - 100);
 }
 
 #[test]
 fn a_client_may_answer_each_frame_of_a_long_burst_with_two_windows() {
-    // It answers while the stream goes on, or once it is over.
+    // It acknowledges while the stream is open, or after its end.
     for after in [After::Wait, After::End] {
         let mut server = Server::new(Limits::DEFAULT);
         server.answers = false;
@@ -326,7 +326,7 @@ fn a_client_may_answer_each_frame_of_a_long_burst_with_two_windows() {
         let date = Date::from_unix_seconds(0);
         let (limits, out) = (&server.limits, &mut server.out);
         server.connection.respond(limits, stream, 200, [], ResponseLength::Unknown, &date, out);
-        // What an event stream says at once, in frames of few bytes.
+        // An event stream's initial data, in small frames.
         let frames = 5_000;
         for number in 0..frames {
             let after = if number + 1 == frames { after } else { After::Wait };
@@ -340,7 +340,7 @@ fn a_client_may_answer_each_frame_of_a_long_burst_with_two_windows() {
         server.feed(&answer);
         assert_eq!(server.error, None);
         assert_eq!(server.connection.budget_left(), Limits::DEFAULT.budget_max);
-        // One more answers nothing.
+        // One more update acknowledges nothing.
         server.feed(&wire::bytes(["window 0 1"].iter()));
         assert_eq!(server.connection.budget_left(), Limits::DEFAULT.budget_max - 1);
     }
@@ -401,8 +401,8 @@ fn large_uploads_and_small_messages_are_served() {
     assert_eq!(server.content, 5000 * (16_000 + 60));
 }
 
-/// What was under way when the server ended a stream early costs nothing: a client on a slow machine
-/// may have sent all that the windows let it.
+/// Content in transit when the server ended a stream early costs nothing: a client on a slow
+/// machine may have sent everything that the windows allow.
 #[test]
 fn content_under_way_on_streams_that_the_server_ended_is_free_and_what_is_more_is_not() {
     let mut server = Server::new(Limits::DEFAULT);
@@ -412,13 +412,13 @@ fn content_under_way_on_streams_that_the_server_ended_is_free_and_what_is_more_i
     for bytes in [5, 20, 1_000, 16_384] {
         for round in 0..200 {
             let id = server.last.map_or(1, |stream| stream.id() + 2);
-            // It had begun to send when the response came.
+            // It had started to send when the response arrived.
             server.feed(&wire::bytes(
                 [format!("headers {id} {POST}"), format!("data {id} a")].iter(),
             ));
             let stream = server.last.expect("the request came");
             server.respond(stream, 413);
-            // The turn ends: the server asks by PING whether the client has seen it.
+            // The turn ends: the server checks by PING whether the client has seen it.
             server.feed(&[]);
             server.feed(&wire::bytes(["ping-ack answered"].iter()));
             let frames = (window - 1) / bytes;
@@ -429,7 +429,7 @@ fn content_under_way_on_streams_that_the_server_ended_is_free_and_what_is_more_i
             server.connection.output_sent();
         }
     }
-    // Nobody may go on and on: neither with nothing, nor with little.
+    // There is a limit to further frames: both to empty and to small ones.
     let id = server.last.expect("requests came").id();
     for (line, free) in [
         (format!("data {id} +end"), 0),
@@ -447,7 +447,8 @@ fn content_under_way_on_streams_that_the_server_ended_is_free_and_what_is_more_i
     }
 }
 
-/// A stream that is reset for a malformed head or malformed trailers has content under way as well.
+/// A stream that is reset for a malformed head or malformed trailers has content in transit as
+/// well.
 #[test]
 fn content_under_way_on_malformed_streams_is_free() {
     let window = Limits::DEFAULT.stream_window as usize;
@@ -472,7 +473,7 @@ fn content_under_way_on_malformed_streams_is_free() {
     }
 }
 
-/// Padding counts against the windows as content does, but nobody consumes it.
+/// Padding counts against the windows like content, but no handler consumes it.
 #[test]
 fn padding_alone_closes_no_window() {
     let limits = Limits { budget_max: u32::MAX, ..Limits::DEFAULT };
@@ -488,7 +489,7 @@ fn padding_alone_closes_no_window() {
     assert_eq!((server.requests, server.content), (1, 4));
 }
 
-/// A client that has announced content may be waited for, though that takes the whole window.
+/// A client that has announced content may be waited for, even if that takes the whole window.
 #[test]
 fn content_that_was_announced_may_still_come() {
     let window = 16_384;
@@ -511,8 +512,8 @@ fn content_that_was_announced_may_still_come() {
     assert!(server.connection.may_receive(stream));
 }
 
-/// A client may send by the larger window before it has seen that the server's is smaller (RFC 9113 §6.9.3): its window is then less
-/// than nothing, and it goes on when as much was consumed.
+/// A client may use the larger window before it has received that the server's is smaller (RFC 9113
+/// §6.9.3): its window is then negative, and it continues when as much was consumed.
 #[test]
 fn an_upload_that_began_by_the_larger_window_goes_on_by_the_smaller_one() {
     let limits = Limits { stream_window: 16_384, ..Limits::DEFAULT };
@@ -533,7 +534,7 @@ fn an_upload_that_began_by_the_larger_window_goes_on_by_the_smaller_one() {
         sent
     };
     send(&mut server, &mut window);
-    // Only now does it see the settings, and what came with them.
+    // Only now does the client receive the settings, and the frames with them.
     let settled = |server: &mut Server, window: &mut i64| {
         let mut at = 0;
         while let Some(header) = frame::Header::read(&server.out[at..]) {
@@ -555,7 +556,8 @@ fn an_upload_that_began_by_the_larger_window_goes_on_by_the_smaller_one() {
     }
     assert!(server.content > 200_000, "{}", server.content);
 
-    // An end without content needs no window, though that is less than nothing: what came is not consumed.
+    // The end without content needs no window, even if that is negative: the content is not
+    // consumed.
     let mut server = Server::new(limits);
     server.connection = Connection::new(&limits, &mut server.out);
     let begun =
@@ -636,12 +638,12 @@ fn a_client_that_opens_its_window_byte_by_byte_is_told_to_calm_down() {
         }
         server.feed(&update);
         server.connection.output_sent();
-        assert!(frames < 5000, "it goes on and on");
+        assert!(frames < 5000, "the number of frames is unlimited");
     }
     assert_eq!(server.error, Some(Reject::BudgetSpent));
 }
 
-/// Requests that are answered at once do not pay for those that are reset, whoever ends the stream.
+/// Requests with immediate responses do not pay for resets, whichever side ends the stream.
 #[test]
 fn cheap_requests_do_not_pay_for_resets() {
     let ways: [(&str, &[&str]); 7] = [
@@ -685,10 +687,10 @@ fn cheap_requests_do_not_pay_for_resets() {
     }
 }
 
-/// A client that cancels some of its many requests is served for ever, without the help of time.
+/// A client that cancels some of its many requests is served forever, even if no time passes.
 #[test]
 fn a_client_that_cancels_some_percent_of_its_requests_is_served() {
-    // Of a hundred, before the response and within it.
+    // Of a hundred, before the response and during it.
     for (waiting, within) in [(1, 0), (5, 0), (15, 0), (0, 25), (8, 10)] {
         let mut server = Server::new(Limits::DEFAULT);
         let requests = server.flood(50_000, |time| {
@@ -707,7 +709,7 @@ fn a_client_that_cancels_some_percent_of_its_requests_is_served() {
         });
         assert_eq!((requests, server.error), (50_000, None), "{waiting} and {within} of 100");
     }
-    // A page that is left, and downloads that are stopped half-way.
+    // A page that the user leaves, and downloads that are stopped half-way.
     let mut server = Server::new(Limits::DEFAULT);
     let all = |line: &str| {
         let ids = (0..100).map(|at| (2 * at + 1).to_string());

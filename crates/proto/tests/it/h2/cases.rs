@@ -1,9 +1,10 @@
 //! The table cases: `cases/h2/*.txt`.
 //!
-//! `send` has frames in the notation of `wire.rs`; `limits` may set some limits; `answer` is `early` or
-//! `never`, and late without it; each `expect` is what happens next, as `play.rs` notes it. Every case ends
-//! with the peer's end, whose event may be left out if it is `closed`. Notes about what every connection
-//! begins with, `settings` and its acknowledgement after `hello`, are left out.
+//! `send` contains frames in the notation of `wire.rs`; `limits` may set some limits; `answer` is
+//! `early` or `never`, default late; each `expect` is the next event, in the format of `play.rs`.
+//! Every case ends with the peer's end, whose event may be omitted if it is `closed`. Events that
+//! occur at the beginning of every connection, `settings` and its acknowledgement after `hello`,
+//! are omitted.
 
 use super::play::{Answer, play};
 use super::wire;
@@ -110,7 +111,7 @@ fn there_are_100_cases_each_with_a_name_of_its_own_and_a_section() {
     let mut names: Vec<_> = cases.iter().map(|(_, case)| case.text("case").unwrap()).collect();
     names.sort_unstable();
     for pair in names.windows(2) {
-        assert_ne!(pair[0], pair[1], "two cases have one name");
+        assert_ne!(pair[0], pair[1], "two cases have the same name");
     }
     for (file, case) in &cases {
         let section = case.text("section").unwrap_or_default();

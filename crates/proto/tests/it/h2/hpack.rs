@@ -1,4 +1,4 @@
-//! HPACK: the standard's examples, an oracle in both directions, and what bounds it.
+//! HPACK: the standard's examples, an oracle in both directions, and its limits.
 
 use peregrine_proto::Known;
 use peregrine_proto::h2::Reject;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 type Pair = (Vec<u8>, Vec<u8>);
 
-/// Keeps so many fields.
+/// Keeps a limited number of fields.
 struct Kept {
     fields: Vec<Pair>,
     fields_max: usize,
@@ -124,7 +124,7 @@ fn the_examples_of_the_standard_give_its_fields_and_its_table_sizes() {
     ];
     for blocks in responses {
         let mut decoder = Decoder::new();
-        // The examples have a table of 256 bytes.
+        // The examples use a table of 256 bytes.
         decode(&mut decoder, &hex("3fe1 01")).unwrap();
         let expected = [(first.as_str(), 222), (second.as_str(), 222), (OK, 215)];
         for (block, (fields, size)) in blocks.iter().zip(expected) {
@@ -168,7 +168,7 @@ fn a_smaller_table_must_be_confirmed_by_the_next_block() {
     let mut decoder = Decoder::new();
     decoder.set_size_max(100);
     assert_eq!(decode(&mut decoder, &hex("3f 45 82")).unwrap().len(), 1);
-    // A larger one need not be.
+    // A larger one need not be signalled.
     decoder.set_size_max(1000);
     assert_eq!(decode(&mut decoder, &hex("82")).unwrap().len(), 1);
 }
@@ -199,7 +199,7 @@ fn what_is_sent_twice_costs_a_byte_from_then_on_and_secrets_never_enter_the_tabl
     for secret in ["set-cookie: a=b", "authorization: c", "cookie: d", "proxy-authorization: e"] {
         for _ in 0..3 {
             let block = encode(&mut encoder, &pairs(secret));
-            assert_eq!(block[0] & 0xf0, 0x10, "it is never indexed");
+            assert_eq!(block[0] & 0xf0, 0x10, "the field is never indexed");
         }
     }
 }
@@ -209,14 +209,14 @@ fn the_table_follows_what_the_peer_allows_and_tells_it() {
     let mut encoder = Encoder::new(2048);
     let fields = pairs("server: peregrine");
     for _ in 0..2 {
-        assert_ne!(encode(&mut encoder, &fields)[0] & 0xe0, 0x20, "a smaller table needs no word");
+        assert_ne!(encode(&mut encoder, &fields)[0] & 0xe0, 0x20, "a smaller table is implied");
     }
     encoder.set_size_allowed(0);
     assert_eq!(encode(&mut encoder, &fields)[0], 0x20);
-    assert_ne!(encode(&mut encoder, &fields)[0] & 0xe0, 0x20, "it is said once");
+    assert_ne!(encode(&mut encoder, &fields)[0] & 0xe0, 0x20, "signalled only once");
     encoder.set_size_allowed(100);
     assert_eq!(&encode(&mut encoder, &fields)[..2], hex("3f 45"));
-    // Lower and higher again between two blocks: both are told.
+    // Lowered and raised between two blocks: both are signalled.
     encoder.set_size_allowed(10);
     encoder.set_size_allowed(4096);
     assert_eq!(&encode(&mut encoder, &fields)[..4], hex("20 3f e1 0f"));
@@ -260,7 +260,7 @@ fn field() -> impl Strategy<Value = Pair> {
 }
 
 fn blocks() -> impl Strategy<Value = Vec<Vec<Pair>>> {
-    // Few fields in many blocks, so that they come again.
+    // Few fields in many blocks, so that they are repeated.
     proptest::collection::vec(field(), 1..12).prop_flat_map(|all| {
         let some = proptest::collection::vec(prop::sample::select(all), 0..8);
         proptest::collection::vec(some, 1..12)
@@ -299,7 +299,7 @@ proptest! {
         let (mut decoder, mut oracle) = (Decoder::new(), loona_hpack::Decoder::new());
         oracle.set_max_allowed_table_size(4096);
         for mut block in blocks {
-            // The oracle refuses a size update that no field follows; the standard does not.
+            // The oracle rejects a size update without a following field; the standard does not.
             block.push(0x82);
             let Ok(ours) = decode(&mut decoder, &block) else { break };
             prop_assert_eq!(oracle.decode(&block).unwrap(), ours);

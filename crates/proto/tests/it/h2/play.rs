@@ -1,4 +1,4 @@
-//! A server in miniature: feeds a connection, answers requests, and notes what happened.
+//! A miniature server: feeds a connection, answers requests, and records the events.
 
 use super::wire::Reader;
 use crate::script::escape;
@@ -17,13 +17,13 @@ pub(crate) enum Answer {
     Never,
 }
 
-/// Feeds `bytes` in pieces that end at `cuts` (ascending) and at their end, then the peer's end. Returns
-/// what happened as lines of text, the same for any cuts: events, and behind `> ` what was written.
+/// Feeds `bytes` in pieces that end at `cuts` (ascending) and at their end, then the peer's end.
+/// Returns the events as lines of text, the same for any cuts: events, and after `> ` the output.
 pub(crate) fn play(limits: &Limits, bytes: &[u8], cuts: &[usize], answer: Answer) -> Vec<String> {
     let mut out = Vec::new();
     let connection = Connection::new(limits, &mut out);
     let mut reader = Reader::new();
-    // What every connection begins with is looked at elsewhere.
+    // The beginning of every connection is tested elsewhere.
     reader.lines(&out);
     out.clear();
     let mut player = Player {
@@ -65,11 +65,11 @@ struct Player<'limits> {
     offered: Vec<(StreamKey, usize)>,
 }
 
-/// What every response has.
+/// The content of every response.
 const CONTENT: &[u8] = b"ok";
 
 impl Player<'_> {
-    /// Receives until input is needed. Returns whether the connection goes on.
+    /// Receives until input is needed. Returns whether the connection continues.
     fn feed(&mut self, bytes: &[u8], used: &mut usize, end: usize) -> bool {
         loop {
             let unread = &bytes[*used..end];
@@ -81,11 +81,11 @@ impl Player<'_> {
                 &mut self.out,
             );
             self.connection.check();
-            assert!(taken <= unread.len(), "no more is used than there is");
+            assert!(taken <= unread.len(), "more bytes used than available");
             *used += taken;
             self.note_out();
             if let Event::Data { stream, range } = event {
-                assert!(!range.is_empty() && range.end == taken, "data ends what is used");
+                assert!(!range.is_empty() && range.end == taken, "data ends the used bytes");
                 self.data(stream, &unread[range]);
                 continue;
             }
@@ -146,7 +146,7 @@ impl Player<'_> {
             Event::GoAway { code } => self.notes.push(format!("go-away {code:?}")),
             Event::Error(reject) => self.notes.push(format!("error {reject:?}")),
             Event::Data { .. } | Event::NeedInput | Event::Closed => {
-                unreachable!("looked at before")
+                unreachable!("handled before")
             }
         }
     }
@@ -194,11 +194,11 @@ impl Player<'_> {
     fn send(&mut self) {
         while let Some(ready) = self.connection.next_ready(self.limits) {
             let offered = self.offered.iter_mut().find(|(stream, _)| *stream == ready.stream);
-            let (stream, at) = offered.expect("what is ready was offered");
+            let (stream, at) = offered.expect("ready streams were offered");
             let rest = &CONTENT[*at..];
             let taken =
                 self.connection.send_data(self.limits, *stream, rest, After::End, &mut self.out);
-            assert!(taken > 0 && taken <= ready.bytes_max, "what is ready moves");
+            assert!(taken > 0 && taken <= ready.bytes_max, "ready streams can send");
             *at += taken;
             self.connection.check();
         }

@@ -1,4 +1,4 @@
-//! What the server sends: responses, their order, windows, and the ends of streams and connections.
+//! The server's output: responses, their order, windows, and the ends of streams and connections.
 
 use super::wire::{self, Reader};
 use peregrine_proto::h1::{BodyMode, ResponseLength};
@@ -32,7 +32,7 @@ impl Pair {
         this
     }
 
-    /// Sends lines and returns what they mean, but for data and settings.
+    /// Sends lines and returns the events, except for data and settings.
     fn send(&mut self, lines: &[&str]) -> Vec<Event> {
         let bytes = wire::bytes(lines.iter());
         let (mut at, mut events) = (0, Vec::new());
@@ -70,7 +70,7 @@ impl Pair {
         mode
     }
 
-    /// Responds with so many bytes, all of them at hand.
+    /// Responds with this many bytes, all of them available.
     fn offer(&mut self, stream: StreamKey, bytes: u64) {
         self.respond(stream, ResponseLength::Exact(bytes));
         self.connection.offer(stream);
@@ -89,7 +89,8 @@ impl Pair {
         self.connection.check();
     }
 
-    /// Sends what is ready as long as there is room, 1,000 bytes at a time; returns the streams in order.
+    /// Sends from ready streams while there is room, 1,000 bytes at a time; returns the streams in
+    /// order.
     fn drive(&mut self, frames_max: usize) -> Vec<u32> {
         let mut order = Vec::new();
         while let Some(ready) =
@@ -97,12 +98,12 @@ impl Pair {
         {
             order.push(ready.stream.id());
             let data = vec![b'x'; ready.bytes_max.min(1000)];
-            assert!(self.data(ready.stream, &data, After::More) > 0, "what is ready moves");
+            assert!(self.data(ready.stream, &data, After::More) > 0, "ready streams can send");
         }
         order
     }
 
-    /// What was written since the last call, without the usual fields.
+    /// The output since the last call, without the usual fields.
     fn written(&mut self) -> Vec<String> {
         let lines = self.reader.lines(&std::mem::take(&mut self.out));
         let usual = " date=Thu, 01 Jan 1970 00:00:00 GMT";
@@ -138,7 +139,7 @@ fn a_reply_that_fits_is_head_and_content_in_one_go_and_closes_its_stream() {
     assert_eq!(pair.written(), ["headers 1 :status=200 content-length=2", "data 1 +end hi"]);
     assert_eq!(pair.connection.streams_open(), 0);
     assert_eq!(pair.connection.waiting(), Waiting::Idle);
-    // The key is of no more use, and does no harm.
+    // The key is no longer valid, but harmless.
     assert_eq!(pair.data(stream, b"more", After::End), 0);
     pair.finish(stream, &[]);
     pair.connection.reset(stream, Code::CANCEL, &mut pair.out);
@@ -281,7 +282,7 @@ fn the_more_urgent_goes_first_in_order_or_in_turns() {
         .collect();
     let alone = [true, true, false, false, false, true];
     for (stream, alone) in streams.iter().zip(alone) {
-        // A reply at hand gets ahead of none that is as urgent.
+        // An available response does not overtake others of the same urgency.
         assert_eq!(pair.connection.room(&pair.limits, *stream) > 0, alone, "{stream:?}");
         pair.offer(*stream, 2000);
     }
@@ -298,13 +299,13 @@ fn responses_that_are_asked_for_in_order_are_sent_in_order_however_they_come() {
         pair.offer(streams[at], 1000);
     }
     assert_eq!(pair.drive(usize::MAX), [1, 3, 5, 7]);
-    // Those that nobody has given a priority share.
+    // Streams without a priority share.
     let streams = [9, 11].map(|id| pair.request(id, GET));
     for stream in streams {
         pair.offer(stream, 2000);
     }
     assert_eq!(pair.drive(usize::MAX), [9, 11, 9, 11]);
-    // And neither kind keeps the other waiting.
+    // Neither kind delays the other.
     let ordered = pair.request(13, &format!("{GET} priority=u=3"));
     let shared = pair.request(15, GET);
     pair.offer(ordered, 3000);
@@ -375,26 +376,26 @@ fn an_answer_before_the_end_of_its_request_ends_both_with_the_turn() {
     pair.respond(one, ResponseLength::Exact(0));
     pair.respond(two, ResponseLength::Exact(0));
     pair.written();
-    // What comes in the same turn still counts.
+    // Frames in the same turn still count.
     assert_eq!(pair.send(&["data 1 +end a"]), [Event::End { stream: one }]);
-    // As long as nothing comes, there is nothing to stop.
-    pair.connection.settle(&mut pair.out, |_| panic!("nothing came"));
+    // If no content arrives, there is nothing to stop.
+    pair.connection.settle(&mut pair.out, |_| panic!("no content arrived"));
     pair.send(&["data 3 some"]);
     let mut closed = Vec::new();
     pair.connection.settle(&mut pair.out, |stream| closed.push(stream));
-    pair.connection.settle(&mut pair.out, |_| panic!("it is told once"));
+    pair.connection.settle(&mut pair.out, |_| panic!("reported only once"));
     pair.connection.check();
     assert_eq!(closed, [two]);
     assert_eq!(pair.written(), ["ping answered"]);
-    assert_eq!(pair.send(&["data 3 more"]), [], "nothing more is handed out");
+    assert_eq!(pair.send(&["data 3 more"]), [], "no more events");
     assert_eq!(pair.connection.streams_open(), 1);
-    // A client that knows of the response and goes on all the same is told to stop.
+    // A client that knows of the response and continues to send is stopped.
     assert_eq!(pair.send(&["ping-ack answered"]), []);
     assert_eq!(pair.written(), ["reset 3 NO_ERROR"]);
-    // What was under way does no harm.
+    // Frames in transit do no harm.
     assert_eq!(pair.send(&["data 3 late", "headers 3 +end a=b"]), []);
     assert_eq!(pair.connection.next(), Next::Receive);
-    // One that ends its request, or resets it, is not.
+    // A client that ends its request, or resets it, is not stopped.
     for line in ["data # +end", "reset # 8"] {
         let id = if line == "reset # 8" { 7 } else { 5 };
         let stream = pair.request(id, POST);
@@ -420,7 +421,7 @@ fn windows_for_the_client_open_when_half_of_them_was_consumed() {
     assert!(pair.written().is_empty());
     pair.connection.consumed(stream, 1000, &mut pair.out);
     assert_eq!(pair.written(), ["window 1 33000"]);
-    // Nobody wants the rest: it counts as consumed.
+    // The rest is unwanted, so it counts as consumed.
     pair.connection.discard_body(stream, &mut pair.out);
     assert_eq!(pair.send(&[&piece, &piece, "data 1 +end a"]), []);
     pair.connection.check();
@@ -457,7 +458,7 @@ fn a_drain_tells_the_client_and_fixes_the_last_stream_a_round_trip_later() {
     pair.connection.drain(&mut pair.out);
     pair.connection.drain(&mut pair.out);
     assert_eq!(pair.written(), ["go-away 2147483647 NO_ERROR", "ping go away?"]);
-    // It was under way.
+    // The request was in transit.
     let two = pair.request(3, GET);
     pair.send(&["ping-ack go away?"]);
     assert_eq!(pair.written(), ["go-away 3 NO_ERROR"]);
@@ -465,7 +466,7 @@ fn a_drain_tells_the_client_and_fixes_the_last_stream_a_round_trip_later() {
         pair.send(&[&format!("headers 5 {GET}"), &format!("headers 7 {POST}"), "data 7 a"]),
         []
     );
-    assert!(pair.written().is_empty(), "what comes later is ignored");
+    assert!(pair.written().is_empty(), "later frames are ignored");
     assert_eq!(pair.connection.next(), Next::Receive);
     pair.respond(one, ResponseLength::Exact(0));
     pair.respond(two, ResponseLength::Exact(0));
@@ -492,7 +493,7 @@ fn a_tunnel_has_two_directions_that_end_by_themselves() {
     assert_eq!(pair.head.path.of(&pair.bytes), b"/chat");
     assert_eq!(pair.respond(stream, ResponseLength::Unknown), BodyMode::Chunked);
     pair.data(stream, b"hello", After::End);
-    pair.connection.settle(&mut pair.out, |_| panic!("a tunnel goes on"));
+    pair.connection.settle(&mut pair.out, |_| panic!("a tunnel stays open"));
     let expected = ["headers 1 :status=200", "data 1 +end hello"];
     assert_eq!(pair.written(), expected);
     assert_eq!(pair.send(&["data 1 +end bye"]), [Event::End { stream }]);
@@ -563,7 +564,7 @@ fn an_idle_connection_is_small_and_gives_back_what_work_took() {
     }
     assert!(pair.connection.memory_bytes().1 > 2048);
     pair.connection.trim();
-    assert!(size + pair.connection.memory_bytes().1 <= 2048, "the tables are what is left");
+    assert!(size + pair.connection.memory_bytes().1 <= 2048, "only the tables remain");
     pair.connection.shrink();
     pair.connection.check();
     let (tables, others) = pair.connection.memory_bytes();

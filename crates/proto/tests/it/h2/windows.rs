@@ -8,12 +8,12 @@ use peregrine_proto::h2::{After, Connection, Event, Limits, Reject, StreamKey};
 use peregrine_proto::{Date, HeadIndex};
 use std::collections::VecDeque;
 
-/// A server whose responses never end and whose next piece is always at hand.
+/// A server whose responses never end and whose next piece is always available.
 struct Server {
     limits: Limits,
     connection: Connection,
     out: Vec<u8>,
-    /// The streams, each with the size of its pieces and what is left of the present one.
+    /// The streams, each with the size of its pieces and the rest of the current one.
     streams: Vec<(StreamKey, usize, usize)>,
     /// DATA frames that the client has not acknowledged: their stream and length.
     unread: VecDeque<(u32, u32)>,
@@ -64,7 +64,7 @@ impl Server {
         self.out.clear();
     }
 
-    /// Begins a response of pieces of this size.
+    /// Starts a response of pieces of this size.
     fn open(&mut self, id: u32, piece: usize, rest: &str) -> StreamKey {
         let get = "+end :method=GET :scheme=http :path=/ :authority=a";
         self.feed(&[format!("headers {id} {get} {rest}").trim_end()]);
@@ -77,7 +77,7 @@ impl Server {
         *stream
     }
 
-    /// Sends what is ready, and returns the lengths of the DATA frames with their streams.
+    /// Sends from ready streams, and returns the lengths of the DATA frames with their streams.
     fn send(&mut self) -> Vec<(u32, u32)> {
         let mut sent = Vec::new();
         while let Some(ready) = self.connection.next_ready(&self.limits) {
@@ -158,7 +158,7 @@ fn a_client_may_acknowledge_every_frame_whatever_the_pieces_are() {
 fn streams_that_share_the_window_of_the_connection_all_get_on() {
     let mut server = Server::new(1 << 20);
     server.open(1, 20, "");
-    // The small pieces have filled the window of the connection before the large ones come.
+    // The small pieces have filled the window of the connection before the large ones are sent.
     server.send();
     server.open(3, 20_000, "");
     server.open(5, 300, "");
@@ -186,7 +186,7 @@ fn a_piece_that_the_window_has_room_for_is_never_held_back() {
         assert_eq!(server.connection.send_data(limits, stream, &data, After::Wait, out), rest);
         assert_eq!(server.connection.held_until(), None);
     }
-    // Where nothing is to be acknowledged, no wait could open the window further.
+    // If nothing is left to acknowledge, waiting cannot open the window further.
     let mut server = Server::new(700);
     server.open(1, 5000, "");
     assert_eq!(server.send(), [(1, 700)]);
@@ -207,7 +207,7 @@ fn a_small_fragment_waits_for_room_and_for_50_ms_at_most() {
     assert_eq!(server.send(), []);
     assert!(server.connection.is_blocked() || server.connection.is_stalled(stream));
     assert_eq!(server.connection.held_until(), Some(NOW_MS + 50));
-    // More room that does not suffice, and time that is not over, change nothing.
+    // Insufficient room, and time that is too short, change nothing.
     server.tick(NOW_MS + 40);
     server.feed(&["window 1 1", "window 0 1"]);
     assert_eq!(server.send(), []);
@@ -217,12 +217,12 @@ fn a_small_fragment_waits_for_room_and_for_50_ms_at_most() {
     server.tick(NOW_MS + 50);
     assert_eq!(server.send(), [(1, 36)]);
     assert_eq!(server.connection.held_until(), None);
-    // Room for all of it ends the wait at once.
+    // Enough room ends the wait at once.
     server.feed(&["window 1 10", "window 0 10"]);
     assert_eq!(server.send(), []);
     server.feed(&["window 1 60", "window 0 60"]);
     assert_eq!(server.send(), [(1, 64)]);
-    // A stream that ends waits for nothing.
+    // A stream that ends stops waiting.
     assert!(server.connection.held_until().is_some());
     server.feed(&["reset 1 8"]);
     assert_eq!(server.connection.held_until(), None);
@@ -231,7 +231,7 @@ fn a_small_fragment_waits_for_room_and_for_50_ms_at_most() {
 
 #[test]
 fn a_stream_that_is_held_back_keeps_none_waiting_that_has_room() {
-    // By its own window: streams of the same urgency go on.
+    // By its own window: streams of the same urgency continue.
     let mut server = Server::new(4096);
     server.feed(&["window 0 1000000"]);
     let stream = server.open(1, 1, "");
@@ -242,7 +242,7 @@ fn a_stream_that_is_held_back_keeps_none_waiting_that_has_room() {
     let other = server.open(3, 500, "");
     assert_eq!(server.connection.room(&server.limits, other), 4096);
     assert_eq!(server.send().len(), 8);
-    // By the window of the connection: more urgent ones do.
+    // By the window of the connection: more urgent ones continue.
     let mut server = Server::new(1 << 20);
     let stream = server.open(1, 1, "");
     server.fill(65_535, 35);
@@ -265,7 +265,7 @@ fn fragments_that_a_client_asks_for_byte_by_byte_are_few_and_it_pays_for_more() 
         now += 1;
         server.tick(now);
         server.send();
-        assert!(now < NOW_MS + 10_000, "it goes on");
+        assert!(now < NOW_MS + 10_000, "the wait must end");
     }
     let fragments = u64::from(server.frames - before);
     assert!(fragments <= (now - NOW_MS) / 50 + 1, "{fragments} in {} ms", now - NOW_MS);

@@ -1,12 +1,12 @@
 //! Frames in a readable notation, and back.
 //!
-//! A line is the name of a frame and its parts: `headers 1 +end :method=GET x=y`, `data 1 +end text`,
-//! `settings 4=100`, `settings-ack`, `ping 12345678`, `ping-ack 12345678`, `window 1 100`, `reset 1 8`,
-//! `go-away 1 0`, `priority 1`, `priority-update 1 u=1`, `continuation 1 +more x=y`, `preface`, `hello`
-//! (preface and empty settings), `frame TYPE FLAGS STREAM TEXT`, `raw TEXT`. Texts have the escapes of the
-//! case files. Fields are literals that no table keeps; `block:TEXT` stands for bytes of a block. `+more`
-//! leaves a block open, `+pad=N` adds padding, `xN` at the end repeats the line; a `#` in a stream's place
-//! counts the streams from the last one on.
+//! A line is the name of a frame and its parts: `headers 1 +end :method=GET x=y`, `data 1 +end
+//! text`, `settings 4=100`, `settings-ack`, `ping 12345678`, `ping-ack 12345678`, `window 1 100`,
+//! `reset 1 8`, `go-away 1 0`, `priority 1`, `priority-update 1 u=1`, `continuation 1 +more x=y`,
+//! `preface`, `hello` (preface and empty settings), `frame TYPE FLAGS STREAM TEXT`, `raw TEXT`.
+//! Texts have the escapes of the case files. Fields are literals without indexing; `block:TEXT` is
+//! raw bytes of a block. `+more` leaves a block open, `+pad=N` adds padding, `xN` at the end
+//! repeats the line; a `#` as a stream identifier counts up from the last one.
 
 use crate::script::{escape, unescape};
 use peregrine_proto::h2::frame::{self, Code, Header, Kind, flag};
@@ -151,7 +151,7 @@ fn write_length(length: usize, out: &mut Vec<u8>) {
     out.push(u8::try_from(rest).expect("the notation is right"));
 }
 
-/// Reads what a server writes.
+/// Reads the server's output.
 pub(crate) struct Reader {
     decoder: Decoder,
 }

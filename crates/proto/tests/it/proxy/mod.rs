@@ -174,7 +174,7 @@ fn headers_of_version_2_that_lie_are_refused() {
     let largest = binary(1, 0x11, &v4, &value(0xe0, &[7; BYTES_MAX - 16 - 12 - 3]));
     assert_eq!(header(&largest).0, BYTES_MAX);
     let huge = binary(1, 0x11, &[0; 65_535], &[]);
-    assert_eq!(reject(&huge[..16]), Reject::TooLong, "it is not waited for");
+    assert_eq!(reject(&huge[..16]), Reject::TooLong, "rejected before it arrives");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn a_checksum_that_is_right_is_accepted_and_one_flipped_bit_is_not() {
     let sum = reference(&bytes);
     bytes[place..place + 4].copy_from_slice(&sum.to_be_bytes());
     header(&bytes);
-    // Without its type, a checksum is none.
+    // Without its type, the checksum is not recognised.
     for at in (16..bytes.len()).filter(|at| *at != place - 3) {
         let mut flipped = bytes.clone();
         flipped[at] ^= 1;
@@ -195,7 +195,7 @@ fn a_checksum_that_is_right_is_accepted_and_one_flipped_bit_is_not() {
     assert_eq!(reference(&[0; 32]), 0x8a91_36aa);
 }
 
-/// CRC32C in another way than the code's: the polynomial's division, from the first bit to the last.
+/// CRC32C computed differently than in the code: division by the polynomial, bit by bit.
 fn reference(bytes: &[u8]) -> u32 {
     let mut sum = u32::MAX;
     for byte in bytes {
@@ -244,21 +244,21 @@ fn values_are_given_in_order_and_those_of_tls_are_inside_of_one() {
     }
 }
 
-/// What each beginning of `bytes` gives, held against what all of them give.
+/// Compares the results for each prefix of `bytes` with the result for all of them.
 fn check_cuts(bytes: &[u8]) -> Result<(), TestCaseError> {
     let whole = receive(bytes, BYTES_MAX);
     for end in 0..bytes.len() {
         let part = receive(&bytes[..end], BYTES_MAX);
         match part {
             Ok(Received::Partial) => {}
-            // What is known early stays so.
+            // An early decision is final.
             decided => prop_assert_eq!(decided, whole, "{} bytes of {}", end, bytes.len()),
         }
     }
     if let Ok(Received::Header(used, _)) = whole {
         prop_assert_eq!(receive(&bytes[..used - 1], BYTES_MAX), Ok(Received::Partial));
         let more = [bytes, b"GET / HTTP/1.1\r\n"].concat();
-        prop_assert_eq!(receive(&more, BYTES_MAX), whole, "what follows changes nothing");
+        prop_assert_eq!(receive(&more, BYTES_MAX), whole, "following bytes change nothing");
     }
     Ok(())
 }

@@ -45,7 +45,7 @@ pub(crate) fn value(kind: u8, bytes: &[u8]) -> Vec<u8> {
     [&[kind], &length[..], bytes].concat()
 }
 
-/// The value that tells of TLS between client and proxy.
+/// The value that describes TLS between client and proxy.
 pub(crate) fn ssl(client: u8, verify: u32, values: &[u8]) -> Vec<u8> {
     value(0x20, &[&[client], &verify.to_be_bytes()[..], values].concat())
 }

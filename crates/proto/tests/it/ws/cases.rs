@@ -1,9 +1,9 @@
 //! The table cases: `cases/ws/*.txt`.
 //!
-//! `send` has frames in the notation of `notation.rs`; `way` has words that say how the endpoint is made:
-//! `client`, `compresses`, `closes`; `limits` may set some limits; each `expect` is what happens next, as
-//! `play.rs` notes it. Every case ends with the peer's end, and `end` may be left out if it is
-//! `error(connectionlost)` or `close`.
+//! `send` contains frames in the notation of `notation.rs`; `way` contains options of the endpoint:
+//! `client`, `compresses`, `closes`; `limits` may set some limits; each `expect` is the next event,
+//! in the format of `play.rs`. Every case ends with the peer's end, and `end` may be omitted if it
+//! is `error(connectionlost)` or `close`.
 
 use super::notation;
 use super::play::{Way, play};
@@ -105,7 +105,7 @@ fn there_are_60_cases_each_with_a_name_of_its_own_and_a_section() {
     let mut names: Vec<_> = cases.iter().map(|(_, case)| case.text("case").unwrap()).collect();
     names.sort_unstable();
     for pair in names.windows(2) {
-        assert_ne!(pair[0], pair[1], "two cases have one name");
+        assert_ne!(pair[0], pair[1], "two cases have the same name");
     }
     for (file, case) in &cases {
         let section = case.text("section").unwrap_or_default();

@@ -1,4 +1,5 @@
-//! permessage-deflate: messages that are compressed on one end and inflated on the other, and bombs.
+//! permessage-deflate: messages that one end compresses and the other decompresses, and
+//! decompression bombs.
 
 use super::inflater::Inflater;
 use super::notation::{self, MASK};
@@ -144,7 +145,7 @@ fn a_bomb_is_refused_when_the_limit_is_passed_and_no_later() {
     }
 }
 
-/// Asserts that a message never produces more than it may.
+/// Asserts that a message never produces more than allowed.
 struct Counted {
     inner: Inflater,
     most: u64,
@@ -158,7 +159,7 @@ impl Compression for Counted {
         out: &mut Vec<u8>,
     ) -> Result<usize, Malformed> {
         let used = self.inner.inflate(input, room, out);
-        assert!(self.inner.produced as u64 <= self.most, "no more is inflated than may be");
+        assert!(self.inner.produced as u64 <= self.most, "output within the limit");
         used
     }
 
@@ -175,8 +176,8 @@ impl Compression for Counted {
     }
 }
 
-/// A compression that takes all input at once, and gives what it stands for when there is room: a byte
-/// stands for so many of itself. It compresses nothing, and flushes nothing for nothing.
+/// A codec that takes all input at once, and produces output when there is room: a byte stands for
+/// that many copies of itself. It does not compress.
 #[derive(Default)]
 struct Runs {
     pending: std::collections::VecDeque<u8>,
@@ -198,7 +199,7 @@ impl Compression for Runs {
     }
 
     fn end_inflate(&mut self) {
-        assert!(self.pending.is_empty(), "all of the message was asked for");
+        assert!(self.pending.is_empty(), "the whole message was requested");
         self.ends.set(self.ends.get() + 1);
     }
 
@@ -227,7 +228,7 @@ fn bytes_may_be_added_between_pieces() {
     frame::write(Opcode::Binary, flags, Some(MASK), &compressed(&content), &mut frame);
     let [server, _] = pair(true, true);
     let mut server = server.in_pieces();
-    // One byte more after each piece, wherever the mask is then.
+    // One more byte after each piece, whatever the position of the mask.
     let (mut end, mut at, mut received, length) = (101, 0, 0, frame.len());
     loop {
         let (used, event) = server.receive(&LIMITS, &mut frame[at..end], &mut Vec::new());

@@ -1,16 +1,15 @@
-//! What the sections 1 to 7, 9, 10, 12 and 13 of the Autobahn test suite ask of an endpoint, as far
-//! as its codec decides it. Each test says the section; the endpoint echoes messages, as that suite
-//! wants.
+//! The requirements of sections 1 to 7, 9, 10, 12 and 13 of the Autobahn test suite, as far as they
+//! concern the codec. Each test names its section; the endpoint echoes messages, as in that suite.
 
 use super::inflater::Inflater;
 use super::notation::{self, MASK, lines};
 use peregrine_proto::ws::{Connection, Content, Event, Limits, Next, Role};
 
-/// Limits under which the longest messages of the suite are taken.
+/// Limits that allow the longest messages of the suite.
 const LIMITS: Limits =
     Limits { message_bytes_max: 64 << 20, frame_bytes_max: 64 << 20, ..Limits::DEFAULT };
 
-/// What an endpoint that echoes answers to frames, whole or byte by byte.
+/// The answers of an echoing endpoint to frames, whole or byte by byte.
 fn echo(frames: &[&str], is_client: bool, step: usize) -> Vec<String> {
     let role = if is_client { Role::Client(|| MASK) } else { Role::Server };
     let mut connection: Connection = Connection::new(&LIMITS, role, None);
@@ -27,7 +26,7 @@ fn echo(frames: &[&str], is_client: bool, step: usize) -> Vec<String> {
                 Event::Binary(bytes) => connection.send(&LIMITS, Content::Binary(&bytes), &mut out),
                 _ => Ok(()),
             };
-            sent.expect("messages come before the end");
+            sent.expect("messages precede the end");
             connection.output_sent();
         }
     }
@@ -38,7 +37,7 @@ fn echo(frames: &[&str], is_client: bool, step: usize) -> Vec<String> {
     lines
 }
 
-/// Asserts what is answered by both roles, whole, in pieces and byte by byte. Reasons are left out.
+/// Asserts the answers of both roles, whole, in pieces and byte by byte. Reasons are omitted.
 fn assert_echo(frames: &[&str], expected: &[&str]) {
     let short = frames.iter().map(|frame| frame.len()).sum::<usize>() < 500;
     for is_client in [false, true] {
@@ -170,14 +169,14 @@ fn section_6_texts_are_utf_8_and_fail_at_the_first_byte_that_is_not() {
         let whole = format!("text {}", crate::script::escape(&bytes));
         let expected: &[&str] = if is_right { &[&whole, "open"] } else { &["close 1007"] };
         assert_echo(&[&format!("text {text}")], expected);
-        // In frames of a byte each, the fault is seen before the message ends.
+        // In frames of one byte, the error is detected before the message ends.
         let singles = bytes.iter().map(|byte| format!("continue +more \\x{byte:02x}"));
         let mut frames = vec!["text +more".to_owned()];
         frames.extend(singles);
         frames.push("continue".to_owned());
         assert_echo(&frames.iter().map(String::as_str).collect::<Vec<_>>(), expected);
     }
-    // 6.4: what is bad in a message that goes on fails at once.
+    // 6.4: an error in an incomplete message fails at once.
     assert_echo(&["text +more \\xce\\xba\\xf4\\x90"], &["close 1007"]);
     assert_echo(&["text +more \\xce\\xba\\xf4", "continue +more \\x90"], &["close 1007"]);
     assert_echo(&["text +more \\xce\\xba\\xf4"], &["open"]);
@@ -229,7 +228,7 @@ fn section_10_a_message_in_frames_of_1300_bytes_is_echoed() {
     assert_echo(&frames, &["text (65536 bytes)", "open"]);
 }
 
-/// Messages that are like those of the suite: text that repeats itself, and text that does less so.
+/// Messages like those of the suite: text with many and with fewer repetitions.
 fn document(length: usize, seed: usize) -> String {
     let words =
         ["\"name\": ", "{", "}, ", "Heizölrückstoßabdämpfung ", "[1, 2, 3] ", "lorem ipsum "];
@@ -263,17 +262,17 @@ fn sections_12_and_13_compressed_messages_are_echoed_under_all_parameters() {
         {
             let (text, mut to_server, mut to_client) =
                 (document(length, round), Vec::new(), Vec::new());
-            // In one frame, and in frames of a part each, as 12.x and 13.x do.
+            // In one frame, and in one frame per part, as 12.x and 13.x do.
             let pieces = if round % 3 == 0 { 1 } else { 1 + length / 1000 };
             let mut rest = text.as_str();
             for piece in 1..=pieces {
                 let end = if piece == pieces { rest.len() } else { rest.floor_char_boundary(1000) };
                 let (one, more) = rest.split_at(end);
                 let last = piece == pieces;
-                client.send_piece(Content::Text(one), last, &mut to_server).expect("it is open");
+                client.send_piece(Content::Text(one), last, &mut to_server).expect("open");
                 rest = more;
             }
-            assert!(length < 256 || to_server.len() < length, "it is compressed");
+            assert!(length < 256 || to_server.len() < length, "the message is compressed");
             let (mut at, mut echoed) = (0, false);
             while at < to_server.len() {
                 let end = to_server.len().min(at + 1400);
@@ -281,7 +280,7 @@ fn sections_12_and_13_compressed_messages_are_echoed_under_all_parameters() {
                     server.receive(&limits, &mut to_server[at..end], &mut to_client);
                 at += used;
                 if let Event::Text(text) = event {
-                    server.send(&limits, Content::Text(&text), &mut to_client).expect("it is open");
+                    server.send(&limits, Content::Text(&text), &mut to_client).expect("open");
                     echoed = true;
                 }
             }

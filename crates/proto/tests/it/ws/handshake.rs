@@ -9,7 +9,7 @@ use sha1::{Digest, Sha1};
 
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 
-/// The fields of a request that is right, in which one is another.
+/// A valid request's fields, one of them replaced.
 fn judge(name: &str, value: Option<&str>) -> Result<Key, Refusal> {
     let mut fields = vec![
         ("Host", "a"),
@@ -96,7 +96,7 @@ fn answer(offer: &str, wishes: &Wishes) -> Option<String> {
     negotiate([offer.as_bytes()], wishes).map(|agreed| agreed.to_string())
 }
 
-/// A server that wants nothing and can do everything.
+/// A server without preferences that supports everything.
 fn all() -> Wishes {
     Wishes {
         server_forgets: false,

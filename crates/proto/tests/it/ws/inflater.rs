@@ -1,4 +1,4 @@
-//! A compression for tests, on flate2.
+//! A compression codec for tests, on flate2.
 
 use flate2::{Compress, Compression as Level, Decompress, FlushCompress, FlushDecompress, Status};
 use peregrine_proto::ws::{Compression, Malformed};
@@ -7,11 +7,11 @@ use peregrine_proto::ws::{Compression, Malformed};
 pub(crate) struct Inflater {
     inflate: Decompress,
     deflate: Compress,
-    /// Whether the peer's messages do not refer to earlier ones.
+    /// Whether the peer's messages never refer to earlier ones.
     peer_forgets: bool,
-    /// Whether this side's do not.
+    /// Whether this side's messages never do.
     forgets: bool,
-    /// The most that one message has produced so far.
+    /// The maximum output of one message so far.
     pub(crate) produced: usize,
 }
 
@@ -62,12 +62,13 @@ impl Compression for Inflater {
     }
 
     fn deflate(&mut self, input: &[u8], out: &mut Vec<u8>) {
-        // One call completes the flush if it cannot fill the room, with what the library buffers.
+        // One call completes the flush if it cannot fill the room, including the library's buffered
+        // data.
         out.reserve(2 * input.len() + 128 * 1024);
         let before = self.deflate.total_in();
         let status = self.deflate.compress_vec(input, out, FlushCompress::Sync);
         status.expect("compression does not fail");
-        let used = usize::try_from(self.deflate.total_in() - before).expect("it was a slice");
+        let used = usize::try_from(self.deflate.total_in() - before).expect("a slice");
         assert!(used == input.len() && out.len() < out.capacity(), "the room was large enough");
     }
 

@@ -1,4 +1,5 @@
-//! WebSocket through the public types: table cases, cuts, conversations, floods, compression, and oracles.
+//! WebSocket through the public types: table cases, cuts, conversations, floods, compression, and
+//! oracles.
 
 mod cases;
 mod compression;

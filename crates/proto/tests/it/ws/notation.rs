@@ -1,10 +1,10 @@
 //! Frames in a readable notation, and back.
 //!
-//! A line is the name of a frame and its parts: `text hello`, `binary \x00`, `continue more`, `ping x`,
-//! `pong x`, `close 1000 bye`, `close`, `frame OPCODE TEXT`, `raw TEXT`. Texts have the escapes of the case
-//! files. `+more` leaves a message open, `+rsv=N` sets reserved bits (1 to 7), `+len16` and `+len64` write a
-//! longer length than is needed, `+mask` and `+plain` decide about the mask, which otherwise is as the role
-//! demands; `xN` at the end repeats the line.
+//! A line is the name of a frame and its parts: `text hello`, `binary \x00`, `continue more`, `ping
+//! x`, `pong x`, `close 1000 bye`, `close`, `frame OPCODE TEXT`, `raw TEXT`. Texts have the escapes
+//! of the case files. `+more` leaves a message open, `+rsv=N` sets reserved bits (1 to 7), `+len16`
+//! and `+len64` write a longer length than needed, `+mask` and `+plain` override the mask, which
+//! otherwise depends on the role; `xN` at the end repeats the line.
 
 use crate::script::{escape, unescape};
 use peregrine_proto::ws::frame::{self, Opcode, flag};
@@ -87,7 +87,7 @@ pub(crate) struct Frame {
     pub(crate) payload: Vec<u8>,
 }
 
-/// Reads whole frames, byte by byte and without regard to rules.
+/// Reads whole frames, byte by byte and without checking rules.
 pub(crate) fn frames(mut bytes: &[u8]) -> Vec<Frame> {
     let mut frames = Vec::new();
     let mut take = |count: usize| {
@@ -113,7 +113,7 @@ pub(crate) fn frames(mut bytes: &[u8]) -> Vec<Frame> {
     frames
 }
 
-/// The lines of whole frames, which must be masked as the role of their sender demands.
+/// The lines of whole frames, which must be masked as required for their sender.
 pub(crate) fn lines(bytes: &[u8], by_client: bool) -> Vec<String> {
     let line = |frame: Frame| {
         assert_eq!(frame.masked, by_client, "a client masks, and a server does not");

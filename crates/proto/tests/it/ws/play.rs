@@ -1,20 +1,20 @@
-//! An endpoint in miniature: feeds a connection, and notes what happened.
+//! A miniature endpoint: feeds a connection, and records the events.
 
 use super::inflater::Inflater;
 use super::notation::{self, MASK};
 use crate::script::escape;
 use peregrine_proto::ws::{Connection, Event, Kind, Limits, Next, Role};
 
-/// How an endpoint is made.
+/// The options of an endpoint.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Way {
     /// It is the client.
     pub(crate) is_client: bool,
-    /// Compression was agreed on.
+    /// Compression was negotiated.
     pub(crate) compresses: bool,
-    /// Messages are taken in pieces.
+    /// Messages are received in pieces.
     pub(crate) in_pieces: bool,
-    /// The endpoint has sent a Close frame before anything came.
+    /// The endpoint has sent a Close frame before receiving anything.
     pub(crate) closes: bool,
 }
 
@@ -27,9 +27,9 @@ impl Way {
     }
 }
 
-/// Feeds `bytes` in pieces that end at `cuts` (ascending) and at their end, then the peer's end. Returns
-/// what happened as lines of text, the same for any cuts and whether messages are taken in pieces or not:
-/// events, and behind `> ` what was written.
+/// Feeds `bytes` in pieces that end at `cuts` (ascending) and at their end, then the peer's end.
+/// Returns the events as lines of text, the same for any cuts and whether messages are received in
+/// pieces or not: events, and after `> ` the output.
 pub(crate) fn play(limits: &Limits, way: Way, bytes: &[u8], cuts: &[usize]) -> Vec<String> {
     let mut out = Vec::new();
     let mut connection = way.connection(limits);
@@ -37,7 +37,7 @@ pub(crate) fn play(limits: &Limits, way: Way, bytes: &[u8], cuts: &[usize]) -> V
         connection.close(None, &mut out).expect("the connection is open");
         out.clear();
     }
-    // Bytes are unmasked in place, so the endpoint has its own.
+    // Bytes are unmasked in place, so the endpoint has its own copy.
     let mut buffer = bytes.to_vec();
     let (mut used, mut notes, mut pieces) = (0, Vec::new(), Vec::new());
     'all: for end in cuts.iter().copied().chain([bytes.len()]) {
@@ -45,7 +45,7 @@ pub(crate) fn play(limits: &Limits, way: Way, bytes: &[u8], cuts: &[usize]) -> V
             let unread = &mut buffer[used..end];
             let length = unread.len();
             let (taken, event) = connection.receive(limits, unread, &mut out);
-            assert!(taken <= length, "no more is used than there is");
+            assert!(taken <= length, "more bytes used than available");
             used += taken;
             let note = match &event {
                 Event::NeedInput => break,
@@ -67,7 +67,7 @@ pub(crate) fn play(limits: &Limits, way: Way, bytes: &[u8], cuts: &[usize]) -> V
                 Event::Pong(payload) => note(Ok("pong"), payload),
                 Event::Close(close) => format!("close {} {}", close.code.0, close.reason),
                 Event::Error(reject) => format!("error {reject:?}"),
-                Event::Closed => panic!("the end was told before"),
+                Event::Closed => panic!("the end was reported before"),
             };
             notes.push(note.trim_end().to_owned());
             connection.check();
@@ -82,7 +82,7 @@ pub(crate) fn play(limits: &Limits, way: Way, bytes: &[u8], cuts: &[usize]) -> V
             }
         }
         connection.check();
-        assert!(out.is_empty(), "what is written comes with an event");
+        assert!(out.is_empty(), "output comes with an event");
         assert!(end - used < 131, "only headers and control frames stay unused");
     }
     if connection.next() == Next::Receive {
@@ -96,7 +96,7 @@ pub(crate) fn play(limits: &Limits, way: Way, bytes: &[u8], cuts: &[usize]) -> V
 }
 
 fn note(name: Result<&str, std::str::Utf8Error>, bytes: &[u8]) -> String {
-    let name = name.expect("text is checked");
+    let name = name.expect("text is validated");
     match bytes.len() {
         0..=125 => format!("{name} {}", escape(bytes)),
         length => format!("{name} ({length} bytes)"),

@@ -1,4 +1,4 @@
-//! What is sent, and that the other end reads it.
+//! The output, and that the other end reads it.
 
 use super::notation::{self, MASK};
 use peregrine_proto::ws::{
@@ -186,7 +186,7 @@ fn a_mask_is_taken_away_from_any_place_on() {
     }
 }
 
-/// What one end does.
+/// An action of one end.
 #[derive(Clone, Debug)]
 enum Deed {
     Text(String),
@@ -267,7 +267,7 @@ proptest! {
             }
         }
         prop_assert_eq!(expected.next(), None);
-        // And the answers are read by the first end.
+        // The first end also reads the answers.
         let mut at = 0;
         loop {
             let (used, event) = one.receive(&LIMITS, &mut out[at..], &mut bytes);

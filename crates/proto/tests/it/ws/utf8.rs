@@ -1,9 +1,9 @@
-//! The check of text that comes in pieces, against that of std.
+//! Incremental validation of UTF-8, compared with std.
 
 use peregrine_proto::ws::Utf8;
 use proptest::prelude::*;
 
-/// Whether some text begins with these bytes: std refuses none of them, or misses only the end.
+/// Whether a text can begin with these bytes: std accepts them, or only misses the end.
 fn may_begin(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).map_or_else(|error| error.error_len().is_none(), |_| true)
 }
