@@ -142,11 +142,16 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another_one() {
 
 /// How the requests of many clients ended, with these faults.
 fn endings(faults: &Faults) -> (usize, BTreeSet<String>) {
+    endings_of(10_000, faults)
+}
+
+/// The same for requests with this much content.
+fn endings_of(size: usize, faults: &Faults) -> (usize, BTreeSet<String>) {
     let (answered, lost) = (AtomicUsize::new(0), Mutex::new(BTreeSet::new()));
     Simulation::seeds(0..20).faults(faults.clone()).run(async |sim| {
         let server = sim.serve(app);
         for _ in 0..10 {
-            match server.client().post("/echo").body(vec![b'x'; 10_000]).send().await {
+            match server.client().post("/echo").body(vec![b'x'; size]).send().await {
                 Ok(_) => drop(answered.fetch_add(1, Ordering::Relaxed)),
                 Err(error) => {
                     lost.lock().expect("nobody panics").insert(format!("{:?}", error.why));
@@ -184,7 +189,12 @@ harmless! {
     failed_accepts: Faults::none().failed_accepts(500),
     late_timers: Faults::none().late_timers(SECOND),
     spurious_polls: Faults::none().spurious_polls(500),
-    small_buffers: Faults::none().buffers(1),
+}
+
+#[test]
+fn buffers_of_one_byte_lose_no_requests() {
+    let faults = Faults::none().buffers(1);
+    assert_eq!(endings_of(500, &faults), (200, BTreeSet::new()));
 }
 
 #[test]
