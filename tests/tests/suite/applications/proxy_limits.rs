@@ -43,10 +43,15 @@ fn upstream(choice: DriverChoice) -> Option<(Running, Upstreams)> {
 }
 
 /// A proxy on one worker, beside a route that says how much memory that worker accounts for.
-fn front(choice: DriverChoice, upstreams: &Upstreams, queue: Duration) -> Option<Running> {
+fn front(
+    choice: DriverChoice,
+    upstreams: &Upstreams,
+    (queue_max, timeout): (usize, Duration),
+) -> Option<Running> {
     let upstreams = upstreams.clone();
     serve(choice, move || {
-        let proxy = Proxy::new(upstreams.clone()).connections_max(CONNECTIONS).queue(2, queue);
+        let proxy =
+            Proxy::new(upstreams.clone()).connections_max(CONNECTIONS).queue(queue_max, timeout);
         App::new().get("/held", || account::held().to_string()).subtree("/", proxy)
     })
 }
@@ -83,12 +88,13 @@ fn clients_that_read_nothing_occupy_a_bounded_number_of_connections_and_counted_
     for is_http2 in [false, true] {
         let Some((upstream, upstreams)) = upstream(choice) else { return };
         let upstreams = if is_http2 { upstreams.http2() } else { upstreams };
-        let Some(front) = front(choice, &upstreams, Duration::from_secs(60)) else { return };
+        let Some(front) = front(choice, &upstreams, (16, Duration::from_secs(60))) else { return };
         let clients: Vec<_> = (0..3).map(|_| stalled(&front, "/large", 20)).collect();
         wait_for(|| upstreams.states()[0].busy == CONNECTIONS);
         wait_for(|| held(&front) >= CONNECTIONS * CHARGE);
         // Another client's request displaces a response that is not read.
-        assert!(get(&front, "/small").ends_with("\r\n\r\nsmall"));
+        let served = get(&front, "/small");
+        assert!(served.ends_with("\r\n\r\nsmall"), "HTTP/2 upstream: {is_http2}: {served}");
         assert!(upstreams.states()[0].busy <= CONNECTIONS);
         assert_eq!(upstreams.states()[0].failures, 0, "it is not the upstream's fault");
         drop(clients);
@@ -100,7 +106,7 @@ fn clients_that_read_nothing_occupy_a_bounded_number_of_connections_and_counted_
 
 fn a_request_waits_for_a_connection_and_then_is_a_503(choice: DriverChoice) {
     let Some((_upstream, upstreams)) = upstream(choice) else { return };
-    let Some(front) = front(choice, &upstreams, Duration::from_secs(3600)) else { return };
+    let Some(front) = front(choice, &upstreams, (2, Duration::from_secs(3600))) else { return };
     // Nothing of these responses is unread, so none of them is displaced.
     let stalled = stalled(&front, "/quiet", CONNECTIONS);
     wait_for(|| upstreams.states()[0].busy == CONNECTIONS);
@@ -133,7 +139,7 @@ fn a_request_waits_for_a_connection_and_then_is_a_503(choice: DriverChoice) {
 
 fn a_single_unread_response_is_not_displaced(choice: DriverChoice) {
     let Some((_upstream, upstreams)) = upstream(choice) else { return };
-    let Some(front) = front(choice, &upstreams, Duration::from_secs(2)) else { return };
+    let Some(front) = front(choice, &upstreams, (2, Duration::from_secs(2))) else { return };
     let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| stalled(&front, "/large", 1)).collect();
     wait_for(|| upstreams.states()[0].busy == CONNECTIONS);
     let refused = get(&front, "/small");
