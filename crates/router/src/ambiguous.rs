@@ -56,8 +56,10 @@ enum Piece {
     Slash,
     EncodedSlash,
     Backslash,
+    EncodedBackslash,
     Dot,
     Semicolon,
+    EncodedSemicolon,
     Other,
 }
 
@@ -68,7 +70,8 @@ fn pieces(mut path: &[u8]) -> impl Iterator<Item = (Piece, &[u8])> {
             [] => return None,
             [b'%', b'2', b'e' | b'E', ..] => (Piece::Dot, 3),
             [b'%', b'2', b'f' | b'F', ..] => (Piece::EncodedSlash, 3),
-            [b'%', b'5', b'c' | b'C', ..] => (Piece::Backslash, 3),
+            [b'%', b'5', b'c' | b'C', ..] => (Piece::EncodedBackslash, 3),
+            [b'%', b'3', b'b' | b'B', ..] => (Piece::EncodedSemicolon, 3),
             [b'\\', ..] => (Piece::Backslash, 1),
             [b'/', ..] => (Piece::Slash, 1),
             [b'.', ..] => (Piece::Dot, 1),
@@ -98,9 +101,11 @@ pub fn has_dot_segments(path: &[u8]) -> bool {
         match piece {
             Piece::Dot => dots = dots.map(|count: usize| count + 1),
             Piece::Other => dots = None,
-            Piece::Semicolon if matches!(dots, Some(1 | 2)) => return true,
-            Piece::Semicolon => dots = None,
-            Piece::Slash | Piece::EncodedSlash | Piece::Backslash => {
+            Piece::Semicolon | Piece::EncodedSemicolon if matches!(dots, Some(1 | 2)) => {
+                return true;
+            }
+            Piece::Semicolon | Piece::EncodedSemicolon => dots = None,
+            Piece::Slash | Piece::EncodedSlash | Piece::Backslash | Piece::EncodedBackslash => {
                 if matches!(dots, Some(1 | 2)) {
                     return true;
                 }
@@ -116,10 +121,12 @@ const DECODE_SLASHES: u8 = 1;
 const TURN_BACKSLASHES: u8 = 2;
 const CUT_PARAMETERS: u8 = 4;
 const MERGE_SLASHES: u8 = 8;
+/// Parameters are cut before `%2F` and `%5C` are decoded: these then belong to the parameter.
+const CUT_FIRST: u8 = 16;
 
 /// Returns whether `accept` returns `true` for a path, other than `path` itself, as which some
 /// server may read `path`: for each combination of merged slashes, decoded `%2F`, backslashes as
-/// slashes, and removed path parameters. Dot segments are not removed; see [`has_dot_segments`].
+/// slashes, and path parameters removed before or after decoding. Dot segments are not removed; see [`has_dot_segments`].
 ///
 /// ```
 /// use peregrine_router::any_reading;
@@ -136,16 +143,18 @@ pub fn any_reading(path: &[u8], mut accept: impl FnMut(&[u8]) -> bool) -> bool {
     for (piece, _) in pieces(path) {
         present |= match piece {
             Piece::EncodedSlash => DECODE_SLASHES | MERGE_SLASHES,
-            Piece::Backslash => TURN_BACKSLASHES | MERGE_SLASHES,
-            Piece::Semicolon => CUT_PARAMETERS | MERGE_SLASHES,
+            Piece::Backslash | Piece::EncodedBackslash => TURN_BACKSLASHES | MERGE_SLASHES,
+            Piece::Semicolon => CUT_PARAMETERS | CUT_FIRST | MERGE_SLASHES,
+            Piece::EncodedSemicolon => CUT_PARAMETERS | MERGE_SLASHES,
             Piece::Slash if last == Piece::Slash => MERGE_SLASHES,
             _ => 0,
         };
         last = piece;
     }
     let (mut reading, mut earlier) = (Vec::with_capacity(path.len()), path.to_vec());
-    for steps in 1..16 {
-        if steps & !present != 0 {
+    for steps in 1..32 {
+        let is_possible = steps & CUT_FIRST == 0 || steps & CUT_PARAMETERS > 0;
+        if steps & !present != 0 || !is_possible {
             continue;
         }
         read(path, steps, &mut reading);
@@ -168,8 +177,16 @@ fn read(path: &[u8], steps: u8, out: &mut Vec<u8>) {
     for (piece, raw) in pieces(path) {
         let is_separator = match piece {
             Piece::Slash => true,
-            Piece::EncodedSlash => takes(DECODE_SLASHES),
             Piece::Backslash => takes(TURN_BACKSLASHES),
+            Piece::EncodedSlash => takes(DECODE_SLASHES) && !(is_parameter && takes(CUT_FIRST)),
+            Piece::EncodedBackslash => {
+                takes(TURN_BACKSLASHES) && !(is_parameter && takes(CUT_FIRST))
+            }
+            _ => false,
+        };
+        let is_cut = match piece {
+            Piece::Semicolon => takes(CUT_PARAMETERS),
+            Piece::EncodedSemicolon => takes(CUT_PARAMETERS) && !takes(CUT_FIRST),
             _ => false,
         };
         if is_separator {
@@ -177,7 +194,7 @@ fn read(path: &[u8], steps: u8, out: &mut Vec<u8>) {
             if !takes(MERGE_SLASHES) || out.last() != Some(&b'/') {
                 out.push(b'/');
             }
-        } else if piece == Piece::Semicolon && takes(CUT_PARAMETERS) {
+        } else if is_cut {
             is_parameter = true;
         } else if !is_parameter {
             out.extend_from_slice(raw);
@@ -268,8 +285,17 @@ mod tests {
             ("/a%2Fb//c", &["/a%2Fb/c", "/a/b//c", "/a/b/c"]),
             ("/a;x/b", &["/a/b"]),
             ("/;x/b", &["//b", "/b"]),
+            ("/b%3bx", &["/b"]),
         ] {
             assert_eq!(readings(path), expected, "{path}");
+        }
+        // Parameters may be cut before the separators in them are decoded, or afterwards.
+        for path in ["/;%2fx/%2fadmin", "/;%5Cx/%5cadmin", "/admin;x%2fy", "/admin%3bx"] {
+            assert!(readings(path).contains(&"/admin".to_owned()), "{path}: {:?}", readings(path));
+        }
+        for path in ["/a;x%2fadmin", "/;x%2fadmin"] {
+            let last = readings(path).iter().any(|reading| reading.ends_with("/admin"));
+            assert!(last, "{path}: {:?}", readings(path));
         }
     }
 }
