@@ -155,7 +155,11 @@ pub(crate) fn lifetime(
     let has = |name: &HeaderName| fields.get(name).is_some();
     let varies_by_all = fields.iter().any(|(name, value)| {
         *name == VARY
-            && value.as_bytes().split(|byte| *byte == b',').any(|part| part.trim_ascii() == b"*")
+            && (value.to_str().is_err()
+                || value
+                    .as_bytes()
+                    .split(|byte| *byte == b',')
+                    .any(|part| part.trim_ascii() == b"*"))
     });
     // RFC 9111 §3: what may be stored. Responses that need validation before each use are not
     // stored.
