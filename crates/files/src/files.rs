@@ -409,7 +409,7 @@ fn is_exhausted(error: &io::Error) -> bool {
 fn with_slash(parts: &Parts) -> Response {
     let (head, client) = (&parts.head, parts.client());
     // A path that begins with two slashes would lead to another host.
-    let path = head.path().trim_start_matches(['/', '\\']);
+    let path = head.original_path().trim_start_matches(['/', '\\']);
     let mut place = format!("{}/{path}/", client.prefix());
     if let Some(query) = head.query() {
         place.push('?');

@@ -34,7 +34,7 @@
 //! | `compression-zstd` | Zstandard, which compiles C |
 //! | `config` | settings from a file and the environment: `peregrine::config` |
 //! | `config-schema` | their JSON schema |
-//! | `cookies` | cookies, read and set: `peregrine::web::Cookies` |
+//! | `cookies` | cookies, read and set: `peregrine::web::cookies::Cookies` |
 //! | `cookies-private` | cookies that nobody else can read |
 //! | `cookies-signed` | cookies that nobody else can make |
 //! | `cors` | `Cors`: pages of other origins |
