@@ -5,66 +5,78 @@
 //! argument asks for, the handler does not run and the peer gets the [`Problem`]. An argument
 //! `Option<T>` accepts absence, and `Result<T, Problem>` accepts any failure.
 
-mod check;
-mod client;
+pub(crate) mod accept;
+mod body;
+mod check_handler;
+mod client_ip;
 mod connection;
-mod content;
+pub(crate) mod content_type;
+mod deref;
 mod finite;
 mod form;
-#[cfg(feature = "typed-headers")]
-mod header;
-mod inner;
-mod json;
-pub(crate) mod media;
-mod path;
-mod query;
-mod shared;
-mod target;
-#[cfg(test)]
-pub(crate) mod testing;
-#[cfg(any(feature = "cbor", feature = "message-pack", feature = "protobuf"))]
-pub(crate) use content::read;
-#[cfg(feature = "fast-json")]
-pub(crate) use json::json_by;
-pub(crate) use json::json_of_line;
-
-pub use crate::accept::Accept;
-pub use crate::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
 #[cfg(any(
     feature = "cbor",
     feature = "fast-json",
     feature = "message-pack",
     feature = "protobuf"
 ))]
-pub use crate::formats::*;
-pub use crate::interim::Interim;
-pub use crate::ndjson::NdJson;
+mod formats;
+mod json;
+pub(crate) mod ndjson;
+mod path;
 #[cfg(feature = "conditions")]
-pub use crate::precondition::Preconditions;
-pub use client::ClientAddress;
-pub use connection::PeerAddress;
-pub use content::BODY_BYTES_MAX;
+pub(crate) mod precondition;
+mod query;
+mod request_line;
+mod state;
+#[cfg(test)]
+pub(crate) mod test_support;
 #[cfg(feature = "typed-headers")]
-pub use header::TypedHeader;
+mod typed_header;
+
+#[cfg(any(feature = "cbor", feature = "message-pack", feature = "protobuf"))]
+pub(crate) use body::read;
+#[cfg(feature = "fast-json")]
+pub(crate) use json::json_by;
+pub(crate) use json::json_of_line;
+
+pub use crate::extract::accept::Accept;
+#[cfg(any(
+    feature = "cbor",
+    feature = "fast-json",
+    feature = "message-pack",
+    feature = "protobuf"
+))]
+pub use crate::extract::formats::*;
+pub use crate::extract::ndjson::NdJson;
+#[cfg(feature = "conditions")]
+pub use crate::extract::precondition::Preconditions;
+pub use crate::http::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
+pub use crate::http::interim::Interim;
+pub use body::BODY_BYTES_MAX;
+pub use client_ip::ClientAddress;
+pub use connection::PeerAddress;
 #[doc(hidden)]
 pub use json::{field_problem, json_with};
 pub use path::Path;
 pub use query::{Query, RawQuery};
-pub use shared::{Extension, State, StateRef};
-pub use target::{MatchedPath, OriginalPath};
+pub use request_line::{MatchedPath, OriginalPath};
+pub use state::{Extension, State, StateRef};
+#[cfg(feature = "typed-headers")]
+pub use typed_header::TypedHeader;
 
 #[cfg(feature = "cookies")]
-pub use crate::cookies::Cookies;
+pub use crate::http::cookies::Cookies;
 #[cfg(feature = "cookies-private")]
-pub use crate::cookies::PrivateCookies;
+pub use crate::http::cookies::PrivateCookies;
 #[cfg(feature = "cookies-signed")]
-pub use crate::cookies::SignedCookies;
-pub use crate::respond::{Form, Json};
+pub use crate::http::cookies::SignedCookies;
+pub use crate::http::response::content::{Form, Json};
 
-use crate::panics::contained;
-use crate::problem::Problem;
-use crate::request::{Parts, Request};
-use crate::requirements::Requirements;
+use crate::http::panic::contained;
+use crate::http::problem::Problem;
+use crate::http::request::{Parts, Request};
+use crate::http::requirements::Requirements;
 use http::StatusCode;
 use std::borrow::Cow;
 

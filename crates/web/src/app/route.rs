@@ -1,0 +1,388 @@
+//! Which methods a route answers, and the table in which routes are found.
+
+use crate::app::guard::{Asked, Guard};
+use crate::app::handler::{Handler, Signature};
+use crate::app::pattern::Kind;
+use crate::app::scope::{REST, Scope};
+use crate::app::urls::Names;
+use crate::http::connection::ConnectionInfo;
+use crate::http::head::Head;
+use http::Method;
+use peregrine_proto::Method as Known;
+use peregrine_router::{Match, Parameters, Route, Router, Values};
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::rc::Rc;
+
+/// The pattern as people read it: everything below a mount is `*`.
+///
+/// ```
+/// use peregrine::web::route::readable;
+/// use peregrine::web::scope::REST;
+///
+/// assert_eq!(readable(&format!("/api{REST}")), "/api/*");
+/// assert_eq!(readable("/users/{id}"), "/users/{id}");
+/// ```
+#[must_use]
+pub fn readable(pattern: &str) -> Cow<'_, str> {
+    match pattern.strip_suffix(REST) {
+        Some(root) => Cow::Owned(format!("{root}/*")),
+        None => Cow::Borrowed(pattern),
+    }
+}
+
+#[doc(hidden)]
+pub use crate::app::pattern::next_hole;
+
+/// What the doc comment of a handler with an attribute says: a note beside its route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DocComment(pub &'static str);
+
+/// QUERY, for which the `http` crate has no constant.
+#[must_use]
+pub(crate) fn query_method() -> Method {
+    Method::from_bytes(b"QUERY").expect("the name is a token")
+}
+
+/// The methods that one call adds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Methods {
+    One(Method),
+    /// Every method that has no handler of its own for the same paths.
+    Any,
+}
+
+impl fmt::Display for Methods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(method) => method.fmt(f),
+            Self::Any => f.write_str("any method"),
+        }
+    }
+}
+
+/// The index of every method that the protocol does not know and no route names.
+const OTHER: u8 = Known::Extension as u8;
+
+/// The first index given to extension methods that routes name.
+const EXTENSIONS_FROM: u8 = OTHER + 1;
+
+/// Extension methods that an application may name.
+pub(crate) const EXTENSIONS_MAX: usize = 32 - EXTENSIONS_FROM as usize;
+
+/// The numbers by which the router knows methods.
+#[derive(Debug, Default)]
+pub(crate) struct MethodIndex {
+    extensions: Vec<Method>,
+}
+
+impl MethodIndex {
+    /// The number of `method`, assigned now if it is new. `None` if there are too many.
+    pub(crate) fn add(&mut self, method: &Method) -> Option<u8> {
+        let known = Known::find(method.as_str().as_bytes());
+        if known != Known::Extension {
+            return Some(known as u8);
+        }
+        let place = self.extensions.iter().position(|extension| extension == method);
+        let place = place.unwrap_or_else(|| {
+            self.extensions.push(method.clone());
+            self.extensions.len() - 1
+        });
+        u8::try_from(place).ok().filter(|_| place < EXTENSIONS_MAX).map(|at| EXTENSIONS_FROM + at)
+    }
+
+    fn name(&self, index: u8) -> Option<&str> {
+        const NAMED: [Known; 10] = [
+            Known::Get,
+            Known::Head,
+            Known::Post,
+            Known::Put,
+            Known::Delete,
+            Known::Connect,
+            Known::Options,
+            Known::Trace,
+            Known::Patch,
+            Known::Query,
+        ];
+        if let Some(known) = NAMED.iter().find(|known| **known as u8 == index) {
+            return known.name();
+        }
+        let place = usize::from(index.checked_sub(EXTENSIONS_FROM)?);
+        self.extensions.get(place).map(Method::as_str)
+    }
+
+    /// The names of `methods`, separated by commas: the value of `Allow`.
+    pub(crate) fn names(&self, methods: peregrine_router::Methods) -> String {
+        let names: Vec<_> = methods.iter().filter_map(|index| self.name(index)).collect();
+        names.join(", ")
+    }
+}
+
+/// The routes of a built application.
+pub(crate) struct Table {
+    pub(crate) router: Rc<Router>,
+    pub(crate) methods: MethodIndex,
+    /// What routes ask of requests, by their numbers; empty if none asks for anything.
+    pub(crate) conditions: Box<[Conditions]>,
+    pub(crate) facts: Rc<Facts>,
+}
+
+/// What handlers may want to know of routes beside their patterns.
+#[derive(Debug, Default)]
+pub(crate) struct Facts {
+    /// The patterns of routes with names.
+    pub(crate) names: Names,
+    /// How many optional parameters routes leave out, by their numbers.
+    pub(crate) absent: Box<[usize]>,
+}
+
+/// What a route asks of requests beside pattern and method.
+#[derive(Default)]
+pub(crate) struct Conditions {
+    pub(crate) guards: Vec<Rc<dyn Guard>>,
+    /// Types of parameters, by their places in the pattern.
+    pub(crate) typed: Vec<(usize, Kind)>,
+}
+
+impl Conditions {
+    /// As `hold`, and notes what the guards look at, if they have a say.
+    fn hold_and_note(&self, asked: &Asked<'_>, values: &Values<'_, '_>) -> bool {
+        if !self.guards.is_empty() && self.fit(values) {
+            asked.head().note_guards(&self.guards);
+        }
+        self.hold(asked, values)
+    }
+
+    fn hold(&self, asked: &Asked<'_>, values: &Values<'_, '_>) -> bool {
+        self.fit(values) && self.guards.iter().all(|guard| guard.accepts(asked))
+    }
+
+    /// Are the parameters of their types?
+    fn fit(&self, values: &Values<'_, '_>) -> bool {
+        let fits =
+            |(place, kind): &(usize, Kind)| values.get(*place).is_some_and(|raw| kind.fits(raw));
+        self.typed.iter().all(fits)
+    }
+
+    /// In words, for lists of routes: `id is u32, the host is example.org`.
+    pub(crate) fn words(&self, names: &[Box<str>]) -> String {
+        let typed = self.typed.iter().map(|(place, kind)| {
+            format!("{} is {}", names.get(*place).map_or("", |name| &**name), kind.name)
+        });
+        let guards = self.guards.iter().map(|guard| guard.name().into_owned());
+        typed.chain(guards).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Table {
+    /// Does the route that was found for `head`, and noted there, answer it?
+    pub(crate) fn answers(&self, route: u32, head: &Head, connection: &ConnectionInfo) -> bool {
+        let values = self.router.values(head.parameters(), head.path().as_bytes());
+        let conditions = self.conditions.get(route as usize);
+        let asked = Asked::new(head, connection);
+        conditions.is_none_or(|conditions| conditions.hold_and_note(&asked, &values))
+    }
+
+    /// Finds the route for a path and a method, where routes with conditions count if these hold.
+    pub(crate) fn find(
+        &self,
+        head: &Head,
+        connection: &ConnectionInfo,
+        method: u8,
+        parameters: &mut Parameters,
+    ) -> Match {
+        let path = head.path().as_bytes();
+        if self.conditions.is_empty() {
+            return self.router.find(path, method, parameters);
+        }
+        let asked = Asked::new(head, connection);
+        self.router.find_where(path, method, parameters, |route, values| {
+            let conditions = self.conditions.get(route.id() as usize);
+            conditions.is_none_or(|conditions| conditions.hold_and_note(&asked, &values))
+        })
+    }
+
+    /// The router's number for the request's method.
+    #[inline]
+    pub(crate) fn method(&self, head: &Head) -> u8 {
+        let known = head.index().method;
+        if known == Known::Extension { self.extension(head.method_name()) } else { known as u8 }
+    }
+
+    /// The route that would answer the request that a preflight of CORS announces; `None`: it announces none, or
+    /// nobody would.
+    ///
+    /// Guards see the method that is announced. They do not see its fields, which a preflight lacks: where no route
+    /// accepts what is there, the first of the path is taken, whatever it is guarded by.
+    pub(crate) fn announced(&self, head: &Head, connection: &ConnectionInfo) -> Option<u32> {
+        let name = head.field_text("access-control-request-method")?;
+        let known = Known::find(name.as_bytes());
+        let method = if known == Known::Extension { self.extension(name) } else { known as u8 };
+        let asked = Asked::announced(head, connection, name);
+        let find = |has_guards: bool| {
+            let path = head.path().as_bytes();
+            let conditions = |route: &Route| self.conditions.get(route.id() as usize);
+            self.router.find_where(path, method, &mut Parameters::default(), |route, values| {
+                conditions(route).is_none_or(|all| match has_guards {
+                    true => all.hold(&asked, &values),
+                    false => all.fit(&values),
+                })
+            })
+        };
+        match find(true) {
+            Match::Found { route } => Some(route),
+            _ => match find(false) {
+                Match::Found { route } => Some(route),
+                _ => None,
+            },
+        }
+    }
+
+    #[cold]
+    fn extension(&self, name: &str) -> u8 {
+        let extensions = (EXTENSIONS_FROM..).zip(&self.methods.extensions);
+        let mut same = extensions.filter(|(_, extension)| extension.as_str() == name);
+        same.next().map_or(OTHER, |(index, _)| index)
+    }
+
+    /// The names of `methods`, separated by commas.
+    pub(crate) fn names(&self, methods: peregrine_router::Methods) -> String {
+        self.methods.names(methods)
+    }
+}
+
+/// The methods that every path with a route answers.
+pub(crate) const AUTOMATIC: peregrine_router::Methods =
+    peregrine_router::Methods::of(Known::Options as u8);
+
+/// Handlers for several methods of one path, made by [`get`], [`post`] and the others:
+/// `.route("/users", get(list).post(create))`.
+#[derive(Debug)]
+#[must_use = "it does nothing until it is given to `route`"]
+pub struct MethodRouter<T>(T);
+
+/// The handlers of a [`MethodRouter`].
+pub trait Routes: sealed::Sealed {
+    #[doc(hidden)]
+    fn add_to(self, to: &mut Scope, pattern: &str, place: &'static Location<'static>);
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for () {}
+    impl<H, Args, Via, T> Sealed for (super::Single<H, Args, Via>, T) {}
+}
+
+/// One handler with its methods.
+pub struct Single<H, Args, Via> {
+    methods: Methods,
+    handler: H,
+    args: PhantomData<fn() -> (Args, Via)>,
+}
+
+impl<H, Args, Via> fmt::Debug for Single<H, Args, Via> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Single").field(&self.methods).finish()
+    }
+}
+
+impl Routes for () {
+    fn add_to(self, _: &mut Scope, _: &str, _: &'static Location<'static>) {}
+}
+
+impl<H, Args, Via, T> Routes for (Single<H, Args, Via>, T)
+where
+    H: Handler<Args, Via> + 'static,
+    (Args, Via): 'static,
+    T: Routes,
+{
+    fn add_to(self, to: &mut Scope, pattern: &str, place: &'static Location<'static>) {
+        let (single, earlier) = self;
+        earlier.add_to(to, pattern, place);
+        to.add_handler(single.methods, pattern, single.handler, place);
+    }
+}
+
+impl<T: Routes> MethodRouter<T> {
+    pub(crate) fn add_to(self, to: &mut Scope, pattern: &str, place: &'static Location<'static>) {
+        self.0.add_to(to, pattern, place);
+    }
+
+    fn and<Args, Via, H: Handler<Args, Via>>(
+        self,
+        methods: Methods,
+        handler: H,
+    ) -> MethodRouter<(Single<H, Args, Via>, T)> {
+        MethodRouter((Single { methods, handler, args: PhantomData }, self.0))
+    }
+
+    /// Adds a handler for `method`, which may be one of your own.
+    pub fn on<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
+        self,
+        method: Method,
+        handler: H,
+    ) -> MethodRouter<(Single<H, Args, Via>, T)> {
+        self.and(Methods::One(method), handler)
+    }
+
+    /// Adds a handler for every method that has none of its own.
+    pub fn any<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
+        self,
+        handler: H,
+    ) -> MethodRouter<(Single<H, Args, Via>, T)> {
+        self.and(Methods::Any, handler)
+    }
+}
+
+/// A handler for every method that has none of its own.
+pub fn any<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
+    handler: H,
+) -> MethodRouter<(Single<H, Args, Via>, ())> {
+    MethodRouter(()).any(handler)
+}
+
+/// A handler for `method`, which may be one of your own.
+pub fn on<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
+    method: Method,
+    handler: H,
+) -> MethodRouter<(Single<H, Args, Via>, ())> {
+    MethodRouter(()).on(method, handler)
+}
+
+macro_rules! methods {
+    ($($name:ident $text:literal $method:expr;)*) => {
+        impl<T: Routes> MethodRouter<T> {
+            $(
+                #[doc = concat!("Adds a handler for ", $text, ".")]
+                pub fn $name<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
+                    self,
+                    handler: H,
+                ) -> MethodRouter<(Single<H, Args, Via>, T)> {
+                    self.on($method, handler)
+                }
+            )*
+        }
+
+        $(
+            #[doc = concat!("A handler for ", $text, ".")]
+            pub fn $name<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
+                handler: H,
+            ) -> MethodRouter<(Single<H, Args, Via>, ())> {
+                MethodRouter(()).$name(handler)
+            }
+        )*
+    };
+}
+
+methods! {
+    get "GET, and for HEAD unless that has its own" Method::GET;
+    post "POST" Method::POST;
+    put "PUT" Method::PUT;
+    delete "DELETE" Method::DELETE;
+    patch "PATCH" Method::PATCH;
+    head "HEAD" Method::HEAD;
+    options "OPTIONS" Method::OPTIONS;
+    query "QUERY" query_method();
+}
