@@ -3,11 +3,12 @@
 use crate::app::built::Application;
 use crate::app::default_responses::Shared;
 use crate::app::error::Fault;
-use crate::app::guard::Guard;
-use crate::app::handler::{Handler, HandlerService, OnDisconnect, RouteOptions};
+use crate::app::handler::{Handler, HandlerService};
 use crate::app::pattern::{Kind, Written, expand};
 use crate::app::route::Methods;
+use crate::http::guard::Guard;
 use crate::http::requirements::Requirements;
+use crate::http::route_options::{OnDisconnect, RouteOptions};
 use crate::http::service::Endpoint;
 use crate::http::state::States;
 use std::panic::Location;

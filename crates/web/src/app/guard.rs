@@ -21,94 +21,12 @@
 //! assert_eq!(client.get("/").header("host", "admin.example.org").send_now().text(), "the administration");
 //! ```
 
-use crate::http::client::Client;
-use crate::http::connection::ConnectionInfo;
 use crate::http::head::Head;
 use http::{HeaderName, Method};
 use std::borrow::Cow;
 use std::fmt;
 
-/// What a guard sees of a request: its head, and who sent it. The body has not been read.
-#[derive(Clone, Copy, Debug)]
-pub struct Asked<'r> {
-    head: &'r Head,
-    connection: &'r ConnectionInfo,
-    method: &'r str,
-}
-
-impl<'r> Asked<'r> {
-    pub(crate) fn new(head: &'r Head, connection: &'r ConnectionInfo) -> Self {
-        Self { head, connection, method: head.method_name() }
-    }
-
-    /// The request that the preflight `head` announces with `method`.
-    pub(crate) fn announced(
-        head: &'r Head,
-        connection: &'r ConnectionInfo,
-        method: &'r str,
-    ) -> Self {
-        Self { head, connection, method }
-    }
-
-    /// The request's method. For a preflight of CORS it is the one that the preflight announces.
-    #[must_use]
-    pub fn method(&self) -> &'r str {
-        self.method
-    }
-
-    /// The request's head.
-    #[must_use]
-    pub fn head(&self) -> &'r Head {
-        self.head
-    }
-
-    /// Who sent the request, behind proxies too: address, host, scheme.
-    #[must_use]
-    pub fn client(&self) -> Client<'r> {
-        Client::of(self.head, self.connection)
-    }
-
-    /// The connection that the request came on.
-    #[must_use]
-    pub fn connection(&self) -> &'r ConnectionInfo {
-        self.connection
-    }
-}
-
-/// Decides whether a route answers a request. Every `Fn(&Asked) -> bool` is one.
-///
-/// It is called while the route is looked for, perhaps more than once for a request, and on the path of every
-/// request that comes near: let it be cheap, and let it have no effect.
-pub trait Guard {
-    /// Does the route answer this request?
-    fn accepts(&self, asked: &Asked<'_>) -> bool;
-
-    /// What it asks for, in lists of routes.
-    fn name(&self) -> Cow<'_, str> {
-        Cow::Borrowed("a condition holds")
-    }
-
-    /// The fields of requests that it looks at, if all else is method, host, scheme, path and
-    /// query; `None` if nobody knows. By this, responses have `Vary`, and no cache gives one
-    /// route's response for another. Where it is `None`, as for closures, responses of the routes
-    /// that it decides about have `Vary: *` and are never stored: [`varying_by`] says it for a
-    /// closure.
-    fn fields(&self) -> Option<&[HeaderName]> {
-        None
-    }
-
-    /// What it accepts, in a form in which guards that accept the same are equal; `None` if nobody knows. By this a
-    /// route that no request comes to, since another one before it takes them all, is an error at start.
-    fn identity(&self) -> Option<Cow<'_, str>> {
-        None
-    }
-}
-
-impl<F: Fn(&Asked<'_>) -> bool> Guard for F {
-    fn accepts(&self, asked: &Asked<'_>) -> bool {
-        self(asked)
-    }
-}
+pub use crate::http::guard::{Asked, Guard};
 
 /// A guard that looks at a request, and the words for it. Made by the functions of this module.
 struct Told<F> {
@@ -208,7 +126,7 @@ fn by(kind: &str, of: impl fmt::Debug) -> Option<String> {
 }
 
 /// Requests for this host, in any case. Behind trusted proxies it is the host that the client asked for
-/// ([`Client::host`]).
+/// ([`Client::host`](crate::Client::host)).
 ///
 /// `example.org` stands for this host at any port, `example.org:8080` for this port only (where a request names
 /// none, it is for the scheme's own), and `*.example.org` for every name below it, but not for itself.
@@ -298,7 +216,8 @@ pub(crate) fn pairs(head: &Head) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, 
     })
 }
 
-/// Requests whose client speaks TLS, behind trusted proxies too ([`Client::is_secure`]).
+/// Requests whose client speaks TLS, behind trusted proxies too
+/// ([`Client::is_secure`](crate::Client::is_secure)).
 pub fn secure() -> impl Guard + fmt::Debug {
     let name = "the client speaks TLS".to_owned();
     told(name, by("secure", ()), |asked| asked.client().is_secure())

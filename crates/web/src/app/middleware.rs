@@ -52,7 +52,7 @@
 //! ```
 
 use crate::app::default_responses::{Rendered, Shared};
-use crate::extract::FromRequestParts;
+use crate::http::from_request::FromRequestParts;
 use crate::http::request::Request;
 use crate::http::requirements::Requirements;
 use crate::http::response::{IntoResponse, Response};

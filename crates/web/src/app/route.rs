@@ -1,12 +1,12 @@
 //! Which methods a route answers, and the table in which routes are found.
 
-use crate::app::guard::{Asked, Guard};
 use crate::app::handler::{Handler, Signature};
 use crate::app::pattern::Kind;
 use crate::app::scope::{REST, Scope};
-use crate::app::urls::Names;
 use crate::http::connection::ConnectionInfo;
+use crate::http::guard::{Asked, Guard};
 use crate::http::head::Head;
+use crate::http::route_index::Facts;
 use http::Method;
 use peregrine_proto::Method as Known;
 use peregrine_router::{Match, Parameters, Route, Router, Values};
@@ -127,15 +127,6 @@ pub(crate) struct Table {
     /// What routes ask of requests, by their numbers; empty if none asks for anything.
     pub(crate) conditions: Box<[Conditions]>,
     pub(crate) facts: Rc<Facts>,
-}
-
-/// What handlers may want to know of routes beside their patterns.
-#[derive(Debug, Default)]
-pub(crate) struct Facts {
-    /// The patterns of routes with names.
-    pub(crate) names: Names,
-    /// How many optional parameters routes leave out, by their numbers.
-    pub(crate) absent: Box<[usize]>,
 }
 
 /// What a route asks of requests beside pattern and method.

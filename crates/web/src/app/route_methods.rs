@@ -149,7 +149,7 @@ macro_rules! routing {
         /// Lets the routes that follow here, and in the scopes within, answer only what `guard` accepts. See
         /// [`guard`](crate::guard). Of several guards all must accept.
         #[must_use]
-        pub fn when(mut self, guard: impl $crate::app::guard::Guard + 'static) -> Self {
+        pub fn when(mut self, guard: impl $crate::http::guard::Guard + 'static) -> Self {
             self $($field)*.add_guard(guard);
             self
         }

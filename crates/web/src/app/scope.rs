@@ -3,12 +3,13 @@
 use crate::app::builder::{Entry, Fallback, Plan, ScopeFallback, fallback_name};
 use crate::app::default_responses::{AmbiguousPath, Guest, Shared, Unrouted};
 use crate::app::error::Fault;
-use crate::app::guard::Guard;
-use crate::app::handler::{Handler, HandlerService, RouteOptions, Signature};
+use crate::app::handler::{Handler, HandlerService, Signature};
 use crate::app::middleware::{Chain, IntoMiddleware, Middleware};
 use crate::app::route::{MethodRouter, Methods, Routes};
 use crate::app::route_methods::routing;
+use crate::http::guard::Guard;
 use crate::http::requirements::Requirements;
+use crate::http::route_options::RouteOptions;
 use crate::http::service::{Endpoint, Erased, Service};
 use http::Method;
 use std::any::Any;

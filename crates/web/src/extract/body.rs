@@ -7,12 +7,6 @@ use crate::http::request::Request;
 use bytes::Bytes;
 use http::StatusCode;
 
-/// The limit, in bytes, of a streamed body for which no limit was set: 2 MiB.
-///
-/// The server sets a limit for every request's body ([`Body::limit`]), which then applies instead. A
-/// complete body without a limit was made by a middleware, and is not limited.
-pub const BODY_BYTES_MAX: u64 = 2 * 1024 * 1024;
-
 /// Passes the whole body to `use_it`, without a copy if the body is complete already. The buffer goes
 /// back to the thread's stock.
 pub(crate) async fn read<T>(body: Body, use_it: impl FnOnce(&[u8]) -> T) -> Result<T, Problem> {
@@ -31,7 +25,7 @@ fn limit(body: &Body) -> u64 {
     body.whole_limit()
 }
 
-/// The whole body, up to its limit ([`BODY_BYTES_MAX`]).
+/// The whole body, up to its limit ([`BODY_BYTES_MAX`](super::BODY_BYTES_MAX)).
 ///
 /// ```
 /// async fn count(bytes: peregrine::bytes::Bytes) -> String {
@@ -46,7 +40,7 @@ impl FromRequest for Bytes {
     }
 }
 
-/// The whole body, up to its limit ([`BODY_BYTES_MAX`]).
+/// The whole body, up to its limit ([`BODY_BYTES_MAX`](super::BODY_BYTES_MAX)).
 impl FromRequest for Vec<u8> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         let limit = limit(&request.body);
@@ -54,8 +48,8 @@ impl FromRequest for Vec<u8> {
     }
 }
 
-/// The whole body as text, up to its limit ([`BODY_BYTES_MAX`]). It must be UTF-8, whatever the
-/// `Content-Type` says.
+/// The whole body as text, up to its limit ([`BODY_BYTES_MAX`](super::BODY_BYTES_MAX)). It must be
+/// UTF-8, whatever the `Content-Type` says.
 impl FromRequest for String {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         let limit = limit(&request.body);
@@ -101,6 +95,7 @@ impl FromRequest for Request {
 
 #[cfg(test)]
 mod tests {
+    use super::super::BODY_BYTES_MAX;
     use super::super::test_support::{incoming, now, post};
     use super::*;
 

@@ -3,7 +3,7 @@
 //! They wait with the request's head, which the handler and the server share, until the server looks
 //! after each poll of the handler.
 
-use crate::extract::FromRequestParts;
+use crate::http::from_request::FromRequestParts;
 use crate::http::head::Head;
 use crate::http::problem::Problem;
 use crate::http::request::Parts;

@@ -1,7 +1,7 @@
 //! What a handler's arguments need from the application, checked before the server starts.
 
-use crate::app::guard::Guard;
-use crate::app::handler::RouteOptions;
+use crate::http::guard::Guard;
+use crate::http::route_options::RouteOptions;
 use std::any::{Any, TypeId, type_name};
 use std::fmt;
 use std::rc::Rc;

@@ -1,9 +1,9 @@
 //! The application's shared values, found by their type.
 
-use crate::app::default_responses::{ProblemHook, render};
-use crate::app::route::Facts;
 use crate::http::head::Head;
+use crate::http::problem_renderer::{ProblemHook, render};
 use crate::http::response::Response;
+use crate::http::route_index::Facts;
 use peregrine_router::Router;
 use std::any::{Any, TypeId, type_name};
 use std::cell::OnceCell;

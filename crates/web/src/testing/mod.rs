@@ -23,7 +23,7 @@
 
 use crate::app::App;
 use crate::app::built::Application;
-use crate::extract::BODY_BYTES_MAX;
+use crate::http::body::limits::BODY_BYTES_MAX;
 use crate::http::client::TrustedProxies;
 use crate::http::connection::ConnectionInfo;
 use browser::Jar;
@@ -66,6 +66,14 @@ impl App {
             Ok(application) => application.test(),
             Err(error) => panic!("{error}"),
         }
+    }
+}
+
+impl Application {
+    /// A client that calls this application without a network.
+    #[must_use]
+    pub fn test(self) -> TestClient {
+        TestClient::new(Rc::new(self), ConnectionInfo::default())
     }
 }
 

@@ -5,7 +5,6 @@ mod route;
 
 use crate::app::default_responses::{Panicked, Shared};
 use crate::app::fallbacks::Fallbacks;
-use crate::app::handler::RouteOptions;
 use crate::app::method_override::MethodOverride;
 use crate::app::route::Table;
 use crate::app::scope::Unmatched;
@@ -14,9 +13,9 @@ use crate::http::head::Head;
 use crate::http::problem::Problem;
 use crate::http::request::Request;
 use crate::http::response::Response;
+use crate::http::route_options::RouteOptions;
 use crate::http::service::{Endpoint, Service};
 use crate::http::state::States;
-use crate::testing::TestClient;
 use peregrine_proto::{Method, TargetForm};
 use peregrine_router::{Match, Parameters, may_be_ambiguous};
 use peregrine_slot::{FutureSlot, Held};
@@ -370,12 +369,6 @@ impl Application {
             options: &route.options,
             about: &route.about,
         })
-    }
-
-    /// A client that calls this application without a network.
-    #[must_use]
-    pub fn test(self) -> TestClient {
-        TestClient::new(Rc::new(self), ConnectionInfo::default())
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Target;
 use crate::app::builder::Entry;
 use crate::app::default_responses::Shared;
-use crate::app::handler::{OnDisconnect, RouteOptions};
+use crate::http::route_options::{OnDisconnect, RouteOptions};
 use crate::http::service::Endpoint;
 use peregrine_router::may_be_ambiguous;
 use std::any::Any;

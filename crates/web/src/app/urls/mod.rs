@@ -3,29 +3,15 @@
 mod serialize;
 
 use crate::app::pattern::{expand, next_hole};
-use crate::app::route::Facts;
-use crate::extract::FromRequestParts;
+use crate::http::from_request::FromRequestParts;
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
+use crate::http::route_index::Facts;
 use serde::Serialize;
 use serialize::Given;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::rc::Rc;
-
-/// The patterns of routes with a name, those that leave out optional parameters too.
-#[derive(Debug, Default)]
-pub(crate) struct Names(BTreeMap<String, Vec<String>>);
-
-impl Names {
-    pub(crate) fn add(&mut self, name: &str, pattern: &str) {
-        let all = self.0.entry(name.to_owned()).or_default();
-        if !all.iter().any(|one| one == pattern) {
-            all.push(pattern.to_owned());
-        }
-    }
-}
 
 /// Makes URLs of the application's own routes, by the names that [`named`](crate::HandlerExt::named) gave them: an
 /// extractor.
@@ -64,7 +50,7 @@ impl Urls {
                 "no route is named `{name}`: call `.named(\"{name}\")` on its handler"
             ))
         };
-        let patterns = self.facts.names.0.get(name).ok_or_else(unknown)?;
+        let patterns = self.facts.names.patterns(name).ok_or_else(unknown)?;
         let path = fill(patterns, &Given::of(values)?)?;
         Ok(format!("{}{path}", self.prefix))
     }

@@ -1,7 +1,12 @@
 //! How much of a body may be read.
 
 use super::{Body, BodyError};
-use crate::extract::BODY_BYTES_MAX;
+
+/// The limit, in bytes, of a streamed body for which no limit was set: 2 MiB.
+///
+/// The server sets a limit for every request's body ([`Body::limit`]), which then applies instead. A
+/// complete body without a limit was made by a middleware, and is not limited.
+pub const BODY_BYTES_MAX: u64 = 2 * 1024 * 1024;
 
 /// The limits of a [`Body`], to be given to one that is made of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Bodies of requests and responses: nothing, bytes, or a stream.
 
 mod error;
-mod limits;
+pub(crate) mod limits;
 mod part;
 pub(crate) mod pipe;
 pub(crate) mod pool;

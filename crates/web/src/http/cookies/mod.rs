@@ -3,7 +3,7 @@
 #[cfg(any(feature = "cookies-signed", feature = "cookies-private"))]
 mod sealed;
 
-use crate::extract::FromRequestParts;
+use crate::http::from_request::FromRequestParts;
 use crate::http::panic::contained;
 use crate::http::problem::Problem;
 use crate::http::request::Parts;

@@ -1,7 +1,7 @@
 //! Cookies that only this server can make: signed, or encrypted as well.
 
 use super::{Cookie, Cookies};
-use crate::extract::FromRequestParts;
+use crate::http::from_request::FromRequestParts;
 use crate::http::panic::contained;
 use crate::http::problem::Problem;
 use crate::http::request::Parts;

@@ -1,7 +1,7 @@
 //! What a request was matched by, beside its method and path: for caches, which must not give one
 //! route's response for another.
 
-use crate::app::guard::Guard;
+use crate::http::guard::Guard;
 use crate::http::head::Head;
 use crate::http::response::Response;
 use http::header::VARY;
