@@ -42,7 +42,7 @@ pub use crate::http::response::into_response::IntoResponse;
 pub use crate::http::response::{self, Fields, Response};
 pub use crate::http::service::{self, Service};
 pub use crate::http::{
-    connection, coop as turn, interim, memory as account, origin, private_response as personal,
+    connection, coop as turn, memory as account, origin, private_response as personal,
     requirements, state, upgrade,
 };
 #[doc(hidden)]
@@ -55,6 +55,12 @@ pub use crate::testing as test;
 /// Content as the client wants it (RFC 9110 §12.5.1).
 pub mod accept {
     pub use crate::extract::accept::{Accept, Offers};
+}
+
+/// Interim responses: what a handler says before its response, such as 103 (Early Hints, RFC 8297).
+pub mod interim {
+    pub use crate::extract::interim::Interim;
+    pub use crate::http::interim::InterimError;
 }
 
 /// JSON documents line by line, both ways.

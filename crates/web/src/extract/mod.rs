@@ -21,6 +21,7 @@ mod form;
     feature = "protobuf"
 ))]
 mod formats;
+pub(crate) mod interim;
 mod json;
 pub(crate) mod ndjson;
 mod path;
@@ -49,18 +50,19 @@ pub use crate::http::cookies::PrivateCookies;
 #[cfg(feature = "cookies-signed")]
 pub use crate::http::cookies::SignedCookies;
 pub use crate::http::from_request::{FromRequest, FromRequestParts, ViaParts, ViaRequest};
-pub use crate::http::interim::Interim;
 pub use crate::http::response::content::{Form, Json};
 pub use accept::Accept;
 pub use client_ip::ClientAddress;
 pub use connection::PeerAddress;
-#[cfg(any(
-    feature = "cbor",
-    feature = "fast-json",
-    feature = "message-pack",
-    feature = "protobuf"
-))]
-pub use formats::*;
+#[cfg(feature = "cbor")]
+pub use formats::Cbor;
+#[cfg(feature = "fast-json")]
+pub use formats::FastJson;
+#[cfg(feature = "message-pack")]
+pub use formats::MessagePack;
+#[cfg(feature = "protobuf")]
+pub use formats::Protobuf;
+pub use interim::Interim;
 #[doc(hidden)]
 pub use json::{field_problem, json_with};
 pub use ndjson::NdJson;

@@ -5,6 +5,7 @@ use crate::http::connection::ConnectionInfo;
 use crate::http::head::Head;
 use http::HeaderName;
 use std::borrow::Cow;
+use std::rc::Rc;
 
 /// What a guard sees of a request: its head, and who sent it. The body has not been read.
 #[derive(Clone, Copy, Debug)]
@@ -85,5 +86,12 @@ pub trait Guard {
 impl<F: Fn(&Asked<'_>) -> bool> Guard for F {
     fn accepts(&self, asked: &Asked<'_>) -> bool {
         self(asked)
+    }
+}
+
+impl Head {
+    /// Notes what these guards look at.
+    pub(crate) fn note_guards(&self, guards: &[Rc<dyn Guard>]) {
+        guards.iter().for_each(|guard| self.selection().guards.note(guard.fields()));
     }
 }

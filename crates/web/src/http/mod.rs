@@ -23,7 +23,7 @@ pub(crate) mod from_request;
 pub(crate) mod guard;
 pub mod head;
 pub mod in_flight;
-pub mod interim;
+pub(crate) mod interim;
 pub mod memory;
 pub mod origin;
 pub mod panic;

@@ -6,7 +6,6 @@ mod nominated;
 pub(crate) mod selection;
 
 use crate::http::interim::Interims;
-use crate::http::private_response::IdentityReads;
 use bytes::Bytes;
 use convert::uri_of;
 use http::Uri;
@@ -16,6 +15,7 @@ use peregrine_proto::{
 use peregrine_router::Parameters;
 use peregrine_slot::{Pool, Reuse};
 use selection::Selection;
+use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 
@@ -46,6 +46,30 @@ struct Block {
     /// Shared likewise, so that a mark on any copy is seen wherever the response is stored or sent.
     identity_reads: IdentityReads,
     selection: Selection,
+}
+
+/// The identities that the response to a request depends on so far. All copies of the request's
+/// head share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct IdentityReads(Rc<Cell<u8>>);
+
+impl IdentityReads {
+    /// The marks, whose meaning is in [`private_response`](crate::http::private_response).
+    pub(crate) fn bits(&self) -> u8 {
+        self.0.get()
+    }
+
+    pub(crate) fn mark(&self, bits: u8) {
+        self.0.set(self.0.get() | bits);
+    }
+
+    /// Forgets the marks, unless a watch still holds them.
+    fn clear(&mut self) {
+        match Rc::get_mut(&mut self.0) {
+            Some(bits) => bits.set(0),
+            None => self.0 = Rc::default(),
+        }
+    }
 }
 
 impl Reuse for Shared {

@@ -1,7 +1,6 @@
 //! What a request was matched by, beside its method and path: for caches, which must not give one
 //! route's response for another.
 
-use crate::http::guard::Guard;
 use crate::http::head::Head;
 use crate::http::response::Response;
 use http::header::VARY;
@@ -23,9 +22,10 @@ struct Looked {
 }
 
 impl GuardReads {
-    fn note(&self, guard: &dyn Guard) {
+    /// Notes that a guard looked at these fields; `None`: it does not say at what.
+    pub(crate) fn note(&self, fields: Option<&[HeaderName]>) {
         let mut looked = self.0.borrow_mut();
-        match guard.fields() {
+        match fields {
             None => looked.is_unknown = true,
             Some(fields) => {
                 for field in fields {
@@ -53,7 +53,7 @@ impl GuardReads {
 /// What a request was matched by, and where its application is.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selection {
-    guards: GuardReads,
+    pub(crate) guards: GuardReads,
     /// The routes of the applications around this one.
     routes_around: u64,
     /// Where this application is mounted as a tower service.
@@ -95,11 +95,6 @@ pub struct Mounted {
 }
 
 impl Head {
-    /// Notes what these guards look at.
-    pub(crate) fn note_guards(&self, guards: &[Rc<dyn Guard>]) {
-        guards.iter().for_each(|guard| self.selection().guards.note(&**guard));
-    }
-
     /// The fields that guards of routes looked at.
     pub fn guard_fields(&self) -> Ref<'_, [HeaderName]> {
         Ref::map(self.selection().guards.0.borrow(), |looked| &looked.fields[..])

@@ -1,14 +1,12 @@
 //! Which responses depend on who the client is.
 
 use crate::http::connection::ConnectionInfo;
-use crate::http::head::Head;
+use crate::http::head::{Head, IdentityReads};
 use crate::http::request::Parts;
 use crate::http::response::Response;
 use http::header::CACHE_CONTROL;
 use http::{HeaderMap, HeaderValue};
 use peregrine_proto::{FieldIndex, Known};
-use std::cell::Cell;
-use std::rc::Rc;
 
 /// Marks responses that depend on who the client is.
 ///
@@ -51,11 +49,6 @@ pub enum IdentitySource {
     /// Anything else.
     Other,
 }
-
-/// The identities that the response to a request depends on so far. All copies of the request's
-/// head share it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct IdentityReads(Rc<Cell<u8>>);
 
 /// The client was identified by its credentials, wherever these are.
 const IDENTIFIED: u8 = 1 << 4;
@@ -109,20 +102,6 @@ fn identifies_client(connection: &ConnectionInfo) -> bool {
     let proxied = connection.proxy.as_ref().and_then(|proxy| proxy.tls.as_ref());
     connection.client().is_some()
         || proxied.is_some_and(|tls| tls.has_certificate || tls.common_name.is_some())
-}
-
-impl IdentityReads {
-    fn mark(&self, bits: u8) {
-        self.0.set(self.0.get() | bits);
-    }
-
-    /// Forgets the marks, unless a watch still holds them.
-    pub(crate) fn clear(&mut self) {
-        match Rc::get_mut(&mut self.0) {
-            Some(bits) => bits.set(0),
-            None => self.0 = Rc::default(),
-        }
-    }
 }
 
 impl Personal {
@@ -216,8 +195,7 @@ impl Personal {
     #[doc(hidden)]
     pub fn finish(head: &Head, response: &mut Response) {
         head.vary_by_guards(response);
-        if head.identity_reads().0.get() & SENT_AS_PRIVATE > 0
-            && !response.status.is_informational()
+        if head.identity_reads().bits() & SENT_AS_PRIVATE > 0 && !response.status.is_informational()
         {
             send_as_private(response);
         }
@@ -249,7 +227,7 @@ impl PersonalWatch {
     /// What the response depends on so far.
     #[must_use]
     pub fn sources(&self) -> IdentitySources {
-        IdentitySources(self.0.0.get())
+        IdentitySources(self.0.bits())
     }
 
     /// Marks the response as one that was made elsewhere, with these marks.

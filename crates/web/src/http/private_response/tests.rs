@@ -4,6 +4,7 @@ use crate::http::connection::{ClientIdentity, ProxiedTls, TlsInfo};
 use crate::http::request::Request;
 use crate::{App, Body};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 fn parts() -> Parts {
@@ -11,7 +12,7 @@ fn parts() -> Parts {
 }
 
 fn is_marked(parts: &Parts) -> bool {
-    parts.head.identity_reads().0.get() > 0
+    parts.head.identity_reads().bits() > 0
 }
 
 #[test]
