@@ -1,16 +1,18 @@
 //! The plan of an application under construction: routes, fallbacks, states, and faults.
 
-use crate::app::built::Application;
+use crate::app::built::{About, Application, Built};
 use crate::app::default_responses::Shared;
 use crate::app::error::Fault;
+use crate::app::fallbacks::{Fallback, ScopeFallback, fallback_name};
 use crate::app::handler::{Handler, HandlerService};
 use crate::app::pattern::{Kind, Written, expand};
-use crate::app::route::Methods;
+use crate::app::route_table::Methods;
 use crate::http::guard::Guard;
 use crate::http::requirements::Requirements;
 use crate::http::route_options::{OnDisconnect, RouteOptions};
 use crate::http::service::Endpoint;
 use crate::http::state::States;
+use peregrine_router::may_be_ambiguous;
 use std::panic::Location;
 use std::rc::Rc;
 
@@ -112,11 +114,35 @@ impl Entry {
     }
 }
 
-/// The answer to requests that have no route.
-pub(crate) struct Fallback {
-    pub(crate) endpoint: Rc<dyn Endpoint>,
-    pub(crate) options: RouteOptions,
-    pub(crate) place: &'static Location<'static>,
+impl From<Entry> for Built {
+    fn from(entry: Entry) -> Self {
+        let is_guarded = entry.is_guarded();
+        let has_parameters = entry.pattern.contains('{');
+        let is_literal =
+            !is_guarded && !has_parameters && !may_be_ambiguous(entry.pattern.as_bytes());
+        let about = About {
+            name: entry.requirements.route_name().map(Rc::clone),
+            notes: entry.requirements.notes().to_vec(),
+            types: entry.typed.iter().map(|(name, kind)| (name.clone(), kind.name)).collect(),
+            absent: entry.absent,
+            is_slash_twin: entry.is_slash_twin,
+        };
+        let Entry { endpoint, unrouted, options, shared, pattern, methods, place, .. } = entry;
+        let (pattern, methods, conditions) = (pattern.into(), methods.to_string(), String::new());
+        Self {
+            endpoint,
+            unrouted,
+            options,
+            is_guarded,
+            is_literal,
+            conditions,
+            shared,
+            pattern,
+            methods,
+            place,
+            about: Box::new(about),
+        }
+    }
 }
 
 impl Fallback {
@@ -146,18 +172,6 @@ impl Fallback {
         let endpoint = Rc::new(HandlerService::new(handler, &options));
         Self { endpoint, options, place }
     }
-}
-
-/// The answer to requests below a prefix that have no route.
-pub(crate) struct ScopeFallback {
-    /// As it was written.
-    pub(crate) prefix: String,
-    pub(crate) fallback: Fallback,
-}
-
-/// A fallback as errors name it.
-pub(crate) fn fallback_name(prefix: &str, place: &'static Location<'static>) -> String {
-    format!("the fallback of `{prefix}/` ({place})")
 }
 
 /// The server reads options from a handler as a whole, so options of routes inside it can be kept only

@@ -4,7 +4,7 @@ use crate::app::SlashPolicy;
 use crate::app::builder::Entry;
 use crate::app::error::Fault;
 use crate::app::pattern::next_hole;
-use crate::app::route::{EXTENSIONS_MAX, MethodIndex, Methods};
+use crate::app::route_table::{EXTENSIONS_MAX, MethodIndex, Methods};
 use peregrine_proto::Method as Known;
 use peregrine_router::Methods as Bits;
 use std::collections::{BTreeSet, HashMap};

@@ -1,11 +1,12 @@
 //! Answers to requests that have no route, and what the endpoints of an application share.
 
-use crate::app::route::{AUTOMATIC, Table};
+use crate::app::route_table::{AUTOMATIC, Table};
 use crate::http::head::Head;
 use crate::http::problem::Problem;
 use crate::http::problem_renderer::{ProblemHook, render, unmarked};
 use crate::http::request::Request;
 use crate::http::response::{IntoResponse, Response};
+use crate::http::route_options::RouteOptions;
 use crate::http::service::{Endpoint, Place, Service, place_in_stock};
 use crate::http::state::States;
 use http::header::{ALLOW, LOCATION};
@@ -79,6 +80,17 @@ impl Shared {
             None => raw,
         }
     }
+}
+
+/// What answers requests that have no route, inside the root scope's middleware.
+#[derive(Clone)]
+pub(crate) struct Unmatched {
+    /// Answers where no pattern matches: the application's fallback, or a 404.
+    pub(crate) missing: Rc<dyn Endpoint>,
+    pub(crate) missing_options: RouteOptions,
+    pub(crate) has_fallback: bool,
+    /// Refuses paths that other servers may read as different paths.
+    pub(crate) ambiguous: Rc<dyn Endpoint>,
 }
 
 /// The endpoint of a service whose problems get their form from the application's function. Without

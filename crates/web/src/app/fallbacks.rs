@@ -1,10 +1,31 @@
 //! Which scope's fallback answers a path that has no route.
 
-use crate::app::builder::{Fallback, ScopeFallback, fallback_name};
 use crate::app::error::Fault;
-use crate::app::pattern::{Kind, expand};
-use crate::app::scope::REST;
+use crate::app::pattern::{Kind, REST, expand};
+use crate::http::route_options::RouteOptions;
+use crate::http::service::Endpoint;
 use peregrine_router::{Builder, Match, Methods, Parameters, Problem, Route, Router, Values};
+use std::panic::Location;
+use std::rc::Rc;
+
+/// The answer to requests that have no route.
+pub(crate) struct Fallback {
+    pub(crate) endpoint: Rc<dyn Endpoint>,
+    pub(crate) options: RouteOptions,
+    pub(crate) place: &'static Location<'static>,
+}
+
+/// The answer to requests below a prefix that have no route.
+pub(crate) struct ScopeFallback {
+    /// As it was written.
+    pub(crate) prefix: String,
+    pub(crate) fallback: Fallback,
+}
+
+/// A fallback as errors name it.
+pub(crate) fn fallback_name(prefix: &str, place: &'static Location<'static>) -> String {
+    format!("the fallback of `{prefix}/` ({place})")
+}
 
 /// The patterns of one scope: the prefix, the prefix with a slash, and everything below.
 const PATTERNS: u32 = 3;

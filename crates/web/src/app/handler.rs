@@ -39,7 +39,6 @@
 //!   [`RefCell`](std::cell::RefCell). Each worker has its own, so neither needs a lock; a count that
 //!   all workers share is an atomic in an `Arc`.
 
-use crate::app::built::Application;
 use crate::http::from_request::{FromRequest, FromRequestParts};
 use crate::http::guard::Guard;
 use crate::http::request::Request;
@@ -310,24 +309,6 @@ impl<S: Service> Handler<ViaService, ()> for S {
     }
 
     fn require(&self, _: &mut Requirements) {}
-}
-
-impl Signature<ViaApplication> for Application {}
-
-/// An application within another: its own routes and its own states answer. The server applies only the
-/// options of the handler as a whole, so a route inside that asks for a `timeout` or `run_to_end` which
-/// the whole does not have is an error at start.
-impl Handler<ViaApplication, ()> for Application {
-    fn call(&self, request: Request) -> impl Future<Output = Response> {
-        Application::call(self, request)
-    }
-
-    fn require(&self, requirements: &mut Requirements) {
-        for route in self.routes() {
-            let name = format!("{} {} ({})", route.methods, route.pattern, route.place);
-            requirements.inner_route(name, route.options);
-        }
-    }
 }
 
 /// A handler as a [`Service`], with its arguments' types erased.

@@ -1,6 +1,27 @@
 //! Patterns as applications write them, with types and optional parameters, and as the router reads them.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
+
+/// The end of a route's pattern for everything below a prefix ([`App::subtree`](crate::App::subtree)).
+pub const REST: &str = "/{*peregrine_rest}";
+
+/// The pattern as people read it: everything below a mount is `*`.
+///
+/// ```
+/// use peregrine::web::route::readable;
+/// use peregrine::web::scope::REST;
+///
+/// assert_eq!(readable(&format!("/api{REST}")), "/api/*");
+/// assert_eq!(readable("/users/{id}"), "/users/{id}");
+/// ```
+#[must_use]
+pub fn readable(pattern: &str) -> Cow<'_, str> {
+    match pattern.strip_suffix(REST) {
+        Some(root) => Cow::Owned(format!("{root}/*")),
+        None => Cow::Borrowed(pattern),
+    }
+}
 
 /// One of the patterns that a written one stands for.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! A list of an application's routes, for people.
 
 use crate::app::built::{Application, RouteInfo};
-use crate::app::route::readable;
+use crate::app::pattern::readable;
 use std::fmt;
 
 /// The routes of an application as a table, in the order in which they were added: method, pattern, and

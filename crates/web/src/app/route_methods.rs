@@ -91,7 +91,7 @@ macro_rules! routing {
             H: Signature<Args> + Handler<Args, Via> + 'static,
             (Args, Via): 'static,
         {
-            self.on($crate::app::route::query_method(), pattern, handler)
+            self.on($crate::app::route_table::query_method(), pattern, handler)
         }
 
         /// Answers requests for `pattern` in every method that has no other handler there.

@@ -1,12 +1,14 @@
 //! Scopes: routes under one prefix, inside the same middleware.
 
-use crate::app::builder::{Entry, Fallback, Plan, ScopeFallback, fallback_name};
-use crate::app::default_responses::{AmbiguousPath, Guest, Shared, Unrouted};
+use crate::app::builder::{Entry, Plan};
+use crate::app::default_responses::{AmbiguousPath, Guest, Shared, Unmatched, Unrouted};
 use crate::app::error::Fault;
+use crate::app::fallbacks::{Fallback, ScopeFallback, fallback_name};
 use crate::app::handler::{Handler, HandlerService, Signature};
 use crate::app::middleware::{Chain, IntoMiddleware, Middleware};
-use crate::app::route::{MethodRouter, Methods, Routes};
+use crate::app::route::{MethodRouter, Routes};
 use crate::app::route_methods::routing;
+use crate::app::route_table::Methods;
 use crate::http::guard::Guard;
 use crate::http::requirements::Requirements;
 use crate::http::route_options::RouteOptions;
@@ -17,6 +19,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::panic::Location;
 use std::rc::Rc;
+
+pub use crate::app::pattern::REST;
 
 /// Routes under one prefix, inside the same middleware. [`App::scope`](crate::App::scope) makes one.
 ///
@@ -51,20 +55,6 @@ pub struct Scope {
     /// The routes that follow take paths that other servers may read differently.
     pub(crate) allows_ambiguous_paths: bool,
 }
-
-/// What answers requests that have no route, inside the root scope's middleware.
-#[derive(Clone)]
-pub(crate) struct Unmatched {
-    /// Answers where no pattern matches: the application's fallback, or a 404.
-    pub(crate) missing: Rc<dyn Endpoint>,
-    pub(crate) missing_options: RouteOptions,
-    pub(crate) has_fallback: bool,
-    /// Refuses paths that other servers may read as different paths.
-    pub(crate) ambiguous: Rc<dyn Endpoint>,
-}
-
-/// The end of a route's pattern for everything below a prefix ([`App::subtree`](crate::App::subtree)).
-pub const REST: &str = "/{*peregrine_rest}";
 
 impl Scope {
     pub(crate) fn root(shared: Rc<Shared>) -> Self {

@@ -3,26 +3,25 @@
 mod ambiguous_path;
 mod route;
 
-use crate::app::default_responses::{Panicked, Shared};
+use crate::app::default_responses::{Panicked, Shared, Unmatched};
 use crate::app::fallbacks::Fallbacks;
+use crate::app::handler::{Handler, Signature, ViaApplication};
 use crate::app::method_override::MethodOverride;
-use crate::app::route::Table;
-use crate::app::scope::Unmatched;
+use crate::app::route_table::Table;
 use crate::http::connection::ConnectionInfo;
 use crate::http::head::Head;
 use crate::http::problem::Problem;
 use crate::http::request::Request;
+use crate::http::requirements::Requirements;
 use crate::http::response::Response;
-use crate::http::route_options::RouteOptions;
 use crate::http::service::{Endpoint, Service};
 use crate::http::state::States;
 use peregrine_proto::{Method, TargetForm};
 use peregrine_router::{Match, Parameters, may_be_ambiguous};
-use peregrine_slot::{FutureSlot, Held};
-pub(crate) use route::Built;
-use route::{About, FIRST_OPTIONS, UNROUTED_OPTIONS};
+pub(crate) use route::{About, Built};
+use route::{FIRST_OPTIONS, UNROUTED_OPTIONS};
+pub use route::{RouteInfo, Target};
 use std::fmt;
-use std::panic::Location;
 use std::rc::Rc;
 
 /// An application that is checked and ready to run. Every worker has its own: it is neither `Send` nor
@@ -56,77 +55,6 @@ pub enum Claim {
     Surely,
     /// It may be anybody's, and is shed as others are.
     Perhaps,
-}
-
-/// What answers a request: a route, a fallback, or an automatic answer.
-#[derive(Clone, Copy)]
-pub struct Target<'a> {
-    endpoint: &'a Rc<dyn Endpoint>,
-    options: &'a RouteOptions,
-    pattern: Option<&'a Rc<str>>,
-}
-
-/// A route, for lists that people read.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct RouteInfo<'a> {
-    /// The method, or `any method`.
-    pub methods: &'a str,
-    /// The whole pattern.
-    pub pattern: &'a str,
-    /// What it asks of requests beside that, such as `id is u32, the host is example.org`; empty if nothing.
-    pub conditions: &'a str,
-    /// Where it was added.
-    pub place: &'static Location<'static>,
-    /// What the route asks of the server.
-    pub options: &'a RouteOptions,
-    about: &'a About,
-}
-
-impl<'a> RouteInfo<'a> {
-    /// The name that [`HandlerExt::named`](crate::HandlerExt::named) gave it.
-    #[must_use]
-    pub fn name(&self) -> Option<&'a str> {
-        self.about.name.as_deref()
-    }
-
-    /// The notes of type `T` beside it, the outermost first: of scopes and middleware around it
-    /// ([`Scope::noted`](crate::Scope::noted)), then of its handler
-    /// ([`HandlerExt::noted`](crate::HandlerExt::noted)).
-    ///
-    /// ```
-    /// use peregrine::prelude::*;
-    ///
-    /// struct Owner(&'static str);
-    ///
-    /// let app = App::new().noted(Owner("the bird team")).get("/birds", || "all of them");
-    /// let application = app.build()?;
-    /// let route = application.routes().next().expect("there is one");
-    /// assert_eq!(route.notes::<Owner>().next().map(|owner| owner.0), Some("the bird team"));
-    /// # Ok::<(), peregrine::web::BuildError>(())
-    /// ```
-    pub fn notes<T: 'static>(&self) -> impl DoubleEndedIterator<Item = &'a T> + use<'a, T> {
-        self.about.notes.iter().filter_map(|note| note.downcast_ref())
-    }
-
-    /// The type that the pattern gives a parameter, such as `u32` in `{id:u32}`.
-    #[must_use]
-    pub fn type_of(&self, parameter: &str) -> Option<&'static str> {
-        let types = self.about.types.iter();
-        types.rev().find(|(name, _)| name == parameter).map(|(_, kind)| *kind)
-    }
-
-    /// How many optional parameters this pattern leaves out of the one that was written.
-    #[must_use]
-    pub fn absent(&self) -> usize {
-        self.about.absent
-    }
-
-    /// Is the pattern another route's with a slash at its end, which the application did not write?
-    #[must_use]
-    pub fn is_slash_twin(&self) -> bool {
-        self.about.is_slash_twin
-    }
 }
 
 impl Application {
@@ -361,65 +289,25 @@ impl Application {
 
     /// All routes in the order in which they were added.
     pub fn routes(&self) -> impl ExactSizeIterator<Item = RouteInfo<'_>> {
-        self.routes.iter().map(|route| RouteInfo {
-            methods: &route.methods,
-            pattern: &route.pattern,
-            conditions: &route.conditions,
-            place: route.place,
-            options: &route.options,
-            about: &route.about,
-        })
+        self.routes.iter().map(Built::info)
     }
 }
 
-impl<'a> Target<'a> {
-    /// What the route asks of the server.
-    #[must_use]
-    pub fn options(&self) -> &'a RouteOptions {
-        self.options
+impl Signature<ViaApplication> for Application {}
+
+/// An application within another: its own routes and its own states answer. The server applies only the
+/// options of the handler as a whole, so a route inside that asks for a `timeout` or `run_to_end` which
+/// the whole does not have is an error at start.
+impl Handler<ViaApplication, ()> for Application {
+    fn call(&self, request: Request) -> impl Future<Output = Response> {
+        Application::call(self, request)
     }
 
-    /// The limit in bytes that the request's body starts with, where the server's own is `server`: the
-    /// outermost one. Middleware may set other limits, and `call` sets the route's own inside them. A
-    /// body is checked when it is read, so a server need not refuse a larger one.
-    ///
-    /// A handler may lift the server's limit for itself ([`RouteOptions::lifts_body_limit`]);
-    /// `call` does so. It stays in force for middleware that reads the whole body into memory
-    /// ([`Body::whole_limit`](crate::Body::whole_limit)).
-    #[must_use]
-    pub fn body_limit(&self, server: u64) -> u64 {
-        self.options.body_bytes_max.unwrap_or(server)
-    }
-
-    /// The route's pattern; `None` if no route has the path.
-    #[must_use]
-    pub fn pattern(&self) -> Option<&'a Rc<str>> {
-        self.pattern
-    }
-
-    /// Answers `request`, whose head is the one that led here. The future lives in `slot`, so nothing
-    /// is allocated once the slot has grown to the size of the application's futures. The future owns
-    /// what it needs of the application, and runs none of it before the first poll.
-    #[inline]
-    pub fn call(self, slot: FutureSlot, request: Request) -> Held<'static, Response> {
-        Rc::clone(self.endpoint).hold(slot, self.lift_limit(request))
-    }
-
-    /// The request as a handler with limits of its own takes it.
-    #[doc(hidden)]
-    #[inline]
-    #[must_use]
-    pub fn lift_limit(self, mut request: Request) -> Request {
-        if self.options.lifts_body_limit && self.options.body_bytes_max.is_none() {
-            request.body = request.body.lifted();
+    fn require(&self, requirements: &mut Requirements) {
+        for route in self.routes() {
+            let name = format!("{} {} ({})", route.methods, route.pattern, route.place);
+            requirements.inner_route(name, route.options);
         }
-        request
-    }
-}
-
-impl fmt::Debug for Target<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Target").field("pattern", &self.pattern).finish_non_exhaustive()
     }
 }
 
