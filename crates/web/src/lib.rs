@@ -7,12 +7,13 @@
 //! handlers and middleware into one.
 //!
 //! The folders, from the bottom up, are `http` (messages and connections), `extract` (extractors),
-//! `trace` and `sse`, `app` (routes, handlers and middleware) and `testing`. The modules below
-//! export their parts under public names.
+//! `trace` and `sse`, `app` (routes, handlers and middleware) and `testing`. Each imports only from
+//! those below it. The modules here export their parts under public names.
 #![forbid(unsafe_code)]
 
 #[doc(hidden)]
 pub mod app;
+mod check_handler;
 pub mod extract;
 mod http;
 pub mod sse;

@@ -7,7 +7,6 @@
 
 pub(crate) mod accept;
 mod body;
-mod check_handler;
 mod client_ip;
 mod connection;
 pub(crate) mod content_type;

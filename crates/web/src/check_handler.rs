@@ -44,7 +44,7 @@ macro_rules! check_handler {
             where
                 Function: ::core::ops::Fn($($part,)* $($last)?) -> Answer,
                 Answer: ::core::future::Future,
-                Answer::Output: $crate::respond::IntoResponse,
+                Answer::Output: $crate::IntoResponse,
                 $($part: $crate::extract::FromRequestParts,)*
                 $($last: $crate::extract::FromRequest<Via>,)?
             {
@@ -57,7 +57,7 @@ macro_rules! check_handler {
             fn check<Function, Answer, $($part,)* $($last, Via)?>(_: Function)
             where
                 Function: ::core::ops::Fn($($part,)* $($last)?) -> Answer,
-                Answer: $crate::respond::IntoResponse,
+                Answer: $crate::IntoResponse,
                 $($part: $crate::extract::FromRequestParts,)*
                 $($last: $crate::extract::FromRequest<Via>,)?
             {
