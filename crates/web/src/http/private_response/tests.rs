@@ -157,7 +157,7 @@ const UNMARKED: [(&str, &[&str]); 5] = [
     // Mounts and the proxy mark what they pass on.
     (
         "peek_fields(",
-        &["mount/src/origin.rs", "proxy/src/fields.rs", "web/src/http/client/forwarded.rs"],
+        &["mount/src/restore.rs", "proxy/src/fields.rs", "web/src/http/client/forwarded.rs"],
     ),
     (
         "peek_connection(",
@@ -170,7 +170,7 @@ const UNMARKED: [(&str, &[&str]); 5] = [
             "middleware/src/access_log.rs",
             "mount/src/facts.rs",
             "mount/src/layer.rs",
-            "mount/src/origin.rs",
+            "mount/src/restore.rs",
             "mount/src/tower.rs",
             "proxy/src/fields.rs",
             "proxy/src/proxy.rs",
