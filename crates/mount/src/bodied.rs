@@ -1,8 +1,8 @@
 //! Layers made for one type of body.
 
 use crate::body::SendBody;
+use crate::error::BoxError;
 use crate::layer::{Inner, InnerFuture, Layered, layer};
-use crate::response::BoxError;
 use http_body::Body as HttpBody;
 use std::convert::Infallible;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! Calls of a tower layer to what comes next, which are polled where they began.
 
-use crate::SendBody;
+use crate::body::SendBody;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -1,14 +1,15 @@
 //! Tower layers around our services.
 
-use crate::body::{Errand, Pumped, SendBody, poll_with};
+use crate::body::{SendBody, Sent};
+use crate::body_channel::{Errand, Pumped, poll_with};
 use crate::call::{Call, Outcome, go_on};
+use crate::error::BoxError;
 use crate::facts::{Caller, Facts};
-use crate::origin::{Origin, restore};
 use crate::passage::{Asked, Begins, Found, Handle, Home, Pass, Thing};
 use crate::reach::{Direct, Failure};
-use crate::remote::Sent;
-use crate::response::{BoxError, from_http, to_http, to_ours};
+use crate::response::{from_http, to_http, to_ours};
 use crate::rest;
+use crate::restore::{keep, restore};
 use http::StatusCode;
 use http_body::Body as HttpBody;
 use peregrine_web::connection::ConnectionInfo;
@@ -211,7 +212,7 @@ where
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
     facts.tell(parts.peek_connection(), Caller::of(&parts), request.extensions_mut());
     let begins = if next.is_some() { Begins::Here(begin) } else { Begins::There(Vec::new()) };
-    let home = Origin::keep(parts, next, begins, &mut request);
+    let home = keep(parts, next, begins, &mut request);
     *request.body_mut() = SendBody::keep(body, home.passage());
     if let Poll::Ready(Ok(())) = polled {
         let call = pin!(service.call_shared(request));

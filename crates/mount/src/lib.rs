@@ -16,7 +16,9 @@
 
 mod bodied;
 mod body;
+mod body_channel;
 mod call;
+mod error;
 mod facts;
 mod grpc;
 mod layer;
@@ -28,16 +30,17 @@ mod remote;
 mod request;
 mod response;
 mod rest;
+mod restore;
 mod timer;
 mod tower;
 mod upgrade;
 
 pub use bodied::{InnerWithBody, InnerWithBodyFuture, OuterWithBody, WithBody, layer_with_body};
 pub use body::SendBody;
+pub use error::BoxError;
 pub use layer::{Inner, InnerFuture, Layered, layer};
 pub use local::{LocalFuture, LocalMake, LocalService, into_make_service, into_tower};
 pub use reach::{Direct, Failure, PerPeer, Reach, Waiting};
 pub use remote::{RemoteFuture, RemoteService, SpawnError, spawn_tower};
 pub use request::OriginalUri;
-pub use response::BoxError;
 pub use tower::{IntoTower, Mount, Tower, ViaMake, ViaService, ViaTower, tower};

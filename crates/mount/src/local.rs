@@ -1,7 +1,8 @@
 //! One of our applications as a tower service on one thread.
 
+use crate::error::BoxError;
 use crate::request::to_head;
-use crate::response::{BoxError, to_http, to_ours};
+use crate::response::{to_http, to_ours};
 use crate::rest;
 use crate::timer::timer;
 use http::{HeaderValue, Method, StatusCode, header};

@@ -1,16 +1,11 @@
 //! Our original request, kept while a tower layer has it in the form of the `http` crate.
 //!
-//! It stays in the request's row (`passage.rs`). The extensions carry the way to it.
+//! It stays in the request's row (`passage.rs`). `restore.rs` puts it there, and turns the layer's
+//! request into ours again.
 
-use crate::passage::{Begins, Home, Pass, Passage};
-use crate::request::to_head;
-use http::StatusCode;
-use peregrine_proto::Reject;
-use peregrine_web::panics::contained;
 use peregrine_web::service::Erased;
 use peregrine_web::upgrade::OnUpgrade;
-use peregrine_web::{Body, Head, Parts, Problem, Request, Response};
-use std::sync::Arc;
+use peregrine_web::{Parts, Response};
 
 /// The kept request.
 pub(crate) struct Origin {
@@ -27,16 +22,13 @@ pub(crate) struct Origin {
 struct Number(usize);
 
 impl Origin {
-    /// Keeps `parts` for the request that was made from them.
-    pub(crate) fn keep<B>(
-        parts: Parts,
-        next: Option<Erased>,
-        begins: Begins,
-        request: &mut http::Request<B>,
-    ) -> Home {
-        let home = Home::of(Self { parts, next, upgrades: Vec::new() }, begins);
-        request.extensions_mut().insert(Pass(Arc::clone(home.passage())));
-        home
+    /// The request that has `parts`.
+    pub(crate) fn new(parts: Parts, next: Option<Erased>) -> Self {
+        Self { parts, next, upgrades: Vec::new() }
+    }
+
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.parts
     }
 
     /// What comes next.
@@ -60,96 +52,4 @@ impl Origin {
             _ => self.upgrades.pop(),
         }
     }
-}
-
-/// Our request, with the layer's changes.
-///
-/// # Errors
-/// The layer kept the request beyond its end, or made invalid HTTP of it.
-pub(crate) fn restore(
-    mut parts: http::request::Parts,
-    body: Body,
-) -> Result<(Request, Arc<Passage>), Problem> {
-    let pass = parts.extensions.remove::<Pass>();
-    let shared = pass.and_then(|Pass(passage)| {
-        passage.with_origin(|origin| share(&origin.parts)).map(|request| (passage, request))
-    });
-    let Some((passage, mut request)) = shared else {
-        return Err(failed(
-            "a tower layer gave back a request after its end, or without its extensions",
-        ));
-    };
-    if is_changed(&parts, &request.parts.head) {
-        let head = to_head(&parts).map_err(spoiled)?;
-        let rebuilt = rebuild(&request.parts, head);
-        request = Request::new(
-            rebuilt,
-            Body::empty(),
-            request.parts.states().clone(),
-            request.parts.peek_connection().clone(),
-        );
-    }
-    request.body = body;
-    *request.parts.extensions_mut() = parts.extensions;
-    Ok((request, passage))
-}
-
-fn failed(cause: &str) -> Problem {
-    contained(|| tracing::error!(target: "peregrine", cause, "a tower layer spoiled a request"));
-    let detail = "The server could not answer this request.";
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "layer-failed", detail)
-}
-
-fn spoiled(reject: Reject) -> Problem {
-    match reject {
-        // Almost all of the head may come from the peer, and peers do not write errors into logs.
-        Reject::HeadTooLong | Reject::RequestLineTooLong => reject.into(),
-        _ => failed(reject.cause()),
-    }
-}
-
-/// The same request again, without its body. A layer that retries calls more than once.
-fn share(parts: &Parts) -> Request {
-    let (states, connection) = (parts.states().clone(), parts.peek_connection().clone());
-    Request::new(parts.head.share(), Body::empty(), states, connection)
-}
-
-/// Did the layer change method, target or fields? Mostly it did not, and then the head stays as it was,
-/// with its route and its parameters.
-fn is_changed(parts: &http::request::Parts, head: &Head) -> bool {
-    let target = head.slice(head.index().target);
-    let is_target = match parts.uri.path_and_query() {
-        // Most targets are a path, which is compared without being put together.
-        Some(path) if parts.uri.scheme().is_none() => path.as_str().as_bytes() == target,
-        _ => parts.uri == head.uri(),
-    };
-    if !is_target || parts.method.as_str() != head.method_name() {
-        return true;
-    }
-    if parts.headers.len() != head.index().fields.len() {
-        return true;
-    }
-    // Fields of one name are together in the map, so its order may differ from the wire's.
-    let mut wire = head.peek_fields();
-    let is_in_order = parts.headers.iter().all(|(name, value)| {
-        wire.next().is_some_and(|(wire_name, wire_value)| {
-            let is_name = name.as_str().as_bytes().eq_ignore_ascii_case(wire_name);
-            is_name && value.as_bytes() == wire_value
-        })
-    });
-    !is_in_order && parts.headers != head.peek_header_map()
-}
-
-/// `head` with the route of the request that it was made from. The route is decided, but parameters are
-/// positions in the path: a new path has none.
-fn rebuild(origin: &Parts, mut head: Head) -> Head {
-    let is_same_path = origin.head.path() == head.path();
-    head.resolve(|_, parameters| {
-        if is_same_path {
-            *parameters = *origin.head.parameters();
-        }
-        (origin.head.route(), ())
-    });
-    head.share_interims(&origin.head);
-    head
 }

@@ -6,10 +6,10 @@
 //! it writes to the request's [`Home`], the one owner of the row, which is polled on its own thread for
 //! as long as anything may be written: with the layer, with the response's body, and after that.
 
-use crate::body::{Bridge, Errand, Pump, Pumped};
+use crate::body::Sent;
+use crate::body_channel::{Bridge, Errand, Pump, Pumped};
 use crate::call::{Call, Outcome, Reply, go_on};
 use crate::origin::Origin;
-use crate::remote::Sent;
 use peregrine_web::Body;
 use peregrine_web::response::Rest;
 use std::cell::RefCell;

@@ -1,8 +1,8 @@
 //! Calling a tower service: waiting until it is ready, and keeping places in a queue apart.
 
 use crate::body::SendBody;
+use crate::error::BoxError;
 use crate::facts::Caller;
-use crate::response::BoxError;
 use http_body::Body as HttpBody;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::panics::contained;

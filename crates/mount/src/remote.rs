@@ -1,11 +1,12 @@
 //! One of our applications as a tower service that may travel between threads.
 
-use crate::body::{Errand, SendBody};
+use crate::body::{SendBody, Sent};
+use crate::body_channel::Errand;
+use crate::error::BoxError;
 use crate::local::LocalService;
-use crate::response::{BoxError, to_http};
+use crate::response::to_http;
 use crate::timer::TokioClock;
-use bytes::{Buf, Bytes};
-use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body::Body as HttpBody;
 use peregrine_web::{App, BuildError, clock};
 use std::convert::Infallible;
 use std::fmt;
@@ -216,60 +217,6 @@ impl Future for RemoteFuture {
             *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
             response
         })))
-    }
-}
-
-/// A request's body, with its type erased, on its way to the application's thread.
-pub(crate) struct Sent(Pin<Box<dyn HttpBody<Data = Bytes, Error = BoxError> + Send>>);
-
-impl Sent {
-    pub(crate) fn new<B: HttpBody<Error: Into<BoxError>> + Send + 'static>(body: B) -> Self {
-        Self(Box::pin(Plain(Box::pin(body))))
-    }
-}
-
-/// A body whose data and errors are of plain types.
-struct Plain<B>(Pin<Box<B>>);
-
-impl<B: HttpBody<Error: Into<BoxError>>> HttpBody for Plain<B> {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = ready!(self.0.as_mut().poll_frame(context));
-        let bytes = |mut data: B::Data| data.copy_to_bytes(data.remaining());
-        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(bytes)).map_err(Into::into)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
-    }
-}
-
-impl HttpBody for Sent {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.0.as_mut().poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
     }
 }
 

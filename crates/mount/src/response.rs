@@ -1,23 +1,19 @@
 //! Converting responses from those of the `http` crate.
 
-use crate::body::{Errand, Pump, SendBody, poll_with_errand};
+use crate::body::SendBody;
+use crate::body_channel::{Errand, Pump, poll_with_errand};
+use crate::error::{BoxError, told};
 use crate::rest;
 use bytes::{Buf, Bytes};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use http_body_util::{Full, LengthLimitError};
-use peregrine_proto::Reject;
-use peregrine_web::{Body, BodyError, Response};
+use peregrine_web::{Body, Response};
 use std::any::Any;
 use std::cell::RefCell;
-use std::error::Error;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
-
-/// Any error of a service or a body.
-pub type BoxError = Box<dyn Error + Send + Sync>;
+use std::task::{Context, Poll, ready};
 
 /// The response with its body. `errand` goes on with the body, and after that if it may still be asked
 /// for work: a service may pass its values on to its response, or to a task. After that is done what
@@ -225,41 +221,6 @@ where
 
     fn size_hint(&self) -> SizeHint {
         self.0.size_hint()
-    }
-}
-
-/// An error of a request's body. The one by which all of tower's world says that a body is larger than
-/// its limit becomes ours, since the peer is to hear of that.
-#[cold]
-fn told(error: BoxError) -> BoxError {
-    let mut cause: Option<&(dyn Error + 'static)> = Some(&*error);
-    while let Some(present) = cause {
-        if present.is::<LengthLimitError>() {
-            return BodyError::Rejected(Reject::BodyTooLarge).into();
-        }
-        cause = present.source();
-    }
-    error
-}
-
-/// An error of our body, for a service. That of a body over its limit, or of one that is packed so well that it is a
-/// bomb, must be the very one by which axum and tower's layers know it, which only a limited body of that crate makes.
-/// They know none by which they would answer 503 to a body that there is no memory for.
-#[cold]
-pub(crate) fn told_to_tower(error: BodyError) -> BoxError {
-    let is_too_large = matches!(
-        error,
-        BodyError::TooLarge { .. }
-            | BodyError::Inflated { .. }
-            | BodyError::Rejected(Reject::BodyTooLarge)
-    );
-    if !is_too_large {
-        return error.into();
-    }
-    let mut limited = http_body_util::Limited::new(Full::new(Bytes::from_static(b"1")), 0);
-    match Pin::new(&mut limited).poll_frame(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Some(Err(too_large))) => too_large,
-        _ => error.into(),
     }
 }
 

@@ -3,7 +3,7 @@
 //! A response of the `http` crate has no place for a future that stays on its thread. So who polls an
 //! application inside, in a mount or a layer, collects what it leaves.
 
-use crate::body::{Errand, poll_with_errand};
+use crate::body_channel::{Errand, poll_with_errand};
 use peregrine_web::response::Rest;
 use std::cell::Cell;
 use std::future::poll_fn;

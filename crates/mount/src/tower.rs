@@ -1,11 +1,13 @@
 //! A tower service as a handler.
 
-use crate::body::{Pump, SendBody, poll_with_errand};
+use crate::body::SendBody;
+use crate::body_channel::{Pump, poll_with_errand};
+use crate::error::BoxError;
 use crate::facts::{Caller, Facts};
 use crate::grpc::Deadline;
 use crate::reach::{Direct, Failure, PerPeer, Reach};
 use crate::request::into_http;
-use crate::response::{BoxError, from_http};
+use crate::response::from_http;
 use crate::rest;
 use crate::upgrade::Ticket;
 use bytes::Bytes;

@@ -3,95 +3,111 @@
 //! Nothing here does I/O or knows the server: a test can call an application without a network, and
 //! most tests should.
 //!
-//! Start with [`Service`], which underlies everything, then `app.rs`, which joins routes, handlers and
-//! middleware into one.
+//! Start with [`Service`], which underlies everything, then `app/mod.rs`, which joins routes,
+//! handlers and middleware into one.
+//!
+//! The folders, from the bottom up, are `http` (messages and connections), `extract` (extractors),
+//! `trace` and `sse`, `app` (routes, handlers and middleware) and `testing`. Each imports only from
+//! those below it. The modules here export their parts under public names.
 #![forbid(unsafe_code)]
 
-pub mod accept;
-pub mod account;
+#[doc(hidden)]
 pub mod app;
-pub mod application;
-pub mod body;
-pub mod client;
-mod client_identity;
-#[doc(hidden)]
-pub mod clock;
-pub mod connection;
-#[cfg(feature = "cookies")]
-pub mod cookies;
-#[cfg(feature = "deflate")]
-#[doc(hidden)]
-pub mod deflate;
+mod check_handler;
 pub mod extract;
-mod fallbacks;
-pub mod fault;
-#[cfg(any(
-    feature = "cbor",
-    feature = "fast-json",
-    feature = "message-pack",
-    feature = "protobuf"
-))]
-mod formats;
-pub mod guard;
-pub mod handler;
-pub mod head;
-#[doc(hidden)]
-pub mod held;
-#[doc(hidden)]
-pub mod in_progress;
-pub mod interim;
-pub mod method_override;
-pub mod middleware;
-pub mod ndjson;
-pub mod origin;
-mod panicked;
-#[doc(hidden)]
-pub mod panics;
-mod pattern;
-pub mod personal;
-pub mod pipe;
-mod plan;
-pub mod pool;
-#[cfg(feature = "conditions")]
-pub mod precondition;
-pub mod problem;
-pub mod proxied;
-pub mod request;
-pub mod requirements;
-pub mod respond;
-pub mod response;
-mod rivals;
-pub mod route;
-mod route_list;
-pub mod routed;
-mod routing;
-pub mod scope;
-pub mod selection;
-pub mod service;
+mod http;
 pub mod sse;
-pub mod state;
-pub mod test;
+#[doc(hidden)]
+pub mod testing;
 pub mod trace;
-pub mod turn;
-mod unrouted;
-pub mod upgrade;
-pub mod urls;
 
-pub use app::{App, SlashPolicy};
-pub use application::{Application, Target};
-pub use body::{Body, BodyError};
-pub use client::{Client, TrustedProxies};
-pub use fault::BuildError;
-pub use handler::{Handler, HandlerExt};
-pub use head::Head;
-pub use middleware::{Middleware, Next};
-pub use problem::Problem;
-pub use request::{Parts, Request};
-pub use respond::IntoResponse;
-pub use response::{Fields, Response};
-pub use route_list::RouteList;
-pub use scope::Scope;
-pub use service::Service;
+pub use crate::app::built::{self as application, Application, Target};
+pub use crate::app::error::{self as fault, BuildError};
+pub use crate::app::handler::{self, Handler, HandlerExt};
+pub use crate::app::middleware::{self, Middleware, Next};
+pub use crate::app::route_list::RouteList;
+pub use crate::app::scope::{self, Scope};
+pub use crate::app::{App, SlashPolicy};
+pub use crate::app::{guard, method_override, register as routed, route, urls};
+pub use crate::http::body::{self, Body, BodyError};
+pub use crate::http::client::{self, Client, TrustedProxies};
+#[cfg(feature = "cookies")]
+pub use crate::http::cookies;
+#[doc(hidden)]
+#[cfg(feature = "deflate")]
+pub use crate::http::deflate;
+pub use crate::http::head::{self, Head};
+pub use crate::http::problem::{self, Problem};
+pub use crate::http::request::{self, Parts, Request};
+pub use crate::http::response::into_response::IntoResponse;
+pub use crate::http::response::{self, Fields, Response};
+pub use crate::http::service::{self, Service};
+pub use crate::http::{
+    connection, coop as turn, memory as account, origin, private_response as personal,
+    requirements, state, upgrade,
+};
+#[doc(hidden)]
+pub use crate::http::{
+    in_flight as in_progress, panic as panics, task_local as held, timer as clock,
+};
+#[doc(inline)]
+pub use crate::testing as test;
+
+/// Content as the client wants it (RFC 9110 §12.5.1).
+pub mod accept {
+    pub use crate::extract::accept::{Accept, Offers};
+}
+
+/// Interim responses: what a handler says before its response, such as 103 (Early Hints, RFC 8297).
+pub mod interim {
+    pub use crate::extract::interim::Interim;
+    pub use crate::http::interim::InterimError;
+}
+
+/// JSON documents line by line, both ways.
+pub mod ndjson {
+    pub use crate::extract::ndjson::{LINE_BYTES_MAX, NdJson};
+}
+
+/// A request body in transit: a bounded channel between a connection and a handler on one thread.
+pub mod pipe {
+    pub use crate::http::body::pipe::{
+        PIPE_BYTES_MAX, Piece, Reader, ReaderGone, Taken, Writer, pipe,
+    };
+}
+
+/// Buffers that a worker reuses instead of allocating: a thread's own small stock.
+pub mod pool {
+    pub use crate::http::body::pool::{give, take};
+}
+
+/// What a request makes its answer depend on (RFC 9110 §13).
+#[cfg(feature = "conditions")]
+pub mod precondition {
+    pub use crate::extract::precondition::{
+        Preconditions, Validators, Verdict, failed, not_modified, whole_seconds,
+    };
+}
+
+/// What a PROXY header told about a connection.
+pub mod proxied {
+    pub use crate::http::connection::proxy_protocol::{Proxied, ProxiedTls};
+}
+
+/// Responses from the values that handlers return.
+pub mod respond {
+    pub use crate::http::response::content::{Form, Html, Json};
+    pub use crate::http::response::headers::{AppendHeaders, Uncompressed};
+    pub use crate::http::response::into_response::{IntoResponse, IntoResponseParts};
+    pub use crate::http::response::redirect::Redirect;
+}
+
+/// What a request was matched by, beside its method and path: for caches, which must not give one
+/// route's response for another.
+pub mod selection {
+    #[doc(hidden)]
+    pub use crate::http::head::selection::Mounted;
+}
 
 /// Everything that most applications name.
 pub mod prelude {

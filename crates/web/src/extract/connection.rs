@@ -1,10 +1,10 @@
 //! Facts about the connection that a request came on.
 
 use super::{FromRequestParts, unfit};
-use crate::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
-use crate::personal::Personal;
-use crate::problem::Problem;
-use crate::request::Parts;
+use crate::http::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
+use crate::http::private_response::Personal;
+use crate::http::problem::Problem;
+use crate::http::request::Parts;
 use http::StatusCode;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -117,9 +117,9 @@ impl FromRequestParts for ClientIdentity {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{from_parts, get, now, parts_on};
+    use super::super::test_support::{from_parts, get, now, parts_on};
     use super::*;
-    use crate::connection::Peer;
+    use crate::http::connection::Peer;
 
     fn secure_tcp() -> ConnectionInfo {
         ConnectionInfo {

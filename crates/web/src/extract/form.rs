@@ -1,9 +1,9 @@
 //! Urlencoded forms from the body, or from the query.
 
-use super::content::read;
-use super::{Form, FromRequest, media, query};
-use crate::problem::Problem;
-use crate::request::Request;
+use super::body::read;
+use super::{Form, FromRequest, content_type, query};
+use crate::http::problem::Problem;
+use crate::http::request::Request;
 use http::Method;
 use serde::de::DeserializeOwned;
 
@@ -19,7 +19,7 @@ impl<T: DeserializeOwned> FromRequest for Form<T> {
             return query::parse(request.parts.head.query().unwrap_or_default()).map(Form);
         }
         let head = &request.parts.head;
-        media::check(head, "application/x-www-form-urlencoded", media::is_form)?;
+        content_type::check(head, "application/x-www-form-urlencoded", content_type::is_form)?;
         read(request.body, query::form).await?.map(Form)
     }
 
@@ -40,9 +40,9 @@ fn is_in_query(request: &Request) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{from_request, get, incoming, now, post};
+    use super::super::test_support::{from_request, get, incoming, now, post};
     use super::*;
-    use crate::body::Body;
+    use crate::http::body::Body;
     use serde::Deserialize;
 
     #[derive(Debug, Deserialize, PartialEq)]

@@ -1,9 +1,9 @@
 //! JSON from the body.
 
-use super::content::read;
-use super::{FromRequest, Json, media, shortened};
-use crate::problem::Problem;
-use crate::request::Request;
+use super::body::read;
+use super::{FromRequest, Json, content_type, shortened};
+use crate::http::problem::Problem;
+use crate::http::request::Request;
 use http::StatusCode;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
@@ -47,7 +47,11 @@ pub(crate) async fn json_by<T: DeserializeOwned, R>(
     if is_absent(&request) {
         return Err(empty());
     }
-    media::check(&request.parts.head, "application/json (or end in +json)", media::is_json)?;
+    content_type::check(
+        &request.parts.head,
+        "application/json (or end in +json)",
+        content_type::is_json,
+    )?;
     let value = |bytes: &[u8]| first(bytes).map_or_else(|| parse(bytes), Ok);
     read(request.body, |bytes| value(bytes).and_then(|value| then(value, bytes))).await?
 }
@@ -159,9 +163,9 @@ fn without_types(reason: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{from_request, incoming, now, post};
+    use super::super::test_support::{from_request, incoming, now, post};
     use super::*;
-    use crate::body::Body;
+    use crate::http::body::Body;
     use serde::Deserialize;
     use serde_json::json;
 
@@ -206,15 +210,15 @@ mod tests {
 
     #[test]
     fn the_buffer_that_pieces_were_collected_in_goes_back_to_the_stock() {
-        let buffer = crate::pool::take();
+        let buffer = crate::http::body::pool::take();
         let address = buffer.as_ptr();
-        crate::pool::give(buffer);
+        crate::http::body::pool::give(buffer);
         for pieces in [["[1,", "2]"], ["[1,", "oops"]] {
             let result = now(from_request::<Json<[u8; 2]>>(post("/", JSON, incoming(&pieces, 99))));
             assert_eq!(result.is_ok(), pieces[1] == "2]");
-            let again = crate::pool::take();
+            let again = crate::http::body::pool::take();
             assert_eq!(again.as_ptr(), address);
-            crate::pool::give(again);
+            crate::http::body::pool::give(again);
         }
     }
 

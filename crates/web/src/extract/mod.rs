@@ -5,173 +5,79 @@
 //! argument asks for, the handler does not run and the peer gets the [`Problem`]. An argument
 //! `Option<T>` accepts absence, and `Result<T, Problem>` accepts any failure.
 
-mod check;
-mod client;
+pub(crate) mod accept;
+mod body;
+mod client_ip;
 mod connection;
-mod content;
+pub(crate) mod content_type;
+mod deref;
 mod finite;
 mod form;
-#[cfg(feature = "typed-headers")]
-mod header;
-mod inner;
-mod json;
-pub(crate) mod media;
-mod path;
-mod query;
-mod shared;
-mod target;
-#[cfg(test)]
-pub(crate) mod testing;
-#[cfg(any(feature = "cbor", feature = "message-pack", feature = "protobuf"))]
-pub(crate) use content::read;
-#[cfg(feature = "fast-json")]
-pub(crate) use json::json_by;
-pub(crate) use json::json_of_line;
-
-pub use crate::accept::Accept;
-pub use crate::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
 #[cfg(any(
     feature = "cbor",
     feature = "fast-json",
     feature = "message-pack",
     feature = "protobuf"
 ))]
-pub use crate::formats::*;
-pub use crate::interim::Interim;
-pub use crate::ndjson::NdJson;
+mod formats;
+pub(crate) mod interim;
+mod json;
+pub(crate) mod ndjson;
+mod path;
 #[cfg(feature = "conditions")]
-pub use crate::precondition::Preconditions;
-pub use client::ClientAddress;
-pub use connection::PeerAddress;
-pub use content::BODY_BYTES_MAX;
+pub(crate) mod precondition;
+mod query;
+mod request_line;
+mod state;
+#[cfg(test)]
+pub(crate) mod test_support;
 #[cfg(feature = "typed-headers")]
-pub use header::TypedHeader;
+mod typed_header;
+
+#[cfg(any(feature = "cbor", feature = "message-pack", feature = "protobuf"))]
+pub(crate) use body::read;
+#[cfg(feature = "fast-json")]
+pub(crate) use json::json_by;
+pub(crate) use json::json_of_line;
+
+pub use crate::http::body::limits::BODY_BYTES_MAX;
+pub use crate::http::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
+#[cfg(feature = "cookies")]
+pub use crate::http::cookies::Cookies;
+#[cfg(feature = "cookies-private")]
+pub use crate::http::cookies::PrivateCookies;
+#[cfg(feature = "cookies-signed")]
+pub use crate::http::cookies::SignedCookies;
+pub use crate::http::from_request::{FromRequest, FromRequestParts, ViaParts, ViaRequest};
+pub use crate::http::response::content::{Form, Json};
+pub use accept::Accept;
+pub use client_ip::ClientAddress;
+pub use connection::PeerAddress;
+#[cfg(feature = "cbor")]
+pub use formats::Cbor;
+#[cfg(feature = "fast-json")]
+pub use formats::FastJson;
+#[cfg(feature = "message-pack")]
+pub use formats::MessagePack;
+#[cfg(feature = "protobuf")]
+pub use formats::Protobuf;
+pub use interim::Interim;
 #[doc(hidden)]
 pub use json::{field_problem, json_with};
+pub use ndjson::NdJson;
 pub use path::Path;
+#[cfg(feature = "conditions")]
+pub use precondition::Preconditions;
 pub use query::{Query, RawQuery};
-pub use shared::{Extension, State, StateRef};
-pub use target::{MatchedPath, OriginalPath};
+pub use request_line::{MatchedPath, OriginalPath};
+pub use state::{Extension, State, StateRef};
+#[cfg(feature = "typed-headers")]
+pub use typed_header::TypedHeader;
 
-#[cfg(feature = "cookies")]
-pub use crate::cookies::Cookies;
-#[cfg(feature = "cookies-private")]
-pub use crate::cookies::PrivateCookies;
-#[cfg(feature = "cookies-signed")]
-pub use crate::cookies::SignedCookies;
-pub use crate::respond::{Form, Json};
-
-use crate::panics::contained;
-use crate::problem::Problem;
-use crate::request::{Parts, Request};
-use crate::requirements::Requirements;
+use crate::http::panic::contained;
+use crate::http::problem::Problem;
 use http::StatusCode;
 use std::borrow::Cow;
-
-/// A value from a request's head. Any number of these may come before the last argument.
-///
-/// ```
-/// use peregrine::http::StatusCode;
-/// use peregrine::web::extract::FromRequestParts;
-/// use peregrine::web::{Parts, Problem};
-///
-/// struct ApiVersion(u32);
-///
-/// impl FromRequestParts for ApiVersion {
-///     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-///         let version = parts.head.field_text("x-api-version").and_then(|text| text.parse().ok());
-///         version.map(ApiVersion).ok_or_else(|| {
-///             let detail = "send X-Api-Version with a whole number";
-///             Problem::new(StatusCode::BAD_REQUEST, "no-api-version", detail)
-///         })
-///     }
-/// }
-/// ```
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be a handler's argument here",
-    label = "not an extractor of the request's head",
-    note = "a type of your own becomes an argument inside of an extractor: `Path<T>`, `Query<T>`, `State<T>`, or, as the last argument, `Json<T>` or `Form<T>`; or by `FromRequestParts`",
-    note = "an argument that reads the body (`Json`, `Form`, `Bytes`, `String`, `Body`, `Request`) must come last, so there can be only one",
-    note = "the `T` in `State<T>` and `Extension<T>` must be `Clone` (`StateRef<T>` takes any); in `Query<T>` and `Path<T>` it must be `serde::Deserialize` without borrowing"
-)]
-pub trait FromRequestParts: Sized {
-    /// Takes the value from `parts`.
-    ///
-    /// # Errors
-    /// The request lacks the value: the problem is the answer to the peer.
-    fn from_request_parts(parts: &mut Parts) -> impl Future<Output = Result<Self, Problem>>;
-
-    /// Takes the value if it is present: what an argument `Option<Self>` does.
-    ///
-    /// The extractors of this crate distinguish an absent value (`None`) from an invalid one (a
-    /// problem). Unless this method is implemented, every problem that is the peer's fault (status
-    /// below 500) counts as absence.
-    ///
-    /// # Errors
-    /// The value is present but invalid, or the server failed.
-    fn optional_from_request_parts(
-        parts: &mut Parts,
-    ) -> impl Future<Output = Result<Option<Self>, Problem>> {
-        async { absent_if_of_the_peer(Self::from_request_parts(parts).await) }
-    }
-
-    /// Declares what the application must provide for this extractor to work, such as a state. This is
-    /// checked once, when the application is built.
-    fn require(_requirements: &mut Requirements) {}
-}
-
-/// Marks extractors that take the whole request.
-#[derive(Debug)]
-pub enum ViaRequest {}
-
-/// Marks extractors that take only the head, used as the last argument.
-#[derive(Debug)]
-pub enum ViaParts {}
-
-/// A value from a whole request, body included. Only the last argument may be one. `Via` distinguishes
-/// the two kinds of last argument; leave it out.
-///
-/// ```
-/// use peregrine::web::extract::{FromRequest, Json};
-/// use peregrine::web::{Problem, Request};
-///
-/// struct Names(Vec<String>);
-///
-/// impl FromRequest for Names {
-///     async fn from_request(request: Request) -> Result<Self, Problem> {
-///         let Json(mut names) = Json::<Vec<String>>::from_request(request).await?;
-///         names.sort();
-///         Ok(Self(names))
-///     }
-/// }
-/// ```
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be a handler's last argument",
-    label = "not an extractor",
-    note = "the `T` in `Json<T>`, `Form<T>`, `Query<T>` and `Path<T>` must be `serde::Deserialize` without borrowing: put `#[derive(serde::Deserialize)]` on it",
-    note = "the `T` in `State<T>` and `Extension<T>` must be `Clone` (`StateRef<T>` takes any)",
-    note = "a type of your own becomes an argument inside of one of these, or by `FromRequestParts` or `FromRequest`"
-)]
-pub trait FromRequest<Via = ViaRequest>: Sized {
-    /// Takes the value from `request`.
-    ///
-    /// # Errors
-    /// The request lacks the value: the problem is the answer to the peer.
-    fn from_request(request: Request) -> impl Future<Output = Result<Self, Problem>>;
-
-    /// Takes the value if it is present, as [`FromRequestParts::optional_from_request_parts`] does.
-    ///
-    /// # Errors
-    /// The value is present but invalid, or the server failed.
-    fn optional_from_request(
-        request: Request,
-    ) -> impl Future<Output = Result<Option<Self>, Problem>> {
-        async { absent_if_of_the_peer(Self::from_request(request).await) }
-    }
-
-    /// As [`FromRequestParts::require`].
-    fn require(_requirements: &mut Requirements) {}
-}
 
 /// Text from a peer, short enough to be sent back in a problem.
 fn shortened(text: &str) -> Cow<'_, str> {
@@ -190,59 +96,4 @@ pub(crate) fn unfit(kind: &'static str, cause: &str) -> Problem {
     contained(|| tracing::error!(target: "peregrine", kind, "{cause}"));
     let detail = "the server lacks something that it needs for this request; its log says what";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, kind, detail)
-}
-
-fn absent_if_of_the_peer<T>(result: Result<T, Problem>) -> Result<Option<T>, Problem> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(problem) if problem.status.is_server_error() => Err(problem),
-        Err(_) => Ok(None),
-    }
-}
-
-impl<T: FromRequestParts> FromRequest<ViaParts> for T {
-    async fn from_request(request: Request) -> Result<Self, Problem> {
-        let (mut parts, _body) = request.into_parts();
-        T::from_request_parts(&mut parts).await
-    }
-
-    fn require(requirements: &mut Requirements) {
-        T::require(requirements);
-    }
-}
-
-/// `None` if the value is absent. What `T` requires of the application may be missing too.
-impl<T: FromRequestParts> FromRequestParts for Option<T> {
-    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        T::optional_from_request_parts(parts).await
-    }
-}
-
-/// `None` if the value is absent, such as a body.
-impl<T: FromRequest> FromRequest for Option<T> {
-    async fn from_request(request: Request) -> Result<Self, Problem> {
-        T::optional_from_request(request).await
-    }
-}
-
-/// Never fails: the handler decides what to do about the problem.
-impl<T: FromRequestParts> FromRequestParts for Result<T, Problem> {
-    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        Ok(T::from_request_parts(parts).await)
-    }
-
-    fn require(requirements: &mut Requirements) {
-        T::require(requirements);
-    }
-}
-
-/// Never fails: the handler decides what to do about the problem.
-impl<T: FromRequest> FromRequest for Result<T, Problem> {
-    async fn from_request(request: Request) -> Result<Self, Problem> {
-        Ok(T::from_request(request).await)
-    }
-
-    fn require(requirements: &mut Requirements) {
-        T::require(requirements);
-    }
 }

@@ -3,8 +3,8 @@
 use super::FromRequestParts;
 use super::finite::Finite;
 use super::json::field_problem;
-use crate::problem::Problem;
-use crate::request::Parts;
+use crate::http::problem::Problem;
+use crate::http::request::Parts;
 use http::StatusCode;
 use serde::de::DeserializeOwned;
 
@@ -85,7 +85,7 @@ pub(super) fn form<T: DeserializeOwned>(pairs: &[u8]) -> Result<T, Problem> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{from_parts, get, now};
+    use super::super::test_support::{from_parts, get, now};
     use super::*;
     use serde::Deserialize;
     use std::collections::HashMap;

@@ -1,6 +1,6 @@
 //! The parameters that a type takes, found without a request by letting the type read itself.
 
-use crate::requirements::{PathShape, Requirements};
+use crate::http::requirements::{PathShape, Requirements};
 use serde::de::value::StrDeserializer;
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, Visitor,

@@ -1,0 +1,256 @@
+//! A body that crosses threads, a frame at a time.
+//!
+//! A [`Pump`] stays with our body on its thread, and moves a frame to the [`Bridged`] end when the
+//! reader asks for one. The pump is an [`Errand`]: work that is polled beside the code that may wait
+//! for it.
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame};
+use peregrine_web::turn::others_first;
+use peregrine_web::{Body, BodyError};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// Frames moved in one poll, so that a body that is always ready does not starve others.
+const FRAMES_PER_POLL_MAX: usize = 32;
+
+pub(crate) type Framed = Option<Result<Frame<Bytes>, BodyError>>;
+
+/// The reader's end of a bridged body.
+pub(crate) struct Bridged {
+    bridge: Arc<Mutex<Bridge>>,
+    /// Bytes still to come, if known.
+    pub(crate) left: Option<u64>,
+    pub(crate) is_ended: bool,
+}
+
+/// The state that both ends share: room for one frame.
+#[derive(Default)]
+pub(crate) struct Bridge {
+    frame: Framed,
+    /// The reader waits for a frame.
+    is_wanted: bool,
+    end: End,
+    is_reader_gone: bool,
+    reader: Option<Waker>,
+    pump: Option<Waker>,
+}
+
+/// What follows the frame that waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum End {
+    /// More frames, when they are asked for.
+    #[default]
+    Open,
+    /// Nothing: the whole body was moved, or an error was.
+    Told,
+    /// An error: the pump was dropped too early.
+    Broken,
+}
+
+impl Bridged {
+    /// The reader's end, and the shared state.
+    pub(crate) fn new(left: Option<u64>) -> (Self, Arc<Mutex<Bridge>>) {
+        let bridge = Arc::<Mutex<Bridge>>::default();
+        (Self { bridge: Arc::clone(&bridge), left, is_ended: false }, bridge)
+    }
+
+    pub(crate) fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Framed> {
+        if self.is_ended {
+            return Poll::Ready(None);
+        }
+        let mut bridge = lock(&self.bridge);
+        if let Some(frame) = bridge.frame.take() {
+            drop(bridge);
+            match &frame {
+                Ok(frame) => {
+                    let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+                    self.left = self.left.map(|left| left.saturating_sub(bytes));
+                }
+                Err(_) => self.end(),
+            }
+            return Poll::Ready(Some(frame));
+        }
+        if bridge.end != End::Open {
+            let is_broken = bridge.end == End::Broken;
+            drop(bridge);
+            self.end();
+            return Poll::Ready(is_broken.then_some(Err(BodyError::Disconnected)));
+        }
+        bridge.is_wanted = true;
+        register(&mut bridge.reader, context);
+        let pump = bridge.pump.take();
+        drop(bridge);
+        if let Some(pump) = pump.filter(|pump| !pump.will_wake(context.waker())) {
+            pump.wake();
+        }
+        Poll::Pending
+    }
+
+    fn end(&mut self) {
+        self.is_ended = true;
+        self.left = Some(0);
+    }
+}
+
+impl Drop for Bridged {
+    fn drop(&mut self) {
+        let mut bridge = lock(&self.bridge);
+        bridge.is_reader_gone = true;
+        bridge.frame = None;
+        let pump = bridge.pump.take().filter(|_| bridge.end == End::Open);
+        drop(bridge);
+        if let Some(pump) = pump {
+            pump.wake();
+        }
+    }
+}
+
+/// Our end of a bridged body. Dropping it ends the body with an error at the other end.
+pub(crate) struct Pump {
+    /// `None` when there is nothing more to move.
+    body: Option<Body>,
+    bridge: Arc<Mutex<Bridge>>,
+}
+
+/// The result of polling a [`Pump`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pumped {
+    /// Nothing: nobody asked, or nothing arrived.
+    Nothing,
+    /// The reader has something to look at.
+    Moved,
+}
+
+/// Work that must be polled on a thread for as long as others may ask for it.
+pub(crate) trait Errand {
+    /// Does the work that is asked for and possible, and registers for the rest.
+    fn poll(&mut self, context: &mut Context<'_>) -> Pumped;
+
+    /// May it still be asked for work?
+    fn is_needed(&self) -> bool;
+
+    /// Does the work that is asked for, until none can be asked for any more.
+    fn run(self) -> impl Future<Output = ()>;
+}
+
+impl Pump {
+    /// Moves `body` over `bridge`.
+    pub(crate) fn of(body: Body, bridge: Arc<Mutex<Bridge>>) -> Self {
+        Self { body: Some(body), bridge }
+    }
+
+    /// Tells the reader that there is no body to come.
+    pub(crate) fn none(bridge: Arc<Mutex<Bridge>>) {
+        drop(Self { body: None, bridge });
+    }
+}
+
+impl Errand for Pump {
+    /// Moves frames that are asked for and here, and registers for others.
+    fn poll(&mut self, context: &mut Context<'_>) -> Pumped {
+        let Some(body) = &mut self.body else { return Pumped::Nothing };
+        let mut bridge = lock(&self.bridge);
+        if bridge.is_reader_gone {
+            drop(bridge);
+            self.body = None;
+            return Pumped::Nothing;
+        }
+        register(&mut bridge.pump, context);
+        if !bridge.is_wanted {
+            return Pumped::Nothing;
+        }
+        drop(bridge);
+        // The lock is not held here: our body may wake any task.
+        let Poll::Ready(frame) = Pin::new(body).poll_frame(context) else {
+            return Pumped::Nothing;
+        };
+        let mut bridge = lock(&self.bridge);
+        bridge.is_wanted = false;
+        if !matches!(frame, Some(Ok(_))) {
+            bridge.end = End::Told;
+            self.body = None;
+        }
+        bridge.frame = frame;
+        let reader = bridge.reader.take();
+        drop(bridge);
+        // A reader in this very task is polled again together with the pump.
+        if let Some(reader) = reader.filter(|reader| !reader.will_wake(context.waker())) {
+            reader.wake();
+        }
+        Pumped::Moved
+    }
+
+    /// May the body still be read?
+    fn is_needed(&self) -> bool {
+        self.body.is_some() && !lock(&self.bridge).is_reader_gone
+    }
+
+    /// Moves the whole body, for as long as it may be read.
+    async fn run(mut self) {
+        poll_fn(|context| {
+            while self.poll(context) == Pumped::Moved {}
+            if self.body.is_some() { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+    }
+}
+
+impl Drop for Pump {
+    fn drop(&mut self) {
+        let mut bridge = lock(&self.bridge);
+        if bridge.end != End::Open {
+            return;
+        }
+        bridge.end = End::Broken;
+        let reader = bridge.reader.take();
+        drop(bridge);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+}
+
+/// Polls `work`, which may wait for `errand`, until it is ready or neither can go on.
+pub(crate) fn poll_with_errand<T>(
+    errand: &mut Option<impl Errand>,
+    context: &mut Context<'_>,
+    work: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> Poll<T> {
+    let serve = |context: &mut Context<'_>| {
+        errand.as_mut().map_or(Pumped::Nothing, |errand| errand.poll(context))
+    };
+    poll_with(serve, context, work)
+}
+
+/// The same with a function that does the work which `work` may wait for.
+pub(crate) fn poll_with<T>(
+    mut serve: impl FnMut(&mut Context<'_>) -> Pumped,
+    context: &mut Context<'_>,
+    mut work: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> Poll<T> {
+    for _ in 0..FRAMES_PER_POLL_MAX {
+        if let Poll::Ready(value) = work(context) {
+            return Poll::Ready(value);
+        }
+        if serve(context) == Pumped::Nothing {
+            return Poll::Pending;
+        }
+    }
+    others_first(context);
+    Poll::Pending
+}
+
+/// Nothing panics while it holds the lock, but a panic may drop one of the bridge's ends.
+fn lock(bridge: &Mutex<Bridge>) -> MutexGuard<'_, Bridge> {
+    bridge.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn register(place: &mut Option<Waker>, context: &Context<'_>) {
+    match place {
+        Some(waker) => waker.clone_from(context.waker()),
+        None => *place = Some(context.waker().clone()),
+    }
+}

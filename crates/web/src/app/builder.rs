@@ -1,0 +1,204 @@
+//! The plan of an application under construction: routes, fallbacks, states, and faults.
+
+use crate::app::built::{About, Application, Built};
+use crate::app::default_responses::Shared;
+use crate::app::error::Fault;
+use crate::app::fallbacks::{Fallback, ScopeFallback, fallback_name};
+use crate::app::handler::{Handler, HandlerService};
+use crate::app::pattern::{Kind, Written, expand};
+use crate::app::route_table::Methods;
+use crate::http::guard::Guard;
+use crate::http::requirements::Requirements;
+use crate::http::route_options::{OnDisconnect, RouteOptions};
+use crate::http::service::Endpoint;
+use crate::http::state::States;
+use peregrine_router::may_be_ambiguous;
+use std::panic::Location;
+use std::rc::Rc;
+
+/// All routes of an application under construction, passed from scope to scope.
+pub(crate) struct Plan {
+    #[expect(clippy::vec_box, reason = "while it grows, it leaves little memory behind")]
+    pub(crate) entries: Vec<Box<Entry>>,
+    pub(crate) fallbacks: Vec<ScopeFallback>,
+    pub(crate) faults: Vec<Fault>,
+    /// What fallbacks and middleware need.
+    pub(crate) needs: Vec<Need>,
+    /// Who looks at the application when it is built.
+    pub(crate) inspectors: Vec<Box<Inspector>>,
+    pub(crate) states: States,
+    pub(crate) shared: Rc<Shared>,
+}
+
+impl Plan {
+    pub(crate) fn new(shared: Rc<Shared>) -> Self {
+        let (entries, fallbacks, faults, needs, inspectors, states) = <_>::default();
+        Self { entries, fallbacks, faults, needs, inspectors, states, shared }
+    }
+
+    /// Adds the routes of `entry` for the pattern as it was written.
+    pub(crate) fn add(&mut self, entry: Entry, written: &str) {
+        let all = expand(written).unwrap_or_else(|reason| {
+            let route = Entry { pattern: written.to_owned(), ..entry.clone() }.name();
+            self.faults.push(Fault::Pattern { route, reason });
+            Vec::new()
+        });
+        for Written { pattern, mut typed, absent, is_slash_twin, has_slash_twin } in all {
+            typed.extend_from_slice(&entry.typed);
+            let absent = entry.absent + absent;
+            let is_slash_twin = entry.is_slash_twin || is_slash_twin;
+            let has_slash_twin = entry.has_slash_twin || has_slash_twin;
+            let entry = entry.clone();
+            let entry = Entry { pattern, typed, absent, is_slash_twin, has_slash_twin, ..entry };
+            self.entries.push(entry.into());
+        }
+    }
+
+    /// Notes what a fallback or a middleware needs, under the name that errors give it.
+    pub(crate) fn need(&mut self, name: String, requirements: Requirements) {
+        self.needs.push(Need { name, requirements, shared: Rc::clone(&self.shared) });
+    }
+}
+
+/// Looks at a built application, and says what is wrong with it.
+pub(crate) type Inspector = dyn FnOnce(&Application) -> Result<(), Vec<String>>;
+
+/// What a fallback or a middleware needs.
+pub(crate) struct Need {
+    pub(crate) name: String,
+    pub(crate) requirements: Requirements,
+    /// From the application that has the need.
+    pub(crate) shared: Rc<Shared>,
+}
+
+/// A route under construction.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    /// As the router reads it.
+    pub(crate) pattern: String,
+    /// The parameters whose text must be of a type.
+    pub(crate) typed: Vec<(String, Kind)>,
+    /// How many optional parameters the pattern leaves out.
+    pub(crate) absent: usize,
+    /// What decides whether the route answers; all must accept.
+    pub(crate) guards: Vec<Rc<dyn Guard>>,
+    pub(crate) methods: Methods,
+    pub(crate) endpoint: Rc<dyn Endpoint>,
+    pub(crate) unrouted: Rc<dyn Endpoint>,
+    pub(crate) options: RouteOptions,
+    pub(crate) requirements: Requirements,
+    /// From the application that the route belongs to, which may be a merged one.
+    pub(crate) shared: Rc<Shared>,
+    /// Another entry's path with a slash at its end; it is dropped where both are the same path.
+    pub(crate) is_slash_twin: bool,
+    /// The path with a slash at its end is the route's too: where this is the root, which has no such path, a
+    /// prefix that it is merged under makes one.
+    pub(crate) has_slash_twin: bool,
+    pub(crate) place: &'static Location<'static>,
+}
+
+impl Entry {
+    /// The route as errors name it.
+    pub(crate) fn name(&self) -> String {
+        format!("{} {} ({})", self.methods, self.pattern, self.place)
+    }
+
+    /// Does it answer only some requests for its pattern?
+    pub(crate) fn is_guarded(&self) -> bool {
+        !self.guards.is_empty() || !self.typed.is_empty()
+    }
+
+    /// Reports options of routes inside the handler that could not be kept.
+    pub(crate) fn unkept(&self, faults: &mut Vec<Fault>) {
+        unkept(&self.name(), &self.requirements, &self.options, faults);
+    }
+}
+
+impl From<Entry> for Built {
+    fn from(entry: Entry) -> Self {
+        let is_guarded = entry.is_guarded();
+        let has_parameters = entry.pattern.contains('{');
+        let is_literal =
+            !is_guarded && !has_parameters && !may_be_ambiguous(entry.pattern.as_bytes());
+        let about = About {
+            name: entry.requirements.route_name().map(Rc::clone),
+            notes: entry.requirements.notes().to_vec(),
+            types: entry.typed.iter().map(|(name, kind)| (name.clone(), kind.name)).collect(),
+            absent: entry.absent,
+            is_slash_twin: entry.is_slash_twin,
+        };
+        let Entry { endpoint, unrouted, options, shared, pattern, methods, place, .. } = entry;
+        let (pattern, methods, conditions) = (pattern.into(), methods.to_string(), String::new());
+        Self {
+            endpoint,
+            unrouted,
+            options,
+            is_guarded,
+            is_literal,
+            conditions,
+            shared,
+            pattern,
+            methods,
+            place,
+            about: Box::new(about),
+        }
+    }
+}
+
+impl Fallback {
+    /// The fallback of the scope `prefix`.
+    pub(crate) fn new<Args, Via, H>(
+        prefix: &str,
+        handler: H,
+        place: &'static Location<'static>,
+        plan: &mut Plan,
+    ) -> Self
+    where
+        H: Handler<Args, Via> + 'static,
+        (Args, Via): 'static,
+    {
+        let (mut options, mut requirements) = (RouteOptions::default(), Requirements::default());
+        handler.configure(&mut options);
+        handler.require(&mut requirements);
+        let name = fallback_name(prefix, place);
+        unkept(&name, &requirements, &options, &mut plan.faults);
+        if requirements.guards().next().is_some() {
+            let what = format!(
+                "{name} has a guard, but answers whatever has no route; give the guard to a route"
+            );
+            plan.faults.push(Fault::Misplaced { what });
+        }
+        plan.need(name, requirements);
+        let endpoint = Rc::new(HandlerService::new(handler, &options));
+        Self { endpoint, options, place }
+    }
+}
+
+/// The server reads options from a handler as a whole, so options of routes inside it can be kept only
+/// if the whole asks for no less.
+fn unkept(outer: &str, requirements: &Requirements, whole: &RouteOptions, faults: &mut Vec<Fault>) {
+    for (route, inner) in requirements.inner_routes() {
+        let mut fault = |option, setting| {
+            let (route, outer) = (route.to_owned(), outer.to_owned());
+            faults.push(Fault::UnkeptOption { route, outer, option, setting });
+        };
+        let is_kept = |limit| whole.timeout.is_some_and(|whole_limit| whole_limit <= limit);
+        if inner.timeout.is_some_and(|limit| !is_kept(limit)) {
+            fault("timeout", "timeout(..)");
+        }
+        let to_end = OnDisconnect::RunToEnd;
+        if inner.on_disconnect == to_end && whole.on_disconnect != to_end {
+            fault("run_to_end", "run_to_end()");
+        }
+        let is_bound = |most| whole.requests_max.is_some_and(|whole_most| whole_most <= most);
+        if inner.requests_max.is_some_and(|most| !is_bound(most)) {
+            fault("requests_max", "requests_max(..)");
+        }
+        if inner.is_never_shed && !whole.is_never_shed {
+            fault("never_shed", "never_shed()");
+        }
+        if inner.allows_ambiguous_paths && !whole.allows_ambiguous_paths {
+            fault("allow_ambiguous_paths", "allow_ambiguous_paths()");
+        }
+    }
+}

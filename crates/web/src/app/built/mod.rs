@@ -1,0 +1,318 @@
+//! A built application: from a head to the target that answers it.
+
+mod ambiguous_path;
+mod route;
+
+use crate::app::default_responses::{Panicked, Shared, Unmatched};
+use crate::app::fallbacks::Fallbacks;
+use crate::app::handler::{Handler, Signature, ViaApplication};
+use crate::app::method_override::MethodOverride;
+use crate::app::route_table::Table;
+use crate::http::connection::ConnectionInfo;
+use crate::http::head::Head;
+use crate::http::problem::Problem;
+use crate::http::request::Request;
+use crate::http::requirements::Requirements;
+use crate::http::response::Response;
+use crate::http::service::{Endpoint, Service};
+use crate::http::state::States;
+use peregrine_proto::{Method, TargetForm};
+use peregrine_router::{Match, Parameters, may_be_ambiguous};
+pub(crate) use route::{About, Built};
+use route::{FIRST_OPTIONS, UNROUTED_OPTIONS};
+pub use route::{RouteInfo, Target};
+use std::fmt;
+use std::rc::Rc;
+
+/// An application that is checked and ready to run. Every worker has its own: it is neither `Send` nor
+/// `Sync`, and nothing in it is locked.
+///
+/// A server calls [`Application::find`] with each head and then [`Target::call`] with the request.
+pub struct Application {
+    table: Rc<Table>,
+    routes: Rc<[Built]>,
+    fallbacks: Rc<Fallbacks>,
+    unmatched: Unmatched,
+    shared: Rc<Shared>,
+    first: Option<Box<First>>,
+    method_override: Option<Rc<MethodOverride>>,
+    panicked: Panicked,
+}
+
+/// What answers before all routes.
+struct First {
+    claims: Box<Claims>,
+    endpoint: Rc<dyn Endpoint>,
+}
+
+type Claims = dyn Fn(&Head) -> Option<Claim>;
+
+/// What is claimed by whoever answers before all routes.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The server needs the answer itself: it is never shed.
+    Surely,
+    /// It may be anybody's, and is shed as others are.
+    Perhaps,
+}
+
+impl Application {
+    pub(crate) fn new(
+        table: Rc<Table>,
+        routes: Box<[Built]>,
+        fallbacks: Fallbacks,
+        unmatched: Unmatched,
+        shared: Rc<Shared>,
+    ) -> Self {
+        let (routes, fallbacks) = (routes.into(), Rc::new(fallbacks));
+        Self {
+            table,
+            routes,
+            fallbacks,
+            unmatched,
+            shared,
+            first: None,
+            method_override: None,
+            panicked: Panicked::new(),
+        }
+    }
+
+    pub(crate) fn overriding(self, method_override: Option<Rc<MethodOverride>>) -> Self {
+        Self { method_override, ..self }
+    }
+
+    /// Has requests that `claims` claims answered by what `service` makes, before all routes and without the
+    /// application's middleware. That is given this application, to which it may pass what it does not answer.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn answer_first<S: Service + 'static>(
+        mut self,
+        claims: impl Fn(&Head) -> Option<Claim> + 'static,
+        service: impl FnOnce(Self) -> S,
+    ) -> Self {
+        let rest = Self {
+            table: Rc::clone(&self.table),
+            routes: Rc::clone(&self.routes),
+            fallbacks: Rc::clone(&self.fallbacks),
+            unmatched: self.unmatched.clone(),
+            shared: Rc::clone(&self.shared),
+            first: self.first.take(),
+            method_override: self.method_override.clone(),
+            panicked: self.panicked.clone(),
+        };
+        let endpoint = Rc::new(service(rest));
+        self.first = Some(Box::new(First { claims: Box::new(claims), endpoint }));
+        self
+    }
+
+    /// Finds the target for the request that `head` begins on `connection`, and notes the route and its parameters
+    /// in `head`. Allocates nothing, unless a [`guard`](crate::guard) does. If a guard panics, the target does when it
+    /// is called.
+    #[inline]
+    #[must_use]
+    pub fn find<'a>(&'a self, head: &mut Head, connection: &ConnectionInfo) -> Target<'a> {
+        if let Some(first) = &self.first
+            && let Some(claim) = (first.claims)(head)
+        {
+            let options = match claim {
+                Claim::Surely => &FIRST_OPTIONS,
+                Claim::Perhaps => &UNROUTED_OPTIONS,
+            };
+            return Target { endpoint: &first.endpoint, options, pattern: None };
+        }
+        if let Some(rule) = &self.method_override
+            && head.index().method == Method::Post
+        {
+            rule.apply(head);
+        }
+        if head.index().method == Method::Options
+            && let Some(target) = self.preflight(head, connection)
+        {
+            return self.unless_ambiguous(head, connection, target);
+        }
+        let found = self.resolve(head);
+        if let Match::Found { route } = found {
+            let route = &self.routes[route as usize];
+            if route.is_literal
+                || !route.is_guarded && !may_be_ambiguous(head.index().path_of(head.as_bytes()))
+            {
+                return route.target();
+            }
+        }
+        let target = self.find_rest(head, connection, found);
+        self.unless_ambiguous(head, connection, target)
+    }
+
+    /// What the router finds, as if no route were guarded.
+    #[inline]
+    fn resolve(&self, head: &mut Head) -> Match {
+        let method = self.table.method(head);
+        let router = &self.table.router;
+        head.resolve(|path, parameters| match router.find(path, method, parameters) {
+            Match::Found { route } => (Some(route), Match::Found { route }),
+            other => (None, other),
+        })
+    }
+
+    /// The target of what the router found, where that is guarded or no route.
+    #[inline(never)]
+    fn find_rest(&self, head: &mut Head, connection: &ConnectionInfo, found: Match) -> Target<'_> {
+        let target = match found {
+            Match::Found { route } => match &self.routes[route as usize] {
+                route if route.is_guarded => {
+                    self.unless_panics(|| self.find_guarded(head, connection))
+                }
+                route => return route.target(),
+            },
+            _ => self.unless_panics(|| self.find_unrouted(head, connection, found)),
+        };
+        target.unwrap_or_else(|panicked| panicked)
+    }
+
+    fn preflight(&self, head: &mut Head, connection: &ConnectionInfo) -> Option<Target<'_>> {
+        self.unless_panics(|| self.find_preflight(head, connection)).unwrap_or_else(Some)
+    }
+
+    /// Runs `find`, which may ask guards. If one panics, the target that panics.
+    fn unless_panics<'a, T>(&'a self, find: impl FnOnce() -> T) -> Result<T, Target<'a>> {
+        self.panicked.unless(find).map_err(|endpoint| Target {
+            endpoint,
+            options: &UNROUTED_OPTIONS,
+            pattern: None,
+        })
+    }
+
+    /// What answers a preflight of CORS: whoever answers OPTIONS by name, or else the scope of the route that would
+    /// answer the request that it announces, since each scope has rules of its own. `None`: the request is no
+    /// preflight, or a route for it is found as for every other request.
+    #[cold]
+    fn find_preflight(&self, head: &mut Head, connection: &ConnectionInfo) -> Option<Target<'_>> {
+        let announced = self.table.announced(head, connection)?;
+        let method = self.table.method(head);
+        if let Match::Found { route } =
+            self.table.find(head, connection, method, &mut Parameters::default())
+            && (route == announced || self.routes[route as usize].methods == "OPTIONS")
+        {
+            return None;
+        }
+        Some(self.routes[announced as usize].unrouted())
+    }
+
+    /// Asks the route that was found, which is the first of its pattern, and where it does not answer looks again.
+    #[inline(never)]
+    fn find_guarded(&self, head: &mut Head, connection: &ConnectionInfo) -> Target<'_> {
+        if let Some(route) = head.route()
+            && self.table.answers(route, head, connection)
+        {
+            return self.routes[route as usize].target();
+        }
+        let mut parameters = Parameters::default();
+        let found = self.table.find(head, connection, self.table.method(head), &mut parameters);
+        let route = match found {
+            Match::Found { route } => Some(route),
+            _ => None,
+        };
+        head.resolve(|_, noted| {
+            *noted = parameters;
+            (route, ())
+        });
+        let Some(route) = route else { return self.find_unrouted(head, connection, found) };
+        self.routes[route as usize].target()
+    }
+
+    #[cold]
+    fn find_unrouted(
+        &self,
+        head: &mut Head,
+        connection: &ConnectionInfo,
+        found: Match,
+    ) -> Target<'_> {
+        let path = head.path();
+        let mut options = &UNROUTED_OPTIONS;
+        let mut parameters = Parameters::default();
+        // Which methods there are, and where a redirect leads, depends on the routes that answer this request.
+        let found = match found {
+            Match::MethodMissing { .. } | Match::Redirect { .. } => {
+                self.table.find(head, connection, self.table.method(head), &mut parameters)
+            }
+            other => other,
+        };
+        let endpoint = match found {
+            Match::MethodMissing { allow } => {
+                let method = allow.iter().next().unwrap_or_default();
+                match self.table.find(head, connection, method, &mut parameters) {
+                    Match::Found { route } => return self.routes[route as usize].unrouted(),
+                    _ => &self.unmatched.missing,
+                }
+            }
+            Match::Missing if head.index().form != TargetForm::Asterisk => {
+                let fallback = self.fallbacks.find(path);
+                options =
+                    fallback.map_or(&self.unmatched.missing_options, |fallback| &fallback.options);
+                fallback.map_or(&self.unmatched.missing, |fallback| &fallback.endpoint)
+            }
+            _ => &self.unmatched.missing,
+        };
+        Target { endpoint, options, pattern: None }
+    }
+
+    /// Answers one request with this application's routes and states, whatever application the request
+    /// was given to before. Server options of routes are not applied, since there is no server; body
+    /// limits of routes are.
+    pub async fn call(&self, mut request: Request) -> Response {
+        request.parts.set_states(self.states());
+        let connection = Rc::clone(request.parts.peek_connection());
+        request.parts.head.keep_route();
+        let target = self.find(&mut request.parts.head, &connection);
+        crate::http::service::place_in_stock(&**target.endpoint, request).await
+    }
+
+    /// The response for `problem`, in the form that the application gives its problems
+    /// ([`App::on_problem`](crate::App::on_problem)): for the server's own answers.
+    ///
+    /// `head` is the request's as [`Application::find`] left it, so that a problem on a merged
+    /// application's route takes the form of that application. If no request was understood, the head
+    /// is an empty one ([`Head::take`]). If the application's function panics, the log says so and the
+    /// problem is sent in its default form.
+    #[must_use]
+    pub fn render(&self, problem: Problem, head: &Head) -> Response {
+        let route = head.route().and_then(|route| self.routes.get(route as usize));
+        route.map_or(&self.shared, |route| &route.shared).render(problem, head)
+    }
+
+    /// The values that all handlers share.
+    #[must_use]
+    pub fn states(&self) -> &Rc<States> {
+        self.shared.states()
+    }
+
+    /// All routes in the order in which they were added.
+    pub fn routes(&self) -> impl ExactSizeIterator<Item = RouteInfo<'_>> {
+        self.routes.iter().map(Built::info)
+    }
+}
+
+impl Signature<ViaApplication> for Application {}
+
+/// An application within another: its own routes and its own states answer. The server applies only the
+/// options of the handler as a whole, so a route inside that asks for a `timeout` or `run_to_end` which
+/// the whole does not have is an error at start.
+impl Handler<ViaApplication, ()> for Application {
+    fn call(&self, request: Request) -> impl Future<Output = Response> {
+        Application::call(self, request)
+    }
+
+    fn require(&self, requirements: &mut Requirements) {
+        for route in self.routes() {
+            let name = format!("{} {} ({})", route.methods, route.pattern, route.place);
+            requirements.inner_route(name, route.options);
+        }
+    }
+}
+
+impl fmt::Debug for Application {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.routes()).finish()
+    }
+}

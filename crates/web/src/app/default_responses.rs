@@ -1,0 +1,297 @@
+//! Answers to requests that have no route, and what the endpoints of an application share.
+
+use crate::app::route_table::{AUTOMATIC, Table};
+use crate::http::head::Head;
+use crate::http::problem::Problem;
+use crate::http::problem_renderer::{ProblemHook, render, unmarked};
+use crate::http::request::Request;
+use crate::http::response::{IntoResponse, Response};
+use crate::http::route_options::RouteOptions;
+use crate::http::service::{Endpoint, Place, Service, place_in_stock};
+use crate::http::state::States;
+use http::header::{ALLOW, LOCATION};
+use http::{HeaderValue, StatusCode};
+use peregrine_proto::TargetForm;
+use peregrine_router::{Match, Parameters, has_dot_segments};
+use peregrine_slot::{FutureSlot, Held};
+use std::any::Any;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+
+/// What an application's endpoints need that is known only when all of it is built. An application that
+/// was merged into another keeps its own.
+#[derive(Default)]
+pub(crate) struct Shared {
+    hook: OnceCell<ProblemHook>,
+    table: OnceCell<Rc<Table>>,
+    states: OnceCell<Rc<States>>,
+    /// The shared parts of merged applications, each with the states it was given itself.
+    followers: RefCell<Vec<(Rc<Self>, States)>>,
+}
+
+impl Shared {
+    /// Passes what this one gets on to `other`, which was given `states`, unless it has its own.
+    pub(crate) fn lead(&self, other: Rc<Self>, states: States) {
+        self.followers.borrow_mut().push((other, states));
+    }
+
+    /// The states that handlers and middleware of this application see. They are set when it is built.
+    pub(crate) fn states(&self) -> &Rc<States> {
+        self.states.get().expect("the states are there once the app is being built")
+    }
+
+    /// Gives this application `states`, and each merged one its own plus, for types that it lacks,
+    /// those of the application around it.
+    pub(crate) fn set_states(&self, states: States) {
+        for (follower, own) in &mut *self.followers.borrow_mut() {
+            let mut own = std::mem::take(own);
+            own.extend(&states);
+            follower.set_states(own);
+        }
+        if let Some(hook) = self.hook.get() {
+            states.set_hook(hook);
+        }
+        self.states.get_or_init(|| Rc::new(states));
+    }
+
+    /// Sets the function; the first one given stays.
+    pub(crate) fn set_hook(&self, hook: &ProblemHook) {
+        self.hook.get_or_init(|| Rc::clone(hook));
+        for (follower, _) in &*self.followers.borrow() {
+            follower.set_hook(hook);
+        }
+    }
+
+    pub(crate) fn set_table(&self, table: &Rc<Table>) {
+        self.table.get_or_init(|| Rc::clone(table));
+        self.states().set_router(Rc::clone(&table.router));
+        self.states().set_facts(&table.facts);
+        for (follower, _) in &*self.followers.borrow() {
+            follower.set_table(table);
+        }
+    }
+
+    /// `problem` in the form that the application gives it.
+    pub(crate) fn render(&self, problem: Problem, head: &Head) -> Response {
+        let raw = problem.into_response();
+        match self.hook.get() {
+            Some(hook) => unmarked(render(&**hook, head, raw)),
+            None => raw,
+        }
+    }
+}
+
+/// What answers requests that have no route, inside the root scope's middleware.
+#[derive(Clone)]
+pub(crate) struct Unmatched {
+    /// Answers where no pattern matches: the application's fallback, or a 404.
+    pub(crate) missing: Rc<dyn Endpoint>,
+    pub(crate) missing_options: RouteOptions,
+    pub(crate) has_fallback: bool,
+    /// Refuses paths that other servers may read as different paths.
+    pub(crate) ambiguous: Rc<dyn Endpoint>,
+}
+
+/// The endpoint of a service whose problems get their form from the application's function. Without
+/// such a function it costs nothing.
+pub(crate) struct Rendered<S> {
+    shared: Rc<Shared>,
+    service: S,
+}
+
+impl<S> Rendered<S> {
+    pub(crate) fn new(shared: &Rc<Shared>, service: S) -> Self {
+        Self { shared: Rc::clone(shared), service }
+    }
+}
+
+impl<S: Service> Place for Rendered<S> {
+    fn place<'s>(&'s self, slot: FutureSlot, request: Request) -> Held<'s, Response> {
+        let Some(hook) = self.shared.hook.get() else {
+            return self.service.call_in(slot, request);
+        };
+        let head = request.parts.head.share();
+        let answer = self.service.call(request);
+        slot.hold(async move { unmarked(render(&**hook, &head, answer.await)) })
+    }
+}
+
+impl<S: Service + 'static> Endpoint for Rendered<S> {
+    fn hold(self: Rc<Self>, slot: FutureSlot, request: Request) -> Held<'static, Response> {
+        if self.shared.hook.get().is_none() {
+            return slot.hold(async move { self.service.call(request).await });
+        }
+        slot.hold(async move {
+            let head = request.parts.head.share();
+            let answer = self.service.call(request).await;
+            match self.shared.hook.get() {
+                Some(hook) => unmarked(render(&**hook, &head, answer)),
+                None => answer,
+            }
+        })
+    }
+}
+
+/// A merged application's answers, with its own states taking precedence over those around it.
+pub(crate) struct Guest {
+    shared: Rc<Shared>,
+    endpoint: Rc<dyn Endpoint>,
+}
+
+impl Guest {
+    pub(crate) fn new(shared: &Rc<Shared>, endpoint: Rc<dyn Endpoint>) -> Self {
+        Self { shared: Rc::clone(shared), endpoint }
+    }
+}
+
+impl Place for Guest {
+    fn place<'s>(&'s self, slot: FutureSlot, mut request: Request) -> Held<'s, Response> {
+        request.parts.set_states(self.shared.states());
+        self.endpoint.place(slot, request)
+    }
+}
+
+impl Endpoint for Guest {
+    fn hold(self: Rc<Self>, slot: FutureSlot, mut request: Request) -> Held<'static, Response> {
+        request.parts.set_states(self.shared.states());
+        Rc::clone(&self.endpoint).hold(slot, request)
+    }
+}
+
+/// Answers requests that have no route: 404, 405, redirects, and OPTIONS.
+pub(crate) struct Unrouted {
+    shared: Rc<Shared>,
+    /// Answers where no route has the path, in place of the 404.
+    fallback: Option<Rc<dyn Endpoint>>,
+}
+
+impl Unrouted {
+    pub(crate) fn new(shared: &Rc<Shared>, fallback: Option<Rc<dyn Endpoint>>) -> Self {
+        Self { shared: Rc::clone(shared), fallback }
+    }
+}
+
+impl Service for Unrouted {
+    async fn call(&self, request: Request) -> Response {
+        let table = self.shared.table.get().expect("the table is there once the app is built");
+        let head = &request.parts.head;
+        // RFC 9110 §9.3.7: "OPTIONS *" asks about the server in general, not about a resource.
+        if head.index().form == TargetForm::Asterisk {
+            return Response::new(StatusCode::NO_CONTENT);
+        }
+        // The lookup is repeated here rather than carried through the middleware: it is cheap, and this
+        // is the rare path.
+        let (method, connection) = (table.method(head), request.parts.peek_connection());
+        let found = table.find(head, connection, method, &mut Parameters::default());
+        match found {
+            Match::MethodMissing { allow } => {
+                method_missing(head, &table.names(allow.union(AUTOMATIC)))
+            }
+            Match::Redirect { add_slash } => redirect(&request, add_slash),
+            // A middleware may have changed the path after the lookup, so even a route that is found by
+            // now is too late.
+            Match::Found { .. } | Match::Missing => match &self.fallback {
+                Some(fallback) => place_in_stock(&**fallback, request).await,
+                None => unknown_route(head).into_response(),
+            },
+        }
+    }
+}
+
+/// Answers requests whose paths other servers may read as different paths.
+pub(crate) struct AmbiguousPath;
+
+impl Service for AmbiguousPath {
+    async fn call(&self, request: Request) -> Response {
+        let path = request.parts.head.path();
+        let detail = if has_dot_segments(path.as_bytes()) {
+            format!(
+                "The path {path} has a segment `.` or `..`, perhaps encoded (`%2E`, `%2F`, `%5C`). \
+                 Servers resolve such segments differently, so it is not answered. Resolve them \
+                 before sending the request."
+            )
+        } else {
+            format!(
+                "The path {path} has an empty segment (`//`), an encoded slash (`%2F`), a backslash \
+                 (`%5C`) or a path parameter (`;`). A server that normalizes it would answer for \
+                 another resource, so it is not answered. Send the path in its normal form."
+            )
+        };
+        Problem::new(StatusCode::BAD_REQUEST, "ambiguous-path", detail).into_response()
+    }
+}
+
+fn unknown_route(head: &Head) -> Problem {
+    let detail = format!(
+        "There is nothing at {path}, so {method} cannot be answered. Check the path's spelling; \
+         upper and lower case differ, and so do paths with and without a slash at the end.",
+        path = head.path(),
+        method = head.method_name(),
+    );
+    Problem::new(StatusCode::NOT_FOUND, "unknown-route", detail)
+}
+
+fn method_missing(head: &Head, names: &str) -> Response {
+    // The names are tokens, so this cannot fail.
+    let allow = HeaderValue::from_str(names).unwrap_or(HeaderValue::from_static(""));
+    if head.index().method == peregrine_proto::Method::Options {
+        return Response::new(StatusCode::NO_CONTENT).with_header(ALLOW, allow);
+    }
+    let (method, path) = (head.method_name(), head.path());
+    let detail = format!("{path} does not answer {method}. It answers {names}.");
+    let allowed: Vec<_> = names.split(", ").collect();
+    let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail)
+        .with("allow", allowed);
+    // RFC 9110 §15.5.6: a 405 response must have an Allow field.
+    problem.into_response().with_header(ALLOW, allow)
+}
+
+fn redirect(request: &Request, add_slash: bool) -> Response {
+    let (head, prefix) = (&request.parts.head, request.client().prefix());
+    let path = head.path();
+    let path = if add_slash { path } else { path.strip_suffix('/').unwrap_or(path) };
+    let slash = if add_slash { "/" } else { "" };
+    let location = match head.query() {
+        Some(query) => format!("{prefix}{path}{slash}?{query}"),
+        None => format!("{prefix}{path}{slash}"),
+    };
+    // RFC 9110 §15.4.9: with 308 the client repeats the request as it was, body and all.
+    let response = Response::new(StatusCode::PERMANENT_REDIRECT);
+    match HeaderValue::from_str(&location) {
+        Ok(location) => response.with_header(LOCATION, location),
+        Err(_) => unknown_route(head).into_response(),
+    }
+}
+
+/// What answers requests for which no target was found, since a condition of a route panicked: the same panic, as
+/// if it came from a handler.
+#[derive(Clone)]
+pub(crate) struct Panicked {
+    payload: Rc<Cell<Option<Box<dyn Any + Send>>>>,
+    endpoint: Rc<dyn Endpoint>,
+}
+
+impl Panicked {
+    pub(crate) fn new() -> Self {
+        let payload = Rc::default();
+        Self { endpoint: Rc::new(Resumes(Rc::clone(&payload))), payload }
+    }
+
+    /// Runs `find`. If that panics, what answers instead.
+    pub(crate) fn unless<T>(&self, find: impl FnOnce() -> T) -> Result<T, &Rc<dyn Endpoint>> {
+        // Nothing of a search outlives it but what a head notes, which is whole at all times.
+        catch_unwind(AssertUnwindSafe(find)).map_err(|payload| {
+            self.payload.set(Some(payload));
+            &self.endpoint
+        })
+    }
+}
+
+struct Resumes(Rc<Cell<Option<Box<dyn Any + Send>>>>);
+
+impl Service for Resumes {
+    async fn call(&self, _: Request) -> Response {
+        resume_unwind(self.0.take().unwrap_or_else(|| Box::new("a condition of a route panicked")))
+    }
+}

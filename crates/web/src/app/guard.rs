@@ -1,0 +1,294 @@
+//! Guards: routes that answer only some of the requests for their pattern.
+//!
+//! [`HandlerExt::when`](crate::HandlerExt::when) guards one handler, [`Scope::when`](crate::Scope::when) and
+//! [`App::when`](crate::App::when) the routes that follow. Several routes may have the same pattern and method
+//! if all but one are guarded: they are asked in the order in which they were added, the unguarded one last.
+//! A request that no guard accepts goes on to the next pattern that matches its path, as if the guarded routes
+//! were not there. A route that no request would come to, since one before it takes them all, is an error at start
+//! where that can be known: for all guards but closures and your own.
+//!
+//! ```
+//! use peregrine::web::{App, HandlerExt, guard};
+//!
+//! let app = App::new()
+//!     .get("/", (|| "the administration").when(guard::host("admin.example.org")))
+//!     .get("/", (|| "a preview").when(guard::query("preview", "yes")))
+//!     .get("/", || "the front page");
+//!
+//! let client = app.test();
+//! assert_eq!(client.get("/").send_now().text(), "the front page");
+//! assert_eq!(client.get("/?preview=yes").send_now().text(), "a preview");
+//! assert_eq!(client.get("/").header("host", "admin.example.org").send_now().text(), "the administration");
+//! ```
+
+use crate::http::head::Head;
+use http::{HeaderName, Method};
+use std::borrow::Cow;
+use std::fmt;
+
+pub use crate::http::guard::{Asked, Guard};
+
+/// A guard that looks at a request, and the words for it. Made by the functions of this module.
+struct Told<F> {
+    accepts: F,
+    name: String,
+    identity: Option<String>,
+    fields: Option<Vec<HeaderName>>,
+}
+
+impl<F: Fn(&Asked<'_>) -> bool> Guard for Told<F> {
+    fn accepts(&self, asked: &Asked<'_>) -> bool {
+        (self.accepts)(asked)
+    }
+
+    fn name(&self) -> Cow<'_, str> {
+        Cow::Borrowed(&self.name)
+    }
+
+    fn fields(&self) -> Option<&[HeaderName]> {
+        self.fields.as_deref()
+    }
+
+    fn identity(&self) -> Option<Cow<'_, str>> {
+        self.identity.as_deref().map(Cow::Borrowed)
+    }
+}
+
+impl<F> fmt::Debug for Told<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+fn told(
+    name: String,
+    identity: Option<String>,
+    accepts: impl Fn(&Asked<'_>) -> bool,
+) -> impl Guard + fmt::Debug {
+    reading(Some(Vec::new()), name, identity, accepts)
+}
+
+/// A guard that looks at these fields as well.
+fn reading(
+    fields: Option<Vec<HeaderName>>,
+    name: String,
+    identity: Option<String>,
+    accepts: impl Fn(&Asked<'_>) -> bool,
+) -> impl Guard + fmt::Debug {
+    Told { accepts, name, identity, fields }
+}
+
+/// A field of this name; none has a name that is no token.
+fn field(name: &str) -> Option<Vec<HeaderName>> {
+    Some(HeaderName::from_bytes(name.as_bytes()).into_iter().collect())
+}
+
+/// What two guards look at.
+fn fields_of(left: &impl Guard, right: &impl Guard) -> Option<Vec<HeaderName>> {
+    Some([left.fields()?, right.fields()?].concat())
+}
+
+/// The same guard, which says that it looks at these fields, and beside them at nothing but method,
+/// host, scheme, path and query. A closure says nothing about that by itself, so that no cache may
+/// store the responses of its route, and of those that it decides about.
+///
+/// ```
+/// use peregrine::web::guard::{self, Asked};
+/// use peregrine::web::{App, HandlerExt};
+///
+/// let is_new = |asked: &Asked<'_>| {
+///     asked.head().field_text("x-version").is_some_and(|version| version >= "2")
+/// };
+/// let client = App::new()
+///     .get("/", (|| "new").when(guard::varying_by(["x-version"], is_new)))
+///     .get("/", || "old")
+///     .test();
+/// assert_eq!(client.get("/").header("x-version", "3").send_now().text(), "new");
+/// assert_eq!(client.get("/").send_now().header("vary"), Some("x-version"));
+/// ```
+///
+/// # Panics
+/// One of them is no name of a field.
+#[track_caller]
+pub fn varying_by<'f>(fields: impl IntoIterator<Item = &'f str>, guard: impl Guard) -> impl Guard {
+    let named = |name: &str| {
+        HeaderName::from_bytes(name.as_bytes())
+            .unwrap_or_else(|_| panic!("{name:?} is not the name of a header field"))
+    };
+    let fields = fields.into_iter().map(named).collect();
+    let (words, identity) = (guard.name().into_owned(), guard.identity().map(Cow::into_owned));
+    reading(Some(fields), words, identity, move |asked| guard.accepts(asked))
+}
+
+/// A guard by its kind and what it was made of: quoted, so that no two run into each other.
+fn by(kind: &str, of: impl fmt::Debug) -> Option<String> {
+    Some(format!("{kind} {of:?}"))
+}
+
+/// Requests for this host, in any case. Behind trusted proxies it is the host that the client asked for
+/// ([`Client::host`](crate::Client::host)).
+///
+/// `example.org` stands for this host at any port, `example.org:8080` for this port only (where a request names
+/// none, it is for the scheme's own), and `*.example.org` for every name below it, but not for itself.
+pub fn host(host: impl Into<String>) -> impl Guard + fmt::Debug {
+    let host = host.into().to_ascii_lowercase();
+    let name = format!("the host is {host}");
+    told(name, by("host", &host), move |asked| {
+        let client = asked.client();
+        is_host(&host, &client.host().to_ascii_lowercase(), client.is_secure())
+    })
+}
+
+/// Does `asked` fit `wanted`? Both are in lower case.
+fn is_host(wanted: &str, asked: &str, is_secure: bool) -> bool {
+    let (wanted_name, wanted_port) = name_and_port(wanted);
+    let (name, port) = name_and_port(asked);
+    let own = if is_secure { "443" } else { "80" };
+    let fits_port = wanted_port.is_none_or(|wanted| wanted == port.unwrap_or(own));
+    let fits_name = match wanted_name.strip_prefix("*.") {
+        Some(below) => {
+            name.strip_suffix(below).is_some_and(|left| left.len() > 1 && left.ends_with('.'))
+        }
+        None => name == wanted_name,
+    };
+    fits_port && fits_name
+}
+
+/// A host without the dot that may end it, and its port.
+fn name_and_port(host: &str) -> (&str, Option<&str>) {
+    let (name, port) = match host.rsplit_once(':') {
+        // A colon within brackets is part of an address.
+        Some((name, port)) if !port.ends_with(']') => {
+            (name, Some(port).filter(|port| !port.is_empty()))
+        }
+        _ => (host, None),
+    };
+    (name.strip_suffix('.').unwrap_or(name), port)
+}
+
+/// Requests with a field of this name and value. The name may be in any case; the value counts letter for
+/// letter, and of several fields one is enough.
+pub fn header(name: impl Into<String>, value: impl Into<String>) -> impl Guard + fmt::Debug {
+    let (name, value) = (name.into(), value.into());
+    let words = format!("the field {name} is {value}");
+    let identity = by("header", (name.to_ascii_lowercase(), &value));
+    reading(field(&name), words, identity, move |asked| {
+        asked.head().fields_named(&name).any(|one| one == value.as_bytes())
+    })
+}
+
+/// Requests with a field of this name, whatever its value.
+pub fn has_header(name: impl Into<String>) -> impl Guard + fmt::Debug {
+    let name = name.into();
+    let words = format!("there is a field {name}");
+    let identity = by("has_header", name.to_ascii_lowercase());
+    reading(field(&name), words, identity, move |asked| asked.head().field(&name).is_some())
+}
+
+/// Requests whose query has this name with this value, both percent-decoded. Of several one is enough.
+pub fn query(name: impl Into<String>, value: impl Into<String>) -> impl Guard + fmt::Debug {
+    let (name, value) = (name.into(), value.into());
+    let words = format!("the query has {name}={value}");
+    told(words, by("query", (&name, &value)), move |asked| {
+        pairs(asked.head()).any(|(one, its)| one == *name && its == *value)
+    })
+}
+
+/// Requests whose query has this name, whatever its value.
+pub fn has_query(name: impl Into<String>) -> impl Guard + fmt::Debug {
+    let name = name.into();
+    let words = format!("the query has {name}");
+    told(words, by("has_query", &name), move |asked| {
+        pairs(asked.head()).any(|(one, _)| one == *name)
+    })
+}
+
+/// The pairs of a query, as forms write them: `+` is a space. A pair that is no UTF-8 is left out.
+pub(crate) fn pairs(head: &Head) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
+    let text = |text: &str| -> Option<String> {
+        let spaced = text.replace('+', " ");
+        peregrine_router::decode(spaced.as_bytes()).ok().map(Cow::into_owned)
+    };
+    let pairs = head.query().unwrap_or("").split('&').filter(|pair| !pair.is_empty());
+    pairs.filter_map(move |pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        Some((text(name)?.into(), text(value)?.into()))
+    })
+}
+
+/// Requests whose client speaks TLS, behind trusted proxies too
+/// ([`Client::is_secure`](crate::Client::is_secure)).
+pub fn secure() -> impl Guard + fmt::Debug {
+    let name = "the client speaks TLS".to_owned();
+    told(name, by("secure", ()), |asked| asked.client().is_secure())
+}
+
+/// Requests in one of these methods: to guard a scope, or a handler for [`App::any`](crate::App::any).
+pub fn methods(methods: impl Into<Vec<Method>>) -> impl Guard + fmt::Debug {
+    let methods = methods.into();
+    let names: Vec<_> = methods.iter().map(Method::as_str).collect();
+    let words = format!("the method is one of {}", names.join(", "));
+    let mut sorted = names.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let identity = by("methods", sorted);
+    told(words, identity, move |asked| methods.iter().any(|one| one.as_str() == asked.method()))
+}
+
+/// Requests that `guard` does not accept.
+pub fn not(guard: impl Guard) -> impl Guard {
+    let identity = guard.identity().and_then(|one| by("not", one));
+    let (words, fields) = (format!("not ({})", guard.name()), guard.fields().map(<[_]>::to_vec));
+    reading(fields, words, identity, move |asked| !guard.accepts(asked))
+}
+
+/// Requests that both accept. To ask for several things of one route, give it one guard after another.
+pub fn both(left: impl Guard, right: impl Guard) -> impl Guard {
+    let words = format!("({} and {})", left.name(), right.name());
+    let identity = left.identity().zip(right.identity()).and_then(|two| by("both", two));
+    reading(fields_of(&left, &right), words, identity, move |asked| {
+        left.accepts(asked) && right.accepts(asked)
+    })
+}
+
+/// Requests that one of the two accepts, or both do.
+pub fn either(left: impl Guard, right: impl Guard) -> impl Guard {
+    let words = format!("({} or {})", left.name(), right.name());
+    let identity = left.identity().zip(right.identity()).and_then(|two| by("either", two));
+    reading(fields_of(&left, &right), words, identity, move |asked| {
+        left.accepts(asked) || right.accepts(asked)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_host;
+
+    #[test]
+    fn hosts_are_compared_without_case_dot_and_ports_that_say_nothing() {
+        for (wanted, asked, secure, fits) in [
+            ("a.org", "a.org", false, true),
+            ("a.org", "a.org:81", false, true),
+            ("a.org", "a.org.", false, true),
+            ("a.org", "b.a.org", false, false),
+            ("a.org", "a.orgs", false, false),
+            ("a.org", "", false, false),
+            ("a.org:80", "a.org", false, true),
+            ("a.org:80", "a.org", true, false),
+            ("a.org:443", "a.org", true, true),
+            ("a.org:81", "a.org:81", true, true),
+            ("a.org:81", "a.org:8", true, false),
+            ("a.org:80", "a.org:", false, true),
+            ("*.a.org", "b.a.org", false, true),
+            ("*.a.org", "c.b.a.org:9", false, true),
+            ("*.a.org", "a.org", false, false),
+            ("*.a.org", ".a.org", false, false),
+            ("*.a.org", "ba.org", false, false),
+            ("[::1]", "[::1]:8080", false, true),
+            ("[::1]:8080", "[::1]", false, false),
+            ("[::1]", "[::2]", false, false),
+        ] {
+            assert_eq!(is_host(wanted, asked, secure), fits, "{wanted} for {asked}");
+        }
+    }
+}

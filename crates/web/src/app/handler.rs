@@ -1,0 +1,435 @@
+//! Handlers: functions that answer requests.
+//!
+//! A handler is a function or closure, `async` or not, of up to twelve extractors. All arguments but
+//! the last implement [`FromRequestParts`]; the last may also read the body, as a [`FromRequest`]. The
+//! result is an [`IntoResponse`]. Every [`Service`] is a handler too.
+//!
+//! ```
+//! use peregrine::web::{App, HandlerExt, Request};
+//! use std::time::Duration;
+//!
+//! fn health() -> &'static str {
+//!     "well"
+//! }
+//!
+//! async fn echo(request: Request) -> String {
+//!     format!("{} {}", request.method(), request.path())
+//! }
+//!
+//! let greeting = String::from("hello");
+//! let app = App::new()
+//!     .get("/health", health)
+//!     .any("/echo", echo.timeout(Duration::from_secs(5)))
+//!     .get("/greeting", move || {
+//!         let greeting = greeting.clone();
+//!         async move { greeting }
+//!     });
+//! assert_eq!(app.test().get("/greeting").send_now().text(), "hello");
+//! ```
+//!
+//! # Closures
+//!
+//! A handler is called for many requests, several at once, for as long as the server runs. So a closure
+//! must be `Fn` and `'static`:
+//!
+//! - If it borrows from the function around it, it needs `move`.
+//! - If it gives away a captured value (`FnOnce`), let it clone the value first, as above;
+//!   `async move || ..` may also use the value in place.
+//! - If it changes a captured value (`FnMut`), put the value into a [`Cell`](std::cell::Cell) or a
+//!   [`RefCell`](std::cell::RefCell). Each worker has its own, so neither needs a lock; a count that
+//!   all workers share is an atomic in an `Arc`.
+
+use crate::http::from_request::{FromRequest, FromRequestParts};
+use crate::http::guard::Guard;
+use crate::http::request::Request;
+use crate::http::requirements::Requirements;
+use crate::http::response::{IntoResponse, Response};
+use crate::http::service::Service;
+use std::any::Any;
+use std::fmt;
+use std::marker::PhantomData;
+use std::rc::Rc;
+use std::time::Duration;
+
+pub use crate::http::route_options::{OnDisconnect, RouteOptions};
+
+/// Anything with the shape of a handler: a function or closure of at most twelve arguments, `async` or
+/// not, a [`Service`], or a handler with options. Whether the arguments are extractors is left to
+/// [`Handler`].
+///
+/// Wherever a handler is passed, this trait is resolved first. It determines `Args`, so that the
+/// compiler's message about the handler names the exact argument, or result, that is wrong.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not shaped as a handler",
+    label = "not a handler"
+)]
+pub trait Signature<Args> {}
+
+/// A function that answers requests. `Args` distinguishes functions with different arguments, `Via` the
+/// kinds of last argument; both are always inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a handler",
+    label = "not a handler",
+    note = "a handler is a function or closure, `async` or not, of at most 12 extractors that returns \
+            an `IntoResponse`",
+    note = "look at what it returns if it is not `async`: to send JSON, derive `serde::Serialize` \
+            and return `Json<_>`",
+    note = "count its arguments: `State<(A, B)>`, `Path<(A, B)>` and extractors of your own take \
+            several values in one",
+    note = "a closure must be `Fn`: what it changes goes into a `Cell` or `RefCell`, and what it \
+            gives away is cloned first"
+)]
+pub trait Handler<Args, Via>: Signature<Args> {
+    /// Answers one request.
+    fn call(&self, request: Request) -> impl Future<Output = Response>;
+
+    /// Declares what the arguments need from the application. This is checked when the application is
+    /// built.
+    fn require(&self, requirements: &mut Requirements);
+
+    /// Sets what this handler asks of the server.
+    fn configure(&self, _options: &mut RouteOptions) {}
+}
+
+/// Marks handlers that are `async`.
+#[derive(Debug)]
+pub enum ViaFuture {}
+
+/// Marks handlers that return their answer at once.
+#[derive(Debug)]
+pub enum ViaValue {}
+
+/// Marks services used as handlers.
+#[derive(Debug)]
+pub enum ViaService {}
+
+/// Marks built applications used as handlers.
+#[derive(Debug)]
+pub enum ViaApplication {}
+
+/// Marks handlers with options around a handler of `Args`.
+#[derive(Debug)]
+pub struct ViaOptions<Args>(PhantomData<Args>);
+
+/// Options for one handler, given where it is added to a route:
+/// `.post("/files", upload.body_limit(64 << 20).run_to_end())`.
+pub trait HandlerExt<Args>: Signature<Args> + Sized {
+    /// Lets the handler run to its end when the peer leaves.
+    fn run_to_end(self) -> Configured<Self> {
+        Configured { handler: self, setting: Setting::OnDisconnect(OnDisconnect::RunToEnd) }
+    }
+
+    /// Drops the handler's future when the peer leaves. This is the default.
+    fn cancel_on_disconnect(self) -> Configured<Self> {
+        Configured { handler: self, setting: Setting::OnDisconnect(OnDisconnect::Cancel) }
+    }
+
+    /// Lowers or raises the limit of the request's body, in bytes. It takes precedence over the limits
+    /// of middleware and server, and is checked when the body is read: extractors answer 413.
+    fn body_limit(self, bytes_max: u64) -> Configured<Self> {
+        Configured { handler: self, setting: Setting::BodyBytesMax(bytes_max) }
+    }
+
+    /// Limits the time until the response begins.
+    fn timeout(self, limit: Duration) -> Configured<Self> {
+        Configured { handler: self, setting: Setting::Timeout(limit) }
+    }
+
+    /// Limits how many requests to this route each worker has in progress, from their heads to the ends
+    /// of their responses; a WebSocket is in progress until it ends. Further ones are answered with
+    /// status 503 and `Retry-After`, before their bodies are read. For routes that use what there is
+    /// little of.
+    ///
+    /// ```
+    /// use peregrine::prelude::*;
+    ///
+    /// async fn report() -> &'static str {
+    ///     "this took long"
+    /// }
+    /// // With four workers, at most eight at a time.
+    /// let app = App::new().get("/report", report.requests_max(2));
+    /// ```
+    fn requests_max(self, most: usize) -> Configured<Self> {
+        Configured { handler: self, setting: Setting::RequestsMax(most) }
+    }
+
+    /// Lets the server begin these requests however much it has to do: for health checks, whose answer is
+    /// wanted most when there is too much. Whatever asks for them costs what it costs, so that they must
+    /// be cheap.
+    ///
+    /// ```
+    /// use peregrine::prelude::*;
+    ///
+    /// let app = App::new().get("/healthz", (|| "well").never_shed());
+    /// ```
+    fn never_shed(self) -> Configured<Self> {
+        Configured { handler: self, setting: Setting::NeverShed }
+    }
+
+    /// Turns off the check of ambiguous paths for this route.
+    ///
+    /// By default the application answers 400 (`ambiguous-path`) to dot segments in any spelling, and
+    /// to empty segments, `%2F`, `%5C` and path parameters (`;a=b`) if a server that normalizes the
+    /// path would serve another route, whose middleware has not run. Turn the check off only where
+    /// nothing behind the handler, such as a proxy's upstream, is protected by other routes.
+    ///
+    /// ```
+    /// use peregrine::prelude::*;
+    /// use peregrine::web::HandlerExt;
+    ///
+    /// let app = App::new().get("/raw/{*path}", (|| "raw").allow_ambiguous_paths());
+    /// assert_eq!(app.test().get("/raw/a/../b").send_now().text(), "raw");
+    /// ```
+    fn allow_ambiguous_paths(self) -> Configured<Self> {
+        Configured { handler: self, setting: Setting::AllowAmbiguousPaths }
+    }
+
+    /// Lets the handler answer only what `guard` accepts; other requests go on to the next route for their path. See
+    /// [`guard`](crate::guard). Of several guards all must accept.
+    fn when(self, guard: impl Guard + 'static) -> Guarded<Self> {
+        Guarded { handler: self, guard: Rc::new(guard) }
+    }
+
+    /// Gives the handler's route a name, by which [`Urls`](crate::urls::Urls) makes URLs of it.
+    fn named(self, name: &str) -> Named<Self> {
+        Named { handler: self, name: name.into() }
+    }
+
+    /// Puts `note` beside the handler's route, for those who look at routes
+    /// ([`RouteInfo::notes`](crate::application::RouteInfo::notes)).
+    fn noted<T: 'static>(self, note: T) -> Noted<Self> {
+        Noted { handler: self, note: Rc::new(note) }
+    }
+}
+
+impl<Args, H: Signature<Args>> HandlerExt<Args> for H {}
+
+/// A handler with one more option. Made by [`HandlerExt`].
+#[derive(Clone, Copy, Debug)]
+pub struct Configured<H> {
+    handler: H,
+    setting: Setting,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Setting {
+    OnDisconnect(OnDisconnect),
+    BodyBytesMax(u64),
+    Timeout(Duration),
+    RequestsMax(usize),
+    NeverShed,
+    AllowAmbiguousPaths,
+}
+
+impl<Args, H: Signature<Args>> Signature<ViaOptions<Args>> for Configured<H> {}
+
+impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for Configured<H> {
+    fn call(&self, request: Request) -> impl Future<Output = Response> {
+        self.handler.call(request)
+    }
+
+    fn require(&self, requirements: &mut Requirements) {
+        self.handler.require(requirements);
+    }
+
+    fn configure(&self, options: &mut RouteOptions) {
+        self.handler.configure(options);
+        match self.setting {
+            Setting::OnDisconnect(what) => options.on_disconnect = what,
+            Setting::BodyBytesMax(bytes_max) => options.body_bytes_max = Some(bytes_max),
+            Setting::Timeout(limit) => options.timeout = Some(limit),
+            Setting::RequestsMax(most) => options.requests_max = Some(most),
+            Setting::NeverShed => options.is_never_shed = true,
+            Setting::AllowAmbiguousPaths => options.allows_ambiguous_paths = true,
+        }
+    }
+}
+
+/// A handler that answers only what a guard accepts. Made by [`HandlerExt::when`].
+#[derive(Clone)]
+pub struct Guarded<H> {
+    handler: H,
+    guard: Rc<dyn Guard>,
+}
+
+/// A handler whose route has a name. Made by [`HandlerExt::named`].
+#[derive(Clone, Debug)]
+pub struct Named<H> {
+    handler: H,
+    name: Rc<str>,
+}
+
+/// A handler with a note beside its route. Made by [`HandlerExt::noted`].
+#[derive(Clone, Debug)]
+pub struct Noted<H> {
+    handler: H,
+    note: Rc<dyn Any>,
+}
+
+impl<H: fmt::Debug> fmt::Debug for Guarded<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guarded").field("handler", &self.handler).finish_non_exhaustive()
+    }
+}
+
+macro_rules! around {
+    ($($Around:ident $require:expr;)*) => {
+        $(
+            impl<Args, H: Signature<Args>> Signature<ViaOptions<Args>> for $Around<H> {}
+
+            impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for $Around<H> {
+                fn call(&self, request: Request) -> impl Future<Output = Response> {
+                    self.handler.call(request)
+                }
+
+                fn require(&self, requirements: &mut Requirements) {
+                    self.handler.require(requirements);
+                    $require(self, requirements);
+                }
+
+                fn configure(&self, options: &mut RouteOptions) {
+                    self.handler.configure(options);
+                }
+            }
+        )*
+    };
+}
+
+around! {
+    Guarded |it: &Self, requirements: &mut Requirements| requirements.guard(&it.guard);
+    Named |it: &Self, requirements: &mut Requirements| requirements.name(&it.name);
+    Noted |it: &Self, requirements: &mut Requirements| requirements.share_note(Rc::clone(&it.note));
+}
+
+impl<S: Service> Signature<ViaService> for S {}
+
+impl<S: Service> Handler<ViaService, ()> for S {
+    fn call(&self, request: Request) -> impl Future<Output = Response> {
+        Service::call(self, request)
+    }
+
+    fn require(&self, _: &mut Requirements) {}
+}
+
+/// A handler as a [`Service`], with its arguments' types erased.
+pub(crate) struct HandlerService<H, Args, Via> {
+    handler: H,
+    /// The innermost limit of the body.
+    body_bytes_max: Option<u64>,
+    args: PhantomData<fn() -> (Args, Via)>,
+}
+
+impl<H, Args, Via> HandlerService<H, Args, Via> {
+    pub(crate) fn new(handler: H, options: &RouteOptions) -> Self {
+        Self { handler, body_bytes_max: options.body_bytes_max, args: PhantomData }
+    }
+}
+
+impl<Args, Via, H: Handler<Args, Via>> Service for HandlerService<H, Args, Via> {
+    fn call(&self, mut request: Request) -> impl Future<Output = Response> {
+        if let Some(limit) = self.body_bytes_max {
+            request.body = request.body.limited(limit);
+        }
+        self.handler.call(request)
+    }
+}
+
+impl<F, R> Signature<(ViaFuture,)> for F where F: AsyncFn() -> R {}
+
+impl<F, R> Signature<(ViaValue,)> for F
+where
+    F: Fn() -> R,
+    R: IntoResponse,
+{
+}
+
+impl<F, R> Handler<(ViaFuture,), ()> for F
+where
+    F: AsyncFn() -> R,
+    R: IntoResponse,
+{
+    async fn call(&self, _: Request) -> Response {
+        self().await.into_response()
+    }
+
+    fn require(&self, _: &mut Requirements) {}
+}
+
+impl<F, R> Handler<(ViaValue,), ()> for F
+where
+    F: Fn() -> R,
+    R: IntoResponse,
+{
+    async fn call(&self, _: Request) -> Response {
+        self().into_response()
+    }
+
+    fn require(&self, _: &mut Requirements) {}
+}
+
+/// Implements [`Handler`] for one number of arguments and one way to return: `$Fn` is the function
+/// trait, `$finish` turns the call's result into the response.
+macro_rules! handler {
+    ($Marker:ident, $Fn:ident, [$($await:tt)*], [$($result:tt)*], $($First:ident)*, $Last:ident) => {
+        impl<F, R, $($First,)* $Last> Signature<($Marker, $($First,)* $Last)> for F
+        where
+            F: $Fn($($First,)* $Last) -> R,
+            $($result)*
+        {
+        }
+
+        impl<F, R, Via, $($First,)* $Last> Handler<($Marker, $($First,)* $Last), Via> for F
+        where
+            F: $Fn($($First,)* $Last) -> R,
+            R: IntoResponse,
+            $($First: FromRequestParts,)*
+            $Last: FromRequest<Via>,
+        {
+            #[allow(unused_mut, reason = "a single argument takes the request whole")]
+            #[allow(non_snake_case, reason = "each value is named as its type")]
+            async fn call(&self, mut request: Request) -> Response {
+                $(
+                    let $First = match $First::from_request_parts(&mut request.parts).await {
+                        Ok(value) => value,
+                        Err(problem) => return problem.into_response(),
+                    };
+                )*
+                let $Last = match $Last::from_request(request).await {
+                    Ok(value) => value,
+                    Err(problem) => return problem.into_response(),
+                };
+                self($($First,)* $Last)$($await)*.into_response()
+            }
+
+            fn require(&self, requirements: &mut Requirements) {
+                $($First::require(requirements);)*
+                $Last::require(requirements);
+            }
+        }
+    };
+}
+
+/// Implements [`Handler`] for every number of arguments from one up.
+macro_rules! handlers {
+    ($(($($First:ident)*, $Last:ident))*) => {
+        $(
+            handler!(ViaFuture, AsyncFn, [.await], [], $($First)*, $Last);
+            handler!(ViaValue, Fn, [], [R: IntoResponse], $($First)*, $Last);
+        )*
+    };
+}
+
+handlers! {
+    (, A)
+    (A, B)
+    (A B, C)
+    (A B C, D)
+    (A B C D, E)
+    (A B C D E, G)
+    (A B C D E G, H)
+    (A B C D E G H, I)
+    (A B C D E G H I, J)
+    (A B C D E G H I J, K)
+    (A B C D E G H I J K, L)
+    (A B C D E G H I J K L, M)
+}

@@ -1,0 +1,363 @@
+//! Middleware: code that runs around handlers.
+//!
+//! A middleware gets the request and what comes next. It may answer the request itself, change the
+//! request or the response, or act before and after. There are two forms.
+//!
+//! A **function** is the short one:
+//!
+//! ```
+//! use peregrine::web::middleware::Next;
+//! use peregrine::web::{App, Request, Response};
+//!
+//! async fn log(request: Request, next: Next<'_>) -> Response {
+//!     let line = format!("{} {}", request.method(), request.path());
+//!     let response = next.run(request).await;
+//!     println!("{line} {}", response.status);
+//!     response
+//! }
+//!
+//! let app = App::new().with(log).get("/", || "hello");
+//! assert_eq!(app.test().get("/").send_now().text(), "hello");
+//! ```
+//!
+//! The function may have up to six extractors before these two ([`from_fn`] has an example). A closure
+//! is written `async |request: Request, next: Next<'_>| ..`. One that is not `async` itself,
+//! `|request, next: Next<'_>| async move { .. }`, does not compile ("lifetime may not live long
+//! enough"): the returned future would hold `next`, and no closure can say so in its type. The
+//! requirements for [closures of handlers](crate::handler#closures) apply to middleware too.
+//!
+//! [`Next`] hides the type of what comes next; its future lives in a slot of the thread's stock, so
+//! nothing is allocated.
+//!
+//! A **type** that implements [`Middleware`] is the form for middleware with settings, or for use by
+//! others:
+//!
+//! ```
+//! use peregrine::http::{HeaderName, HeaderValue};
+//! use peregrine::web::middleware::Middleware;
+//! use peregrine::web::{App, Request, Response, Service};
+//!
+//! struct Stamp(HeaderName, HeaderValue);
+//!
+//! impl Middleware for Stamp {
+//!     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
+//!         let response = next.call(request).await;
+//!         response.with_header(self.0.clone(), self.1.clone())
+//!     }
+//! }
+//!
+//! let stamp = Stamp(HeaderName::from_static("x-stamp"), HeaderValue::from_static("1"));
+//! let app = App::new().with(stamp).get("/", || "hello");
+//! assert_eq!(app.test().get("/").send_now().header("x-stamp"), Some("1"));
+//! ```
+
+use crate::app::default_responses::{Rendered, Shared};
+use crate::http::from_request::FromRequestParts;
+use crate::http::request::Request;
+use crate::http::requirements::Requirements;
+use crate::http::response::{IntoResponse, Response};
+use crate::http::service::{Endpoint, Erased, Place, Service, place_in_stock};
+use std::fmt;
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+/// Runs around services. One middleware value may run around many routes at once.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a middleware",
+    label = "not a middleware",
+    note = "implement `Middleware` for it, or give an `async fn(Request, Next<'_>)` as \
+            `from_fn(function)`"
+)]
+pub trait Middleware {
+    /// Answers one request, usually by calling `next`.
+    fn run<S: Service>(&self, request: Request, next: &S) -> impl Future<Output = Response>;
+
+    /// Declares what this middleware needs from the application. This is checked when the application
+    /// is built.
+    fn require(&self, _requirements: &mut Requirements) {}
+
+    /// Puts this middleware around one route, once, when the application is built. The default calls
+    /// [`Middleware::run`] for each request; a middleware that keeps something for each route makes it
+    /// here.
+    fn around<S: Service + 'static>(self: Rc<Self>, service: S) -> impl Service + 'static
+    where
+        Self: Sized + 'static,
+    {
+        Nested { middleware: self, next: service }
+    }
+}
+
+/// Either a middleware or nothing. Made by [`optional`].
+#[derive(Clone, Debug)]
+pub struct Optional<M>(Option<Rc<M>>);
+
+/// A middleware that a setting turns on: `None` runs nothing.
+#[must_use]
+pub fn optional<M: Middleware>(middleware: Option<M>) -> Optional<M> {
+    Optional(middleware.map(Rc::new))
+}
+
+impl<M: Middleware + 'static> Middleware for Optional<M> {
+    async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
+        match &self.0 {
+            Some(middleware) => middleware.run(request, next).await,
+            None => next.call(request).await,
+        }
+    }
+
+    fn require(&self, requirements: &mut Requirements) {
+        if let Some(middleware) = &self.0 {
+            middleware.require(requirements);
+        }
+    }
+
+    fn around<S: Service + 'static>(self: Rc<Self>, service: S) -> impl Service + 'static {
+        match &self.0 {
+            Some(middleware) => Erased::new(Rc::clone(middleware).around(service)),
+            None => Erased::new(service),
+        }
+    }
+}
+
+/// What comes after a middleware function: the next middleware, or the handler.
+#[derive(Clone, Copy)]
+pub struct Next<'n>(&'n dyn Place);
+
+impl<'n> Next<'n> {
+    fn new<S: Service>(service: &'n S) -> Self {
+        Self(service)
+    }
+
+    /// Goes on with `request`.
+    pub fn run(self, request: Request) -> impl Future<Output = Response> + 'n {
+        place_in_stock(self.0, request)
+    }
+}
+
+impl fmt::Debug for Next<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Next")
+    }
+}
+
+/// What [`App::with`](crate::App::with) takes: a [`Middleware`], or an async function of at most six
+/// extractors, the request, and [`Next`]. `Args` distinguishes the two; it is always inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a middleware",
+    label = "not a middleware",
+    note = "a middleware is a type that implements `Middleware`, or an `async fn(Request, Next<'_>)` \
+            that may have up to 6 extractors before these two arguments",
+    note = "a closure is written `async |request: Request, next: Next<'_>| ..`, and must be `Fn`: what \
+            it changes goes into a `Cell` or `RefCell`"
+)]
+pub trait IntoMiddleware<Args> {
+    /// The resulting middleware.
+    type Middleware;
+
+    /// Makes the middleware.
+    fn into_middleware(self) -> Self::Middleware;
+}
+
+/// Marks middleware that are types.
+#[derive(Debug)]
+pub enum ViaType {}
+
+impl<M: Middleware> IntoMiddleware<ViaType> for M {
+    type Middleware = M;
+
+    fn into_middleware(self) -> M {
+        self
+    }
+}
+
+/// Makes a middleware from an async function of at most six extractors, the request, and [`Next`], for
+/// places that take a [`Middleware`]. [`App::with`](crate::App::with) takes the function itself.
+///
+/// The extractors must leave the body alone; a request that one of them refuses is answered with
+/// its problem.
+///
+/// ```
+/// use peregrine::http::Method;
+/// use peregrine::web::middleware::Next;
+/// use peregrine::web::{App, Problem, Request, Response};
+/// # use peregrine::http::StatusCode;
+/// # use peregrine::web::{Parts, extract::FromRequestParts};
+/// # struct Key(String);
+/// # impl FromRequestParts for Key {
+/// #     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+/// #         parts.head.field_text("x-key").map(|key| Key(key.to_owned())).ok_or_else(|| {
+/// #             Problem::new(StatusCode::UNAUTHORIZED, "no-key", "Send a key in X-Key.")
+/// #         })
+/// #     }
+/// # }
+///
+/// async fn with_key(Key(key): Key, request: Request, next: Next<'_>) -> Result<Response, Problem> {
+///     if key == "open sesame" {
+///         return Ok(next.run(request).await);
+///     }
+///     Err(Problem::new(StatusCode::FORBIDDEN, "wrong-key", "This key opens nothing."))
+/// }
+///
+/// let app = App::new().with(with_key).get("/", || "gold");
+/// let client = app.test();
+/// assert_eq!(client.get("/").header("x-key", "open sesame").send_now().text(), "gold");
+/// assert_eq!(client.get("/").header("x-key", "open rye").send_now().status(), 403);
+/// assert_eq!(client.get("/").send_now().status(), 401);
+/// ```
+#[must_use]
+pub fn from_fn<F, Args>(function: F) -> FromFn<F, Args>
+where
+    FromFn<F, Args>: Middleware,
+{
+    FromFn { function, args: PhantomData }
+}
+
+/// A function as a middleware. Made by [`from_fn`], and by [`App::with`](crate::App::with).
+pub struct FromFn<F, Args> {
+    function: F,
+    args: PhantomData<fn() -> Args>,
+}
+
+impl<F, Args> fmt::Debug for FromFn<F, Args> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FromFn")
+    }
+}
+
+macro_rules! from_fn {
+    ($(($($Extractor:ident)*))*) => {
+        $(
+            impl<F, R, $($Extractor,)*> IntoMiddleware<($($Extractor,)*)> for F
+            where
+                F: AsyncFn($($Extractor,)* Request, Next<'_>) -> R,
+            {
+                type Middleware = FromFn<F, ($($Extractor,)*)>;
+
+                fn into_middleware(self) -> Self::Middleware {
+                    FromFn { function: self, args: PhantomData }
+                }
+            }
+
+            impl<F, R, $($Extractor,)*> Middleware for FromFn<F, ($($Extractor,)*)>
+            where
+                F: AsyncFn($($Extractor,)* Request, Next<'_>) -> R,
+                R: IntoResponse,
+                $($Extractor: FromRequestParts,)*
+            {
+                #[allow(unused_mut, reason = "without extractors nothing is taken before the call")]
+                #[allow(non_snake_case, reason = "each value is named as its type")]
+                async fn run<S: Service>(&self, mut request: Request, next: &S) -> Response {
+                    $(
+                        let $Extractor = $Extractor::from_request_parts(&mut request.parts);
+                        let $Extractor = match $Extractor.await {
+                            Ok(value) => value,
+                            Err(problem) => return problem.into_response(),
+                        };
+                    )*
+                    let next = Next::new(next);
+                    (self.function)($($Extractor,)* request, next).await.into_response()
+                }
+
+                #[allow(unused_variables, reason = "without extractors nothing is needed")]
+                fn require(&self, requirements: &mut Requirements) {
+                    $($Extractor::require(requirements);)*
+                }
+            }
+        )*
+    };
+}
+
+from_fn! { () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E G) }
+
+/// The middleware of a scope, from the innermost out: its `with` calls, remembered until its routes
+/// arrive. Their types are erased, so that scopes and applications have one type each.
+#[derive(Clone, Default)]
+pub(crate) struct Chain(Option<Rc<Link>>);
+
+struct Link {
+    middleware: Box<dyn Wrap>,
+    outer: Chain,
+}
+
+impl Chain {
+    /// `middleware` inside these.
+    pub(crate) fn and<M: Middleware + 'static>(self, middleware: M) -> Self {
+        Self(Some(Rc::new(Link { middleware: Box::new(Rc::new(middleware)), outer: self })))
+    }
+
+    /// Is there no middleware?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// `endpoint` inside all middleware.
+    pub(crate) fn wrap(&self, endpoint: Rc<dyn Endpoint>) -> Rc<dyn Endpoint> {
+        self.links().fold(endpoint, |endpoint, link| link.middleware.wrap(Erased(endpoint)))
+    }
+
+    /// `service` inside all middleware, with its problems in the application's form.
+    pub(crate) fn render<S: Service + 'static>(
+        &self,
+        service: S,
+        shared: &Rc<Shared>,
+    ) -> Rc<dyn Endpoint> {
+        let mut links = self.links().peekable();
+        if links.peek().is_none() {
+            return Rc::new(Rendered::new(shared, service));
+        }
+        let mut endpoint: Rc<dyn Endpoint> = Rc::new(service);
+        while let Some(link) = links.next() {
+            endpoint = match links.peek() {
+                Some(_) => link.middleware.wrap(Erased(endpoint)),
+                None => link.middleware.wrap_and_render(Erased(endpoint), shared),
+            };
+        }
+        endpoint
+    }
+
+    /// What the middleware need from the application.
+    pub(crate) fn require(&self, requirements: &mut Requirements) {
+        for link in self.links() {
+            link.middleware.require(requirements);
+        }
+    }
+
+    fn links(&self) -> impl Iterator<Item = &Link> {
+        std::iter::successors(self.0.as_deref(), |link| link.outer.0.as_deref())
+    }
+}
+
+/// A middleware whose type is erased.
+trait Wrap {
+    fn wrap(&self, next: Erased) -> Rc<dyn Endpoint>;
+
+    fn wrap_and_render(&self, next: Erased, shared: &Rc<Shared>) -> Rc<dyn Endpoint>;
+
+    fn require(&self, requirements: &mut Requirements);
+}
+
+impl<M: Middleware + 'static> Wrap for Rc<M> {
+    fn wrap(&self, next: Erased) -> Rc<dyn Endpoint> {
+        Rc::new(Self::clone(self).around(next))
+    }
+
+    fn wrap_and_render(&self, next: Erased, shared: &Rc<Shared>) -> Rc<dyn Endpoint> {
+        Rc::new(Rendered::new(shared, Self::clone(self).around(next)))
+    }
+
+    fn require(&self, requirements: &mut Requirements) {
+        (**self).require(requirements);
+    }
+}
+
+/// A service inside one middleware.
+struct Nested<M, S> {
+    middleware: Rc<M>,
+    next: S,
+}
+
+impl<M: Middleware, S: Service> Service for Nested<M, S> {
+    fn call(&self, request: Request) -> impl Future<Output = Response> {
+        self.middleware.run(request, &self.next)
+    }
+}

@@ -1,0 +1,275 @@
+//! Patterns as applications write them, with types and optional parameters, and as the router reads them.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+/// The end of a route's pattern for everything below a prefix ([`App::subtree`](crate::App::subtree)).
+pub const REST: &str = "/{*peregrine_rest}";
+
+/// The pattern as people read it: everything below a mount is `*`.
+///
+/// ```
+/// use peregrine::web::route::readable;
+/// use peregrine::web::scope::REST;
+///
+/// assert_eq!(readable(&format!("/api{REST}")), "/api/*");
+/// assert_eq!(readable("/users/{id}"), "/users/{id}");
+/// ```
+#[must_use]
+pub fn readable(pattern: &str) -> Cow<'_, str> {
+    match pattern.strip_suffix(REST) {
+        Some(root) => Cow::Owned(format!("{root}/*")),
+        None => Cow::Borrowed(pattern),
+    }
+}
+
+/// One of the patterns that a written one stands for.
+#[derive(Clone, Debug)]
+pub(crate) struct Written {
+    /// As the router reads it.
+    pub(crate) pattern: String,
+    /// The parameters that have a type.
+    pub(crate) typed: Vec<(String, Kind)>,
+    /// How many optional parameters it leaves out.
+    pub(crate) absent: usize,
+    /// It is another one with a slash at its end.
+    pub(crate) is_slash_twin: bool,
+    /// Its path with a slash at its end belongs to it too.
+    pub(crate) has_slash_twin: bool,
+}
+
+/// What the text of a typed parameter must be. Other text is for the next pattern that matches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    fits: fn(&str) -> bool,
+}
+
+macro_rules! parsed {
+    ($($name:literal $type:ty;)*) => {
+        [$(Kind { name: $name, fits: |text| text.parse::<$type>().is_ok() },)*]
+    };
+}
+
+const PARSED: [Kind; 12] = parsed! {
+    "u8" u8;
+    "u16" u16;
+    "u32" u32;
+    "u64" u64;
+    "u128" u128;
+    "i8" i8;
+    "i16" i16;
+    "i32" i32;
+    "i64" i64;
+    "i128" i128;
+    "bool" bool;
+    "ip" IpAddr;
+};
+
+const OTHERS: [Kind; 7] = [
+    Kind { name: "f32", fits: |text| text.parse().is_ok_and(f32::is_finite) },
+    Kind { name: "f64", fits: |text| text.parse().is_ok_and(f64::is_finite) },
+    Kind { name: "uuid", fits: is_uuid },
+    Kind { name: "alpha", fits: |text| text.bytes().all(|byte| byte.is_ascii_alphabetic()) },
+    Kind { name: "alnum", fits: |text| text.bytes().all(|byte| byte.is_ascii_alphanumeric()) },
+    Kind { name: "digits", fits: |text| text.bytes().all(|byte| byte.is_ascii_digit()) },
+    Kind { name: "hex", fits: |text| text.bytes().all(|byte| byte.is_ascii_hexdigit()) },
+];
+
+impl Kind {
+    fn find(name: &str) -> Option<Self> {
+        PARSED.iter().chain(&OTHERS).find(|kind| kind.name == name).copied()
+    }
+
+    /// Does the raw value fit, once it is percent-decoded?
+    pub(crate) fn fits(self, raw: &[u8]) -> bool {
+        peregrine_router::decode(raw).is_ok_and(|text| (self.fits)(&text))
+    }
+}
+
+/// RFC 9562: 8-4-4-4-12 hexadecimal digits.
+fn is_uuid(text: &str) -> bool {
+    let is_right = |(at, byte): (usize, u8)| match at {
+        8 | 13 | 18 | 23 => byte == b'-',
+        _ => byte.is_ascii_hexdigit(),
+    };
+    text.len() == 36 && text.bytes().enumerate().all(is_right)
+}
+
+/// Cuts `text` at its first parameter: the text before it, what is between the braces, the text after it. `{{`
+/// and `}}` are literal braces.
+#[doc(hidden)]
+#[must_use]
+pub fn next_hole(text: &str) -> Option<(&str, &str, &str)> {
+    let mut from = 0;
+    loop {
+        let open = text[from..].find('{')? + from;
+        if text[open + 1..].starts_with('{') {
+            from = open + 2;
+            continue;
+        }
+        let close = text[open..].find('}')? + open;
+        return Some((&text[..open], &text[open + 1..close], &text[close + 1..]));
+    }
+}
+
+/// The patterns that a written one stands for: those that leave out optional parameters first, the whole one
+/// last. What neither types nor options are about is left to the router to judge.
+pub(crate) fn expand(written: &str) -> Result<Vec<Written>, String> {
+    let (mut all, mut typed): (Vec<Written>, Vec<(String, Kind)>) = <_>::default();
+    let (mut pattern, mut rest) = (String::with_capacity(written.len()), written);
+    let mut optional_rest = None;
+    while let Some((before, hole, after)) = next_hole(rest) {
+        pattern.push_str(before);
+        let (hole, is_optional) = match hole.strip_suffix('?') {
+            Some(hole) => (hole, true),
+            None => (hole, false),
+        };
+        if is_optional {
+            if !pattern.ends_with('/') || !(after.is_empty() || after.starts_with('/')) {
+                return Err(format!("`{{{hole}?}}` may be left out only as a whole segment"));
+            }
+            let shorter = &pattern[..pattern.len() - 1];
+            let shorter = if shorter.is_empty() { "/" } else { shorter };
+            all.push(Written {
+                pattern: shorter.to_owned(),
+                typed: typed.clone(),
+                absent: 0,
+                is_slash_twin: false,
+                has_slash_twin: hole.starts_with('*'),
+            });
+            optional_rest =
+                hole.starts_with('*').then(|| pattern.clone()).filter(|_| pattern != "/");
+        } else if !all.is_empty() {
+            return Err(format!(
+                "`{{{hole}}}` is behind a parameter that may be left out, so it must be `{{{hole}?}}`"
+            ));
+        }
+        let name = match hole.split_once(':') {
+            Some((name, kind)) => {
+                typed.push((name.to_owned(), read_kind(hole, kind)?));
+                name
+            }
+            None => hole,
+        };
+        pattern.extend(["{", name, "}"]);
+        rest = after;
+    }
+    if !all.is_empty() && !rest.is_empty() {
+        return Err(format!(
+            "`{rest}` is behind a parameter that may be left out; only such ones may follow"
+        ));
+    }
+    pattern.push_str(rest);
+    let count = all.len();
+    for (shorter, absent) in all.iter_mut().zip((1..=count).rev()) {
+        shorter.absent = absent;
+    }
+    if let Some(twin) = optional_rest {
+        let typed = typed.clone();
+        let is_slash_twin = true;
+        let has_slash_twin = false;
+        all.insert(0, Written { pattern: twin, typed, absent: 1, is_slash_twin, has_slash_twin });
+    }
+    all.push(Written { pattern, typed, absent: 0, is_slash_twin: false, has_slash_twin: false });
+    Ok(all)
+}
+
+fn read_kind(hole: &str, kind: &str) -> Result<Kind, String> {
+    if hole.starts_with('*') {
+        return Err(format!("`{{{hole}}}` is the rest of a path, which has no type"));
+    }
+    Kind::find(kind).ok_or_else(|| {
+        let names: Vec<_> = PARSED.iter().chain(&OTHERS).map(|kind| kind.name).collect();
+        format!("`{kind}` in `{{{hole}}}` is no type of a segment; there are {}", names.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patterns(written: &str) -> Vec<(String, usize)> {
+        let all = expand(written).unwrap_or_else(|reason| panic!("{written}: {reason}"));
+        all.into_iter().map(|one| (one.pattern, one.absent)).collect()
+    }
+
+    #[test]
+    fn optional_parameters_stand_for_patterns_without_them() {
+        for (written, expected) in [
+            ("/", vec![("/", 0)]),
+            ("/a/{b}", vec![("/a/{b}", 0)]),
+            ("/{a?}", vec![("/", 1), ("/{a}", 0)]),
+            ("/a/{b?}", vec![("/a", 1), ("/a/{b}", 0)]),
+            (
+                "/a/{b:u8}/{c?}/{d:u8?}",
+                vec![("/a/{b}", 2), ("/a/{b}/{c}", 1), ("/a/{b}/{c}/{d}", 0)],
+            ),
+            ("/f/{*p?}", vec![("/f/", 1), ("/f", 1), ("/f/{*p}", 0)]),
+            ("/{*p?}", vec![("/", 1), ("/{*p}", 0)]),
+            ("/{{a?}}", vec![("/{{a?}}", 0)]),
+            ("/{a", vec![("/{a", 0)]),
+        ] {
+            let expected: Vec<_> = expected.into_iter().map(|(a, b)| (a.to_owned(), b)).collect();
+            assert_eq!(patterns(written), expected, "{written}");
+        }
+        let twins = expand("/f/{*p?}").expect("it can be read");
+        assert_eq!(
+            twins.iter().map(|one| one.is_slash_twin).collect::<Vec<_>>(),
+            [true, false, false]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_left_out_or_is_no_type_is_refused_with_the_reason() {
+        for (written, reason) in [
+            ("/{a?}/b", "`/b` is behind a parameter that may be left out"),
+            ("/{a?}/{b}", "`{b}` is behind"),
+            ("/{a?}.json", "whole segment"),
+            ("/v{a?}", "whole segment"),
+            ("/{a:thing}", "`thing` in `{a:thing}` is no type of a segment; there are u8, u16"),
+            ("/{a:}", "`` in `{a:}` is no type"),
+            ("/{*a:u8}", "the rest of a path, which has no type"),
+        ] {
+            let told = expand(written).expect_err(written);
+            assert!(told.contains(reason), "{written}: {told}");
+        }
+    }
+
+    #[test]
+    fn a_value_fits_its_type_once_it_is_decoded() {
+        for (kind, good, bad) in [
+            ("u8", "255", "256"),
+            ("i8", "-128", "128"),
+            ("u32", "%31", "x"),
+            ("f64", "1.5", "1,5"),
+            ("f64", "1e39", "1e999"),
+            ("f64", "-0", "NaN"),
+            ("f64", "1e-999", "-inf"),
+            ("f32", "1e38", "1e39"),
+            ("f32", "0", "nan"),
+            ("f32", "-1.", "%69nf"),
+            ("f32", ".5", "-Infinity"),
+            ("bool", "true", "yes"),
+            ("ip", "::1", "1"),
+            (
+                "uuid",
+                "01234567-89ab-cdef-0123-456789ABCDEF",
+                "01234567-89ab-cdef-0123-456789ABCDEG",
+            ),
+            (
+                "uuid",
+                "01234567-89ab-cdef-0123-456789abcdef",
+                "0123456789ab-cdef-0123-456789abcdef-",
+            ),
+            ("alpha", "abC", "ab1"),
+            ("alnum", "ab1", "a-b"),
+            ("digits", "0000", "+1"),
+            ("hex", "0aF", "0g"),
+        ] {
+            let kind = Kind::find(kind).expect("there is one");
+            assert!(kind.fits(good.as_bytes()) && !kind.fits(bad.as_bytes()), "{kind:?}");
+            assert!(!kind.fits(b"%FF"));
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Routes that are added by what they are: functions that fill a scope, and handlers with an attribute.
+
+use crate::app::scope::Scope;
+
+/// Something with routes of its own: a function from scope to scope, a handler that was made with an attribute such as
+/// `#[get("/")]`, or a tuple of these.
+///
+/// ```
+/// use peregrine::web::{App, Scope};
+///
+/// fn users(scope: Scope) -> Scope {
+///     scope.get("/users", || "everybody")
+/// }
+/// fn birds(scope: Scope) -> Scope {
+///     scope.get("/birds", || "all of them")
+/// }
+///
+/// let client = App::new().add((users, birds)).test();
+/// assert_eq!(client.get("/birds").send_now().text(), "all of them");
+/// ```
+pub trait Routed {
+    /// Adds the routes to `scope`.
+    fn add_to(self, scope: &mut Scope);
+}
+
+impl<F: FnOnce(Scope) -> Scope> Routed for F {
+    fn add_to(self, scope: &mut Scope) {
+        scope.extend(self);
+    }
+}
+
+macro_rules! tuples {
+    ($(($($T:ident)*))*) => {
+        $(
+            #[allow(non_snake_case, reason = "each value is named as its type")]
+            impl<$($T: Routed),*> Routed for ($($T,)*) {
+                fn add_to(self, scope: &mut Scope) {
+                    let ($($T,)*) = self;
+                    $($T.add_to(scope);)*
+                }
+            }
+        )*
+    };
+}
+
+tuples! {
+    (A)
+    (A B)
+    (A B C)
+    (A B C D)
+    (A B C D E)
+    (A B C D E G)
+    (A B C D E G H)
+    (A B C D E G H I)
+    (A B C D E G H I J)
+    (A B C D E G H I J K)
+    (A B C D E G H I J K L)
+    (A B C D E G H I J K L M)
+}

@@ -1,0 +1,147 @@
+//! Handlers for the methods of one path, and patterns as people read them.
+
+use crate::app::handler::{Handler, Signature};
+use crate::app::route_table::{Methods, query_method};
+use crate::app::scope::Scope;
+use http::Method;
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::Location;
+
+#[doc(hidden)]
+pub use crate::app::pattern::next_hole;
+pub use crate::app::pattern::readable;
+
+/// What the doc comment of a handler with an attribute says: a note beside its route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DocComment(pub &'static str);
+
+/// Handlers for several methods of one path, made by [`get`], [`post`] and the others:
+/// `.route("/users", get(list).post(create))`.
+#[derive(Debug)]
+#[must_use = "it does nothing until it is given to `route`"]
+pub struct MethodRouter<T>(T);
+
+/// The handlers of a [`MethodRouter`].
+pub trait Routes: sealed::Sealed {
+    #[doc(hidden)]
+    fn add_to(self, to: &mut Scope, pattern: &str, place: &'static Location<'static>);
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for () {}
+    impl<H, Args, Via, T> Sealed for (super::Single<H, Args, Via>, T) {}
+}
+
+/// One handler with its methods.
+pub struct Single<H, Args, Via> {
+    methods: Methods,
+    handler: H,
+    args: PhantomData<fn() -> (Args, Via)>,
+}
+
+impl<H, Args, Via> fmt::Debug for Single<H, Args, Via> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Single").field(&self.methods).finish()
+    }
+}
+
+impl Routes for () {
+    fn add_to(self, _: &mut Scope, _: &str, _: &'static Location<'static>) {}
+}
+
+impl<H, Args, Via, T> Routes for (Single<H, Args, Via>, T)
+where
+    H: Handler<Args, Via> + 'static,
+    (Args, Via): 'static,
+    T: Routes,
+{
+    fn add_to(self, to: &mut Scope, pattern: &str, place: &'static Location<'static>) {
+        let (single, earlier) = self;
+        earlier.add_to(to, pattern, place);
+        to.add_handler(single.methods, pattern, single.handler, place);
+    }
+}
+
+impl<T: Routes> MethodRouter<T> {
+    pub(crate) fn add_to(self, to: &mut Scope, pattern: &str, place: &'static Location<'static>) {
+        self.0.add_to(to, pattern, place);
+    }
+
+    fn and<Args, Via, H: Handler<Args, Via>>(
+        self,
+        methods: Methods,
+        handler: H,
+    ) -> MethodRouter<(Single<H, Args, Via>, T)> {
+        MethodRouter((Single { methods, handler, args: PhantomData }, self.0))
+    }
+
+    /// Adds a handler for `method`, which may be one of your own.
+    pub fn on<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
+        self,
+        method: Method,
+        handler: H,
+    ) -> MethodRouter<(Single<H, Args, Via>, T)> {
+        self.and(Methods::One(method), handler)
+    }
+
+    /// Adds a handler for every method that has none of its own.
+    pub fn any<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
+        self,
+        handler: H,
+    ) -> MethodRouter<(Single<H, Args, Via>, T)> {
+        self.and(Methods::Any, handler)
+    }
+}
+
+/// A handler for every method that has none of its own.
+pub fn any<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
+    handler: H,
+) -> MethodRouter<(Single<H, Args, Via>, ())> {
+    MethodRouter(()).any(handler)
+}
+
+/// A handler for `method`, which may be one of your own.
+pub fn on<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
+    method: Method,
+    handler: H,
+) -> MethodRouter<(Single<H, Args, Via>, ())> {
+    MethodRouter(()).on(method, handler)
+}
+
+macro_rules! methods {
+    ($($name:ident $text:literal $method:expr;)*) => {
+        impl<T: Routes> MethodRouter<T> {
+            $(
+                #[doc = concat!("Adds a handler for ", $text, ".")]
+                pub fn $name<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
+                    self,
+                    handler: H,
+                ) -> MethodRouter<(Single<H, Args, Via>, T)> {
+                    self.on($method, handler)
+                }
+            )*
+        }
+
+        $(
+            #[doc = concat!("A handler for ", $text, ".")]
+            pub fn $name<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
+                handler: H,
+            ) -> MethodRouter<(Single<H, Args, Via>, ())> {
+                MethodRouter(()).$name(handler)
+            }
+        )*
+    };
+}
+
+methods! {
+    get "GET, and for HEAD unless that has its own" Method::GET;
+    post "POST" Method::POST;
+    put "PUT" Method::PUT;
+    delete "DELETE" Method::DELETE;
+    patch "PATCH" Method::PATCH;
+    head "HEAD" Method::HEAD;
+    options "OPTIONS" Method::OPTIONS;
+    query "QUERY" query_method();
+}

@@ -1,0 +1,85 @@
+//! A list of an application's routes, for people.
+
+use crate::app::built::{Application, RouteInfo};
+use crate::app::pattern::readable;
+use std::fmt;
+
+/// The routes of an application as a table, in the order in which they were added: method, pattern, and
+/// what else a request has to be; the name; and the line of the program. See [`App::routes`](crate::App::routes).
+///
+/// It is for people, and its form may change. For programs there are [`Application::routes`] and the admin listener's
+/// `/routes`.
+#[derive(Clone, Debug)]
+pub struct RouteList {
+    rows: Vec<[String; 4]>,
+}
+
+impl RouteList {
+    pub(crate) fn of(application: &Application) -> Self {
+        Self { rows: application.routes().map(|route| row(&route)).collect() }
+    }
+}
+
+fn row(route: &RouteInfo<'_>) -> [String; 4] {
+    let mut pattern = readable(route.pattern).into_owned();
+    if !route.conditions.is_empty() {
+        pattern.push_str(&format!(" where {}", route.conditions));
+    }
+    // A dash keeps columns apart for `cut` and `awk`.
+    let name = route.name().unwrap_or("-").to_owned();
+    [
+        route.methods.to_owned(),
+        pattern,
+        name,
+        format!("{}:{}", route.place.file(), route.place.line()),
+    ]
+}
+
+impl fmt::Display for RouteList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = |column: usize| {
+            self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
+        };
+        let (methods, patterns, names) = (width(0), width(1), width(2));
+        for [method, pattern, name, place] in &self.rows {
+            writeln!(f, "{method:methods$}  {pattern:patterns$}  {name:names$}  {place}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{App, HandlerExt, guard};
+
+    #[test]
+    fn routes_are_listed_in_columns_with_their_lines() {
+        let users = App::new().get("/users/{id:u32}", (|| "one").named("user"));
+        let app = App::new()
+            .get("/", || "start")
+            .merge(users)
+            .any("/{*rest}", (|| "else").when(guard::host("a.example")));
+        let text = app.routes().expect("it is right").to_string();
+        let columns = |line: &str| {
+            let line: Vec<_> =
+                line.split("  ").map(str::trim).filter(|word| !word.is_empty()).collect();
+            line.join("|")
+        };
+        let lines: Vec<_> = text.lines().map(columns).collect();
+        let expected = [
+            "GET|/|-|",
+            "GET|/users/{id} where id is u32|user|",
+            "any method|/{*rest} where the host is a.example|-|",
+        ];
+        assert_eq!(lines.len(), expected.len(), "{text}");
+        for (line, expected) in lines.iter().zip(expected) {
+            let place = line.strip_prefix(expected).unwrap_or_else(|| panic!("{expected}\n{text}"));
+            assert!(place.contains("route_list.rs:"), "{text}");
+        }
+        let places: Vec<_> =
+            text.lines().map(|line| line.find("crates/").or(line.find("src/"))).collect();
+        assert!(places[0].is_some() && places.iter().all(|place| *place == places[0]), "{text}");
+        assert_eq!(App::new().routes().expect("nothing is wrong").to_string(), "");
+        assert!(App::new().get("no", || "").routes().is_err());
+    }
+}

@@ -1,0 +1,387 @@
+//! Scopes: routes under one prefix, inside the same middleware.
+
+use crate::app::builder::{Entry, Plan};
+use crate::app::default_responses::{AmbiguousPath, Guest, Shared, Unmatched, Unrouted};
+use crate::app::error::Fault;
+use crate::app::fallbacks::{Fallback, ScopeFallback, fallback_name};
+use crate::app::handler::{Handler, HandlerService, Signature};
+use crate::app::middleware::{Chain, IntoMiddleware, Middleware};
+use crate::app::route::{MethodRouter, Routes};
+use crate::app::route_methods::routing;
+use crate::app::route_table::Methods;
+use crate::http::guard::Guard;
+use crate::http::requirements::Requirements;
+use crate::http::route_options::RouteOptions;
+use crate::http::service::{Endpoint, Erased, Service};
+use http::Method;
+use std::any::Any;
+use std::collections::HashMap;
+use std::fmt;
+use std::panic::Location;
+use std::rc::Rc;
+
+pub use crate::app::pattern::REST;
+
+/// Routes under one prefix, inside the same middleware. [`App::scope`](crate::App::scope) makes one.
+///
+/// Patterns are relative to the prefix: in the scope `/users`, the pattern `/{id}` is `/users/{id}`,
+/// and both `/` and the empty pattern are `/users` itself. Middleware given to [`Scope::with`] applies
+/// to the routes that follow it in this scope, inside the middleware of the scopes around it.
+///
+/// A function may fill a scope, so that a module keeps its routes to itself:
+///
+/// ```
+/// use peregrine::web::{App, Scope};
+///
+/// fn users(scope: Scope) -> Scope {
+///     scope.get("/", || "everybody").get("/{id}", || "somebody")
+/// }
+///
+/// let app = App::new().scope("/users", users);
+/// assert_eq!(app.test().get("/users").send_now().text(), "everybody");
+/// ```
+pub struct Scope {
+    pub(crate) plan: Plan,
+    prefix: String,
+    chain: Chain,
+    /// What all routes that follow ask of requests.
+    guards: Vec<Rc<dyn Guard>>,
+    /// What stands beside all routes that follow.
+    notes: Vec<Rc<dyn Any>>,
+    /// Answers requests for the patterns that follow, in methods that they lack. Made when the first
+    /// such pattern is added.
+    unrouted: Option<Rc<dyn Endpoint>>,
+    fallback: Option<Fallback>,
+    /// The routes that follow take paths that other servers may read differently.
+    pub(crate) allows_ambiguous_paths: bool,
+}
+
+impl Scope {
+    pub(crate) fn root(shared: Rc<Shared>) -> Self {
+        let plan = Plan::new(shared);
+        Self {
+            plan,
+            prefix: String::new(),
+            chain: Chain::default(),
+            guards: Vec::new(),
+            notes: Vec::new(),
+            unrouted: None,
+            fallback: None,
+            allows_ambiguous_paths: false,
+        }
+    }
+
+    pub(crate) fn add_with<M: Middleware + 'static>(
+        mut self,
+        middleware: M,
+        place: &'static Location<'static>,
+    ) -> Self {
+        let mut requirements = Requirements::default();
+        middleware.require(&mut requirements);
+        self.plan.need(format!("the middleware ({place})"), requirements);
+        Self { chain: self.chain.and(middleware), unrouted: None, ..self }
+    }
+
+    /// Lets `build` add to this scope.
+    pub(crate) fn extend(&mut self, build: impl FnOnce(Self) -> Self) {
+        let left = Self::root(Rc::clone(&self.plan.shared));
+        *self = build(std::mem::replace(self, left));
+    }
+
+    pub(crate) fn add_guard(&mut self, guard: impl Guard + 'static) {
+        self.guards.push(Rc::new(guard));
+    }
+
+    pub(crate) fn add_note(&mut self, note: Rc<dyn Any>) {
+        self.notes.push(note);
+    }
+
+    pub(crate) fn add_handler<Args, Via, H>(
+        &mut self,
+        methods: Methods,
+        pattern: &str,
+        handler: H,
+        place: &'static Location<'static>,
+    ) where
+        H: Handler<Args, Via> + 'static,
+        (Args, Via): 'static,
+    {
+        let entry = self.entry(methods, handler, place);
+        let pattern = self.join(pattern, place);
+        let entry = Entry { pattern: pattern.clone(), ..entry };
+        entry.unkept(&mut self.plan.faults);
+        self.plan.add(entry, &pattern);
+    }
+
+    /// The route of a handler, for a pattern that is set later.
+    fn entry<Args, Via, H>(
+        &mut self,
+        methods: Methods,
+        handler: H,
+        place: &'static Location<'static>,
+    ) -> Entry
+    where
+        H: Handler<Args, Via> + 'static,
+        (Args, Via): 'static,
+    {
+        let mut options = RouteOptions::default();
+        handler.configure(&mut options);
+        options.allows_ambiguous_paths |= self.allows_ambiguous_paths;
+        let mut requirements = self.needs_around();
+        handler.require(&mut requirements);
+        let endpoint = self.endpoint(HandlerService::new(handler, &options));
+        let unrouted = self.unrouted();
+        Entry {
+            pattern: String::new(),
+            typed: Vec::new(),
+            absent: 0,
+            guards: self.guards.iter().chain(requirements.guards()).map(Rc::clone).collect(),
+            methods,
+            endpoint,
+            unrouted,
+            options,
+            requirements,
+            shared: Rc::clone(&self.plan.shared),
+            is_slash_twin: false,
+            has_slash_twin: false,
+            place,
+        }
+    }
+
+    /// What the scope and the middleware so far say of each route: what these need from its path, and notes. Their
+    /// other needs are checked once for each middleware.
+    fn needs_around(&self) -> Requirements {
+        let mut all = Requirements::default();
+        self.chain.require(&mut all);
+        let mut of_route = Requirements::default();
+        of_route.surround(&all);
+        for note in &self.notes {
+            of_route.share_note(Rc::clone(note));
+        }
+        of_route
+    }
+
+    pub(crate) fn add_subtree<Args, Via, H>(
+        &mut self,
+        prefix: &str,
+        handler: H,
+        place: &'static Location<'static>,
+    ) where
+        H: Handler<Args, Via> + 'static,
+        (Args, Via): 'static,
+    {
+        let entry = self.entry(Methods::Any, handler, place);
+        let root = self.join(prefix.trim_end_matches('/'), place);
+        let whole = if root.is_empty() { "/" } else { &root };
+        let entry = Entry { pattern: whole.to_owned(), ..entry };
+        entry.unkept(&mut self.plan.faults);
+        self.plan.add(Entry { has_slash_twin: true, ..entry.clone() }, whole);
+        if !root.is_empty() {
+            self.plan.add(Entry { is_slash_twin: true, ..entry.clone() }, &format!("{root}/"));
+        }
+        self.plan.add(entry, &format!("{root}{REST}"));
+    }
+
+    pub(crate) fn add_scope(
+        &mut self,
+        prefix: &str,
+        build: impl FnOnce(Self) -> Self,
+        place: &'static Location<'static>,
+    ) {
+        let prefix = self.join(prefix.trim_end_matches('/'), place);
+        let shared = Rc::clone(&self.plan.shared);
+        let plan = std::mem::replace(&mut self.plan, Plan::new(shared));
+        let (chain, guards, notes) = (self.chain.clone(), self.guards.clone(), self.notes.clone());
+        let inner = Self {
+            plan,
+            prefix,
+            chain,
+            guards,
+            notes,
+            unrouted: None,
+            fallback: None,
+            allows_ambiguous_paths: self.allows_ambiguous_paths,
+        };
+        let mut inner = build(inner);
+        if let Some(fallback) = inner.fallback.take() {
+            let endpoint = inner.endpoint(Erased(Rc::clone(&fallback.endpoint)));
+            let prefix = std::mem::take(&mut inner.prefix);
+            inner.check_fallback(&prefix, &fallback);
+            let fallback = Fallback { endpoint, ..fallback };
+            inner.plan.fallbacks.push(ScopeFallback { prefix, fallback });
+        }
+        self.plan = inner.plan;
+    }
+
+    /// Guards do not count for fallbacks.
+    fn check_fallback(&mut self, prefix: &str, fallback: &Fallback) {
+        if !self.guards.is_empty() {
+            let name = fallback_name(prefix, fallback.place);
+            let what = format!(
+                "{name} is in a scope or an application with a guard, but answers whatever has no route; put it outside"
+            );
+            self.plan.faults.push(Fault::Misplaced { what });
+        }
+    }
+
+    /// Adds the routes of `other`, wrapped again in what is around them here.
+    pub(crate) fn add_app(&mut self, mut other: Self, place: &'static Location<'static>) {
+        let fallback = other.fallback.take();
+        if let Some(fallback) = &fallback {
+            other.check_fallback(&other.prefix.clone(), fallback);
+        }
+        let Plan { entries, fallbacks, faults, needs, inspectors, states, shared } = other.plan;
+        let has_states = !states.is_empty();
+        // Middleware of this application see its states; code inside sees those of `other`.
+        let guest = |endpoint: Rc<dyn Endpoint>| -> Rc<dyn Endpoint> {
+            if has_states { Rc::new(Guest::new(&shared, endpoint)) } else { endpoint }
+        };
+        if let Some(mut fallback) = fallback
+            && self.fallback.is_none()
+        {
+            fallback.options.allows_ambiguous_paths |= self.allows_ambiguous_paths;
+            let endpoint = guest(other.chain.wrap(fallback.endpoint));
+            self.fallback = Some(Fallback { endpoint, ..fallback });
+        }
+        let needs_around = self.needs_around();
+        // What several entries share stays shared, so that they still count as one route.
+        let mut wrapped: HashMap<*const (), [Rc<dyn Endpoint>; 2]> = HashMap::new();
+        let mut wrap = |inner: Rc<dyn Endpoint>| {
+            let pair = wrapped.entry(Rc::as_ptr(&inner).cast()).or_insert_with(|| {
+                let outer = self.around(guest(Rc::clone(&inner)));
+                // The inner one is kept, so that its address, which is the key, is not used again.
+                [inner, outer]
+            });
+            Rc::clone(&pair[1])
+        };
+        let mut entries = entries;
+        for entry in &mut entries {
+            entry.endpoint = wrap(Rc::clone(&entry.endpoint));
+            entry.unrouted = wrap(Rc::clone(&entry.unrouted));
+            entry.options.allows_ambiguous_paths |= self.allows_ambiguous_paths;
+        }
+        for mut entry in entries {
+            let pattern = self.join(&entry.pattern, place);
+            entry.requirements.surround(&needs_around);
+            entry.guards.splice(..0, self.guards.iter().map(Rc::clone));
+            if entry.pattern == "/" && entry.has_slash_twin && !self.prefix.is_empty() {
+                let twin = Entry { is_slash_twin: true, has_slash_twin: false, ..(*entry).clone() };
+                self.plan.add(twin, &format!("{pattern}/"));
+            }
+            self.plan.add(*entry, &pattern);
+        }
+        for ScopeFallback { prefix, mut fallback } in fallbacks {
+            fallback.options.allows_ambiguous_paths |= self.allows_ambiguous_paths;
+            let prefix = self.join(&prefix, place);
+            self.check_fallback(&prefix, &fallback);
+            let endpoint = self.around(guest(Rc::clone(&fallback.endpoint)));
+            let fallback = Fallback { endpoint, ..fallback };
+            self.plan.fallbacks.push(ScopeFallback { prefix, fallback });
+        }
+        self.plan.faults.extend(faults);
+        self.plan.needs.extend(needs);
+        self.plan.inspectors.extend(inspectors);
+        self.plan.shared.lead(shared, states);
+    }
+
+    pub(crate) fn set_fallback<Args, Via, H>(
+        &mut self,
+        handler: H,
+        place: &'static Location<'static>,
+    ) where
+        H: Handler<Args, Via> + 'static,
+        (Args, Via): 'static,
+    {
+        let mut fallback = Fallback::new(&self.prefix, handler, place, &mut self.plan);
+        fallback.options.allows_ambiguous_paths |= self.allows_ambiguous_paths;
+        self.fallback = Some(fallback);
+    }
+
+    /// Takes the root scope apart: all routes, and the answers for requests without one.
+    pub(crate) fn finish(mut self) -> (Plan, Unmatched) {
+        let (fallback, missing_options) = match self.fallback.take() {
+            Some(Fallback { endpoint, options, .. }) => (Some(endpoint), options),
+            None => (None, RouteOptions::default()),
+        };
+        let has_fallback = fallback.is_some();
+        let missing = self.endpoint(Unrouted::new(&self.plan.shared, fallback));
+        let ambiguous = self.endpoint(AmbiguousPath);
+        (self.plan, Unmatched { missing, missing_options, has_fallback, ambiguous })
+    }
+
+    /// `service` inside the middleware, with its type erased and its problems in the application's
+    /// form.
+    fn endpoint<S: Service + 'static>(&self, service: S) -> Rc<dyn Endpoint> {
+        self.chain.render(service, &self.plan.shared)
+    }
+
+    fn around(&self, endpoint: Rc<dyn Endpoint>) -> Rc<dyn Endpoint> {
+        if self.chain.is_empty() {
+            return endpoint;
+        }
+        self.endpoint(Erased(endpoint))
+    }
+
+    fn unrouted(&mut self) -> Rc<dyn Endpoint> {
+        if let Some(endpoint) = &self.unrouted {
+            return Rc::clone(endpoint);
+        }
+        let endpoint = self.endpoint(Unrouted::new(&self.plan.shared, None));
+        self.unrouted = Some(Rc::clone(&endpoint));
+        endpoint
+    }
+
+    /// The whole pattern. Within a prefix, `/` is the prefix itself.
+    fn join(&mut self, pattern: &str, place: &'static Location<'static>) -> String {
+        if self.prefix.is_empty() {
+            return pattern.to_owned();
+        }
+        if !pattern.is_empty() && !pattern.starts_with('/') {
+            // The joined text could pass for a valid pattern that nobody meant.
+            self.plan.faults.push(Fault::Pattern {
+                route: format!("`{pattern}` in the scope `{}` ({place})", self.prefix),
+                reason: "a pattern begins with `/`: put one in front".to_owned(),
+            });
+        }
+        let pattern = if pattern == "/" { "" } else { pattern };
+        format!("{}{pattern}", self.prefix)
+    }
+}
+
+impl Scope {
+    routing!();
+
+    /// Runs `middleware` around the routes that follow in this scope, inside middleware added earlier.
+    #[track_caller]
+    #[must_use]
+    pub fn with<Args, M>(self, middleware: M) -> Self
+    where
+        M: IntoMiddleware<Args, Middleware: Middleware + 'static>,
+    {
+        self.add_with(middleware.into_middleware(), Location::caller())
+    }
+
+    /// Answers requests for the scope's prefix, and everything below, that have no route. All of the
+    /// scope's middleware runs around the fallback, even if it is added later.
+    ///
+    /// The prefix matches as a route's pattern does. Of several scopes with a fallback, the first
+    /// segment (from the left) in which their prefixes differ decides, as among routes: literal text,
+    /// then a parameter with text around it, then a parameter, then the end of the prefix. The order in
+    /// which they are added never matters.
+    #[track_caller]
+    #[must_use]
+    pub fn fallback<Args, Via, H>(mut self, handler: H) -> Self
+    where
+        H: Signature<Args> + Handler<Args, Via> + 'static,
+        (Args, Via): 'static,
+    {
+        self.set_fallback(handler, Location::caller());
+        self
+    }
+}
+
+impl fmt::Debug for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scope").field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}

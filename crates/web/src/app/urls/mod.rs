@@ -1,0 +1,296 @@
+//! URLs of routes, made from their names or patterns and the values of their parameters.
+
+mod serialize;
+
+use crate::app::pattern::{expand, next_hole};
+use crate::http::from_request::FromRequestParts;
+use crate::http::problem::Problem;
+use crate::http::request::Parts;
+use crate::http::route_index::Facts;
+use serde::Serialize;
+use serialize::Given;
+use std::fmt;
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+/// Makes URLs of the application's own routes, by the names that [`named`](crate::HandlerExt::named) gave them: an
+/// extractor.
+///
+/// Values are one value for one parameter; a tuple, in the order of the pattern; or a struct or a map, by the
+/// names in the pattern: what [`Path`](crate::extract::Path) reads. They are percent-encoded.
+///
+/// ```
+/// use peregrine::web::{App, HandlerExt};
+/// use peregrine::web::urls::{UrlError, Urls};
+/// use peregrine::web::extract::Path;
+///
+/// async fn create(urls: Urls) -> Result<String, UrlError> {
+///     urls.path("user", "Ada Lovelace")
+/// }
+/// let show = |Path(name): Path<String>| name;
+/// let app = App::new().post("/users", create).get("/users/{name}", show.named("user"));
+/// assert_eq!(app.test().post("/users").send_now().text(), "/users/Ada%20Lovelace");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Urls {
+    facts: Rc<Facts>,
+    prefix: String,
+    origin: String,
+}
+
+impl Urls {
+    /// The path of the route called `name`, with what a trusted proxy removed from the path before it
+    /// ([`Client::prefix`](crate::Client::prefix)).
+    ///
+    /// # Errors
+    /// No route has the name, or the values are not those that its pattern takes.
+    pub fn path<T: Serialize + ?Sized>(&self, name: &str, values: &T) -> Result<String, UrlError> {
+        let unknown = || {
+            UrlError(format!(
+                "no route is named `{name}`: call `.named(\"{name}\")` on its handler"
+            ))
+        };
+        let patterns = self.facts.names.patterns(name).ok_or_else(unknown)?;
+        let path = fill(patterns, &Given::of(values)?)?;
+        Ok(format!("{}{path}", self.prefix))
+    }
+
+    /// The same with scheme and host as the client asked for them, for mails and other places outside of the page.
+    ///
+    /// # Errors
+    /// As [`Urls::path`].
+    pub fn url<T: Serialize + ?Sized>(&self, name: &str, values: &T) -> Result<String, UrlError> {
+        self.path(name, values).map(|path| format!("{}{path}", self.origin))
+    }
+}
+
+impl FromRequestParts for Urls {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        let facts = parts.states().facts().map(Rc::clone).unwrap_or_default();
+        let client = parts.client();
+        Ok(Self { facts, prefix: client.prefix().to_owned(), origin: client.origin() })
+    }
+}
+
+/// A pattern together with the type of its values, written once and used for the route and for its URLs.
+///
+/// ```
+/// use peregrine::web::App;
+/// use peregrine::web::extract::Path;
+/// use peregrine::web::urls::RoutePath;
+///
+/// const POST: RoutePath<(String, u64)> = RoutePath::new("/users/{user}/posts/{post:u64}");
+///
+/// async fn post(Path((user, post)): Path<(String, u64)>) -> String {
+///     format!("post {post} of {user}")
+/// }
+/// let app = App::new().get(POST.pattern(), post);
+/// let path = POST.path(&("ada".to_owned(), 7))?;
+/// assert_eq!(path, "/users/ada/posts/7");
+/// assert_eq!(app.test().get(&path).send_now().text(), "post 7 of ada");
+/// # Ok::<(), peregrine::web::urls::UrlError>(())
+/// ```
+pub struct RoutePath<T> {
+    pattern: &'static str,
+    values: PhantomData<fn(&T)>,
+}
+
+impl<T> RoutePath<T> {
+    /// The pattern, as [`App::get`](crate::App::get) and the others take it.
+    #[must_use]
+    pub const fn new(pattern: &'static str) -> Self {
+        Self { pattern, values: PhantomData }
+    }
+
+    /// The pattern.
+    #[must_use]
+    pub const fn pattern(&self) -> &'static str {
+        self.pattern
+    }
+}
+
+impl<T: Serialize> RoutePath<T> {
+    /// The path with these values. It knows nothing of the scopes that the route is in: write the whole pattern.
+    ///
+    /// # Errors
+    /// The values are not those that the pattern takes, or the pattern cannot be read.
+    pub fn path(&self, values: &T) -> Result<String, UrlError> {
+        let patterns = expand(self.pattern).map_err(UrlError)?;
+        let patterns: Vec<_> = patterns.into_iter().map(|one| one.pattern).collect();
+        fill(&patterns, &Given::of(values)?)
+    }
+}
+
+impl<T> Clone for RoutePath<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for RoutePath<T> {}
+
+impl<T> fmt::Debug for RoutePath<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RoutePath").field(&self.pattern).finish()
+    }
+}
+
+/// Why a URL could not be made: the application's mistake. As a response it is status 500, and the log says why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UrlError(String);
+
+impl fmt::Display for UrlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UrlError {}
+
+impl crate::http::response::IntoResponse for UrlError {
+    fn into_response(self) -> crate::http::response::Response {
+        crate::extract::unfit("no-url", &self.0).into_response()
+    }
+}
+
+/// The path of the pattern that takes the most of what is given, and all of it.
+fn fill(patterns: &[String], given: &Given) -> Result<String, UrlError> {
+    let names = |pattern: &String| {
+        let (mut names, mut rest) = (Vec::new(), pattern.clone());
+        while let Some((_, name, after)) = next_hole(&rest) {
+            names.push(name.trim_start_matches('*').to_owned());
+            rest = after.to_owned();
+        }
+        names
+    };
+    // The whole pattern is the last one.
+    for pattern in patterns.iter().rev() {
+        let names = names(pattern);
+        if let Some(values) = given.in_order(&names) {
+            return write(pattern, &values);
+        }
+    }
+    let whole = patterns.last().map_or("", String::as_str);
+    Err(UrlError(format!("the values for `{whole}` are {given}, which are not its parameters")))
+}
+
+fn write(pattern: &str, values: &[&str]) -> Result<String, UrlError> {
+    let (mut path, mut rest) = (String::with_capacity(pattern.len()), pattern);
+    let mut values = values.iter();
+    while let Some((before, name, after)) = next_hole(rest) {
+        push_literal(&mut path, before);
+        let value = values.next().copied().unwrap_or_default();
+        let is_rest = name.starts_with('*');
+        let is_whole = path.ends_with('/') && (after.is_empty() || after.starts_with('/'));
+        let moves = |segment: &str| matches!(segment, "." | "..");
+        let is_lost = is_whole && if is_rest { value.split('/').any(moves) } else { moves(value) };
+        if value.is_empty() || is_lost {
+            let name = name.trim_start_matches('*');
+            return Err(UrlError(format!(
+                "the parameter `{name}` of `{pattern}` is `{value}`, with which the path would be another one"
+            )));
+        }
+        encode(value, is_rest, &mut path);
+        rest = after;
+    }
+    push_literal(&mut path, rest);
+    // What stands around a value may make it one that moves. RFC 3986 §4.2: two slashes name a host.
+    let moves = |segment: &str| matches!(segment, "." | "..");
+    if path.starts_with("//") || path.split('/').any(moves) {
+        return Err(UrlError(format!(
+            "with these values `{pattern}` is `{path}`, which leads elsewhere"
+        )));
+    }
+    Ok(path)
+}
+
+/// Fixed text of a pattern, where braces are doubled and other letters may stand as they are.
+fn push_literal(path: &mut String, text: &str) {
+    let text = text.replace("{{", "{").replace("}}", "}");
+    for letter in text.chars() {
+        if letter.is_ascii_graphic() && !"{}\"<>\\^`|?#".contains(letter) {
+            path.push(letter);
+        } else {
+            let mut bytes = [0; 4];
+            escape(letter.encode_utf8(&mut bytes).as_bytes(), path);
+        }
+    }
+}
+
+/// RFC 3986 §3.3: what may stand in a segment as it is; with slashes for the rest of a path.
+fn encode(value: &str, is_rest: bool, path: &mut String) {
+    for byte in value.bytes() {
+        let is_plain = byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
+        if is_plain || (is_rest && byte == b'/') {
+            path.push(char::from(byte));
+        } else {
+            escape(&[byte], path);
+        }
+    }
+}
+
+fn escape(bytes: &[u8], path: &mut String) {
+    use fmt::Write as _;
+    for byte in bytes {
+        let _ = write!(path, "%{byte:02X}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn path<T: Serialize>(pattern: &'static str, values: T) -> Result<String, String> {
+        RoutePath::new(pattern).path(&values).map_err(|error| error.to_string())
+    }
+
+    #[derive(Serialize)]
+    struct Post {
+        post: u64,
+        user: &'static str,
+        page: Option<u32>,
+    }
+
+    #[test]
+    fn values_of_every_shape_fill_a_pattern() {
+        assert_eq!(path("/", ()).as_deref(), Ok("/"));
+        assert_eq!(path("/{a}", 7).as_deref(), Ok("/7"));
+        assert_eq!(path("/{a}", "x y/z?%").as_deref(), Ok("/x%20y%2Fz%3F%25"));
+        assert_eq!(path("/{a}", "é").as_deref(), Ok("/%C3%A9"));
+        assert_eq!(path("/{a}/{b}", ('x', true)).as_deref(), Ok("/x/true"));
+        assert_eq!(path("/{a}/{b}", [1.5, -2.0]).as_deref(), Ok("/1.5/-2"));
+        assert_eq!(path("/f/{*p}", "a/b c").as_deref(), Ok("/f/a/b%20c"));
+        assert_eq!(path("/v{a:u8}.json", 2).as_deref(), Ok("/v2.json"));
+        assert_eq!(path("/{{a}}/é/{b}", 1).as_deref(), Ok("/%7Ba%7D/%C3%A9/1"));
+        let map = BTreeMap::from([("b", "2"), ("a", "1")]);
+        assert_eq!(path("/{a}/{b}", map).as_deref(), Ok("/1/2"));
+        let post = |page| Post { post: 7, user: "ada", page };
+        let pattern = "/{user}/{post}/{page?}";
+        assert_eq!(path(pattern, post(None)).as_deref(), Ok("/ada/7"));
+        assert_eq!(path(pattern, post(Some(3))).as_deref(), Ok("/ada/7/3"));
+        assert_eq!(path(pattern, ("ada", 7)).as_deref(), Ok("/ada/7"));
+        assert_eq!(path(pattern, ("ada", 7, None::<u8>)).as_deref(), Ok("/ada/7"));
+        assert_eq!(path("/f/{*p?}", None::<&str>).as_deref(), Ok("/f"));
+    }
+
+    #[test]
+    fn values_that_do_not_fit_are_an_error_that_says_so() {
+        for (told, reason) in [
+            (path("/{a}", ()), "are none, which are not its parameters"),
+            (path("/{a}", (1, 2)), "are 1, 2, which"),
+            (path("/{a}", BTreeMap::from([("b", 1)])), "are b=1, which"),
+            (path("/{a}", BTreeMap::from([("a", 1), ("b", 1)])), "are a=1, b=1, which"),
+            (path("/{a}", (None::<u8>,)), "are none, which"),
+            (path("/{a}", ""), "the path would be another one"),
+            (path("/a/{a}/b", ".."), "`a` of `/a/{a}/b` is `..`"),
+            (path("/{*a}", "x/../y"), "the path would be another one"),
+            (path("/{a}", vec![vec![1]]), "is a list, and no text"),
+            (path("/{a?}/b", 1), "may be left out"),
+        ] {
+            let told = told.expect_err(reason);
+            assert!(told.contains(reason), "{told}");
+        }
+        assert_eq!(path("/a.{a}", "..").as_deref(), Ok("/a..."));
+    }
+}

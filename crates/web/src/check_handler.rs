@@ -1,0 +1,68 @@
+//! Finding out why a function is not a handler.
+
+/// Checks at compile time that a function is a handler, and if it is not, names the argument or result
+/// at fault and how to fix it.
+///
+/// Where a route is added, the compiler says the same; this macro says it beside the function, and also
+/// for functions that are not routes yet. It takes one `_` for each argument:
+///
+/// ```
+/// use peregrine::web::extract::{Json, Path};
+///
+/// async fn rename(Path(id): Path<u64>, Json(name): Json<String>) -> String {
+///     format!("{id} is called {name}")
+/// }
+/// peregrine::check_handler!(async fn rename(_, _));
+///
+/// fn health() -> &'static str {
+///     "well"
+/// }
+/// peregrine::check_handler!(fn health());
+/// ```
+///
+/// The check costs nothing at run time, and may stay.
+#[macro_export]
+macro_rules! check_handler {
+    (async fn $handler:ident ( $($argument:tt),* $(,)? )) => {
+        $crate::check_handler!(@ async $handler; ; A B C D E G H I J K L M; $($argument)*);
+    };
+    (fn $handler:ident ( $($argument:tt),* $(,)? )) => {
+        $crate::check_handler!(@ plain $handler; ; A B C D E G H I J K L M; $($argument)*);
+    };
+    (@ $kind:ident $handler:ident; ; $($name:ident)*; ) => {
+        $crate::check_handler!(@@ $kind $handler; ; );
+    };
+    (@ $kind:ident $handler:ident; $($part:ident)*; $last:ident $($name:ident)*; _) => {
+        $crate::check_handler!(@@ $kind $handler; $($part)*; $last);
+    };
+    (@ $kind:ident $handler:ident; $($part:ident)*; $next:ident $($name:ident)*; _ $($more:tt)+) => {
+        $crate::check_handler!(@ $kind $handler; $($part)* $next; $($name)*; $($more)+);
+    };
+    (@@ async $handler:ident; $($part:ident)*; $($last:ident)?) => {
+        const _: fn() = || {
+            fn check<Function, Answer, $($part,)* $($last, Via)?>(_: Function)
+            where
+                Function: ::core::ops::Fn($($part,)* $($last)?) -> Answer,
+                Answer: ::core::future::Future,
+                Answer::Output: $crate::IntoResponse,
+                $($part: $crate::extract::FromRequestParts,)*
+                $($last: $crate::extract::FromRequest<Via>,)?
+            {
+            }
+            check($handler);
+        };
+    };
+    (@@ plain $handler:ident; $($part:ident)*; $($last:ident)?) => {
+        const _: fn() = || {
+            fn check<Function, Answer, $($part,)* $($last, Via)?>(_: Function)
+            where
+                Function: ::core::ops::Fn($($part,)* $($last)?) -> Answer,
+                Answer: $crate::IntoResponse,
+                $($part: $crate::extract::FromRequestParts,)*
+                $($last: $crate::extract::FromRequest<Via>,)?
+            {
+            }
+            check($handler);
+        };
+    };
+}

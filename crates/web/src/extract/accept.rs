@@ -1,0 +1,315 @@
+//! Content as the client wants it (RFC 9110 §12.5.1).
+
+use crate::extract::FromRequestParts;
+#[cfg(feature = "cbor")]
+use crate::extract::formats::Cbor;
+#[cfg(feature = "message-pack")]
+use crate::extract::formats::MessagePack;
+use crate::http::head::Head;
+use crate::http::problem::Problem;
+use crate::http::request::Parts;
+use crate::http::response::content::Json;
+use crate::http::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::ACCEPT;
+use serde::Serialize;
+use std::fmt;
+
+/// What media types the client accepts, and how much it likes them.
+///
+/// ```
+/// use peregrine::App;
+/// use peregrine::web::extract::Accept;
+/// use peregrine::web::respond::{Html, Json};
+///
+/// async fn bird(accept: Accept) -> peregrine::web::Response {
+///     accept
+///         .offer("application/json", || Json("kestrel"))
+///         .or("text/html", || Html("<b>kestrel</b>"))
+///         .respond()
+/// }
+/// let client = App::new().get("/", bird).test();
+/// let get = |accept: &str| client.get("/").header("accept", accept).send_now();
+/// assert_eq!(get("text/html, application/json;q=0.9").text(), "<b>kestrel</b>");
+/// assert_eq!(get("*/*").text(), "\"kestrel\"");
+/// assert_eq!(get("image/png").status(), 406);
+/// ```
+#[derive(Clone)]
+pub struct Accept {
+    /// In no order; none: everything is accepted alike.
+    ranges: Vec<Range>,
+}
+
+#[derive(Clone)]
+struct Range {
+    kind: String,
+    subtype: String,
+    parameters: Vec<(String, String)>,
+    /// In thousandths.
+    quality: u16,
+}
+
+/// More ranges than these are not looked at.
+const RANGES_MAX: usize = 64;
+
+impl Accept {
+    /// How much the client likes a type, such as `text/html; charset=utf-8`, from 0 (not at all) to 1000. The most specific of its ranges counts.
+    #[must_use]
+    pub fn quality(&self, media_type: &str) -> u16 {
+        if self.ranges.is_empty() {
+            return 1000;
+        }
+        let Some(offered) = Range::read(media_type) else { return 0 };
+        let fitting = self.ranges.iter().filter_map(|range| Some((range.covers(&offered)?, range)));
+        // Of several that are as specific the client likes it as much as the best says.
+        fitting.map(|(specific, range)| (specific, range.quality)).max().map_or(0, |(_, it)| it)
+    }
+
+    /// The one of these types that the client likes best; of those that it likes as much, the first. `None`: it accepts none.
+    #[must_use]
+    pub fn best<'o>(&self, offers: &[&'o str]) -> Option<&'o str> {
+        let mut best = None;
+        for offer in offers {
+            let quality = self.quality(offer);
+            if quality > best.map_or(0, |(quality, _)| quality) {
+                best = Some((quality, *offer));
+            }
+        }
+        best.map(|(_, offer)| offer)
+    }
+
+    /// Begins a response that has more than one form. What makes a form is called only if it is chosen.
+    pub fn offer<'m, R: IntoResponse>(
+        &self,
+        media_type: &'static str,
+        make: impl FnOnce() -> R + 'm,
+    ) -> Offers<'m> {
+        Offers { accept: self.clone(), best: None, types: Vec::new() }.or(media_type, make)
+    }
+
+    /// A value in whichever form of data the client likes best: JSON, and with the features `cbor` and `message-pack` those too.
+    ///
+    /// ```
+    /// # use peregrine::App;
+    /// # use peregrine::web::extract::Accept;
+    /// let client = App::new().get("/", |accept: Accept| accept.data(&[1, 2])).test();
+    /// let response = client.get("/").header("accept", "application/cbor").send_now();
+    /// assert_eq!(response.bytes(), b"\x82\x01\x02"[..]);
+    /// ```
+    #[must_use]
+    pub fn data<T: Serialize>(&self, value: &T) -> Response {
+        let offers = self.offer("application/json", || Json(value));
+        #[cfg(feature = "message-pack")]
+        let offers = {
+            let other = || ([("content-type", "application/msgpack")], MessagePack(value));
+            offers
+                .or("application/vnd.msgpack", || MessagePack(value))
+                .or("application/msgpack", other)
+        };
+        #[cfg(feature = "cbor")]
+        let offers = offers.or("application/cbor", || Cbor(value));
+        offers.respond()
+    }
+}
+
+/// Forms of a response, of which the client's favourite is made.
+#[must_use = "a response is made by `respond`"]
+pub struct Offers<'m> {
+    accept: Accept,
+    best: Option<(u16, Box<dyn FnOnce() -> Response + 'm>)>,
+    types: Vec<&'static str>,
+}
+
+impl<'m> Offers<'m> {
+    /// One more form. Of those that the client likes as much, the first is chosen.
+    pub fn or<R: IntoResponse>(
+        mut self,
+        media_type: &'static str,
+        make: impl FnOnce() -> R + 'm,
+    ) -> Self {
+        let quality = self.accept.quality(media_type);
+        if quality > self.best.as_ref().map_or(0, |(quality, _)| *quality) {
+            self.best = Some((quality, Box::new(|| make().into_response())));
+        }
+        self.types.push(media_type);
+        self
+    }
+
+    /// The response in the form that the client likes best, with `Vary: Accept`; 406, kind `not-acceptable`, if it likes none.
+    #[must_use]
+    pub fn respond(self) -> Response {
+        let mut response = match self.best {
+            Some((_, make)) => make(),
+            None => {
+                let names = self.types.join(", ");
+                let detail = format!("Accept refuses all that there is: {names}");
+                let status = StatusCode::NOT_ACCEPTABLE;
+                let problem = Problem::new(status, "not-acceptable", detail);
+                problem.with("types", self.types).into_response()
+            }
+        };
+        response.fields.vary("accept");
+        response
+    }
+}
+
+impl FromRequestParts for Accept {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        Ok(Self::of(&parts.head))
+    }
+}
+
+impl Accept {
+    /// What a request accepts. What breaks the grammar says nothing.
+    #[must_use]
+    pub fn of(head: &Head) -> Self {
+        let lists =
+            head.fields_named(ACCEPT.as_str()).filter_map(|it| std::str::from_utf8(it).ok());
+        let ranges = lists.flat_map(|list| split(list, b','));
+        Self { ranges: ranges.filter_map(Range::read).take(RANGES_MAX).collect() }
+    }
+}
+
+impl Range {
+    fn read(text: &str) -> Option<Self> {
+        let mut parts = split(text, b';');
+        let (kind, subtype) = parts.next()?.trim_ascii().split_once('/')?;
+        let is_name = |name: &str| {
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"')
+        };
+        if !is_name(kind) || !is_name(subtype) || (kind == "*" && subtype != "*") {
+            return None;
+        }
+        let (mut parameters, mut quality) = (Vec::new(), 1000);
+        for part in parts.map(str::trim_ascii).filter(|part| !part.is_empty()) {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            if name.eq_ignore_ascii_case("q") {
+                quality = weight(value)?;
+                // What comes after the weight is of no use to anybody.
+                break;
+            }
+            let value =
+                value.strip_prefix('"').and_then(|it| it.strip_suffix('"')).unwrap_or(value);
+            parameters.push((name.to_ascii_lowercase(), value.to_ascii_lowercase()));
+        }
+        let (kind, subtype) = (kind.to_ascii_lowercase(), subtype.to_ascii_lowercase());
+        Some(Self { kind, subtype, parameters, quality })
+    }
+
+    /// How specific this range is, if it is one of the offered type's.
+    fn covers(&self, offered: &Self) -> Option<usize> {
+        let has_all = self.parameters.iter().all(|one| offered.parameters.contains(one));
+        let of_kind = self.kind == offered.kind;
+        match (self.kind.as_str(), self.subtype.as_str()) {
+            ("*", _) => has_all.then_some(0),
+            (_, "*") => (of_kind && has_all).then_some(1),
+            (_, subtype) => {
+                let is_it = of_kind && subtype == offered.subtype && has_all;
+                is_it.then_some(2 + self.parameters.len())
+            }
+        }
+    }
+}
+
+/// Parts of a list, cut at a letter that is not in quotes.
+fn split(list: &str, at: u8) -> impl Iterator<Item = &str> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    list.split(move |letter: char| {
+        let is_cut = letter == char::from(at) && !is_quoted;
+        match letter {
+            _ if is_escaped => is_escaped = false,
+            '\\' if is_quoted => is_escaped = true,
+            '"' => is_quoted = !is_quoted,
+            _ => {}
+        }
+        is_cut
+    })
+}
+
+/// RFC 9110 §12.4.2: up to three digits behind the point.
+fn weight(text: &str) -> Option<u16> {
+    let (whole, digits) = text.split_once('.').unwrap_or((text, ""));
+    if digits.len() > 3 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let part: u16 = format!("{digits:0<3}").parse().ok()?;
+    match whole {
+        "0" => Some(part),
+        "1" => (part == 0).then_some(1000),
+        _ => None,
+    }
+}
+
+impl fmt::Debug for Accept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let types =
+            self.ranges.iter().map(|it| format!("{}/{};q={}", it.kind, it.subtype, it.quality));
+        f.debug_list().entries(types).finish()
+    }
+}
+
+impl fmt::Debug for Offers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.types).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::extract::test_support::{get, post};
+    use crate::http::body::Body;
+
+    fn accept(values: &[&str]) -> Accept {
+        let fields: Vec<_> = values.iter().map(|value| ("accept", *value)).collect();
+        Accept::of(&post("/", &fields, Body::empty()).parts.head)
+    }
+
+    #[test]
+    fn weights_decide_and_then_how_specific_a_range_is_and_then_our_order() {
+        const JSON: &str = "application/json";
+        const HTML: &str = "text/html; charset=utf-8";
+        for (value, expected) in [
+            ("", Some(JSON)),
+            ("*/*", Some(JSON)),
+            ("text/html", Some(HTML)),
+            ("TEXT/HTML", Some(HTML)),
+            ("text/*", Some(HTML)),
+            ("text/html;charset=\"UTF-8\"", Some(HTML)),
+            ("text/html;charset=latin1", None),
+            ("text/html, application/json;q=0.9", Some(HTML)),
+            ("text/html;q=0.9, application/json;q=0.901", Some(JSON)),
+            ("*/*;q=0.1, text/html;q=0.2", Some(HTML)),
+            ("*/*, application/json;q=0", Some(HTML)),
+            ("text/*;q=0.9, text/html;q=0.1, application/json;q=0.5", Some(JSON)),
+            ("application/json;q=0, text/html;q=0.000", None),
+            ("image/png", None),
+            ("application/json;q=1.001, text/html;q=0.1", Some(HTML)),
+            ("application/json;q=0.1234, text/html;q=0.1", Some(HTML)),
+            ("x, /json, */json, ;q=1, application/json", Some(JSON)),
+            ("application/json;a=\"b,c\", text/html", Some(HTML)),
+            ("application/json;q=1;ext=1", Some(JSON)),
+            ("*/*;q=0", None),
+        ] {
+            assert_eq!(accept(&[value]).best(&[JSON, HTML]), expected, "{value}");
+        }
+        assert_eq!(
+            accept(&["text/html;q=0.5", "application/json;q=0.4"]).best(&[JSON, HTML]),
+            Some(HTML)
+        );
+        assert_eq!(Accept::of(&get("/").parts.head).best(&[JSON, HTML]), Some(JSON));
+        assert_eq!(accept(&[&"a/b, ".repeat(1000)]).ranges.len(), RANGES_MAX);
+    }
+
+    #[test]
+    fn the_chosen_form_is_the_only_one_that_is_made() {
+        let made = std::cell::Cell::new("");
+        let response = accept(&["text/html"])
+            .offer("application/json", || made.set("json"))
+            .or("text/html", || made.set("html"))
+            .respond();
+        assert_eq!((made.get(), response.header("vary")), ("html", Some("accept")));
+        let refused = accept(&["image/png"]).offer("text/html", || "no").respond();
+        assert_eq!((refused.status.as_u16(), refused.header("vary")), (406, Some("accept")));
+    }
+}

@@ -1,0 +1,166 @@
+//! The body as it is: bytes, text, a stream, or the whole request.
+
+use super::FromRequest;
+use crate::http::body::{Body, pool};
+use crate::http::problem::Problem;
+use crate::http::request::Request;
+use bytes::Bytes;
+use http::StatusCode;
+
+/// Passes the whole body to `use_it`, without a copy if the body is complete already. The buffer goes
+/// back to the thread's stock.
+pub(crate) async fn read<T>(body: Body, use_it: impl FnOnce(&[u8]) -> T) -> Result<T, Problem> {
+    if let Some(bytes) = body.as_slice() {
+        return Ok(use_it(bytes));
+    }
+    let limit = limit(&body);
+    let buffer = body.collect(limit).await?;
+    let result = use_it(&buffer);
+    pool::give(buffer);
+    Ok(result)
+}
+
+/// The limit for collecting `body`.
+fn limit(body: &Body) -> u64 {
+    body.whole_limit()
+}
+
+/// The whole body, up to its limit ([`BODY_BYTES_MAX`](super::BODY_BYTES_MAX)).
+///
+/// ```
+/// async fn count(bytes: peregrine::bytes::Bytes) -> String {
+///     format!("{} bytes", bytes.len())
+/// }
+/// # let _ = count;
+/// ```
+impl FromRequest for Bytes {
+    async fn from_request(request: Request) -> Result<Self, Problem> {
+        let limit = limit(&request.body);
+        Ok(request.body.into_bytes(limit).await?)
+    }
+}
+
+/// The whole body, up to its limit ([`BODY_BYTES_MAX`](super::BODY_BYTES_MAX)).
+impl FromRequest for Vec<u8> {
+    async fn from_request(request: Request) -> Result<Self, Problem> {
+        let limit = limit(&request.body);
+        Ok(request.body.collect(limit).await?)
+    }
+}
+
+/// The whole body as text, up to its limit ([`BODY_BYTES_MAX`](super::BODY_BYTES_MAX)). It must be
+/// UTF-8, whatever the `Content-Type` says.
+impl FromRequest for String {
+    async fn from_request(request: Request) -> Result<Self, Problem> {
+        let limit = limit(&request.body);
+        let bytes = request.body.collect(limit).await?;
+        String::from_utf8(bytes).map_err(|error| {
+            let offset = error.utf8_error().valid_up_to();
+            Problem::new(
+                StatusCode::BAD_REQUEST,
+                "invalid-utf8",
+                format!("the body must be UTF-8 text, but the byte at offset {offset} is not"),
+            )
+            .with("offset", offset)
+        })
+    }
+}
+
+/// The body as it arrives, piece by piece.
+///
+/// ```
+/// use peregrine::web::{Body, Problem};
+///
+/// async fn count(mut body: Body) -> Result<String, Problem> {
+///     let mut bytes = 0;
+///     while let Some(piece) = body.next().await {
+///         bytes += piece?.len();
+///     }
+///     Ok(format!("{bytes} bytes"))
+/// }
+/// # let _ = count;
+/// ```
+impl FromRequest for Body {
+    async fn from_request(request: Request) -> Result<Self, Problem> {
+        Ok(request.body)
+    }
+}
+
+/// The whole request.
+impl FromRequest for Request {
+    async fn from_request(request: Request) -> Result<Self, Problem> {
+        Ok(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::BODY_BYTES_MAX;
+    use super::super::test_support::{incoming, now, post};
+    use super::*;
+
+    #[test]
+    fn bytes_text_and_streams_are_the_body() {
+        for body in [|| Body::from("caf\u{e9}"), || incoming(&["caf", "\u{e9}"], 5)] {
+            let request = || post("/", &[], body());
+            assert_eq!(now(Bytes::from_request(request())).expect("bytes"), "caf\u{e9}");
+            assert_eq!(now(Vec::from_request(request())).expect("bytes"), "caf\u{e9}".as_bytes());
+            assert_eq!(now(String::from_request(request())).expect("text"), "caf\u{e9}");
+            let mut body = now(Body::from_request(request())).expect("a body");
+            assert!(now(body.next()).expect("a piece").expect("data").starts_with(b"caf"));
+            assert_eq!(now(Request::from_request(request())).expect("itself").path(), "/");
+        }
+    }
+
+    #[test]
+    fn text_that_is_not_utf8_is_refused_with_the_offset() {
+        let request = post("/", &[], Body::from(&b"ab\xFFcd"[..]));
+        let problem = now(String::from_request(request)).expect_err("not UTF-8");
+        assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "invalid-utf8"));
+        assert!(problem.detail.contains("offset 2"), "{}", problem.detail);
+        assert_eq!(problem.members, [("offset".into(), 2.into())]);
+    }
+
+    #[test]
+    fn a_body_over_its_limit_is_refused_and_the_limit_named() {
+        let problem = now(Bytes::from_request(post("/", &[], incoming(&["12345"], 4))));
+        let problem = problem.expect_err("five is more than four");
+        assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (413, "body-too-large"));
+        assert!(problem.detail.contains("4 bytes"));
+        assert_eq!(problem.members, [("limit".into(), 4.into())]);
+    }
+
+    #[test]
+    fn a_stream_without_a_limit_of_its_own_has_the_default_one() {
+        let piece = vec![b' '; 1024 * 1024];
+        let body = || Body::new(http_body_util::StreamBody::new(Pieces(3, piece.clone())));
+        let problem = now(String::from_request(post("/", &[], body()))).expect_err("3 MiB");
+        assert_eq!(problem.members, [("limit".into(), BODY_BYTES_MAX.into())]);
+    }
+
+    #[test]
+    fn a_peer_that_leaves_in_the_middle_is_told_apart() {
+        let (writer, reader) = crate::http::body::pipe::pipe(100, Some(10));
+        writer.push(Bytes::from_static(b"half"));
+        drop(writer);
+        let request = post("/", &[], Body::incoming(reader, 100));
+        let problem = now(Bytes::from_request(request)).expect_err("half a body");
+        assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "incomplete-body"));
+    }
+
+    struct Pieces(u8, Vec<u8>);
+
+    impl futures_core::Stream for Pieces {
+        type Item = Result<http_body::Frame<Bytes>, std::io::Error>;
+
+        fn poll_next(
+            mut self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Self::Item>> {
+            let left = self.0.checked_sub(1);
+            self.0 = left.unwrap_or_default();
+            let frame = http_body::Frame::data(Bytes::copy_from_slice(&self.1));
+            std::task::Poll::Ready(left.map(|_| Ok(frame)))
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The address of the client, behind proxies too.
+
+use super::{FromRequestParts, unfit};
+use crate::http::problem::Problem;
+use crate::http::request::Parts;
+use std::net::IpAddr;
+
+/// The address of the client: what the trusted proxies tell, or else the peer's. What identifies a client to limits
+/// and logs.
+///
+/// On a Unix domain socket whose peer is not trusted, and in tests, there is no address: the extractor then
+/// answers with a problem of status 500, and `Option<ClientAddress>` is `None`. See
+/// [`Server::trusted_proxies`] and [`Client`](crate::Client).
+///
+/// ```
+/// use peregrine::web::extract::ClientAddress;
+///
+/// async fn who(ClientAddress(address): ClientAddress) -> String {
+///     format!("you are {address}")
+/// }
+/// # let _ = who;
+/// ```
+///
+/// [`Server::trusted_proxies`]: https://docs.rs/peregrine/latest/peregrine/struct.Server.html#method.trusted_proxies
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClientAddress(pub IpAddr);
+
+impl FromRequestParts for ClientAddress {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        parts.client().ip().map(Self).ok_or_else(|| {
+            unfit(
+                "no-client-address",
+                "the handler needs the client's address, and nobody tells it: the connection is not TCP, and \
+                 its peer is no trusted proxy that says more; it should take `Option<ClientAddress>`, or the \
+                 server should have `.trusted_proxies([\"unix:\"])`",
+            )
+        })
+    }
+
+    async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
+        Ok(parts.client().ip().map(Self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_support::{from_parts, get, now, parts_on};
+    use super::*;
+    use crate::http::connection::{ConnectionInfo, Peer};
+
+    #[test]
+    fn the_address_is_the_peer_s_where_nobody_else_is_believed() {
+        let peer = Peer::Tcp("[::ffff:192.0.2.7]:4000".parse().expect("an address"));
+        let mut parts = parts_on(ConnectionInfo { peer, ..ConnectionInfo::default() });
+        let ClientAddress(address) = now(from_parts(&mut parts)).expect("TCP");
+        assert_eq!(address.to_string(), "192.0.2.7", "in one form, whichever the socket has");
+    }
+
+    #[test]
+    fn without_an_address_the_problem_says_so_and_option_is_none() {
+        let mut parts = get("/").parts;
+        let problem = now(ClientAddress::from_request_parts(&mut parts)).expect_err("no TCP");
+        assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (500, "no-client-address"));
+        assert_eq!(now(from_parts::<Option<ClientAddress>>(&mut parts)), Ok(None));
+    }
+}

@@ -1,0 +1,70 @@
+//! Is the body of the type that an extractor reads?
+
+use super::shortened;
+use crate::http::head::Head;
+use crate::http::problem::Problem;
+use http::StatusCode;
+
+/// Refuses a body whose `Content-Type` is not accepted by `accepts`, which gets the type and subtype
+/// without parameters. `expected` names the accepted types.
+pub(crate) fn check(
+    head: &Head,
+    expected: &'static str,
+    accepts: fn(&[u8]) -> bool,
+) -> Result<(), Problem> {
+    let Some(sent) = head.field("content-type") else {
+        let detail = format!("the request has no Content-Type; send one that is {expected}");
+        return Err(unsupported(detail, expected));
+    };
+    // RFC 9110 §8.3.1: parameters follow a semicolon; none of them changes what we read.
+    let essence = sent.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    if accepts(essence) {
+        return Ok(());
+    }
+    let sent = String::from_utf8_lossy(sent);
+    let sent = shortened(&sent);
+    let detail = format!("the Content-Type is `{sent}`, but must be {expected}");
+    Err(unsupported(detail, expected).with("sent", sent.as_ref()))
+}
+
+fn unsupported(detail: String, expected: &'static str) -> Problem {
+    Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", detail)
+        .with("expected", expected)
+}
+
+/// `application/json`, or any type with the suffix `+json` (RFC 6839).
+pub(super) fn is_json(essence: &[u8]) -> bool {
+    const JSON: &[u8] = b"application/json";
+    const SUFFIX: &[u8] = b"+json";
+    if essence.eq_ignore_ascii_case(JSON) {
+        return true;
+    }
+    let tail = &essence[essence.len().saturating_sub(SUFFIX.len())..];
+    tail.eq_ignore_ascii_case(SUFFIX) && essence.contains(&b'/')
+}
+
+/// `application/x-www-form-urlencoded`.
+pub(super) fn is_form(essence: &[u8]) -> bool {
+    essence.eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_has_its_own_type_and_a_suffix() {
+        for (essence, json) in [
+            ("application/json", true),
+            ("Application/JSON", true),
+            ("application/problem+json", true),
+            ("application/vnd.birds.v2+JSON", true),
+            ("text/json", false),
+            ("+json", false),
+            ("application/jsonp", false),
+            ("", false),
+        ] {
+            assert_eq!(is_json(essence.as_bytes()), json, "{essence}");
+        }
+    }
+}

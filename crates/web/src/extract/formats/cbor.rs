@@ -1,0 +1,85 @@
+//! CBOR (RFC 8949).
+
+use super::shared::{DEPTH_MAX, check, empty, invalid, is_absent, is_one_of, respond};
+use crate::extract::{FromRequest, field_problem, read};
+use crate::http::body::pool;
+use crate::http::problem::Problem;
+use crate::http::request::Request;
+use crate::http::response::into_response::failed;
+use crate::http::response::{IntoResponse, Response};
+use ciborium::de::Error;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// CBOR (RFC 8949), in a request or a response, by the feature `cbor`.
+///
+/// A request says `application/cbor` or a type in `+cbor`. The problems are those of [`Json`](crate::respond::Json): 415, 400 (kind
+/// `invalid-cbor`), 422, 413.
+///
+/// ```
+/// use peregrine::App;
+/// use peregrine::web::extract::Cbor;
+///
+/// async fn sum(Cbor(numbers): Cbor<Vec<u32>>) -> Cbor<u32> {
+///     Cbor(numbers.iter().sum())
+/// }
+/// let client = App::new().post("/sum", sum).test();
+/// let request = client.post("/sum").header("content-type", "application/cbor").body(&b"\x83\x01\x02\x03"[..]);
+/// assert_eq!(request.send_now().bytes(), [6][..]);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Cbor<T>(pub T);
+
+const NAME: &str = "application/cbor";
+
+impl<T: DeserializeOwned> FromRequest for Cbor<T> {
+    async fn from_request(request: Request) -> Result<Self, Problem> {
+        check(&request, NAME, |essence| is_one_of(essence, &[NAME], "+cbor"))?;
+        read(request.body, parse).await?.map(Self)
+    }
+
+    async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
+        if is_absent(&request) {
+            return Ok(None);
+        }
+        Self::from_request(request).await.map(Some)
+    }
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    if bytes.is_empty() {
+        return Err(empty(NAME));
+    }
+    let mut rest = bytes;
+    let value = ciborium::de::from_reader_with_recursion_limit(&mut rest, DEPTH_MAX);
+    let value = value.map_err(|error| match error {
+        Error::Io(_) => broken("it ends too early"),
+        Error::Syntax(at) => broken(&format!("the byte at offset {at} is not expected")),
+        Error::RecursionLimitExceeded => broken("it is nested too deeply"),
+        Error::Semantic(_, reason) => field_problem(".", &reason),
+    })?;
+    if !rest.is_empty() {
+        let at = bytes.len() - rest.len();
+        return Err(broken(&format!("it goes on after its value, which ends at byte {at}")));
+    }
+    Ok(value)
+}
+
+#[cold]
+fn broken(what: &str) -> Problem {
+    invalid("invalid-cbor", format!("the body is not valid CBOR: {what}"))
+}
+
+impl<T: Serialize> IntoResponse for Cbor<T> {
+    fn into_response(self) -> Response {
+        let mut buffer = pool::take();
+        match ciborium::ser::into_writer(&self.0, &mut buffer) {
+            Ok(()) => respond(NAME, buffer),
+            Err(error) => {
+                pool::give(buffer);
+                failed("unserializable-cbor", &error)
+            }
+        }
+    }
+}

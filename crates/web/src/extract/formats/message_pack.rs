@@ -1,0 +1,101 @@
+//! MessagePack.
+
+use super::message_pack_depth::is_too_deep;
+use super::shared::{DEPTH_MAX, check, empty, invalid, is_absent, is_one_of, respond};
+use crate::extract::{FromRequest, field_problem, read};
+use crate::http::body::pool;
+use crate::http::problem::Problem;
+use crate::http::request::Request;
+use crate::http::response::into_response::failed;
+use crate::http::response::{IntoResponse, Response};
+use rmp_serde::Deserializer;
+use rmp_serde::decode::Error;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::Cursor;
+
+/// MessagePack, in a request or a response, by the feature `message-pack`. Structs are maps from names to values.
+///
+/// A request says `application/vnd.msgpack`, `application/msgpack`, `application/x-msgpack` or a type in `+msgpack`; a response the first of them. The
+/// problems are those of [`Json`](crate::respond::Json): 415, 400 (kind `invalid-message-pack`), 422, 413.
+///
+/// ```
+/// use peregrine::App;
+/// use peregrine::web::extract::MessagePack;
+///
+/// async fn sum(MessagePack(numbers): MessagePack<Vec<u32>>) -> MessagePack<u32> {
+///     MessagePack(numbers.iter().sum())
+/// }
+/// let client = App::new().post("/sum", sum).test();
+/// let request = client.post("/sum").header("content-type", "application/msgpack").body(&b"\x93\x01\x02\x03"[..]);
+/// assert_eq!(request.send_now().bytes(), [6][..]);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct MessagePack<T>(pub T);
+
+const NAMES: [&str; 3] =
+    ["application/vnd.msgpack", "application/msgpack", "application/x-msgpack"];
+const EXPECTED: &str = "application/vnd.msgpack (or application/msgpack)";
+
+impl<T: DeserializeOwned> FromRequest for MessagePack<T> {
+    async fn from_request(request: Request) -> Result<Self, Problem> {
+        check(&request, EXPECTED, |essence| is_one_of(essence, &NAMES, "+msgpack"))?;
+        read(request.body, parse).await?.map(Self)
+    }
+
+    async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
+        if is_absent(&request) {
+            return Ok(None);
+        }
+        Self::from_request(request).await.map(Some)
+    }
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    if bytes.is_empty() {
+        return Err(empty(EXPECTED));
+    }
+    // The library counts lists and maps, but not variants of enums, each of which is a map of one pair.
+    if is_too_deep(bytes, DEPTH_MAX) {
+        return Err(explain(&Error::DepthLimitExceeded));
+    }
+    let mut deserializer = Deserializer::new(Cursor::new(bytes));
+    deserializer.set_max_depth(DEPTH_MAX);
+    let value = T::deserialize(&mut deserializer).map_err(|error| explain(&error))?;
+    let at = deserializer.position();
+    if at < bytes.len() as u64 {
+        let detail = format!("the body goes on after its value, which ends at byte {at}");
+        return Err(invalid("invalid-message-pack", detail));
+    }
+    Ok(value)
+}
+
+#[cold]
+fn explain(error: &Error) -> Problem {
+    let what = match error {
+        Error::InvalidMarkerRead(_) | Error::InvalidDataRead(_) => "it ends too early",
+        Error::DepthLimitExceeded => "it is nested too deeply",
+        Error::Utf8Error(_) => "a text in it is not UTF-8",
+        Error::TypeMismatch(_) => return field_problem(".", "a value is of another type"),
+        Error::OutOfRange => return field_problem(".", "a number is out of range"),
+        Error::LengthMismatch(length) => {
+            return field_problem(".", &format!("a list does not have {length} elements"));
+        }
+        Error::Uncategorized(reason) | Error::Syntax(reason) => return field_problem(".", reason),
+    };
+    invalid("invalid-message-pack", format!("the body is not valid MessagePack: {what}"))
+}
+
+impl<T: Serialize> IntoResponse for MessagePack<T> {
+    fn into_response(self) -> Response {
+        let mut buffer = pool::take();
+        match rmp_serde::encode::write_named(&mut buffer, &self.0) {
+            Ok(()) => respond(NAMES[0], buffer),
+            Err(error) => {
+                pool::give(buffer);
+                failed("unserializable-message-pack", &error)
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Content in other forms than JSON, each behind a feature: `MessagePack`, `Cbor`, `Protobuf`; and JSON by a faster reader, `FastJson`.
+
+#[cfg(feature = "cbor")]
+mod cbor;
+#[cfg(feature = "message-pack")]
+mod message_pack;
+#[cfg(feature = "message-pack")]
+mod message_pack_depth;
+#[cfg(feature = "protobuf")]
+mod protobuf;
+#[cfg(feature = "fast-json")]
+mod simd_json;
+
+#[cfg(feature = "fast-json")]
+pub use self::simd_json::FastJson;
+#[cfg(feature = "cbor")]
+pub use cbor::Cbor;
+#[cfg(feature = "message-pack")]
+pub use message_pack::MessagePack;
+#[cfg(feature = "protobuf")]
+pub use protobuf::Protobuf;
+
+#[cfg(any(feature = "cbor", feature = "message-pack", feature = "protobuf"))]
+mod shared {
+    use crate::extract::content_type;
+    use crate::http::problem::Problem;
+    use crate::http::request::Request;
+    use crate::http::response::Response;
+    use http::header::CONTENT_TYPE;
+    use http::{HeaderValue, StatusCode};
+
+    /// How deep content may be nested: as deep as JSON.
+    #[cfg(any(feature = "cbor", feature = "message-pack"))]
+    pub(super) const DEPTH_MAX: usize = 128;
+
+    /// What a request must be to have content of a form.
+    pub(super) fn check(
+        request: &Request,
+        expected: &'static str,
+        accepts: fn(&[u8]) -> bool,
+    ) -> Result<(), Problem> {
+        if is_absent(request) {
+            return Err(empty(expected));
+        }
+        content_type::check(&request.parts.head, expected, accepts)
+    }
+
+    pub(super) fn is_absent(request: &Request) -> bool {
+        request.body.length() == Some(0) && request.parts.head.field("content-type").is_none()
+    }
+
+    pub(super) fn empty(expected: &str) -> Problem {
+        let detail = format!("the body is empty, but {expected} is expected");
+        Problem::new(StatusCode::BAD_REQUEST, "empty-body", detail)
+    }
+
+    /// Content that breaks the rules of its form.
+    pub(super) fn invalid(kind: &'static str, detail: String) -> Problem {
+        Problem::new(StatusCode::BAD_REQUEST, kind, detail)
+    }
+
+    pub(super) fn respond(media_type: &'static str, content: Vec<u8>) -> Response {
+        let mut response = Response::new(StatusCode::OK).with_body(content);
+        response.fields.append(CONTENT_TYPE, HeaderValue::from_static(media_type));
+        response
+    }
+
+    /// Is the type one of these, or one with this suffix (RFC 6838 §4.2.8)?
+    pub(super) fn is_one_of(essence: &[u8], names: &[&str], suffix: &str) -> bool {
+        let tail = &essence[essence.len().saturating_sub(suffix.len())..];
+        names.iter().any(|name| essence.eq_ignore_ascii_case(name.as_bytes()))
+            || !suffix.is_empty()
+                && tail.eq_ignore_ascii_case(suffix.as_bytes())
+                && essence.contains(&b'/')
+    }
+}

@@ -1,0 +1,61 @@
+//! Protocol buffers.
+
+use super::shared::{check, invalid, is_one_of, respond};
+use crate::extract::{FromRequest, read};
+use crate::http::body::pool;
+use crate::http::problem::Problem;
+use crate::http::request::Request;
+use crate::http::response::into_response::failed;
+use crate::http::response::{IntoResponse, Response};
+use prost::Message;
+
+/// A message of protocol buffers, in a request or a response, by the feature `protobuf`: a type that derives `prost::Message`.
+///
+/// A request says `application/protobuf`, `application/x-protobuf` or `application/vnd.google.protobuf`, or a type in `+protobuf`. The problems are 415,
+/// 400 (kind `invalid-protobuf`) and 413. No bytes at all are a message in which nothing is set.
+///
+/// ```
+/// use peregrine::App;
+/// use peregrine::web::extract::Protobuf;
+///
+/// #[derive(Clone, PartialEq, prost::Message)]
+/// struct Bird {
+///     #[prost(string, tag = "1")]
+///     name: String,
+/// }
+/// async fn echo(Protobuf(bird): Protobuf<Bird>) -> Protobuf<Bird> {
+///     Protobuf(bird)
+/// }
+/// let client = App::new().post("/", echo).test();
+/// let request = client.post("/").header("content-type", "application/protobuf").body(&b"\x0a\x05hobby"[..]);
+/// assert_eq!(request.send_now().bytes(), b"\x0a\x05hobby"[..]);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Protobuf<T>(pub T);
+
+const NAMES: [&str; 3] =
+    ["application/protobuf", "application/x-protobuf", "application/vnd.google.protobuf"];
+
+impl<T: Message + Default> FromRequest for Protobuf<T> {
+    async fn from_request(request: Request) -> Result<Self, Problem> {
+        check(&request, NAMES[0], |essence| is_one_of(essence, &NAMES, "+protobuf"))?;
+        let message = read(request.body, |bytes| T::decode(bytes)).await?;
+        message.map(Self).map_err(|error| {
+            invalid("invalid-protobuf", format!("the body is no such message: {error}"))
+        })
+    }
+}
+
+impl<T: Message> IntoResponse for Protobuf<T> {
+    fn into_response(self) -> Response {
+        let mut buffer = pool::take();
+        match self.0.encode(&mut buffer) {
+            Ok(()) => respond(NAMES[0], buffer),
+            Err(error) => {
+                pool::give(buffer);
+                failed("unserializable-protobuf", &error)
+            }
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! JSON documents line by line, both ways.
+
+use crate::extract::{FromRequest, content_type, json_of_line};
+use crate::http::body::{Body, BodyError};
+use crate::http::coop::others_first;
+use crate::http::memory::{Charge, Filling, filling};
+use crate::http::problem::Problem;
+use crate::http::request::Request;
+use crate::http::response::{IntoResponse, Response};
+use bytes::{Buf, Bytes, BytesMut};
+use futures_core::Stream;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use http_body::{Body as HttpBody, Frame};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::error::Error;
+use std::fmt;
+use std::future::poll_fn;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+/// The most bytes of a line, unless set otherwise: 64 KiB.
+pub const LINE_BYTES_MAX: usize = 64 * 1024;
+
+/// So many lines that are here are read before others have their turn.
+const LINES_PER_TURN: u32 = 256;
+/// A frame of a response that has so much is sent.
+const FRAME_BYTES: usize = 16 * 1024;
+/// Or so many items, however short they are: each may be much work.
+const FRAME_ITEMS: usize = 32;
+
+const NAME: &str = "application/x-ndjson";
+
+/// The JSON documents of a request, one a line (`application/x-ndjson`, `application/ndjson`, `application/jsonl`), read as they arrive; and a
+/// response of such lines, by [`NdJson::response`].
+///
+/// A line of more than 64 KiB ([`NdJson::line_bytes_max`]), or one that is no `T`, is a [`Problem`] with its number; after the first kind nothing more
+/// is read. Empty lines are passed over. All together is limited as bodies are: see [`Body`]; set
+/// [`body_limit`](crate::HandlerExt::body_limit) where a stream may be long.
+///
+/// ```
+/// use peregrine::App;
+/// use peregrine::web::Problem;
+/// use peregrine::web::extract::NdJson;
+///
+/// async fn sum(mut numbers: NdJson<u64>) -> Result<String, Problem> {
+///     let mut sum = 0;
+///     while let Some(number) = numbers.next().await {
+///         sum += number?;
+///     }
+///     Ok(sum.to_string())
+/// }
+/// let client = App::new().post("/sum", sum).test();
+/// let post = |text: &'static str| client.post("/sum").header("content-type", "application/x-ndjson").body(text).send_now();
+/// assert_eq!(post("1\n2\n3\n").text(), "6");
+/// assert_eq!(post("1\ntwo\n").status(), 400);
+/// ```
+pub struct NdJson<T> {
+    body: Body,
+    line_bytes_max: usize,
+    /// What came and is not read.
+    bytes: BytesMut,
+    charge: Charge,
+    /// How much of that was searched for the end of a line.
+    searched: usize,
+    number: u64,
+    unbroken: u32,
+    is_over: bool,
+    value: PhantomData<fn() -> T>,
+}
+
+impl<T: DeserializeOwned> NdJson<T> {
+    fn new(body: Body) -> Self {
+        Self {
+            body,
+            line_bytes_max: LINE_BYTES_MAX,
+            bytes: BytesMut::new(),
+            charge: Charge::new(),
+            searched: 0,
+            number: 0,
+            unbroken: 0,
+            is_over: false,
+            value: PhantomData,
+        }
+    }
+
+    /// The most bytes that a line may have.
+    #[must_use]
+    pub fn line_bytes_max(mut self, bytes: usize) -> Self {
+        self.line_bytes_max = bytes;
+        self
+    }
+
+    /// The next document; `None` at the end. After a line that is no `T` the next ones can still be read.
+    pub async fn next(&mut self) -> Option<Result<T, Problem>> {
+        poll_fn(|context| self.poll_line(context)).await
+    }
+
+    fn poll_line(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T, Problem>>> {
+        let mut has_grown = false;
+        loop {
+            if self.unbroken >= LINES_PER_TURN {
+                self.unbroken = 0;
+                others_first(context);
+                return Poll::Pending;
+            }
+            if let Some(line) = self.line() {
+                self.unbroken += 1;
+                match line {
+                    Ok(line) if line.trim_ascii().is_empty() => continue,
+                    Ok(line) => return Poll::Ready(Some(self.read(&line))),
+                    Err(problem) => return Poll::Ready(Some(Err(problem))),
+                }
+            }
+            if self.is_over {
+                return Poll::Ready(None);
+            }
+            if has_grown && filling() >= Filling::Full {
+                self.end();
+                return Poll::Ready(Some(Err(BodyError::Overloaded.into())));
+            }
+            let polled = Pin::new(&mut self.body).poll_frame(context);
+            if polled.is_pending() {
+                // Others have their turn.
+                self.unbroken = 0;
+            }
+            match ready!(polled) {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.bytes.extend_from_slice(&data);
+                        self.charge.set(self.bytes.capacity());
+                        has_grown = true;
+                    }
+                }
+                Some(Err(error)) => {
+                    self.end();
+                    return Poll::Ready(Some(Err(error.into())));
+                }
+                None => self.is_over = true,
+            }
+        }
+    }
+
+    /// The next whole line, if it is here, without its end.
+    fn line(&mut self) -> Option<Result<BytesMut, Problem>> {
+        let end = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n');
+        let length = end.map_or(self.bytes.len(), |end| self.searched + end);
+        if length > self.line_bytes_max {
+            self.number += 1;
+            self.end();
+            let (number, limit) = (self.number, self.line_bytes_max);
+            let detail = format!("line {number} is longer than the limit of {limit} bytes");
+            let problem = Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "line-too-long", detail);
+            return Some(Err(problem.with("line", number).with("limit", limit)));
+        }
+        if end.is_none() && !(self.is_over && length > 0) {
+            self.searched = length;
+            return None;
+        }
+        let line = self.bytes.split_to(length);
+        if end.is_some() {
+            self.bytes.advance(1);
+        }
+        if self.bytes.is_empty() {
+            // A line may be long in coming, and takes its memory with it.
+            self.bytes = BytesMut::new();
+        }
+        self.charge.set(self.bytes.capacity());
+        self.searched = 0;
+        self.number += 1;
+        Some(Ok(line))
+    }
+
+    fn read(&self, line: &[u8]) -> Result<T, Problem> {
+        json_of_line(line, self.number)
+    }
+
+    /// Nothing more is read.
+    fn end(&mut self) {
+        self.is_over = true;
+        self.body = Body::empty();
+        self.bytes = BytesMut::new();
+        self.charge.set(0);
+        self.searched = 0;
+    }
+}
+
+impl NdJson<()> {
+    /// A response of lines, one for each item, sent as they are made; what is ready at once goes together. An item that cannot be written, or an
+    /// error, ends the response as broken, so that the client does not take it for whole.
+    ///
+    /// ```
+    /// use peregrine::App;
+    /// use peregrine::web::extract::NdJson;
+    /// # struct Numbers(u8);
+    /// # impl futures_core::Stream for Numbers {
+    /// #     type Item = Result<u8, std::io::Error>;
+    /// #     fn poll_next(mut self: std::pin::Pin<&mut Self>, _: &mut std::task::Context<'_>) -> std::task::Poll<Option<Self::Item>> {
+    /// #         self.0 += 1;
+    /// #         std::task::Poll::Ready((self.0 < 4).then_some(Ok(self.0)))
+    /// #     }
+    /// # }
+    /// // `Numbers` is a stream of `Result<u8, _>`.
+    /// let client = App::new().get("/", || NdJson::response(Numbers(0))).test();
+    /// assert_eq!(client.get("/").send_now().text(), "1\n2\n3\n");
+    /// ```
+    pub fn response<S, T, E>(items: S) -> Response
+    where
+        S: Stream<Item = Result<T, E>> + 'static,
+        T: Serialize,
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let body =
+            Body::new(Lines { items: Box::pin(items), is_over: false, unbroken: 0, error: None });
+        let mut response = body.into_response();
+        response.fields.append(CONTENT_TYPE, HeaderValue::from_static(NAME));
+        response
+    }
+}
+
+impl<T: DeserializeOwned> FromRequest for NdJson<T> {
+    async fn from_request(request: Request) -> Result<Self, Problem> {
+        let is_lines = |essence: &[u8]| {
+            [NAME, "application/ndjson", "application/jsonl"]
+                .iter()
+                .any(|name| essence.eq_ignore_ascii_case(name.as_bytes()))
+        };
+        content_type::check(&request.parts.head, NAME, is_lines)?;
+        Ok(Self::new(request.body))
+    }
+}
+
+impl<T: DeserializeOwned> Stream for NdJson<T> {
+    type Item = Result<T, Problem>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_line(context)
+    }
+}
+
+impl<T> fmt::Debug for NdJson<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NdJson")
+            .field("line", &self.number)
+            .field("line_bytes_max", &self.line_bytes_max)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Items as lines.
+struct Lines<S> {
+    items: Pin<Box<S>>,
+    is_over: bool,
+    /// Items since others had their turn.
+    unbroken: u32,
+    /// What is told when the lines before it are sent.
+    error: Option<BodyError>,
+}
+
+impl<S, T, E> HttpBody for Lines<S>
+where
+    S: Stream<Item = Result<T, E>>,
+    T: Serialize,
+    E: Into<Box<dyn Error + Send + Sync>>,
+{
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if self.unbroken >= LINES_PER_TURN {
+            self.unbroken = 0;
+            others_first(context);
+            return Poll::Pending;
+        }
+        let (mut frame, mut whole, mut items) = (Vec::new(), 0, 0);
+        while !self.is_over && frame.len() < FRAME_BYTES && items < FRAME_ITEMS {
+            let item = match self.items.as_mut().poll_next(context) {
+                Poll::Pending if frame.is_empty() => {
+                    self.unbroken = 0;
+                    return Poll::Pending;
+                }
+                Poll::Pending => break,
+                Poll::Ready(item) => item,
+            };
+            items += 1;
+            self.unbroken += 1;
+            let written = match item {
+                None => {
+                    self.is_over = true;
+                    break;
+                }
+                Some(Ok(item)) => serde_json::to_writer(&mut frame, &item).map_err(Into::into),
+                Some(Err(error)) => Err(error.into()),
+            };
+            if let Err(error) = written {
+                // Half of an item may be written.
+                frame.truncate(whole);
+                self.is_over = true;
+                self.error = Some(BodyError::Failed(error));
+                break;
+            }
+            frame.push(b'\n');
+            whole = frame.len();
+        }
+        if frame.is_empty() {
+            return Poll::Ready(self.error.take().map(Err));
+        }
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from(frame)))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::extract::test_support::{from_request, incoming, now, post};
+
+    const TYPE: &[(&str, &str)] = &[("content-type", "application/x-ndjson; charset=utf-8")];
+
+    /// What comes of these pieces: numbers, or statuses and lines of problems.
+    fn read(pieces: &[&'static str], line_bytes_max: usize) -> Vec<Result<u64, (u16, String)>> {
+        let request = post("/", TYPE, incoming(pieces, 10_000));
+        let lines = now(from_request::<NdJson<u64>>(request)).expect("lines");
+        let mut lines = lines.line_bytes_max(line_bytes_max);
+        let mut all = Vec::new();
+        while let Some(item) = now(lines.next()) {
+            all.push(item.map_err(|problem| (problem.status.as_u16(), problem.to_json())));
+        }
+        all
+    }
+
+    #[test]
+    fn lines_are_read_wherever_they_are_cut() {
+        let text = "1\n22\r\n\n  \n333";
+        for cut in 0..text.len() {
+            let (left, right) = text.split_at(cut);
+            assert_eq!(read(&[left, right], 5), [Ok(1), Ok(22), Ok(333)], "{cut}");
+        }
+        assert_eq!(read(&[], 5), []);
+        assert_eq!(read(&["\n\n"], 5), []);
+    }
+
+    #[test]
+    fn a_line_that_is_more_than_the_worker_may_hold_is_refused() {
+        use crate::http::memory::{held, limit};
+        let before = held();
+        limit(Some(before + 3_000));
+        let part = "9".repeat(1_000).leak();
+        let read = read(&[part, part, part, part, part, "\n1\n"], 10_000);
+        limit(None);
+        assert_eq!(read.len(), 1, "{read:?}");
+        assert!(matches!(&read[0], Err((503, _))), "{read:?}");
+        assert_eq!(held(), before);
+    }
+
+    #[test]
+    fn many_lines_that_are_here_leave_others_their_turn() {
+        for (line, count) in [("1\n", 2000), ("\n", 0)] {
+            let request = post("/", TYPE, Body::from(line.repeat(2000)));
+            let mut lines = now(from_request::<NdJson<u64>>(request)).expect("lines");
+            let mut context = Context::from_waker(std::task::Waker::noop());
+            let (mut read, mut pauses) = (0, 0);
+            loop {
+                match lines.poll_line(&mut context) {
+                    Poll::Ready(None) => break,
+                    Poll::Ready(Some(item)) => read += item.expect("a number"),
+                    Poll::Pending => pauses += 1,
+                }
+            }
+            assert_eq!((read, pauses), (count, 2000 / LINES_PER_TURN), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_line_is_named_and_the_next_ones_are_read() {
+        let all = read(&["1\noops\n\"a\"\n-1\n5"], 100);
+        let statuses: Vec<_> =
+            all.iter().map(|item| item.as_ref().map_err(|(status, _)| *status)).collect();
+        assert_eq!(statuses, [Ok(&1), Err(400), Err(422), Err(422), Ok(&5)]);
+        let lines = all.iter().filter_map(|item| item.as_ref().err());
+        for ((_, json), line) in lines.zip(2..) {
+            assert!(json.contains(&format!("\"line\":{line}")), "{json}");
+        }
+    }
+
+    #[test]
+    fn a_line_over_the_limit_ends_it_whether_its_end_is_here_or_not() {
+        for pieces in [&["1\n1234567\n2\n"][..], &["1\n123", "456", "7"], &["1\n123456"]] {
+            let all = read(pieces, 5);
+            assert_eq!(all[0], Ok(1));
+            let [_, Err((413, json))] = &all[..] else { panic!("{all:?}") };
+            assert!(json.contains("line-too-long") && json.contains("\"line\":2"), "{json}");
+        }
+        assert_eq!(read(&["12345\n12345"], 5), [Ok(12345), Ok(12345)]);
+    }
+
+    #[test]
+    fn another_type_is_refused_and_a_body_that_breaks_off_is_told() {
+        let request = post("/", &[("content-type", "application/json")], Body::from("1"));
+        assert_eq!(now(from_request::<NdJson<u64>>(request)).expect_err("not lines").status, 415);
+        let (writer, reader) = crate::http::body::pipe::pipe(100, Some(10));
+        writer.push(Bytes::from_static(b"1\n2"));
+        drop(writer);
+        let request = post("/", TYPE, Body::incoming(reader, 100));
+        let mut lines = now(from_request::<NdJson<u64>>(request)).expect("lines");
+        assert_eq!(now(lines.next()), Some(Ok(1)));
+        let broken = now(lines.next()).expect("an error").expect_err("half a line is none");
+        assert_eq!((broken.status.as_u16(), now(lines.next())), (400, None));
+    }
+
+    /// Items, and a pause after some of them.
+    struct Items(Vec<Option<Result<u8, &'static str>>>);
+
+    impl Stream for Items {
+        type Item = Result<u8, &'static str>;
+
+        fn poll_next(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<Option<Self::Item>> {
+            if self.0.is_empty() {
+                return Poll::Ready(None);
+            }
+            match self.0.remove(0) {
+                Some(item) => Poll::Ready(Some(item)),
+                None => {
+                    context.waker().wake_by_ref();
+                    Poll::Pending
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn items_that_are_ready_go_together_and_an_error_breaks_the_response() {
+        let items = Items(vec![Some(Ok(1)), Some(Ok(2)), None, Some(Ok(3)), Some(Err("no more"))]);
+        let mut body = NdJson::response(items).body;
+        assert_eq!(now(body.next()).expect("a piece").expect("whole"), "1\n2\n");
+        assert_eq!(now(body.next()).expect("a piece").expect("whole"), "3\n");
+        let rest = now(body.next()).expect("an error");
+        assert!(rest.is_err() && now(body.next()).is_none(), "{rest:?}");
+    }
+}

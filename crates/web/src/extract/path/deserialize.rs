@@ -1,0 +1,459 @@
+//! A serde format: the decoded parameters of a path.
+
+use super::super::finite;
+use super::error::{Parameter, PathError};
+use serde::de::value::StrDeserializer;
+use serde::de::{
+    DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess,
+    VariantAccess, Visitor,
+};
+use serde::forward_to_deserialize_any;
+
+/// All parameters.
+#[derive(Clone, Copy)]
+pub(super) struct Parameters<'p> {
+    all: &'p [Parameter<'p>],
+    /// How many more the pattern may have, which are left out.
+    absent: usize,
+}
+
+impl<'p> Parameters<'p> {
+    pub(super) fn new(all: &'p [Parameter<'p>], absent: usize) -> Self {
+        Self { all, absent }
+    }
+
+    fn only(self) -> Result<One<'p>, PathError> {
+        match self.all {
+            [parameter] => Ok(One(parameter)),
+            all => Err(PathError::count(all.len(), 1)),
+        }
+    }
+}
+
+macro_rules! only {
+    ($($method:ident)*) => {
+        $(
+            fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
+                self.only()?.$method(visitor)
+            }
+        )*
+    };
+}
+
+impl<'de> Deserializer<'de> for Parameters<'_> {
+    type Error = PathError;
+
+    only! {
+        deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
+        deserialize_i128 deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64
+        deserialize_u128 deserialize_f32 deserialize_f64 deserialize_char deserialize_str
+        deserialize_string deserialize_bytes deserialize_byte_buf deserialize_identifier
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
+        match self.all {
+            [parameter] => One(parameter).deserialize_any(visitor),
+            _ => self.deserialize_map(visitor),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
+        if self.all.is_empty() { visitor.visit_none() } else { visitor.visit_some(self) }
+    }
+
+    fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
+        visitor.visit_unit()
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, PathError> {
+        visitor.visit_unit()
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, PathError> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
+        visitor.visit_seq(Rest(self.all))
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(
+        self,
+        length: usize,
+        visitor: V,
+    ) -> Result<V::Value, PathError> {
+        let count = self.all.len();
+        if !(count..=count + self.absent).contains(&length) {
+            return Err(PathError::count(count, length));
+        }
+        let absent = Absent { found: count, taken: length };
+        visitor.visit_seq(Padded { given: Rest(self.all), left: length - count, absent })
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        length: usize,
+        visitor: V,
+    ) -> Result<V::Value, PathError> {
+        self.deserialize_tuple(length, visitor)
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
+        visitor.visit_map(Rest(self.all))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, PathError> {
+        self.deserialize_map(visitor)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, PathError> {
+        self.only()?.deserialize_enum(name, variants, visitor)
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
+        visitor.visit_unit()
+    }
+}
+
+/// The parameters not read yet, as a list or a map.
+struct Rest<'p>(&'p [Parameter<'p>]);
+
+impl<'de> SeqAccess<'de> for Rest<'_> {
+    type Error = PathError;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, PathError> {
+        let Some((first, rest)) = self.0.split_first() else { return Ok(None) };
+        self.0 = rest;
+        seed.deserialize(One(first)).map(Some)
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.0.len())
+    }
+}
+
+/// The parameters of a tuple, of which the last may be left out by the pattern.
+struct Padded<'p> {
+    given: Rest<'p>,
+    left: usize,
+    absent: Absent,
+}
+
+impl<'de> SeqAccess<'de> for Padded<'_> {
+    type Error = PathError;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, PathError> {
+        if self.given.0.is_empty() && self.left > 0 {
+            self.left -= 1;
+            return seed.deserialize(self.absent).map(Some);
+        }
+        self.given.next_element_seed(seed)
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.given.0.len() + self.left)
+    }
+}
+
+/// A parameter that the pattern leaves out: `None`, or too few for the type.
+#[derive(Clone, Copy)]
+struct Absent {
+    found: usize,
+    taken: usize,
+}
+
+impl<'de> Deserializer<'de> for Absent {
+    type Error = PathError;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, PathError> {
+        Err(PathError::count(self.found, self.taken))
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
+        visitor.visit_none()
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
+        unit_struct newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+impl<'de> MapAccess<'de> for Rest<'_> {
+    type Error = PathError;
+
+    fn next_key_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, PathError> {
+        let Some(first) = self.0.first() else { return Ok(None) };
+        let name: StrDeserializer<'_, PathError> = first.name.into_deserializer();
+        seed.deserialize(name).map(Some)
+    }
+
+    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, PathError> {
+        let (first, rest) = self.0.split_first().expect("serde asks for a value after its key");
+        self.0 = rest;
+        seed.deserialize(One(first))
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.0.len())
+    }
+}
+
+/// One parameter as one value.
+#[derive(Clone, Copy)]
+struct One<'p>(&'p Parameter<'p>);
+
+impl One<'_> {
+    #[cold]
+    fn wrong(self, expected: impl Into<String>) -> PathError {
+        let Parameter { name, value } = self.0;
+        let (name, value) = ((*name).to_owned(), value.clone().into_owned());
+        PathError::Value { name, value, expected: expected.into() }
+    }
+
+    fn told<T>(self, result: Result<T, PathError>) -> Result<T, PathError> {
+        result.map_err(|error| error.about(self.0))
+    }
+
+    #[cold]
+    fn nested(self, what: &str) -> PathError {
+        PathError::Mismatch(format!("parameter `{}` is one value, not {what}", self.0.name))
+    }
+}
+
+macro_rules! parsed {
+    ($($method:ident $visit:ident $type:ident $expected:expr;)*) => {
+        $(
+            fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
+                match self.0.value.parse::<$type>() {
+                    Ok(value) => self.told(visitor.$visit(value)),
+                    Err(_) => Err(self.wrong($expected)),
+                }
+            }
+        )*
+    };
+}
+
+/// Not NaN, which would pass every comparison with the bounds of a range, and not infinite.
+macro_rules! finite {
+    ($($method:ident $visit:ident $type:ident;)*) => {
+        $(
+            fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
+                match self.0.value.parse::<$type>() {
+                    Ok(value) if value.is_finite() => self.told(visitor.$visit(value)),
+                    _ => Err(self.wrong(format!("{} ({})", finite::EXPECTED, stringify!($type)))),
+                }
+            }
+        )*
+    };
+}
+
+macro_rules! whole {
+    ($($method:ident $visit:ident $type:ident;)*) => {
+        parsed! {
+            $($method $visit $type {
+                let name = stringify!($type);
+                format!("a whole number from {} to {} ({name})", $type::MIN, $type::MAX)
+            };)*
+        }
+    };
+}
+
+impl<'de> Deserializer<'de> for One<'_> {
+    type Error = PathError;
+
+    whole! {
+        deserialize_i8 visit_i8 i8;
+        deserialize_i16 visit_i16 i16;
+        deserialize_i32 visit_i32 i32;
+        deserialize_i64 visit_i64 i64;
+        deserialize_i128 visit_i128 i128;
+        deserialize_u8 visit_u8 u8;
+        deserialize_u16 visit_u16 u16;
+        deserialize_u32 visit_u32 u32;
+        deserialize_u64 visit_u64 u64;
+        deserialize_u128 visit_u128 u128;
+    }
+
+    finite! {
+        deserialize_f32 visit_f32 f32;
+        deserialize_f64 visit_f64 f64;
+    }
+
+    parsed! {
+        deserialize_bool visit_bool bool "`true` or `false`";
+        deserialize_char visit_char char "one character";
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
+        self.told(visitor.visit_str(&self.0.value))
+    }
+
+    fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
+        self.told(visitor.visit_bytes(self.0.value.as_bytes()))
+    }
+
+    fn deserialize_byte_buf<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
+        self.deserialize_bytes(visitor)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
+        visitor.visit_unit()
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, PathError> {
+        visitor.visit_unit()
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, PathError> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, _: V) -> Result<V::Value, PathError> {
+        Err(self.nested("a list"))
+    }
+
+    /// A pair is the parameter's name and value.
+    fn deserialize_tuple<V: Visitor<'de>>(
+        self,
+        length: usize,
+        visitor: V,
+    ) -> Result<V::Value, PathError> {
+        if length != 2 {
+            return Err(self.nested("a tuple"));
+        }
+        visitor.visit_seq(Pair { parameter: self.0, read: 0 })
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        length: usize,
+        visitor: V,
+    ) -> Result<V::Value, PathError> {
+        self.deserialize_tuple(length, visitor)
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, _: V) -> Result<V::Value, PathError> {
+        Err(self.nested("a map"))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, PathError> {
+        Err(self.nested("a struct"))
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, PathError> {
+        self.told(visitor.visit_enum(self))
+    }
+
+    forward_to_deserialize_any! { str string identifier ignored_any }
+}
+
+impl<'de> EnumAccess<'de> for One<'_> {
+    type Error = PathError;
+    type Variant = Self;
+
+    fn variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<(T::Value, Self), PathError> {
+        let name: StrDeserializer<'_, PathError> = self.0.value.as_ref().into_deserializer();
+        Ok((seed.deserialize(name)?, self))
+    }
+}
+
+impl<'de> VariantAccess<'de> for One<'_> {
+    type Error = PathError;
+
+    fn unit_variant(self) -> Result<(), PathError> {
+        Ok(())
+    }
+
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, _: T) -> Result<T::Value, PathError> {
+        Err(self.nested("a variant with a value"))
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, _: usize, _: V) -> Result<V::Value, PathError> {
+        Err(self.nested("a variant with values"))
+    }
+
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        _: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, PathError> {
+        Err(self.nested("a variant with values"))
+    }
+}
+
+/// A parameter as a tuple of its name and its value.
+struct Pair<'p> {
+    parameter: &'p Parameter<'p>,
+    read: u8,
+}
+
+impl<'de> SeqAccess<'de> for Pair<'_> {
+    type Error = PathError;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, PathError> {
+        self.read += 1;
+        match self.read {
+            1 => {
+                let name: StrDeserializer<'_, PathError> = self.parameter.name.into_deserializer();
+                seed.deserialize(name).map(Some)
+            }
+            2 => seed.deserialize(One(self.parameter)).map(Some),
+            _ => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Values from the path.
+
+mod deserialize;
+mod error;
+mod shape;
+
+use super::{FromRequestParts, shortened, unfit};
+use crate::http::problem::Problem;
+use crate::http::request::Parts;
+use crate::http::requirements::Requirements;
+use error::{Parameter, PathError};
+use http::StatusCode;
+use serde::de::DeserializeOwned;
+use smallvec::SmallVec;
+
+/// The path's parameters, percent-decoded.
+///
+/// `T` is one value for a path with one parameter; a tuple, in the order of the path; a struct, by the
+/// names in the pattern; or a map, or a `Vec` of pairs, of all parameters.
+///
+/// A value that cannot be read as its type is a problem with status 400 that names the parameter, the
+/// value and the expected type. Parameters that do not match `T` are the application's mistake: status
+/// 500, unless this is found when the application is built.
+///
+/// `Option<Path<T>>` is `None` for a path without parameters.
+///
+/// ```
+/// use peregrine::web::extract::Path;
+///
+/// // For the pattern `/users/{user}/posts/{post}`:
+/// async fn post(Path((user, post)): Path<(String, u64)>) -> String {
+///     format!("post {post} of {user}")
+/// }
+///
+/// #[derive(serde::Deserialize)]
+/// struct Place {
+///     user: String,
+///     post: u64,
+/// }
+///
+/// async fn same(Path(place): Path<Place>) -> String {
+///     format!("post {} of {}", place.post, place.user)
+/// }
+/// # let _ = (post, same);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Path<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequestParts for Path<T> {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        let parameters = decode(parts)?;
+        T::deserialize(deserialize::Parameters::new(&parameters, parts.absent_values()))
+            .map(Path)
+            .map_err(|error| explain(parts, error))
+    }
+
+    async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
+        if parts.path_values().is_none_or(|values| values.is_empty()) {
+            return Ok(None);
+        }
+        Self::from_request_parts(parts).await.map(Some)
+    }
+
+    fn require(requirements: &mut Requirements) {
+        shape::require::<T>(requirements);
+    }
+}
+
+fn decode(parts: &Parts) -> Result<SmallVec<[Parameter<'_>; 4]>, Problem> {
+    let Some(values) = parts.path_values() else { return Ok(SmallVec::new()) };
+    let decode = |(name, raw)| match peregrine_router::decode(raw) {
+        Ok(value) => Ok(Parameter { name, value }),
+        Err(error) => {
+            let value = String::from_utf8_lossy(raw);
+            let detail = format!("path parameter `{name}` cannot be decoded: {error}");
+            Err(invalid(detail, name, &shortened(&value), "percent-encoded UTF-8".to_owned()))
+        }
+    };
+    values.iter().map(decode).collect()
+}
+
+/// The problem for a path that is none of those the route stands for.
+fn invalid(detail: String, name: &str, value: &str, expected: String) -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, "invalid-path", detail)
+        .with("parameter", name)
+        .with("value", value)
+        .with("expected", expected)
+}
+
+#[cold]
+fn explain(parts: &Parts, error: PathError) -> Problem {
+    match error {
+        PathError::Value { name, value, expected } => {
+            let value = shortened(&value);
+            let detail = format!("path parameter `{name}` is `{value}`, but must be {expected}");
+            invalid(detail, &name, &value, expected)
+        }
+        PathError::Refused { name, value, reason } => {
+            let (value, reason) = (shortened(&value), shortened(&reason));
+            let detail = format!("path parameter `{name}` is `{value}`: {reason}");
+            invalid(detail, &name, &value, reason.into_owned())
+        }
+        PathError::Mismatch(reason) => {
+            let pattern = parts.pattern().unwrap_or("(no route)");
+            let cause =
+                format!("the handler's `Path` does not fit the route `{pattern}`: {reason}");
+            unfit("path-mismatch", &cause)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_support::{from_parts, get, matched, now};
+    use super::*;
+    use serde::Deserialize;
+    use std::collections::HashMap;
+    use std::fmt::Debug;
+    use std::net::IpAddr;
+
+    const PATTERN: &str = "/users/{user}/posts/{post}";
+
+    fn path<T: DeserializeOwned>(pattern: &str, path: &str) -> Result<T, Problem> {
+        now(from_parts::<Path<T>>(&mut matched(pattern, path))).map(|Path(value)| value)
+    }
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    struct Place {
+        post: u64,
+        user: String,
+        #[serde(default)]
+        page: u32,
+    }
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    #[serde(rename_all = "lowercase")]
+    enum Kind {
+        Falcon,
+        Kite,
+    }
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    struct Id(u32);
+
+    #[test]
+    fn one_parameter_is_one_value_of_any_simple_type() {
+        fn one<T: DeserializeOwned + PartialEq + Debug>(text: &str, value: T) {
+            assert_eq!(path::<T>("/x/{it}", &format!("/x/{text}")), Ok(value), "{text}");
+        }
+        one("7", 7u8);
+        one("-7", -7i64);
+        one("340282366920938463463374607431768211455", u128::MAX);
+        one("0.5", 0.5f64);
+        one("true", true);
+        one("x", 'x');
+        one("caf%C3%A9%2Fbar", String::from("café/bar"));
+        one("a+b", String::from("a+b"));
+        one("kite", Kind::Kite);
+        one("9", Id(9));
+        one("9", (9u8,));
+        one("9", Some(9u8));
+        one("::1", IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]));
+    }
+
+    #[test]
+    fn more_parameters_are_a_tuple_a_struct_a_map_or_a_list() {
+        let at = "/users/a%20b/posts/7";
+        assert_eq!(path(PATTERN, at), Ok((String::from("a b"), 7u64)));
+        assert_eq!(path(PATTERN, at), Ok(Place { post: 7, user: "a b".into(), page: 0 }));
+        let pairs =
+            vec![("user".to_owned(), "a b".to_owned()), ("post".to_owned(), "7".to_owned())];
+        assert_eq!(path(PATTERN, at), Ok(pairs.clone()));
+        assert_eq!(path(PATTERN, at), Ok(pairs.into_iter().collect::<HashMap<_, _>>()));
+        assert_eq!(path(PATTERN, at), Ok(vec!["a b".to_owned(), "7".to_owned()]));
+        assert_eq!(path::<()>(PATTERN, at), Ok(()));
+    }
+
+    #[test]
+    fn a_wrong_value_is_named_with_its_parameter_and_what_is_expected() {
+        let at = "/users/ada/posts/x%20y";
+        for problem in [
+            path::<(String, u8)>(PATTERN, at).expect_err("no number"),
+            path::<Place>(PATTERN, at).map(|_| ()).expect_err("no number"),
+            path::<Vec<(String, u8)>>("/{post}", "/x%20y").expect_err("no number"),
+            path::<u8>("/{post}", "/x%20y").expect_err("no number"),
+        ] {
+            assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "invalid-path"));
+            assert!(
+                problem.detail.starts_with(
+                    "path parameter `post` is `x y`, but must be a whole number from 0 to "
+                ),
+                "{}",
+                problem.detail
+            );
+            let names: Vec<_> = problem.members.iter().map(|(name, _)| name.as_ref()).collect();
+            assert_eq!(names, ["parameter", "value", "expected"]);
+            assert_eq!(problem.members[0].1, "post");
+        }
+    }
+
+    #[test]
+    fn each_type_says_what_it_expects() {
+        fn expected<T: DeserializeOwned>(text: &str) -> String {
+            match path::<T>("/{it}", &format!("/{text}")) {
+                Err(problem) => problem.detail.into_owned(),
+                Ok(_) => panic!("{text} is wrong"),
+            }
+        }
+        assert!(expected::<u8>("256").ends_with("a whole number from 0 to 255 (u8)"));
+        assert!(expected::<i8>("x").ends_with("a whole number from -128 to 127 (i8)"));
+        assert!(expected::<f64>("x").ends_with("a finite number (f64)"));
+        for text in ["NaN", "-nan", "inf", "-inf", "+Infinity", "1e999"] {
+            assert!(expected::<f64>(text).ends_with("a finite number (f64)"));
+            assert!(expected::<f32>(text).ends_with("a finite number (f32)"));
+            assert!(expected::<Option<f64>>(text).ends_with("a finite number (f64)"));
+            assert!(expected::<(f64,)>(text).ends_with("a finite number (f64)"));
+            assert!(expected::<Vec<(String, f32)>>(text).ends_with("a finite number (f32)"));
+            assert!(expected::<HashMap<String, f64>>(text).ends_with("a finite number (f64)"));
+        }
+        assert!(expected::<f32>("1e39").ends_with("a finite number (f32)"));
+        assert!(expected::<bool>("yes").ends_with("`true` or `false`"));
+        assert!(expected::<char>("ab").ends_with("one character"));
+        assert!(expected::<Kind>("duck").ends_with("expected `falcon` or `kite`"));
+        assert!(expected::<IpAddr>("x").starts_with("path parameter `it` is `x`: "));
+    }
+
+    #[test]
+    fn a_value_that_is_no_utf8_is_the_peers_fault() {
+        let problem = path::<String>("/{it}", "/a%FF").expect_err("not UTF-8");
+        assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "invalid-path"));
+        assert!(problem.detail.starts_with("path parameter `it` cannot be decoded: "));
+        assert_eq!(problem.members[1], ("value".into(), "a%FF".into()));
+    }
+
+    #[test]
+    fn a_type_that_does_not_fit_the_route_is_the_servers_fault() {
+        #[derive(Debug, Deserialize)]
+        struct Other {
+            #[expect(dead_code, reason = "the route lacks it, so it is never made")]
+            bird: String,
+        }
+        let at = "/users/ada/posts/7";
+        for (problem, inside) in [
+            (path::<String>(PATTERN, at).map(|_| ()), "2 parameters, but the type takes 1"),
+            (path::<(u8, u8, u8)>(PATTERN, at).map(|_| ()), "2 parameters, but the type takes 3"),
+            (path::<(String,)>("/", "/").map(|_| ()), "0 parameters, but the type takes 1"),
+            (path::<Other>(PATTERN, at).map(|_| ()), "no parameter `bird`"),
+            (path::<Vec<Vec<u8>>>(PATTERN, at).map(|_| ()), "a list"),
+        ] {
+            let problem = problem.expect_err("it does not fit");
+            assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (500, "path-mismatch"));
+            assert!(!problem.detail.contains(inside), "{}", problem.detail);
+            assert!(!problem.detail.contains("users"), "{}", problem.detail);
+        }
+    }
+
+    #[test]
+    fn an_optional_path_may_be_absent_but_not_wrong() {
+        assert_eq!(now(from_parts::<Option<Path<u8>>>(&mut get("/").parts)), Ok(None));
+        assert_eq!(now(from_parts::<Option<Path<u8>>>(&mut matched("/", "/"))), Ok(None));
+        let wrong = now(from_parts::<Option<Path<u8>>>(&mut matched("/{it}", "/x")));
+        assert_eq!(wrong.expect_err("it is there").status, 400);
+    }
+}

@@ -1,0 +1,396 @@
+//! What a request makes its answer depend on (RFC 9110 §13).
+
+use crate::extract::FromRequestParts;
+use crate::http::head::Head;
+use crate::http::problem::Problem;
+use crate::http::request::Parts;
+use crate::http::response::{Fields, Response};
+use http::header::{ETAG, LAST_MODIFIED};
+use http::{Method, StatusCode};
+use httpdate::parse_http_date;
+use std::cell::Cell;
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+/// What tells one state of a resource from another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Validators<'v> {
+    /// The entity tag as it is sent: `"abc"`, or `W/"abc"`.
+    pub tag: Option<&'v str>,
+    /// When it was last changed.
+    pub modified: Option<SystemTime>,
+}
+
+/// What the conditions of a request come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The request is answered as if it had none.
+    Send,
+    /// The peer has this state: 304. Only a GET or HEAD request comes to this.
+    Known,
+    /// The peer did not mean this state: 412.
+    Failed,
+}
+
+impl<'v> Validators<'v> {
+    /// An entity tag, with its quotes.
+    #[must_use]
+    pub fn tag(tag: &'v str) -> Self {
+        Self { tag: Some(tag), modified: None }
+    }
+
+    /// What a response says of the state that it shows.
+    #[must_use]
+    pub fn of(fields: &'v Fields) -> Self {
+        let text = |name| fields.get(name)?.to_str().ok().map(str::trim_ascii);
+        let modified = text(&LAST_MODIFIED).and_then(|date| parse_http_date(date).ok());
+        Self { tag: text(&ETAG).filter(|tag| is_tag(tag)), modified }
+    }
+
+    /// RFC 9110 §13.2.2: the order in which conditions are looked at. The resource is there.
+    #[must_use]
+    pub fn judge(&self, head: &Head) -> Verdict {
+        let matches = head.field("if-match").map(|_| self.is_in(head, "if-match", true));
+        let unmodified = || self.since(head, "if-unmodified-since");
+        if matches == Some(false) || matches.is_none() && unmodified() == Some(false) {
+            return Verdict::Failed;
+        }
+        let reads = matches!(head.method(), Method::GET | Method::HEAD);
+        let is_known = match head.field("if-none-match") {
+            Some(_) => self.is_in(head, "if-none-match", false),
+            // RFC 9110 §13.1.3: this one is ignored with other methods.
+            None => reads && self.since(head, "if-modified-since") == Some(true),
+        };
+        match (is_known, reads) {
+            (true, true) => Verdict::Known,
+            (true, false) => Verdict::Failed,
+            (false, _) => Verdict::Send,
+        }
+    }
+
+    /// Does a range still belong to this state (RFC 9110 §13.1.5)? Without the condition it does.
+    #[must_use]
+    pub fn range_holds(&self, head: &Head) -> bool {
+        let Some(sent) = head.field("if-range") else { return true };
+        let Ok(sent) = std::str::from_utf8(sent) else { return false };
+        let sent = sent.trim_ascii();
+        if sent.starts_with('"') || sent.starts_with("W/") {
+            return self.tag.is_some_and(|tag| is_same(sent, tag, true));
+        }
+        // RFC 9110 §8.8.2.2: a date is as good as a strong tag if it is well in the past.
+        let is_strong = self.tag.is_none_or(|tag| !tag.starts_with("W/"));
+        let (Ok(sent), Some(modified)) = (parse_http_date(sent), self.modified) else {
+            return false;
+        };
+        is_strong && sent == whole_seconds(modified)
+    }
+
+    /// Is the tag one of those in a list? RFC 9110 §13.1: `*` is any that is there.
+    fn is_in(&self, head: &Head, name: &str, strong: bool) -> bool {
+        head.fields_named(name).filter_map(|list| std::str::from_utf8(list).ok()).any(|list| {
+            let mut rest = list.trim_ascii();
+            if rest == "*" {
+                return true;
+            }
+            let Some(tag) = self.tag else { return false };
+            while let Some((one, behind)) = first_tag(rest) {
+                if is_same(one, tag, strong) {
+                    return true;
+                }
+                rest = behind;
+            }
+            false
+        })
+    }
+
+    /// Was the resource last changed at the time in this field or before? `None`: the field is absent or
+    /// no date, and does not count, or the resource has no date.
+    fn since(&self, head: &Head, name: &str) -> Option<bool> {
+        let sent = parse_http_date(head.field_text(name)?.trim_ascii()).ok()?;
+        Some(whole_seconds(self.modified?) <= sent)
+    }
+}
+
+/// The conditions of a request, for a handler that knows the state of what it is about to change or send.
+///
+/// [`Etag`](https://docs.rs/peregrine/latest/peregrine/cache/struct.Etag.html) looks at the answer and so
+/// serves reads only; who changes something must look before.
+///
+/// ```
+/// use peregrine::prelude::*;
+/// use peregrine::web::extract::Preconditions;
+/// use peregrine::web::precondition::Validators;
+///
+/// async fn rename(conditions: Preconditions, name: String) -> Result<String, Problem> {
+///     conditions.demand()?;
+///     // What the data base says of it now.
+///     conditions.check(Validators::tag("\"7\""))?;
+///     Ok(name)
+/// }
+///
+/// let client = App::new().put("/birds/1", rename).test();
+/// let put = |tag: &str| client.put("/birds/1").header("if-match", tag).body("kestrel").send_now().status();
+/// assert_eq!((put("\"7\"").as_u16(), put("\"6\"").as_u16()), (200, 412));
+/// assert_eq!(client.put("/birds/1").body("kestrel").send_now().status(), 428);
+/// ```
+pub struct Preconditions {
+    head: Head,
+    /// A check must then find a condition that counts.
+    is_demanded: Cell<bool>,
+}
+
+impl Preconditions {
+    /// What they come to, for a resource that is there and in this state.
+    #[must_use]
+    pub fn judge(&self, current: Validators<'_>) -> Verdict {
+        current.judge(&self.head)
+    }
+
+    /// Is there a condition that a lost update would break: `If-Match`, or `If-Unmodified-Since` with a date?
+    #[must_use]
+    pub fn guards_updates(&self) -> bool {
+        // RFC 9110 §13.1.4: what is no date does not count.
+        let date = || self.head.field_text("if-unmodified-since").map(str::trim_ascii);
+        self.head.field("if-match").is_some()
+            || date().is_some_and(|date| parse_http_date(date).is_ok())
+    }
+
+    /// Lets nobody change what they have not seen. After this a [`check`](Self::check) refuses with 428 too where the condition that was sent
+    /// does not count: `If-Unmodified-Since`, for a resource of which no date is known.
+    ///
+    /// # Errors
+    /// The request has neither `If-Match` nor `If-Unmodified-Since` with a date: 428, kind `precondition-required`.
+    pub fn demand(&self) -> Result<(), Problem> {
+        self.is_demanded.set(true);
+        if self.guards_updates() {
+            return Ok(());
+        }
+        Err(Self::required())
+    }
+
+    fn required() -> Problem {
+        // RFC 6585 §3: who sends this explains how to send the request again.
+        let detail = "say which state you mean to change: send If-Match with the ETag that you got";
+        let status = StatusCode::PRECONDITION_REQUIRED;
+        Problem::new(status, "precondition-required", detail)
+    }
+
+    /// Goes on if the conditions hold for a resource in this state.
+    ///
+    /// # Errors
+    /// They do not: 412, kind `precondition-failed`, with the tag as `ETag`. None counts, but [`demand`](Self::demand) was called: 428.
+    pub fn check(&self, current: Validators<'_>) -> Result<(), Problem> {
+        let is_void = self.head.field("if-match").is_none() && current.modified.is_none();
+        match self.judge(current) {
+            Verdict::Failed => Err(failed(current)),
+            _ if self.is_demanded.get() && is_void => Err(Self::required()),
+            Verdict::Send | Verdict::Known => Ok(()),
+        }
+    }
+
+    /// The same for a resource that is not there: `If-Match` fails, `If-None-Match: *` holds. After [`demand`](Self::demand) nothing else holds: who
+    /// means to change something expects it to be there.
+    ///
+    /// # Errors
+    /// They do not: 412, kind `precondition-failed`.
+    pub fn check_absent(&self) -> Result<(), Problem> {
+        if self.head.field("if-match").is_some() || self.is_demanded.get() {
+            return Err(failed(Validators::default()));
+        }
+        Ok(())
+    }
+}
+
+impl FromRequestParts for Preconditions {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        Ok(Self { head: parts.head.share(), is_demanded: Cell::new(false) })
+    }
+}
+
+impl fmt::Debug for Preconditions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Preconditions")
+    }
+}
+
+/// The problem for a request whose conditions do not hold.
+#[must_use]
+pub fn failed(current: Validators<'_>) -> Problem {
+    let detail = "what this request is about is not in the state that its conditions ask for";
+    let problem = Problem::new(StatusCode::PRECONDITION_FAILED, "precondition-failed", detail);
+    match current.tag.and_then(|tag| http::HeaderValue::try_from(tag).ok()) {
+        Some(tag) => problem.with_header(ETAG, tag),
+        None => problem,
+    }
+}
+
+/// Makes of a response the 304 for a peer that has what it shows.
+pub fn not_modified(response: &mut Response) {
+    use http::header as name;
+    /// RFC 9110 §15.4.5: what describes content that is not sent only misleads caches. What guides them stays.
+    const REMOVED: [http::HeaderName; 5] = [
+        name::CONTENT_TYPE,
+        name::CONTENT_LENGTH,
+        name::CONTENT_ENCODING,
+        name::CONTENT_LANGUAGE,
+        name::CONTENT_RANGE,
+    ];
+    response.status = StatusCode::NOT_MODIFIED;
+    response.body = crate::http::body::Body::empty();
+    REMOVED.iter().for_each(|name| response.fields.remove(name));
+}
+
+/// Is this one entity tag (RFC 9110 §8.8.3)?
+fn is_tag(text: &str) -> bool {
+    first_tag(text).is_some_and(|(tag, rest)| tag.len() == text.len() && rest.is_empty())
+}
+
+/// The first tag of a list, and what is behind it. A tag may have commas, but no quotes.
+fn first_tag(list: &str) -> Option<(&str, &str)> {
+    let list = list.trim_start_matches([' ', '\t', ',']);
+    let quoted = list.strip_prefix("W/").unwrap_or(list);
+    let end = quoted.strip_prefix('"')?.find('"')? + 2;
+    let length = list.len() - quoted.len() + end;
+    Some(list.split_at(length))
+}
+
+/// RFC 9110 §8.8.3.2: strong comparison wants two strong tags.
+fn is_same(one: &str, other: &str, strong: bool) -> bool {
+    match (one.strip_prefix("W/"), other.strip_prefix("W/")) {
+        (None, None) => one == other,
+        (weak, weak_other) => !strong && weak.unwrap_or(one) == weak_other.unwrap_or(other),
+    }
+}
+
+/// A time as a date can tell it.
+#[must_use]
+pub fn whole_seconds(time: SystemTime) -> SystemTime {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    SystemTime::UNIX_EPOCH + Duration::from_secs(since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{App, Request};
+
+    const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+    const BEFORE: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
+    const AFTER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
+
+    fn judged(method: Method, tag: Option<&'static str>, fields: &[(&str, &str)]) -> Verdict {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let answer = move |request: Request| {
+            let modified = parse_http_date(DATE).ok();
+            let _ = sender.send(Validators { tag, modified }.judge(&request.parts.head));
+        };
+        let client = App::new().any("/", answer).test();
+        let request = fields.iter().fold(client.request(method, "/"), |request, (name, value)| {
+            request.header(*name, *value)
+        });
+        drop(request.send_now());
+        receiver.recv().expect("the handler ran")
+    }
+
+    #[test]
+    fn conditions_have_an_order_and_the_weaker_ones_do_not_count_beside_the_stronger() {
+        use Verdict::{Failed, Known, Send};
+        let tag = Some("\"a\"");
+        for (tag, fields, expected) in [
+            (tag, &[][..], Send),
+            (tag, &[("if-match", "\"a\"")], Send),
+            (tag, &[("if-match", "\"b\", \"a\"")], Send),
+            (tag, &[("if-match", "\"b\""), ("if-match", "\"a\"")], Send),
+            (tag, &[("if-match", "*")], Send),
+            (None, &[("if-match", "*")], Send),
+            (None, &[("if-match", "\"a\"")], Failed),
+            (tag, &[("if-match", "\"b\"")], Failed),
+            (tag, &[("if-match", "W/\"a\"")], Failed),
+            (Some("W/\"a\""), &[("if-match", "W/\"a\"")], Failed),
+            (tag, &[("if-match", "a")], Failed),
+            (tag, &[("if-match", "\"a")], Failed),
+            (tag, &[("if-match", "\"a\""), ("if-unmodified-since", BEFORE)], Send),
+            (tag, &[("if-unmodified-since", BEFORE)], Failed),
+            (tag, &[("if-unmodified-since", DATE)], Send),
+            (tag, &[("if-unmodified-since", "yesterday")], Send),
+            (tag, &[("if-none-match", "\"a\"")], Known),
+            (tag, &[("if-none-match", "W/\"a\"")], Known),
+            (Some("W/\"a\""), &[("if-none-match", "\"a\"")], Known),
+            (tag, &[("if-none-match", "\"b\",,  \"a\"")], Known),
+            (tag, &[("if-none-match", "*")], Known),
+            (tag, &[("if-none-match", "\"b\"")], Send),
+            (tag, &[("if-none-match", "\"b\""), ("if-modified-since", AFTER)], Send),
+            (tag, &[("if-modified-since", AFTER)], Known),
+            (tag, &[("if-modified-since", DATE)], Known),
+            (tag, &[("if-modified-since", BEFORE)], Send),
+            (tag, &[("if-match", "\"b\""), ("if-none-match", "\"a\"")], Failed),
+            (tag, &[("if-match", "\"a\""), ("if-none-match", "\"a\"")], Known),
+        ] {
+            assert_eq!(judged(Method::GET, tag, fields), expected, "{tag:?} {fields:?}");
+        }
+    }
+
+    #[test]
+    fn a_condition_that_does_not_count_is_none_where_one_is_demanded() {
+        let with = |is_demanded: bool, modified: Option<SystemTime>| {
+            move |conditions: Preconditions| -> Result<&'static str, Problem> {
+                if is_demanded {
+                    conditions.demand()?;
+                }
+                conditions.check(Validators { tag: Some("\"a\""), modified })?;
+                Ok("changed")
+            }
+        };
+        let absent = |is_demanded: bool| {
+            move |conditions: Preconditions| -> Result<&'static str, Problem> {
+                if is_demanded {
+                    conditions.demand()?;
+                }
+                conditions.check_absent().map(|()| "made")
+            }
+        };
+        let date = parse_http_date(DATE).ok();
+        let client = App::new()
+            .put("/tagged", with(true, None))
+            .put("/dated", with(true, date))
+            .put("/free", with(false, None))
+            .put("/absent", absent(true))
+            .put("/free-absent", absent(false))
+            .test();
+        for (path, field, value, expected) in [
+            ("/tagged", "if-match", "\"a\"", 200),
+            ("/tagged", "if-match", "\"b\"", 412),
+            // Nobody knows when it changed, so this says nothing of what is changed.
+            ("/tagged", "if-unmodified-since", DATE, 428),
+            ("/tagged", "if-unmodified-since", "yesterday", 428),
+            ("/tagged", "if-none-match", "\"b\"", 428),
+            ("/dated", "if-unmodified-since", DATE, 200),
+            ("/dated", "if-unmodified-since", BEFORE, 412),
+            ("/dated", "if-unmodified-since", "yesterday", 428),
+            ("/free", "if-unmodified-since", DATE, 200),
+            ("/free", "x-none", "", 200),
+            ("/absent", "if-match", "*", 412),
+            ("/absent", "if-unmodified-since", DATE, 412),
+            ("/absent", "x-none", "", 428),
+            ("/free-absent", "if-match", "*", 412),
+            ("/free-absent", "if-none-match", "*", 200),
+        ] {
+            let status = client.put(path).header(field, value).send_now().status();
+            assert_eq!(status, expected, "{path} {field}: {value}");
+        }
+    }
+
+    #[test]
+    fn who_changes_something_is_never_told_that_he_knows_it() {
+        use Verdict::{Failed, Send};
+        for (fields, expected) in [
+            (&[("if-none-match", "*")][..], Failed),
+            (&[("if-none-match", "\"a\"")], Failed),
+            (&[("if-none-match", "\"b\"")], Send),
+            (&[("if-modified-since", AFTER)], Send),
+            (&[("if-match", "\"a\"")], Send),
+        ] {
+            assert_eq!(judged(Method::PUT, Some("\"a\""), fields), expected, "{fields:?}");
+        }
+    }
+}

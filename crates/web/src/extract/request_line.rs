@@ -1,0 +1,111 @@
+//! The request line, and the route that was found for it.
+
+use super::{FromRequestParts, unfit};
+use crate::http::problem::Problem;
+use crate::http::request::Parts;
+use http::{HeaderMap, Method, Uri, Version};
+
+/// The pattern of the route that matched, such as `/birds/{id}`: the right label for metrics and
+/// logs, because there are few of them.
+///
+/// Outside any route (in a fallback) the problem has status 500, and `Option<MatchedPath>` is `None`.
+///
+/// ```
+/// use peregrine::web::extract::MatchedPath;
+///
+/// async fn pattern(MatchedPath(pattern): MatchedPath) -> String {
+///     pattern
+/// }
+/// # let _ = pattern;
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MatchedPath(pub String);
+
+/// The path as it was sent, complete and still percent-encoded, whatever scopes it went through.
+///
+/// ```
+/// use peregrine::web::extract::OriginalPath;
+///
+/// async fn path(OriginalPath(path): OriginalPath) -> String {
+///     path
+/// }
+/// # let _ = path;
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OriginalPath(pub String);
+
+impl FromRequestParts for MatchedPath {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        parts.pattern().map(|pattern| Self(pattern.to_owned())).ok_or_else(|| {
+            unfit(
+                "no-route",
+                "the handler needs a route's pattern, but the request matched none; a fallback \
+                 should take `Option<MatchedPath>`",
+            )
+        })
+    }
+
+    async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
+        Ok(parts.pattern().map(|pattern| Self(pattern.to_owned())))
+    }
+}
+
+impl FromRequestParts for OriginalPath {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        Ok(Self(parts.head.path().to_owned()))
+    }
+}
+
+/// The method.
+impl FromRequestParts for Method {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        Ok(parts.head.method())
+    }
+}
+
+/// The request target as it was sent.
+impl FromRequestParts for Uri {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        Ok(parts.head.uri())
+    }
+}
+
+/// The version of HTTP that the peer speaks.
+/// All fields of the head. Allocates; [`crate::Head::field`] does not.
+impl FromRequestParts for HeaderMap {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        Ok(parts.head.to_header_map())
+    }
+}
+
+impl FromRequestParts for Version {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        Ok(parts.head.version())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_support::{from_parts, get, matched, now};
+    use super::*;
+
+    #[test]
+    fn the_request_line_is_given_in_its_pieces() {
+        let mut parts = get("/birds/a%20b?x=1").parts;
+        assert_eq!(now(from_parts(&mut parts)), Ok(Method::GET));
+        assert_eq!(now(from_parts(&mut parts)), Ok(Version::HTTP_11));
+        assert_eq!(now(from_parts(&mut parts)), Ok(Uri::from_static("/birds/a%20b?x=1")));
+        assert_eq!(now(from_parts(&mut parts)), Ok(OriginalPath("/birds/a%20b".into())));
+    }
+
+    #[test]
+    fn the_pattern_is_there_where_a_route_matched() {
+        let mut parts = matched("/birds/{id}", "/birds/7");
+        assert_eq!(now(from_parts(&mut parts)), Ok(MatchedPath("/birds/{id}".into())));
+        let mut parts = get("/birds/7").parts;
+        assert_eq!(now(from_parts::<Option<MatchedPath>>(&mut parts)), Ok(None));
+        let problem = now(MatchedPath::from_request_parts(&mut parts)).expect_err("no route");
+        assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (500, "no-route"));
+        assert!(!problem.detail.contains("MatchedPath"), "{}", problem.detail);
+    }
+}

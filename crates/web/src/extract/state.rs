@@ -1,0 +1,234 @@
+//! Values that the application or a middleware provides.
+
+use super::{FromRequestParts, unfit};
+use crate::http::problem::Problem;
+use crate::http::request::Parts;
+use crate::http::requirements::Requirements;
+use crate::http::response::{IntoResponseParts, Response};
+use std::any::type_name;
+use std::ops::Deref;
+use std::rc::Rc;
+
+/// A clone of the application's state of type `T`, which was given with `.state(value)`.
+///
+/// The state's presence is checked when the application is built. `Option<State<T>>` is `None` if there
+/// is no such state.
+///
+/// This suits values that are cheap to clone: numbers, `&'static` references, an `Rc` of the worker's
+/// own. Cloning an `Arc` is not cheap: its reference count is one place in memory, which every core
+/// that answers a request must have to itself for a moment. [`StateRef`] leaves the count alone.
+///
+/// ```
+/// use peregrine::web::extract::State;
+/// use std::{cell::Cell, rc::Rc};
+///
+/// async fn count(State(counter): State<Rc<Cell<u64>>>) -> String {
+///     counter.set(counter.get() + 1);
+///     format!("request number {}", counter.get())
+/// }
+/// # let _ = count;
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State<T>(pub T);
+
+/// The application's state of type `T`, which was given with `.state(value)`: the worker's own value,
+/// not a clone.
+///
+/// It costs a count that no other core looks at, whatever `T` is, so it is the form for an `Arc` that
+/// workers share, for pools and clients, and for values that cannot be cloned. It reads as a `&T`. It
+/// stays on its thread: clone the value for a task that may run elsewhere. As for [`State`], the
+/// state's presence is checked when the application is built, and `Option<StateRef<T>>` is `None` if
+/// there is none.
+///
+/// ```
+/// use peregrine::App;
+/// use peregrine::web::extract::StateRef;
+/// use std::sync::Arc;
+///
+/// struct Catalogue(Vec<String>);
+///
+/// async fn first(catalogue: StateRef<Arc<Catalogue>>) -> String {
+///     catalogue.0.first().cloned().unwrap_or_default()
+/// }
+///
+/// let catalogue = Arc::new(Catalogue(vec!["peregrine".to_owned()]));
+/// let client = App::new().state(Arc::clone(&catalogue)).get("/", first).test();
+/// assert_eq!(client.get("/").send_now().text(), "peregrine");
+/// ```
+#[derive(Debug)]
+pub struct StateRef<T> {
+    value: Rc<T>,
+}
+
+/// Another reference to the same value.
+impl<T> Clone for StateRef<T> {
+    fn clone(&self) -> Self {
+        Self { value: Rc::clone(&self.value) }
+    }
+}
+
+impl<T> Deref for StateRef<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+/// A clone of the value of type `T` that a middleware attached to this request.
+///
+/// If there is none, the problem has status 500, because the middleware is missing or did not run;
+/// `Option<Extension<T>>` is `None`. Before the body of a response it attaches the value to the
+/// response.
+///
+/// ```
+/// use peregrine::web::extract::Extension;
+///
+/// #[derive(Clone)]
+/// struct User(String);
+///
+/// async fn who(Extension(user): Extension<User>) -> String {
+///     user.0
+/// }
+/// # let _ = who;
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extension<T>(pub T);
+
+impl<T: Clone + 'static> FromRequestParts for State<T> {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        parts.states().get::<T>().cloned().map(Self).ok_or_else(missing_state::<T>)
+    }
+
+    async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
+        Ok(parts.states().get::<T>().cloned().map(Self))
+    }
+
+    fn require(requirements: &mut Requirements) {
+        requirements.state::<T>();
+    }
+}
+
+impl<T: 'static> FromRequestParts for StateRef<T> {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        let value = parts.states().share().ok_or_else(missing_state::<T>)?;
+        Ok(Self { value })
+    }
+
+    async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
+        Ok(parts.states().share().map(|value| Self { value }))
+    }
+
+    fn require(requirements: &mut Requirements) {
+        requirements.state::<T>();
+    }
+}
+
+impl<T: Clone + Send + Sync + 'static> FromRequestParts for Extension<T> {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        extension(parts).map(Self).ok_or_else(|| {
+            absent(
+                "missing-extension",
+                type_name::<T>(),
+                "add the middleware that attaches it, outside this handler",
+            )
+        })
+    }
+
+    async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
+        Ok(extension(parts).map(Self))
+    }
+}
+
+fn extension<T: Clone + Send + Sync + 'static>(parts: &Parts) -> Option<T> {
+    parts.extensions().get::<T>().cloned()
+}
+
+fn missing_state<T>() -> Problem {
+    absent("missing-state", type_name::<T>(), "give it to the application with `.state(..)`")
+}
+
+fn absent(kind: &'static str, name: &'static str, remedy: &str) -> Problem {
+    unfit(kind, &format!("the handler needs a `{name}`, but there is none; {remedy}"))
+}
+
+impl<T: Clone + Send + Sync + 'static> IntoResponseParts for Extension<T> {
+    fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
+        response.extensions_mut().insert(self.0);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_support::{from_parts, get, now, parts_with};
+    use super::*;
+    use crate::http::response::IntoResponse;
+    use crate::http::state::States;
+    use std::any::TypeId;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_state_is_cloned_and_required() {
+        let mut states = States::default();
+        states.insert(Rc::new(7));
+        let State(seven) =
+            now(from_parts::<State<Rc<i32>>>(&mut parts_with(states))).expect("there");
+        assert_eq!(*seven, 7);
+        let mut requirements = Requirements::default();
+        State::<Rc<i32>>::require(&mut requirements);
+        <Option<State<u8>> as FromRequestParts>::require(&mut requirements);
+        let needed: Vec<_> = requirements.states().map(|(id, _)| id).collect();
+        assert_eq!(needed, [TypeId::of::<Rc<i32>>()]);
+    }
+
+    #[test]
+    fn a_reference_to_a_state_is_the_workers_own_value_and_is_required() {
+        struct Unclonable(Arc<u8>);
+        let shared = Arc::new(7);
+        let mut states = States::default();
+        states.insert(Unclonable(Arc::clone(&shared)));
+        states.insert(Arc::clone(&shared));
+        let counted = Arc::strong_count(&shared);
+        let mut parts = parts_with(states);
+        let arc: StateRef<Arc<u8>> = now(from_parts(&mut parts)).expect("there");
+        let value: StateRef<Unclonable> = now(from_parts(&mut parts)).expect("there");
+        let again: StateRef<Unclonable> = now(from_parts(&mut parts)).expect("there");
+        assert_eq!((**arc, *value.0), (7, 7));
+        assert!(std::ptr::eq(&*value, &*again) && std::ptr::eq(&*value, &*value.clone()));
+        assert_eq!(Arc::strong_count(&shared), counted, "no core has to tell another");
+        assert!(now(from_parts::<Option<StateRef<u8>>>(&mut parts)).expect("no fault").is_none());
+        let mut requirements = Requirements::default();
+        StateRef::<Unclonable>::require(&mut requirements);
+        let needed: Vec<_> = requirements.states().map(|(id, _)| id).collect();
+        assert_eq!(needed, [TypeId::of::<Unclonable>()]);
+    }
+
+    #[test]
+    fn what_is_missing_is_a_matter_of_the_log_and_not_of_the_peer() {
+        let mut parts = get("/").parts;
+        let state = now(State::<u8>::from_request_parts(&mut parts)).expect_err("none");
+        assert_eq!((state.status.as_u16(), state.kind.as_ref()), (500, "missing-state"));
+        let extension = now(Extension::<u8>::from_request_parts(&mut parts)).expect_err("none");
+        assert_eq!(
+            (extension.status.as_u16(), extension.kind.as_ref()),
+            (500, "missing-extension")
+        );
+        for detail in [state.detail, extension.detail] {
+            assert!(!detail.contains("u8") && detail.contains("its log says what"), "{detail}");
+        }
+        let state_ref = now(StateRef::<u8>::from_request_parts(&mut parts)).expect_err("none");
+        assert_eq!(state_ref.kind, "missing-state");
+        assert_eq!(now(from_parts::<Option<State<u8>>>(&mut parts)), Ok(None));
+        assert_eq!(now(from_parts::<Option<Extension<u8>>>(&mut parts)), Ok(None));
+    }
+
+    #[test]
+    fn an_extension_is_what_was_attached() {
+        let mut parts = get("/").parts;
+        parts.extensions_mut().insert("lanner");
+        assert_eq!(now(from_parts(&mut parts)), Ok(Extension("lanner")));
+        let response = (Extension(9u8), "text").into_response();
+        assert_eq!(response.extensions().and_then(|extensions| extensions.get::<u8>()), Some(&9));
+    }
+}

@@ -1,0 +1,146 @@
+//! Header fields as types.
+
+use super::FromRequestParts;
+use crate::http::problem::Problem;
+use crate::http::request::Parts;
+use crate::http::response::{IntoResponse, IntoResponseParts, Response};
+use headers::Header;
+use http::{HeaderValue, StatusCode};
+use smallvec::SmallVec;
+
+/// A header field as a type of the `headers` crate, or one of your own that implements
+/// [`headers::Header`].
+///
+/// A missing field and an invalid field are different problems, both with status 400;
+/// `Option<TypedHeader<T>>` is `None` for a missing field and refuses an invalid one. Before the body
+/// of a response it sets the field.
+///
+/// ```
+/// use headers::UserAgent;
+/// use peregrine::web::extract::TypedHeader;
+///
+/// async fn agent(TypedHeader(agent): TypedHeader<UserAgent>) -> String {
+///     agent.as_str().to_owned()
+/// }
+/// # let _ = agent;
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TypedHeader<T>(pub T);
+
+impl<T: Header> FromRequestParts for TypedHeader<T> {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        decode(parts)?.map(Self).ok_or_else(|| {
+            let name = T::name().as_str();
+            Problem::new(
+                StatusCode::BAD_REQUEST,
+                "missing-header",
+                format!("the request needs the header field `{name}`"),
+            )
+            .with("header", name)
+        })
+    }
+
+    async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
+        // Some types read a missing field as an empty value; here the field counts as missing.
+        if parts.head.field(T::name().as_str()).is_none() {
+            return Ok(None);
+        }
+        Ok(decode(parts)?.map(Self))
+    }
+}
+
+/// The value; `None` if there is no such field and the type needs one.
+fn decode<T: Header>(parts: &Parts) -> Result<Option<T>, Problem> {
+    let name = T::name().as_str();
+    let values: SmallVec<[HeaderValue; 2]> = parts
+        .head
+        .fields_named(name)
+        // The parser accepts the same values as `HeaderValue`, so no value is left out.
+        .filter_map(|value| HeaderValue::from_bytes(value).ok())
+        .collect();
+    match T::decode(&mut values.iter()) {
+        Ok(value) => Ok(Some(value)),
+        Err(_) if values.is_empty() => Ok(None),
+        Err(_) => Err(Problem::new(
+            StatusCode::BAD_REQUEST,
+            "invalid-header",
+            format!("the header field `{name}` has a value that its grammar does not allow"),
+        )
+        .with("header", name)),
+    }
+}
+
+/// Replaces the fields of the same name.
+impl<T: Header> IntoResponseParts for TypedHeader<T> {
+    fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
+        let mut values: SmallVec<[HeaderValue; 2]> = SmallVec::new();
+        self.0.encode(&mut values);
+        response.fields.remove(T::name());
+        response.fields.extend(values.into_iter().map(|value| (T::name().clone(), value)));
+        Ok(())
+    }
+}
+
+/// Status 200 with this field and no content.
+impl<T: Header> IntoResponse for TypedHeader<T> {
+    fn into_response(self) -> Response {
+        crate::http::response::headers::only(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_support::{from_parts, get, now, post};
+    use super::*;
+    use crate::http::body::Body;
+    use headers::{Age, Host, IfNoneMatch};
+    use http::HeaderMap;
+
+    fn with(name: &str, value: &str) -> Parts {
+        post("/", &[(name, value)], Body::empty()).parts
+    }
+
+    #[test]
+    fn a_field_is_found_in_any_case_and_decoded() {
+        let TypedHeader(host) =
+            now(from_parts::<TypedHeader<Host>>(&mut with("HOST", "example.org:81")))
+                .expect("a host");
+        assert_eq!((host.hostname(), host.port()), ("example.org", Some(81)));
+        let map: HeaderMap = now(from_parts(&mut with("X-Bird", "lanner"))).expect("always");
+        assert_eq!(map["x-bird"], "lanner");
+    }
+
+    #[test]
+    fn missing_and_invalid_are_told_apart() {
+        let missing = now(from_parts::<TypedHeader<Age>>(&mut get("/").parts));
+        let missing = missing.expect_err("there is none");
+        assert_eq!((missing.status.as_u16(), missing.kind.as_ref()), (400, "missing-header"));
+        assert!(missing.detail.contains("needs") && missing.detail.contains("`age`"));
+        assert_eq!(missing.members, [("header".into(), "age".into())]);
+
+        let mut parts = with("age", "many");
+        let invalid = now(from_parts::<TypedHeader<Age>>(&mut parts));
+        let invalid = invalid.expect_err("no number");
+        assert_eq!((invalid.status.as_u16(), invalid.kind.as_ref()), (400, "invalid-header"));
+        assert!(invalid.detail.contains("`age`"), "{}", invalid.detail);
+    }
+
+    #[test]
+    fn an_optional_header_may_be_absent_but_not_wrong() {
+        type Optional = Option<TypedHeader<IfNoneMatch>>;
+        assert_eq!(now(from_parts::<Optional>(&mut get("/").parts)), Ok(None));
+        assert!(
+            now(from_parts::<Optional>(&mut with("if-none-match", "*"))).expect("ok").is_some()
+        );
+        type Length = Option<TypedHeader<Age>>;
+        assert!(now(from_parts::<Length>(&mut with("age", "many"))).is_err());
+    }
+
+    #[test]
+    fn as_part_of_a_response_it_sets_the_field() {
+        let response = (TypedHeader(Age::from_secs(7)), [("age", "1")], "text");
+        let response = response.into_response();
+        let values: Vec<_> = response.fields.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(values, ["content-type", "age"]);
+    }
+}

@@ -1,0 +1,641 @@
+//! Bodies of requests and responses: nothing, bytes, or a stream.
+
+mod error;
+pub(crate) mod limits;
+mod part;
+pub(crate) mod pipe;
+pub(crate) mod pool;
+
+pub use self::error::BodyError;
+pub use self::limits::BodyLimits;
+pub use self::part::{FileBody, Part};
+
+use self::pipe::{Piece, Reader};
+use crate::http::memory::{Charge, Filling, filling};
+use crate::http::panic::guarded;
+use bytes::Bytes;
+use futures_core::Stream;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
+use std::error::Error;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+/// The body of a request or a response.
+///
+/// A body implements [`http_body::Body`], so it fits wherever tower services and axum take one, and
+/// [`futures_core::Stream`]; [`Body::new`] and [`Body::stream`] make bodies of such. A body
+/// that was complete before the handler ran costs no allocation and no copy.
+///
+/// # Limits
+///
+/// A body carries its limit as a number ([`Body::limit`]), which is checked when the body is read, not
+/// before, whether the body is complete or still arriving. So the innermost of several limits applies,
+/// whether it is larger or smaller than the others: the route's
+/// ([`HandlerExt::body_limit`](crate::HandlerExt::body_limit)), else that of the innermost middleware
+/// that called [`Body::limited`], else the server's. When a middleware reads a body, limits further in
+/// are not set yet.
+///
+/// A body that is known to be too large fails at the first attempt to read it, before the peer is asked
+/// to send it. A body of unknown length fails once it has grown too large. After that the body is
+/// empty, and the rest is not received.
+#[derive(Default)]
+pub struct Body {
+    kind: Kind,
+    limits: BodyLimits,
+    /// Bytes read so far.
+    read: u64,
+}
+
+#[derive(Default)]
+enum Kind {
+    #[default]
+    Empty,
+    Static(&'static [u8]),
+    Bytes(Bytes),
+    /// A buffer from the thread's stock, which goes back there.
+    Buffer(Vec<u8>),
+    Incoming(Reader),
+    /// A body of the application's own: any call to it may panic.
+    Stream(Foreign),
+}
+
+type Foreign = Pin<Box<dyn FileBody>>;
+
+/// A complete [`Body`], in a form that may travel to another thread. Its limit goes with it.
+#[derive(Debug, Default)]
+pub struct WholeBody {
+    kind: Whole,
+    limits: BodyLimits,
+    read: u64,
+}
+
+#[derive(Debug, Default)]
+enum Whole {
+    #[default]
+    Empty,
+    Static(&'static [u8]),
+    Bytes(Bytes),
+    Buffer(Vec<u8>),
+}
+
+impl WholeBody {
+    /// The number of bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match &self.kind {
+            Whole::Empty => 0,
+            Whole::Static(bytes) => bytes.len(),
+            Whole::Bytes(bytes) => bytes.len(),
+            Whole::Buffer(buffer) => buffer.len(),
+        }
+    }
+
+    /// Is the body empty?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<WholeBody> for Body {
+    fn from(whole: WholeBody) -> Self {
+        let WholeBody { kind, limits, read } = whole;
+        let kind = match kind {
+            Whole::Empty => Kind::Empty,
+            Whole::Static(bytes) => Kind::Static(bytes),
+            Whole::Bytes(bytes) => Kind::Bytes(bytes),
+            Whole::Buffer(buffer) => Kind::Buffer(buffer),
+        };
+        Self { kind, limits, read }
+    }
+}
+
+impl Body {
+    const fn of(kind: Kind) -> Self {
+        Self { kind, limits: BodyLimits::NONE, read: 0 }
+    }
+
+    /// A body of no bytes.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self::of(Kind::Empty)
+    }
+
+    /// A body in a buffer of the thread's stock ([`crate::pool`]).
+    #[must_use]
+    pub fn buffer(buffer: Vec<u8>) -> Self {
+        Self::of(Kind::Buffer(buffer))
+    }
+
+    /// A body that a connection writes into a pipe. More than `limit` bytes are an error, unless
+    /// [`Body::limited`] sets another limit.
+    #[must_use]
+    pub fn incoming(reader: Reader, limit: u64) -> Self {
+        Self::of(Kind::Incoming(reader)).limited(limit)
+    }
+
+    /// Any [`http_body::Body`]. It need not be `Send`. A [`BodyError`] from it is kept as it is.
+    ///
+    /// If its `size_hint` panics, its length counts as unknown; if its destructor panics, the log says
+    /// so and nothing else happens. A panic while it is polled goes to the reader.
+    pub fn new<B>(body: B) -> Self
+    where
+        B: HttpBody<Data = Bytes> + 'static,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        Self::of(Kind::Stream(Box::pin(body.map_err(|error| BodyError::of(error.into())))))
+    }
+
+    /// A body that has parts of files in it, which some connections send without reading them.
+    pub fn of_files(body: impl FileBody + 'static) -> Self {
+        Self::of(Kind::Stream(Box::pin(body)))
+    }
+
+    /// Pieces from a stream, sent as they arrive. Without a known length, HTTP/1.1 sends them chunked. A [`BodyError`] from it
+    /// is kept as it is.
+    pub fn stream<S, T, E>(stream: S) -> Self
+    where
+        S: Stream<Item = Result<T, E>> + 'static,
+        T: Into<Bytes>,
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
+        Self::of(Kind::Stream(Box::pin(Pieces(Box::pin(stream)))))
+    }
+
+    /// The whole body, if it is complete and within its limit.
+    #[must_use]
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        self.whole().filter(|bytes| self.beyond(bytes.len() as u64).is_none())
+    }
+
+    /// The memory that is given back when a body at hand is dropped: what is static, and what others hold
+    /// as well, stays.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        match &self.kind {
+            Kind::Bytes(bytes) if bytes.is_unique() => bytes.len(),
+            Kind::Buffer(bytes) => bytes.capacity(),
+            _ => 0,
+        }
+    }
+
+    /// The whole body if it is complete, whatever its limit.
+    fn whole(&self) -> Option<&[u8]> {
+        match &self.kind {
+            Kind::Empty => Some(&[]),
+            Kind::Static(bytes) => Some(bytes),
+            Kind::Bytes(bytes) => Some(bytes),
+            Kind::Buffer(bytes) => Some(bytes),
+            Kind::Incoming(_) | Kind::Stream(_) => None,
+        }
+    }
+
+    /// The body in a form that may travel to another thread, if it is complete.
+    ///
+    /// # Errors
+    /// The body is not complete; it is returned as it was.
+    pub fn into_whole(mut self) -> Result<WholeBody, Self> {
+        let kind = match std::mem::take(&mut self.kind) {
+            Kind::Empty => Whole::Empty,
+            Kind::Static(bytes) => Whole::Static(bytes),
+            Kind::Bytes(bytes) => Whole::Bytes(bytes),
+            Kind::Buffer(buffer) => Whole::Buffer(buffer),
+            kind @ (Kind::Incoming(_) | Kind::Stream(_)) => {
+                self.kind = kind;
+                return Err(self);
+            }
+        };
+        Ok(WholeBody { kind, limits: self.limits, read: self.read })
+    }
+
+    /// Bytes still to come, if known.
+    #[must_use]
+    pub fn length(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Incoming(reader) => reader.left(),
+            Kind::Stream(stream) => hint_of(stream).exact(),
+            _ => self.whole().map(|bytes| bytes.len() as u64),
+        }
+    }
+
+    /// The next piece of data; `None` at the end. Trailers are skipped; to see them, use
+    /// [`http_body::Body::poll_frame`].
+    pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
+        poll_fn(|context| Stream::poll_next(Pin::new(&mut *self), context)).await
+    }
+
+    /// The whole body in one buffer of the thread's stock. Give it back with [`crate::pool::give`]
+    /// when done, or keep it.
+    ///
+    /// # Errors
+    /// The body could not be read to its end, or is larger than `limit` bytes or its own limit; or the
+    /// worker holds as much as it may.
+    pub async fn collect(mut self, limit: u64) -> Result<Vec<u8>, BodyError> {
+        if let Some(error) = self.length().and_then(|length| self.beyond(length)) {
+            return Err(error);
+        }
+        if self.length().is_some_and(|length| length > limit) {
+            return Err(BodyError::TooLarge { limit });
+        }
+        if let Kind::Buffer(buffer) = &mut self.kind {
+            return Ok(std::mem::take(buffer));
+        }
+        let (mut all, mut charge) = (pool::take(), Charge::new());
+        while let Some(piece) = self.next().await {
+            let piece = piece?;
+            if all.len() as u64 + piece.len() as u64 > limit {
+                return Err(BodyError::TooLarge { limit });
+            }
+            all.extend_from_slice(&piece);
+            charge.set(all.capacity());
+            if filling() >= Filling::Full {
+                return Err(BodyError::Overloaded);
+            }
+        }
+        Ok(all)
+    }
+
+    /// The whole body as shared bytes.
+    ///
+    /// # Errors
+    /// As [`Body::collect`].
+    pub async fn into_bytes(mut self, limit: u64) -> Result<Bytes, BodyError> {
+        if self.as_slice().is_some_and(|bytes| bytes.len() as u64 <= limit) {
+            match &mut self.kind {
+                Kind::Static(bytes) => return Ok(Bytes::from_static(bytes)),
+                Kind::Bytes(bytes) => return Ok(std::mem::take(bytes)),
+                _ => {}
+            }
+        }
+        let buffer = self.collect(limit).await?;
+        let bytes = Bytes::copy_from_slice(&buffer);
+        pool::give(buffer);
+        Ok(bytes)
+    }
+
+    /// Is the body in a buffer that goes back to the thread's stock ([`crate::pool`])?
+    #[must_use]
+    pub fn is_buffer(&self) -> bool {
+        matches!(self.kind, Kind::Buffer(_))
+    }
+
+    /// The whole body as shared bytes, without a copy, if it is complete and within its limit.
+    ///
+    /// A buffer of the thread's stock does not go back there then.
+    ///
+    /// # Errors
+    /// Otherwise it is returned as it was.
+    pub fn into_shared(mut self) -> Result<Bytes, Self> {
+        match self.as_slice() {
+            Some(_) => Ok(self.take_whole().unwrap_or_default()),
+            None => Err(self),
+        }
+    }
+
+    /// The next part, for a connection that can send files by itself. A body with a limit gives frames only.
+    pub fn poll_part(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Part, BodyError>>> {
+        if self.limits.max.is_none()
+            && let Kind::Stream(stream) = &mut self.kind
+        {
+            return stream.as_mut().poll_part(context);
+        }
+        self.poll_frame(context).map(|frame| frame.map(|frame| frame.map(Part::Frame)))
+    }
+
+    fn take_whole(&mut self) -> Option<Bytes> {
+        let bytes = match std::mem::take(&mut self.kind) {
+            Kind::Static(bytes) => Bytes::from_static(bytes),
+            Kind::Bytes(bytes) => bytes,
+            Kind::Buffer(buffer) => Bytes::from(buffer),
+            Kind::Empty | Kind::Incoming(_) | Kind::Stream(_) => return None,
+        };
+        (!bytes.is_empty()).then_some(bytes)
+    }
+}
+
+/// The length that the application's stream announces.
+fn hint_of(stream: &Foreign) -> SizeHint {
+    guarded("the size hint of a stream", || stream.size_hint()).unwrap_or_default()
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        match std::mem::take(&mut self.kind) {
+            Kind::Buffer(buffer) => pool::give(buffer),
+            Kind::Stream(stream) => {
+                guarded("the destructor of a stream", || drop(stream));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if self.limits.max.is_some()
+            && let Some(error) = self.length().and_then(|length| self.beyond(length))
+        {
+            *self = Self::empty();
+            return Poll::Ready(Some(Err(error)));
+        }
+        let frame = match &mut self.kind {
+            Kind::Incoming(reader) => ready!(reader.poll_next(context)).map(|piece| {
+                piece.map(|piece| match piece {
+                    Piece::Data(bytes) => Frame::data(bytes),
+                    Piece::Trailers(trailers) => Frame::trailers(trailers),
+                })
+            }),
+            Kind::Stream(stream) => ready!(stream.as_mut().poll_frame(context)),
+            _ => self.take_whole().map(|bytes| Ok(Frame::data(bytes))),
+        };
+        let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
+        let bytes = bytes.map_or(0, |bytes| bytes.len() as u64);
+        if let Some(error) = self.beyond(bytes) {
+            *self = Self::empty();
+            return Poll::Ready(Some(Err(error)));
+        }
+        self.read += bytes;
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Incoming(reader) => reader.is_ended(),
+            Kind::Stream(stream) => {
+                guarded("the end of a stream", || stream.is_end_stream()).unwrap_or_default()
+            }
+            _ => self.whole().is_none_or(<[u8]>::is_empty),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Stream(stream) => hint_of(stream),
+            _ => self.length().map_or_else(SizeHint::default, SizeHint::with_exact),
+        }
+    }
+}
+
+/// The pieces of data, for code that knows streams only. Trailers are skipped.
+impl Stream for Body {
+    type Item = Result<Bytes, BodyError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        while let Some(frame) = ready!(self.as_mut().poll_frame(context)) {
+            match frame.map(Frame::into_data) {
+                Ok(Ok(data)) => return Poll::Ready(Some(Ok(data))),
+                Ok(Err(_)) => {}
+                Err(error) => return Poll::Ready(Some(Err(error))),
+            }
+        }
+        Poll::Ready(None)
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.whole(), self.length()) {
+            (Some(bytes), _) => write!(f, "Body({} bytes)", bytes.len()),
+            (None, Some(length)) => write!(f, "Body(stream of {length} bytes)"),
+            (None, None) => f.write_str("Body(stream)"),
+        }
+    }
+}
+
+impl From<&'static str> for Body {
+    fn from(text: &'static str) -> Self {
+        Self::of(Kind::Static(text.as_bytes()))
+    }
+}
+
+impl From<&'static [u8]> for Body {
+    fn from(bytes: &'static [u8]) -> Self {
+        Self::of(Kind::Static(bytes))
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        Self::of(Kind::Bytes(bytes))
+    }
+}
+
+impl From<Vec<u8>> for Body {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::of(Kind::Buffer(bytes))
+    }
+}
+
+impl From<String> for Body {
+    fn from(text: String) -> Self {
+        Self::of(Kind::Buffer(text.into_bytes()))
+    }
+}
+
+/// Pieces of a stream as frames.
+struct Pieces<S>(Pin<Box<S>>);
+
+impl<S> FileBody for Pieces<S> where Self: HttpBody<Data = Bytes, Error = BodyError> {}
+
+impl<S, T, E> HttpBody for Pieces<S>
+where
+    S: futures_core::Stream<Item = Result<T, E>>,
+    T: Into<Bytes>,
+    E: Into<Box<dyn Error + Send + Sync>>,
+{
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let next = ready!(self.0.as_mut().poll_next(context));
+        Poll::Ready(next.map(|piece| match piece {
+            Ok(bytes) => Ok(Frame::data(bytes.into())),
+            Err(error) => Err(BodyError::of(error.into())),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::body::pipe::pipe;
+    use http::HeaderMap;
+    use std::pin::pin;
+    use std::task::Waker;
+
+    fn now<T>(future: impl Future<Output = T>) -> T {
+        let mut context = Context::from_waker(Waker::noop());
+        match pin!(future).poll(&mut context) {
+            Poll::Ready(value) => value,
+            Poll::Pending => panic!("expected the future to be ready"),
+        }
+    }
+
+    #[test]
+    fn every_kind_of_whole_body_is_collected_to_the_same_bytes() {
+        for body in [
+            Body::from("hello"),
+            Body::from(&b"hello"[..]),
+            Body::from(Bytes::from_static(b"hello")),
+            Body::from(b"hello".to_vec()),
+            Body::from(String::from("hello")),
+        ] {
+            assert_eq!(body.length(), Some(5));
+            assert_eq!(now(body.collect(5)).expect("within the limit"), b"hello");
+        }
+    }
+
+    #[test]
+    fn whole_bodies_are_shared_where_they_are() {
+        let text: &'static [u8] = b"hello";
+        let vector = b"hello".to_vec();
+        let bytes = Bytes::from(b"hello".to_vec());
+        let places = [text.as_ptr(), vector.as_ptr(), bytes.as_ptr()];
+        for (body, place) in [Body::from(text), Body::from(vector), Body::from(bytes.clone())]
+            .into_iter()
+            .zip(places)
+        {
+            let shared = body.into_shared().expect("it is complete");
+            assert_eq!((&*shared, shared.as_ptr()), (text, place));
+        }
+        assert!(Body::empty().into_shared().expect("it is complete").is_empty());
+        assert!(Body::from("hello").limited(4).into_shared().is_err());
+        assert!(Body::new(Body::from("hello")).into_shared().is_err());
+    }
+
+    #[test]
+    fn a_body_that_others_have_too_holds_no_memory_of_its_own() {
+        let bytes = Bytes::from(b"hello".to_vec());
+        let shared = Body::from(bytes.clone());
+        assert_eq!(shared.held_bytes(), 0);
+        drop(bytes);
+        assert_eq!(shared.held_bytes(), 5);
+        assert_eq!(Body::from(b"hello".to_vec()).held_bytes(), 5);
+        for body in [Body::from("hello"), Body::from(Bytes::from_static(b"hello")), Body::empty()] {
+            assert_eq!(body.held_bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn one_byte_more_than_the_limit_is_an_error_for_every_kind() {
+        let (writer, reader) = pipe(100, None);
+        writer.push(Bytes::from_static(b"hello"));
+        writer.finish(HeaderMap::new());
+        for body in [
+            Body::from("hello"),
+            Body::from(b"hello".to_vec()),
+            Body::from("hello").limited(4),
+            Body::incoming(reader, 4),
+            Body::new(Body::from("hello")).limited(100).limited(4),
+        ] {
+            assert!(matches!(now(body.collect(4)), Err(BodyError::TooLarge { limit: 4 })));
+        }
+    }
+
+    #[test]
+    fn a_stream_that_panics_in_its_hints_or_its_destructor_is_a_body_nevertheless() {
+        struct Bomb(u8);
+        impl HttpBody for Bomb {
+            type Data = Bytes;
+            type Error = BodyError;
+            fn poll_frame(
+                mut self: Pin<&mut Self>,
+                _: &mut Context<'_>,
+            ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+                self.0 += 1;
+                let frame = Frame::data(Bytes::from_static(b"data"));
+                Poll::Ready((self.0 == 1).then_some(Ok(frame)))
+            }
+            fn size_hint(&self) -> SizeHint {
+                panic!("no hint");
+            }
+            fn is_end_stream(&self) -> bool {
+                panic!("no end");
+            }
+        }
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("it went off");
+            }
+        }
+        let body = Body::new(Bomb(0));
+        assert_eq!((body.length(), body.is_end_stream()), (None, false));
+        assert_eq!(
+            (HttpBody::size_hint(&body).lower(), HttpBody::size_hint(&body).upper()),
+            (0, None)
+        );
+        assert_eq!(now(body.limited(4).collect(4)).expect("within the limit"), b"data");
+        drop(Body::new(Bomb(0)));
+    }
+
+    #[test]
+    fn a_body_that_was_too_large_is_empty_after_and_is_not_received_on() {
+        let (writer, reader) = pipe(100, None);
+        let mut body = Body::incoming(reader, 3);
+        writer.push(Bytes::from_static(b"ab"));
+        assert_eq!(now(body.next()).expect("a piece").expect("within the limit"), "ab");
+        writer.push(Bytes::from_static(b"cd"));
+        let error = now(body.next()).expect("an error").expect_err("one byte too many");
+        assert!(matches!(error, BodyError::TooLarge { limit: 3 }));
+        assert!(writer.is_reader_gone() && now(body.next()).is_none());
+    }
+
+    #[test]
+    fn a_body_known_to_be_too_large_is_not_asked_for() {
+        let (writer, reader) = pipe(100, Some(5));
+        let mut body = Body::incoming(reader, 4);
+        assert!(matches!(now(body.next()), Some(Err(BodyError::TooLarge { limit: 4 }))));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(matches!(writer.poll_wanted(&mut context), Poll::Ready(Err(_))), "never wanted");
+    }
+
+    #[test]
+    fn the_latest_limit_counts_and_is_judged_when_the_body_is_read() {
+        let body = Body::from("hello").limited(4);
+        assert_eq!((body.limit(), body.as_slice(), body.length()), (Some(4), None, Some(5)));
+        assert!(now(body.collect(9)).is_err());
+        let body = Body::from("hello").limited(4).limited(5);
+        assert_eq!(body.as_slice(), Some(&b"hello"[..]));
+        assert_eq!(now(body.into_bytes(9)).expect("within the limit"), "hello");
+    }
+
+    #[test]
+    fn a_stream_gives_its_pieces_and_its_error() {
+        struct Two(u8);
+        impl futures_core::Stream for Two {
+            type Item = Result<&'static str, std::io::Error>;
+            fn poll_next(
+                mut self: Pin<&mut Self>,
+                _: &mut Context<'_>,
+            ) -> Poll<Option<Self::Item>> {
+                self.0 += 1;
+                Poll::Ready(match self.0 {
+                    1 => Some(Ok("a")),
+                    2 => Some(Err(std::io::Error::other("broke"))),
+                    _ => None,
+                })
+            }
+        }
+        let mut body = Body::stream(Two(0));
+        assert_eq!(body.length(), None);
+        assert_eq!(now(body.next()).expect("a piece").expect("no error"), "a");
+        let error = now(body.next()).expect("an error").expect_err("an error");
+        assert_eq!(error.to_string(), "the body's source failed: broke");
+        assert!(now(body.next()).is_none());
+    }
+}

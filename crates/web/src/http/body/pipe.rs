@@ -1,0 +1,401 @@
+//! A request body in transit: a bounded channel between a connection and a handler on one thread.
+//!
+//! The connection holds the [`Writer`], the handler's body holds the [`Reader`]. The connection
+//! reads from the network only while the pipe has room, so a slow handler holds the peer back.
+
+use crate::http::body::BodyError;
+use crate::http::memory::Charge;
+use bytes::Bytes;
+use http::HeaderMap;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// Bytes that may wait in a pipe before its writer has to pause, unless set otherwise.
+pub const PIPE_BYTES_MAX: usize = 64 * 1024;
+
+/// The cost of a piece beyond its bytes.
+const PIECE_BYTES: usize = 64;
+
+/// A pipe that holds up to `bytes_max` unread bytes (at most one piece more). `length` is the body's
+/// length if it is known in advance.
+#[must_use]
+pub fn pipe(bytes_max: usize, length: Option<u64>) -> (Writer, Reader) {
+    let state = Rc::new(RefCell::new(State {
+        pieces: VecDeque::new(),
+        unread: 0,
+        charge: Charge::new(),
+        consumed: 0,
+        bytes_max: bytes_max.max(1),
+        left: length,
+        end: End::Open,
+        wanted: false,
+        reader_gone: false,
+        reader: None,
+        writer: None,
+    }));
+    (Writer(Rc::clone(&state)), Reader(state))
+}
+
+/// Fields lie as they stand, and what each piece looks at is first.
+#[repr(C)]
+struct State {
+    pieces: VecDeque<Bytes>,
+    unread: usize,
+    bytes_max: usize,
+    reader: Option<Waker>,
+    charge: Charge,
+    /// Bytes that the reader has taken.
+    consumed: u64,
+    /// Bytes that the reader has not seen yet, if known.
+    left: Option<u64>,
+    writer: Option<Waker>,
+    reader_gone: bool,
+    /// Whether the reader has asked at least once.
+    wanted: bool,
+    end: End,
+}
+
+enum End {
+    Open,
+    Trailers(HeaderMap),
+    Failed(BodyError),
+    Done,
+}
+
+/// The connection's end.
+pub struct Writer(Rc<RefCell<State>>);
+
+/// The handler's end.
+pub struct Reader(Rc<RefCell<State>>);
+
+/// Reports what the reader of a pipe takes. It outlives the writing end, whose waker it shares.
+pub struct Taken(Rc<RefCell<State>>);
+
+/// The reader was dropped: nobody wants the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReaderGone;
+
+impl Writer {
+    /// Ready when there is room, or when the reader is gone.
+    pub fn poll_room(&self, context: &mut Context<'_>) -> Poll<Result<(), ReaderGone>> {
+        let mut state = self.0.borrow_mut();
+        if state.reader_gone {
+            return Poll::Ready(Err(ReaderGone));
+        }
+        if state.unread < state.bytes_max {
+            return Poll::Ready(Ok(()));
+        }
+        register(&mut state.writer, context);
+        Poll::Pending
+    }
+
+    /// Ready when the reader has asked for the body at least once, or is gone.
+    pub fn poll_wanted(&self, context: &mut Context<'_>) -> Poll<Result<(), ReaderGone>> {
+        let mut state = self.0.borrow_mut();
+        if state.reader_gone {
+            return Poll::Ready(Err(ReaderGone));
+        }
+        if state.wanted {
+            return Poll::Ready(Ok(()));
+        }
+        register(&mut state.writer, context);
+        Poll::Pending
+    }
+
+    /// Bytes that the reader has taken: a protocol with windows may open them this far.
+    #[must_use]
+    pub fn consumed(&self) -> u64 {
+        self.0.borrow().consumed
+    }
+
+    /// Reports what the reader takes, even after the writer has ended.
+    #[must_use]
+    pub fn taken(&self) -> Taken {
+        Taken(Rc::clone(&self.0))
+    }
+
+    /// Has the reader been dropped?
+    #[must_use]
+    pub fn is_reader_gone(&self) -> bool {
+        self.0.borrow().reader_gone
+    }
+
+    /// Adds a piece of the body.
+    pub fn push(&self, piece: Bytes) {
+        self.add(piece, None);
+    }
+
+    /// As [`Writer::push`], by a task that polls the reader next: where that is who waits, nobody is woken. True if so.
+    pub fn push_before_poll(&self, piece: Bytes, context: &Context<'_>) -> bool {
+        self.add(piece, Some(context))
+    }
+
+    fn add(&self, piece: Bytes, polled: Option<&Context<'_>>) -> bool {
+        let mut state = self.0.borrow_mut();
+        if state.reader_gone || piece.is_empty() {
+            // As below, the piece is dropped when nothing is borrowed.
+            drop(state);
+            return false;
+        }
+        state.unread += weight(&piece);
+        state.pieces.push_back(piece);
+        let unread = state.unread;
+        state.charge.set(unread);
+        let is_polled = |waker: &Waker| polled.is_some_and(|by| waker.will_wake(by.waker()));
+        let is_own = state.reader.as_ref().is_some_and(is_polled);
+        if !is_own {
+            wake(&mut state.reader);
+        }
+        is_own
+    }
+
+    /// The body is complete. Empty `trailers` are not shown to the reader.
+    pub fn finish(self, trailers: HeaderMap) {
+        let end = if trailers.is_empty() { End::Done } else { End::Trailers(trailers) };
+        self.end(end);
+    }
+
+    /// The body will not be complete. The reader sees the pieces before, then `error`.
+    pub fn fail(self, error: BodyError) {
+        self.end(End::Failed(error));
+    }
+
+    fn end(&self, end: End) {
+        let mut state = self.0.borrow_mut();
+        state.end = end;
+        wake(&mut state.reader);
+    }
+}
+
+impl Taken {
+    /// Bytes that the reader has taken, if they are more than `known`; `u64::MAX` when it is gone.
+    pub fn poll_more(&self, known: u64, context: &mut Context<'_>) -> Poll<u64> {
+        let mut state = self.0.borrow_mut();
+        if state.reader_gone {
+            return Poll::Ready(u64::MAX);
+        }
+        if state.consumed > known {
+            return Poll::Ready(state.consumed);
+        }
+        register(&mut state.writer, context);
+        Poll::Pending
+    }
+
+    /// Clears the waker of the writing end, which is about to look anyway.
+    pub fn forget_waker(&self) {
+        self.0.borrow_mut().writer = None;
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let mut state = self.0.borrow_mut();
+        if matches!(state.end, End::Open) {
+            state.end = End::Failed(BodyError::Disconnected);
+            wake(&mut state.reader);
+        }
+    }
+}
+
+/// What a [`Reader`] finds.
+#[derive(Debug)]
+pub enum Piece {
+    /// Some bytes, never empty.
+    Data(Bytes),
+    /// The trailer section. It comes last, and only if there is one.
+    Trailers(HeaderMap),
+}
+
+impl Reader {
+    /// The next piece; `None` at the end and ever after.
+    pub fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Piece, BodyError>>> {
+        let mut state = self.0.borrow_mut();
+        if !state.wanted {
+            state.wanted = true;
+            wake(&mut state.writer);
+        }
+        if let Some(piece) = state.pieces.pop_front() {
+            if state.pieces.is_empty() {
+                // The next piece may be long in coming, as it is to a WebSocket.
+                state.pieces = VecDeque::new();
+            }
+            state.unread -= weight(&piece);
+            let unread = state.unread;
+            state.charge.set(unread);
+            state.consumed += piece.len() as u64;
+            if let Some(left) = &mut state.left {
+                *left = left.saturating_sub(piece.len() as u64);
+            }
+            // The writer waits for this only if the pipe was full, or if it counts every piece.
+            wake(&mut state.writer);
+            return Poll::Ready(Some(Ok(Piece::Data(piece))));
+        }
+        match std::mem::replace(&mut state.end, End::Done) {
+            End::Open => {
+                state.end = End::Open;
+                register(&mut state.reader, context);
+                Poll::Pending
+            }
+            End::Trailers(trailers) => Poll::Ready(Some(Ok(Piece::Trailers(trailers)))),
+            End::Failed(error) => Poll::Ready(Some(Err(error))),
+            End::Done => Poll::Ready(None),
+        }
+    }
+
+    /// Bytes still to come, if known.
+    #[must_use]
+    pub fn left(&self) -> Option<u64> {
+        self.0.borrow().left
+    }
+
+    /// Is it certain that nothing more comes?
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        let state = self.0.borrow();
+        state.pieces.is_empty() && matches!(state.end, End::Done)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut state = self.0.borrow_mut();
+        state.reader_gone = true;
+        let pieces = std::mem::take(&mut state.pieces);
+        state.unread = 0;
+        state.charge.set(0);
+        wake(&mut state.writer);
+        drop(state);
+        // Whoever owns a piece may have a destructor, which finds everything in order.
+        drop(pieces);
+    }
+}
+
+/// The cost of a piece while it waits: its bytes, and its place in the queue. Without the latter, a
+/// pipe full of one-byte pieces would hold many times its limit.
+fn weight(piece: &Bytes) -> usize {
+    piece.len() + PIECE_BYTES
+}
+
+/// Notes whom to wake, unless it is noted.
+pub(crate) fn register(place: &mut Option<Waker>, context: &mut Context<'_>) {
+    match place {
+        Some(waker) if waker.will_wake(context.waker()) => {}
+        _ => *place = Some(context.waker().clone()),
+    }
+}
+
+fn wake(place: &mut Option<Waker>) {
+    if let Some(waker) = place.take() {
+        waker.wake();
+    }
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Writer")
+    }
+}
+
+impl fmt::Debug for Taken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Taken").field(&self.0.borrow().consumed).finish()
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("left", &self.left()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context() -> Context<'static> {
+        Context::from_waker(Waker::noop())
+    }
+
+    fn data(polled: Poll<Option<Result<Piece, BodyError>>>) -> Bytes {
+        match polled {
+            Poll::Ready(Some(Ok(Piece::Data(bytes)))) => bytes,
+            other => panic!("expected data, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn pieces_arrive_in_order_and_then_the_trailers_and_then_nothing() {
+        let (writer, mut reader) = pipe(100, Some(5));
+        writer.push(Bytes::from_static(b"abc"));
+        writer.push(Bytes::from_static(b"de"));
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-sum", http::HeaderValue::from_static("1"));
+        writer.finish(trailers);
+        assert_eq!(data(reader.poll_next(&mut context())), "abc");
+        assert_eq!(reader.left(), Some(2));
+        assert_eq!(data(reader.poll_next(&mut context())), "de");
+        let Poll::Ready(Some(Ok(Piece::Trailers(seen)))) = reader.poll_next(&mut context()) else {
+            panic!("the trailers come after the data");
+        };
+        assert_eq!(seen["x-sum"], "1");
+        assert!(matches!(reader.poll_next(&mut context()), Poll::Ready(None)));
+        assert!(reader.is_ended());
+    }
+
+    #[test]
+    fn a_full_pipe_holds_the_writer_until_the_reader_took_a_piece() {
+        let (writer, mut reader) = pipe(3, None);
+        assert!(writer.poll_room(&mut context()).is_ready());
+        writer.push(Bytes::from_static(b"abcd"));
+        assert!(writer.poll_room(&mut context()).is_pending());
+        data(reader.poll_next(&mut context()));
+        assert!(writer.poll_room(&mut context()).is_ready());
+    }
+
+    #[test]
+    fn pieces_of_one_byte_fill_a_pipe_long_before_its_bytes_do() {
+        let (writer, mut reader) = pipe(1000, None);
+        let mut pieces = 0;
+        while writer.poll_room(&mut context()).is_ready() {
+            writer.push(Bytes::from_static(b"x"));
+            pieces += 1;
+        }
+        assert!(pieces < 100, "{pieces} pieces wait in a pipe of 1,000 bytes");
+        data(reader.poll_next(&mut context()));
+        assert!(writer.poll_room(&mut context()).is_ready());
+    }
+
+    #[test]
+    fn a_writer_that_vanishes_is_an_error_for_the_reader() {
+        let (writer, mut reader) = pipe(3, None);
+        writer.push(Bytes::from_static(b"ab"));
+        drop(writer);
+        data(reader.poll_next(&mut context()));
+        let next = reader.poll_next(&mut context());
+        assert!(matches!(next, Poll::Ready(Some(Err(BodyError::Disconnected)))));
+    }
+
+    #[test]
+    fn a_reader_that_vanishes_is_told_to_the_writer() {
+        let (writer, reader) = pipe(3, None);
+        assert!(writer.poll_wanted(&mut context()).is_pending());
+        drop(reader);
+        assert_eq!(writer.poll_wanted(&mut context()), Poll::Ready(Err(ReaderGone)));
+        assert_eq!(writer.poll_room(&mut context()), Poll::Ready(Err(ReaderGone)));
+        writer.push(Bytes::from_static(b"lost"));
+    }
+
+    #[test]
+    fn the_first_read_is_what_makes_a_body_wanted() {
+        let (writer, mut reader) = pipe(3, None);
+        assert!(writer.poll_wanted(&mut context()).is_pending());
+        assert!(reader.poll_next(&mut context()).is_pending());
+        assert_eq!(writer.poll_wanted(&mut context()), Poll::Ready(Ok(())));
+    }
+}

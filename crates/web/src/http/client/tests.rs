@@ -1,0 +1,307 @@
+use super::forwarded::from_right;
+use super::*;
+use crate::http::connection::Peer;
+use peregrine_proto::{Limits, RequestLine, Version};
+use std::sync::Arc;
+
+fn head(fields: &[(&str, &str)]) -> Head {
+    let line = RequestLine {
+        method: b"GET",
+        scheme: None,
+        authority: b"",
+        target: b"/",
+        version: Version::Http11,
+    };
+    let host = [(&b"Host"[..], &b"own.example"[..])];
+    let fields = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    Head::build(&Limits::DEFAULT, &line, host.into_iter().chain(fields)).expect("a head")
+}
+
+/// A connection from 10.0.0.1, whose word counts as the server would have it.
+fn connection(proxies: TrustedProxies) -> ConnectionInfo {
+    let peer = Peer::Tcp("10.0.0.1:999".parse().expect("an address"));
+    let proxies = Some(Arc::new(proxies)).filter(|proxies| proxies.trusts(&peer));
+    ConnectionInfo { peer, proxies, ..ConnectionInfo::default() }
+}
+
+fn address(proxies: TrustedProxies, fields: &[(&str, &str)]) -> String {
+    let (head, connection) = (head(fields), connection(proxies));
+    Client::of(&head, &connection).address().expect("an address").to_string()
+}
+
+/// Ten networks' worth of proxies.
+fn ten() -> TrustedProxies {
+    TrustedProxies::at(["10.0.0.0/8", "fd00::/8"])
+}
+
+const FOR: &str = "X-Forwarded-For";
+
+#[test]
+fn the_first_address_from_the_right_that_is_not_trusted_is_the_client_s() {
+    for (fields, expected) in [
+        (&[][..], "10.0.0.1:999"),
+        (&["192.0.2.1"], "192.0.2.1:0"),
+        (&["192.0.2.1:4711"], "192.0.2.1:4711"),
+        (&["2001:db8::1"], "[2001:db8::1]:0"),
+        (&["[2001:db8::1]"], "[2001:db8::1]:0"),
+        (&["[2001:db8::1]:4711"], "[2001:db8::1]:4711"),
+        (&["192.0.2.1, 10.0.0.2, 10.0.0.3"], "192.0.2.1:0"),
+        (&["192.0.2.1,10.0.0.2\t,  fd00::7"], "192.0.2.1:0"),
+        // In the form of IPv6 an address is the same.
+        (&["192.0.2.1, ::ffff:10.0.0.2"], "192.0.2.1:0"),
+        (&["::ffff:192.0.2.1"], "192.0.2.1:0"),
+        // Several fields are one list.
+        (&["192.0.2.1", "10.0.0.2", "10.0.0.3"], "192.0.2.1:0"),
+        // All are trusted: it is the outermost.
+        (&["10.0.0.9, 10.0.0.2"], "10.0.0.9:0"),
+        // What a client says itself is left of what a proxy says.
+        (&["198.51.100.7, 192.0.2.1"], "192.0.2.1:0"),
+        (&["10.0.0.9, 192.0.2.1"], "192.0.2.1:0"),
+        (&["127.0.0.1, 192.0.2.1, 10.0.0.2"], "192.0.2.1:0"),
+        (&["198.51.100.7", "192.0.2.1"], "192.0.2.1:0"),
+        (&["junk, 192.0.2.1"], "192.0.2.1:0"),
+        // Junk ends the walk at the last good hop.
+        (&["junk"], "10.0.0.1:999"),
+        (&["192.0.2.1, junk"], "10.0.0.1:999"),
+        (&["192.0.2.1, unknown, 10.0.0.2"], "10.0.0.2:0"),
+        (&["192.0.2.1, , 10.0.0.2"], "10.0.0.2:0"),
+        (&["192.0.2.1,"], "10.0.0.1:999"),
+        (&["192.0.2.1, 10.0.0.2 10.0.0.3"], "10.0.0.1:999"),
+        (&["192.0.2.1, 010.0.0.2"], "10.0.0.1:999"),
+        (&["192.0.2.1, 10.0.0.2:"], "10.0.0.1:999"),
+        (&["192.0.2.1, 10.0.0.2:99999"], "10.0.0.1:999"),
+        (&["192.0.2.1, 10.0.0.2:+1"], "10.0.0.1:999"),
+        (&["192.0.2.1, fd00::1%eth0"], "10.0.0.1:999"),
+        (&["192.0.2.1, [fd00::1"], "10.0.0.1:999"),
+        (&["192.0.2.1, \"10.0.0.2\""], "10.0.0.1:999"),
+        (&["192.0.2.1, 10.1"], "10.0.0.1:999"),
+    ] {
+        let fields: Vec<_> = fields.iter().map(|value| (FOR, *value)).collect();
+        assert_eq!(address(ten(), &fields), expected, "{fields:?}");
+    }
+}
+
+#[test]
+fn nobody_is_believed_whose_address_is_not_trusted() {
+    let all = [(FOR, "192.0.2.1"), ("X-Forwarded-Proto", "https"), ("Forwarded", "for=192.0.2.1")];
+    for proxies in
+        [TrustedProxies::at(["10.0.0.2", "127.0.0.0/8", "unix:"]), TrustedProxies::at([""; 0])]
+    {
+        assert_eq!(address(proxies.clone(), &all), "10.0.0.1:999");
+        let (head, connection) = (head(&all), connection(proxies));
+        let client = Client::of(&head, &connection);
+        assert_eq!((client.scheme(), client.hops()), ("http", 0));
+    }
+}
+
+#[test]
+fn a_number_of_hops_may_be_trusted_instead_of_addresses() {
+    let list = [(FOR, "198.51.100.7, 192.0.2.1, 192.0.2.2")];
+    for (proxies, expected) in [
+        (TrustedProxies::hops(1), "192.0.2.2:0"),
+        (TrustedProxies::hops(2), "192.0.2.1:0"),
+        (TrustedProxies::hops(3), "198.51.100.7:0"),
+        (TrustedProxies::hops(4), "198.51.100.7:0"),
+        (ten().at_most(1), "192.0.2.2:0"),
+    ] {
+        assert_eq!(address(proxies.clone(), &list), expected, "{proxies:?}");
+    }
+    let within = [(FOR, "192.0.2.1, 10.0.0.3, 10.0.0.2")];
+    assert_eq!(address(ten().at_most(1), &within), "10.0.0.2:0");
+    assert_eq!(address(ten().at_most(2), &within), "10.0.0.3:0");
+    assert_eq!(address(ten().at_most(3), &within), "192.0.2.1:0");
+}
+
+#[test]
+fn forwarded_is_read_from_the_right_and_its_grammar_is_kept() {
+    for (lines, expected) in [
+        (&["for=192.0.2.1"][..], "192.0.2.1:0"),
+        (&["For=192.0.2.1;Proto=https;By=203.0.113.43;HOST=a"], "192.0.2.1:0"),
+        (&["for=\"192.0.2.1:4711\""], "192.0.2.1:4711"),
+        (&["for=\"[2001:db8::1]\""], "[2001:db8::1]:0"),
+        (&["for=\"[2001:db8::1]:4711\""], "[2001:db8::1]:4711"),
+        (&["for=\"[2001:db8::1]:_hidden\""], "[2001:db8::1]:0"),
+        (&["for=192.0.2.1, for=10.0.0.2;proto=http, for=\"[fd00::1]\""], "192.0.2.1:0"),
+        (&["for=192.0.2.1; proto=https ,for=10.0.0.2"], "192.0.2.1:0"),
+        (&["for=192.0.2.1", "for=10.0.0.2"], "192.0.2.1:0"),
+        (&["for=198.51.100.7, for=192.0.2.1"], "192.0.2.1:0"),
+        (&["for=\"192.0.2\\.1\""], "192.0.2.1:0"),
+        // A quote that a client leaves open swallows nothing that a proxy says.
+        (&["for=\", for=192.0.2.1"], "192.0.2.1:0"),
+        (&["for=\", for=\"[2001:db8::1]:4\""], "[2001:db8::1]:4"),
+        (&["for=\"x\\, for=192.0.2.1"], "192.0.2.1:0"),
+        (&["for=\"10.0.0.2, for=10.0.0.3\", for=192.0.2.1"], "192.0.2.1:0"),
+        (&["for=10.0.0.9;x=\"", "for=192.0.2.1"], "192.0.2.1:0"),
+        // The walk ends at who hides the address, or does not write as the standard has it.
+        (&["for=192.0.2.1, for=unknown"], "10.0.0.1:999"),
+        (&["for=192.0.2.1, for=_secret, for=10.0.0.2"], "10.0.0.2:0"),
+        (&["for=192.0.2.1, proto=https, for=10.0.0.2"], "10.0.0.2:0"),
+        (&["for=192.0.2.1, , for=10.0.0.2"], "10.0.0.2:0"),
+        (&["for=192.0.2.1, for=10.0.0.2;for=10.0.0.3"], "10.0.0.1:999"),
+        (&["for=192.0.2.1, for=10.0.0.2;"], "10.0.0.1:999"),
+        (&["for=192.0.2.1, for = 10.0.0.2"], "10.0.0.1:999"),
+        (&["for=192.0.2.1, for=fd00::1"], "10.0.0.1:999"),
+        (&["for=192.0.2.1, for=[fd00::1]"], "10.0.0.1:999"),
+        (&["for=192.0.2.1, for=10.0.0.2:4711"], "10.0.0.1:999"),
+        (&["for=192.0.2.1, for=\"10.0.0.2"], "10.0.0.1:999"),
+        (&["for=192.0.2.1, for=\"10.0.0.2:_\""], "10.0.0.1:999"),
+        (&["for=192.0.2.1, =10.0.0.2"], "10.0.0.1:999"),
+        (&["for=192.0.2.1, 10.0.0.2"], "10.0.0.1:999"),
+        (&["for=192.0.2.1, for=10.0.0.2 proto=https"], "10.0.0.1:999"),
+    ] {
+        let fields: Vec<_> = lines.iter().map(|value| ("Forwarded", *value)).collect();
+        assert_eq!(address(ten().forwarded(), &fields), expected, "{fields:?}");
+    }
+}
+
+#[test]
+fn elements_from_the_right_are_those_from_the_left_where_quotes_are_whole() {
+    for (line, expected) in [
+        ("a, b ,c", &[Some("c"), Some("b"), Some("a")][..]),
+        ("a=\"1,2\",b", &[Some("b"), Some("a=\"1,2\"")]),
+        ("a=\"1\\\",2\",b", &[Some("b"), Some("a=\"1\\\",2\"")]),
+        ("a=\"1\\\\\",b=\"2\"", &[Some("b=\"2\""), Some("a=\"1\\\\\"")]),
+        ("a=\",b", &[Some("b"), None]),
+        ("a=\"1\",b=\",c", &[Some("c"), None]),
+        ("", &[Some("")]),
+        (",", &[Some(""), Some("")]),
+    ] {
+        let all: Vec<_> = from_right(line.as_bytes()).take(9).collect();
+        assert_eq!(all, expected, "{line}");
+    }
+    assert_eq!(from_right(b"a\xff,b").collect::<Vec<_>>(), [None]);
+}
+
+#[test]
+fn only_the_fields_that_were_chosen_are_read() {
+    let both = [(FOR, "192.0.2.1"), ("Forwarded", "for=198.51.100.7;proto=https;host=b")];
+    assert_eq!(address(ten(), &both), "192.0.2.1:0");
+    assert_eq!(address(ten().forwarded(), &both), "198.51.100.7:0");
+    let all = [
+        (FOR, "192.0.2.1"),
+        ("X-Forwarded-Proto", "https"),
+        ("X-Forwarded-Host", "a.example"),
+        ("X-Forwarded-Port", "8443"),
+        ("X-Forwarded-Prefix", "/shop"),
+    ];
+    let said = |proxies| {
+        let (head, connection) = (head(&all), connection(proxies));
+        let client = Client::of(&head, &connection);
+        format!("{} {}", client.origin(), client.prefix())
+    };
+    assert_eq!(said(ten()), "https://own.example ");
+    assert_eq!(said(ten().host()), "https://a.example:8443 ");
+    assert_eq!(said(ten().prefix()), "https://own.example /shop");
+    assert_eq!(said(ten().forwarded().host().prefix()), "http://own.example ");
+}
+
+#[test]
+fn the_scheme_is_that_of_the_hop_that_was_reached() {
+    for (fors, protos, expected) in [
+        ("192.0.2.1", &[][..], "http"),
+        ("192.0.2.1", &["https"], "https"),
+        ("192.0.2.1", &["HTTPS"], "https"),
+        ("192.0.2.1", &["wss"], "https"),
+        ("192.0.2.1", &["ftp"], "http"),
+        ("192.0.2.1", &[""], "http"),
+        // A proxy replaced the field, or passed it on.
+        ("192.0.2.1, 10.0.0.2", &["https"], "https"),
+        // Each added its own.
+        ("192.0.2.1, 10.0.0.2", &["https, http"], "https"),
+        ("192.0.2.1, 10.0.0.2", &["https", "http"], "https"),
+        // The client said something itself.
+        ("192.0.2.1", &["https, http"], "http"),
+        ("192.0.2.1, 10.0.0.2", &["https, http, http"], "http"),
+        ("junk", &["https, http"], "http"),
+    ] {
+        let mut fields = vec![(FOR, fors)];
+        fields.extend(protos.iter().map(|value| ("X-Forwarded-Proto", *value)));
+        let (head, connection) = (head(&fields), connection(ten()));
+        assert_eq!(Client::of(&head, &connection).scheme(), expected, "{fields:?}");
+    }
+    let spoken = head(&[("X-Forwarded-Proto", "http")]);
+    let gateway = ConnectionInfo { behind_gateway: true, ..connection(ten()) };
+    assert!(!Client::of(&spoken, &gateway).is_secure(), "who says so itself is believed first");
+    assert!(Client::of(&head(&[]), &gateway).is_secure());
+}
+
+#[test]
+fn forwarded_tells_scheme_and_host_of_the_outermost_proxy_that_is_trusted() {
+    for (line, expected) in [
+        ("for=192.0.2.1;proto=https;host=a.example", "https://a.example"),
+        ("for=192.0.2.1;proto=https;host=\"a.example:8443\"", "https://a.example:8443"),
+        ("for=192.0.2.1;proto=https;host=a, for=10.0.0.2;proto=http;host=b", "https://a"),
+        ("for=192.0.2.1, for=10.0.0.2;proto=https;host=b", "https://b"),
+        ("for=1.1.1.1;proto=https;host=a, for=192.0.2.1", "http://own.example"),
+        ("for=unknown;proto=https;host=a", "https://a"),
+        ("proto=https", "https://own.example"),
+        ("for=192.0.2.1;host=\"a b\"", "http://own.example"),
+        ("for=192.0.2.1;host=\"a/b\"", "http://own.example"),
+        ("for=192.0.2.1;host=\"user@b\"", "http://own.example"),
+    ] {
+        let (head, connection) = (head(&[("Forwarded", line)]), connection(ten().forwarded()));
+        assert_eq!(Client::of(&head, &connection).origin(), expected, "{line}");
+    }
+}
+
+#[test]
+fn hosts_and_prefixes_are_only_what_may_be_one() {
+    for (name, value, expected) in [
+        ("Host", "a.example", "http://a.example "),
+        ("Host", "a.example:8080", "http://a.example:8080 "),
+        ("Host", "[::1]", "http://[::1] "),
+        ("Host", "a.example, b.example", "http://b.example "),
+        ("Host", "a b", "http://own.example "),
+        ("Host", "a/b", "http://own.example "),
+        ("Host", "me@a", "http://own.example "),
+        ("Host", "a:99999", "http://own.example "),
+        ("Port", "8080", "http://own.example:8080 "),
+        ("Port", "80", "http://own.example "),
+        ("Port", "443", "http://own.example:443 "),
+        ("Port", "0", "http://own.example "),
+        ("Port", "70000", "http://own.example "),
+        ("Port", "+80", "http://own.example "),
+        ("Prefix", "/shop", "http://own.example /shop"),
+        ("Prefix", "/shop/eu/", "http://own.example /shop/eu"),
+        ("Prefix", "/", "http://own.example "),
+        ("Prefix", "shop", "http://own.example "),
+        ("Prefix", "//evil.example", "http://own.example "),
+        ("Prefix", "/a//b", "http://own.example "),
+        ("Prefix", "/\\evil.example", "http://own.example "),
+        ("Prefix", "/a/../b", "http://own.example "),
+        ("Prefix", "/a b", "http://own.example "),
+        ("Prefix", "/a?b", "http://own.example "),
+        ("Prefix", "/a#b", "http://own.example "),
+        ("Prefix", "https://evil.example/", "http://own.example "),
+    ] {
+        let head = head(&[(&format!("X-Forwarded-{name}"), value)]);
+        let connection = connection(ten().host().prefix());
+        let client = Client::of(&head, &connection);
+        let said = format!("{} {}", client.origin(), client.prefix());
+        assert_eq!(said, expected, "{name} {value}");
+    }
+    let both = [("X-Forwarded-Host", "[::1]"), ("X-Forwarded-Port", "81")];
+    let (head, connection) = (head(&both), connection(ten().host()));
+    assert_eq!(Client::of(&head, &connection).host(), "[::1]:81");
+}
+
+#[test]
+fn texts_that_are_no_networks_are_told_and_those_that_are_one_are_found() {
+    for bad in ["", "10.0.0.0/33", "10.0.0/8", "localhost", "10.0.0.0/8,::1", "unix", "fd00::/129"]
+    {
+        let fault = Networks::read([bad]).fault().map(str::to_owned).expect(bad);
+        assert!(fault.contains(&format!("`{bad}`")) && fault.contains("10.0.0.0/8"), "{fault}");
+    }
+    assert!(TrustedProxies::hops(0).fault().is_some());
+    let has = |text: &str, address: &str| {
+        let networks = Networks::read([text]);
+        assert_eq!(networks.fault(), None, "{text}");
+        networks.has_address(address.parse().expect("an address"))
+    };
+    assert!(has("10.1.2.3/8", "10.200.0.1") && !has("10.0.0.0/8", "11.0.0.1"));
+    assert!(has("10.0.0.0/8", "::ffff:10.0.0.1") && has("::ffff:10.0.0.0/104", "10.0.0.1"));
+    assert!(has("::1", "::1") && !has("::1", "127.0.0.1") && !has("0.0.0.0/0", "::1"));
+    let unix = Peer::Unix { path: None, credentials: None };
+    assert!(Networks::private().has(&unix) && !Networks::read(["10.0.0.0/8"]).has(&unix));
+    assert!(!Networks::private().has_address([8, 8, 8, 8].into()));
+}

@@ -1,0 +1,322 @@
+//! Cookies that only this server can make: signed, or encrypted as well.
+
+use super::{Cookie, Cookies};
+use crate::http::from_request::FromRequestParts;
+use crate::http::panic::contained;
+use crate::http::problem::Problem;
+use crate::http::request::Parts;
+use crate::http::requirements::Requirements;
+use crate::http::response::{IntoResponse, IntoResponseParts, Response};
+#[cfg(feature = "cookies-private")]
+use cookie::CookieJar;
+use cookie::Key;
+use http::StatusCode;
+use std::fmt;
+
+/// The least length of a secret, in bytes.
+const SECRET_BYTES_MIN: usize = 32;
+
+/// What cookies are sealed with: the first key seals, and all open. It is a state of the application, the same for all
+/// workers and instances.
+///
+/// To change a secret, put the new one first and let the old one be accepted, for as long as its cookies live:
+/// `CookieKeys::new(new).accepting(old)`.
+#[derive(Clone)]
+pub struct CookieKeys(Vec<Key>);
+
+impl CookieKeys {
+    /// Keys made of a secret of at least 32 random bytes.
+    ///
+    /// # Panics
+    /// It is shorter.
+    #[must_use]
+    #[track_caller]
+    pub fn new(secret: &[u8]) -> Self {
+        Self(vec![key(secret)])
+    }
+
+    /// The same, and cookies that were sealed with this secret count too.
+    ///
+    /// # Panics
+    /// It is shorter than 32 bytes.
+    #[must_use]
+    #[track_caller]
+    pub fn accepting(mut self, secret: &[u8]) -> Self {
+        self.0.push(key(secret));
+        self
+    }
+
+    fn first(&self) -> &Key {
+        self.0.first().expect("there is one from the beginning")
+    }
+
+    /// Encrypts the value of a cookie called `name`, which only the same name opens.
+    #[cfg(feature = "cookies-private")]
+    #[must_use]
+    pub fn seal(&self, name: &str, value: &str) -> String {
+        let mut jar = CookieJar::new();
+        jar.private_mut(self.first()).add(Cookie::new(name.to_owned(), value.to_owned()));
+        jar.get(name).map(|cookie| cookie.value().to_owned()).unwrap_or_default()
+    }
+
+    /// What [`CookieKeys::seal`] encrypted, with any of the keys.
+    #[cfg(feature = "cookies-private")]
+    #[must_use]
+    pub fn open(&self, name: &str, sealed: &str) -> Option<String> {
+        let jar = CookieJar::new();
+        self.0.iter().find_map(|key| {
+            let cookie = Cookie::new(name.to_owned(), sealed.to_owned());
+            jar.private(key).decrypt(cookie).map(|cookie| cookie.value().to_owned())
+        })
+    }
+
+    fn of(parts: &Parts) -> Result<Self, Problem> {
+        parts.states().get::<Self>().cloned().ok_or_else(|| {
+            contained(|| {
+                tracing::error!(
+                    "a handler needs CookieKeys; add .state(CookieKeys::new(..)) to the App"
+                )
+            });
+            let detail =
+                "the server lacks something that it needs for this request; its log says what";
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-state", detail)
+        })
+    }
+}
+
+#[track_caller]
+fn key(secret: &[u8]) -> Key {
+    let length = secret.len();
+    assert!(
+        length >= SECRET_BYTES_MIN,
+        "a secret of {length} bytes for cookies can be guessed; give it at least {SECRET_BYTES_MIN} random ones"
+    );
+    Key::derive_from(secret)
+}
+
+impl fmt::Debug for CookieKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CookieKeys({})", self.0.len())
+    }
+}
+
+macro_rules! sealed {
+    ($feature:literal $Type:ident $jar:ident $jar_mut:ident, $(#[$doc:meta])*) => {
+        $(#[$doc])*
+        ///
+        /// As an argument it fails only where the application has no [`CookieKeys`], which is found when it is built. A cookie
+        /// that was not sealed with one of these keys, or under another name, is not there. Before the body of a response it sets and removes the changed
+        /// cookies, as [`Cookies`] does. A browser may send an old cookie again: what must end, needs a time in its value.
+        #[cfg(feature = $feature)]
+        #[derive(Clone, Debug)]
+        pub struct $Type {
+            cookies: Cookies,
+            keys: CookieKeys,
+        }
+
+        #[cfg(feature = $feature)]
+        impl $Type {
+            /// The cookie called `name`, changes included.
+            #[must_use]
+            pub fn get(&self, name: &str) -> Option<Cookie<'static>> {
+                let jar = &self.cookies.jar;
+                let mut cookie = self.keys.0.iter().find_map(|key| jar.$jar(key).get(name))?;
+                // A signature does not say whose it is: with the name inside, none passes for another cookie.
+                let value = cookie.value().strip_prefix(name)?.strip_prefix('=')?.to_owned();
+                cookie.set_value(value);
+                Some(cookie)
+            }
+
+            /// The value of the cookie called `name`, changes included.
+            #[must_use]
+            pub fn value(&self, name: &str) -> Option<String> {
+                self.get(name).map(|cookie| cookie.value().to_owned())
+            }
+
+            /// Sets a cookie.
+            #[expect(clippy::should_implement_trait, reason = "cookie jars everywhere call it so")]
+            #[must_use = "return the cookies as part of the response"]
+            pub fn add(mut self, cookie: impl Into<Cookie<'static>>) -> Self {
+                let mut cookie = cookie.into();
+                let value = format!("{}={}", cookie.name(), cookie.value());
+                cookie.set_value(value);
+                self.cookies.jar.$jar_mut(self.keys.first()).add(cookie);
+                self
+            }
+
+            /// Removes a cookie, as [`Cookies::remove`] does.
+            #[must_use = "return the cookies as part of the response"]
+            pub fn remove(mut self, cookie: impl Into<Cookie<'static>>) -> Self {
+                self.cookies = self.cookies.remove(cookie);
+                self
+            }
+        }
+
+        #[cfg(feature = $feature)]
+        impl FromRequestParts for $Type {
+            async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+                let keys = CookieKeys::of(parts)?;
+                Ok(Self { cookies: Cookies::from_request_parts(parts).await?, keys })
+            }
+
+            fn require(requirements: &mut Requirements) {
+                requirements.state::<CookieKeys>();
+            }
+        }
+
+        #[cfg(feature = $feature)]
+        impl IntoResponseParts for $Type {
+            fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
+                self.cookies.into_response_parts(response)
+            }
+        }
+
+        /// Status 200 with the changed cookies and no content.
+        #[cfg(feature = $feature)]
+        impl IntoResponse for $Type {
+            fn into_response(self) -> Response {
+                self.cookies.into_response()
+            }
+        }
+    };
+}
+
+sealed! { "cookies-signed" SignedCookies signed signed_mut,
+    /// The request's cookies that this server has signed, and changes to them: everybody can read them, and nobody can change them.
+    ///
+    /// ```
+    /// use peregrine::web::App;
+    /// use peregrine::web::cookies::{Cookie, CookieKeys, SignedCookies};
+    ///
+    /// async fn visit(cookies: SignedCookies) -> (SignedCookies, String) {
+    ///     let visits = cookies.value("visits").and_then(|text| text.parse().ok()).unwrap_or(0) + 1;
+    ///     let cookie = Cookie::build(("visits", visits.to_string())).path("/").http_only(true);
+    ///     (cookies.add(cookie), format!("visit number {visits}"))
+    /// }
+    /// let secret = [7; 32]; // from the configuration
+    /// let client = App::new().state(CookieKeys::new(&secret)).get("/", visit).test();
+    /// let first = client.get("/").send_now();
+    /// let cookie = first.header("set-cookie").unwrap().split(';').next().unwrap();
+    /// assert_eq!(client.get("/").header("cookie", cookie).send_now().text(), "visit number 2");
+    /// assert_eq!(client.get("/").header("cookie", "visits=9").send_now().text(), "visit number 1");
+    /// ```
+}
+
+sealed! { "cookies-private" PrivateCookies private private_mut,
+    /// The request's cookies that this server has encrypted, and changes to them: nobody can read or change them. As
+    /// `SignedCookies` otherwise.
+}
+
+#[cfg(all(test, feature = "cookies-signed", feature = "cookies-private"))]
+mod tests {
+    use super::*;
+    use crate::App;
+    use crate::testing::TestClient;
+
+    fn app(keys: CookieKeys) -> TestClient {
+        App::new()
+            .state(keys)
+            .get("/signed", async |cookies: SignedCookies| (cookies.add(("a", "x; y=\u{e9}")), ""))
+            .get("/private", async |cookies: PrivateCookies| {
+                (cookies.add(("a", "x; y=\u{e9}")), "")
+            })
+            .get("/gone", async |cookies: SignedCookies| {
+                let cookies = cookies.add(("b", "1")).remove("a");
+                assert_eq!((cookies.value("a"), cookies.value("b").as_deref()), (None, Some("1")));
+                cookies
+            })
+            .get("/read/signed", async |cookies: SignedCookies| {
+                cookies.value("a").unwrap_or_default()
+            })
+            .get("/read/private", async |cookies: PrivateCookies| {
+                cookies.value("a").unwrap_or_default()
+            })
+            .test()
+    }
+
+    fn set(client: &TestClient, path: &str) -> String {
+        let response = client.get(path).send_now();
+        response
+            .header("set-cookie")
+            .expect("a cookie")
+            .split(';')
+            .next()
+            .expect("a pair")
+            .to_owned()
+    }
+
+    fn read(client: &TestClient, path: &str, cookie: &str) -> String {
+        client.get(path).header("cookie", cookie).send_now().text()
+    }
+
+    const OLD: [u8; 32] = [1; 32];
+    const NEW: [u8; 32] = [2; 32];
+
+    #[test]
+    fn what_was_sealed_is_read_and_each_change_makes_it_nothing() {
+        let client = app(CookieKeys::new(&OLD));
+        for (kind, is_readable) in [("signed", true), ("private", false)] {
+            let cookie = set(&client, &format!("/{kind}"));
+            let path = format!("/read/{kind}");
+            assert_eq!(read(&client, &path, &cookie), "x; y=\u{e9}");
+            assert_eq!(cookie.contains("x%3B%20y"), is_readable, "{cookie}");
+            for at in "a=".len()..cookie.len() {
+                let mut changed = cookie.clone().into_bytes();
+                changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
+                let changed = String::from_utf8(changed).expect("ASCII");
+                assert_eq!(read(&client, &path, &changed), "", "{kind} {at}");
+                assert_eq!(read(&client, &path, &cookie[..at]), "", "{kind} {at}");
+            }
+            let other = if is_readable { "/read/private" } else { "/read/signed" };
+            assert_eq!(read(&client, other, &cookie), "", "the other kind does not open it");
+        }
+    }
+
+    #[test]
+    fn a_sealed_value_does_not_pass_for_another_cookie() {
+        let keys = CookieKeys::new(&OLD);
+        let make = |cookies: Cookies| SignedCookies { cookies, keys: keys.clone() };
+        let sealed = make(Cookies::default()).add(("user", "7"));
+        let value = sealed.cookies.value("user").expect("sealed").to_owned();
+        let mut cookies = Cookies::default();
+        cookies.jar.add_original(Cookie::new("admin", value.clone()));
+        cookies.jar.add_original(Cookie::new("user", value));
+        let cookies = make(cookies);
+        assert_eq!((cookies.value("admin"), cookies.value("user").as_deref()), (None, Some("7")));
+    }
+
+    #[test]
+    fn an_old_key_opens_and_the_new_one_seals() {
+        let (old, both) = (app(CookieKeys::new(&OLD)), app(CookieKeys::new(&NEW).accepting(&OLD)));
+        let new = app(CookieKeys::new(&NEW));
+        for kind in ["signed", "private"] {
+            let (make, path) = (format!("/{kind}"), format!("/read/{kind}"));
+            let is_read =
+                |client: &TestClient, cookie: &str| !read(client, &path, cookie).is_empty();
+            let (by_old, by_both) = (set(&old, &make), set(&both, &make));
+            assert!(is_read(&both, &by_old) && is_read(&both, &by_both) && is_read(&new, &by_both));
+            assert!(!is_read(&new, &by_old) && !is_read(&old, &by_both));
+        }
+    }
+
+    #[test]
+    fn changes_are_sent_and_keys_are_needed_at_start() {
+        let client = app(CookieKeys::new(&OLD));
+        let cookie = set(&client, "/signed");
+        let response = client.get("/gone").header("cookie", cookie).send_now();
+        let sent: Vec<_> = response.fields_named("set-cookie").collect();
+        assert!(
+            sent.len() == 2 && sent.iter().any(|line| line.starts_with("a=; Max-Age=0")),
+            "{sent:?}"
+        );
+        let app = App::new().get("/", async |cookies: PrivateCookies| cookies);
+        let error = app.build().expect_err("there are no keys").to_string();
+        assert!(error.contains("CookieKeys"), "{error}");
+    }
+
+    #[test]
+    #[should_panic(expected = "a secret of 31 bytes")]
+    fn a_short_secret_is_refused() {
+        let _ = CookieKeys::new(&[0; 31]);
+    }
+}

@@ -1,0 +1,160 @@
+//! What is worked on though its exchange is over, or is another one.
+//!
+//! A worker counts the requests that it has in progress, and refuses more than there may be. Work that goes on in a task when
+//! its client has left, or that begins beside a request, counts too: code behind a request asks for that here, by [`Counted`].
+//!
+//! A worker is a thread, as far as this goes; in a simulation one thread has several. So a connection has its worker's number.
+//! Where there is no worker, as in most tests, nothing is counted, and nothing refused.
+
+use crate::http::connection::ConnectionInfo;
+use crate::http::head::Head;
+use crate::http::request::Parts;
+use std::any::Any;
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+thread_local! {
+    static WORKERS: RefCell<Vec<(u64, Weak<dyn Counting>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// 0 stands for none.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// Counts what a worker has in progress.
+pub trait Counting {
+    /// Counts one more like the request with this head, until what is given back is dropped. `None`: there are as many as there
+    /// may be, which does not count if it `must` be.
+    fn count(
+        self: Rc<Self>,
+        head: &Head,
+        connection: &ConnectionInfo,
+        must: bool,
+    ) -> Option<Box<dyn Any>>;
+}
+
+/// A worker of this thread that counts, until this is dropped.
+#[derive(Debug)]
+pub struct Known(u64);
+
+impl Known {
+    /// Lets this one count for the connections that have its number.
+    #[must_use]
+    pub fn new(counting: Weak<dyn Counting>) -> Self {
+        let number = NEXT.fetch_add(1, Relaxed);
+        WORKERS.with_borrow_mut(|workers| workers.push((number, counting)));
+        Self(number)
+    }
+
+    /// The worker's number.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.0
+    }
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        // While the thread ends, the list may be gone already.
+        let _ = WORKERS.try_with(|workers| {
+            workers.borrow_mut().retain(|(number, _)| *number != self.0);
+        });
+    }
+}
+
+/// A request, for code that may have to count on when its exchange is over.
+#[derive(Debug)]
+pub struct Counted {
+    head: Head,
+    connection: Rc<ConnectionInfo>,
+}
+
+/// A place among what is in progress, which is free again when this is dropped.
+pub struct Place(Option<Box<dyn Any>>);
+
+impl Counted {
+    /// The request with these parts.
+    #[must_use]
+    pub fn of(parts: &Parts) -> Self {
+        Self { head: parts.head.share(), connection: Rc::clone(parts.peek_connection()) }
+    }
+
+    /// The request is worked on still: it counts, however many there are.
+    #[must_use]
+    pub fn go_on(&self) -> Place {
+        self.count(true).unwrap_or(Place(None))
+    }
+
+    /// Something else is to be worked on, which the request itself does not wait for. `None`: there is no room for it now.
+    #[must_use]
+    pub fn begin_beside(&self) -> Option<Place> {
+        self.count(false)
+    }
+
+    fn count(&self, must: bool) -> Option<Place> {
+        let is_ours = |(number, _): &&(u64, _)| *number == self.connection.worker;
+        let find = |workers: &RefCell<Vec<(u64, Weak<dyn Counting>)>>| {
+            workers.borrow().iter().find(is_ours).and_then(|(_, worker)| worker.upgrade())
+        };
+        // Also a worker that has ended counts nothing any more.
+        let Some(worker) = WORKERS.try_with(find).ok().flatten() else { return Some(Place(None)) };
+        worker.count(&self.head, &self.connection, must).map(|place| Place(Some(place)))
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Place").field("is_counted", &self.0.is_some()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Room for some.
+    struct Worker(Rc<Cell<usize>>, usize);
+
+    struct Taken(Rc<Cell<usize>>);
+
+    impl Drop for Taken {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() - 1);
+        }
+    }
+
+    impl Counting for Worker {
+        fn count(self: Rc<Self>, _: &Head, _: &ConnectionInfo, must: bool) -> Option<Box<dyn Any>> {
+            (must || self.0.get() < self.1).then(|| {
+                self.0.set(self.0.get() + 1);
+                Box::new(Taken(Rc::clone(&self.0))) as _
+            })
+        }
+    }
+
+    fn counted(worker: u64) -> Counted {
+        let connection = Rc::new(ConnectionInfo { worker, ..ConnectionInfo::default() });
+        Counted { head: Head::take(), connection }
+    }
+
+    #[test]
+    fn each_worker_of_a_thread_counts_its_own_and_none_that_has_ended() {
+        let workers = [2, 1].map(|most| Rc::new(Worker(Rc::default(), most)));
+        let weak = |worker: &Rc<Worker>| Rc::downgrade(&(Rc::clone(worker) as Rc<dyn Counting>));
+        let [first, second] = [&workers[0], &workers[1]].map(|worker| Known::new(weak(worker)));
+        let counts = || [workers[0].0.get(), workers[1].0.get()];
+        let (one, two) = (counted(first.number()), counted(second.number()));
+        let places = [one.go_on(), two.go_on(), two.go_on()];
+        assert_eq!(counts(), [1, 2]);
+        assert!(two.begin_beside().is_none());
+        let beside = one.begin_beside().expect("there is room");
+        assert_eq!(counts(), [2, 2]);
+        assert!(counted(0).begin_beside().is_some(), "nobody counts it");
+        drop(second);
+        assert!(two.begin_beside().is_some(), "it has ended");
+        drop((places, beside));
+        assert_eq!(counts(), [0, 0]);
+    }
+}

@@ -1,0 +1,42 @@
+//! Requests, responses, bodies and connections, and what they need from the thread that serves
+//! them.
+//!
+//! Nothing here knows routes, handlers or extractors. A request enters an application as a [`Head`]
+//! and a [`Body`] on a connection ([`ConnectionInfo`]), and leaves it as a [`Response`];
+//! [`Service`] is the step between the two, on which the other folders build.
+//!
+//! [`Body`]: body::Body
+//! [`ConnectionInfo`]: connection::ConnectionInfo
+//! [`Head`]: head::Head
+//! [`Response`]: response::Response
+//! [`Service`]: service::Service
+
+pub mod body;
+pub mod client;
+pub mod connection;
+#[cfg(feature = "cookies")]
+pub mod cookies;
+pub mod coop;
+#[cfg(feature = "deflate")]
+pub mod deflate;
+pub(crate) mod from_request;
+pub(crate) mod guard;
+pub mod head;
+pub mod in_flight;
+pub(crate) mod interim;
+pub mod memory;
+pub mod origin;
+pub mod panic;
+pub mod private_response;
+pub mod problem;
+pub(crate) mod problem_renderer;
+pub mod request;
+pub mod requirements;
+pub mod response;
+pub(crate) mod route_index;
+pub(crate) mod route_options;
+pub mod service;
+pub mod state;
+pub mod task_local;
+pub mod timer;
+pub mod upgrade;

@@ -1,0 +1,243 @@
+use super::*;
+use crate::extract::test_support::get;
+use crate::http::connection::{ClientIdentity, ProxiedTls, TlsInfo};
+use crate::http::request::Request;
+use crate::{App, Body};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+fn parts() -> Parts {
+    get("/").parts
+}
+
+fn is_marked(parts: &Parts) -> bool {
+    parts.head.identity_reads().bits() > 0
+}
+
+#[test]
+fn a_mark_on_any_copy_is_seen_by_all_watches() {
+    let parts = parts();
+    let (first, copy) = (Personal::watch(&parts), parts.head.share());
+    let second = Personal::watch(&parts);
+    assert!(!Personal::is_noted(&parts));
+    Personal::depends_on(&copy, IdentitySource::Other);
+    assert!(first.sources().has(IdentitySource::Other) && first.sources() == second.sources());
+    assert!(Personal::is_noted(&parts));
+}
+
+#[test]
+fn credentials_identify_a_client_wherever_they_are() {
+    let parts = parts();
+    Personal::note_credentials(&parts);
+    let sources = Personal::watch(&parts).sources();
+    assert!(Personal::is_noted(&parts) && !sources.has(IdentitySource::Other));
+}
+
+#[test]
+fn the_marks_of_one_request_do_not_reach_the_next_that_has_its_memory() {
+    for keeps_watch in [false, true] {
+        let first = Request::new(Head::take(), Body::empty(), Rc::default(), Rc::default());
+        Personal::note(&first.parts);
+        let watch = keeps_watch.then(|| Personal::watch(&first.parts));
+        drop(first);
+        assert!(!is_marked(
+            &Request::new(Head::take(), Body::empty(), Rc::default(), Rc::default()).parts
+        ));
+        drop(watch);
+    }
+}
+
+/// Ways to read an identity, and whether the response to a request without one is sent as private
+/// as well.
+type Read = fn(&Parts);
+
+#[test]
+fn every_way_to_read_an_identity_from_a_request_marks_it() {
+    let reads: [(&str, IdentitySource, Read); 9] = [
+        ("field cookie", IdentitySource::Cookie, |parts| {
+            let _ = parts.head.field("Cookie");
+        }),
+        ("field authorization", IdentitySource::Credentials, |parts| {
+            let _ = parts.head.field("authorization");
+        }),
+        ("field_text", IdentitySource::Cookie, |parts| {
+            let _ = parts.head.field_text("cookie");
+        }),
+        ("fields_named", IdentitySource::Cookie, |parts| {
+            let _ = parts.head.fields_named("cookie").next();
+        }),
+        ("fields", IdentitySource::Cookie, |parts| {
+            let _ = parts.head.fields().next();
+        }),
+        ("to_header_map", IdentitySource::Credentials, |parts| drop(parts.head.to_header_map())),
+        ("connection", IdentitySource::Connection, |parts| drop(Rc::clone(parts.connection()))),
+        ("passed_on", IdentitySource::Connection, Personal::passed_on),
+        ("served_elsewhere", IdentitySource::Cookie, Personal::served_elsewhere),
+    ];
+    for (name, source, read) in reads {
+        let request = parts();
+        read(&request);
+        let sources = Personal::watch(&request).sources();
+        assert!(sources.has(source), "{name}: {sources:?}");
+        assert!(!Personal::is_noted(&request), "{name}: there is no identity to be found");
+    }
+    let other = parts();
+    let _ = (other.head.field("accept"), other.head.peek_field("cookie"), other.peek_connection());
+    let _ = (other.head.peek_fields().next(), other.head.peek_fields_named("cookie").next());
+    assert!(!is_marked(&other));
+}
+
+fn with_certificate() -> ConnectionInfo {
+    let client = ClientIdentity { subject: "CN=alice".to_owned(), ..ClientIdentity::default() };
+    let tls = TlsInfo { client: Some(Arc::new(client)), ..TlsInfo::default() };
+    ConnectionInfo { tls: Some(Arc::new(tls)), ..ConnectionInfo::default() }
+}
+
+#[test]
+fn a_certificate_that_the_proxy_saw_identifies_the_client_too() {
+    let tls = ProxiedTls { common_name: Some("alice".to_owned()), ..ProxiedTls::default() };
+    let proxied = crate::http::connection::Proxied { tls: Some(tls), ..<_>::default() };
+    let proxied = ConnectionInfo { proxy: Some(Arc::new(proxied)), ..ConnectionInfo::default() };
+    assert!(identifies_client(&proxied) && identifies_client(&with_certificate()));
+    assert!(!identifies_client(&ConnectionInfo::default()));
+}
+
+#[test]
+fn a_personal_response_is_sent_as_private_unless_the_handler_says_for_whom_it_is() {
+    let page = |request: Request| {
+        let control = request.parts.head.query().unwrap_or_default().replace('&', ", ");
+        let _user = request.header("cookie");
+        let mut response = Response::new(http::StatusCode::OK);
+        if !control.is_empty() {
+            let control = HeaderValue::try_from(control).expect("text");
+            response.fields.append(CACHE_CONTROL, control);
+        }
+        response
+    };
+    let client = App::new().get("/", page).get("/plain", || "for all").test();
+    for (said, sent) in [
+        ("", &["private"][..]),
+        ("max-age=60", &["max-age=60", "private"]),
+        ("no-cache", &["no-cache", "private"]),
+        ("private=%22x-a%22&max-age=5", &["private=%22x-a%22, max-age=5"]),
+        ("no-store", &["no-store"]),
+        ("max-age=60&PUBLIC", &["max-age=60, PUBLIC"]),
+        ("s-maxage=5", &["s-maxage=5"]),
+    ] {
+        let response = client.get(&format!("/?{said}")).send_now();
+        let fields = response.headers().iter().filter(|(name, _)| **name == CACHE_CONTROL);
+        let all: Vec<_> = fields.map(|(_, value)| value.to_str().expect("text")).collect();
+        assert_eq!(all, sent, "{said}");
+    }
+    assert_eq!(
+        client.get("/plain").header("cookie", "a=b").send_now().header("cache-control"),
+        None
+    );
+}
+
+/// The functions that read a request without marking it, and where they may be called: on none of
+/// these values does a response depend, or the caller takes care of that itself.
+const UNMARKED: [(&str, &[&str]); 5] = [
+    (
+        "peek_field(",
+        // The cache and idempotency keys keep clients apart by these values; rate limits only count
+        // them.
+        &["cache/src/cache/asker.rs", "cache/src/idempotency.rs", "rate-limit/src/key.rs"],
+    ),
+    (
+        "peek_fields_named(",
+        &[
+            "cache/src/cache/asker.rs",
+            "cache/src/idempotency/key.rs",
+            "web/src/http/head/cookies.rs",
+        ],
+    ),
+    ("peek_cookie(", &["rate-limit/src/key.rs"]),
+    // Mounts and the proxy mark what they pass on.
+    (
+        "peek_fields(",
+        &["mount/src/restore.rs", "proxy/src/fields.rs", "web/src/http/client/forwarded.rs"],
+    ),
+    (
+        "peek_connection(",
+        &[
+            "cache/src/cache.rs",
+            "cache/src/cache/asker.rs",
+            "cache/src/cache/fetch.rs",
+            "cache/src/idempotency.rs",
+            "cache/src/idempotency/key.rs",
+            "middleware/src/access_log.rs",
+            "mount/src/facts.rs",
+            "mount/src/layer.rs",
+            "mount/src/restore.rs",
+            "mount/src/tower.rs",
+            "proxy/src/fields.rs",
+            "proxy/src/proxy.rs",
+            "server/src/observe/span.rs",
+            "web/src/app/built/mod.rs",
+            "web/src/app/default_responses.rs",
+            "web/src/extract/connection.rs",
+            "web/src/http/in_flight.rs",
+            "websocket/src/upgrade.rs",
+        ],
+    ),
+];
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder of the workspace") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn only_the_listed_code_reads_identities_without_a_mark() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    // A published crate has no neighbours.
+    if !crates.join("cache/src").exists() {
+        return;
+    }
+    let crates = crates.canonicalize().expect("it exists");
+    let mut all = Vec::new();
+    for neighbour in std::fs::read_dir(&crates).expect("the crates").flatten() {
+        let folder = neighbour.path().join("src");
+        if folder.exists() {
+            sources(&folder, &mut all);
+        }
+    }
+    let own = [
+        "web/src/http/private_response/mod.rs",
+        "web/src/http/private_response/tests.rs",
+        "web/src/http/head/mod.rs",
+        "web/src/http/request.rs",
+    ];
+    // Heads are read through `Head` alone: these would go around its marks.
+    let around = ["Known::Cookie", "Known::Authorization", "Known::ProxyAuthorization"];
+    for path in all {
+        let name = path
+            .strip_prefix(&crates)
+            .expect("it is below")
+            .to_str()
+            .expect("text")
+            .replace('\\', "/");
+        if own.contains(&&*name) || name.starts_with("proto/") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a source file");
+        for (function, callers) in UNMARKED {
+            let is_called = text.contains(&format!(".{function}"));
+            assert!(
+                !is_called || callers.contains(&&*name),
+                "{name} calls {function}..): use the function that marks the response"
+            );
+        }
+        for known in around {
+            assert!(!text.contains(known), "{name} reads {known} by its index: use Head::field");
+        }
+    }
+}

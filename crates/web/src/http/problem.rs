@@ -1,0 +1,329 @@
+//! What went wrong with a request, as an RFC 9457 problem.
+
+use crate::http::body::{BodyError, pool};
+use crate::http::panic::contained;
+use crate::http::response::{IntoResponse, Response};
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderName, HeaderValue, StatusCode};
+use peregrine_proto::Reject;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use std::borrow::Cow;
+use std::fmt;
+
+/// The media type of a problem. RFC 9457 §3: `application/problem+json` names the JSON form.
+pub const PROBLEM_JSON: &str = "application/problem+json";
+
+/// The members of every problem; a further member may not replace them.
+const OWN_MEMBERS: [&str; 4] = ["type", "title", "status", "detail"];
+
+/// The kind of the problem of a server that has too much to do.
+const OVERLOADED: &str = "overloaded";
+
+/// The kind of a refusal for a body that is larger than is read.
+const TOO_LARGE: &str = "body-too-large";
+
+/// A request that could not be answered as asked: the one type of all rejections.
+///
+/// By default it becomes `application/problem+json`; the application may set one function that turns
+/// every problem into a response of its own form. A response made from a problem carries the problem in
+/// its extensions, where middleware and that function find it.
+///
+/// ```
+/// use peregrine::http::StatusCode;
+/// use peregrine::web::Problem;
+///
+/// let problem = Problem::new(StatusCode::CONFLICT, "name-taken", "choose another name")
+///     .with("name", "lanner");
+/// assert_eq!(
+///     problem.to_json(),
+///     r#"{"type":"/problems/name-taken","title":"Conflict","status":409,"#.to_owned()
+///         + r#""detail":"choose another name","name":"lanner"}"#
+/// );
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The status of the response.
+    pub status: StatusCode,
+    /// A short, stable name for the kind of problem, such as `invalid-json`, unique in this
+    /// application. It becomes the `type` member, see [`Problem::type_reference`].
+    pub kind: Cow<'static, str>,
+    /// What is wrong with this request, and how to fix it, in a sentence or two for the peer's
+    /// developer. It must not contain secrets.
+    pub detail: Cow<'static, str>,
+    /// Further members, such as the position of an error. A member called `type`, `title`, `status` or
+    /// `detail` is left out.
+    pub members: Vec<(Cow<'static, str>, serde_json::Value)>,
+    /// Header fields that the response must have, such as `Allow` with a 405.
+    pub fields: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Problem {
+    /// A problem.
+    pub fn new(
+        status: StatusCode,
+        kind: impl Into<Cow<'static, str>>,
+        detail: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        let (kind, detail) = (kind.into(), detail.into());
+        Self { status, kind, detail, members: Vec::new(), fields: Vec::new() }
+    }
+
+    /// The answer in place of a handler that panicked: status 500, kind `internal-error`. It tells the
+    /// peer nothing about the panic.
+    #[must_use]
+    pub fn handler_panicked() -> Self {
+        let detail = "The server failed while it worked on this request.";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", detail)
+    }
+
+    /// The answer in place of a handler that took longer than its route allows: status 503, kind
+    /// `handler-late`.
+    #[must_use]
+    pub fn handler_late() -> Self {
+        let detail = "The server did not get the answer ready in time. Try again later.";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "handler-late", detail)
+    }
+
+    /// The answer to a head that took too long: status 408, kind `head-late`.
+    #[must_use]
+    pub fn head_late() -> Self {
+        let detail = "The request's head was not complete in time.";
+        Self::new(StatusCode::REQUEST_TIMEOUT, "head-late", detail)
+    }
+
+    /// The answer to a request that is not begun, because the server has enough to do: status 503, kind
+    /// `overloaded`, with `Retry-After` in seconds.
+    #[must_use]
+    pub fn overloaded(retry_after: u64) -> Self {
+        let detail = "The server has too much to do at present. Try again later.";
+        let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, OVERLOADED, detail);
+        problem.with_header(RETRY_AFTER, HeaderValue::from(retry_after))
+    }
+
+    /// The answer to a request of a client that has too many in progress: status 429, kind
+    /// `too-many-requests`, with `Retry-After` in seconds.
+    #[must_use]
+    pub fn too_many_requests(retry_after: u64) -> Self {
+        let detail =
+            "Too many requests of this client are in progress. Wait for some to be answered.";
+        let problem = Self::new(StatusCode::TOO_MANY_REQUESTS, "too-many-requests", detail);
+        problem.with_header(RETRY_AFTER, HeaderValue::from(retry_after))
+    }
+
+    /// Adds one more member.
+    #[must_use]
+    pub fn with(
+        mut self,
+        name: impl Into<Cow<'static, str>>,
+        value: impl Into<serde_json::Value>,
+    ) -> Self {
+        self.members.push((name.into(), value.into()));
+        self
+    }
+
+    /// Adds a header field to the response. One of the application's form for problems that sets the same
+    /// field replaces it.
+    #[must_use]
+    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.fields.push((name, value));
+        self
+    }
+
+    /// The `type` member: `/problems/` and the kind.
+    ///
+    /// A kind that is already a URI (it has a colon) or a path (it begins with a slash) is used as it
+    /// is. An empty kind becomes `about:blank`, which means no more than the status does.
+    #[must_use]
+    pub fn type_reference(&self) -> Cow<'_, str> {
+        // RFC 9457 §4.2.1: "about:blank" has no semantics beyond those of the status.
+        if self.kind.is_empty() {
+            return "about:blank".into();
+        }
+        if self.kind.starts_with('/') || self.kind.contains(':') {
+            return self.kind.as_ref().into();
+        }
+        // RFC 9457 §3.1.1: a relative type should hold the full path, for it resolves against the
+        // URI of the request, and its meaning must not change with that.
+        format!("/problems/{}", self.kind).into()
+    }
+
+    /// The problem as a JSON document.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("a problem's members are JSON values already")
+    }
+}
+
+impl Serialize for Problem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("type", &self.type_reference())?;
+        // RFC 9457 §3.1.4: the title should not change from occurrence to occurrence.
+        if let Some(title) = self.status.canonical_reason() {
+            map.serialize_entry("title", title)?;
+        }
+        map.serialize_entry("status", &self.status.as_u16())?;
+        map.serialize_entry("detail", &self.detail)?;
+        for (name, value) in &self.members {
+            if !OWN_MEMBERS.contains(&name.as_ref()) {
+                map.serialize_entry(name, value)?;
+            }
+        }
+        map.end()
+    }
+}
+
+/// Marks the response to a request that was refused since the server has too much to do, in whatever form that is. The
+/// server counts it by that name.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct WasOverloaded;
+
+impl Problem {
+    fn is_overloaded(&self) -> bool {
+        self.status == StatusCode::SERVICE_UNAVAILABLE && self.kind == OVERLOADED
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut buffer = pool::take();
+        serde_json::to_writer(&mut buffer, &self)
+            .expect("a problem's members are JSON values already");
+        let mut response = Response::new(self.status).with_body(buffer);
+        response.fields.append(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        response.fields.extend(self.fields.iter().cloned());
+        if self.is_overloaded() {
+            response.extensions_mut().insert(WasOverloaded);
+        }
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// The answer to a request that broke a rule of the protocol: kind `invalid-request`; of one whose content is larger
+/// than is read: kind `body-too-large`.
+impl From<Reject> for Problem {
+    fn from(reject: Reject) -> Self {
+        let status = StatusCode::from_u16(reject.status()).unwrap_or(StatusCode::BAD_REQUEST);
+        let kind = match reject {
+            Reject::BodyTooLarge => TOO_LARGE,
+            _ => "invalid-request",
+        };
+        Self::new(status, kind, format!("{}.", reject.cause())).with("rule", reject.section())
+    }
+}
+
+impl From<BodyError> for Problem {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::Disconnected => Self::new(
+                StatusCode::BAD_REQUEST,
+                "incomplete-body",
+                "the connection ended before the body was complete",
+            ),
+            BodyError::TooLarge { limit } => Self::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                TOO_LARGE,
+                format!("the body is larger than the limit of {limit} bytes; send less at a time"),
+            )
+            .with("limit", limit),
+            BodyError::TooSlow => Self::new(
+                StatusCode::REQUEST_TIMEOUT,
+                "body-too-slow",
+                "the body came slower than this server waits for; send the request again",
+            ),
+            BodyError::Overloaded => Self::overloaded(1),
+            BodyError::Inflated { ratio_max } => Self::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "body-inflates",
+                format!(
+                    "the body's content coding makes more than {ratio_max} bytes of one, which this \
+                     server does not unpack; send it without a coding"
+                ),
+            )
+            .with("ratio_max", ratio_max),
+            BodyError::Undecodable { coding } => Self::new(
+                StatusCode::BAD_REQUEST,
+                "body-undecodable",
+                format!("the body is not valid {coding}, or breaks off; Content-Encoding says it is {coding}"),
+            )
+            .with("coding", coding),
+            BodyError::Rejected(reject) => reject.into(),
+            BodyError::Failed(error) => {
+                // The text may mention things inside the server, so it goes to the log only.
+                contained(|| tracing::error!(%error, "the source of a request's body failed"));
+                Self::new(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "body-failed",
+                    "the body could not be read",
+                )
+            }
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.status, self.detail)
+    }
+}
+
+impl std::error::Error for Problem {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_type_is_a_full_path_unless_the_kind_is_a_reference_already() {
+        for (kind, reference) in [
+            ("", "about:blank"),
+            ("invalid-json", "/problems/invalid-json"),
+            ("/errors/7", "/errors/7"),
+            ("https://example.org/errors/7", "https://example.org/errors/7"),
+        ] {
+            let problem = Problem::new(StatusCode::BAD_REQUEST, kind, "");
+            assert_eq!(problem.type_reference(), reference);
+        }
+    }
+
+    #[test]
+    fn a_problem_becomes_problem_json_and_stays_within_reach_of_middleware() {
+        let problem = Problem::new(StatusCode::NOT_FOUND, "no-such-bird", "look at /birds")
+            .with("bird", "dodo")
+            .with("status", 200);
+        let response = problem.clone().into_response();
+        assert_eq!(response.status, 404);
+        assert_eq!(response.fields.get(&CONTENT_TYPE).expect("a type"), PROBLEM_JSON);
+        let json: serde_json::Value =
+            serde_json::from_slice(response.body.as_slice().expect("whole")).expect("JSON");
+        let expected = serde_json::json!({
+            "type": "/problems/no-such-bird", "title": "Not Found", "status": 404,
+            "detail": "look at /birds", "bird": "dodo",
+        });
+        assert_eq!(json, expected);
+        let kept = response.extensions().and_then(|extensions| extensions.get::<Problem>());
+        assert_eq!(kept, Some(&problem));
+    }
+
+    #[test]
+    fn every_way_a_body_fails_has_a_status_of_its_own() {
+        for (error, status, kind, hint) in [
+            (BodyError::Disconnected, 400, "incomplete-body", "connection ended"),
+            (BodyError::TooLarge { limit: 9 }, 413, "body-too-large", "limit of 9 bytes"),
+            (BodyError::TooSlow, 408, "body-too-slow", "again"),
+            (BodyError::Inflated { ratio_max: 7 }, 413, "body-inflates", "more than 7 bytes"),
+            (BodyError::Undecodable { coding: "gzip" }, 400, "body-undecodable", "valid gzip"),
+            (BodyError::Rejected(Reject::ChunkSizeInvalid), 400, "invalid-request", "chunk size"),
+            (BodyError::Rejected(Reject::TrailersTooLong), 431, "invalid-request", "trailer"),
+            (BodyError::Rejected(Reject::BodyTooLarge), 413, "body-too-large", "larger"),
+            (BodyError::Failed("secret".into()), 500, "body-failed", "could not be read"),
+        ] {
+            let problem = Problem::from(error);
+            assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (status, kind));
+            assert!(problem.detail.contains(hint), "{}", problem.detail);
+            assert!(!problem.detail.contains("secret"));
+        }
+    }
+}

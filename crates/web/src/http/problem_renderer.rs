@@ -1,0 +1,63 @@
+//! The form that an application gives its problems.
+
+use crate::http::head::Head;
+use crate::http::panic::guarded;
+use crate::http::problem::Problem;
+use crate::http::response::Response;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG};
+use std::rc::Rc;
+
+/// A function that gives problems their form.
+pub(crate) type ProblemHook = Rc<dyn Fn(Problem, &Head) -> Response>;
+
+/// Marks a response whose problem has its form already. The problem stays for middleware to read.
+#[derive(Clone, Copy)]
+struct Rendering;
+
+/// `raw` in the form that `hook` gives its problem, if it has one; the result is not rendered again.
+pub(crate) fn render(
+    hook: &dyn Fn(Problem, &Head) -> Response,
+    head: &Head,
+    raw: Response,
+) -> Response {
+    let mut raw = raw;
+    let Some(extensions) = raw.extensions() else { return raw };
+    if extensions.get::<Rendering>().is_some() {
+        return raw;
+    }
+    let Some(problem) = extensions.get::<Problem>().cloned() else { return raw };
+    let rendered = guarded("the function for problems", || hook(problem.clone(), head));
+    let mut response = match rendered {
+        None => raw,
+        Some(mut response) => {
+            // Fields that describe the body are up to the function; the rest (`Allow`, cookies, fields
+            // that middleware added) stay unless the function replaced them.
+            let replaced = |name| response.fields.get(name).is_some();
+            let of_body = [CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, ETAG];
+            let kept =
+                raw.fields.iter().filter(|(name, _)| !of_body.contains(name) && !replaced(name));
+            let kept: Vec<_> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+            response.fields.extend(kept);
+            // What others said of the response holds for its other form too, such as that it is not to be compressed.
+            let mut extensions = std::mem::take(raw.extensions_mut());
+            extensions.extend(std::mem::take(response.extensions_mut()));
+            *response.extensions_mut() = extensions;
+            match raw.take_rest() {
+                Some(rest) => response.with_rest(rest),
+                None => response,
+            }
+        }
+    };
+    response.extensions_mut().insert(problem);
+    response.extensions_mut().insert(Rendering);
+    response
+}
+
+/// The same without the marks left for middleware.
+pub(crate) fn unmarked(mut response: Response) -> Response {
+    if response.extensions().is_some_and(|extensions| extensions.get::<Rendering>().is_some()) {
+        response.extensions_mut().remove::<Problem>();
+        response.extensions_mut().remove::<Rendering>();
+    }
+    response
+}

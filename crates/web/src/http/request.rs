@@ -1,0 +1,159 @@
+//! A request: its head, its body, and what the server knows about it.
+
+use crate::http::body::Body;
+use crate::http::client::Client;
+use crate::http::connection::ConnectionInfo;
+use crate::http::head::Head;
+use crate::http::private_response::Personal;
+use crate::http::state::States;
+use http::Extensions;
+use peregrine_router::Values;
+use std::fmt;
+use std::rc::Rc;
+
+/// A request on its way to a handler.
+#[derive(Debug)]
+pub struct Request {
+    /// Everything but the body.
+    pub parts: Parts,
+    /// The body. The server asks the peer for it only when it is read.
+    pub body: Body,
+}
+
+/// A request without its body. Extractors that leave the body alone take their values from here.
+pub struct Parts {
+    /// Method, target and fields, as they were sent.
+    pub head: Head,
+    extensions: Extensions,
+    states: Rc<States>,
+    connection: Rc<ConnectionInfo>,
+}
+
+impl Request {
+    /// A request as the server makes it.
+    #[must_use]
+    pub fn new(head: Head, body: Body, states: Rc<States>, connection: Rc<ConnectionInfo>) -> Self {
+        Self { parts: Parts { head, extensions: Extensions::new(), states, connection }, body }
+    }
+
+    /// The method.
+    #[must_use]
+    pub fn method(&self) -> http::Method {
+        self.parts.head.method()
+    }
+
+    /// The path as it was sent, still percent-encoded.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.parts.head.path()
+    }
+
+    /// The value of the first header field called `name`, in any case, if it is text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.parts.head.field_text(name)
+    }
+
+    /// All header fields in order, with names and values as they were sent. For a map there is
+    /// [`Head::to_header_map`], and the extractor `HeaderMap`.
+    pub fn headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.parts.head.fields()
+    }
+
+    /// The same as [`Request::header`], under RFC 9110's name, which [`Head`] uses too.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.header(name)
+    }
+
+    /// Who sent the request, behind proxies too: address, host, scheme.
+    #[must_use]
+    pub fn client(&self) -> Client<'_> {
+        self.parts.client()
+    }
+
+    /// Takes the request apart.
+    #[must_use]
+    pub fn into_parts(self) -> (Parts, Body) {
+        (self.parts, self.body)
+    }
+
+    /// Puts a request together again.
+    #[must_use]
+    pub fn from_parts(parts: Parts, body: Body) -> Self {
+        Self { parts, body }
+    }
+}
+
+impl Parts {
+    /// Values that middleware attached to this request.
+    #[must_use]
+    pub fn extensions(&self) -> &Extensions {
+        &self.extensions
+    }
+
+    /// Values that middleware attached to this request.
+    pub fn extensions_mut(&mut self) -> &mut Extensions {
+        &mut self.extensions
+    }
+
+    /// The application's shared values.
+    #[must_use]
+    pub fn states(&self) -> &Rc<States> {
+        &self.states
+    }
+
+    /// The pattern of the route that matched the request, such as `/users/{id}`.
+    #[must_use]
+    pub fn pattern(&self) -> Option<&str> {
+        self.states.router()?.pattern(self.head.route()?)
+    }
+
+    /// The path's parameters: names, and values that are still percent-encoded. `None` without a route.
+    #[must_use]
+    pub fn path_values(&self) -> Option<Values<'_, '_>> {
+        let router = self.states.router()?;
+        Some(router.values(self.head.parameters(), self.head.path().as_bytes()))
+    }
+
+    /// How many optional parameters the request's pattern leaves out.
+    pub(crate) fn absent_values(&self) -> usize {
+        let absent = || self.states.facts()?.absent.get(self.head.route()? as usize).copied();
+        absent().unwrap_or(0)
+    }
+
+    /// Hands the request to another application.
+    pub(crate) fn set_states(&mut self, states: &Rc<States>) {
+        self.states = Rc::clone(states);
+    }
+
+    /// The connection that the request came on. Where the client has shown a certificate, this
+    /// marks the response as one for this client ([`Personal`]).
+    #[must_use]
+    pub fn connection(&self) -> &Rc<ConnectionInfo> {
+        Personal::depends_on_connection(&self.head, &self.connection);
+        &self.connection
+    }
+
+    /// As [`Parts::connection`], without the mark; see [`Head::peek_field`].
+    #[doc(hidden)]
+    #[must_use]
+    pub fn peek_connection(&self) -> &Rc<ConnectionInfo> {
+        &self.connection
+    }
+
+    /// Who sent the request, behind proxies too: address, host, scheme.
+    #[must_use]
+    pub fn client(&self) -> Client<'_> {
+        Client::of(&self.head, &self.connection)
+    }
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts")
+            .field("head", &self.head)
+            .field("peer", &self.connection.peer)
+            .finish()
+    }
+}

@@ -1,0 +1,246 @@
+//! Content: text, bytes, JSON, HTML, forms, and whole responses.
+
+use super::headers::flatten;
+use super::into_response::{IntoResponse, failed};
+use crate::http::body::{Body, BodyError, pool};
+use crate::http::response::Response;
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use serde::Serialize;
+use std::any::Any;
+use std::borrow::Cow;
+use std::convert::Infallible;
+use std::error::Error;
+
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+const BYTES: HeaderValue = HeaderValue::from_static("application/octet-stream");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
+
+/// JSON: as a handler's last argument it reads the body, as a result it writes one.
+///
+/// The request's `Content-Type` must be `application/json` or end in `+json`. A response is
+/// `application/json`; a value that cannot be serialised is a problem with status 500.
+///
+/// ```
+/// use peregrine::web::respond::Json;
+///
+/// #[derive(serde::Deserialize, serde::Serialize)]
+/// struct Bird {
+///     name: String,
+/// }
+///
+/// async fn rename(Json(mut bird): Json<Bird>) -> Json<Bird> {
+///     bird.name.push_str(" the second");
+///     Json(bird)
+/// }
+/// # let _ = rename;
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Json<T>(pub T);
+
+/// A urlencoded form: as a handler's last argument it reads one, as a result it writes one.
+///
+/// With GET and HEAD the form is the query; with other methods it is the body, whose `Content-Type`
+/// must be `application/x-www-form-urlencoded`. Repeated keys fill a `Vec`.
+///
+/// ```
+/// use peregrine::web::respond::Form;
+///
+/// #[derive(serde::Deserialize)]
+/// struct Search {
+///     text: String,
+///     #[serde(default)]
+///     tag: Vec<String>,
+/// }
+///
+/// async fn search(Form(search): Form<Search>) -> String {
+///     format!("{} with {} tags", search.text, search.tag.len())
+/// }
+/// # let _ = search;
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Form<T>(pub T);
+
+/// A page: its content with the type `text/html; charset=utf-8`.
+///
+/// ```
+/// use peregrine::web::respond::{Html, IntoResponse};
+///
+/// let response = Html("<h1>Hello</h1>").into_response();
+/// assert_eq!(response.fields.get(&peregrine::http::header::CONTENT_TYPE).unwrap(), "text/html; charset=utf-8");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Html<T>(pub T);
+
+/// A response with status 200, one `Content-Type` and a body.
+fn content(media_type: HeaderValue, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(StatusCode::OK).with_body(body);
+    response.fields.append(CONTENT_TYPE, media_type);
+    response
+}
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        let mut buffer = pool::take();
+        match serde_json::to_writer(&mut buffer, &self.0) {
+            Ok(()) => content(JSON, buffer),
+            Err(error) => {
+                pool::give(buffer);
+                failed("unserializable-json", &error)
+            }
+        }
+    }
+}
+
+impl<T: Serialize> IntoResponse for Form<T> {
+    fn into_response(self) -> Response {
+        match serde_html_form::to_string(&self.0) {
+            Ok(text) => content(FORM, text),
+            Err(error) => failed("unserializable-form", &error),
+        }
+    }
+}
+
+impl<T: Into<Body>> IntoResponse for Html<T> {
+    fn into_response(self) -> Response {
+        content(HTML, self.0)
+    }
+}
+
+impl IntoResponse for &'static str {
+    fn into_response(self) -> Response {
+        content(TEXT, self)
+    }
+}
+
+impl IntoResponse for String {
+    fn into_response(self) -> Response {
+        content(TEXT, self)
+    }
+}
+
+impl IntoResponse for Box<str> {
+    fn into_response(self) -> Response {
+        content(TEXT, String::from(self))
+    }
+}
+
+impl IntoResponse for Cow<'static, str> {
+    fn into_response(self) -> Response {
+        match self {
+            Cow::Borrowed(text) => text.into_response(),
+            Cow::Owned(text) => text.into_response(),
+        }
+    }
+}
+
+impl IntoResponse for Bytes {
+    fn into_response(self) -> Response {
+        content(BYTES, self)
+    }
+}
+
+impl IntoResponse for Vec<u8> {
+    fn into_response(self) -> Response {
+        content(BYTES, self)
+    }
+}
+
+impl IntoResponse for &'static [u8] {
+    fn into_response(self) -> Response {
+        content(BYTES, self)
+    }
+}
+
+impl<const N: usize> IntoResponse for &'static [u8; N] {
+    fn into_response(self) -> Response {
+        content(BYTES, self.as_slice())
+    }
+}
+
+impl IntoResponse for Cow<'static, [u8]> {
+    fn into_response(self) -> Response {
+        match self {
+            Cow::Borrowed(bytes) => bytes.into_response(),
+            Cow::Owned(bytes) => bytes.into_response(),
+        }
+    }
+}
+
+/// Status 200 without content.
+impl IntoResponse for () {
+    fn into_response(self) -> Response {
+        Response::new(StatusCode::OK)
+    }
+}
+
+/// The status without content.
+impl IntoResponse for StatusCode {
+    fn into_response(self) -> Response {
+        Response::new(self)
+    }
+}
+
+impl IntoResponse for Response {
+    fn into_response(self) -> Response {
+        self
+    }
+}
+
+/// The body without a `Content-Type`.
+impl IntoResponse for Body {
+    fn into_response(self) -> Response {
+        Response::new(StatusCode::OK).with_body(self)
+    }
+}
+
+impl IntoResponse for Infallible {
+    fn into_response(self) -> Response {
+        match self {}
+    }
+}
+
+impl<T: IntoResponse, E: IntoResponse> IntoResponse for Result<T, E> {
+    fn into_response(self) -> Response {
+        match self {
+            Ok(value) => value.into_response(),
+            Err(error) => error.into_response(),
+        }
+    }
+}
+
+impl IntoResponse for BodyError {
+    fn into_response(self) -> Response {
+        crate::http::problem::Problem::from(self).into_response()
+    }
+}
+
+/// The `http` crate's response, as other libraries make it. Its version is ignored.
+impl<B> IntoResponse for http::Response<B>
+where
+    B: http_body::Body<Data = Bytes> + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    fn into_response(self) -> Response {
+        let (parts, body) = self.into_parts();
+        // Our own body passes as it is, without a box around it.
+        let mut place = Some(body);
+        let any: &mut dyn Any = &mut place;
+        let body = match any.downcast_mut::<Option<Body>>() {
+            Some(own) => own.take().expect("the body was put there above"),
+            None => Body::new(place.expect("the body was put there above")),
+        };
+        let mut response = Response::new(parts.status).with_body(body);
+        response.fields.extend(flatten(parts.headers));
+        if !parts.extensions.is_empty() {
+            *response.extensions_mut() = parts.extensions;
+        }
+        response
+    }
+}

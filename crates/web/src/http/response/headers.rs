@@ -1,0 +1,188 @@
+//! Header fields as parts of a response, and the mark that keeps one from being compressed.
+
+use super::into_response::{IntoResponse, IntoResponseParts, failed_by, is_failed};
+use crate::http::panic::contained;
+use crate::http::problem::Problem;
+use crate::http::response::{Fields, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use std::fmt::Display;
+
+/// Header fields that are added beside fields of the same name, instead of replacing them.
+///
+/// ```
+/// use peregrine::http::header::LINK;
+/// use peregrine::web::respond::{AppendHeaders, IntoResponse};
+///
+/// let links = AppendHeaders([(LINK, "</style.css>; rel=preload"), (LINK, "</app.js>; rel=preload")]);
+/// let response = (links, "page").into_response();
+/// assert_eq!(response.fields.iter().filter(|(name, _)| *name == LINK).count(), 2);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+#[must_use]
+pub struct AppendHeaders<I>(pub I);
+
+/// The pairs of `map`, which gives a name only with the first of its values.
+pub(super) fn flatten(map: HeaderMap) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
+    let mut last = None;
+    map.into_iter().filter_map(move |(name, value)| {
+        last = name.or(last.take());
+        last.clone().map(|name| (name, value))
+    })
+}
+
+/// A field from what a handler wrote, or the problem that it is not valid.
+fn field<K, V>(name: K, value: V) -> Result<(HeaderName, HeaderValue), Problem>
+where
+    K: TryInto<HeaderName, Error: Display>,
+    V: TryInto<HeaderValue, Error: Display>,
+{
+    let invalid = |what: &str, error: &dyn Display| {
+        contained(|| tracing::error!(what, %error, "a handler made an invalid header field"));
+        Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "invalid-response-header",
+            "the server made an invalid header field; its log says which",
+        )
+    };
+    let name = name.try_into().map_err(|error| invalid("name", &error))?;
+    let value = value.try_into().map_err(|error| invalid(name.as_str(), &error))?;
+    Ok((name, value))
+}
+
+impl IntoResponseParts for StatusCode {
+    fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
+        if !is_failed(response) {
+            response.status = self;
+        }
+        Ok(())
+    }
+}
+
+/// Each name replaces earlier fields of that name.
+impl IntoResponseParts for HeaderMap {
+    fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
+        for name in self.keys() {
+            response.fields.remove(name);
+        }
+        response.fields.extend(flatten(self));
+        Ok(())
+    }
+}
+
+/// Each name replaces earlier fields of that name.
+impl IntoResponseParts for Fields {
+    fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
+        for (name, _) in self.iter() {
+            response.fields.remove(name);
+        }
+        response.fields.extend(self.iter().map(|(name, value)| (name.clone(), value.clone())));
+        Ok(())
+    }
+}
+
+/// Each field replaces earlier fields of its name.
+impl<K, V, const N: usize> IntoResponseParts for [(K, V); N]
+where
+    K: TryInto<HeaderName, Error: Display>,
+    V: TryInto<HeaderValue, Error: Display>,
+{
+    fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
+        for (name, value) in self {
+            let (name, value) = field(name, value)?;
+            response.fields.set(name, value);
+        }
+        Ok(())
+    }
+}
+
+impl<I, K, V> IntoResponseParts for AppendHeaders<I>
+where
+    I: IntoIterator<Item = (K, V)>,
+    K: TryInto<HeaderName, Error: Display>,
+    V: TryInto<HeaderValue, Error: Display>,
+{
+    fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
+        for (name, value) in self.0 {
+            let (name, value) = field(name, value)?;
+            response.fields.append(name, value);
+        }
+        Ok(())
+    }
+}
+
+/// Changes nothing if there is none.
+impl<P: IntoResponseParts> IntoResponseParts for Option<P> {
+    fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
+        self.map_or(Ok(()), |part| part.into_response_parts(response))
+    }
+}
+
+impl IntoResponseParts for () {
+    fn into_response_parts(self, _: &mut Response) -> Result<(), Problem> {
+        Ok(())
+    }
+}
+
+/// A response made of these parts only.
+pub(crate) fn only(parts: impl IntoResponseParts) -> Response {
+    let mut response = Response::new(StatusCode::OK);
+    match parts.into_response_parts(&mut response) {
+        Ok(()) => response,
+        Err(problem) => failed_by(problem),
+    }
+}
+
+/// Status 200 with these fields and no content.
+impl IntoResponse for HeaderMap {
+    fn into_response(self) -> Response {
+        only(self)
+    }
+}
+
+/// Status 200 with these fields and no content.
+impl<K, V, const N: usize> IntoResponse for [(K, V); N]
+where
+    K: TryInto<HeaderName, Error: Display>,
+    V: TryInto<HeaderValue, Error: Display>,
+{
+    fn into_response(self) -> Response {
+        only(self)
+    }
+}
+
+/// Status 200 with these fields and no content.
+impl<I, K, V> IntoResponse for AppendHeaders<I>
+where
+    I: IntoIterator<Item = (K, V)>,
+    K: TryInto<HeaderName, Error: Display>,
+    V: TryInto<HeaderValue, Error: Display>,
+{
+    fn into_response(self) -> Response {
+        only(self)
+    }
+}
+
+/// Keeps a response from being compressed, for one that has a secret beside something of the request's: its length would tell of
+/// it (BREACH). It goes before the body, as a header field does. Whoever keeps responses keeps it with them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Uncompressed;
+
+impl Uncompressed {
+    /// Is the response not to be compressed?
+    #[must_use]
+    pub fn is_on(response: &Response) -> bool {
+        response.extensions().is_some_and(|all| all.get::<Self>().is_some())
+    }
+
+    /// Keeps `response` from being compressed.
+    pub fn put_on(self, response: &mut Response) {
+        response.extensions_mut().insert(self);
+    }
+}
+
+impl IntoResponseParts for Uncompressed {
+    fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
+        self.put_on(response);
+        Ok(())
+    }
+}

@@ -1,0 +1,294 @@
+//! Responses from the values that handlers return.
+
+use crate::http::panic::contained;
+use crate::http::problem::Problem;
+use crate::http::response::Response;
+
+/// A value that a handler can return.
+///
+/// ```
+/// use peregrine::http::{StatusCode, header::RETRY_AFTER};
+/// use peregrine::web::respond::{IntoResponse, Json};
+///
+/// async fn text() -> &'static str {
+///     "hello"
+/// }
+///
+/// async fn more() -> impl IntoResponse {
+///     (StatusCode::ACCEPTED, [(RETRY_AFTER, "5")], Json(["soon"]))
+/// }
+/// # let response = (StatusCode::ACCEPTED, [(RETRY_AFTER, "5")], Json(["soon"])).into_response();
+/// # assert_eq!((response.status.as_u16(), response.fields.len()), (202, 2));
+/// # let _ = (text, more);
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be returned from a handler",
+    label = "not a response",
+    note = "return `Response`, text, bytes, `StatusCode`, `Html<_>`, `Redirect`, `Result<_, Problem>`, or a tuple `(StatusCode, headers, body)`",
+    note = "an error of your own becomes one by `IntoResponse`, or by `From<..> for Problem` and `?`",
+    note = "to send it as JSON, derive `serde::Serialize` and return `Json<{Self}>`"
+)]
+pub trait IntoResponse {
+    /// Makes the response.
+    fn into_response(self) -> Response;
+}
+
+/// A value that changes a response: a status, header fields, cookies. In a tuple it comes before the
+/// last element; such parts are applied from left to right to the last element's response.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot stand before the body in a tuple that a handler returns",
+    label = "not a part of a response",
+    note = "parts are `StatusCode`, `HeaderMap`, `[(name, value); N]`, `AppendHeaders`, `TypedHeader`, `Cookies` and `Extension`; the body comes last"
+)]
+pub trait IntoResponseParts {
+    /// Changes `response`.
+    ///
+    /// # Errors
+    /// A response cannot have the value, such as a header value with a line break. The problem is sent
+    /// in the response's place.
+    fn into_response_parts(self, response: &mut Response) -> Result<(), Problem>;
+}
+
+/// Marks a response as one of the framework's own failures to make a response. A status before it in a
+/// tuple must not hide that.
+#[derive(Clone, Copy)]
+pub(crate) struct Failed;
+
+/// The response in place of one that could not be made. `error` goes to the log.
+pub(crate) fn failed(kind: &'static str, error: &dyn std::fmt::Display) -> Response {
+    contained(|| tracing::error!(kind, %error, "a response could not be made"));
+    failed_by(Problem::new(
+        http::StatusCode::INTERNAL_SERVER_ERROR,
+        kind,
+        "the server could not make the response; its log says why",
+    ))
+}
+
+pub(crate) fn failed_by(problem: Problem) -> Response {
+    let mut response = problem.into_response();
+    response.extensions_mut().insert(Failed);
+    response
+}
+
+pub(crate) fn is_failed(response: &Response) -> bool {
+    response.extensions().is_some_and(|extensions| extensions.get::<Failed>().is_some())
+}
+
+/// Tuples: the parts from left to right, then the response that they change.
+macro_rules! tuples {
+    ($($part:ident),+) => {
+        impl<$($part: IntoResponseParts,)+ R: IntoResponse> IntoResponse for ($($part,)+ R) {
+            #[expect(non_snake_case, reason = "a type's name serves as its value's name here")]
+            fn into_response(self) -> Response {
+                let ($($part,)+ rest) = self;
+                let mut response = rest.into_response();
+                $(
+                    if let Err(problem) = $part.into_response_parts(&mut response) {
+                        return failed_by(problem);
+                    }
+                )+
+                response
+            }
+        }
+    };
+}
+
+tuples!(A);
+tuples!(A, B);
+tuples!(A, B, C);
+tuples!(A, B, C, D);
+tuples!(A, B, C, D, E);
+tuples!(A, B, C, D, E, F);
+tuples!(A, B, C, D, E, F, G);
+tuples!(A, B, C, D, E, F, G, H);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::extract::test_support::now;
+    use crate::http::body::{Body, BodyError};
+    use crate::http::response::Fields;
+    use crate::http::response::content::{Form, Html, Json};
+    use crate::http::response::headers::AppendHeaders;
+    use crate::http::response::redirect::Redirect;
+    use bytes::Bytes;
+    use http::header::{CONTENT_TYPE, ETAG, LOCATION, SET_COOKIE};
+    use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+    use std::borrow::Cow;
+    use std::collections::BTreeMap;
+    use std::convert::Infallible;
+
+    /// Status, `Content-Type` (empty if there is none) and body.
+    fn shown(response: Response) -> (u16, String, String) {
+        let media_type =
+            response.fields.get(&CONTENT_TYPE).map(|value| value.to_str().expect("text"));
+        let (status, media_type) = (response.status.as_u16(), media_type.unwrap_or("").to_owned());
+        let body = now(response.body.collect(u64::MAX)).expect("a whole body");
+        (status, media_type, String::from_utf8(body).expect("text"))
+    }
+
+    fn expect(value: impl IntoResponse, status: u16, media_type: &str, body: &str) {
+        let expected = (status, media_type.to_owned(), body.to_owned());
+        assert_eq!(shown(value.into_response()), expected);
+    }
+
+    #[test]
+    fn text_and_bytes_have_their_media_types() {
+        const TEXT: &str = "text/plain; charset=utf-8";
+        const BYTES: &str = "application/octet-stream";
+        expect("a", 200, TEXT, "a");
+        expect(String::from("a"), 200, TEXT, "a");
+        expect(Box::<str>::from("a"), 200, TEXT, "a");
+        expect(Cow::Borrowed("a"), 200, TEXT, "a");
+        expect(Cow::<str>::Owned("a".into()), 200, TEXT, "a");
+        expect(Bytes::from_static(b"a"), 200, BYTES, "a");
+        expect(b"a".to_vec(), 200, BYTES, "a");
+        expect(b"a", 200, BYTES, "a");
+        expect(&b"a"[..], 200, BYTES, "a");
+        expect(Cow::<[u8]>::Owned(b"a".to_vec()), 200, BYTES, "a");
+        expect(Html("<p>"), 200, "text/html; charset=utf-8", "<p>");
+    }
+
+    #[test]
+    fn what_has_no_media_type_gets_none() {
+        expect((), 200, "", "");
+        expect(StatusCode::IM_A_TEAPOT, 418, "", "");
+        expect(Body::from("a"), 200, "", "a");
+        expect(Response::new(StatusCode::ACCEPTED), 202, "", "");
+        expect(Ok::<(), Infallible>(()), 200, "", "");
+    }
+
+    #[test]
+    fn data_is_serialised() {
+        expect(Json([("a", 1)]), 200, "application/json", r#"[["a",1]]"#);
+        expect(Form([("a", "b c")]), 200, "application/x-www-form-urlencoded", "a=b+c");
+    }
+
+    #[test]
+    fn json_is_written_into_a_buffer_of_the_stock_which_gets_it_back() {
+        let buffer = crate::http::body::pool::take();
+        let address = buffer.as_ptr();
+        crate::http::body::pool::give(buffer);
+        let response = Json([1, 2]).into_response();
+        assert_eq!(response.body.as_slice().map(<[u8]>::as_ptr), Some(address));
+        drop(response);
+        let again = crate::http::body::pool::take();
+        assert_eq!(again.as_ptr(), address);
+    }
+
+    #[test]
+    fn data_that_cannot_be_serialised_is_an_error_of_the_server_whatever_status_is_beside_it() {
+        // A map whose keys are not strings has no JSON.
+        let unserialisable = || Json(BTreeMap::from([((1, 2), 3)]));
+        for response in [
+            unserialisable().into_response(),
+            (StatusCode::CREATED, [(ETAG, "1")], unserialisable()).into_response(),
+        ] {
+            let (status, media_type, body) = shown(response);
+            assert_eq!((status, media_type.as_str()), (500, "application/problem+json"));
+            assert!(body.contains("unserializable-json"), "{body}");
+            assert!(!body.contains("key"), "the log says more: {body}");
+        }
+    }
+
+    #[test]
+    fn parts_are_applied_from_left_to_right() {
+        let mut map = HeaderMap::new();
+        map.append(SET_COOKIE, HeaderValue::from_static("a=1"));
+        map.append(SET_COOKIE, HeaderValue::from_static("b=2"));
+        let mut fields = Fields::new();
+        fields.append(ETAG, HeaderValue::from_static("second"));
+        let links = AppendHeaders([("link", "x"), ("link", "y")]);
+        let response = (
+            StatusCode::CREATED,
+            [(ETAG, "first")],
+            map,
+            links,
+            None::<HeaderMap>,
+            fields,
+            (),
+            "a",
+        )
+            .into_response();
+        let all: Vec<_> = response
+            .fields
+            .iter()
+            .skip(1)
+            .map(|(name, value)| (name.as_str(), value.to_str().expect("text")))
+            .collect();
+        let expected = [
+            ("set-cookie", "a=1"),
+            ("set-cookie", "b=2"),
+            ("link", "x"),
+            ("link", "y"),
+            ("etag", "second"),
+        ];
+        assert_eq!((response.status.as_u16(), all.as_slice()), (201, &expected[..]));
+    }
+
+    #[test]
+    fn fields_alone_are_a_response() {
+        let response = [("x-a", "1"), ("x-b", "2")].into_response();
+        assert_eq!((response.status.as_u16(), response.fields.len()), (200, 2));
+        assert_eq!(HeaderMap::new().into_response().fields.len(), 0);
+        assert_eq!(AppendHeaders([("x-a", "1")]).into_response().fields.len(), 1);
+    }
+
+    #[test]
+    fn an_invalid_field_is_an_error_of_the_server_and_is_not_sent() {
+        for response in [
+            ([("x-a", "1\r\nx-b: 2")], "a").into_response(),
+            (AppendHeaders([("no name", "1")]), "a").into_response(),
+            [("x-a", "1\n")].into_response(),
+        ] {
+            assert_eq!(response.fields.get(&HeaderName::from_static("x-a")), None);
+            let (status, media_type, body) = shown(response);
+            assert_eq!((status, media_type.as_str()), (500, "application/problem+json"));
+            assert!(body.contains("invalid-response-header"), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_redirect_has_a_status_and_a_location() {
+        for (redirect, status) in [
+            (Redirect::to("/a?b=c"), 303),
+            (Redirect::temporary("/a?b=c"), 307),
+            (Redirect::permanent("/a?b=c"), 308),
+        ] {
+            let response = redirect.into_response();
+            assert_eq!(response.status, status);
+            assert_eq!(response.fields.get(&LOCATION).expect("a location"), "/a?b=c");
+        }
+        let (status, _, body) = shown(Redirect::to("/a\r\nset-cookie: b").into_response());
+        assert_eq!(status, 500);
+        assert!(body.contains("invalid-redirect"), "{body}");
+    }
+
+    #[test]
+    fn results_are_their_own_responses() {
+        let problem = || Problem::new(StatusCode::CONFLICT, "taken", "choose another");
+        expect(Ok::<_, Problem>("a"), 200, "text/plain; charset=utf-8", "a");
+        let json = problem().to_json();
+        expect(Err::<(), _>(problem()), 409, "application/problem+json", &json);
+        let large = Err::<(), _>(BodyError::TooLarge { limit: 1 }).into_response();
+        assert_eq!(large.status, 413);
+    }
+
+    #[test]
+    fn a_response_of_the_http_crate_passes_with_its_fields_and_extensions() {
+        let foreign = http::Response::builder()
+            .status(203)
+            .header(SET_COOKIE, "a")
+            .header(SET_COOKIE, "b")
+            .header(CONTENT_TYPE, "text/x")
+            .extension(7u8)
+            .body(String::from("text"));
+        let response = foreign.expect("valid").into_response();
+        assert_eq!(response.extensions().and_then(|extensions| extensions.get::<u8>()), Some(&7));
+        assert_eq!(response.fields.len(), 3);
+        assert_eq!(shown(response), (203, "text/x".into(), "text".into()));
+
+        let own = http::Response::new(Body::from("whole")).into_response();
+        assert_eq!(own.body.as_slice(), Some(&b"whole"[..]), "our own body is not wrapped");
+    }
+}

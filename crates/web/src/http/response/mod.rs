@@ -1,0 +1,347 @@
+//! A response: status, fields, body.
+
+pub(crate) mod content;
+pub(crate) mod headers;
+pub(crate) mod into_response;
+pub(crate) mod redirect;
+
+pub(crate) use self::into_response::{IntoResponse, IntoResponseParts};
+
+use crate::http::body::Body;
+use crate::http::panic::guarded;
+use crate::http::upgrade::OnUpgrade;
+use http::header::VARY;
+use http::{HeaderName, HeaderValue, StatusCode};
+use peregrine_slot::Pool;
+use std::fmt;
+use std::pin::Pin;
+
+/// A response on its way to the peer.
+pub struct Response {
+    /// The status.
+    pub status: StatusCode,
+    /// The header fields ([`Response::headers`] as well), without the fields that the server writes
+    /// itself: `Date`, `Content-Length`, `Transfer-Encoding` and `Connection`.
+    pub fields: Fields,
+    /// The body.
+    pub body: Body,
+    rare: Option<Box<Rare>>,
+}
+
+/// Parts that few responses have.
+#[derive(Default)]
+struct Rare {
+    extensions: http::Extensions,
+    upgrade: Option<OnUpgrade>,
+    rest: Option<Rest>,
+}
+
+/// Work that goes on when a response is complete.
+pub type Rest = Pin<Box<dyn Future<Output = ()>>>;
+
+/// The application's values may panic when they are dropped, and nobody else should suffer from that.
+impl Drop for Rare {
+    fn drop(&mut self) {
+        let (extensions, upgrade) = (std::mem::take(&mut self.extensions), self.upgrade.take());
+        guarded("the destructor of a response's extension", || drop(extensions));
+        guarded("the destructor of an upgrade", || drop(upgrade));
+        let rest = self.rest.take();
+        guarded("the destructor of a request's body", || drop(rest));
+    }
+}
+
+impl Response {
+    /// A response with `status` and nothing else.
+    #[must_use]
+    pub fn new(status: StatusCode) -> Self {
+        Self { status, fields: Fields::new(), body: Body::empty(), rare: None }
+    }
+
+    /// Sets the body.
+    #[must_use]
+    pub fn with_body(mut self, body: impl Into<Body>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    /// Sets a header field; earlier fields of that name are replaced.
+    #[must_use]
+    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.fields.set(name, value);
+        self
+    }
+
+    /// The same as [`Response::with_header`], under RFC 9110's name.
+    #[must_use]
+    pub fn with_field(self, name: HeaderName, value: HeaderValue) -> Self {
+        self.with_header(name, value)
+    }
+
+    /// The value of the first header field called `name`, in any case, if it is text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.fields.text(name)
+    }
+
+    /// The header fields: [`Response::fields`].
+    #[must_use]
+    pub fn headers(&self) -> &Fields {
+        &self.fields
+    }
+
+    /// The header fields, to be changed: [`Response::fields`].
+    pub fn headers_mut(&mut self) -> &mut Fields {
+        &mut self.fields
+    }
+
+    /// Values attached for middleware further out, such as the error behind the status.
+    #[must_use]
+    pub fn extensions(&self) -> Option<&http::Extensions> {
+        self.rare.as_deref().map(|rare| &rare.extensions)
+    }
+
+    /// Values attached for middleware further out; the map is made on first use.
+    pub fn extensions_mut(&mut self) -> &mut http::Extensions {
+        &mut self.rare.get_or_insert_default().extensions
+    }
+
+    /// Sets what takes the connection over after this response (status 101).
+    #[must_use]
+    pub fn with_upgrade(mut self, upgrade: OnUpgrade) -> Self {
+        self.rare.get_or_insert_default().upgrade = Some(upgrade);
+        self
+    }
+
+    /// Sets the future that moves the request's body to a reader elsewhere. It goes on when the
+    /// response is complete, until the body or its reader has ended; the server drops it when there is
+    /// nothing more to move. For bridges to other frameworks: a handler that spawns a task needs none.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_rest(mut self, rest: Rest) -> Self {
+        self.rare.get_or_insert_default().rest = Some(rest);
+        self
+    }
+
+    /// Takes out the future set by [`Response::with_rest`].
+    #[doc(hidden)]
+    pub fn take_rest(&mut self) -> Option<Rest> {
+        self.rare.as_deref_mut()?.rest.take()
+    }
+
+    /// Takes out the upgrade set by [`Response::with_upgrade`].
+    pub fn take_upgrade(&mut self) -> Option<OnUpgrade> {
+        self.rare.as_deref_mut()?.upgrade.take()
+    }
+}
+
+impl fmt::Debug for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Response");
+        debug.field("status", &self.status).field("fields", &self.fields);
+        debug.field("body", &self.body).finish()
+    }
+}
+
+type Field = (HeaderName, HeaderValue);
+
+thread_local! {
+    static LISTS: Pool<Vec<Field>> = const { Pool::new(64) };
+}
+
+/// The header fields of a response, in the order they are sent.
+///
+/// The list comes from the thread's stock and goes back there, so that it costs no allocation, and a
+/// response stays small while middleware pass it on.
+#[derive(Default)]
+pub struct Fields(Vec<Field>);
+
+impl Fields {
+    /// No fields.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    fn push(&mut self, field: Field) {
+        if self.0.capacity() == 0 {
+            self.0 = Pool::take_local(&LISTS);
+        }
+        self.0.push(field);
+    }
+
+    /// Sets the field `name`, replacing every field of that name.
+    pub fn set(&mut self, name: HeaderName, value: HeaderValue) {
+        let mut places = self.0.iter_mut().filter(|(present, _)| *present == name);
+        let Some((_, place)) = places.next() else {
+            self.push((name, value));
+            return;
+        };
+        *place = value;
+        if places.next().is_some() {
+            let mut seen = false;
+            self.0.retain(|(present, _)| *present != name || !std::mem::replace(&mut seen, true));
+        }
+    }
+
+    /// Sets the field `name` only if it is not there yet.
+    pub fn set_default(&mut self, name: HeaderName, value: HeaderValue) {
+        if self.get(&name).is_none() {
+            self.push((name, value));
+        }
+    }
+
+    /// Sets each of these fields, whose names all differ, only if it is not there yet.
+    pub fn set_defaults<'f>(
+        &mut self,
+        fields: impl IntoIterator<Item = &'f (HeaderName, HeaderValue)>,
+    ) {
+        let already = self.0.len();
+        for (name, value) in fields {
+            if self.0[..already].iter().all(|(present, _)| present != name) {
+                self.push((name.clone(), value.clone()));
+            }
+        }
+    }
+
+    /// Adds a field beside those of the same name.
+    pub fn append(&mut self, name: HeaderName, value: HeaderValue) {
+        self.push((name, value));
+    }
+
+    /// The first value of the field `name`.
+    #[must_use]
+    pub fn get(&self, name: &HeaderName) -> Option<&HeaderValue> {
+        self.0.iter().find(|(present, _)| present == name).map(|(_, value)| value)
+    }
+
+    /// The first value of the field `name`, in any case, if it is text.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<&str> {
+        let mut fields = self.iter();
+        let (_, value) = fields.find(|(present, _)| present.as_str().eq_ignore_ascii_case(name))?;
+        value.to_str().ok()
+    }
+
+    /// Says that the response depends on the request's field `name` (lower case): adds it to `Vary`,
+    /// unless it is there already.
+    pub fn vary(&mut self, name: &'static str) {
+        self.vary_by(&HeaderName::from_static(name));
+    }
+
+    /// As [`Fields::vary`], for a name that is not known before.
+    pub(crate) fn vary_by(&mut self, name: &HeaderName) {
+        let is_said = |value: &HeaderValue| {
+            let mut names = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+            names.any(|said| said == b"*" || said.eq_ignore_ascii_case(name.as_str().as_bytes()))
+        };
+        if !self.iter().any(|(present, value)| *present == VARY && is_said(value)) {
+            self.push((VARY, HeaderValue::from(name.clone())));
+        }
+    }
+
+    /// Removes every field called `name`.
+    pub fn remove(&mut self, name: &HeaderName) {
+        self.0.retain(|(present, _)| present != name);
+    }
+
+    /// All fields in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+        self.0.iter().map(|(name, value)| (name, value))
+    }
+
+    /// The number of fields.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Is the list empty?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Extend<(HeaderName, HeaderValue)> for Fields {
+    fn extend<I: IntoIterator<Item = (HeaderName, HeaderValue)>>(&mut self, fields: I) {
+        for field in fields {
+            self.push(field);
+        }
+    }
+}
+
+impl Clone for Fields {
+    fn clone(&self) -> Self {
+        let mut clone = Self::new();
+        clone.extend(self.iter().map(|(name, value)| (name.clone(), value.clone())));
+        clone
+    }
+}
+
+impl Drop for Fields {
+    fn drop(&mut self) {
+        if self.0.capacity() > 0 {
+            Pool::give_local(&LISTS, std::mem::take(&mut self.0));
+        }
+    }
+}
+
+impl fmt::Debug for Fields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::header::SET_COOKIE;
+
+    #[test]
+    fn an_extension_whose_destructor_panics_does_not_harm_who_drops_the_response() {
+        #[derive(Clone)]
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("it went off");
+            }
+        }
+        let mut response = Response::new(StatusCode::OK);
+        response.extensions_mut().insert(Bomb);
+        drop(response);
+    }
+
+    #[test]
+    fn set_replaces_all_and_append_adds() {
+        let value = HeaderValue::from_static;
+        let mut fields = Fields::new();
+        fields.append(SET_COOKIE, value("a"));
+        fields.append(VARY, value("b"));
+        fields.append(SET_COOKIE, value("c"));
+        fields.set_default(VARY, value("ignored"));
+        assert_eq!(fields.len(), 3);
+        fields.set(SET_COOKIE, value("d"));
+        let all: Vec<_> = fields.iter().map(|(_, value)| value.to_str().expect("text")).collect();
+        assert_eq!(all, ["d", "b"]);
+        assert_eq!((fields.text("VARY"), fields.text("etag")), (Some("b"), None));
+        fields.remove(&VARY);
+        assert_eq!(fields.len(), 1);
+    }
+
+    #[test]
+    fn vary_names_each_field_once() {
+        let mut fields = Fields::new();
+        fields.append(VARY, HeaderValue::from_static("Accept , Origin"));
+        for name in ["origin", "accept-encoding", "accept", "accept-encoding", "cookie"] {
+            fields.vary(name);
+        }
+        let all = |fields: &Fields| {
+            let all = fields.iter().map(|(_, value)| value.to_str().expect("text").to_owned());
+            all.collect::<Vec<_>>()
+        };
+        assert_eq!(all(&fields), ["Accept , Origin", "accept-encoding", "cookie"]);
+        fields.set(VARY, HeaderValue::from_static("*"));
+        fields.vary("origin");
+        assert_eq!(all(&fields), ["*"]);
+    }
+}

@@ -1,0 +1,55 @@
+//! Redirecting the peer.
+
+use super::into_response::{IntoResponse, failed};
+use crate::http::response::Response;
+use http::header::LOCATION;
+use http::{HeaderValue, StatusCode};
+
+/// A response that redirects the peer.
+///
+/// The target is a URI reference. A target with a line break or another control character becomes a
+/// problem with status 500, so a target made from a request cannot add header fields.
+///
+/// ```
+/// use peregrine::web::respond::{IntoResponse, Redirect};
+///
+/// let response = Redirect::to("/birds/7").into_response();
+/// assert_eq!(response.status, 303);
+/// assert_eq!(response.fields.get(&peregrine::http::header::LOCATION).unwrap(), "/birds/7");
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Redirect {
+    status: StatusCode,
+    location: Option<HeaderValue>,
+}
+
+impl Redirect {
+    /// 303: get that resource instead, with GET. The usual answer to a form.
+    pub fn to(target: &str) -> Self {
+        Self::new(StatusCode::SEE_OTHER, target)
+    }
+
+    /// 307: send the same request there, this time.
+    pub fn temporary(target: &str) -> Self {
+        Self::new(StatusCode::TEMPORARY_REDIRECT, target)
+    }
+
+    /// 308: send the same request there, now and in future.
+    pub fn permanent(target: &str) -> Self {
+        Self::new(StatusCode::PERMANENT_REDIRECT, target)
+    }
+
+    fn new(status: StatusCode, target: &str) -> Self {
+        Self { status, location: HeaderValue::from_str(target).ok() }
+    }
+}
+
+impl IntoResponse for Redirect {
+    fn into_response(self) -> Response {
+        match self.location {
+            Some(location) => Response::new(self.status).with_header(LOCATION, location),
+            None => failed("invalid-redirect", &"the target has characters no header value has"),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The application's shared values, found by their type.
+
+use crate::http::head::Head;
+use crate::http::problem_renderer::{ProblemHook, render};
+use crate::http::response::Response;
+use crate::http::route_index::Facts;
+use peregrine_router::Router;
+use std::any::{Any, TypeId, type_name};
+use std::cell::OnceCell;
+use std::fmt;
+use std::rc::Rc;
+
+/// One value of each type. Applications share few, so finding one is a short scan.
+#[derive(Default)]
+pub struct States {
+    router: OnceCell<Rc<Router>>,
+    facts: OnceCell<Rc<Facts>>,
+    hook: OnceCell<ProblemHook>,
+    values: Vec<(TypeId, &'static str, Rc<dyn Any>)>,
+}
+
+impl States {
+    /// Adds `value`, replacing an earlier value of the same type.
+    pub fn insert<T: 'static>(&mut self, value: T) {
+        let id = TypeId::of::<T>();
+        self.values.retain(|(present, ..)| *present != id);
+        self.values.push((id, type_name::<T>(), Rc::new(value)));
+    }
+
+    /// The value of type `T`.
+    #[must_use]
+    pub fn get<T: 'static>(&self) -> Option<&T> {
+        self.find::<T>()?.downcast_ref()
+    }
+
+    /// The value of type `T`, to keep. All handlers of the worker share this value.
+    #[must_use]
+    pub fn share<T: 'static>(&self) -> Option<Rc<T>> {
+        Rc::clone(self.find::<T>()?).downcast().ok()
+    }
+
+    fn find<T: 'static>(&self) -> Option<&Rc<dyn Any>> {
+        let id = TypeId::of::<T>();
+        self.values.iter().find(|(present, ..)| *present == id).map(|(.., value)| value)
+    }
+
+    /// Shares the values of `others` whose types are missing here.
+    pub fn extend(&mut self, others: &Self) {
+        for (id, name, value) in &others.values {
+            if !self.contains(*id) {
+                self.values.push((*id, name, Rc::clone(value)));
+            }
+        }
+    }
+
+    /// Are there no values?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// The application's routes, which give the parameters of a path their names. `None` until the
+    /// application is built.
+    #[must_use]
+    pub fn router(&self) -> Option<&Router> {
+        self.router.get().map(|router| &**router)
+    }
+
+    /// What is known of the application's routes beside their patterns.
+    pub(crate) fn facts(&self) -> Option<&Rc<Facts>> {
+        self.facts.get()
+    }
+
+    /// Sets what [`States::facts`] returns, once.
+    pub(crate) fn set_facts(&self, facts: &Rc<Facts>) {
+        self.facts.get_or_init(|| Rc::clone(facts));
+    }
+
+    /// Sets what [`States::router`] returns, once.
+    pub fn set_router(&self, router: Rc<Router>) {
+        self.router.get_or_init(|| router);
+    }
+
+    /// If `response` was made from a problem, gives it the form that the application gives its problems
+    /// ([`App::on_problem`](crate::App::on_problem)), for middleware that must know what will be sent.
+    /// Otherwise that happens outside all middleware; it happens once.
+    #[must_use]
+    pub fn render(&self, response: Response, head: &Head) -> Response {
+        match self.hook.get() {
+            Some(hook) => render(&**hook, head, response),
+            None => response,
+        }
+    }
+
+    /// Sets the function that gives problems their form, once.
+    pub(crate) fn set_hook(&self, hook: &ProblemHook) {
+        self.hook.get_or_init(|| Rc::clone(hook));
+    }
+
+    /// Is there a value of the type with this id?
+    #[must_use]
+    pub fn contains(&self, id: TypeId) -> bool {
+        self.values.iter().any(|(present, ..)| *present == id)
+    }
+}
+
+impl fmt::Debug for States {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.values.iter().map(|(_, name, _)| name)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_found_by_its_type_and_the_latest_counts() {
+        let mut states = States::default();
+        states.insert(1u8);
+        states.insert("text");
+        states.insert(2u8);
+        assert_eq!((states.get::<u8>(), states.get::<&str>()), (Some(&2), Some(&"text")));
+        assert_eq!(states.get::<u16>(), None);
+        assert!(states.contains(TypeId::of::<u8>()) && !states.contains(TypeId::of::<u16>()));
+    }
+}

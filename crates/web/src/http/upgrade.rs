@@ -1,0 +1,341 @@
+//! Handing a connection over to another protocol (RFC 9110 §7.8), or a stream of HTTP/2 (RFC 8441).
+
+use crate::http::body::pipe::{Reader, register};
+use crate::http::memory::Charge;
+use bytes::Bytes;
+use std::cell::RefCell;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// Bytes that may wait to be sent on an upgraded connection before its sender has to pause.
+pub const UPGRADED_BYTES_MAX: usize = 64 * 1024;
+
+/// Code that runs on a connection after a response with status 101 was sent, or on a stream of HTTP/2,
+/// whose client gets a 200 instead.
+///
+/// ```
+/// use peregrine::http::StatusCode;
+/// use peregrine::web::{Response, upgrade::OnUpgrade};
+///
+/// let echo = OnUpgrade::new(|mut io| async move {
+///     while let Ok(Some(bytes)) = io.recv().await {
+///         if io.send(bytes).await.is_err() {
+///             break;
+///         }
+///     }
+/// });
+/// let response = Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(echo);
+/// # let _ = response;
+/// ```
+pub struct OnUpgrade(Box<dyn FnOnce(Upgraded) -> Running>);
+
+type Running = Pin<Box<dyn Future<Output = ()>>>;
+
+impl OnUpgrade {
+    /// `run` gets the connection's bytes once the 101 is on its way. The connection, or the stream, is
+    /// closed when its future ends.
+    pub fn new<F, T>(run: F) -> Self
+    where
+        F: FnOnce(Upgraded) -> T + 'static,
+        T: Future<Output = ()> + 'static,
+    {
+        Self(Box::new(|io| Box::pin(run(io))))
+    }
+
+    /// Starts the other protocol.
+    #[must_use]
+    pub fn run(self, io: Upgraded) -> Pin<Box<dyn Future<Output = ()>>> {
+        (self.0)(io)
+    }
+}
+
+impl fmt::Debug for OnUpgrade {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnUpgrade")
+    }
+}
+
+/// A connection, or a stream, that no longer speaks HTTP: bytes in, bytes out, both with back-pressure.
+#[derive(Debug)]
+pub struct Upgraded {
+    incoming: Reader,
+    outgoing: Outgoing,
+}
+
+impl Upgraded {
+    /// Joins what the connection receives and what it sends.
+    #[must_use]
+    pub fn new(incoming: Reader, outgoing: Outgoing) -> Self {
+        Self { incoming, outgoing }
+    }
+
+    /// The next bytes from the peer; `None` when the peer ended its side.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn recv(&mut self) -> io::Result<Option<Bytes>> {
+        poll_fn(|context| self.poll_recv(context)).await
+    }
+
+    /// As [`Upgraded::recv`], for hand-written futures.
+    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
+        use crate::http::body::pipe::Piece;
+        loop {
+            return Poll::Ready(match std::task::ready!(self.incoming.poll_next(context)) {
+                None => Ok(None),
+                Some(Ok(Piece::Data(bytes))) => Ok(Some(bytes)),
+                Some(Ok(Piece::Trailers(_))) => continue,
+                Some(Err(error)) => Err(io::Error::new(io::ErrorKind::ConnectionReset, error)),
+            });
+        }
+    }
+
+    /// Sends `bytes`, waiting while too much is unsent.
+    ///
+    /// # Errors
+    /// The connection is closed.
+    pub async fn send(&mut self, bytes: Bytes) -> io::Result<()> {
+        poll_fn(|context| self.outgoing.poll_room(context)).await?;
+        self.outgoing.push(&bytes);
+        Ok(())
+    }
+
+    /// Ready when there is room to send.
+    pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.outgoing.poll_room(context)
+    }
+
+    /// Adds bytes to send, without waiting; call after [`Upgraded::poll_room`].
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.outgoing.push(bytes);
+    }
+
+    /// Moves all of `bytes` to what is to be sent, without a copy where nothing else is. No memory is left to `bytes`.
+    pub fn append(&mut self, bytes: &mut Vec<u8>) {
+        self.outgoing.append(bytes);
+    }
+
+    /// How many bytes the server has not taken yet, to send them.
+    #[must_use]
+    pub fn unsent(&self) -> usize {
+        self.outgoing.0.borrow().bytes.len()
+    }
+
+    /// The same for others than the one who sends.
+    #[must_use]
+    pub fn backlog(&self) -> Backlog {
+        Backlog(self.outgoing.clone())
+    }
+
+    /// Ready when the server has taken all bytes, to send them.
+    ///
+    /// # Errors
+    /// The connection is closed.
+    pub fn poll_taken(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.outgoing.poll_below(1, context)
+    }
+}
+
+/// Tells how many bytes the server has not taken yet, to send them.
+#[derive(Clone, Debug)]
+pub struct Backlog(Outgoing);
+
+impl Backlog {
+    /// How many they are.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.0.0.borrow().bytes.len()
+    }
+}
+
+/// Unsent bytes of an upgraded connection: one end for [`Upgraded`], one for the server.
+#[derive(Clone)]
+pub struct Outgoing(Rc<RefCell<Unsent>>);
+
+#[derive(Default)]
+struct Unsent {
+    bytes: Vec<u8>,
+    closed: bool,
+    sender: Option<Waker>,
+    server: Option<Waker>,
+    /// The server looks at it next, and need not be woken.
+    is_attended: bool,
+    charge: Charge,
+}
+
+impl Unsent {
+    fn wake_server(&mut self) {
+        if !self.is_attended
+            && let Some(waker) = self.server.take()
+        {
+            waker.wake();
+        }
+    }
+
+    /// Takes stock of what is held.
+    fn weigh(&mut self) {
+        self.charge.set(self.bytes.capacity());
+    }
+}
+
+impl Default for Outgoing {
+    fn default() -> Self {
+        Self(Rc::new(RefCell::new(Unsent::default())))
+    }
+}
+
+impl Outgoing {
+    fn poll_room(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_below(UPGRADED_BYTES_MAX, context)
+    }
+
+    /// Ready when fewer bytes wait.
+    fn poll_below(&self, bytes: usize, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut unsent = self.0.borrow_mut();
+        if unsent.closed {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        if unsent.bytes.len() < bytes {
+            return Poll::Ready(Ok(()));
+        }
+        register(&mut unsent.sender, context);
+        Poll::Pending
+    }
+
+    fn push(&self, bytes: &[u8]) {
+        let mut unsent = self.0.borrow_mut();
+        if unsent.closed {
+            return;
+        }
+        unsent.bytes.extend_from_slice(bytes);
+        unsent.weigh();
+        unsent.wake_server();
+    }
+
+    fn append(&self, bytes: &mut Vec<u8>) {
+        let mut unsent = self.0.borrow_mut();
+        if unsent.closed {
+            bytes.clear();
+        } else if unsent.bytes.is_empty() {
+            std::mem::swap(&mut unsent.bytes, bytes);
+        } else {
+            unsent.bytes.append(bytes);
+        }
+        unsent.weigh();
+        // No memory is kept that is empty: the other protocol may be silent for days, and what was freed last is
+        // nearer to the processor than what a silent connection has kept.
+        *bytes = Vec::new();
+        unsent.wake_server();
+    }
+
+    /// The server's side: runs `protocol`, after which it takes what waits. Meanwhile nobody is woken for that.
+    pub fn attend<T>(&self, protocol: impl FnOnce() -> T) -> T {
+        self.0.borrow_mut().is_attended = true;
+        let ran = protocol();
+        self.0.borrow_mut().is_attended = false;
+        ran
+    }
+
+    /// The server's side: moves all waiting bytes to `into`, which is empty. In any case the task is woken for the
+    /// next ones.
+    pub fn poll_take(&self, context: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<()> {
+        let mut unsent = self.0.borrow_mut();
+        register(&mut unsent.server, context);
+        if unsent.bytes.is_empty() {
+            return Poll::Pending;
+        }
+        *into = std::mem::take(&mut unsent.bytes);
+        unsent.weigh();
+        if let Some(waker) = unsent.sender.take() {
+            waker.wake();
+        }
+        Poll::Ready(())
+    }
+
+    /// The server's side: nothing can be sent any more.
+    pub fn close(&self) {
+        let mut unsent = self.0.borrow_mut();
+        unsent.closed = true;
+        // Nobody takes it any more, and the protocol may live on.
+        unsent.bytes = Vec::new();
+        unsent.weigh();
+        if let Some(waker) = unsent.sender.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl fmt::Debug for Outgoing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Outgoing({} bytes)", self.0.borrow().bytes.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::memory::held;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_server_that_takes_next_is_not_woken_and_hears_of_what_comes_later() {
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        let mut context = Context::from_waker(&waker);
+        let woken = || wakes.0.load(Ordering::Relaxed);
+        let (outgoing, mut taken) = (Outgoing::default(), Vec::new());
+        assert!(outgoing.poll_take(&mut context, &mut taken).is_pending());
+        outgoing.attend(|| outgoing.push(b"a"));
+        assert!(outgoing.poll_take(&mut context, &mut taken).is_ready());
+        assert_eq!((woken(), &taken[..]), (0, &b"a"[..]));
+        // Somebody else sends, though the last look found something.
+        outgoing.push(b"b");
+        assert_eq!(woken(), 1);
+    }
+
+    #[test]
+    fn what_comes_before_a_poll_wakes_only_a_reader_elsewhere() {
+        use crate::http::body::pipe::pipe;
+        let all = [Arc::new(Wakes::default()), Arc::new(Wakes::default())];
+        let wakers = all.clone().map(Waker::from);
+        let [mut own, mut other] = wakers.each_ref().map(Context::from_waker);
+        let (writer, mut reader) = pipe(UPGRADED_BYTES_MAX, None);
+        for context in [&mut own, &mut other] {
+            assert!(reader.poll_next(context).is_pending());
+            let polled = Context::from_waker(&wakers[0]);
+            writer.push_before_poll(Bytes::from_static(b"a"), &polled);
+            assert!(reader.poll_next(context).is_ready());
+        }
+        assert_eq!(all.map(|wakes| wakes.0.load(Ordering::Relaxed)), [0, 1]);
+    }
+
+    #[test]
+    fn what_nobody_takes_any_more_is_not_held() {
+        let before = held();
+        let outgoing = Outgoing::default();
+        outgoing.push(&[1; 100_000]);
+        assert!(held() - before >= 100_000);
+        outgoing.close();
+        assert_eq!(held(), before);
+        // A protocol that does not ask whether it may goes on.
+        outgoing.push(&[1; 100_000]);
+        let mut more = vec![1; 100_000];
+        outgoing.append(&mut more);
+        assert_eq!((held(), more.len()), (before, 0));
+    }
+}

@@ -1,0 +1,64 @@
+//! Where a reader that comes again left off.
+
+use crate::extract::FromRequestParts;
+use crate::http::problem::Problem;
+use crate::http::request::Parts;
+use http::StatusCode;
+use std::str::FromStr;
+
+const NAME: &str = "last-event-id";
+
+/// The id of the last event that the reader got, from `Last-Event-ID`. A reader that comes for the
+/// first time sends none, so that handlers take an `Option`.
+///
+/// An id that is no `T` is a 400, after which an `EventSource` does not come again; as
+/// `LastEventId<String>` any id is one.
+///
+/// ```
+/// use peregrine::prelude::*;
+///
+/// async fn news(last: Option<LastEventId<u64>>) -> String {
+///     let next = last.map_or(0, |LastEventId(last)| last + 1);
+///     format!("from {next} on")
+/// }
+///
+/// let client = App::new().get("/news", news).test();
+/// assert_eq!(client.get("/news").send_now().text(), "from 0 on");
+/// assert_eq!(client.get("/news").header("last-event-id", "7").send_now().text(), "from 8 on");
+/// assert_eq!(client.get("/news").header("last-event-id", "x").send_now().status(), 400);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LastEventId<T = String>(pub T);
+
+impl<T: FromStr> FromRequestParts for LastEventId<T> {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        find(parts)?.ok_or_else(|| {
+            Problem::new(
+                StatusCode::BAD_REQUEST,
+                "missing-header",
+                format!("the request needs the header field `{NAME}`"),
+            )
+            .with("header", NAME)
+        })
+    }
+
+    async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
+        find(parts)
+    }
+}
+
+fn find<T: FromStr>(parts: &Parts) -> Result<Option<LastEventId<T>>, Problem> {
+    // A reader without an id sends no field; some libraries send an empty one.
+    let Some(value) = parts.head.field(NAME).filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    let id = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+    id.map(|id| Some(LastEventId(id))).ok_or_else(|| {
+        Problem::new(
+            StatusCode::BAD_REQUEST,
+            "invalid-header",
+            format!("the header field `{NAME}` has an id that no event of this stream has"),
+        )
+        .with("header", NAME)
+    })
+}

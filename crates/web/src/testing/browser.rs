@@ -1,0 +1,360 @@
+//! What a browser adds to single requests: cookies that are kept, and redirects that are followed.
+
+use crate::http::response::Fields;
+use http::header::SET_COOKIE;
+use http::{Method, StatusCode};
+use std::time::SystemTime;
+
+/// The cookies of a client, after RFC 6265.
+///
+/// They stay for the length of the test: `Max-Age` of zero or less takes one away, and so does an `Expires` that is over when it comes. As browsers do for `localhost`, those with `Secure` are kept and sent without TLS too.
+#[derive(Debug, Default)]
+pub(super) struct Jar {
+    cookies: Vec<Kept>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    name: String,
+    value: String,
+    path: String,
+    /// The host that set it; with a `Domain`, that.
+    domain: String,
+    has_domain: bool,
+}
+
+impl Jar {
+    /// Takes what a response to a request for `path` of `host` sets.
+    pub(super) fn take(&mut self, host: &str, path: &str, fields: &Fields) {
+        let set = fields.iter().filter(|(name, _)| *name == SET_COOKIE);
+        for text in set.filter_map(|(_, value)| value.to_str().ok()) {
+            self.set(host, path, text);
+        }
+    }
+
+    fn set(&mut self, host: &str, path: &str, text: &str) {
+        let mut parts = text.split(';');
+        let Some((name, value)) = parts.next().and_then(|pair| pair.split_once('=')) else {
+            return;
+        };
+        let host = host_name(host);
+        let mut kept = Kept {
+            name: name.trim().to_owned(),
+            value: value.trim().to_owned(),
+            path: default_path(path).to_owned(),
+            domain: host.clone(),
+            has_domain: false,
+        };
+        let (mut is_secure, mut max_age, mut expires) = (false, None, None);
+        for attribute in parts {
+            let (name, value) = attribute.split_once('=').unwrap_or((attribute, ""));
+            let value = value.trim();
+            match name.trim().to_ascii_lowercase().as_str() {
+                "path" if value.starts_with('/') => kept.path = value.to_owned(),
+                "path" => kept.path = default_path(path).to_owned(),
+                "domain" if !value.is_empty() => {
+                    kept.domain = value.trim_start_matches('.').to_ascii_lowercase();
+                    kept.has_domain = true;
+                }
+                "secure" => is_secure = true,
+                "max-age" => max_age = value.parse::<i64>().ok().or(max_age),
+                "expires" => expires = Some(value),
+                _ => {}
+            }
+        }
+        let is_own = kept.path == "/" && !kept.has_domain;
+        let is_refused = kept.name.is_empty()
+            || !is_below(&host, &kept.domain)
+            || kept.name.starts_with("__Secure-") && !is_secure
+            || kept.name.starts_with("__Host-") && !(is_secure && is_own);
+        if is_refused {
+            return;
+        }
+        let place = self.cookies.iter().position(|other| {
+            (&other.name, &other.path, &other.domain) == (&kept.name, &kept.path, &kept.domain)
+        });
+        let is_over = max_age.map_or_else(|| expires.is_some_and(is_past), |age| age <= 0);
+        match (place, is_over) {
+            // One that is set again keeps its place.
+            (Some(place), false) => self.cookies[place] = kept,
+            (Some(place), true) => drop(self.cookies.remove(place)),
+            (None, false) => self.cookies.push(kept),
+            (None, true) => {}
+        }
+    }
+
+    /// The value of `Cookie` for a request; `None`: there are none for it.
+    pub(super) fn value(&self, host: &str, path: &str) -> Option<String> {
+        let host = host_name(host);
+        let is_for = |kept: &&Kept| {
+            let fits_host =
+                if kept.has_domain { is_below(&host, &kept.domain) } else { host == kept.domain };
+            fits_host && is_under(path, &kept.path)
+        };
+        let mut cookies: Vec<_> = self.cookies.iter().filter(is_for).collect();
+        // RFC 6265 §5.4: longer paths first, then those that are older.
+        cookies.sort_by_key(|kept| std::cmp::Reverse(kept.path.len()));
+        let pairs: Vec<_> =
+            cookies.iter().map(|kept| format!("{}={}", kept.name, kept.value)).collect();
+        (!pairs.is_empty()).then(|| pairs.join("; "))
+    }
+}
+
+/// The host without its port, in lower case.
+fn host_name(host: &str) -> String {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    name.to_ascii_lowercase()
+}
+
+fn is_below(host: &str, domain: &str) -> bool {
+    host.strip_suffix(domain).is_some_and(|left| left.is_empty() || left.ends_with('.'))
+}
+
+/// RFC 6265 §5.1.4.
+fn default_path(path: &str) -> &str {
+    match path.rfind('/') {
+        Some(0) | None => "/",
+        Some(end) => &path[..end],
+    }
+}
+
+fn is_under(path: &str, of_cookie: &str) -> bool {
+    path.strip_prefix(of_cookie)
+        .is_some_and(|rest| rest.is_empty() || of_cookie.ends_with('/') || rest.starts_with('/'))
+}
+
+/// Is the date over? One that cannot be read is not.
+fn is_past(date: &str) -> bool {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+    seconds_of(date).is_some_and(|date| date <= now)
+}
+
+/// Seconds since 1970 of a date in any form that servers write, after RFC 6265 §5.1.1: a time, a day, a month and a year, in this order or with the year last.
+fn seconds_of(date: &str) -> Option<i64> {
+    const MONTHS: [&str; 12] =
+        ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+    let (mut time, mut day, mut month, mut year) = (None, None, None, None);
+    for word in date.split([' ', '-', ',']).filter(|word| !word.is_empty()) {
+        let mut parts = word.split(':').map(str::parse::<i64>);
+        match (parts.next(), parts.next(), parts.next()) {
+            (Some(Ok(hour)), Some(Ok(minute)), Some(Ok(second))) if time.is_none() => {
+                time = Some(hour * 3600 + minute * 60 + second);
+            }
+            (Some(Ok(number)), None, _) if day.is_none() && word.len() <= 2 => day = Some(number),
+            (Some(Ok(number)), None, _) if year.is_none() => {
+                // RFC 6265 §5.1.1: years of two digits are those from 1970 to 2069.
+                let century = if word.len() > 2 {
+                    0
+                } else if number < 70 {
+                    2000
+                } else {
+                    1900
+                };
+                year = Some(century + number);
+            }
+            _ => {
+                let begin = word.get(..3).unwrap_or_default().to_ascii_lowercase();
+                month = month.or(MONTHS.iter().position(|name| *name == begin));
+            }
+        }
+    }
+    let (time, day, year) = (time?, day?, year.filter(|year| (1601..=9999).contains(year))?);
+    // Years that begin in March have their odd day last.
+    let month = i64::try_from(month?).ok()?;
+    let (year, month) = if month < 2 { (year - 1, month + 10) } else { (year, month - 2) };
+    let days =
+        year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 719_469;
+    Some(days * 86_400 + time)
+}
+
+/// The path of a target, without its query.
+pub(super) fn path_of(target: &str) -> &str {
+    target.split(['?', '#']).next().unwrap_or(target)
+}
+
+/// Where a redirect leads.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Onward {
+    pub(super) method: Method,
+    pub(super) target: String,
+    /// Whether the request is repeated with its body.
+    pub(super) keeps_body: bool,
+}
+
+/// Where a response with this status and `Location` sends whoever asked for `target` of `host`. `None`: it is no
+/// redirect, or leads to another host.
+pub(super) fn onward(
+    (method, host, target): (&Method, &str, &str),
+    status: StatusCode,
+    location: &str,
+) -> Option<Onward> {
+    let (method, keeps_body) = match (status.as_u16(), method) {
+        (303, &Method::HEAD) | (301 | 302, &Method::HEAD) => (Method::HEAD, false),
+        (303, _) | (301 | 302, &Method::POST) => (Method::GET, false),
+        (301 | 302 | 307 | 308, other) => (other.clone(), true),
+        _ => return None,
+    };
+    let location = location.split('#').next().unwrap_or(location);
+    let after_scheme = location
+        .strip_prefix("http://")
+        .or_else(|| location.strip_prefix("https://"))
+        .or_else(|| location.strip_prefix("//"));
+    let reference = match after_scheme {
+        Some(rest) => {
+            let end = rest.find(['/', '?']).unwrap_or(rest.len());
+            if !rest[..end].eq_ignore_ascii_case(host) {
+                return None;
+            }
+            &rest[end..]
+        }
+        None if location.split(['/', '?']).next().is_some_and(|first| first.contains(':')) => {
+            return None;
+        }
+        None => location,
+    };
+    let path = path_of(target);
+    let target = match reference.as_bytes().first() {
+        Some(b'/') => without_dots(reference),
+        Some(b'?') if after_scheme.is_some() => format!("/{reference}"),
+        Some(b'?') => format!("{path}{reference}"),
+        None if after_scheme.is_some() => "/".to_owned(),
+        None => target.to_owned(),
+        Some(_) => {
+            let folder = &path[..path.rfind('/').map_or(0, |end| end + 1)];
+            without_dots(&format!("{folder}{reference}"))
+        }
+    };
+    Some(Onward { method, target, keeps_body })
+}
+
+/// RFC 3986 §5.2.4, for paths that begin with a slash.
+fn without_dots(target: &str) -> String {
+    let (path, query) = target.split_at(path_of(target).len());
+    let mut segments = Vec::new();
+    let parts: Vec<_> = path.split('/').skip(1).collect();
+    for (place, part) in parts.iter().enumerate() {
+        let is_last = place + 1 == parts.len();
+        match *part {
+            "." => {}
+            ".." => drop(segments.pop()),
+            other => segments.push(other),
+        }
+        if is_last && matches!(*part, "." | "..") {
+            segments.push("");
+        }
+    }
+    format!("/{}{query}", segments.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_are_sent_where_they_belong() {
+        let mut jar = Jar::default();
+        for (host, path, text) in [
+            ("a.test", "/", "one=1"),
+            ("a.test:80", "/x/y", "two=2; HttpOnly"),
+            ("a.test", "/x/y", "three=3; Path=/; Domain=.A.test"),
+            ("a.test", "/", "four=4; Domain=b.test"),
+            ("a.test", "/", "__Host-five=5; Secure"),
+            ("a.test", "/", "__Host-six=6; Secure; Path=/"),
+            ("a.test", "/", "__Host-seven=7; Path=/"),
+            ("a.test", "/", "__Secure-eight=8"),
+            ("a.test", "/", "=9"),
+            ("a.test", "/", "ten"),
+            ("b.test", "/", "other=11"),
+        ] {
+            jar.set(host, path, text);
+        }
+        let value = |host, path| jar.value(host, path);
+        let all = "two=2; one=1; three=3; __Host-five=5; __Host-six=6";
+        assert_eq!(value("A.test:8080", "/x/z").as_deref(), Some(all));
+        assert_eq!(value("a.test", "/x").as_deref(), Some(all));
+        assert_eq!(value("w.a.test", "/x").as_deref(), Some("three=3"));
+        let root = "one=1; three=3; __Host-five=5; __Host-six=6";
+        assert_eq!(value("a.test", "/xy").as_deref(), Some(root));
+        assert_eq!(value("nota.test", "/"), None);
+        assert_eq!(value("b.test", "/").as_deref(), Some("other=11"));
+    }
+
+    #[test]
+    fn a_cookie_is_changed_and_taken_away() {
+        let mut jar = Jar::default();
+        let mut after = |text: &str| {
+            jar.set("a", "/", text);
+            jar.value("a", "/")
+        };
+        assert_eq!(after("a=1; Max-Age=60").as_deref(), Some("a=1"));
+        assert_eq!(
+            after("b=1; Expires=Wed, 21 Oct 2099 07:28:00 GMT").as_deref(),
+            Some("a=1; b=1")
+        );
+        assert_eq!(after("a=2; Max-Age=x").as_deref(), Some("a=2; b=1"));
+        assert_eq!(after("a=; Max-Age=0").as_deref(), Some("b=1"));
+        assert_eq!(
+            after("b=; Expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=1").as_deref(),
+            Some("b=")
+        );
+        assert_eq!(after("b=; Expires=Mon, 06 Jan 2020 00:00:00 GMT"), None);
+        assert_eq!(after("b=1").as_deref(), Some("b=1"));
+        assert_eq!(after("b=; expires=Thu, 01-Jan-1970 00:00:00 GMT"), None);
+        assert_eq!(after("c=; Max-Age=-1"), None);
+    }
+
+    #[test]
+    fn dates_are_read_in_every_form() {
+        for (date, seconds) in [
+            ("Sun, 06 Nov 1994 08:49:37 GMT", Some(784_111_777)),
+            ("Sunday, 06-Nov-94 08:49:37 GMT", Some(784_111_777)),
+            ("Sun Nov  6 08:49:37 1994", Some(784_111_777)),
+            ("Thu, 01 Jan 1970 00:00:00 GMT", Some(0)),
+            ("Tue, 29 Feb 2000 12:00:00 GMT", Some(951_825_600)),
+            ("Wed, 01-Mar-2000 00:00:00 GMT", Some(951_868_800)),
+            ("Thu, 31 Dec 2099 23:59:59 GMT", Some(4_102_444_799)),
+            ("0", None),
+            ("Sun, 06 Nov 08:49:37 GMT", None),
+            ("Sun, 06 Xyz 1994 08:49:37 GMT", None),
+        ] {
+            assert_eq!(seconds_of(date), seconds, "{date}");
+        }
+    }
+
+    #[test]
+    fn redirects_lead_where_browsers_go() {
+        let from = "/a/b?q";
+        for (status, method, location, expected) in [
+            (303, Method::POST, "/c", Some((Method::GET, "/c", false))),
+            (303, Method::HEAD, "/c", Some((Method::HEAD, "/c", false))),
+            (302, Method::POST, "c", Some((Method::GET, "/a/c", false))),
+            (302, Method::PUT, "../c?x", Some((Method::PUT, "/c?x", true))),
+            (301, Method::GET, "?x", Some((Method::GET, "/a/b?x", true))),
+            (307, Method::POST, "./", Some((Method::POST, "/a/", true))),
+            (308, Method::GET, "/x/../c/./?x=/../y", Some((Method::GET, "/c/?x=/../y", true))),
+            (308, Method::POST, "..", Some((Method::POST, "/", true))),
+            (308, Method::GET, "http://H.test/c#d", Some((Method::GET, "/c", true))),
+            (308, Method::GET, "https://h.test?x", Some((Method::GET, "/?x", true))),
+            (308, Method::GET, "//h.test", Some((Method::GET, "/", true))),
+            (308, Method::GET, "#d", Some((Method::GET, "/a/b?q", true))),
+            (308, Method::GET, "http://other.test/c", None),
+            (308, Method::GET, "//other.test/c", None),
+            (308, Method::GET, "mailto:me@h.test", None),
+            (200, Method::GET, "/c", None),
+            (304, Method::GET, "/c", None),
+        ] {
+            let status = StatusCode::from_u16(status).expect("a status");
+            let onward = onward((&method, "h.test", from), status, location);
+            let expected = expected.map(|(method, target, keeps_body)| Onward {
+                method,
+                target: target.to_owned(),
+                keeps_body,
+            });
+            assert_eq!(onward, expected, "{status} {method} {location}");
+        }
+    }
+}

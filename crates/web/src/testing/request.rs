@@ -1,0 +1,290 @@
+//! A request of a test, from its parts to its answer.
+
+use super::response::{Sender, Sending, poll_sender};
+use super::{TestClient, TestResponse, block_on, browser, clock};
+use crate::http::body::Body;
+use crate::http::body::pipe::{PIPE_BYTES_MAX, Writer, pipe};
+use crate::http::head::Head;
+use crate::http::private_response::Personal;
+use crate::http::problem::Problem;
+use crate::http::request::Request;
+use crate::http::timer::{Clock, within};
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+use peregrine_proto::Limits;
+use peregrine_proto::h1::{Connection, Event};
+use peregrine_slot::FutureSlot;
+use serde::Serialize;
+use std::borrow::Cow;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// The host of requests that name none.
+const HOST: &str = "test.example";
+
+/// How many redirects are followed at most.
+const REDIRECTS_MAX: usize = 20;
+
+/// A request to be sent.
+#[must_use = "a request does nothing until it is sent"]
+pub struct TestRequest {
+    client: TestClient,
+    method: Method,
+    target: String,
+    fields: Vec<(String, Vec<u8>)>,
+    content: Content,
+}
+
+enum Content {
+    None,
+    Whole(Bytes),
+    /// The task that writes the pieces into a pipe.
+    Stream(Box<dyn FnOnce(Writer) -> Sending>),
+}
+
+impl TestRequest {
+    pub(super) fn new(client: TestClient, method: Method, target: String) -> Self {
+        Self { client, method, target, fields: Vec::new(), content: Content::None }
+    }
+
+    /// Adds a header field. `Host` is added unless it is given; so are the fields that the body needs.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
+        self.fields.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets a body of these bytes, complete before the handler runs.
+    pub fn body(mut self, body: impl Into<Bytes>) -> Self {
+        self.content = Content::Whole(body.into());
+        self
+    }
+
+    /// Sets a JSON body, with its `Content-Type`.
+    ///
+    /// # Panics
+    /// The value cannot be written as JSON.
+    pub fn json(self, value: &(impl Serialize + ?Sized)) -> Self {
+        let json = serde_json::to_vec(value).expect("the value can be written as JSON");
+        self.header("content-type", "application/json").body(json)
+    }
+
+    /// Sets a body of form fields, with its `Content-Type`.
+    ///
+    /// # Panics
+    /// The value cannot be written as a form.
+    pub fn form(self, value: &impl Serialize) -> Self {
+        let form = serde_html_form::to_string(value).expect("the value can be written as a form");
+        self.header("content-type", "application/x-www-form-urlencoded").body(form)
+    }
+
+    /// Sets a body that arrives in pieces while the handler runs, sent chunked unless a
+    /// `Content-Length` is given. It waits while the handler does not read.
+    pub fn stream<S, T>(mut self, pieces: S) -> Self
+    where
+        S: futures_core::Stream<Item = T> + 'static,
+        T: Into<Bytes>,
+    {
+        self.content = Content::Stream(Box::new(move |writer| Box::pin(pump(pieces, writer))));
+        self
+    }
+
+    /// Sets a body of these pieces, as [`TestRequest::stream`].
+    pub fn pieces<I, T>(self, pieces: I) -> Self
+    where
+        I: IntoIterator<Item = T>,
+        I::IntoIter: Unpin + 'static,
+        T: Into<Bytes> + 'static,
+    {
+        self.stream(Iter(pieces.into_iter()))
+    }
+
+    /// Sends the request and waits for the response to begin.
+    ///
+    /// # Panics
+    /// The request is not valid HTTP. It is redirected more than 20 times
+    /// ([`TestClient::follow_redirects`]).
+    pub async fn send(mut self) -> TestResponse {
+        let mut way = Vec::new();
+        loop {
+            let again = self.client.follows.then(|| self.repeat()).flatten();
+            let mut response = self.send_once().await;
+            let onward = again.and_then(|again| again.onward(&response));
+            let Some(next) = onward else {
+                response.set_redirects(way);
+                return response;
+            };
+            way.push(next.target.clone());
+            assert!(way.len() <= REDIRECTS_MAX, "redirected in a circle: {}", way.join(" -> "));
+            self = next;
+        }
+    }
+
+    /// The same request once more, unless its body is a stream.
+    fn repeat(&self) -> Option<Self> {
+        let content = match &self.content {
+            Content::None => Content::None,
+            Content::Whole(bytes) => Content::Whole(bytes.clone()),
+            Content::Stream(_) => return None,
+        };
+        let Self { client, method, target, fields, .. } = self;
+        let (client, method) = (client.clone(), method.clone());
+        Some(Self { client, method, target: target.clone(), fields: fields.clone(), content })
+    }
+
+    /// What comes next if `response` redirects.
+    fn onward(mut self, response: &TestResponse) -> Option<Self> {
+        let host = self.host().into_owned();
+        let asked = (&self.method, &*host, &*self.target);
+        let onward = browser::onward(asked, response.status(), response.header("location")?)?;
+        (self.method, self.target) = (onward.method, onward.target);
+        if !onward.keeps_body {
+            self.content = Content::None;
+            let is_of_content = |name: &str| name.to_ascii_lowercase().starts_with("content-");
+            self.fields.retain(|(name, _)| !is_of_content(name));
+        }
+        Some(self)
+    }
+
+    fn host(&self) -> Cow<'_, str> {
+        let own = self.fields.iter().find(|(name, _)| name.eq_ignore_ascii_case("host"));
+        own.map_or(Cow::Borrowed(HOST), |(_, value)| String::from_utf8_lossy(value))
+    }
+
+    async fn send_once(self) -> TestResponse {
+        let jar =
+            self.client.jar.clone().map(|jar| {
+                (jar, self.host().into_owned(), browser::path_of(&self.target).to_owned())
+            });
+        let mut head = self.head();
+        let Self { client, method, content, .. } = self;
+        let app = &client.app;
+        let target = app.find(&mut head, &client.connection);
+        let limit = target.body_limit(client.body_bytes_max);
+        let (mut sender, body): (Sender, _) = match content {
+            Content::None => (None, Body::empty()),
+            Content::Whole(bytes) => (None, Body::from(bytes).limited(limit)),
+            Content::Stream(begin) => {
+                let length = head.field_text("content-length").and_then(|text| text.parse().ok());
+                let (writer, reader) = pipe(PIPE_BYTES_MAX, length);
+                (Some(begin(writer)), Body::incoming(reader, limit))
+            }
+        };
+        let timeout = target.options().timeout;
+        let said = head.share();
+        let connection = Rc::clone(&client.connection);
+        let request = Request::new(head, body, Rc::clone(app.states()), connection);
+        let mut answer = target.call(FutureSlot::new(), request);
+        let clock: Rc<dyn Clock> = Rc::new(clock::TestClock(Rc::clone(&client.sleep)));
+        let mut alarm = None;
+        let mut interims = Vec::new();
+        let answered = poll_fn(|context| {
+            poll_sender(&mut sender, context);
+            let polled = within(&clock, || Pin::new(&mut answer).poll(context));
+            interims.extend(said.take_interims(polled.is_ready(), context));
+            if let Poll::Ready(mut response) = polled {
+                Personal::finish(&said, &mut response);
+                return Poll::Ready(Some(response));
+            }
+            let Some(limit) = timeout else { return Poll::Pending };
+            let alarm = alarm.get_or_insert_with(|| (client.sleep)(limit));
+            alarm.as_mut().poll(context).map(|()| None)
+        })
+        .await;
+        drop(answer);
+        // Only a route's time limit ends the wait for its answer.
+        let mut response = answered.unwrap_or_else(|| app.render(Problem::handler_late(), &said));
+        // RFC 9110 §9.3.2: the server must not send content in the response to HEAD.
+        if method == Method::HEAD {
+            response.body = Body::empty();
+        }
+        if let Some((jar, host, path)) = jar {
+            jar.borrow_mut().take(&host, &path, &response.fields);
+        }
+        TestResponse::new(response, interims, sender, clock)
+    }
+
+    /// As [`TestRequest::send`], on this thread, for tests without a runtime.
+    pub fn send_now(self) -> TestResponse {
+        block_on(self.send())
+    }
+
+    /// The head as the parser understands it.
+    fn head(&self) -> Head {
+        let mut bytes = format!("{} {} HTTP/1.1\r\n", self.method, self.target).into_bytes();
+        if !self.has("host") {
+            bytes.extend_from_slice(format!("host: {HOST}\r\n").as_bytes());
+        }
+        if let Some(jar) = &self.client.jar
+            && !self.has("cookie")
+            && let Some(cookies) = jar.borrow().value(&self.host(), browser::path_of(&self.target))
+        {
+            bytes.extend_from_slice(format!("cookie: {cookies}\r\n").as_bytes());
+        }
+        for (name, value) in &self.fields {
+            bytes.extend_from_slice(name.as_bytes());
+            bytes.extend_from_slice(b": ");
+            bytes.extend_from_slice(value);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        match &self.content {
+            _ if self.has("content-length") => {}
+            Content::Whole(body) => {
+                let length = body.len();
+                bytes.extend_from_slice(format!("content-length: {length}\r\n").as_bytes());
+            }
+            Content::Stream(_) => bytes.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+            Content::None => {}
+        }
+        bytes.extend_from_slice(b"\r\n");
+        let mut head = Head::take();
+        // A body is checked against its limit when it is read, as in the server.
+        let limits = Limits { body_bytes_max: u64::MAX, ..Limits::DEFAULT };
+        let (used, event) = Connection::new(&limits).receive(&limits, &bytes, head.index_mut());
+        match event {
+            Event::Head(framing) => head.set_bytes(&bytes[usize::from(framing.skip)..used]),
+            other => {
+                panic!("{} {}: a server would not accept this: {other:?}", self.method, self.target)
+            }
+        }
+        head
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.fields.iter().any(|(present, _)| present.eq_ignore_ascii_case(name))
+    }
+}
+
+impl fmt::Debug for TestRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TestRequest({} {})", self.method, self.target)
+    }
+}
+
+/// Writes `pieces` into a request's body as fast as the handler reads them.
+async fn pump<S>(pieces: S, writer: Writer)
+where
+    S: futures_core::Stream,
+    S::Item: Into<Bytes>,
+{
+    let mut pieces = pin!(pieces);
+    while poll_fn(|context| writer.poll_room(context)).await.is_ok() {
+        match poll_fn(|context| pieces.as_mut().poll_next(context)).await {
+            Some(piece) => writer.push(piece.into()),
+            None => return writer.finish(HeaderMap::new()),
+        }
+    }
+}
+
+/// A stream that has all its pieces at once.
+struct Iter<I>(I);
+
+impl<I: Iterator + Unpin> futures_core::Stream for Iter<I> {
+    type Item = I::Item;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<I::Item>> {
+        Poll::Ready(self.0.next())
+    }
+}

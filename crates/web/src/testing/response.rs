@@ -1,0 +1,243 @@
+//! The answer of an application to a test.
+
+use super::block_on;
+use super::events::{EventReader, TestEvent};
+use super::sleep::sleep;
+use crate::http::body::{Body, BodyError};
+use crate::http::response::{Fields, Response};
+use crate::http::timer::{self, Clock};
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use serde::de::DeserializeOwned;
+use std::cell::RefCell;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::Context;
+
+/// Sends a request's body while another future is polled.
+pub(super) type Sending = Pin<Box<dyn Future<Output = ()>>>;
+
+/// The rest to send, until it is done.
+pub(super) type Sender = Option<Sending>;
+
+/// The response of an application.
+pub struct TestResponse {
+    /// Everything but the body.
+    response: Response,
+    interims: Vec<(StatusCode, HeaderMap)>,
+    redirects: Vec<String>,
+    reading: RefCell<Reading>,
+}
+
+struct Reading {
+    body: Body,
+    /// Still sends the request's body, while the response is already on its way.
+    sender: Sender,
+    clock: Rc<dyn Clock>,
+    events: EventReader,
+}
+
+impl TestResponse {
+    pub(super) fn new(
+        mut response: Response,
+        interims: Vec<(StatusCode, HeaderMap)>,
+        sender: Sender,
+        clock: Rc<dyn Clock>,
+    ) -> Self {
+        let body = std::mem::take(&mut response.body);
+        let reading = Reading { body, sender, clock, events: EventReader::default() };
+        Self { response, interims, redirects: Vec::new(), reading: RefCell::new(reading) }
+    }
+
+    /// A response that came over a network: its head, its interim responses, and what receives the rest of its body
+    /// while somebody reads that.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn received(
+        response: Response,
+        interims: Vec<(StatusCode, HeaderMap)>,
+        rest: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    ) -> Self {
+        // Only bodies of the application's own ask for a clock.
+        let clock = super::clock::TestClock(Rc::new(|duration| Box::pin(sleep(duration))));
+        Self::new(response, interims, rest, Rc::new(clock))
+    }
+
+    pub(super) fn set_redirects(&mut self, targets: Vec<String>) {
+        self.redirects = targets;
+    }
+
+    /// The targets that redirects led to, in this order, where the client
+    /// [follows](super::TestClient::follow_redirects) them; the last one gave this response.
+    #[must_use]
+    pub fn redirects(&self) -> &[String] {
+        &self.redirects
+    }
+
+    /// The status. It compares with numbers: `assert_eq!(response.status(), 200)`.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.response.status
+    }
+
+    /// The interim responses that came before this one, such as 103 (Early Hints).
+    #[must_use]
+    pub fn interim(&self) -> &[(StatusCode, HeaderMap)] {
+        &self.interims
+    }
+
+    /// The value of the first header field called `name`, in any case, if it is text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.response.header(name)
+    }
+
+    /// All header fields.
+    #[must_use]
+    pub fn headers(&self) -> &Fields {
+        &self.response.fields
+    }
+
+    /// The same as [`TestResponse::header`], under RFC 9110's name.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.header(name)
+    }
+
+    /// All values of header fields called `name`, in any case, that are text.
+    pub fn fields_named<'r>(&'r self, name: &'r str) -> impl Iterator<Item = &'r str> {
+        let fields = self.response.fields.iter();
+        let named = fields.filter(move |(present, _)| present.as_str().eq_ignore_ascii_case(name));
+        named.filter_map(|(_, value)| value.to_str().ok())
+    }
+
+    /// The next piece of the body; `None` at its end.
+    ///
+    /// # Errors
+    /// The body broke off.
+    pub async fn chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
+        self.reading.get_mut().chunk().await
+    }
+
+    /// The next server-sent event; `None` at the end of the body. Comments are passed over.
+    ///
+    /// # Errors
+    /// The body broke off.
+    pub async fn event(&mut self) -> Option<Result<TestEvent, BodyError>> {
+        let reading = self.reading.get_mut();
+        loop {
+            if let Some(event) = reading.events.take_event() {
+                return Some(Ok(event));
+            }
+            match reading.chunk().await? {
+                Ok(piece) => reading.events.feed(&piece),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    /// As [`TestResponse::event`], on this thread, for tests without a runtime.
+    ///
+    /// # Panics
+    /// The body broke off.
+    pub fn event_now(&mut self) -> Option<TestEvent> {
+        block_on(self.event()).map(|event| match event {
+            Ok(event) => event,
+            Err(error) => panic!("the response's body broke off: {error}"),
+        })
+    }
+
+    /// Waits for the whole body, so that the methods below have it.
+    ///
+    /// # Errors
+    /// The body broke off.
+    pub async fn collect(&mut self) -> Result<Bytes, BodyError> {
+        self.reading.get_mut().collect().await
+    }
+
+    /// The body (without pieces that [`TestResponse::chunk`] took). Waits for a streamed body on this
+    /// thread; in a test with a runtime, await [`TestResponse::collect`] first.
+    ///
+    /// # Panics
+    /// The body broke off.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        let mut reading = self.reading.borrow_mut();
+        match block_on(reading.collect()) {
+            Ok(bytes) => bytes,
+            Err(error) => panic!("the response's body broke off: {error}"),
+        }
+    }
+
+    /// The body as text, otherwise as [`TestResponse::bytes`].
+    ///
+    /// # Panics
+    /// The body broke off or is not UTF-8.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8(self.bytes().into()).expect("the response's body is UTF-8")
+    }
+
+    /// The body read as JSON, otherwise as [`TestResponse::bytes`].
+    ///
+    /// # Panics
+    /// The body broke off or is not JSON for a `T`.
+    #[must_use]
+    pub fn json<T: DeserializeOwned>(&self) -> T {
+        let bytes = self.bytes();
+        match serde_json::from_slice(&bytes) {
+            Ok(value) => value,
+            Err(error) => panic!("{error} in {}", String::from_utf8_lossy(&bytes)),
+        }
+    }
+
+    /// The clock by which its body runs.
+    pub(super) fn clock(&self) -> Rc<dyn Clock> {
+        Rc::clone(&self.reading.borrow().clock)
+    }
+
+    /// The response as the application made it, with the rest of its body.
+    #[must_use]
+    pub fn into_response(mut self) -> Response {
+        self.response.body = self.reading.into_inner().body;
+        self.response
+    }
+}
+
+impl Reading {
+    async fn chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
+        let Self { body, sender, clock, .. } = self;
+        let mut next = pin!(body.next());
+        poll_fn(|context| {
+            poll_sender(sender, context);
+            timer::within(clock, || next.as_mut().poll(context))
+        })
+        .await
+    }
+
+    async fn collect(&mut self) -> Result<Bytes, BodyError> {
+        let mut all = Vec::new();
+        while let Some(piece) = self.chunk().await {
+            all.extend_from_slice(&piece?);
+        }
+        let bytes = Bytes::from(all);
+        self.body = Body::from(bytes.clone());
+        Ok(bytes)
+    }
+}
+
+impl fmt::Debug for TestResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("TestResponse");
+        debug.field("status", &self.response.status).field("fields", &self.response.fields);
+        debug.field("body", &self.reading.borrow().body).finish()
+    }
+}
+
+pub(super) fn poll_sender(sender: &mut Sender, context: &mut Context<'_>) {
+    if sender.as_mut().is_some_and(|sending| sending.as_mut().poll(context).is_ready()) {
+        *sender = None;
+    }
+}

@@ -1,0 +1,256 @@
+//! A WebSocket without a network: the client's end of what an application answered.
+
+use super::{TestClient, TestRequest, block_on};
+use crate::http::body::pipe::{Writer, pipe};
+use crate::http::timer::{self, Clock};
+use crate::http::upgrade::{Outgoing, UPGRADED_BYTES_MAX, Upgraded};
+use bytes::Bytes;
+use http::HeaderMap;
+use peregrine_proto::ws::{CloseCode, Connection, Content, Event, Limits, Next, Role};
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// What a client may be sent.
+const LIMITS: Limits =
+    Limits { message_bytes_max: u64::MAX, frame_bytes_max: u64::MAX, ..Limits::DEFAULT };
+
+/// A message as it arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TestMessage {
+    /// Text.
+    Text(String),
+    /// Bytes.
+    Binary(Bytes),
+    /// The end, with its code and reason if it has any. It was answered.
+    Close(Option<(u16, String)>),
+}
+
+impl TestMessage {
+    /// The text.
+    ///
+    /// # Panics
+    /// It is no text.
+    #[must_use]
+    #[track_caller]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            other => panic!("{other:?} is no text"),
+        }
+    }
+}
+
+impl From<&str> for TestMessage {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<Vec<u8>> for TestMessage {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Binary(bytes.into())
+    }
+}
+
+impl TestClient {
+    /// A request for a WebSocket, to be opened by [`TestRequest::connect`]; `send` gives the answer to the
+    /// handshake instead.
+    pub fn websocket(&self, target: &str) -> TestRequest {
+        self.get(target)
+            .header("connection", "upgrade")
+            .header("upgrade", "websocket")
+            .header("sec-websocket-version", "13")
+            .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
+    }
+}
+
+impl TestRequest {
+    /// Sends the request, and waits for the WebSocket.
+    ///
+    /// # Panics
+    /// The application answers otherwise than with a 101.
+    pub async fn connect(self) -> TestSocket {
+        let answer = self.send().await;
+        let status = answer.status();
+        assert!(status == 101, "the application answered {status}: {}", answer.text());
+        let subprotocol = answer.header("sec-websocket-protocol").map(str::to_owned);
+        let clock = answer.clock();
+        let upgrade = answer.into_response().take_upgrade();
+        let upgrade = upgrade.expect("what answers 101 goes on in another protocol");
+        let (incoming, reader) = pipe(UPGRADED_BYTES_MAX, None);
+        let outgoing = Outgoing::default();
+        let running =
+            timer::within(&clock, || upgrade.run(Upgraded::new(reader, outgoing.clone())));
+        TestSocket {
+            subprotocol,
+            protocol: Connection::new(&LIMITS, Role::Client(|| *b"mask"), None),
+            running: Some(running),
+            incoming: Some(incoming),
+            outgoing,
+            clock,
+            unread: Vec::new(),
+        }
+    }
+
+    /// As [`TestRequest::connect`], on this thread, for tests without a runtime.
+    ///
+    /// # Panics
+    /// As [`TestRequest::connect`].
+    pub fn connect_now(self) -> TestSocket {
+        block_on(self.connect())
+    }
+}
+
+/// The client's end of a WebSocket. The application's end runs while this one sends or receives.
+pub struct TestSocket {
+    subprotocol: Option<String>,
+    protocol: Connection,
+    running: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    incoming: Option<Writer>,
+    outgoing: Outgoing,
+    clock: Rc<dyn Clock>,
+    unread: Vec<u8>,
+}
+
+impl TestSocket {
+    /// The subprotocol that the application has chosen.
+    #[must_use]
+    pub fn protocol(&self) -> Option<&str> {
+        self.subprotocol.as_deref()
+    }
+
+    /// Sends a message. Waits while the application does not read.
+    ///
+    /// # Panics
+    /// The WebSocket is closed.
+    pub async fn send(&mut self, message: impl Into<TestMessage>) {
+        let mut bytes = Vec::new();
+        let written = match message.into() {
+            TestMessage::Text(text) => {
+                self.protocol.send(&LIMITS, Content::Text(&text), &mut bytes)
+            }
+            TestMessage::Binary(content) => {
+                self.protocol.send(&LIMITS, Content::Binary(&content), &mut bytes)
+            }
+            TestMessage::Close(close) => {
+                let close = close.as_ref().map(|(code, reason)| (CloseCode(*code), &**reason));
+                self.protocol.close(close, &mut bytes)
+            }
+        };
+        written.unwrap_or_else(|unsent| panic!("{unsent}"));
+        self.push(bytes.into()).await;
+    }
+
+    /// As [`TestSocket::send`], on this thread.
+    ///
+    /// # Panics
+    /// The WebSocket is closed.
+    pub fn send_now(&mut self, message: impl Into<TestMessage>) {
+        block_on(self.send(message));
+    }
+
+    /// Sends these bytes as they are.
+    pub async fn push(&mut self, bytes: Bytes) {
+        let mut bytes = Some(bytes);
+        poll_fn(|context| {
+            self.run(context);
+            let Some(incoming) = &self.incoming else { return Poll::Ready(()) };
+            let room = incoming.poll_room(context).map(drop);
+            if room.is_ready()
+                && let Some(bytes) = bytes.take()
+            {
+                incoming.push(bytes);
+                self.run(context);
+            }
+            room
+        })
+        .await;
+    }
+
+    /// The next message; `None` when the application's end is over.
+    ///
+    /// # Panics
+    /// The application broke a rule of the protocol, or panicked.
+    pub async fn recv(&mut self) -> Option<TestMessage> {
+        poll_fn(|context| self.poll_recv(context)).await
+    }
+
+    /// As [`TestSocket::recv`], on this thread.
+    ///
+    /// # Panics
+    /// As [`TestSocket::recv`].
+    pub fn recv_now(&mut self) -> Option<TestMessage> {
+        block_on(self.recv())
+    }
+
+    /// Ends what is sent to the application, without a Close frame.
+    pub fn break_off(&mut self) {
+        if let Some(incoming) = self.incoming.take() {
+            incoming.finish(HeaderMap::new());
+        }
+    }
+
+    fn run(&mut self, context: &mut Context<'_>) {
+        let Some(running) = &mut self.running else { return };
+        if timer::within(&self.clock, || running.as_mut().poll(context)).is_ready() {
+            self.running = None;
+        }
+    }
+
+    fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<TestMessage>> {
+        self.run(context);
+        loop {
+            if let Some(message) = self.take_message() {
+                return Poll::Ready(Some(message));
+            }
+            let mut bytes = Vec::new();
+            if self.outgoing.poll_take(context, &mut bytes).is_pending() {
+                break;
+            }
+            self.unread.append(&mut bytes);
+            // There is room again.
+            self.run(context);
+        }
+        if self.running.is_none() { Poll::Ready(None) } else { Poll::Pending }
+    }
+
+    fn take_message(&mut self) -> Option<TestMessage> {
+        loop {
+            if self.protocol.next() != Next::Receive {
+                return None;
+            }
+            let mut out = Vec::new();
+            let (used, event) = self.protocol.receive(&LIMITS, &mut self.unread, &mut out);
+            let (message, is_all) = match event {
+                Event::NeedInput => (None, true),
+                Event::Text(text) => (Some(TestMessage::Text(text.into())), false),
+                Event::Binary(bytes) => {
+                    (Some(TestMessage::Binary(bytes.into_owned().into())), false)
+                }
+                Event::Close(close) => {
+                    let close = (close.code != CloseCode::NO_CODE)
+                        .then(|| (close.code.0, close.reason.to_owned()));
+                    (Some(TestMessage::Close(close)), false)
+                }
+                Event::Error(reject) => panic!("the application broke a rule: {reject}"),
+                _ => (None, false),
+            };
+            self.unread.drain(..used);
+            if let (false, Some(incoming)) = (out.is_empty(), &self.incoming) {
+                incoming.push(out.into());
+            }
+            if message.is_some() || is_all {
+                return message;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for TestSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TestSocket").field("protocol", &self.subprotocol).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,354 @@
+//! The trace that a request belongs to, by W3C Trace Context: read strictly, and written for the requests that
+//! a handler sends.
+//!
+//! `tracestate.rs` reads the list that tracing systems carry along, of which the server changes
+//! nothing.
+
+mod tracestate;
+
+use crate::extract::FromRequestParts;
+use crate::http::head::Head;
+use crate::http::panic::contained;
+use crate::{Parts, Problem};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use peregrine_proto::Known;
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// The field that names the trace and the span.
+pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// The field in which tracing systems carry along what is theirs.
+pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+
+/// The length of `traceparent` in version 00, which is also the part of it that later versions share.
+const BYTES: usize = 55;
+
+const SAMPLED: u8 = 1;
+/// The trace's id was drawn at random (level 2).
+const RANDOM: u8 = 2;
+
+/// A place in a trace: which trace, which span, and whether the trace is recorded.
+///
+/// As a handler's argument it is that of the request, of a server that has [`Traces`]; requests that the handler
+/// sends carry it along:
+///
+/// ```
+/// use peregrine::trace::TraceContext;
+/// use peregrine::http::HeaderMap;
+///
+/// async fn proxy(trace: Option<TraceContext>) -> String {
+///     let mut fields = HeaderMap::new();
+///     if let Some(trace) = &trace {
+///         trace.inject(&mut fields);
+///     }
+///     // reqwest::Client::new().get("http://birds.example/").headers(fields).send().await
+///     format!("{} fields", fields.len())
+/// }
+/// # let client = peregrine::App::new().get("/", proxy).test();
+/// # assert_eq!(client.get("/").send_now().text(), "0 fields");
+/// ```
+///
+/// [`Traces`]: https://docs.rs/peregrine/latest/peregrine/trace/struct.Traces.html
+#[derive(Clone, PartialEq, Eq)]
+pub struct TraceContext {
+    trace_id: [u8; 16],
+    span_id: [u8; 8],
+    flags: u8,
+    state: Option<Arc<str>>,
+}
+
+impl TraceContext {
+    /// The beginning of a trace. `None` if one of the ids has only zeros, which means that there is none.
+    #[must_use]
+    pub fn root(trace_id: [u8; 16], span_id: [u8; 8], is_sampled: bool) -> Option<Self> {
+        let flags = RANDOM | u8::from(is_sampled);
+        let is_valid = trace_id != [0; 16] && span_id != [0; 8];
+        is_valid.then_some(Self { trace_id, span_id, flags, state: None })
+    }
+
+    /// Reads the values of the two fields. `None` if `traceparent` is not exactly as the standard wants it; a
+    /// `tracestate` that is not is left out.
+    #[must_use]
+    pub fn parse<'f>(
+        traceparent: &[u8],
+        tracestate: impl IntoIterator<Item = &'f [u8]>,
+    ) -> Option<Self> {
+        let (shared, rest) = traceparent.split_at_checked(BYTES)?;
+        let version = hex::<1>(&shared[..2])?[0];
+        // Trace Context §3.2.2: version ff is forbidden; a later one may have more, after a dash.
+        let is_form = match version {
+            0xff => false,
+            0 => rest.is_empty(),
+            _ => rest.first().is_none_or(|byte| *byte == b'-'),
+        };
+        if !is_form || [2, 35, 52].iter().any(|at| shared[*at] != b'-') {
+            return None;
+        }
+        let (trace_id, span_id) = (hex(&shared[3..35])?, hex(&shared[36..52])?);
+        // What else may be set there, the standard tells receivers of this version to leave out.
+        let flags = hex::<1>(&shared[53..])?[0] & (SAMPLED | RANDOM);
+        if trace_id == [0; 16] || span_id == [0; 8] {
+            return None;
+        }
+        let state = tracestate::read(tracestate);
+        Some(Self { trace_id, span_id, flags, state })
+    }
+
+    /// What a request says of the trace that it belongs to. Of two `traceparent` fields none counts.
+    #[must_use]
+    pub fn of(head: &Head) -> Option<Self> {
+        if !head.index().has(Known::Traceparent) {
+            return None;
+        }
+        let mut all = head.fields_named("traceparent");
+        let first = all.next()?;
+        if all.next().is_some() {
+            return None;
+        }
+        Self::parse(first, head.fields_named("tracestate"))
+    }
+
+    /// The same trace at another span.
+    #[must_use]
+    pub fn child(&self, span_id: [u8; 8], is_sampled: bool) -> Self {
+        let flags = self.flags & RANDOM | u8::from(is_sampled);
+        Self { span_id, flags, ..self.clone() }
+    }
+
+    /// The same with other ids, which the system has that records the span.
+    #[must_use]
+    pub fn renamed(&self, trace_id: [u8; 16], span_id: [u8; 8]) -> Self {
+        Self { trace_id, span_id, ..self.clone() }
+    }
+
+    /// The place of the request that is worked on at present on this thread, of a server that has `Traces`.
+    /// It is there in handlers, middleware and the bodies of responses, and not in tasks that they spawn.
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        CURRENT.with_borrow(|current| current.as_ref().map(Place::context))
+    }
+
+    /// Is the trace recorded?
+    #[must_use]
+    pub fn is_sampled(&self) -> bool {
+        self.flags & SAMPLED != 0
+    }
+
+    /// The trace's id.
+    #[must_use]
+    pub fn trace_id(&self) -> [u8; 16] {
+        self.trace_id
+    }
+
+    /// The span's id.
+    #[must_use]
+    pub fn span_id(&self) -> [u8; 8] {
+        self.span_id
+    }
+
+    /// The flags: 1 for a trace that is recorded, 2 for an id that was drawn at random.
+    #[must_use]
+    pub fn flags(&self) -> u8 {
+        self.flags
+    }
+
+    /// What tracing systems carry along, as one list.
+    #[must_use]
+    pub fn state(&self) -> Option<&str> {
+        self.state.as_deref()
+    }
+
+    /// The value of `traceparent`, in version 00.
+    #[must_use]
+    pub fn traceparent(&self) -> String {
+        let Self { trace_id, span_id, flags, .. } = self;
+        format!("00-{}-{}-{flags:02x}", Hex(trace_id), Hex(span_id))
+    }
+
+    /// Sets both fields in those of a request that is to be sent. Others of these names are gone.
+    pub fn inject(&self, fields: &mut HeaderMap) {
+        let value = |text: &str| HeaderValue::from_str(text).expect("it is visible ASCII");
+        fields.insert(TRACEPARENT, value(&self.traceparent()));
+        match &self.state {
+            Some(state) => fields.insert(TRACESTATE, value(state)),
+            None => fields.remove(TRACESTATE),
+        };
+    }
+}
+
+impl fmt::Debug for TraceContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("TraceContext");
+        debug.field("traceparent", &self.traceparent()).field("tracestate", &self.state).finish()
+    }
+}
+
+/// Bytes in lower-case hexadecimal digits.
+#[doc(hidden)]
+pub struct Hex<'a>(pub &'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Bytes from digits. Trace Context §3.2: upper-case ones are not valid.
+fn hex<const BYTES: usize>(digits: &[u8]) -> Option<[u8; BYTES]> {
+    let value = |digit: u8| match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    };
+    let mut bytes = [0; BYTES];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = value(pair[0])? << 4 | value(pair[1])?;
+    }
+    Some(bytes)
+}
+
+/// From which the ids of one request are worked out: unique, but no secrets.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seed(u64);
+
+impl Seed {
+    /// Numbers that are drawn from one seed.
+    const NUMBERS: u64 = 3;
+    const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+
+    /// Where seeds begin. It should be drawn at random.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The seed of another request.
+    #[must_use]
+    #[inline]
+    pub fn next(self) -> Self {
+        Self(self.0.wrapping_add(Self::STEP.wrapping_mul(Self::NUMBERS)))
+    }
+
+    /// One of the numbers, which is not zero: SplitMix64.
+    #[inline]
+    fn number(self, at: u64) -> u64 {
+        let state = self.0.wrapping_add(Self::STEP.wrapping_mul(at));
+        let mixed = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ mixed >> 31).max(1)
+    }
+
+    /// The last half of the trace's id, by which traces are sampled.
+    #[must_use]
+    #[inline]
+    pub fn sample(self) -> u64 {
+        self.number(0)
+    }
+
+    /// The span's id.
+    #[must_use]
+    pub fn span_id(self) -> [u8; 8] {
+        self.number(1).to_be_bytes()
+    }
+
+    /// The beginning of a trace.
+    #[must_use]
+    pub fn root(self, is_sampled: bool) -> TraceContext {
+        let trace_id = u128::from(self.number(2)) << 64 | u128::from(self.sample());
+        TraceContext::root(trace_id.to_be_bytes(), self.span_id(), is_sampled)
+            .expect("numbers that are drawn are not zero")
+    }
+}
+
+/// A request's place in its trace, while it is worked on.
+#[doc(hidden)]
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// The beginning of a trace that is not recorded. Hardly anybody asks for its ids, so that they are worked out for
+    /// those who do.
+    Unrecorded(Seed),
+    /// Any other.
+    Known(Rc<TraceContext>),
+}
+
+impl Place {
+    /// The place itself.
+    #[must_use]
+    pub fn context(&self) -> TraceContext {
+        match self {
+            Self::Unrecorded(seed) => seed.root(false),
+            Self::Known(context) => TraceContext::clone(context),
+        }
+    }
+
+    /// Is the trace recorded?
+    #[must_use]
+    pub fn is_sampled(&self) -> bool {
+        matches!(self, Self::Known(context) if context.is_sampled())
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Place>> = const { RefCell::new(None) };
+}
+
+/// While this exists, a place in a trace is the present one of its thread.
+#[doc(hidden)]
+pub struct Entered(Option<Place>);
+
+/// Makes a place the present one of this thread.
+#[doc(hidden)]
+#[must_use]
+#[inline]
+pub fn enter(place: &Place) -> Entered {
+    Entered(CURRENT.replace(Some(place.clone())))
+}
+
+/// The present place of this thread.
+#[doc(hidden)]
+#[must_use]
+pub fn present() -> Option<Place> {
+    CURRENT.with_borrow(Clone::clone)
+}
+
+impl Drop for Entered {
+    #[inline]
+    fn drop(&mut self) {
+        CURRENT.set(self.0.take());
+    }
+}
+
+/// Does this thread work on a request whose trace is not recorded?
+#[must_use]
+pub fn is_unsampled() -> bool {
+    let is_so = |current: &Option<Place>| current.as_ref().is_some_and(|place| !place.is_sampled());
+    // While a thread ends, nothing is worked on.
+    CURRENT
+        .try_with(|current| current.try_borrow().is_ok_and(|current| is_so(&current)))
+        .unwrap_or(false)
+}
+
+impl FromRequestParts for TraceContext {
+    async fn from_request_parts(_: &mut Parts) -> Result<Self, Problem> {
+        Self::current().ok_or_else(|| {
+            contained(|| {
+                tracing::error!(target: "peregrine",
+                "the handler needs the request's trace; add `.traces(Traces::new())` to the server")
+            });
+            let detail =
+                "the server lacks something that it needs for this request; its log says what";
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-trace", detail)
+        })
+    }
+
+    async fn optional_from_request_parts(_: &mut Parts) -> Result<Option<Self>, Problem> {
+        Ok(Self::current())
+    }
+}
+
+#[cfg(test)]
+mod tests;
