@@ -4,12 +4,24 @@ use http::Extensions;
 use peregrine_web::Parts;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::ClientAddress;
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Fills the extensions of each request, for mounted services and tower layers alike.
 #[derive(Clone, Default)]
 pub(crate) struct Facts(Option<Insert>);
+
+thread_local! {
+    /// Whether an application of ours may be inside of a mounted service on this thread.
+    static IS_NESTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on, requests of this thread carry the facts of their connection, for an application
+/// inside of a mounted service. Others need no copy of them.
+pub(crate) fn pass_connections() {
+    IS_NESTED.set(true);
+}
 
 type Insert = Arc<dyn Fn(&ConnectionInfo, Caller, &mut Extensions) + Send + Sync>;
 
@@ -45,6 +57,9 @@ impl Facts {
             if let Some(address) = caller.address {
                 extensions.insert(ClientAddress(address.ip()));
             }
+        }
+        if IS_NESTED.get() {
+            extensions.get_or_insert_with(|| connection.clone());
         }
         if let Some(insert) = &self.0 {
             insert(connection, caller, extensions);

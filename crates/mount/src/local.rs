@@ -1,6 +1,7 @@
 //! One of our applications as a tower service on one thread.
 
 use crate::error::BoxError;
+use crate::facts;
 use crate::request::to_head;
 use crate::response::{to_http, to_ours};
 use crate::rest;
@@ -90,6 +91,7 @@ impl LocalService {
     /// A service from an application that is already built.
     #[must_use]
     pub fn new(application: Application) -> Self {
+        facts::pass_connections();
         Self { application: Rc::new(application), body_bytes_max: BODY_BYTES_MAX }
     }
 
@@ -116,6 +118,7 @@ impl LocalService {
         head.keep_nominated();
         // What it finds is a route of this application, and none of the server whose connection this may be.
         head.keep_route();
+        Personal::inherit(&head, &parts.extensions);
         if let Some(mounted) = parts.extensions.get::<Mounted>() {
             head.set_mounted(mounted.clone());
         }

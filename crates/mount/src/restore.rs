@@ -9,6 +9,7 @@ use crate::request::to_head;
 use http::StatusCode;
 use peregrine_proto::Reject;
 use peregrine_web::panics::contained;
+use peregrine_web::personal::Personal;
 use peregrine_web::service::Erased;
 use peregrine_web::{Body, Head, Parts, Problem, Request};
 use std::sync::Arc;
@@ -114,5 +115,6 @@ fn rebuild(origin: &Parts, mut head: Head) -> Head {
         (origin.head.route(), ())
     });
     head.share_interims(&origin.head);
+    Personal::changed(&head, &origin.head);
     head
 }

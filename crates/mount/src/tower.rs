@@ -307,12 +307,13 @@ impl<R: Reach> Tower<R> {
     #[inline]
     fn translated(
         &self,
-        parts: Parts,
+        mut parts: Parts,
         body: SendBody,
         is_stripped: bool,
         upgrade: Option<OnUpgrade>,
     ) -> (http::Request<SendBody>, Rc<ConnectionInfo>) {
         let (connection, caller) = (Rc::clone(parts.peek_connection()), Caller::of(&parts));
+        Personal::hand_down(&mut parts);
         Personal::served_elsewhere(&parts);
         let mut request = into_http(parts, body, is_stripped);
         self.facts.tell(&connection, caller, request.extensions_mut());

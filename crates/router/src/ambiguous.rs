@@ -126,7 +126,8 @@ const CUT_FIRST: u8 = 16;
 
 /// Returns whether `accept` returns `true` for a path, other than `path` itself, as which some
 /// server may read `path`: for each combination of merged slashes, decoded `%2F`, backslashes as
-/// slashes, and path parameters removed before or after decoding. Dot segments are not removed; see [`has_dot_segments`].
+/// slashes, and path parameters removed before or after decoding. Dot segments are not removed; see
+/// [`has_dot_segments`].
 ///
 /// ```
 /// use peregrine_router::any_reading;

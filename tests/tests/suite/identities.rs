@@ -1,9 +1,11 @@
 //! A response for one client is never sent to another, through a whole server on both drivers.
 
 use axum::routing::get;
+use peregrine::auth::{ApiKey, ApiKeyPlace, Authenticate, User};
 use peregrine::cache::{Cache, CacheStore, Idempotency, MemoryStore};
 use peregrine::prelude::*;
-use peregrine::tower::Mount;
+use peregrine::tower::{Mount, into_tower, layer_with_body};
+use peregrine::web::connection::ConnectionInfo;
 use peregrine::web::cookies::{Cookie, CookieKeys, PrivateCookies};
 use peregrine::{DriverChoice, Running};
 use peregrine_tests::client::{field, receive, send, started};
@@ -12,6 +14,8 @@ use peregrine_tests::on_both_drivers;
 on_both_drivers! {
     a_page_behind_a_cache_is_sent_to_its_own_client,
     a_payment_with_the_key_of_another_client_is_not_answered_with_its_receipt,
+    an_identity_that_was_read_outside_is_one_wherever_the_response_is_made,
+    an_application_in_a_mounted_service_knows_its_connection,
 }
 
 fn serve(driver: DriverChoice) -> Option<Running> {
@@ -87,5 +91,146 @@ fn a_payment_with_the_key_of_another_client_is_not_answered_with_its_receipt(dri
     let again = pay(&ali);
     assert_eq!((body(&again), field(&again, "idempotent-replayed")), ("ali pays", Some("true")));
     assert!(pay(&bob).starts_with("HTTP/1.1 409 "));
+    running.shut_down().expect("the shutdown succeeds");
+}
+
+/// The client, as a middleware outside of the cache has identified it.
+#[derive(Clone)]
+struct Known(String);
+
+fn know(request: &mut Request, name: Option<String>) {
+    if let Some(name) = name {
+        request.parts.extensions_mut().insert(Known(name));
+    }
+}
+
+async fn identify(mut request: Request, next: Next<'_>) -> Response {
+    let name = request.header("cookie").map(str::to_owned);
+    know(&mut request, name);
+    next.run(request).await
+}
+
+/// As a gateway does that passes on a user in place of credentials.
+async fn identify_and_remove(mut request: Request, next: Next<'_>) -> Response {
+    let name = request.header("cookie").map(str::to_owned);
+    request.parts.head.remove_fields(&["cookie"]);
+    know(&mut request, name);
+    next.run(request).await
+}
+
+async fn identify_in_axum(
+    mut request: axum::extract::Request,
+    next: axum::middleware::Next,
+) -> axum::response::Response {
+    if let Some(name) = request.headers_mut().remove("cookie") {
+        let name = name.to_str().expect("the test sends text").to_owned();
+        request.extensions_mut().insert(Known(name));
+    }
+    next.run(request).await
+}
+
+async fn identify_by_key(mut request: Request, next: Next<'_>) -> Response {
+    let user = Option::<User<String>>::from_request_parts(&mut request.parts).await;
+    know(&mut request, user.expect("the credentials are valid").map(|User(name)| name));
+    next.run(request).await
+}
+
+fn shop(pages: &CacheStore, outcomes: &MemoryStore) -> App {
+    let name = |request: &Request| {
+        request
+            .parts
+            .extensions()
+            .get::<Known>()
+            .map_or("nobody".to_owned(), |known| known.0.clone())
+    };
+    let page = move |request: Request| ([("cache-control", "max-age=60")], name(&request));
+    let pay = move |request: Request| format!("{} pays", name(&request));
+    App::new()
+        .scope("/cached", |scope| scope.with(Cache::new(pages.clone())).get("/me", page))
+        .scope("/once", |scope| scope.with(Idempotency::new(outcomes.clone())).post("/pay", pay))
+}
+
+fn an_identity_that_was_read_outside_is_one_wherever_the_response_is_made(driver: DriverChoice) {
+    let (pages, outcomes) = (CacheStore::new(), MemoryStore::new());
+    let app = move || {
+        let shop = || shop(&pages, &outcomes);
+        let nested = || into_tower(shop()).expect("the application is sound");
+        let in_axum =
+            || layer_with_body(axum::body::Body::new, axum::middleware::from_fn(identify_in_axum));
+        let by_key = || {
+            let key = ApiKeyPlace::header("x-token");
+            Authenticate::api_key(key, async |ApiKey(name)| Some(name)).optional()
+        };
+        App::new()
+            .scope("/read", |scope| scope.with(identify).merge(shop()))
+            .scope("/removed", |scope| scope.with(identify_and_remove).merge(shop()))
+            .scope("/removed-by-a-layer", |scope| scope.with(in_axum()).merge(shop()))
+            .scope("/nested", |scope| scope.with(identify).mount("/", nested()))
+            .scope("/nested-removed", |scope| scope.with(identify_and_remove).mount("/", nested()))
+            .scope("/nested-by-a-layer", |scope| scope.with(in_axum()).mount("/", nested()))
+            .scope("/by-key", |scope| scope.with(by_key()).with(identify_by_key).merge(shop()))
+            .scope("/nested-by-key", |scope| {
+                scope.with(by_key()).with(identify_by_key).mount("/", nested())
+            })
+    };
+    let Some(running) = started(Server::bind("127.0.0.1:0").driver(driver).start(app)) else {
+        return;
+    };
+    let ask = |line: &str, name: &str, option: &str| {
+        let key =
+            format!("Idempotency-Key: \"{}\"\r\nContent-Length: 0", line.replace([' ', '/'], "-"));
+        let identity = if name.is_empty() {
+            String::new()
+        } else {
+            format!("Cookie: {name}\r\nX-Token: {name}\r\n")
+        };
+        receive(send(
+            &running,
+            format!(
+                "{line} HTTP/1.1\r\nHost: a\r\n{identity}{key}\r\nConnection: close{option}\r\n\r\n"
+            ),
+        ))
+    };
+    let ways = [
+        "/read",
+        "/removed",
+        "/removed-by-a-layer",
+        "/nested",
+        "/nested-removed",
+        "/nested-by-a-layer",
+        "/by-key",
+        "/nested-by-key",
+    ];
+    for way in ways {
+        // RFC 9110 §7.6.1: a client may name its own fields as those of the connection.
+        for option in ["", ", cookie, x-token"] {
+            for name in ["ali", "bob", "", "ali"] {
+                let answer = ask(&format!("GET {way}/cached/me"), name, option);
+                // A tower layer does not see fields that the client has named.
+                let is_hidden = !option.is_empty() && body(&answer) == "nobody";
+                let expected = if name.is_empty() || is_hidden { "nobody" } else { name };
+                assert_eq!(body(&answer), expected, "{way}{option}");
+            }
+        }
+        assert_eq!(body(&ask(&format!("POST {way}/once/pay"), "ali", "")), "ali pays", "{way}");
+        let other = ask(&format!("POST {way}/once/pay"), "bob", "");
+        assert!(!other.contains("ali pays"), "{way}: {other}");
+    }
+    running.shut_down().expect("the shutdown succeeds");
+}
+
+fn an_application_in_a_mounted_service_knows_its_connection(driver: DriverChoice) {
+    let app = || {
+        let address = |request: Request| {
+            let ConnectionInfo { peer, .. } = &**request.parts.connection();
+            peer.tcp().map_or("none".to_owned(), |address| address.ip().to_string())
+        };
+        let nested = into_tower(App::new().get("/", address)).expect("the application is sound");
+        App::new().mount("/below", nested)
+    };
+    let Some(running) = started(Server::bind("127.0.0.1:0").driver(driver).start(app)) else {
+        return;
+    };
+    assert_eq!(body(&ask(&running, "GET /below", "")), "127.0.0.1");
     running.shut_down().expect("the shutdown succeeds");
 }

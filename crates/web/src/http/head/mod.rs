@@ -360,9 +360,8 @@ impl Head {
             .map(|field| self.slice(field.value))
     }
 
-    /// Leaves out all fields with one of these names, in any case, as if they had not been sent. Only
-    /// [`Head::as_bytes`] has them still.
-    pub fn remove_fields(&mut self, names: &[&str]) {
+    /// As [`Head::remove_fields`], without the mark.
+    pub(crate) fn omit_fields(&mut self, names: &[&str]) {
         let Block { bytes, index, .. } = self.block_mut();
         index.retain(|field| {
             let name = bytes.get(usize::from(field.name.start)..usize::from(field.name.end));

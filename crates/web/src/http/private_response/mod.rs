@@ -58,6 +58,14 @@ const SENT_AS_PRIVATE: u8 = 1 << 5;
 const UNSEEN: [IdentitySource; 3] =
     [IdentitySource::Cookie, IdentitySource::Credentials, IdentitySource::Connection];
 const API_KEY: &[u8] = b"x-api-key";
+const IDENTITY_FIELDS: [&str; 3] = ["cookie", "authorization", "x-api-key"];
+
+/// The marks of the request outside of a mounted service, and the identities that it carried.
+#[derive(Clone, Copy, Debug)]
+struct HandedDown {
+    marks: u8,
+    carried: u8,
+}
 
 impl IdentitySource {
     const fn bit(self) -> u8 {
@@ -162,6 +170,45 @@ impl Personal {
         Self::passed_on(parts);
         if Self::carries_identity(parts) {
             parts.head.identity_reads().mark(SENT_AS_PRIVATE);
+        }
+    }
+
+    /// Hands the marks of a request to the applications inside of a mounted service, which see
+    /// neither this head nor fields that layers remove before them. Call it before
+    /// [`Personal::served_elsewhere`].
+    #[doc(hidden)]
+    pub fn hand_down(parts: &mut Parts) {
+        let marks = parts.head.identity_reads().bits();
+        let fields = [IdentitySource::Cookie, IdentitySource::Credentials].into_iter();
+        let fields = fields.filter(|source| source.is_in_fields(&parts.head));
+        let carried = fields.fold(0, |bits, source| bits | source.bit());
+        if marks | carried > 0 {
+            parts.extensions_mut().insert(HandedDown { marks, carried });
+        }
+    }
+
+    /// Marks the request of an application inside of a mounted service as [`Personal::hand_down`]
+    /// says. A layer that has removed an identity may have read it.
+    #[doc(hidden)]
+    pub fn inherit(head: &Head, extensions: &http::Extensions) {
+        let Some(HandedDown { marks, carried }) = extensions.get() else { return };
+        head.identity_reads().mark(*marks);
+        for source in [IdentitySource::Cookie, IdentitySource::Credentials] {
+            if carried & source.bit() > 0 && !source.is_in_fields(head) {
+                Self::depends_on(head, IdentitySource::Other);
+            }
+        }
+    }
+
+    /// Marks a request whose head was changed by code that reads identities without a mark: that
+    /// code may have read what it has removed.
+    #[doc(hidden)]
+    pub fn changed(head: &Head, origin: &Head) {
+        for name in IDENTITY_FIELDS {
+            let mut before = origin.peek_fields_named(name).peekable();
+            if before.peek().is_some() && !before.eq(head.peek_fields_named(name)) {
+                Self::depends_on(head, IdentitySource::Other);
+            }
         }
     }
 
@@ -273,18 +320,18 @@ impl IdentitySources {
 
 /// Reading fields, with the marks.
 impl Head {
-    /// The value of the first field called `name`, in any case. Reading `Cookie` or `Authorization`
-    /// marks the response as one for this client ([`Personal`]).
+    /// The value of the first field called `name`, in any case. Reading `Cookie`, `Authorization` or
+    /// `X-Api-Key` marks the response as one for this client ([`Personal`]).
     #[must_use]
     pub fn field<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
-        self.mark_identity(Known::find(name.as_bytes()));
+        self.mark_identity(name);
         self.peek_field(name)
     }
 
-    /// All values of fields called `name`, in any case, in order. Reading `Cookie` or
-    /// `Authorization` marks the response as one for this client ([`Personal`]).
+    /// All values of fields called `name`, in any case, in order. Reading `Cookie`, `Authorization`
+    /// or `X-Api-Key` marks the response as one for this client ([`Personal`]).
     pub fn fields_named<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
-        self.mark_identity(Known::find(name.as_bytes()));
+        self.mark_identity(name);
         self.peek_fields_named(name)
     }
 
@@ -303,20 +350,48 @@ impl Head {
         self.peek_header_map()
     }
 
-    /// Marks the response as dependent on this field, if that is one by which clients are
-    /// identified.
-    #[inline]
-    fn mark_identity(&self, field: Known) {
-        match field {
-            Known::Cookie => Personal::depends_on(self, IdentitySource::Cookie),
-            Known::Authorization => Personal::depends_on(self, IdentitySource::Credentials),
-            _ => {}
+    /// Removes all fields with one of these names, in any case, as if they had not been sent; only
+    /// [`Head::as_bytes`] still contains them. If the identity in such a field was read before, the
+    /// response remains one for this client ([`Personal`]).
+    pub fn remove_fields(&mut self, names: &[&str]) {
+        for name in names {
+            if source_of(name).is_some_and(|source| self.is_read(source))
+                && self.peek_field(name).is_some()
+            {
+                Personal::depends_on(self, IdentitySource::Other);
+            }
         }
+        self.omit_fields(names);
+    }
+
+    /// Marks the response as dependent on this field, if clients are identified by it.
+    #[inline]
+    fn mark_identity(&self, name: &str) {
+        if let Some(source) = source_of(name) {
+            Personal::depends_on(self, source);
+        }
+    }
+
+    fn is_read(&self, source: IdentitySource) -> bool {
+        self.identity_reads().bits() & source.bit() > 0
     }
 
     /// This head is the same request's as `origin`.
     pub(crate) fn share_identity_reads(&mut self, origin: &Self) {
         self.set_identity_reads(origin.identity_reads().clone());
+    }
+}
+
+/// The identity in the field with this name.
+#[inline]
+fn source_of(name: &str) -> Option<IdentitySource> {
+    match Known::find(name.as_bytes()) {
+        Known::Cookie => Some(IdentitySource::Cookie),
+        Known::Authorization => Some(IdentitySource::Credentials),
+        Known::Other if name.as_bytes().eq_ignore_ascii_case(API_KEY) => {
+            Some(IdentitySource::Credentials)
+        }
+        _ => None,
     }
 }
 
