@@ -37,11 +37,12 @@ const UNLIMITED: Limits = Limits {
 pub(crate) fn into_http<B>(mut parts: Parts, body: B, is_stripped: bool) -> http::Request<B> {
     let mut request = parts.head.to_http(body);
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
-    if is_stripped || parts.head.is_told_apart() {
+    let stripped = if is_stripped { strip(&parts, request.uri()) } else { None };
+    if stripped.is_some() || parts.head.is_told_apart() {
         let (path, routes) = (parts.head.original_path().into(), parts.head.route_path());
         request.extensions_mut().insert(Mounted { path, routes });
     }
-    if is_stripped && let Some(stripped) = strip(&parts, request.uri()) {
+    if let Some(stripped) = stripped {
         let original = std::mem::replace(request.uri_mut(), stripped);
         request.extensions_mut().insert(OriginalUri(original));
     }
