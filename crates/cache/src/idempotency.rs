@@ -15,6 +15,7 @@ use bytes::Bytes;
 use http::header::{RETRY_AFTER, SET_COOKIE};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use key::{fingerprint_of, is_same_client, is_same_request, key_of, stored_name};
+use peregrine_web::account::Charge;
 use peregrine_web::extract::FromRequest;
 use peregrine_web::in_progress::Counted;
 use peregrine_web::panics::{contained, or_panic};
@@ -272,6 +273,8 @@ impl<S: IdempotencyStore> Settings<S> {
             Ok(content) => content,
             Err(problem) => return problem.into_response(),
         };
+        // Until the response, the handler may leave the content unread.
+        let _charge = Charge::of(content.len());
         let fingerprint = fingerprint_of(&parts, &content, self.scope.is_none());
         let begun = match self.is_anonymous(&parts) {
             true => self.store.begin_anonymous(&name, &fingerprint, self.lease).await,

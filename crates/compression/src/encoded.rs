@@ -25,6 +25,8 @@ pub(crate) struct Encoded {
     encoder: Option<Encoder>,
     /// Received but not compressed yet.
     input: Bytes,
+    /// The memory that `input` keeps from being freed.
+    input_bytes: usize,
     /// Compressed but not sent yet.
     out: Vec<u8>,
     /// Whether the encoder has input that was not flushed.
@@ -38,17 +40,26 @@ pub(crate) struct Encoded {
 
 impl Encoded {
     pub(crate) fn new(body: Body, encoder: Encoder) -> Self {
-        let charge = Charge::of(encoder.held_bytes());
-        Self {
+        let mut encoded = Self {
             body,
             encoder: Some(encoder),
             input: Bytes::new(),
+            input_bytes: 0,
             out: Vec::new(),
             is_unflushed: false,
             unbroken: 0,
             trailers: None,
-            charge,
-        }
+            charge: Charge::new(),
+        };
+        encoded.update_charge();
+        encoded
+    }
+
+    /// Charges everything that is held for the client, including the content before compression.
+    fn update_charge(&mut self) {
+        let encoder = self.encoder.as_ref().map_or(0, Encoder::held_bytes);
+        let content = self.body.held_bytes() + self.input_bytes + self.out.capacity();
+        self.charge.set(encoder + content);
     }
 
     /// Takes the compressed output as a frame.
@@ -62,6 +73,9 @@ impl Encoded {
         let length = self.input.len().min(TURN_BYTES);
         encoder.write(&self.input[..length], &mut self.out)?;
         self.input.advance(length);
+        if self.input.is_empty() {
+            (self.input, self.input_bytes) = (Bytes::new(), 0);
+        }
         self.unbroken += length;
         self.is_unflushed = true;
         Ok(())
@@ -70,9 +84,7 @@ impl Encoded {
     /// Writes the end.
     fn end(&mut self) -> io::Result<()> {
         let Some(encoder) = self.encoder.take() else { return Ok(()) };
-        let ended = encoder.finish(&mut self.out);
-        self.charge.set(0);
-        ended
+        encoder.finish(&mut self.out)
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
@@ -98,11 +110,11 @@ impl Encoded {
                     // The output so far is useless without its end.
                     self.encoder = None;
                     self.out = Vec::new();
-                    self.charge.set(0);
                     return Poll::Ready(Some(Err(error)));
                 }
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) => {
+                        self.input_bytes = if data.is_unique() { data.len() } else { 0 };
                         self.input = data;
                         self.unbroken += WORK_OF_FRAME;
                     }
@@ -141,7 +153,9 @@ impl HttpBody for Encoded {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        self.poll(context)
+        let polled = self.poll(context);
+        self.update_charge();
+        polled
     }
 }
 

@@ -49,6 +49,8 @@ pub(crate) enum Failure {
     Target,
     /// All connections to the upstream were in use, and none became free in time.
     Crowded,
+    /// This process has no descriptors or memory for a connection.
+    Exhausted(std::io::Error),
 }
 
 impl Failure {
@@ -56,8 +58,20 @@ impl Failure {
     pub(crate) fn is_unseen(&self) -> bool {
         matches!(
             self,
-            Self::Unreachable(_) | Self::ConnectLate | Self::Unsent | Self::Refused | Self::Crowded
+            Self::Unreachable(_)
+                | Self::ConnectLate
+                | Self::Unsent
+                | Self::Refused
+                | Self::Crowded
+                | Self::Exhausted(_)
         )
+    }
+
+    /// Of a connection that could not be opened.
+    pub(crate) fn of_connect(error: std::io::Error) -> Self {
+        // ENOMEM, ENFILE and EMFILE, which have no `ErrorKind`.
+        let is_exhausted = cfg!(unix) && matches!(error.raw_os_error(), Some(12 | 23 | 24));
+        if is_exhausted { Self::Exhausted(error) } else { Self::Unreachable(error) }
     }
 
     /// Of a connection or a response that broke.
@@ -71,7 +85,7 @@ impl Failure {
 
     /// Is it the upstream's?
     pub(crate) fn is_upstreams(&self) -> bool {
-        !matches!(self, Self::Content | Self::Target | Self::Crowded)
+        !matches!(self, Self::Content | Self::Target | Self::Crowded | Self::Exhausted(_))
     }
 }
 
@@ -98,6 +112,7 @@ impl fmt::Display for Failure {
             Self::Content => f.write_str("the content of the request broke off"),
             Self::Target => f.write_str("the request's target is no URL"),
             Self::Crowded => f.write_str("all connections to the upstream are in use"),
+            Self::Exhausted(error) => write!(f, "no socket for a connection: {error}"),
         }
     }
 }
@@ -156,7 +171,7 @@ pub(crate) async fn send(order: &Order<'_>, request: Request<Body>) -> Result<An
                     (sender, true)
                 }
                 Ok(Err(error)) => {
-                    return Err(failed(Failure::Unreachable(error), Some(request), false));
+                    return Err(failed(Failure::of_connect(error), Some(request), false));
                 }
                 Err(_) => return Err(failed(Failure::ConnectLate, Some(request), false)),
             },
@@ -231,8 +246,12 @@ pub(crate) async fn check(checking: Checking, check: Check) {
     let (set, number) = (checking.set(), checking.number());
     let upstream = &set.all[number];
     let asked = async {
-        let connection = connect(upstream, false).await;
-        let mut sender = connection.map_err(|error| error.to_string())?;
+        let mut sender = match connect(upstream, false).await.map_err(Failure::of_connect) {
+            Ok(sender) => sender,
+            // This process is at fault, so the upstream's health stays as it is.
+            Err(Failure::Exhausted(_)) => return Ok(false),
+            Err(failure) => return Err(failure.to_string()),
+        };
         let body = Sent::new(Body::empty(), &Rc::default());
         let mut request = Request::new(body);
         *request.uri_mut() = check.path;
@@ -243,10 +262,30 @@ pub(crate) async fn check(checking: Checking, check: Check) {
         let response =
             sender.send(request).await.map_err(|error| error.into_error().to_string())?;
         match response.status() {
-            status if status.as_u16() < 400 => Ok(()),
+            status if status.as_u16() < 400 => Ok(true),
             status => Err(format!("its check answered {status}")),
         }
     };
     let outcome = timeout(check.every, asked).await;
-    set.checked(number, outcome.unwrap_or_else(|_| Err("its check took too long".to_owned())));
+    match outcome.unwrap_or_else(|_| Err("its check took too long".to_owned())) {
+        Ok(false) => {}
+        outcome => set.checked(number, outcome.map(drop)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Error;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_process_without_descriptors_does_not_blame_the_upstream() {
+        for number in [12, 23, 24] {
+            let failure = Failure::of_connect(Error::from_raw_os_error(number));
+            assert!(failure.is_unseen() && !failure.is_upstreams(), "{failure}");
+        }
+        let refused = Failure::of_connect(std::io::ErrorKind::ConnectionRefused.into());
+        assert!(refused.is_unseen() && refused.is_upstreams());
+    }
 }

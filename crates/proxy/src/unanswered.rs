@@ -33,9 +33,9 @@ impl Proxy {
                 let detail = "the server behind this one did not answer in time; try again later";
                 Problem::new(StatusCode::GATEWAY_TIMEOUT, "upstream-late", detail)
             }
-            Failure::Crowded => {
+            Failure::Crowded | Failure::Exhausted(_) => {
                 let detail =
-                    "all connections to the server behind this one are in use; try again later";
+                    "there is no free connection to the server behind this one; try again later";
                 Problem::new(StatusCode::SERVICE_UNAVAILABLE, "upstream-busy", detail)
                     .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
             }

@@ -363,3 +363,16 @@ fn nobody_is_given_what_is_about_another_that_no_scope_tells_apart() {
     assert_eq!(twice(&cookie, &[]), NOT_KEPT);
     assert_eq!(twice(&cookie, &[("authorization", "Bearer ali")]), REPLAYED);
 }
+
+#[test]
+fn content_is_charged_while_its_handler_runs() {
+    let app = App::new().with(Idempotency::new(MemoryStore::new())).post("/", || {
+        // The handler does not read the content.
+        peregrine_web::account::held().to_string()
+    });
+    let request = app.test().post("/").header("idempotency-key", "\"a\"");
+    let held: usize =
+        request.body(vec![b'x'; 100_000]).send_now().text().parse().expect("a number");
+    assert!(held >= 100_000, "{held}");
+    assert_eq!(peregrine_web::account::held(), 0);
+}

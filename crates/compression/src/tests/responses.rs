@@ -423,3 +423,25 @@ fn it_nests_and_compresses_once() {
     assert_eq!(response.fields_named("content-encoding").collect::<Vec<_>>(), ["gzip"]);
     assert_eq!(unpack("gzip", &response.bytes()), text(2000).as_bytes());
 }
+
+#[test]
+fn content_that_waits_to_be_compressed_is_charged() {
+    const SIZE: usize = 1 << 20;
+    let before = held();
+    for coding in Coding::ALL.iter().map(|coding| coding.name()) {
+        // Content that only this response holds, whole and in one large piece.
+        let whole = || Body::from(Bytes::from(noise(SIZE)));
+        let piece = || Body::new(Steps([Some(Ok(Bytes::from(noise(SIZE))))].into(), None));
+        let makes: [fn() -> Body; 2] = [whole, piece];
+        for make in makes {
+            let client = client(Compression::new(), move || with_fields(make(), &[TYPE]));
+            let mut body = asked(&client, coding).into_response().body;
+            // It yields between pieces.
+            while poll(&mut body).is_pending() {}
+            assert!(held() - before >= SIZE, "{coding}: {}", held() - before);
+            while !matches!(poll(&mut body), Poll::Ready(None)) {}
+            drop(body);
+            assert_eq!(held(), before, "{coding}");
+        }
+    }
+}
