@@ -23,6 +23,7 @@ use http::header::{CONTENT_LOCATION, LOCATION};
 use http::{HeaderName, Method, StatusCode};
 use nested::Outer;
 use peregrine_web::in_progress::Counted;
+use peregrine_web::personal::PersonalWatch;
 use peregrine_web::precondition::{Validators, Verdict, not_modified};
 use peregrine_web::{
     Body, Head, IntoResponse, Middleware, Parts, Problem, Request, Response, Service,
@@ -254,11 +255,13 @@ impl<S: Service + 'static> Service for Cached<S> {
     async fn call(&self, mut request: Request) -> Response {
         let settings = &self.settings;
         // A proxy inside drops these fields, so responses must not be stored as depending on them.
-        request.parts.head.drop_nominated();
+        // Middleware outside may have read them, so a response does not go without them either.
+        let has_dropped = request.parts.head.drop_nominated();
         let Some(key) = settings.key_of(&request.parts) else {
             return self.service.call(request).await;
         };
         match request.method() {
+            Method::GET | Method::HEAD if has_dropped => self.service.call(request).await,
             Method::GET | Method::HEAD => self.read(key, request).await,
             Method::OPTIONS | Method::TRACE | Method::CONNECT => self.service.call(request).await,
             method if method.as_str() == "QUERY" => self.service.call(request).await,
@@ -402,25 +405,34 @@ impl Settings {
         &self,
         mut response: Response,
         lead: Lead,
-        asker: Asker<'_>,
+        (mut asker, watch): (Asker<'_>, &PersonalWatch),
         since: Instant,
     ) -> (Response, bool) {
         let status = response.status;
         asker.head.vary_by_guards(&mut response);
-        let (has_credentials, is_personal) = (asker.has_credentials(), asker.is_personal());
-        let lifetime =
-            lifetime(status, &response.fields, &self.defaults, has_credentials, is_personal);
-        let Some(lifetime) = lifetime else {
+        let lifetime_for = |asker: Asker<'_>, response: &Response| {
+            let (has_credentials, is_personal) = (asker.has_credentials(), asker.is_personal());
+            lifetime(status, &response.fields, &self.defaults, has_credentials, is_personal)
+        };
+        if lifetime_for(asker, &response).is_none() {
             lead.pass(asker, status);
             return (response, false);
-        };
+        }
         let body = std::mem::take(&mut response.body);
         match gather(body, self.entry_bytes_max, Some(GATHER_TIME)).await {
             Gathered::Whole(content) => {
-                let entry = Entry::new(&response, &content, lifetime, asker, since);
-                lead.keep(&Arc::new(entry));
+                // The body may have read the client's identity.
+                asker.sources = watch.sources();
+                let lifetime = lifetime_for(asker, &response);
+                match lifetime {
+                    Some(lifetime) => {
+                        let entry = Entry::new(&response, &content, lifetime, asker, since);
+                        lead.keep(&Arc::new(entry));
+                    }
+                    None => lead.pass(asker, status),
+                }
                 response.body = Body::from(content);
-                (response, true)
+                (response, lifetime.is_some())
             }
             Gathered::Other(body) => {
                 lead.pass(asker, status);

@@ -378,7 +378,11 @@ impl<S: IdempotencyStore> Settings<S> {
                 Gathered::Whole(content) => {
                     let kept = KeptResponse::of(&response, &content);
                     response.body = Body::from(content);
-                    Outcome::Kept(kept)
+                    // The body may have read the client's identity.
+                    match crowd.is_some_and(|crowd| crowd.is_kept_from(&response)) {
+                        true => Outcome::Lost,
+                        false => Outcome::Kept(kept),
+                    }
                 }
                 Gathered::Other(body) => {
                     response.body = body;

@@ -4,23 +4,25 @@ use http::Extensions;
 use peregrine_web::Parts;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::ClientAddress;
-use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Fills the extensions of each request, for mounted services and tower layers alike.
 #[derive(Clone, Default)]
 pub(crate) struct Facts(Option<Insert>);
 
-thread_local! {
-    /// Whether an application of ours may be inside of a mounted service on this thread.
-    static IS_NESTED: Cell<bool> = const { Cell::new(false) };
+/// Whether an application of ours may be inside of a mounted service, on any thread.
+static IS_NESTED: AtomicBool = AtomicBool::new(false);
+
+/// From now on, requests carry the facts of their connection and of their client, for an
+/// application inside of a mounted service. Programs without one do not pay for that.
+pub(crate) fn serve_nested() {
+    IS_NESTED.store(true, Ordering::Relaxed);
 }
 
-/// From now on, requests of this thread carry the facts of their connection, for an application
-/// inside of a mounted service. Others need no copy of them.
-pub(crate) fn pass_connections() {
-    IS_NESTED.set(true);
+pub(crate) fn is_nested() -> bool {
+    IS_NESTED.load(Ordering::Relaxed)
 }
 
 type Insert = Arc<dyn Fn(&ConnectionInfo, Caller, &mut Extensions) + Send + Sync>;
@@ -58,7 +60,7 @@ impl Facts {
                 extensions.insert(ClientAddress(address.ip()));
             }
         }
-        if IS_NESTED.get() {
+        if is_nested() {
             extensions.get_or_insert_with(|| connection.clone());
         }
         if let Some(insert) = &self.0 {

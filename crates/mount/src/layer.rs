@@ -207,7 +207,7 @@ where
     let (mut parts, body) = request.into_parts();
     // A layer may set a field that the client has named in `Connection`.
     parts.head.drop_nominated();
-    Personal::passed_on(&parts);
+    Personal::served_elsewhere(&parts);
     let mut request = parts.head.to_http(SendBody::default());
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
     facts.tell(parts.peek_connection(), Caller::of(&parts), request.extensions_mut());

@@ -91,7 +91,7 @@ impl LocalService {
     /// A service from an application that is already built.
     #[must_use]
     pub fn new(application: Application) -> Self {
-        facts::pass_connections();
+        facts::serve_nested();
         Self { application: Rc::new(application), body_bytes_max: BODY_BYTES_MAX }
     }
 
@@ -118,7 +118,7 @@ impl LocalService {
         head.keep_nominated();
         // What it finds is a route of this application, and none of the server whose connection this may be.
         head.keep_route();
-        Personal::inherit(&head, &parts.extensions);
+        Personal::inherit(&head, &connection, &parts.extensions);
         if let Some(mounted) = parts.extensions.get::<Mounted>() {
             head.set_mounted(mounted.clone());
         }

@@ -3,7 +3,7 @@
 use crate::body::SendBody;
 use crate::body_channel::{Pump, poll_with_errand};
 use crate::error::BoxError;
-use crate::facts::{Caller, Facts};
+use crate::facts::{self, Caller, Facts};
 use crate::grpc::Deadline;
 use crate::reach::{Direct, Failure, PerPeer, Reach};
 use crate::request::into_http;
@@ -313,8 +313,10 @@ impl<R: Reach> Tower<R> {
         upgrade: Option<OnUpgrade>,
     ) -> (http::Request<SendBody>, Rc<ConnectionInfo>) {
         let (connection, caller) = (Rc::clone(parts.peek_connection()), Caller::of(&parts));
-        Personal::hand_down(&mut parts);
         Personal::served_elsewhere(&parts);
+        if facts::is_nested() {
+            Personal::hand_down(&mut parts);
+        }
         let mut request = into_http(parts, body, is_stripped);
         self.facts.tell(&connection, caller, request.extensions_mut());
         if let Some(upgrade) = upgrade {

@@ -8,6 +8,7 @@ use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::panics::contained;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -114,7 +115,8 @@ impl Slots {
         let mut queue = self.queue.borrow_mut();
         queue.retain(|waiter| !waiter.slot.is_closed());
         let total = |client: &Rc<ConnectionInfo>| {
-            let waiting = queue.iter().filter(|other| Rc::ptr_eq(&other.client, client)).count();
+            let key = ClientKey::of(client);
+            let waiting = queue.iter().filter(|other| ClientKey::of(&other.client) == key).count();
             shares.of(client) + waiting
         };
         if queue.len() >= self.limits.queue_max {
@@ -163,18 +165,32 @@ impl Slots {
     fn shares(&self) -> Shares {
         let mut shares = HashMap::new();
         for entry in self.entries.borrow().values() {
-            *shares.entry(Rc::as_ptr(&entry.client)).or_default() += 1;
+            *shares.entry(ClientKey::of(&entry.client)).or_default() += 1;
         }
         Shares(shares)
     }
 }
 
+/// What distinguishes the connections of clients. Inside of a mounted service, each request has a
+/// copy of its connection's facts, but a peer's address and port are those of one connection.
+#[derive(PartialEq, Eq, Hash)]
+enum ClientKey {
+    Tcp(SocketAddr),
+    Other(*const ConnectionInfo),
+}
+
+impl ClientKey {
+    fn of(client: &Rc<ConnectionInfo>) -> Self {
+        client.peer.tcp().map_or_else(|| Self::Other(Rc::as_ptr(client)), Self::Tcp)
+    }
+}
+
 /// How many slots each client occupies.
-struct Shares(HashMap<*const ConnectionInfo, usize>);
+struct Shares(HashMap<ClientKey, usize>);
 
 impl Shares {
     fn of(&self, client: &Rc<ConnectionInfo>) -> usize {
-        self.0.get(&Rc::as_ptr(client)).copied().unwrap_or(0)
+        self.0.get(&ClientKey::of(client)).copied().unwrap_or(0)
     }
 }
 

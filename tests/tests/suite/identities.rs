@@ -1,21 +1,29 @@
 //! A response for one client is never sent to another, through a whole server on both drivers.
 
 use axum::routing::get;
+use bytes::Bytes;
+use http_body::Frame;
 use peregrine::auth::{ApiKey, ApiKeyPlace, Authenticate, User};
 use peregrine::cache::{Cache, CacheStore, Idempotency, MemoryStore};
 use peregrine::prelude::*;
-use peregrine::tower::{Mount, into_tower, layer_with_body};
+use peregrine::tower::{Mount, into_tower, layer_with_body, spawn_tower};
+use peregrine::web::Head;
 use peregrine::web::connection::ConnectionInfo;
 use peregrine::web::cookies::{Cookie, CookieKeys, PrivateCookies};
 use peregrine::{DriverChoice, Running};
 use peregrine_tests::client::{field, receive, send, started};
 use peregrine_tests::on_both_drivers;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 on_both_drivers! {
     a_page_behind_a_cache_is_sent_to_its_own_client,
     a_payment_with_the_key_of_another_client_is_not_answered_with_its_receipt,
     an_identity_that_was_read_outside_is_one_wherever_the_response_is_made,
     an_application_in_a_mounted_service_knows_its_connection,
+    a_body_that_reads_the_identity_is_for_its_client,
+    fields_that_a_client_names_in_connection_do_not_change_what_others_get,
 }
 
 fn serve(driver: DriverChoice) -> Option<Running> {
@@ -129,6 +137,44 @@ async fn identify_in_axum(
     next.run(request).await
 }
 
+/// Keeps the identity, but not as it was.
+async fn replace_in_axum(
+    mut request: axum::extract::Request,
+    next: axum::middleware::Next,
+) -> axum::response::Response {
+    if let Some(name) = request.headers_mut().remove("cookie") {
+        let name = name.to_str().expect("the test sends text").to_owned();
+        request.headers_mut().insert("cookie", HeaderValue::from_static("theme=dark"));
+        request.headers_mut().insert("authorization", HeaderValue::from_static("Bearer internal"));
+        request.extensions_mut().insert(Known(name));
+    }
+    next.run(request).await
+}
+
+async fn keep_in_axum(
+    mut request: axum::extract::Request,
+    next: axum::middleware::Next,
+) -> axum::response::Response {
+    if let Some(name) = request.headers().get("cookie") {
+        let name = name.to_str().expect("the test sends text").to_owned();
+        request.extensions_mut().insert(Known(name));
+    }
+    next.run(request).await
+}
+
+/// The token is in the query, and handlers do not see it.
+async fn identify_by_query_in_axum(
+    mut request: axum::extract::Request,
+    next: axum::middleware::Next,
+) -> axum::response::Response {
+    if let Some(token) = request.uri().query().and_then(|query| query.strip_prefix("token=")) {
+        let token = token.to_owned();
+        *request.uri_mut() = request.uri().path().parse().expect("it was a path");
+        request.extensions_mut().insert(Known(token));
+    }
+    next.run(request).await
+}
+
 async fn identify_by_key(mut request: Request, next: Next<'_>) -> Response {
     let user = Option::<User<String>>::from_request_parts(&mut request.parts).await;
     know(&mut request, user.expect("the credentials are valid").map(|User(name)| name));
@@ -152,8 +198,14 @@ fn shop(pages: &CacheStore, outcomes: &MemoryStore) -> App {
 
 fn an_identity_that_was_read_outside_is_one_wherever_the_response_is_made(driver: DriverChoice) {
     let (pages, outcomes) = (CacheStore::new(), MemoryStore::new());
+    // An application of ours in an axum router with a layer of its own.
+    let (shared, stored) = (pages.clone(), outcomes.clone());
+    let remote = spawn_tower(move || shop(&shared, &stored)).expect("the application is valid");
     let app = move || {
         let shop = || shop(&pages, &outcomes);
+        let router = || axum::Router::new().fallback_service(remote.clone());
+        let by_query = axum::middleware::from_fn(identify_by_query_in_axum);
+        let by_query = layer_with_body(axum::body::Body::new, by_query);
         let nested = || into_tower(shop()).expect("the application is sound");
         let in_axum =
             || layer_with_body(axum::body::Body::new, axum::middleware::from_fn(identify_in_axum));
@@ -168,6 +220,21 @@ fn an_identity_that_was_read_outside_is_one_wherever_the_response_is_made(driver
             .scope("/nested", |scope| scope.with(identify).mount("/", nested()))
             .scope("/nested-removed", |scope| scope.with(identify_and_remove).mount("/", nested()))
             .scope("/nested-by-a-layer", |scope| scope.with(in_axum()).mount("/", nested()))
+            .scope("/axum-inside", |scope| {
+                scope.mount("/", router().layer(axum::middleware::from_fn(keep_in_axum)))
+            })
+            .scope("/axum-inside-removed", |scope| {
+                scope.mount("/", router().layer(axum::middleware::from_fn(identify_in_axum)))
+            })
+            .scope("/axum-inside-replaced", |scope| {
+                scope.mount("/", router().layer(axum::middleware::from_fn(replace_in_axum)))
+            })
+            .scope("/replaced", |scope| {
+                let replace = axum::middleware::from_fn(replace_in_axum);
+                scope.with(layer_with_body(axum::body::Body::new, replace)).merge(shop())
+            })
+            .scope("/remote", |scope| scope.with(identify).mount("/", router()))
+            .scope("/by-query", |scope| scope.with(by_query).merge(shop()))
             .scope("/by-key", |scope| scope.with(by_key()).with(identify_by_key).merge(shop()))
             .scope("/nested-by-key", |scope| {
                 scope.with(by_key()).with(identify_by_key).mount("/", nested())
@@ -177,6 +244,8 @@ fn an_identity_that_was_read_outside_is_one_wherever_the_response_is_made(driver
         return;
     };
     let ask = |line: &str, name: &str, option: &str| {
+        let is_by_query = line.contains("/by-query/") && !name.is_empty();
+        let query = if is_by_query { format!("?token={name}") } else { String::new() };
         let key =
             format!("Idempotency-Key: \"{}\"\r\nContent-Length: 0", line.replace([' ', '/'], "-"));
         let identity = if name.is_empty() {
@@ -187,7 +256,7 @@ fn an_identity_that_was_read_outside_is_one_wherever_the_response_is_made(driver
         receive(send(
             &running,
             format!(
-                "{line} HTTP/1.1\r\nHost: a\r\n{identity}{key}\r\nConnection: close{option}\r\n\r\n"
+                "{line}{query} HTTP/1.1\r\nHost: a\r\n{identity}{key}\r\nConnection: close{option}\r\n\r\n"
             ),
         ))
     };
@@ -198,6 +267,12 @@ fn an_identity_that_was_read_outside_is_one_wherever_the_response_is_made(driver
         "/nested",
         "/nested-removed",
         "/nested-by-a-layer",
+        "/axum-inside",
+        "/axum-inside-removed",
+        "/axum-inside-replaced",
+        "/replaced",
+        "/remote",
+        "/by-query",
         "/by-key",
         "/nested-by-key",
     ];
@@ -232,5 +307,68 @@ fn an_application_in_a_mounted_service_knows_its_connection(driver: DriverChoice
         return;
     };
     assert_eq!(body(&ask(&running, "GET /below", "")), "127.0.0.1");
+    running.shut_down().expect("the shutdown succeeds");
+}
+
+/// A body that reads the client's identity when it is sent.
+struct Lazy(Head);
+
+impl http_body::Body for Lazy {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = self.get_mut();
+        let name = this.0.field("cookie").map(Bytes::copy_from_slice);
+        this.0 = Head::take();
+        Poll::Ready(name.map(|name| Ok(Frame::data(name))))
+    }
+}
+
+fn a_body_that_reads_the_identity_is_for_its_client(driver: DriverChoice) {
+    let pages = CacheStore::new();
+    let app = move || {
+        App::new().with(Cache::new(pages.clone())).get("/me", |request: Request| {
+            let body = Body::new(Lazy(request.parts.head.share()));
+            ([("cache-control", "max-age=60")], body)
+        })
+    };
+    let Some(running) = started(Server::bind("127.0.0.1:0").driver(driver).start(app)) else {
+        return;
+    };
+    for name in ["ali", "bob", "ali"] {
+        assert!(ask(&running, "GET /me", name).contains(name), "{name}");
+    }
+    running.shut_down().expect("the shutdown succeeds");
+}
+
+async fn translate(mut request: Request, next: Next<'_>) -> Response {
+    let language = request.header("accept-language").unwrap_or("en").to_owned();
+    request.parts.extensions_mut().insert(Known(language));
+    next.run(request).await
+}
+
+fn fields_that_a_client_names_in_connection_do_not_change_what_others_get(driver: DriverChoice) {
+    let pages = CacheStore::new();
+    let app = move || {
+        let greet = |request: Request| {
+            let language = request.parts.extensions().get::<Known>().expect("inserted outside");
+            ([("cache-control", "max-age=60"), ("vary", "accept-language")], language.0.clone())
+        };
+        App::new().with(translate).with(Cache::new(pages.clone())).get("/", greet)
+    };
+    let Some(running) = started(Server::bind("127.0.0.1:0").driver(driver).start(app)) else {
+        return;
+    };
+    let ask = |fields: &str| {
+        receive(send(&running, format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n")))
+    };
+    let named = "Accept-Language: xx\r\nConnection: close, accept-language";
+    assert_eq!(body(&ask(named)), "xx");
+    assert_eq!(body(&ask("Connection: close")), "en");
+    assert_eq!(body(&ask(named)), "xx");
     running.shut_down().expect("the shutdown succeeds");
 }

@@ -72,7 +72,7 @@ impl<S: Service> Fetch<S> {
         }
         let asker = Asker { head: &asked, connection: &connection, sources: watch.sources() };
         let is_for_one = asker.is_personal() && !is_beside;
-        let (response, is_kept) = settings.keep(response, lead, asker, since).await;
+        let (response, is_kept) = settings.keep(response, lead, (asker, &watch), since).await;
         match stale.filter(|_| !is_kept) {
             Some((entry, _)) if is_for_one => entry.not_renewed_by_one(),
             Some((entry, _)) => entry.not_renewed(is_beside),

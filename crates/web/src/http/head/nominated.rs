@@ -11,14 +11,17 @@ impl Head {
     /// field or not. Call it before code sets fields by other means than [`Head::add_field`].
     /// Fields that frame the request stay, and so do connection options that have a meaning of
     /// their own.
+    /// Returns whether any name was removed.
     #[doc(hidden)]
-    pub fn drop_nominated(&mut self) {
+    pub fn drop_nominated(&mut self) -> bool {
         let names = self.nominated(|_| true);
-        if !names.is_empty() {
+        let is_any = !names.is_empty();
+        if is_any {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             self.remove_fields(&names);
             self.forget_nominated(&names);
         }
+        is_any
     }
 
     /// Makes the fields that `Connection` names ordinary ones. The client named them for the server

@@ -7,6 +7,7 @@ use crate::http::response::Response;
 use http::header::CACHE_CONTROL;
 use http::{HeaderMap, HeaderValue};
 use peregrine_proto::{FieldIndex, Known};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Marks responses that depend on who the client is.
 ///
@@ -57,14 +58,42 @@ const SENT_AS_PRIVATE: u8 = 1 << 5;
 /// The sources that code outside of this project can read without a mark.
 const UNSEEN: [IdentitySource; 3] =
     [IdentitySource::Cookie, IdentitySource::Credentials, IdentitySource::Connection];
+const UNSEEN_BITS: u8 = IdentitySource::Cookie.bit()
+    | IdentitySource::Credentials.bit()
+    | IdentitySource::Connection.bit();
 const API_KEY: &[u8] = b"x-api-key";
 const IDENTITY_FIELDS: [&str; 3] = ["cookie", "authorization", "x-api-key"];
 
-/// The marks of the request outside of a mounted service, and the identities that it carried.
+/// The marks of the request outside of a mounted service, and a hash of what identified its client.
 #[derive(Clone, Copy, Debug)]
 struct HandedDown {
     marks: u8,
-    carried: u8,
+    identity: Option<u64>,
+}
+
+/// A hash of everything that may identify the client; `None` if there is nothing.
+fn identity_of(head: &Head, connection: &ConnectionInfo) -> Option<u64> {
+    let mut hasher = DefaultHasher::new();
+    let mut is_any = false;
+    let mut add = |name: &str, value: &[u8]| {
+        is_any = true;
+        (name, value).hash(&mut hasher);
+    };
+    for name in IDENTITY_FIELDS {
+        head.peek_fields_named(name).for_each(|value| add(name, value));
+    }
+    if let Some(query) = head.query() {
+        add("query", query.as_bytes());
+    }
+    if let Some(client) = connection.client() {
+        add("certificate", &client.fingerprint);
+    }
+    if identifies_client(connection) {
+        let proxied = connection.proxy.as_ref().and_then(|proxy| proxy.tls.as_ref());
+        let name = proxied.and_then(|tls| tls.common_name.as_deref());
+        add("proxied certificate", name.unwrap_or_default().as_bytes());
+    }
+    is_any.then(|| hasher.finish())
 }
 
 impl IdentitySource {
@@ -159,8 +188,7 @@ impl Personal {
     /// an upstream server. `Cache` then stores its response only for clients without an identity.
     /// The fields of the response are left as they are.
     pub fn passed_on(parts: &Parts) {
-        let bits = UNSEEN.iter().fold(0, |bits, source| bits | source.bit());
-        parts.head.identity_reads().mark(bits);
+        parts.head.identity_reads().mark(UNSEEN_BITS);
     }
 
     /// As [`Personal::passed_on`], for a service that answers the request in place of a handler,
@@ -173,42 +201,41 @@ impl Personal {
         }
     }
 
-    /// Hands the marks of a request to the applications inside of a mounted service, which see
-    /// neither this head nor fields that layers remove before them. Call it before
-    /// [`Personal::served_elsewhere`].
+    /// Hands the marks of a request, and what identifies its client, to the applications inside of
+    /// a mounted service.
     #[doc(hidden)]
     pub fn hand_down(parts: &mut Parts) {
         let marks = parts.head.identity_reads().bits();
-        let fields = [IdentitySource::Cookie, IdentitySource::Credentials].into_iter();
-        let fields = fields.filter(|source| source.is_in_fields(&parts.head));
-        let carried = fields.fold(0, |bits, source| bits | source.bit());
-        if marks | carried > 0 {
-            parts.extensions_mut().insert(HandedDown { marks, carried });
+        let identity = identity_of(&parts.head, parts.peek_connection());
+        if marks > 0 || identity.is_some() {
+            parts.extensions_mut().insert(HandedDown { marks, identity });
         }
     }
 
-    /// Marks the request of an application inside of a mounted service as [`Personal::hand_down`]
-    /// says. A layer that has removed an identity may have read it.
+    /// Marks the request of an application inside of a mounted service. Any code around it may have
+    /// read what identifies the client, and may have removed or replaced it afterwards.
     #[doc(hidden)]
-    pub fn inherit(head: &Head, extensions: &http::Extensions) {
-        let Some(HandedDown { marks, carried }) = extensions.get() else { return };
-        head.identity_reads().mark(*marks);
-        for source in [IdentitySource::Cookie, IdentitySource::Credentials] {
-            if carried & source.bit() > 0 && !source.is_in_fields(head) {
+    pub fn inherit(head: &Head, connection: &ConnectionInfo, extensions: &http::Extensions) {
+        head.identity_reads().mark(UNSEEN_BITS);
+        if let Some(outer) = extensions.get::<HandedDown>() {
+            head.identity_reads().mark(outer.marks);
+            if outer.identity.is_some() && outer.identity != identity_of(head, connection) {
                 Self::depends_on(head, IdentitySource::Other);
             }
         }
     }
 
     /// Marks a request whose head was changed by code that reads identities without a mark: that
-    /// code may have read what it has removed.
+    /// code may have read what it has removed or replaced.
     #[doc(hidden)]
     pub fn changed(head: &Head, origin: &Head) {
-        for name in IDENTITY_FIELDS {
+        let is_changed = |name: &&str| {
             let mut before = origin.peek_fields_named(name).peekable();
-            if before.peek().is_some() && !before.eq(head.peek_fields_named(name)) {
-                Self::depends_on(head, IdentitySource::Other);
-            }
+            before.peek().is_some() && !before.eq(head.peek_fields_named(name))
+        };
+        let has_other_query = origin.query().is_some() && origin.query() != head.query();
+        if has_other_query || IDENTITY_FIELDS.iter().any(is_changed) {
+            Self::depends_on(head, IdentitySource::Other);
         }
     }
 
