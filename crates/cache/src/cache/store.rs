@@ -26,7 +26,8 @@ const PASS_FOR: Duration = Duration::from_secs(5);
 
 /// An in-memory response store for [`Cache`](super::Cache). Clones share the store. Create it
 /// outside the application's closure and clone it in, and all workers share it; created inside,
-/// each worker has its own, which needs more memory but avoids lock contention.
+/// each worker has its own, which needs more memory but avoids lock contention. Applications that
+/// answer the same host and path differently need stores of their own.
 ///
 /// When it exceeds 64 MiB, or [`CacheStore::with_bytes_max`], it evicts the least recently used
 /// responses.

@@ -18,7 +18,8 @@ const ENTRY_BYTES: usize = 256;
 const ANONYMOUS_PART: usize = 4;
 
 /// Stores outcomes in memory. Clones share the store: create it outside the application's closure
-/// and clone it in, so that all workers share it.
+/// and clone it in, so that all workers share it. Applications that answer the same host and path
+/// differently need stores of their own.
 ///
 /// Keys are never evicted before they expire, since a request could then be executed twice. When
 /// the store is full (64 MiB, or [`MemoryStore::bytes_max`]), it first evicts the responses of
