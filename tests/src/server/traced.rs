@@ -244,11 +244,8 @@ pub async fn a_sampled_request_has_one_span<B: Bench>(bench: &B, way: Way) {
             ("error.type", error),
             ("otel.status_code", outcome),
         ] {
-            assert_eq!(
-                span.fields.get(field).map(String::as_str),
-                value,
-                "{path} {field}: {span:?}"
-            );
+            let found = span.fields.get(field).map(String::as_str);
+            assert_eq!(found, value, "{path} {field}: {span:?}");
         }
         if status == Some("200") && length > 0 {
             assert_eq!(span.fields["http.request.body.size"], length.to_string());

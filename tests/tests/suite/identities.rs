@@ -6,7 +6,7 @@ use http_body::Frame;
 use peregrine::auth::{ApiKey, ApiKeyPlace, Authenticate, User};
 use peregrine::cache::{Cache, CacheStore, Idempotency, MemoryStore};
 use peregrine::prelude::*;
-use peregrine::tower::{Mount, into_tower, layer_with_body, spawn_tower};
+use peregrine::tower::{Mount, RemoteService, into_tower, layer_with_body, spawn_tower};
 use peregrine::web::Head;
 use peregrine::web::connection::ConnectionInfo;
 use peregrine::web::cookies::{Cookie, CookieKeys, PrivateCookies};
@@ -196,87 +196,93 @@ fn shop(pages: &CacheStore, outcomes: &MemoryStore) -> App {
         .scope("/once", |scope| scope.with(Idempotency::new(outcomes.clone())).post("/pay", pay))
 }
 
+/// Below each of these paths, a client is identified in another way and place.
+const WAYS: [&str; 14] = [
+    "/read",
+    "/removed",
+    "/removed-by-a-layer",
+    "/nested",
+    "/nested-removed",
+    "/nested-by-a-layer",
+    "/axum-inside",
+    "/axum-inside-removed",
+    "/axum-inside-replaced",
+    "/replaced",
+    "/remote",
+    "/by-query",
+    "/by-key",
+    "/nested-by-key",
+];
+
+fn all_ways(pages: &CacheStore, outcomes: &MemoryStore, remote: &RemoteService) -> App {
+    let shop = || shop(pages, outcomes);
+    let router = || axum::Router::new().fallback_service(remote.clone());
+    let by_query = axum::middleware::from_fn(identify_by_query_in_axum);
+    let by_query = layer_with_body(axum::body::Body::new, by_query);
+    let nested = || into_tower(shop()).expect("the application is sound");
+    let in_axum =
+        || layer_with_body(axum::body::Body::new, axum::middleware::from_fn(identify_in_axum));
+    let by_key = || {
+        let key = ApiKeyPlace::header("x-token");
+        Authenticate::api_key(key, async |ApiKey(name)| Some(name)).optional()
+    };
+    App::new()
+        .scope("/read", |scope| scope.with(identify).merge(shop()))
+        .scope("/removed", |scope| scope.with(identify_and_remove).merge(shop()))
+        .scope("/removed-by-a-layer", |scope| scope.with(in_axum()).merge(shop()))
+        .scope("/nested", |scope| scope.with(identify).mount("/", nested()))
+        .scope("/nested-removed", |scope| scope.with(identify_and_remove).mount("/", nested()))
+        .scope("/nested-by-a-layer", |scope| scope.with(in_axum()).mount("/", nested()))
+        .scope("/axum-inside", |scope| {
+            scope.mount("/", router().layer(axum::middleware::from_fn(keep_in_axum)))
+        })
+        .scope("/axum-inside-removed", |scope| {
+            scope.mount("/", router().layer(axum::middleware::from_fn(identify_in_axum)))
+        })
+        .scope("/axum-inside-replaced", |scope| {
+            scope.mount("/", router().layer(axum::middleware::from_fn(replace_in_axum)))
+        })
+        .scope("/replaced", |scope| {
+            let replace = axum::middleware::from_fn(replace_in_axum);
+            scope.with(layer_with_body(axum::body::Body::new, replace)).merge(shop())
+        })
+        .scope("/remote", |scope| scope.with(identify).mount("/", router()))
+        .scope("/by-query", |scope| scope.with(by_query).merge(shop()))
+        .scope("/by-key", |scope| scope.with(by_key()).with(identify_by_key).merge(shop()))
+        .scope("/nested-by-key", |scope| {
+            scope.with(by_key()).with(identify_by_key).mount("/", nested())
+        })
+}
+
+fn ask_as(running: &Running, line: &str, name: &str, option: &str) -> String {
+    let is_by_query = line.contains("/by-query/") && !name.is_empty();
+    let query = if is_by_query { format!("?token={name}") } else { String::new() };
+    let key =
+        format!("Idempotency-Key: \"{}\"\r\nContent-Length: 0", line.replace([' ', '/'], "-"));
+    let identity = if name.is_empty() {
+        String::new()
+    } else {
+        format!("Cookie: {name}\r\nX-Token: {name}\r\n")
+    };
+    receive(send(
+        running,
+        format!(
+            "{line}{query} HTTP/1.1\r\nHost: a\r\n{identity}{key}\r\nConnection: close{option}\r\n\r\n"
+        ),
+    ))
+}
+
 fn an_identity_that_was_read_outside_is_one_wherever_the_response_is_made(driver: DriverChoice) {
     let (pages, outcomes) = (CacheStore::new(), MemoryStore::new());
     // An application of ours in an axum router with a layer of its own.
     let (shared, stored) = (pages.clone(), outcomes.clone());
     let remote = spawn_tower(move || shop(&shared, &stored)).expect("the application is valid");
-    let app = move || {
-        let shop = || shop(&pages, &outcomes);
-        let router = || axum::Router::new().fallback_service(remote.clone());
-        let by_query = axum::middleware::from_fn(identify_by_query_in_axum);
-        let by_query = layer_with_body(axum::body::Body::new, by_query);
-        let nested = || into_tower(shop()).expect("the application is sound");
-        let in_axum =
-            || layer_with_body(axum::body::Body::new, axum::middleware::from_fn(identify_in_axum));
-        let by_key = || {
-            let key = ApiKeyPlace::header("x-token");
-            Authenticate::api_key(key, async |ApiKey(name)| Some(name)).optional()
-        };
-        App::new()
-            .scope("/read", |scope| scope.with(identify).merge(shop()))
-            .scope("/removed", |scope| scope.with(identify_and_remove).merge(shop()))
-            .scope("/removed-by-a-layer", |scope| scope.with(in_axum()).merge(shop()))
-            .scope("/nested", |scope| scope.with(identify).mount("/", nested()))
-            .scope("/nested-removed", |scope| scope.with(identify_and_remove).mount("/", nested()))
-            .scope("/nested-by-a-layer", |scope| scope.with(in_axum()).mount("/", nested()))
-            .scope("/axum-inside", |scope| {
-                scope.mount("/", router().layer(axum::middleware::from_fn(keep_in_axum)))
-            })
-            .scope("/axum-inside-removed", |scope| {
-                scope.mount("/", router().layer(axum::middleware::from_fn(identify_in_axum)))
-            })
-            .scope("/axum-inside-replaced", |scope| {
-                scope.mount("/", router().layer(axum::middleware::from_fn(replace_in_axum)))
-            })
-            .scope("/replaced", |scope| {
-                let replace = axum::middleware::from_fn(replace_in_axum);
-                scope.with(layer_with_body(axum::body::Body::new, replace)).merge(shop())
-            })
-            .scope("/remote", |scope| scope.with(identify).mount("/", router()))
-            .scope("/by-query", |scope| scope.with(by_query).merge(shop()))
-            .scope("/by-key", |scope| scope.with(by_key()).with(identify_by_key).merge(shop()))
-            .scope("/nested-by-key", |scope| {
-                scope.with(by_key()).with(identify_by_key).mount("/", nested())
-            })
-    };
+    let app = move || all_ways(&pages, &outcomes, &remote);
     let Some(running) = started(Server::bind("127.0.0.1:0").driver(driver).start(app)) else {
         return;
     };
-    let ask = |line: &str, name: &str, option: &str| {
-        let is_by_query = line.contains("/by-query/") && !name.is_empty();
-        let query = if is_by_query { format!("?token={name}") } else { String::new() };
-        let key =
-            format!("Idempotency-Key: \"{}\"\r\nContent-Length: 0", line.replace([' ', '/'], "-"));
-        let identity = if name.is_empty() {
-            String::new()
-        } else {
-            format!("Cookie: {name}\r\nX-Token: {name}\r\n")
-        };
-        receive(send(
-            &running,
-            format!(
-                "{line}{query} HTTP/1.1\r\nHost: a\r\n{identity}{key}\r\nConnection: close{option}\r\n\r\n"
-            ),
-        ))
-    };
-    let ways = [
-        "/read",
-        "/removed",
-        "/removed-by-a-layer",
-        "/nested",
-        "/nested-removed",
-        "/nested-by-a-layer",
-        "/axum-inside",
-        "/axum-inside-removed",
-        "/axum-inside-replaced",
-        "/replaced",
-        "/remote",
-        "/by-query",
-        "/by-key",
-        "/nested-by-key",
-    ];
-    for way in ways {
+    let ask = |line: &str, name: &str, option: &str| ask_as(&running, line, name, option);
+    for way in WAYS {
         // RFC 9110 §7.6.1: a client may name its own fields as those of the connection.
         for option in ["", ", cookie, x-token"] {
             for name in ["ali", "bob", "", "ali"] {
