@@ -293,6 +293,11 @@ impl<S: IdempotencyStore> Settings<S> {
             }
             Ok(Begun::Done(_, Outcome::Lost)) => return lost().into_response(),
             Ok(Begun::Done(_, Outcome::Kept(kept))) => {
+                // What the handler read is not stored, so the replay is for this client alone.
+                Personal::served_elsewhere(&parts);
+                if [Method::GET, Method::HEAD].contains(&parts.head.method()) {
+                    Personal::note(&parts);
+                }
                 return kept.to_response().with_header(REPLAYED, HeaderValue::from_static("true"));
             }
             Err(StoreError::FullFor(time)) => return full(time).into_response(),

@@ -85,6 +85,16 @@ impl Drop for Program {
     }
 }
 
+/// The signals that end a child process by default. A shell without job control starts programs in
+/// the background with SIGINT ignored, and children inherit that.
+fn ending_signals() -> impl Iterator<Item = Signal> {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux provides it");
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = u64::from_str_radix(ignored.expect("a mask").trim(), 16).expect("a number");
+    let is_ignored = move |signal: &Signal| ignored >> (signal.as_raw() - 1) & 1 == 1;
+    [Signal::TERM, Signal::INT].into_iter().filter(move |signal| !is_ignored(signal))
+}
+
 const CASE: &str = "PEREGRINE_ENDING_CASE";
 
 /// The child of tests here; it does nothing unless one of them started it.
@@ -150,7 +160,7 @@ fn in_runtime<F: Future>(future: F) -> F::Output {
 
 #[test]
 fn a_signal_during_the_start_ends_the_program_in_order() {
-    for signal in [Signal::TERM, Signal::INT] {
+    for signal in ending_signals() {
         let mut program = Program::start("slow-start");
         program.says("the server begins");
         program.signal(signal);
@@ -162,7 +172,7 @@ fn a_signal_during_the_start_ends_the_program_in_order() {
 
 #[test]
 fn a_signal_ends_a_program_whose_server_has_ended() {
-    for signal in [Signal::TERM, Signal::INT] {
+    for signal in ending_signals() {
         let mut program = Program::start("goes-on");
         program.says("peregrine ");
         program.signal(Signal::TERM);
@@ -177,7 +187,7 @@ fn a_signal_ends_a_program_whose_server_has_ended() {
 #[test]
 fn a_tower_service_is_served_without_handlers_of_signals_unless_they_are_asked_for() {
     for case in ["tower", "tower tokio", "tower tls"] {
-        for signal in [Signal::TERM, Signal::INT] {
+        for signal in ending_signals() {
             let mut program = Program::start(case);
             program.says("peregrine ");
             program.signal(signal);

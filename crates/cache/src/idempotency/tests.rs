@@ -376,3 +376,29 @@ fn content_is_charged_while_its_handler_runs() {
     assert!(held >= 100_000, "{held}");
     assert_eq!(peregrine_web::account::held(), 0);
 }
+
+#[test]
+fn a_replay_is_not_stored_for_other_clients() {
+    let page = |request: Request| {
+        let user = request.header("cookie").unwrap_or("nobody").to_owned();
+        ([("cache-control", "max-age=60")], user)
+    };
+    let once = Idempotency::new(MemoryStore::new()).methods([Method::GET]);
+    let cache = crate::Cache::new(crate::CacheStore::new());
+    let client = run(async { App::new().with(cache).with(once).get("/", page).test() });
+    let get = |cookie: &str, key: &str| {
+        let request = client.get("/");
+        let request = if cookie.is_empty() { request } else { request.header("cookie", cookie) };
+        let request = if key.is_empty() { request } else { request.header("idempotency-key", key) };
+        run(async { request.send().await })
+    };
+    for key in ["\"a\"", "\"a\"", ""] {
+        let response = get("ali", key).into_response();
+        let controls = response.fields.iter().filter(|(name, _)| *name == "cache-control");
+        let controls: Vec<_> = controls.map(|(_, value)| value.as_bytes()).collect();
+        assert!(controls.contains(&&b"private"[..]), "{controls:?}");
+        assert_eq!(response.body.as_slice(), Some(&b"ali"[..]));
+    }
+    assert_eq!(get("", "").text(), "nobody");
+    assert_eq!(get("bob", "").text(), "bob");
+}

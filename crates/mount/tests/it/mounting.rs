@@ -483,3 +483,16 @@ fn a_body_that_is_a_bomb_is_too_large_for_a_router() {
     let client = App::new().with(bomb).subtree("/", tower(router)).test();
     assert_eq!(client.post("/").body("packed").send_now().status(), 413);
 }
+
+#[test]
+fn an_application_in_a_mount_redirects_below_its_prefix() {
+    let inner = App::new().slash_policy(SlashPolicy::Redirect).get("/a/", || "a").get("/b", || "b");
+    let inner = into_tower(inner).expect("the application is valid");
+    let client = App::new().scope("/outer", |scope| scope.mount("/inner", inner)).test();
+    for (path, location) in [("a?x=1", "a/?x=1"), ("b/", "b")] {
+        let response = client.get(&format!("/outer/inner/{path}")).send_now();
+        let expected = format!("/outer/inner/{location}");
+        assert_eq!(response.status(), 308);
+        assert_eq!(response.header("location"), Some(&*expected));
+    }
+}

@@ -249,7 +249,7 @@ fn method_missing(head: &Head, names: &str) -> Response {
 
 fn redirect(request: &Request, add_slash: bool) -> Response {
     let (head, prefix) = (&request.parts.head, request.client().prefix());
-    let path = head.path();
+    let path = head.original_path();
     let path = if add_slash { path } else { path.strip_suffix('/').unwrap_or(path) };
     let slash = if add_slash { "/" } else { "" };
     let location = match head.query() {

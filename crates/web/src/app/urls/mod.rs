@@ -19,6 +19,9 @@ use std::rc::Rc;
 /// Values are one value for one parameter; a tuple, in the order of the pattern; or a struct or a map, by the
 /// names in the pattern: what [`Path`](crate::extract::Path) reads. They are percent-encoded.
 ///
+/// An application that is mounted as a tower service does not know the prefix of its mount, which
+/// its URLs therefore lack.
+///
 /// ```
 /// use peregrine::web::{App, HandlerExt};
 /// use peregrine::web::urls::{UrlError, Urls};
