@@ -293,8 +293,8 @@ impl<S: IdempotencyStore> Settings<S> {
             }
             Ok(Begun::Done(_, Outcome::Lost)) => return lost().into_response(),
             Ok(Begun::Done(_, Outcome::Kept(kept))) => {
-                // The store does not record which identities the handler read, so an outer cache must
-                // not share the replay.
+                // The store does not record which identities the handler read, so an outer cache
+                // must not share the replay.
                 Personal::served_elsewhere(&parts);
                 if [Method::GET, Method::HEAD].contains(&parts.head.method()) {
                     Personal::note(&parts);
