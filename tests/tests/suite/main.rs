@@ -16,6 +16,7 @@ mod driver_contract;
 mod ending;
 mod files;
 mod identities;
+mod isolated;
 mod logs;
 mod metrics;
 mod mounted;
