@@ -91,7 +91,8 @@ impl SendBody {
 
     /// Our own body, if it is on this thread.
     ///
-    /// # Errors It is not on this thread.
+    /// # Errors
+    /// It is not on this thread.
     pub(crate) fn into_ours(self) -> Result<Body, Self> {
         match self.0 {
             Kind::Empty => Ok(Body::empty()),

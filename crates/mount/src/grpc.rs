@@ -9,7 +9,7 @@ use peregrine_web::{Head, Response};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// The time limit until the response to a call must have begun.
+/// The time limit for the response to a gRPC call to begin.
 pub(crate) struct Deadline {
     after: Duration,
     /// Set only for calls that are not answered immediately.

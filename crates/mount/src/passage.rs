@@ -138,7 +138,8 @@ impl Passage {
 
     /// Keeps `thing` in the request's row.
     ///
-    /// # Errors The request is over, or belongs to another thread. The value is returned.
+    /// # Errors
+    /// The request is over, or belongs to another thread. The value is returned.
     pub(crate) fn keep(self: &Arc<Self>, thing: Thing) -> Result<Handle, Thing> {
         let mut thing = Some(thing);
         let slot = self.with_row(|row| {
@@ -167,7 +168,7 @@ impl Passage {
         waiting.flatten().into_iter().for_each(Waker::wake);
     }
 
-    /// Makes a call on the request's thread, from any thread. Its outcome goes to the receiver,
+    /// Requests a call on the request's thread, from any thread. Its outcome goes to the receiver,
     /// unless the request is over.
     pub(crate) fn ask(&self, request: http::Request<Sent>) -> oneshot::Receiver<Outcome> {
         let (reply, response) = oneshot::channel();
@@ -238,7 +239,8 @@ impl Handle {
 
     /// Takes the value, if it belongs to this thread.
     ///
-    /// # Errors The value belongs to another thread or no longer exists.
+    /// # Errors
+    /// The value belongs to another thread or no longer exists.
     pub(crate) fn take(mut self) -> Result<Thing, Self> {
         let Some(slot) = self.slot else { return Err(self) };
         match self.passage.with_row(|row| row.take(slot)) {

@@ -72,7 +72,8 @@ fn strip(parts: &Parts, uri: &Uri) -> Option<Uri> {
 
 /// Converts the head of an `http` request.
 ///
-/// # Errors The request violates a rule of HTTP that our requests obey.
+/// # Errors
+/// The request violates a rule of HTTP that our requests obey.
 pub(crate) fn to_head(parts: &http::request::Parts) -> Result<Head, Reject> {
     let authority =
         parts.uri.authority().map_or(&b""[..], |authority| authority.as_str().as_bytes());

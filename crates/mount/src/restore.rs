@@ -28,7 +28,8 @@ pub(crate) fn keep<B>(
 
 /// Our request, with the layer's changes.
 ///
-/// # Errors The layer kept the request beyond its end, or made it invalid HTTP.
+/// # Errors
+/// The layer kept the request beyond its end, or turned it into invalid HTTP.
 pub(crate) fn restore(
     mut parts: http::request::Parts,
     body: Body,

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 /// content of unknown length as absent, and it does not announce empty content.
 pub(crate) fn framing(method: &Method, body: &Body) -> Option<(HeaderName, HeaderValue)> {
     if http_body::Body::is_end_stream(body) || body.length() == Some(0) {
-        // RFC 9110 §8.6: a method that usually has content announces that it has none.
+        // RFC 9110 §8.6: a request whose method usually has content announces that it has none.
         let means_content = matches!(*method, Method::POST | Method::PUT | Method::PATCH);
         return means_content.then(|| (CONTENT_LENGTH, HeaderValue::from_static("0")));
     }

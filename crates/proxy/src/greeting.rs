@@ -41,7 +41,8 @@ impl Greeting {
     /// Waits for the settings, and returns the maximum number of concurrent requests, if there is
     /// one.
     ///
-    /// # Errors The server does not speak HTTP/2, or closed the connection.
+    /// # Errors
+    /// The server does not speak HTTP/2, or closed the connection.
     pub(crate) async fn streams_max(&self) -> io::Result<Option<u32>> {
         poll_fn(|context| match self.heard.get() {
             Heard::Settings(most) => Poll::Ready(Ok(most)),

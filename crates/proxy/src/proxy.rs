@@ -168,7 +168,8 @@ impl Proxy {
 
     /// Sets the proxy's name in `Via`. Default: `peregrine`.
     ///
-    /// # Panics `name` is not a token.
+    /// # Panics
+    /// `name` is not a token.
     #[must_use]
     pub fn pseudonym(mut self, name: &str) -> Self {
         assert!(

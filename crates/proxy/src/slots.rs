@@ -1,8 +1,8 @@
 //! Limits the requests that an upstream has in progress on one worker, and queues further ones.
 //!
 //! A free slot goes to the client with the fewest slots. A client that does not read would keep its
-//! slots for as long as the server tolerates it. So when no slot is free, the client that occupies
-//! the most slots loses the response that it has not read for the longest time.
+//! slots for as long as the server's timeouts allow. So when no slot is free, the client that
+//! occupies the most slots loses the response that it has not read for the longest time.
 
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::panics::contained;

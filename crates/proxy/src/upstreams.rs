@@ -120,8 +120,8 @@ impl Upstreams {
     /// hosts of the URLs, whatever `Host` a request has, and come from authorities that the system
     /// trusts. Servers that negotiate HTTP/2 get HTTP/2.
     ///
-    /// # Errors There are no URLs, one is not the URL of a server, or the system has no root
-    /// certificates.
+    /// # Errors
+    /// There are no URLs, one is not the URL of a server, or the system has no root certificates.
     pub fn new(urls: impl IntoIterator<Item: AsRef<str>>) -> Result<Self, UpstreamError> {
         let all: Result<Vec<_>, _> =
             urls.into_iter().map(|url| Upstream::read(url.as_ref())).collect();
@@ -138,7 +138,8 @@ impl Upstreams {
     /// Like [`Upstreams::new`], with a TLS configuration of your own, for example with a private
     /// authority or a client certificate. The ALPN protocols in `config` are ignored.
     ///
-    /// # Errors There are no URLs, or one is not the URL of a server.
+    /// # Errors
+    /// There are no URLs, or one is not the URL of a server.
     #[cfg(feature = "tls")]
     pub fn with_tls(
         urls: impl IntoIterator<Item: AsRef<str>>,
@@ -154,7 +155,8 @@ impl Upstreams {
     /// Uses HTTP/2 without negotiation with all `http` upstreams, which gRPC services without TLS
     /// require. Upgrades still use HTTP/1.1.
     ///
-    /// # Panics The set was already cloned.
+    /// # Panics
+    /// The set was already cloned.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn http2(self) -> Self {
@@ -182,7 +184,8 @@ impl Upstreams {
 
     /// Sets how the next upstream is chosen. Default: [`Balance::RoundRobin`].
     ///
-    /// # Panics The set was already cloned.
+    /// # Panics
+    /// The set was already cloned.
     #[must_use]
     pub fn balance(self, balance: Balance) -> Self {
         self.set(|set| set.balance = balance)
@@ -191,7 +194,8 @@ impl Upstreams {
     /// Sets the number of consecutive failures after which an upstream is skipped: failed
     /// connections, missing responses, and invalid ones. Default: 3.
     ///
-    /// # Panics The set was already cloned.
+    /// # Panics
+    /// The set was already cloned.
     #[must_use]
     pub fn failures_max(self, failures: u32) -> Self {
         self.set(|set| set.failures_max = failures.max(1))
@@ -201,7 +205,8 @@ impl Upstreams {
     /// others keep skipping it until it has responded to that request, or for the same time again.
     /// Default: 10 s.
     ///
-    /// # Panics The set was already cloned.
+    /// # Panics
+    /// The set was already cloned.
     #[must_use]
     pub fn down_for(self, time: Duration) -> Self {
         self.set(|set| set.down_for = time)
@@ -212,7 +217,8 @@ impl Upstreams {
     /// until it passes one. Checks run beside requests, at most once in `every`, which is also
     /// their time limit. Without requests there are no checks.
     ///
-    /// # Panics `path` does not begin with a slash, or the set was already cloned.
+    /// # Panics
+    /// `path` does not begin with a slash, or the set was already cloned.
     #[must_use]
     pub fn check(self, path: &str, every: Duration) -> Self {
         let uri = path.parse::<Uri>().ok().filter(|_| path.starts_with('/'));
