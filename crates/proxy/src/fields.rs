@@ -149,7 +149,7 @@ pub(crate) fn trailers<T>(frame: Frame<T>) -> Frame<T> {
 }
 
 /// The protocols in the client's `Upgrade`, except those that would carry further HTTP requests
-/// past this proxy: other versions of HTTP, and TLS. `None` if no others are left.
+/// past this proxy: other versions of HTTP, and TLS. `None` if none is left.
 pub(crate) fn protocols(head: &Head) -> Option<HeaderValue> {
     let all = head.fields_named("upgrade").flat_map(|list| list.split(|byte| *byte == b','));
     let mut kept = Vec::new();

@@ -21,7 +21,7 @@ const MAX_CONCURRENT_STREAMS: u16 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heard {
     Nothing,
-    /// The maximum number of concurrent requests; `None` if there is no limit.
+    /// The maximum number of concurrent requests; `None` means unlimited.
     Settings(Option<u32>),
     /// The connection ended, or the first frame is not SETTINGS.
     Else,

@@ -67,12 +67,12 @@ const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 /// - Content: streamed in both directions with back-pressure, including trailers. The route's body
 ///   limit applies: 2 MiB unless [`body_limit`](peregrine_web::HandlerExt::body_limit) sets
 ///   another.
-/// - Upgrades: WebSocket and others are forwarded, also from HTTP/2 clients. `h2c`, `HTTP` and
-///   `TLS` are not, because requests inside would bypass this proxy. After the client has closed
-///   its side, a pause of 60 s closes the other side.
+/// - Upgrades: WebSocket and other protocols are forwarded, also from HTTP/2 clients. `h2c`, `HTTP`
+///   and `TLS` are not, because requests inside would bypass this proxy. After the client has
+///   closed its side, a pause of 60 s closes the other side.
 /// - Methods: CONNECT and TRACE get a 405. OPTIONS decrements `Max-Forwards`.
-/// - Interim responses: 103 and others are forwarded, up to 16 per request; those of HTTP/2
-///   upstreams are not.
+/// - Interim responses: forwarded, such as 103, up to 16 per request; those of HTTP/2 upstreams are
+///   not.
 ///
 /// hyper parses the responses of upstreams, and requests are serialised from parsed heads, so
 /// ambiguous messages are not forwarded in either direction.
@@ -252,7 +252,7 @@ impl Service for Proxy {
     }
 }
 
-/// Why there is no response, and the number of the upstream that was tried last.
+/// Why no upstream responded, and the number of the upstream that was tried last.
 type Asked = (Why, usize);
 
 /// The parameters that all attempts share.

@@ -215,7 +215,7 @@ impl Upstreams {
     /// Checks the health of each upstream with a GET of `path`. A status below 400 is healthy. An
     /// upstream that fails as many consecutive checks as [`Upstreams::failures_max`] is skipped
     /// until it passes one. Checks run beside requests, at most once in `every`, which is also
-    /// their time limit. Without requests there are no checks.
+    /// their time limit. Without requests, no checks are sent.
     ///
     /// # Panics
     /// `path` does not begin with a slash, or the set was already cloned.
