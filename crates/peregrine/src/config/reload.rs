@@ -247,7 +247,7 @@ impl Configured {
                 wakes.try_iter().for_each(|other| reloading.join(other));
                 contained(|| {
                     if let Err(error) = self.reload() {
-                        let why = format!("serves; the configuration is unchanged: {error}");
+                        let why = format!("serving; the configuration is unchanged: {error}");
                         reloading.fails(why);
                     }
                 });
