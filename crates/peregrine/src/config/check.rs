@@ -11,7 +11,7 @@ impl ServerConfig {
     /// [`load`](Self::load) and [`Server::from_config`](crate::Server::from_config) also do this.
     ///
     /// # Errors
-    /// A [`ConfigError`] names the setting and what is allowed.
+    /// A [`ConfigError`] names the setting and its allowed values.
     pub fn check(&self) -> Result<(), ConfigError> {
         check_limits("limits", &self.limits)?;
         self.check_access_log()?;

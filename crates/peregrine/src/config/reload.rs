@@ -57,7 +57,7 @@ pub(crate) struct Configured {
     quiet: bool,
 }
 
-/// What a reload applies in addition to replacing the configuration.
+/// The changes that a reload applies in addition to the new configuration.
 struct Next<'c> {
     lives: Vec<(&'c watch::Sender<Live>, Live)>,
     overload: OverloadLimits,
@@ -277,7 +277,7 @@ impl Configured {
         read.map(drop)
     }
 
-    /// Waits until the file is no longer being written.
+    /// Waits until the file has stopped changing.
     fn settle(&self) -> Result<(), Error> {
         let path = self.config.source.as_ref().and_then(|source| source.layers.path());
         path.map_or(Ok(()), |path| {

@@ -1,4 +1,4 @@
-//! Waits until a file is no longer being written.
+//! Waits until a file has stopped changing.
 //!
 //! Half of a file can be a valid configuration, so a reload in the middle of a write could drop
 //! settings. A file that is renamed into place is accepted after one check; a file that is written

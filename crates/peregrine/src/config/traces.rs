@@ -127,7 +127,7 @@ impl ServerConfig {
                 wrong("otlp.endpoint", text)
             }
             Some(_) if cfg!(not(feature = "otlp")) => {
-                let text = "this program is built without it: the feature `otlp` of `peregrine`";
+                let text = "this program was built without the feature `otlp` of `peregrine`";
                 wrong("otlp.endpoint", text)
             }
             Some(_) if !of.enabled => {

@@ -65,7 +65,7 @@ pub struct ServerConfig {
     pub(super) source: Option<Source>,
 }
 
-/// What a reload reads again.
+/// The sources that a reload reads again.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     pub(super) layers: Layers,
