@@ -644,7 +644,7 @@ fn who_asks_is_answered_while_all_workers_are_blocked(choice: DriverChoice) {
         thread::sleep(Duration::from_millis(20));
         (status, body) = ask(bench.admin(), "/livez", "");
     }
-    assert!(status == 503 && body.contains("/block/{ms} has kept its thread for "), "{body}");
+    assert!(status == 503 && body.contains("/block/{ms} has blocked its thread for "), "{body}");
     for path in ["/metrics", "/connections", "/routes"] {
         assert_eq!(ask(bench.admin(), path, "").0, 200);
     }
