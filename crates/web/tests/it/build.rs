@@ -137,7 +137,7 @@ fn options_that_nobody_would_keep_are_faults() {
     ]) {
         assert!(line.trim_start().starts_with(route), "{found}");
         let rest =
-            format!("asks for `{option}`, but it is inside of {outer}, and the server keeps");
+            format!("sets `{option}`, but it is inside {outer}, and the server applies only");
         assert!(line.contains(&rest), "{found}");
         assert!(line.contains(".merge(app)"), "{found}");
     }
