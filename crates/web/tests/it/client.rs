@@ -267,7 +267,7 @@ fn another_status_fails_the_test_with_the_body() {
 }
 
 #[test]
-#[should_panic(expected = "the Content-Type is \"text/plain\", which is no JSON; the body: [1]")]
+#[should_panic(expected = "the Content-Type is \"text/plain\", which is not JSON; the body: [1]")]
 fn text_that_looks_like_json_is_none() {
     App::new().get("/", || "[1]").test().get("/").send_now().assert_json(&[1]);
 }
