@@ -52,9 +52,7 @@ impl Error for UrlError {
 }
 
 fn no_text(what: &str) -> UrlError {
-    UrlError(format!(
-        "the value of a parameter is {what}: give each parameter one simple value"
-    ))
+    UrlError(format!("the value of a parameter is {what}: give each parameter one simple value"))
 }
 
 /// Serializes all values: one value, a list, or named values.
