@@ -178,7 +178,7 @@ impl Fallback {
 }
 
 /// The server applies the options of a handler as a whole. An option of a route inside the handler
-/// takes effect only if the whole has at least as strict a setting.
+/// takes effect only if the whole has the same or a stricter setting.
 fn unkept(outer: &str, requirements: &Requirements, whole: &RouteOptions, faults: &mut Vec<Fault>) {
     for (route, inner) in requirements.inner_routes() {
         let mut fault = |option, setting| {

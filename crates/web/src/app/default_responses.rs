@@ -191,7 +191,7 @@ impl Service for Unrouted {
             }
             Match::Redirect { add_slash } => redirect(&request, add_slash),
             // Middleware may have changed the path after the first lookup, so this lookup may find
-            // a route. Its endpoint cannot be called from inside this one.
+            // a route, but it is too late to call it.
             Match::Found { .. } | Match::Missing => match &self.fallback {
                 Some(fallback) => place_in_stock(&**fallback, request).await,
                 None => unknown_route(head).into_response(),

@@ -50,7 +50,7 @@ impl Fallbacks {
             let whole = whole.map(|whole| (whole.pattern, whole.typed));
             let (prefix, typed) = whole.unwrap_or_else(|| (fallback.prefix.clone(), Vec::new()));
             let patterns = [prefix.clone(), format!("{prefix}/"), format!("{prefix}{REST}")];
-            // Without a prefix, the first two patterns are both `/`, so one is skipped.
+            // Without a prefix, the first two patterns are the same path, so one is skipped.
             let patterns = patterns.iter().zip(id..).skip(usize::from(prefix.is_empty()));
             for (pattern, id) in patterns {
                 if typed.is_empty() {

@@ -71,14 +71,14 @@ pub trait Signature<Args> {}
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler",
     label = "not a handler",
-    note = "a handler is a function or closure, `async` or not, of at most 12 extractors that returns \
-            an `IntoResponse`",
-    note = "look at what it returns if it is not `async`: to send JSON, derive `serde::Serialize` \
+    note = "a handler is a function or closure, `async` or not, of at most 12 extractors that \
+            returns an `IntoResponse`",
+    note = "check what it returns if it is not `async`: to send JSON, derive `serde::Serialize` \
             and return `Json<_>`",
-    note = "count its arguments: `State<(A, B)>`, `Path<(A, B)>` and extractors of your own take \
-            several values in one",
-    note = "a closure must be `Fn`: what it changes goes into a `Cell` or `RefCell`, and what it \
-            gives away is cloned first"
+    note = "check the number of its arguments: `State<(A, B)>`, `Path<(A, B)>` and your own \
+            extractors combine several values in one argument",
+    note = "a closure must be `Fn`: put a value that it changes into a `Cell` or `RefCell`, and \
+            clone a value before moving it out"
 )]
 pub trait Handler<Args, Via>: Signature<Args> {
     /// Answers a request.

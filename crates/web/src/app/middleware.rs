@@ -149,8 +149,8 @@ impl fmt::Debug for Next<'_> {
     label = "not a middleware",
     note = "a middleware is a type that implements `Middleware`, or an `async fn(Request, Next<'_>)` \
             that may have up to 6 extractors before these two arguments",
-    note = "a closure is written `async |request: Request, next: Next<'_>| ..`, and must be `Fn`: what \
-            it changes goes into a `Cell` or `RefCell`"
+    note = "a closure is written `async |request: Request, next: Next<'_>| ..`, and must be `Fn`: \
+            put a value that it changes into a `Cell` or `RefCell`"
 )]
 pub trait IntoMiddleware<Args> {
     /// The resulting middleware.

@@ -55,7 +55,7 @@ pub use peregrine_router::SlashPolicy;
 /// use peregrine::web::{App, Request};
 ///
 /// async fn greet(request: Request) -> String {
-///     format!("Good day, you who asked for {}", request.path())
+///     format!("You requested {}", request.path())
 /// }
 ///
 /// let app = App::new()
@@ -64,7 +64,7 @@ pub use peregrine_router::SlashPolicy;
 ///
 /// let client = app.test();
 /// assert_eq!(client.get("/").send_now().text(), "the front page");
-/// assert_eq!(client.get("/users/7").send_now().text(), "Good day, you who asked for /users/7");
+/// assert_eq!(client.get("/users/7").send_now().text(), "You requested /users/7");
 /// assert_eq!(client.delete("/users").send_now().status(), 405);
 /// ```
 ///

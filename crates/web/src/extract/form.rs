@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 /// 415 for another `Content-Type`; 422 for a form that is not a `T`, with the `path` of the field;
 /// 413, 408 and 400 for a body that could not be read.
 ///
-/// `Option<Form<T>>` is `None` for GET and HEAD requests without a query, and for other methods
-/// without both a body and a `Content-Type`.
+/// `Option<Form<T>>` is `None` for GET and HEAD requests without a query, and for other requests
+/// with neither a body nor a `Content-Type`.
 impl<T: DeserializeOwned> FromRequest for Form<T> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         if is_in_query(&request) {

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 /// body that is not JSON, with `line` and `column`; 422 for JSON that is not a `T`, with the `path`
 /// of the field; 413, 408 and 400 for a body that could not be read.
 ///
-/// `Option<Json<T>>` is `None` for a request without both a body and a `Content-Type`.
+/// `Option<Json<T>>` is `None` for a request with neither a body nor a `Content-Type`.
 impl<T: DeserializeOwned> FromRequest for Json<T> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         json_with(request, |value, _| Ok(Self(value))).await
