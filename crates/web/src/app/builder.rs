@@ -60,7 +60,7 @@ impl Plan {
     }
 }
 
-/// Checks a built application and returns what is wrong with it.
+/// Checks a built application and returns its faults.
 pub(crate) type Inspector = dyn FnOnce(&Application) -> Result<(), Vec<String>>;
 
 /// The requirements of a fallback or a middleware.

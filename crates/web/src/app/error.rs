@@ -18,7 +18,7 @@ pub enum Fault {
     Pattern {
         /// The route: its methods, pattern, and source location.
         route: String,
-        /// What is wrong with the pattern, and how to fix it.
+        /// The mistake in the pattern, and how to fix it.
         reason: String,
     },
     /// Two routes match the same paths and answer the same methods.
@@ -89,9 +89,9 @@ pub enum Fault {
     },
     /// An invalid setting of a middleware or an extractor.
     Setting {
-        /// What has the setting, and where it was added.
+        /// The middleware or extractor with the setting, and where it was added.
         of: String,
-        /// What is wrong with the setting, and how to fix it.
+        /// Why the setting is invalid, and how to fix it.
         reason: String,
     },
     /// A fault that a check added with [`App::inspect`](crate::App::inspect) found.
@@ -101,7 +101,7 @@ pub enum Fault {
     },
     /// The application exceeds a limit of the router.
     TooMany {
-        /// What exceeds its limit, and the limit.
+        /// A description of the exceeded limit.
         what: String,
     },
 }

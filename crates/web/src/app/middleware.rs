@@ -120,7 +120,7 @@ impl<M: Middleware + 'static> Middleware for Optional<M> {
     }
 }
 
-/// What runs after a middleware function: the next middleware, or the handler.
+/// The service after a middleware function: the next middleware, or the handler.
 #[derive(Clone, Copy)]
 pub struct Next<'n>(&'n dyn Place);
 
@@ -292,7 +292,7 @@ impl Chain {
         Self(Some(Rc::new(Link { middleware: Box::new(Rc::new(middleware)), outer: self })))
     }
 
-    /// Whether there is no middleware.
+    /// Whether the chain is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_none()
     }

@@ -25,7 +25,7 @@ pub(crate) fn query_method() -> Method {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Methods {
     One(Method),
-    /// Every method that has no handler of its own for the same paths.
+    /// Every method without its own handler for the same paths.
     Any,
 }
 

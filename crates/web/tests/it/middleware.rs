@@ -1,4 +1,4 @@
-//! What each middleware runs around, and in which order.
+//! Which services each middleware wraps, and in which order.
 
 use http::{HeaderName, HeaderValue, StatusCode};
 use peregrine_web::extract::State;

@@ -11,7 +11,7 @@ use std::fmt;
 use std::panic::Location;
 use std::rc::Rc;
 
-/// What answers a request: a route, a fallback, or an automatic response.
+/// The target of a request: a route, a fallback, or an automatic response.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
     pub(super) endpoint: &'a Rc<dyn Endpoint>,
