@@ -24,8 +24,8 @@ use std::time::Duration;
 pub(crate) const MOMENT: Duration = Duration::from_millis(50);
 
 /// The maximum number of connections that a worker hands over per [`WINDOW`]. That is enough to
-/// balance connections that live for seconds. Where thousands open and close per second, which
-/// balances itself, handing over then costs next to nothing.
+/// balance connections that live for seconds. Thousands of connections that open and close each
+/// second are balanced without help; the limit then makes the cost of handing over negligible.
 const PASSES_MAX: u32 = 64;
 const WINDOW: Duration = Duration::from_millis(100);
 
@@ -270,7 +270,8 @@ mod tests {
 
     const NOW: Duration = Duration::ZERO;
 
-    /// Lets all members take the connections in their mailboxes, and returns the numbers of those.
+    /// Lets all members take the connections in their mailboxes, and returns the numbers of these
+    /// connections.
     fn taken(members: &[Member<usize>]) -> Vec<Vec<usize>> {
         let context = &Context::from_waker(Waker::noop());
         let take = |member: &Member<usize>| {

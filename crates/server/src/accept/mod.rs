@@ -69,7 +69,7 @@ pub(crate) async fn run<D: Driver>(
     }
 }
 
-/// What a listener needs to balance its connections over the workers.
+/// Balances a listener's connections over the workers.
 pub(crate) struct Spreading<P> {
     pub(crate) member: Rc<Member<P>>,
     /// The listener's number.
@@ -123,8 +123,8 @@ impl<D: Driver> WayIn<D> {
                     self.follow_settings();
                     self.open_or_pass(room, stream);
                     if !self.has_room() {
-                        // Another listener of this worker that waits for a slot is woken by this
-                        // one, and accepts before this listener does.
+                        // Another listener of this worker, woken because this slot was free, may
+                        // have found it taken. Yielding lets it wait first for the next slot.
                         others_first().await;
                     }
                 }
@@ -387,7 +387,7 @@ fn changed<D: Driver>(
     entrance: &Entrance<D>,
     live: &mut watch::Receiver<Live>,
 ) -> Option<Rc<Entrance<D>>> {
-    // The sender may be gone: with the server, or because there is no configuration to reload.
+    // The sender may be gone: with the server, or because no configuration can be reloaded.
     live.has_changed().unwrap_or(false).then(|| renewed(entrance, live))
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct Clients {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Address(u128);
 
-/// What is counted for a client.
+/// The kinds of things that are counted for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Connection,

@@ -46,7 +46,7 @@ pub(crate) struct Overload {
     /// arrive.
     is_watched: Cell<bool>,
     answers: Answers,
-    /// Lets work that continues without an exchange find this value.
+    /// Lets work that continues without an exchange find this `Overload`.
     known: Known,
 }
 

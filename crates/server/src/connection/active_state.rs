@@ -52,7 +52,7 @@ pub(crate) struct Session<D: Driver> {
     pub(super) http2: Http2,
 }
 
-/// What the connection currently does.
+/// The current phase of a connection.
 pub(super) enum Phase {
     /// Reads a PROXY header. Counts as a handshake.
     Header(Handshake),

@@ -23,8 +23,9 @@ const EVENTS_PER_POLL: usize = 64;
 /// that sends small messages as fast as they are read could cause much work in one turn.
 const BYTES_PER_EVENT: u64 = 4 * 1024;
 
-/// A large piece of content counts as this many events, so a connection yields after four. A peer
-/// that receives everything at once never makes the connection wait.
+/// A large piece of content counts as this many events, so a connection yields after four.
+/// Otherwise it might never yield, because a peer that receives everything at once never makes it
+/// wait.
 const EVENTS_PER_PART: usize = EVENTS_PER_POLL / 3;
 
 /// The number of events that received bytes count for.

@@ -19,7 +19,7 @@ pub(crate) struct Closing {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Sends what was written.
+    /// Sends the remaining output.
     Flush { lingers: bool },
     /// Sends the end of the TLS session.
     Notify { lingers: bool },

@@ -49,14 +49,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// The memory of an idle connection beside its own size: its task, its stream in the driver, its
-/// facts.
+/// The memory of an idle connection beside its own size: its task, its stream in the driver, and
+/// its [`ConnectionInfo`].
 const TASK_BYTES: usize = 512;
 
 /// If this much was received and not parsed, more bytes do not extend a deadline.
 const UNREAD_BYTES_MAX: usize = 64 * 1024;
 
-/// What ended a wait.
+/// The reason why a wait ended.
 enum Event {
     /// Bytes or the end of the peer's sending side arrived, there is room to send, or another turn
     /// is due.

@@ -113,7 +113,7 @@ impl Upgrade {
     }
 
     /// While nothing is received, only the kernel knows whether the peer has reset the connection,
-    /// so it is asked from time to time.
+    /// so the server checks from time to time.
     fn watch_peer<D: Driver>(&mut self, link: &mut Link<'_, D>) {
         if !self.is_reading {
             self.probes.begin(|| link.worker.driver.now(), &mut link.io.deadlines);

@@ -1,4 +1,4 @@
-//! What is known of a request in progress, and the protocol that it may switch to.
+//! The name and state of a request in progress, and the protocol that it may switch to.
 
 use crate::observe::close_reason::Unfinished;
 use peregrine_proto::Method;

@@ -53,8 +53,8 @@ impl Http1 {
     }
 
     /// While nothing is received, because the body's reader takes nothing or the read-ahead limit
-    /// is reached, only the kernel knows whether the peer has reset the connection, so it is asked
-    /// from time to time.
+    /// is reached, only the kernel knows whether the peer has reset the connection, so the
+    /// server checks from time to time.
     pub(super) fn watch_peer<D: Driver>(&mut self, is_receiving: bool, link: &mut Link<'_, D>) {
         if !is_receiving {
             self.probes.begin(|| link.worker.driver.now(), &mut link.io.deadlines);

@@ -38,7 +38,7 @@ pub(crate) struct Http1 {
     step: Step,
     /// The head that is being received.
     head: Option<Head>,
-    /// An index for calls of the protocol core that write none.
+    /// A head index to pass to calls of the protocol core that do not fill it.
     spare: HeadIndex,
     exchange: Exchange,
     upload: Upload,
@@ -387,8 +387,7 @@ impl Http1 {
         let has_fed = std::mem::take(&mut self.has_fed);
         match fed {
             Fed::Left => Turn::close(Ended::PeerLeft),
-            // The reader is polled at once: this task would otherwise be woken by itself, after
-            // other tasks.
+            // The content's reader was not woken: the next turn of this task polls it.
             _ if has_fed => Turn::Again,
             Fed::Wait(bytes) => {
                 self.watch_peer(bytes, link);

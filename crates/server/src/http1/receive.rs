@@ -177,7 +177,8 @@ impl Http1 {
         }
     }
 
-    /// Passes on data. Returns `None` if there was some, and room for more must be checked.
+    /// Passes on received data up to the next event. Returns `None` if there was data and more
+    /// input is needed; the caller must then check for room again.
     pub(super) fn feed_some<D: Driver>(
         &mut self,
         link: &mut Link<'_, D>,

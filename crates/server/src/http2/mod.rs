@@ -111,7 +111,7 @@ pub(crate) struct Http2 {
     promised: Vec<(Exchange, Option<Duration>)>,
     /// The last request whose response is written but perhaps not sent yet.
     written: Option<RequestName>,
-    /// Whether any stream has ended: the connection counts as idle from that time on.
+    /// Whether any stream has ended, which restarts the idle time.
     has_progressed: bool,
     /// Bytes of content received and sent on all streams. They share the connection, so a stream
     /// that waits is not late while other streams move.
@@ -125,8 +125,8 @@ pub(crate) struct Http2 {
     release_at: Duration,
     /// Whether a PING was sent and nothing was received since.
     is_asked: bool,
-    /// How many bytes the kernel had taken at the last check for an answer, and whether more
-    /// waited.
+    /// How many bytes the kernel had taken at the last check for an answer to a PING, and whether
+    /// more waited.
     taken: (u64, bool),
     /// Whether another protocol has taken over a stream.
     has_tunnelled: bool,

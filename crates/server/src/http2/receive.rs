@@ -221,7 +221,7 @@ impl Http2 {
     pub(super) fn feed<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let Some(stream) = self.streams.get(number) else { return };
         let (Some(key), Some(_)) = (stream.key, &stream.taken) else { return };
-        // The reader was told that no more data follows, and may still read what arrived before.
+        // The reader will get no more data, but may still read the data that arrived before.
         if matches!(stream.upload, Upload::Unwanted) {
             return self.tell_taken(number, key, link);
         }
@@ -296,8 +296,8 @@ impl Http2 {
         }
     }
 
-    /// Discards the rest of a request's content, which is unwanted, or which its reader was told
-    /// will not arrive. Content in the pipe counts until the reader takes it or is dropped.
+    /// Discards the rest of a request's content, because it is unwanted or its reader got an error.
+    /// Content in the pipe counts until the reader takes it or is dropped.
     pub(super) fn discard<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let stream = self.streams.at(number);
         stream.upload = Upload::Unwanted;

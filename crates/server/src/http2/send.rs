@@ -18,8 +18,8 @@ use std::mem::take;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How many frames one turn takes: frames without content of one response's body, and frames with
-/// content of all bodies.
+/// The limit per turn of frames without content from one response's body, and of frames with
+/// content from all bodies.
 const FRAMES_PER_TURN: usize = 32;
 
 impl Http2 {

@@ -81,7 +81,7 @@ pub(super) enum Step {
     ReadOn,
     /// The response is complete, and the rest of the request is discarded.
     Unread,
-    /// There is no stream.
+    /// The entry is free.
     Free,
 }
 

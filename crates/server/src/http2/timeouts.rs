@@ -43,8 +43,8 @@ impl Http2 {
     /// for minutes. Bytes that the kernel takes at once, because it has room, show nothing about
     /// the client.
     fn ask_peer<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
-        // A client from which the server does not read, because it does not receive either, has
-        // another deadline.
+        // While too much output waits, the server does not read from the client, and the deadline
+        // for sending applies instead.
         if link.io.reader.received() != self.heard || link.is_flooded() {
             return Turn::Again;
         }

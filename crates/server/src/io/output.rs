@@ -18,8 +18,9 @@ pub(crate) const SHARED_BYTES_MAX: usize = 1024 * 1024;
 /// Content up to this length counts as held, even if it has other owners.
 const SMALL_BYTES_MAX: usize = 64 * 1024;
 
-/// How much memory content counts for. Large content with other owners would exist without this
-/// connection as well. A small piece is usually part of its producer's buffer, and always counts.
+/// How much of the memory of `content` counts as held. Large content with other owners would exist
+/// without this connection as well. A small piece is usually part of its producer's buffer, and
+/// always counts.
 pub(crate) fn held_of(content: &Bytes) -> usize {
     if content.len() <= SMALL_BYTES_MAX || content.is_unique() { content.len() } else { 0 }
 }

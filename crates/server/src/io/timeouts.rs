@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-/// What a busy connection waits for. Each of these may have a deadline.
+/// The events that a busy connection waits for. Each may have a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Wait {
@@ -24,10 +24,10 @@ pub(crate) enum Wait {
     Handler,
     /// The end of the whole exchange.
     Exchange,
-    /// The next check whether a peer is still connected that has ended its sending side, or from
-    /// which nothing is received.
+    /// The next check whether the peer is still connected, after it has ended its sending side or
+    /// while nothing is received from it.
     Probe,
-    /// More bytes from a peer that has got its last response.
+    /// More bytes from a peer to which the last response was sent.
     Silence,
     /// The end of lingering, even if the peer keeps sending.
     Linger,

@@ -3,8 +3,8 @@
 use crate::limits::Rate;
 use std::time::Duration;
 
-/// How often, at least, the server checks in a slack whether bytes have moved. Silence is counted
-/// from a check, so a peer may be silent for the slack and one such part more.
+/// The server checks at least this often per slack whether bytes have moved. Silence is counted
+/// from a check, so a peer may be silent for the slack plus the time between two checks.
 const LOOKS: u32 = 8;
 
 /// Limits how long a peer may take, by the bytes that it moved while the server waited for it.
@@ -83,8 +83,8 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// Returns the second at which a peer is late that moves `lump` bytes every `pause` seconds,
-    /// within a day.
+    /// Returns the second at which a peer that moves `lump` bytes every `pause` seconds is late;
+    /// `None` if it is not late within a day.
     fn late_at(lump: u64, pause: u64, rate: Rate) -> Option<u64> {
         let mut meter = Meter::default();
         let mut is_late = |tenth: u64| {
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_slow_peer_is_late_when_it_has_fallen_behind_by_the_slack() {
-        // The next bytes would have arrived with a delay of 30 s.
+        // With the next bytes, the peer would have been 30 s behind.
         assert_eq!(late_at(50, 1, RATE), Some(59));
         assert_eq!(late_at(90, 1, RATE), Some(291));
     }

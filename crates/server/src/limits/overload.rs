@@ -170,7 +170,7 @@ impl OverloadLimits {
         Self { memory_max: MemoryMax::Off, ..Self::default() }
     }
 
-    /// Returns what is wrong with the settings and how to fix it.
+    /// Describes the first mistake in the settings and how to fix it.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         if self.client_prefix_v6 > 128 {

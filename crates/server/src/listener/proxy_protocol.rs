@@ -83,13 +83,13 @@ impl ProxyProtocol {
         self.is_required
     }
 
-    /// Returns what is wrong with the settings.
+    /// Describes the mistake in the settings, if there is one.
     #[must_use]
     pub fn fault(&self) -> Option<&str> {
         match &self.from {
             None => Some("`ProxyProtocol::optional()` must name trusted peers: add `.from([..])`"),
             Some(networks) if networks.is_empty() && networks.fault().is_none() => {
-                Some("no peer is trusted to send PROXY headers: name them in `.from([..])`")
+                Some("no peer is trusted to send PROXY headers: list the proxies in `.from([..])`")
             }
             Some(networks) => networks.fault(),
         }

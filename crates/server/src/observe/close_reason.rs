@@ -1,4 +1,4 @@
-//! Why a connection ended, and what was unfinished when the server ended it.
+//! Why a connection ended, and which work was unfinished if the server ended it.
 
 use peregrine_proto::{Reject, h2, proxy};
 use std::fmt;
@@ -166,7 +166,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// What was unfinished when a connection was cut.
+/// The unfinished work of a connection that was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unfinished {

@@ -127,7 +127,7 @@ pub(crate) enum Rule {
     Http2(h2::Reject),
 }
 
-/// What a TLS handshake agreed on.
+/// The result of a TLS handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
     pub(crate) version: &'static str,
@@ -267,7 +267,7 @@ pub(crate) struct Key {
     pub(crate) fault: Fault,
 }
 
-/// What went wrong with a request, beside its status.
+/// The fault of a request, in addition to its status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Fault {

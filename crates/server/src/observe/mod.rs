@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-/// What a worker knows about its connections. It stays on the worker's thread; its counters may be
+/// The state of a worker's observability. It stays on the worker's thread; its counters may be
 /// read from any thread.
 #[derive(Default)]
 pub struct Observed {

@@ -19,7 +19,7 @@ const REFUSED_BYTES_MAX: usize = 1024;
 /// Room for this many requests that end in one turn is kept.
 const ENDED_KEPT: usize = 1024;
 
-/// What a worker needs to measure requests: counters, a clock, the access log and traces.
+/// Measures the requests of a worker, with its counters, clock, access log and traces.
 pub(crate) struct Meters {
     counts: Arc<Counts>,
     clock: Box<dyn Fn() -> Duration>,

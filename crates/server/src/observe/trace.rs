@@ -27,7 +27,7 @@ use tracing::Span;
 /// use peregrine::trace::Traces;
 ///
 /// fn main() -> peregrine::Result<()> {
-/// Sample one in ten of the requests that start a trace, and no health checks.
+///     // Sample one in ten of the requests that start a trace, and no health checks.
 ///     let traces = Traces::new().ratio(0.1).route("/health", 0.0);
 ///     Server::bind("127.0.0.1:8080").traces(traces).serve(|| App::new().get("/health", || "well"))
 /// }
@@ -111,7 +111,7 @@ impl Traces {
     /// application.
     ///
     /// # Errors
-    /// What is wrong and how to fix it.
+    /// The text describes the mistake and how to fix it.
     #[doc(hidden)]
     pub fn check(&self, known: &[String]) -> Result<(), String> {
         let all = std::iter::once(("requests", self.ratio));

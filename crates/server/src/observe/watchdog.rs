@@ -1,13 +1,12 @@
 //! Detects handlers that block their thread, at almost no cost to those that do not.
 //!
-//! A worker records in its [`Pulse`] which route's handler it polls. For each poll that costs three
-//! stores and a load, which are plain ones on x86, a load after it, and no clock. Another thread
+//! A worker records in its [`Pulse`] which route's handler it polls. Each poll costs three stores
+//! and a load (plain ones on x86), plus a load after the poll; no clock is read. Another thread
 //! checks the pulses of all workers from time to time ([`Watch`]). If a pulse shows the same poll
 //! for too long, the handler blocks, and its route is known while it still does. If nothing has
 //! happened between two checks, that thread sleeps until the next poll wakes it. The routes inside
 //! a mount are not known: after the poll, the worker sees that a warning named the mount, and logs
 //! the request.
-//! then: after the poll, the worker sees that a warning named the mount, and names the request.
 
 use peregrine_web::application::Application;
 use peregrine_web::route::readable;

@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// An order to all workers. Orders only increase.
+/// An order to all workers. The orders of a worker only move forward through these variants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Order {
     /// Prepare, but do not accept connections yet: another process still serves at the same
@@ -31,7 +31,7 @@ pub enum Order {
     Cut,
 }
 
-/// What a worker returns when it has ended.
+/// The result of a worker that has ended.
 #[derive(Debug, Default)]
 pub struct Report {
     /// The worker's final counts.
@@ -48,7 +48,7 @@ pub struct Cut {
     pub peer: String,
     /// Method and route of the request whose response was not sent yet; `None` if there was none.
     pub request: Option<String>,
-    /// What was unfinished, which is why the connection was cut.
+    /// The work that was unfinished when the connection was cut.
     pub unfinished: Unfinished,
     /// How long the request had been in progress; `None` if it had not started to wait.
     pub busy: Option<Duration>,

@@ -43,7 +43,7 @@ impl Style {
     /// Checks that all routes are among these patterns of the application.
     ///
     /// # Errors
-    /// What is wrong and how to fix it.
+    /// The text describes the mistake and how to fix it.
     pub fn check(&self, known: &[String]) -> Result<(), String> {
         let unknown = self.routes_left_out.iter().find(|pattern| !known.contains(pattern));
         unknown.map_or(Ok(()), |pattern| {
