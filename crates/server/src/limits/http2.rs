@@ -31,9 +31,9 @@ pub struct Http2Limits {
     pub connect_protocol: bool,
     /// How long a client with open streams may be silent before the server sends it a PING. If the
     /// client then sends nothing for `rate_slack`, and does not receive anything that waits to be
-    /// sent to it, the connection is closed. Default 60 s; `None` disables the PING. Otherwise a
-    /// long conversation, or a response that waits for events, would keep its handler long after
-    /// the client lost its network.
+    /// sent to it, the connection is closed. Default 60 s; `None` disables the PING. Without it, a
+    /// long conversation, or a response that waits for events, keeps its handler long after the
+    /// client has lost its network.
     #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub ping_after: Option<Duration>,
     /// Open streams at a time. Default 128: RFC 9113 recommends at least 100, which is what

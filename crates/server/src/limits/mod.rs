@@ -89,9 +89,10 @@ pub struct Limits {
     /// connection is reset, so that the kernel does not keep the unsent rest.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub rate_slack: Duration,
-    /// From the moment when a handler does not respond at once to the end of its response, and to
-    /// the end of the request's body if a task continues to read that. Default none. After that:
-    /// 503, or a reset if the response has begun. A task that reads the body gets an error.
+    /// How long an exchange may take if its handler does not respond at once: until the end of its
+    /// response and, if a task continues to read the request's body, until the end of that body.
+    /// Default none. After that: 503, or a reset if the response has begun. A task that reads the
+    /// body gets an error.
     #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub exchange_timeout: Option<Duration>,
     /// Between a response and the first byte of the next request. Default 75 s. After that: close.
