@@ -1,4 +1,5 @@
-//! The server as an application's `main` sees it: where to listen, with what settings, and until when.
+//! [`Server`], the builder that an application's `main` configures and runs: listen addresses,
+//! limits, the driver, logs, and the shutdown.
 
 #[cfg(feature = "simulate")]
 mod simulated;
@@ -40,9 +41,9 @@ pub(crate) use simulated::Simulated;
 /// }
 /// ```
 ///
-/// Everything has a default: one worker per core that this process may use (CPU affinity and the
-/// cgroup's quota count), io_uring where the kernel allows it and tokio elsewhere, and all of
-/// [`Limits`].
+/// Everything has a default: one worker per core that this process may use (according to its CPU
+/// affinity and its cgroup's quota), io_uring where the kernel allows it and tokio elsewhere, and
+/// the defaults of [`Limits`].
 #[derive(Debug)]
 #[must_use = "a server does nothing until `serve` or `start`"]
 pub struct Server {
@@ -67,12 +68,12 @@ pub struct Server {
     configured: Option<Configured>,
 }
 
-/// What [`Server::serve`] can serve: an [`App`], or an application that is already built.
+/// An application that [`Server::serve`] accepts: an [`App`], or one that is already built.
 pub trait IntoApplication {
     /// Checks and builds the application.
     ///
     /// # Errors
-    /// The application contradicts itself.
+    /// The application is inconsistent, for example because two routes conflict.
     fn into_application(self) -> Result<Application, BuildError>;
 }
 
@@ -95,14 +96,15 @@ impl<A: IntoApplication> IntoApplication for Result<A, BuildError> {
 }
 
 impl Server {
-    /// A server that speaks HTTP at an address: `127.0.0.1:8080`, `[::]:80`, `localhost:3000`, or
-    /// `unix:/run/app.sock`; port 0 takes any free port. Or at a [`Listener`], which says more.
+    /// Creates a server that speaks HTTP at an address: `127.0.0.1:8080`, `[::]:80`,
+    /// `localhost:3000`, or `unix:/run/app.sock`. Port 0 selects any free port. Pass a [`Listener`]
+    /// for settings of this address alone.
     pub fn bind(place: impl Into<Listener>) -> Self {
         Self::new().listen(place)
     }
 
-    /// A server that listens nowhere yet.
-    #[expect(clippy::new_without_default, reason = "a server that listens nowhere is no default")]
+    /// Creates a server without a listen address.
+    #[expect(clippy::new_without_default, reason = "a server without an address is incomplete")]
     pub fn new() -> Self {
         Self {
             listeners: Vec::new(),
@@ -127,15 +129,17 @@ impl Server {
         }
     }
 
-    /// Also listens at `place`: an address, a listener bound elsewhere, or a [`Listener`] with settings of its own.
+    /// Also listens at `place`: an address, a listener bound elsewhere, or a [`Listener`] with its
+    /// own settings.
     pub fn listen(mut self, place: impl Into<Listener>) -> Self {
         self.listeners.push(place.into());
         self
     }
 
-    /// Sets the proxies whose word counts about who sent a request: their addresses, networks, and `unix:` for
-    /// whoever connects to a Unix domain socket. See [`TrustedProxies`] for what they say, and
-    /// [`Client`](crate::web::Client) for what comes of it. Default: nobody's word counts.
+    /// Sets the proxies whose header fields are trusted to identify the client of a request: their
+    /// addresses, networks, and `unix:` for every peer that connects to a Unix domain socket. See
+    /// [`TrustedProxies`] for these fields, and [`Client`](crate::web::Client) for how a handler
+    /// reads the result. Default: no proxy is trusted.
     ///
     /// ```
     /// use peregrine::Server;
@@ -149,21 +153,22 @@ impl Server {
         self
     }
 
-    /// Also speaks HTTPS at `address`. With the feature `tls`, which is on by default.
+    /// Also speaks HTTPS at `place`. Requires the feature `tls`, which is on by default.
     #[cfg(feature = "tls")]
     pub fn tls(self, place: impl Into<Listener>, tls: Tls) -> Self {
         self.listen(place.into().tls(tls))
     }
 
-    /// Also speaks HTTP on a Unix domain socket at `path`. Its file is removed at the end.
+    /// Also speaks HTTP on a Unix domain socket at `path`. The server removes the file when it
+    /// ends.
     pub fn unix(self, path: impl AsRef<Path>) -> Self {
         let address = format!("unix:{}", path.as_ref().display());
         self.listen(address)
     }
 
-    /// Speaks HTTP on a listener bound elsewhere, such as by a service manager: a
-    /// [`TcpListener`](std::net::TcpListener) or a `UnixListener` of the standard library. All workers
-    /// share it. The file of a Unix domain socket is left in place, for its owner.
+    /// Also speaks HTTP on a listener that was bound elsewhere, for example by a service manager: a
+    /// [`TcpListener`](std::net::TcpListener) or a `UnixListener` of the standard library. All
+    /// workers share it. The server does not remove the file of such a Unix domain socket.
     ///
     /// ```no_run
     /// use peregrine::prelude::*;
@@ -178,79 +183,87 @@ impl Server {
         self.listen(listener.into())
     }
 
-    /// Speaks HTTPS on a listener bound elsewhere. With the feature `tls`.
+    /// Also speaks HTTPS on a listener that was bound elsewhere. Requires the feature `tls`.
     #[cfg(feature = "tls")]
     pub fn tls_listener(self, listener: impl Into<Socket>, tls: Tls) -> Self {
         self.tls(listener.into(), tls)
     }
 
-    /// Also answers those who run the server, at an address of its own: metrics for Prometheus, probes,
-    /// routes and connections; see [`Admin`]. Default none, and then requests are not measured.
+    /// Adds an admin listener for operators at a separate address, with Prometheus metrics, health
+    /// probes, routes and connections; see [`Admin`]. Default: none, and then requests are not
+    /// measured.
     ///
-    /// It stays until the server has ended. Nothing of it is on the other addresses.
+    /// It answers until the server has ended. Its pages are not available at the other addresses.
     pub fn admin(mut self, admin: impl Into<Admin>) -> Self {
         self.admin = Some(admin.into());
         self
     }
 
-    /// Writes an access log: a line for each request. See [`Log`] for where it goes, and
-    /// [`middleware::AccessLog`](crate::middleware::AccessLog) for events of `tracing` instead. Default none.
+    /// Writes an access log with one line per request. See [`Log`] for the possible targets, and
+    /// [`middleware::AccessLog`](crate::middleware::AccessLog) for `tracing` events instead.
+    /// Default: none.
     pub fn access_log(mut self, log: Log) -> Self {
         self.log = Some(log);
         self.sets("access_log");
         self
     }
 
-    /// Traces requests: spans of `tracing` with OpenTelemetry's attributes for those that are sampled, and
-    /// `traceparent` and `tracestate` in and out. Default none: requests have a span with method and route, for logs,
-    /// where a subscriber asks for it.
+    /// Traces requests: sampled requests get a `tracing` span with OpenTelemetry attributes, and
+    /// `traceparent` and `tracestate` are read and passed on. Default: none. A request then only
+    /// has a span with its method and route, for logs, and only if a subscriber enables it.
     pub fn traces(mut self, traces: Traces) -> Self {
         self.traces = Some(traces);
         self.sets("traces");
         self
     }
 
-    /// Reloads certificates, and what belongs to them, when their files change: see
-    /// [`Tls::reload`](crate::tls::Tls::reload) for what is read, and for what happens when it is broken.
-    /// Files may be written in place, replaced, or swapped by symbolic links as Kubernetes and certbot do;
-    /// what follows within a moment is taken together. Where the system tells of no changes, as on some
-    /// network file systems, they are noticed within a minute. With the feature `tls-watch`.
+    /// Reloads certificates and related files when they change; see
+    /// [`Tls::reload`](crate::tls::Tls::reload) for which files are read, and for what happens when
+    /// one is broken. Files may be written in place, replaced, or swapped through symbolic links as
+    /// Kubernetes and certbot do. Changes in quick succession cause a single reload. Where the
+    /// system does not report file changes, as on some network file systems, they are noticed
+    /// within a minute. Requires the feature `tls-watch`.
     #[cfg(feature = "tls-watch")]
     pub fn watch_certificates(mut self) -> Self {
         self.watches_certificates = true;
         self
     }
 
-    /// Speaks HTTP on the sockets called `name` that a service manager made: systemd, by a socket unit with
-    /// `FileDescriptorName=name`. They stay open when this process ends, so that nobody is refused while
-    /// the next one starts. Their number and kind, TCP or Unix, are the manager's business. On Linux.
+    /// Speaks HTTP on the sockets called `name` that a service manager created, for example systemd
+    /// with a socket unit that has `FileDescriptorName=name`. The sockets stay open when this
+    /// process ends, so no connection is refused while the next process starts. The service manager
+    /// decides how many sockets there are and whether they are TCP or Unix sockets. On Linux.
     ///
-    /// One socket alone that has no name is for whoever asks first: watchexec and systemfd give none, and systemd gives that of the
-    /// unit. Several need names.
+    /// A single socket without a name matches the first `name` requested: watchexec and systemfd
+    /// set no name (systemd uses the name of the unit). Several sockets need names.
     ///
-    /// It is an error if there are none. [`activated_or`](Self::activated_or) listens elsewhere then.
+    /// Starting the server fails if there is no such socket;
+    /// [`activated_or`](Self::activated_or) has a fallback address.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated(mut self, name: impl Into<String>) -> Self {
         self.listeners.push(Listener::activated(name));
         self
     }
 
-    /// The same, or at `address` where no sockets at all were handed to this process: under a service
-    /// manager or by hand, with one program. If there are sockets, but none of that name, it is an error.
+    /// Like [`activated`](Self::activated), but listens at `address` if this process was given no
+    /// sockets at all, so that the same program runs under a service manager and from a shell. If
+    /// there are sockets, but none with that name, starting the server fails.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated_or(mut self, name: impl Into<String>, address: impl Into<String>) -> Self {
         self.listeners.push(Listener::activated_or(name, address));
         self
     }
 
-    /// Speaks HTTPS on sockets that a service manager made. With the feature `tls`.
+    /// Speaks HTTPS on sockets that a service manager created; see [`activated`](Self::activated).
+    /// Requires the feature `tls`.
     #[cfg(all(target_os = "linux", feature = "restart", feature = "tls"))]
     pub fn tls_activated(mut self, name: impl Into<String>, tls: Tls) -> Self {
         self.listeners.push(Listener::activated(name).tls(tls));
         self
     }
 
-    /// The same, or at `address` where no sockets at all were handed to this process.
+    /// Like [`tls_activated`](Self::tls_activated), but listens at `address` if this process was
+    /// given no sockets at all.
     #[cfg(all(target_os = "linux", feature = "restart", feature = "tls"))]
     pub fn tls_activated_or(
         mut self,
@@ -262,106 +275,113 @@ impl Server {
         self
     }
 
-    /// What an upgrade in place starts, and at which signal. Default: this program again, at SIGUSR2
-    /// where [`serve`](Self::serve) is called. See [`restart`](crate::restart).
+    /// Sets which program an upgrade in place starts, and on which signal. Default: this program
+    /// again, on SIGUSR2 if the server runs through [`serve`](Self::serve). See
+    /// [`restart`](crate::restart).
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn successor(mut self, successor: Successor) -> Self {
         self.successor = successor;
         self
     }
 
-    /// Tells the service manager (`NOTIFY_SOCKET`, as systemd sets it for `Type=notify`) when the server
-    /// serves, upgrades and ends, and for its watchdog while every worker goes on. [`serve`](Self::serve)
-    /// does so by itself, as the server is all that its program waits for; a program that
-    /// [starts](Self::start) one may have more to be ready for. On Linux.
+    /// Notifies the service manager (through `NOTIFY_SOCKET`, which systemd sets for `Type=notify`)
+    /// when the server is ready, upgrades and stops, and keeps its watchdog satisfied while every
+    /// worker makes progress. [`serve`](Self::serve) always does this, because its program does
+    /// nothing but serve; a program that calls [`start`](Self::start) may not be ready yet when its
+    /// server is. On Linux.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn tell_service_manager(mut self) -> Self {
         self.tells_manager = true;
         self
     }
 
-    /// Replaces all limits and timeouts. A [`Listener`] may have its own.
+    /// Replaces all limits and timeouts. A [`Listener`] can override them.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self.sets("limits");
         self
     }
 
-    /// The number of workers, each with its own thread. Default: as many as the cores that this process
-    /// may use.
+    /// Sets the number of workers, each with its own thread. Default: the number of cores that this
+    /// process may use.
     pub fn workers(mut self, workers: NonZeroUsize) -> Self {
         self.workers = Some(workers);
         self
     }
 
-    /// The driver. The environment variable `PEREGRINE_DRIVER` (`uring`, `tokio`, `auto`) takes
-    /// precedence.
+    /// Selects the driver. The environment variable `PEREGRINE_DRIVER` (`uring`, `tokio`, `auto`)
+    /// takes precedence.
     pub fn driver(mut self, choice: DriverChoice) -> Self {
         self.choice = choice;
         self
     }
 
-    /// Receive buffers, spinning, and the like; see [`Options`].
+    /// Sets driver options such as receive buffers and spinning; see [`Options`].
     pub fn driver_options(mut self, options: Options) -> Self {
         self.options = options;
         self
     }
 
-    /// Options of the sockets that the server listens on, and of their connections; see [`SocketOptions`].
+    /// Sets options of the listening sockets and their connections; see [`SocketOptions`].
     pub fn sockets(mut self, sockets: SocketOptions) -> Self {
         self.options.sockets = sockets;
         self
     }
 
-    /// Keeps each worker's thread on its own core, of those that the process may use (its affinity mask: `taskset`,
-    /// cpusets of containers). Cores are dealt out node by node of the machine's memory, so that workers share a node
-    /// as long as there are cores left on it. Where there are more workers than cores, it begins again with the first:
-    /// some cores then have more workers than others. Default: the kernel decides.
+    /// Pins each worker's thread to one of the cores that the process may use (its affinity mask,
+    /// as set by `taskset` or the cpuset of a container). All cores of one NUMA node are assigned
+    /// before those of the next node, so that workers share a node where possible. If there are
+    /// more workers than cores, the assignment starts over with the first core, so some cores have
+    /// more workers than others. Default: not pinned, the kernel schedules the threads.
     pub fn pin_workers(mut self, pin: bool) -> Self {
         self.pin = pin;
         self
     }
 
-    /// Suppresses the line at the start and the report at the end. If a `tracing` subscriber listens to
-    /// target `peregrine` at level `INFO`, both go there in any case, and are not printed.
+    /// Suppresses the startup line and the final report on standard error. If a `tracing`
+    /// subscriber enables the target `peregrine` at level `INFO`, it receives both in any case, and
+    /// nothing is printed.
     pub fn quiet(mut self) -> Self {
         self.quiet = true;
         self
     }
 
-    /// Serves until SIGTERM or Ctrl-C, then shuts down in order: accepts no new connections, closes
-    /// idle ones after `Limits::drain_idle_timeout`, closes the rest after their response, waits for
-    /// tasks and blocking functions that outlive them, and cuts what is left when
-    /// [`Limits::shutdown_timeout`] is over. A second signal cuts at once. A signal during the start
-    /// ends the start, and workers that are not ready yet are not waited for. When the server has
-    /// ended, signals do what they did before; a program that goes on and begins only then to listen
-    /// for them uses [`Server::start`] and a [`Handle`](crate::Handle) instead.
+    /// Serves until SIGTERM or Ctrl-C, then shuts down gracefully: accepts no new connections,
+    /// closes idle ones after `Limits::drain_idle_timeout`, closes the others after their response,
+    /// waits for tasks and blocking functions that are still running, and cuts whatever is left
+    /// after [`Limits::shutdown_timeout`]. A second signal cuts everything immediately. A signal
+    /// during the start aborts the start without waiting for workers that are not ready yet. When
+    /// the server has ended, the signals have their previous effect again. A program that continues
+    /// after that and installs its own signal handlers only then should use [`Server::start`] and a
+    /// [`Handle`](crate::Handle) instead.
     ///
-    /// Where a server is made of a tree of settings that was read (the feature `config`), SIGHUP reads that again.
-    /// Where a listener speaks TLS, SIGHUP reads its certificates again; the log says what is new, or why
-    /// the old ones stay.
+    /// If the server's settings were read from a file (feature `config`), SIGHUP reads them again.
+    /// If a listener speaks TLS, SIGHUP reloads its certificates; the log reports what changed, or
+    /// why the old certificates stay in use.
     ///
-    /// `make` is called once on each worker's thread, inside its tokio runtime: clients that connect on
-    /// first use (`connect_lazy` of sqlx, say) and the worker's own tasks may begin there. It may be
-    /// `async`, for those that connect at once; the server is ready when all workers have their
-    /// application. Make values that workers share before, and clone them inside.
+    /// `make` is called once on each worker's thread, inside the worker's tokio runtime. It may
+    /// create clients that connect on first use (such as `connect_lazy` of sqlx) and spawn tasks of
+    /// the worker. It may be `async`, for clients that connect immediately; the server is ready
+    /// when every worker has its application. Create values that the workers share beforehand, and
+    /// clone them inside.
     ///
-    /// On Linux, SIGUSR2 upgrades in place ([`restart`](crate::restart)), and a service manager is told
-    /// how the server is.
+    /// On Linux, SIGUSR2 upgrades in place ([`restart`](crate::restart)), and the service manager
+    /// is notified of the server's state.
     ///
     /// # Errors
     /// See [`Error`].
     pub fn serve<Via, M: MakeApplication<Via>>(self, make: M) -> Result<(), Error> {
         let quiet = self.quiet;
         let orders = Orders::new();
-        // A start may take long, and a signal may follow as soon as its line is read.
+        // Before the start: it may take long, and a supervisor may send a signal as soon as it has
+        // read the startup line.
         let _signals = orders.handle.obey_signals(self.hears())?;
         orders.handle.restart().tell_manager();
         let stopped = self.start_under(&mut makes(make), orders)?.wait_obeying()?;
         report(&stopped, quiet)
     }
 
-    /// The program says this itself: where there is a tree of settings, that has no say in it any more.
+    /// Records that the program set this section, which then overrides the configuration file.
     fn sets(&mut self, section: &'static str) {
         #[cfg(feature = "config")]
         if let Some(configured) = &mut self.configured {
@@ -371,7 +391,7 @@ impl Server {
         let _ = section;
     }
 
-    /// Sends spans there from its start on, unless the program does.
+    /// Exports spans to this collector from the start on, unless the program exports them itself.
     #[cfg(all(feature = "otlp", feature = "config"))]
     pub(crate) fn sending(mut self, otlp: crate::otlp::Otlp) -> Self {
         self.otlp = Some(otlp);
@@ -389,13 +409,13 @@ impl Server {
         self.configured.as_mut()
     }
 
-    /// Which signals mean something where signals are obeyed.
+    /// The optional signals that this server handles.
     pub(crate) fn hears(&self) -> Hears {
         let reload = self.listeners.iter().any(Listener::is_tls);
         #[cfg(feature = "config")]
         let reload = reload || self.configured.as_ref().is_some_and(Configured::is_read);
         let reopen = self.log.as_ref().is_some_and(Log::may_be_file);
-        // A reload may make a file of it.
+        // A reload may redirect the log to a file.
         #[cfg(feature = "config")]
         let reopen = reopen
             || self.log.is_some() && self.configured.as_ref().is_some_and(Configured::is_read);
@@ -406,8 +426,8 @@ impl Server {
         self.quiet
     }
 
-    /// Starts serving and returns once all sockets are bound and all workers are ready. It blocks until
-    /// then. Signals and the service manager are the caller's.
+    /// Starts serving. Blocks until all sockets are bound and all workers are ready. Leaves signals
+    /// and the service manager to the caller.
     ///
     /// # Errors
     /// See [`Error`].
@@ -416,7 +436,7 @@ impl Server {
     }
 }
 
-/// The files of Unix sockets, for as long as the server runs.
+/// The files of Unix domain sockets, which are removed when the server ends.
 pub(crate) type SocketFiles = Vec<SocketFile>;
 
 /// Serves an application until SIGTERM or Ctrl-C: the short form of [`Server::bind`] and
