@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn what_main_prints_is_the_text_for_people() {
         let missing = peregrine_tls::Tls::from_pem_files("no-such.pem", "no-such.key");
-        let error = Error::from(missing.expect_err("there is no such file"));
+        let error = Error::from(missing.expect_err("no such file"));
         let printed = format!("{error:?}");
         assert!(printed.starts_with("cannot read no-such.pem: "), "{printed}");
         assert_eq!(printed, error.to_string());
@@ -239,7 +239,7 @@ mod tests {
             Err(Error::Worker(io::Error::from_raw_os_error(13)))?;
             Ok(())
         }
-        let error = main().expect_err("it fails");
+        let error = main().expect_err("an error");
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         assert!(error.to_string().starts_with("a worker failed: "), "{error}");
         assert!(error.get_ref().is_some_and(|inner| inner.is::<Error>()));

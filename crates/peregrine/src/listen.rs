@@ -332,7 +332,7 @@ mod tests {
                 .collect::<Vec<_>>()
         });
         for one in found {
-            assert!(one.is_ok(), "{}", one.expect_err("it is an error"));
+            assert!(one.is_ok(), "{}", one.expect_err("an error"));
         }
     }
 
@@ -413,7 +413,7 @@ mod tests {
             let bound = Bound::own(places[0].clone(), sockets);
             let number = |socket| {
                 let place = place_of(&socket).expect("bound");
-                places.iter().position(|known| *known == place).expect("one of them")
+                places.iter().position(|known| *known == place).expect("a known address")
             };
             let dealt = bound.deal(workers).expect("descriptors are available").into_iter();
             let dealt = dealt.map(|own| own.into_iter().map(number).collect::<Vec<_>>());
@@ -446,7 +446,7 @@ mod tests {
         };
         let owner = socket();
         owner.bind(&address).expect("a new path");
-        owner.listen(1).expect("it is bound");
+        owner.listen(1).expect("a bound socket");
         let waiting: Vec<_> = std::iter::repeat_with(socket)
             .take_while(|socket| socket.connect(&address).is_ok())
             .take(1000)
@@ -471,7 +471,7 @@ mod tests {
             let error = bind(&format!("unix:{}", place.display()), 2).expect_err("path is taken");
             assert!(error.to_string().contains("is not a socket"), "{error}");
         }
-        assert_eq!(std::fs::read_to_string(&link).expect("it is still there"), "data");
+        assert_eq!(std::fs::read_to_string(&link).expect("the file is unchanged"), "data");
     }
 
     #[cfg(unix)]
@@ -499,7 +499,7 @@ mod tests {
         let path = folder.path().join("s");
         let address = format!("unix:{}", path.display());
         let bind = |owner: FileOwner| super::bind(&address, &owner, 1, &SocketOptions::default());
-        let own = std::fs::metadata(folder.path()).expect("it is there");
+        let own = std::fs::metadata(folder.path()).expect("a directory");
         let is_root = own.uid() == 0;
         // Only root can change the owner of a file.
         let (user, group) = if is_root { (12_345, 54_321) } else { (own.uid(), own.gid()) };
@@ -509,8 +509,8 @@ mod tests {
                 user: Some(user.to_string()),
                 group: Some(group.to_string()),
             };
-            let _bound = bind(owner).expect("it is allowed");
-            let found = std::fs::symlink_metadata(&path).expect("it is there");
+            let _bound = bind(owner).expect("permitted");
+            let found = std::fs::symlink_metadata(&path).expect("a socket file");
             assert_eq!(found.permissions().mode() & 0o7777, mode);
             assert_eq!((found.uid(), found.gid()), (user, group));
         }
@@ -519,15 +519,15 @@ mod tests {
             (None, Some("no-such-group"), "has no group `no-such-group`"),
         ] {
             let (user, group) = (user.map(str::to_owned), group.map(str::to_owned));
-            let error = bind(FileOwner { mode: None, user, group }).expect_err("there is none");
+            let error = bind(FileOwner { mode: None, user, group }).expect_err("no such name");
             let text = error.to_string();
             assert!(text.contains(expected) && text.contains(&address), "{text}");
             assert!(!path.exists(), "an error leaves nothing behind");
         }
         if is_root {
             let owner = FileOwner { user: Some("root".to_owned()), ..FileOwner::default() };
-            let _bound = bind(owner).expect("it is allowed");
-            assert_eq!(std::fs::metadata(&path).expect("it is there").uid(), 0);
+            let _bound = bind(owner).expect("permitted");
+            assert_eq!(std::fs::metadata(&path).expect("a file").uid(), 0);
         }
     }
 }

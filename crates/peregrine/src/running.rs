@@ -391,7 +391,7 @@ mod tests {
         });
         let error = running.wait().expect_err("a worker panicked").to_string();
         assert!(error.starts_with("worker 0 panicked: on purpose"), "{error}");
-        assert_eq!(other.join().expect("it does not panic"), Order::Drain);
+        assert_eq!(other.join().expect("no panic"), Order::Drain);
     }
 
     #[test]
