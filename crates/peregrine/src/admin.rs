@@ -113,8 +113,8 @@ impl Admin {
         Self { source: Some(source), owner: FileOwner::default(), live_within: LIVE_WITHIN }
     }
 
-    /// No separate listener: requests are measured, and the application serves the pages wherever
-    /// it likes ([`app`]). The pages are then unavailable while workers are blocked or full.
+    /// No separate listener: requests are measured, and the application serves the pages itself,
+    /// with [`app`]. The pages are then unavailable while workers are blocked or full.
     pub fn mounted() -> Self {
         Self { source: None, owner: FileOwner::default(), live_within: LIVE_WITHIN }
     }

@@ -31,7 +31,7 @@ pub(crate) struct Entrances {
 #[derive(Debug)]
 #[cfg_attr(
     not(all(target_os = "linux", feature = "restart")),
-    expect(dead_code, reason = "no process succeeds this one")
+    expect(dead_code, reason = "only upgrades in place use it")
 )]
 pub(crate) struct Holding {
     /// The key by which the successor identifies the address.
@@ -65,7 +65,7 @@ impl Holding {
     /// The current secrets of the session tickets.
     #[cfg_attr(
         not(all(target_os = "linux", feature = "restart")),
-        expect(dead_code, reason = "no process succeeds this one")
+        expect(dead_code, reason = "only upgrades in place use it")
     )]
     pub(crate) fn secrets(&self) -> Secrets {
         #[cfg(feature = "tls")]

@@ -1,4 +1,4 @@
-//! [`Error`]: why a server could not start or stopped, and how to fix the cause.
+//! [`Error`]: why a server could not start, or failed later, and how to fix the cause.
 
 use peregrine_tls::TlsError;
 use peregrine_web::BuildError;

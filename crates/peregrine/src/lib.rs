@@ -27,12 +27,12 @@
 //! | `auth-jwt` | JSON Web Tokens, and fetching their issuers' keys |
 //! | `cache` | entity tags, cached responses and idempotency keys: `peregrine::cache` |
 //! | `cbor` | CBOR in requests and responses: `peregrine::web::extract::Cbor` |
-//! | `compression` | gzip, Brotli and Zstandard for both bodies: `peregrine::compression` |
-//! | `compression-br` | only Brotli |
-//! | `compression-deflate` | only deflate |
-//! | `compression-gzip` | only gzip |
+//! | `compression` | compressed bodies (gzip, Brotli, Zstandard): `peregrine::compression` |
+//! | `compression-br` | Brotli alone |
+//! | `compression-deflate` | deflate alone |
+//! | `compression-gzip` | gzip alone |
 //! | `compression-zlib-rs` | the crate `zlib-rs` as the implementation of deflate and gzip |
-//! | `compression-zstd` | only Zstandard, which compiles C code |
+//! | `compression-zstd` | Zstandard alone, which compiles C code |
 //! | `config` | settings from a file and the environment: `peregrine::config` |
 //! | `config-schema` | the JSON schema of those settings |
 //! | `cookies` | reading and setting cookies: `peregrine::web::cookies::Cookies` |

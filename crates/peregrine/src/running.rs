@@ -278,7 +278,7 @@ impl Running {
             },
         };
         if let News::Ended(ended) = news {
-            // Before this event, which may be the last, an order to cut may have arrived.
+            // An order to cut may have arrived just before this event, which may be the last one.
             deadline.follow(self.handle.present(), self.shutdown_timeout, now);
             self.note(ended);
         }

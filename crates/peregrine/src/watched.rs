@@ -82,8 +82,8 @@ impl Files {
         self.folders = watched;
     }
 
-    /// Whether one of these files has changed since the last call. False for files of which this is
-    /// the first call.
+    /// Whether one of these files has changed since the last call. A file that is checked for the
+    /// first time counts as unchanged.
     pub(crate) fn have_changed(&mut self, files: &[PathBuf]) -> bool {
         let mut have_changed = false;
         for file in files {

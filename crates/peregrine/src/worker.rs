@@ -131,7 +131,7 @@ impl Begin<'_> {
             shown.before();
         }
         let application = {
-            // The driver does not know what an `async` `make` waits for, so it must not go idle.
+            // An `async` `make` may wait for events that the driver does not know.
             let _hold = driver.hold();
             let (mut made, mut ended) =
                 (pin!(make()), pin!(orders.wait_for(|o| *o > Order::Serve)));
