@@ -30,8 +30,8 @@ pub(crate) struct Chosen {
     pub(crate) reason: String,
 }
 
-/// What a worker needs to run on its driver. Created before any worker's thread starts: if the
-/// kernel refuses an io_uring to one worker, all workers can still use tokio.
+/// The resources of one worker's driver. Created before any worker's thread starts: if the kernel
+/// refuses an io_uring to one worker, all workers can still use tokio.
 pub(crate) enum Seat {
     Tokio,
     #[cfg(all(target_os = "linux", feature = "uring"))]

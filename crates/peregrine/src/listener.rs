@@ -41,7 +41,7 @@ pub struct Listener {
     live: Option<watch::Receiver<Live>>,
 }
 
-/// What a listener listens on.
+/// The source of a listener's sockets.
 #[derive(Debug)]
 pub(crate) enum Source {
     Address(String),

@@ -227,7 +227,7 @@ impl Logging {
     }
 
     /// Distributes the log to the workers, and registers it with the server's handle, which can
-    /// reopen it, and with the admin listener. Returns what is needed to end it.
+    /// reopen it, and with the admin listener. The returned [`Ending`] ends it.
     pub(crate) fn deal(
         logging: Option<Self>,
         workers: usize,

@@ -86,8 +86,8 @@ impl Server {
     }
 }
 
-/// What [`serve`] listens on: an address, as for [`Server::bind`], or a listener of the standard
-/// library or of tokio, for TCP or Unix domain sockets.
+/// The address or listener that [`serve`] uses: an address as for [`Server::bind`], or a listener
+/// of the standard library or of tokio, for TCP or Unix domain sockets.
 ///
 /// For an address, each worker has its own socket; a listener is shared by all workers.
 #[derive(Debug)]
@@ -220,7 +220,7 @@ pub struct Serving<R> {
     end: End,
 }
 
-/// What shuts a server down gracefully.
+/// The event that shuts a server down gracefully.
 enum End {
     /// Nothing: it serves until its future is dropped.
     Dropped,

@@ -1,9 +1,9 @@
-//! [`Faults`]: what goes wrong on the network, and how often.
+//! [`Faults`]: the faults of the simulated network, and their probabilities.
 
 use peregrine_driver_sim::Faults as Network;
 use std::time::Duration;
 
-/// What goes wrong on the network, and how often. Probabilities are per mille of the segments of
+/// The faults of the simulated network. Probabilities are per mille of the segments of
 /// data, or of the attempts: 0 is never, 1,000 is always.
 ///
 /// For a fault at an exact point, use the clients: see [`SimRequest`](super::SimRequest) and
