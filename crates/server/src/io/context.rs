@@ -214,10 +214,12 @@ async fn watch_refusing<D: Driver>(worker: Rc<Worker<D>>) {
 fn tell_misdirected(reject: Reject) -> Reject {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
-        contained(|| tracing::warn!(target: "peregrine",
+        contained(|| {
+            tracing::warn!(target: "peregrine",
             "a request for https arrived on a plain connection and got a 421: if a gateway in \
              front of this server uses TLS with the clients, name it in Server::trusted_proxies, \
-             or set Limits::behind_gateway"));
+             or set Limits::behind_gateway")
+        });
     });
     reject
 }

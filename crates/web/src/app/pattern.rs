@@ -129,7 +129,9 @@ pub(crate) fn expand(written: &str) -> Result<Vec<Written>, String> {
         };
         if is_optional {
             if !pattern.ends_with('/') || !(after.is_empty() || after.starts_with('/')) {
-                return Err(format!("the optional parameter `{{{hole}?}}` must be a whole segment"));
+                return Err(format!(
+                    "the optional parameter `{{{hole}?}}` must be a whole segment"
+                ));
             }
             let shorter = &pattern[..pattern.len() - 1];
             let shorter = if shorter.is_empty() { "/" } else { shorter };
