@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 //! The admin listener: metrics, probes, and the current state of the server, for operators.
 //!
 //! It has its own thread, limits and reserved descriptors, and runs on tokio, so it responds even
@@ -6,15 +5,6 @@
 //! pages on their own listener use [`app`].
 //!
 //! `view.rs` holds the data that workers publish, and `pages.rs` renders it.
-=======
-//! The admin listener: metrics, health probes, and the current state of the server, for operators.
-//!
-//! It runs on its own thread with the tokio driver, and has its own limits and a few reserved file
-//! descriptors, so that it answers while all workers are blocked or overloaded. It ends after them.
-//! [`app`] provides its pages to an application that serves them on its own listener.
-//!
-//! Workers publish their state through `view.rs`; `pages.rs` renders it.
->>>>>>> q5
 
 mod pages;
 mod process;
@@ -50,7 +40,6 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::sync::watch as watched;
 
-<<<<<<< HEAD
 /// The default of [`Admin::live_within`].
 pub(crate) const LIVE_WITHIN: Duration = Duration::from_secs(30);
 
@@ -78,33 +67,6 @@ const END_MAX: Duration = Duration::from_secs(2);
 ///
 /// The pages require no authentication: choose an address that only authorized clients can reach,
 /// such as one of the loopback interface, or a Unix domain socket.
-=======
-/// How long a handler may block a worker's thread before `/livez` reports a failure, by default.
-pub(crate) const LIVE_WITHIN: Duration = Duration::from_secs(30);
-
-/// The number of connections reserved for clients that send a request immediately, so that a probe
-/// is answered even while other clients occupy all other connections.
-const SPARE_CONNECTIONS: usize = 64;
-
-/// How long the server waits for the admin listener to end.
-const END_MAX: Duration = Duration::from_secs(2);
-
-/// The address and other settings of the admin listener ([`Server::admin`](crate::Server::admin)).
-///
-/// | path | answer |
-/// |---|---|
-/// | `/metrics` | metrics for Prometheus: OpenMetrics 1.0 if requested, else the text format |
-/// | `/livez` | 200; 503 if a handler blocks a worker's thread for too long (`live_within`) |
-/// | `/readyz` | 200 while the server serves; 503 before that, and during a shutdown |
-/// | `/readyz?overload=unready` | also 503 while all workers refuse requests for lack of memory |
-/// | `/startupz` | 200 once all workers serve |
-/// | `/routes` | the application's routes, as JSON |
-/// | `/connections` | the number of connections in each state, by worker, as JSON |
-/// | `/config` | the effective settings, as TOML, if they were read by the feature `config` |
-///
-/// There is no authentication: choose an address that only authorized clients can reach, such as
-/// one of the loopback interface or a Unix domain socket.
->>>>>>> q5
 ///
 /// ```no_run
 /// use peregrine::{Admin, prelude::*};
@@ -124,43 +86,26 @@ pub struct Admin {
 }
 
 impl Admin {
-<<<<<<< HEAD
     /// Listens at `address`, such as `127.0.0.1:9000` or `unix:/run/app/admin.sock`. Port 0 takes
-=======
-    /// An admin listener at `address`: `127.0.0.1:9000`, `unix:/run/app/admin.sock`. Port 0 selects
->>>>>>> q5
     /// any free port; [`Running::admin_place`](crate::Running::admin_place) returns it.
     pub fn at(address: impl Into<String>) -> Self {
         Self::from_source(Source::Address(address.into()))
     }
 
-<<<<<<< HEAD
     /// Uses a listener that was bound elsewhere, for example by a service manager.
-=======
-    /// An admin listener on a socket that was bound elsewhere, for example by a service manager.
->>>>>>> q5
     pub fn on(listener: impl Into<Socket>) -> Self {
         Self::from_source(Source::Bound(listener.into()))
     }
 
-<<<<<<< HEAD
     /// Listens on the sockets called `name` from a service manager; see
-=======
-    /// An admin listener on the sockets called `name` that a service manager created; see
->>>>>>> q5
     /// [`Server::activated`](crate::Server::activated).
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated(name: impl Into<String>) -> Self {
         Self::from_source(Source::Activated(name.into(), None))
     }
 
-<<<<<<< HEAD
     /// Like [`activated`](Self::activated), but listens at `address` if no sockets at all were
     /// passed to this process.
-=======
-    /// Like [`activated`](Self::activated), but listens at `address` if this process was given no
-    /// sockets at all.
->>>>>>> q5
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated_or(name: impl Into<String>, address: impl Into<String>) -> Self {
         Self::from_source(Source::Activated(name.into(), Some(address.into())))
@@ -170,37 +115,22 @@ impl Admin {
         Self { source: Some(source), owner: FileOwner::default(), live_within: LIVE_WITHIN }
     }
 
-<<<<<<< HEAD
     /// Opens no listener: requests are measured, and the application serves the pages itself
     /// ([`app`]). The pages then do not respond while workers are blocked or at their limits.
-=======
-    /// No separate listener: requests are measured, and the application serves the pages itself,
-    /// with [`app`]. The pages are then unavailable while workers are blocked or full.
->>>>>>> q5
     pub fn mounted() -> Self {
         Self { source: None, owner: FileOwner::default(), live_within: LIVE_WITHIN }
     }
 
-<<<<<<< HEAD
     /// Sets how long a handler may block a worker's thread, without suspending at an `await`,
     /// before `/livez` responds with 503. The default is 30 s. If failed liveness probes restart
     /// the server, set it to more than the slowest handler needs.
-=======
-    /// How long a handler may block a worker's thread, without yielding at an `await`, before
-    /// `/livez` returns 503. Default: 30 s. If a failed probe restarts the server, choose more than
-    /// the slowest handler blocks.
->>>>>>> q5
     #[must_use]
     pub fn live_within(mut self, time: Duration) -> Self {
         self.live_within = time;
         self
     }
 
-<<<<<<< HEAD
     /// Sets the permissions of a Unix domain socket's file; see
-=======
-    /// Sets the mode of a Unix domain socket's file; see
->>>>>>> q5
     /// [`Listener::unix_mode`](crate::Listener::unix_mode).
     #[must_use]
     pub fn unix_mode(mut self, mode: u32) -> Self {
@@ -224,22 +154,14 @@ impl Admin {
         self
     }
 
-<<<<<<< HEAD
     /// Creates the data that workers publish.
-=======
-    /// Creates the state that the workers publish.
->>>>>>> q5
     pub(crate) fn views(&self, workers: usize, orders: watched::Receiver<Order>) -> Arc<Views> {
         #[cfg(feature = "metrics")]
         user::install();
         Arc::new(Views::new(workers, orders, self.live_within))
     }
 
-<<<<<<< HEAD
     /// Opens the listener, or inherits it if `heir` has it.
-=======
-    /// Opens the listener, or inherits it from the previous process.
->>>>>>> q5
     pub(crate) fn open(
         self,
         all: &mut Entrances,
@@ -251,17 +173,10 @@ impl Admin {
 }
 
 impl AdminEntrance {
-<<<<<<< HEAD
     /// Serves the pages on a new thread.
     pub(crate) fn start(self, views: &Arc<Views>) -> Result<Administering, Error> {
         let Self { listens, place, shared, is_inherited } = self;
         // An inherited listener is served by the predecessor until it stops.
-=======
-    /// Starts serving on a new thread.
-    pub(crate) fn start(self, views: &Arc<Views>) -> Result<Administering, Error> {
-        let Self { listens, place, shared, is_inherited } = self;
-        // The previous process answers until it stops accepting.
->>>>>>> q5
         let first = if is_inherited { Order::Wait } else { Order::Serve };
         let orders = watched::Sender::new(first);
         let own = orders.clone();
@@ -293,16 +208,9 @@ impl From<String> for Admin {
     }
 }
 
-<<<<<<< HEAD
 /// The pages of the admin listener, for an application that serves them itself, under a prefix or
 /// behind authentication middleware. They show the server whose worker builds the application, if
 /// it has [`Server::admin`](crate::Server::admin), and an empty state in a test without a server.
-=======
-/// Returns the pages of the admin listener, for an application that serves them itself: for example
-/// under a prefix, behind middleware that authenticates. They describe the server whose worker
-/// builds the application, if that server has [`Server::admin`](crate::Server::admin). In a test
-/// without a server they contain no workers.
->>>>>>> q5
 ///
 /// ```no_run
 /// use peregrine::{Admin, admin, prelude::*};
@@ -326,12 +234,8 @@ fn run(
     shared: Shared,
     ready: impl FnOnce(),
 ) -> io::Result<()> {
-<<<<<<< HEAD
     let application =
         pages::app(views).build().expect("the routes of the admin listener are valid");
-=======
-    let application = pages::app(views).build().expect("the admin listener's routes are valid");
->>>>>>> q5
     Tokio::run(&Options::default(), |driver| async move {
         ready();
         driver.spawn_boxed(Box::pin(view::watch(driver.clone(), Arc::downgrade(views))));
@@ -344,20 +248,11 @@ fn run(
     .map(drop)
 }
 
-<<<<<<< HEAD
 /// The number of connections that can be accepted when the process has no free descriptors.
 #[cfg(unix)]
 const KEPT_DESCRIPTORS: usize = 2;
 
 /// Descriptors reserved for the admin listener: unconnected sockets, since they need no file.
-=======
-/// The number of connections that can still be accepted when the process is out of descriptors.
-#[cfg(unix)]
-const KEPT_DESCRIPTORS: usize = 2;
-
-/// Reserved file descriptors: unbound sockets, which need no file, and which are closed when the
-/// admin listener needs a descriptor.
->>>>>>> q5
 #[cfg(unix)]
 struct Kept(RefCell<Vec<UnixDatagram>>);
 
@@ -393,11 +288,7 @@ fn observed() -> Observed {
     Observed::default()
 }
 
-<<<<<<< HEAD
 /// Stops serving when another process has taken over and inherited the listener.
-=======
-/// Stops accepting when the successor takes over, if the successor has the admin listener too.
->>>>>>> q5
 async fn leave_with(
     mut server: watched::Receiver<Order>,
     own: watched::Sender<Order>,
@@ -409,11 +300,7 @@ async fn leave_with(
     }
 }
 
-<<<<<<< HEAD
 /// Strict limits: the pages need few resources.
-=======
-/// Tight limits: requests for the admin pages are small and short.
->>>>>>> q5
 fn limits() -> Limits {
     Limits {
         head_bytes_max: 8 * 1024,
@@ -424,32 +311,20 @@ fn limits() -> Limits {
         idle_timeout: Duration::from_secs(30),
         rate_slack: Duration::from_secs(10),
         exchange_timeout: Some(Duration::from_secs(10)),
-<<<<<<< HEAD
         // Just accepted connections still get a response.
-=======
-        // Long enough that a connection accepted just before the shutdown still gets its response.
->>>>>>> q5
         drain_idle_timeout: Duration::from_millis(500),
         linger_timeout: Duration::from_millis(100),
         linger_max: Duration::from_millis(500),
         shutdown_timeout: Duration::from_secs(1),
         background_timeout: Duration::ZERO,
         poll_budget: None,
-<<<<<<< HEAD
         // The pages are needed most during overload.
-=======
-        // The pages are needed most during an overload.
->>>>>>> q5
         overload: OverloadLimits::none(),
         ..Limits::default()
     }
 }
 
-<<<<<<< HEAD
 /// A running admin listener. Dropping it closes its connections.
-=======
-/// A running admin listener. Dropping it cuts its connections.
->>>>>>> q5
 #[derive(Debug)]
 pub(crate) struct Administering {
     orders: watched::Sender<Order>,
@@ -463,20 +338,12 @@ impl Administering {
         &self.place
     }
 
-<<<<<<< HEAD
     /// Starts serving after the predecessor has stopped.
-=======
-    /// Starts accepting after the previous process has stopped.
->>>>>>> q5
     pub(crate) fn open(&self) {
         self.orders.send_modify(|order| *order = Order::Serve.max(*order));
     }
 
-<<<<<<< HEAD
     /// Shuts the listener down and waits for its thread.
-=======
-    /// Shuts the listener down after the server has ended, and waits for up to [`END_MAX`].
->>>>>>> q5
     pub(crate) fn end(self) {
         self.orders.send_modify(|order| *order = Order::Drain.max(*order));
         if let Err(mpsc::RecvTimeoutError::Timeout) = self.told.recv_timeout(END_MAX) {
@@ -504,11 +371,7 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-<<<<<<< HEAD
     /// The timeout of a test that hangs.
-=======
-    /// A timeout that only a hang exceeds.
->>>>>>> q5
     const PATIENCE: Duration = Duration::from_secs(30);
 
     fn ask(address: SocketAddr, path: &str) -> String {
@@ -516,11 +379,7 @@ mod tests {
         let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         peer.write_all(request.as_bytes()).expect("connected");
         let mut answer = String::new();
-<<<<<<< HEAD
         peer.read_to_string(&mut answer).expect("a complete response");
-=======
-        peer.read_to_string(&mut answer).expect("the server answers");
->>>>>>> q5
         answer
     }
 
@@ -537,11 +396,7 @@ mod tests {
         };
         let running = server.start(move || crate::App::new().get("/block", block));
         let running = running.expect("the server starts");
-<<<<<<< HEAD
         let public = running.http_address().expect("an HTTP listener");
-=======
-        let public = running.http_address().expect("an HTTP address");
->>>>>>> q5
         let Some(&Place::Tcp(admin)) = running.admin_place() else { panic!("not a TCP address") };
         let until = |is_refusing: bool| {
             let line =
@@ -565,10 +420,6 @@ mod tests {
             is_over.store(true, Ordering::Relaxed);
         });
         until(false);
-<<<<<<< HEAD
         running.shut_down().expect("a clean shutdown");
-=======
-        running.shut_down().expect("a graceful shutdown");
->>>>>>> q5
     }
 }

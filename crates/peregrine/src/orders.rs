@@ -102,9 +102,9 @@ impl Handle {
     pub fn reopen_logs(&self) {
         match self.logs.get() {
             Some(place) => place.reopen(),
-            None => contained(
-                || tracing::warn!(target: "peregrine", "there is no log file to reopen"),
-            ),
+            None => {
+                contained(|| tracing::warn!(target: "peregrine", "there is no log file to reopen"))
+            }
         }
     }
 

@@ -1,9 +1,4 @@
-<<<<<<< HEAD
 //! The server's configuration in code, and the functions that run it.
-=======
-//! [`Server`], the builder that an application's `main` configures and runs: listen addresses,
-//! limits, the driver, logs, and the shutdown.
->>>>>>> q5
 
 #[cfg(feature = "simulate")]
 mod simulated;
@@ -45,9 +40,9 @@ pub(crate) use simulated::Simulated;
 /// }
 /// ```
 ///
-/// Everything has a default: one worker per core that this process may use (according to its CPU
-/// affinity and its cgroup's quota), io_uring where the kernel allows it and tokio elsewhere, and
-/// the defaults of [`Limits`].
+/// Everything has a default: one worker per core that this process may use (CPU affinity and the
+/// cgroup's quota count), io_uring where the kernel allows it and tokio elsewhere, and all of
+/// [`Limits`].
 #[derive(Debug)]
 #[must_use = "a server does nothing until `serve` or `start`"]
 pub struct Server {
@@ -77,11 +72,7 @@ pub trait IntoApplication {
     /// Checks and builds the application.
     ///
     /// # Errors
-<<<<<<< HEAD
     /// The application contradicts itself, for example with conflicting routes.
-=======
-    /// The application is inconsistent, for example because two routes conflict.
->>>>>>> q5
     fn into_application(self) -> Result<Application, BuildError>;
 }
 
@@ -105,24 +96,14 @@ impl<A: IntoApplication> IntoApplication for Result<A, BuildError> {
 
 impl Server {
     /// Creates a server that speaks HTTP at an address: `127.0.0.1:8080`, `[::]:80`,
-<<<<<<< HEAD
     /// `localhost:3000`, or `unix:/run/app.sock`. Port 0 takes any free port. For listeners with
     /// other settings, pass a [`Listener`].
-=======
-    /// `localhost:3000`, or `unix:/run/app.sock`. Port 0 selects any free port. Pass a [`Listener`]
-    /// for settings of this address alone.
->>>>>>> q5
     pub fn bind(place: impl Into<Listener>) -> Self {
         Self::new().listen(place)
     }
 
-<<<<<<< HEAD
     /// Creates a server without listeners.
     #[expect(clippy::new_without_default, reason = "a server without listeners cannot start")]
-=======
-    /// Creates a server without a listen address.
-    #[expect(clippy::new_without_default, reason = "a server without an address is incomplete")]
->>>>>>> q5
     pub fn new() -> Self {
         Self {
             listeners: Vec::new(),
@@ -147,28 +128,16 @@ impl Server {
         }
     }
 
-<<<<<<< HEAD
     /// Adds a listener: an address, a socket bound elsewhere, or a [`Listener`] with its own
     /// settings.
-=======
-    /// Also listens at `place`: an address, a listener bound elsewhere, or a [`Listener`] with its
-    /// own settings.
->>>>>>> q5
     pub fn listen(mut self, place: impl Into<Listener>) -> Self {
         self.listeners.push(place.into());
         self
     }
 
-<<<<<<< HEAD
     /// Sets the proxies that are trusted to report client addresses: their addresses, networks, and
     /// `unix:` for all clients of Unix domain sockets. See [`TrustedProxies`] for the header
     /// fields, and [`Client`](crate::web::Client) for the result. By default no proxy is trusted.
-=======
-    /// Sets the proxies whose header fields are trusted to identify the client of a request: their
-    /// addresses, networks, and `unix:` for every peer that connects to a Unix domain socket. See
-    /// [`TrustedProxies`] for these fields, and [`Client`](crate::web::Client) for how a handler
-    /// reads the result. Default: no proxy is trusted.
->>>>>>> q5
     ///
     /// ```
     /// use peregrine::Server;
@@ -182,36 +151,21 @@ impl Server {
         self
     }
 
-<<<<<<< HEAD
     /// Adds an HTTPS listener. Needs the feature `tls`, which is on by default.
-=======
-    /// Also speaks HTTPS at `place`. Requires the feature `tls`, which is on by default.
->>>>>>> q5
     #[cfg(feature = "tls")]
     pub fn tls(self, place: impl Into<Listener>, tls: Tls) -> Self {
         self.listen(place.into().tls(tls))
     }
 
-<<<<<<< HEAD
     /// Adds an HTTP listener on a Unix domain socket at `path`. The file is removed on shutdown.
-=======
-    /// Also speaks HTTP on a Unix domain socket at `path`. The server removes the file when it
-    /// ends.
->>>>>>> q5
     pub fn unix(self, path: impl AsRef<Path>) -> Self {
         let address = format!("unix:{}", path.as_ref().display());
         self.listen(address)
     }
 
-<<<<<<< HEAD
     /// Adds an HTTP listener on a socket bound elsewhere, for example by a service manager: a
     /// [`TcpListener`](std::net::TcpListener) or a `UnixListener` of the standard library. All
     /// workers share it. The file of a Unix domain socket is not removed.
-=======
-    /// Also speaks HTTP on a listener that was bound elsewhere, for example by a service manager: a
-    /// [`TcpListener`](std::net::TcpListener) or a `UnixListener` of the standard library. All
-    /// workers share it. The server does not remove the file of such a Unix domain socket.
->>>>>>> q5
     ///
     /// ```no_run
     /// use peregrine::prelude::*;
@@ -226,85 +180,51 @@ impl Server {
         self.listen(listener.into())
     }
 
-<<<<<<< HEAD
     /// Adds an HTTPS listener on a socket bound elsewhere. Needs the feature `tls`.
-=======
-    /// Also speaks HTTPS on a listener that was bound elsewhere. Requires the feature `tls`.
->>>>>>> q5
     #[cfg(feature = "tls")]
     pub fn tls_listener(self, listener: impl Into<Socket>, tls: Tls) -> Self {
         self.tls(listener.into(), tls)
     }
 
-<<<<<<< HEAD
     /// Adds a separate listener for operators, with metrics for Prometheus, probes, routes and
     /// connections; see [`Admin`]. By default there is none, and requests are not measured.
     ///
     /// It runs until the server has stopped. The other listeners do not serve its pages.
-=======
-    /// Adds an admin listener for operators at a separate address, with Prometheus metrics, health
-    /// probes, routes and connections; see [`Admin`]. Default: none, and then requests are not
-    /// measured.
-    ///
-    /// It answers until the server has ended. Its pages are not available at the other addresses.
->>>>>>> q5
     pub fn admin(mut self, admin: impl Into<Admin>) -> Self {
         self.admin = Some(admin.into());
         self
     }
 
-<<<<<<< HEAD
     /// Writes an access log with one line per request. See [`Log`] for its targets, and
     /// [`middleware::AccessLog`](crate::middleware::AccessLog) for `tracing` events instead. By
     /// default there is none.
-=======
-    /// Writes an access log with one line per request. See [`Log`] for the possible targets, and
-    /// [`middleware::AccessLog`](crate::middleware::AccessLog) for `tracing` events instead.
-    /// Default: none.
->>>>>>> q5
     pub fn access_log(mut self, log: Log) -> Self {
         self.log = Some(log);
         self.sets("access_log");
         self
     }
 
-<<<<<<< HEAD
     /// Traces requests: sampled requests get `tracing` spans with OpenTelemetry's attributes, and
     /// `traceparent` and `tracestate` are read and written. By default traces are off: requests
     /// only get a span with method and route, for logs, if a subscriber enables it.
-=======
-    /// Traces requests: sampled requests get a `tracing` span with OpenTelemetry attributes, and
-    /// `traceparent` and `tracestate` are read and passed on. Default: none. A request then only
-    /// has a span with its method and route, for logs, and only if a subscriber enables it.
->>>>>>> q5
     pub fn traces(mut self, traces: Traces) -> Self {
         self.traces = Some(traces);
         self.sets("traces");
         self
     }
 
-<<<<<<< HEAD
     /// Reloads certificates and their related files when the files change: see
     /// [`Tls::reload`](crate::tls::Tls::reload) for the files that are read, and for the handling
     /// of invalid ones. Files may be written in place, replaced, or swapped with symbolic links as
     /// Kubernetes and certbot do; changes in quick succession cause one reload. Where the system
     /// does not report changes, as on some network file systems, they are noticed within a minute.
     /// Needs the feature `tls-watch`.
-=======
-    /// Reloads certificates and related files when they change; see
-    /// [`Tls::reload`](crate::tls::Tls::reload) for which files are read, and for what happens when
-    /// one is broken. Files may be written in place, replaced, or swapped through symbolic links as
-    /// Kubernetes and certbot do. Changes in quick succession cause a single reload. Where the
-    /// system does not report file changes, as on some network file systems, they are noticed
-    /// within a minute. Requires the feature `tls-watch`.
->>>>>>> q5
     #[cfg(feature = "tls-watch")]
     pub fn watch_certificates(mut self) -> Self {
         self.watches_certificates = true;
         self
     }
 
-<<<<<<< HEAD
     /// Adds an HTTP listener on the sockets called `name` from a service manager, such as a systemd
     /// socket unit with `FileDescriptorName=name`. The sockets stay open when this process ends, so
     /// no client is refused while the next process starts. The manager determines their number and
@@ -315,58 +235,30 @@ impl Server {
     ///
     /// It is an error if there are no such sockets; [`activated_or`](Self::activated_or) has a
     /// fallback.
-=======
-    /// Speaks HTTP on the sockets called `name` that a service manager created, for example systemd
-    /// with a socket unit that has `FileDescriptorName=name`. The sockets stay open when this
-    /// process ends, so no connection is refused while the next process starts. The service manager
-    /// decides how many sockets there are and whether they are TCP or Unix sockets. On Linux.
-    ///
-    /// A single socket without a name matches the first `name` requested: watchexec and systemfd
-    /// set no name (systemd uses the name of the unit). Several sockets need names.
-    ///
-    /// Starting the server fails if there is no such socket;
-    /// [`activated_or`](Self::activated_or) has a fallback address.
->>>>>>> q5
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated(mut self, name: impl Into<String>) -> Self {
         self.listeners.push(Listener::activated(name));
         self
     }
 
-<<<<<<< HEAD
     /// Like [`activated`](Self::activated), but listens at `address` if no sockets at all were
     /// passed to this process, so one program runs under a service manager and by hand. If there
     /// are sockets, but none with this name, it is an error.
-=======
-    /// Like [`activated`](Self::activated), but listens at `address` if this process was given no
-    /// sockets at all, so that the same program runs under a service manager and from a shell. If
-    /// there are sockets, but none with that name, starting the server fails.
->>>>>>> q5
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated_or(mut self, name: impl Into<String>, address: impl Into<String>) -> Self {
         self.listeners.push(Listener::activated_or(name, address));
         self
     }
 
-<<<<<<< HEAD
     /// Adds an HTTPS listener on sockets from a service manager. Needs the feature `tls`.
-=======
-    /// Speaks HTTPS on sockets that a service manager created; see [`activated`](Self::activated).
-    /// Requires the feature `tls`.
->>>>>>> q5
     #[cfg(all(target_os = "linux", feature = "restart", feature = "tls"))]
     pub fn tls_activated(mut self, name: impl Into<String>, tls: Tls) -> Self {
         self.listeners.push(Listener::activated(name).tls(tls));
         self
     }
 
-<<<<<<< HEAD
     /// Like [`tls_activated`](Self::tls_activated), but listens at `address` if no sockets at all
     /// were passed to this process.
-=======
-    /// Like [`tls_activated`](Self::tls_activated), but listens at `address` if this process was
-    /// given no sockets at all.
->>>>>>> q5
     #[cfg(all(target_os = "linux", feature = "restart", feature = "tls"))]
     pub fn tls_activated_or(
         mut self,
@@ -378,13 +270,8 @@ impl Server {
         self
     }
 
-<<<<<<< HEAD
     /// Sets what an upgrade in place starts, and whether a signal triggers it. By default SIGUSR2
     /// starts this program again if [`serve`](Self::serve) is used. See
-=======
-    /// Sets which program an upgrade in place starts, and on which signal. Default: this program
-    /// again, on SIGUSR2 if the server runs through [`serve`](Self::serve). See
->>>>>>> q5
     /// [`restart`](crate::restart).
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn successor(mut self, successor: Successor) -> Self {
@@ -392,59 +279,39 @@ impl Server {
         self
     }
 
-<<<<<<< HEAD
     /// Reports to the service manager (`NOTIFY_SOCKET`, as set by systemd for `Type=notify`) when
     /// the server serves, upgrades and stops, and notifies its watchdog while every worker
     /// responds. [`serve`](Self::serve) always does this, since such a program waits only for the
     /// server; a program that calls [`start`](Self::start) may have more to prepare before it is
     /// ready. On Linux.
-=======
-    /// Notifies the service manager (through `NOTIFY_SOCKET`, which systemd sets for `Type=notify`)
-    /// when the server is ready, upgrades and stops, and keeps its watchdog satisfied while every
-    /// worker makes progress. [`serve`](Self::serve) always does this, because its program does
-    /// nothing but serve; a program that calls [`start`](Self::start) may not be ready yet when its
-    /// server is. On Linux.
->>>>>>> q5
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn tell_service_manager(mut self) -> Self {
         self.tells_manager = true;
         self
     }
 
-    /// Replaces all limits and timeouts. A [`Listener`] can override them.
+    /// Replaces all limits and timeouts. A [`Listener`] may have its own.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self.sets("limits");
         self
     }
 
-<<<<<<< HEAD
     /// Sets the number of workers, each with its own thread. The default is one per core that this
-=======
-    /// Sets the number of workers, each with its own thread. Default: the number of cores that this
->>>>>>> q5
     /// process may use.
     pub fn workers(mut self, workers: NonZeroUsize) -> Self {
         self.workers = Some(workers);
         self
     }
 
-<<<<<<< HEAD
     /// Sets the driver. The environment variable `PEREGRINE_DRIVER` (`uring`, `tokio`, `auto`)
-=======
-    /// Selects the driver. The environment variable `PEREGRINE_DRIVER` (`uring`, `tokio`, `auto`)
->>>>>>> q5
     /// takes precedence.
     pub fn driver(mut self, choice: DriverChoice) -> Self {
         self.choice = choice;
         self
     }
 
-<<<<<<< HEAD
     /// Sets options of the driver, such as receive buffers and spinning; see [`Options`].
-=======
-    /// Sets driver options such as receive buffers and spinning; see [`Options`].
->>>>>>> q5
     pub fn driver_options(mut self, options: Options) -> Self {
         self.options = options;
         self
@@ -456,38 +323,23 @@ impl Server {
         self
     }
 
-<<<<<<< HEAD
     /// Pins each worker's thread to its own core, among those that the process may use (its
     /// affinity mask: `taskset`, cpusets of containers). Cores are assigned one NUMA node after
     /// another, so workers share a node while it has free cores. If there are more workers than
     /// cores, assignment starts over, and some cores get more workers than others. By default the
     /// kernel schedules the threads.
-=======
-    /// Pins each worker's thread to one of the cores that the process may use (its affinity mask,
-    /// as set by `taskset` or the cpuset of a container). All cores of one NUMA node are assigned
-    /// before those of the next node, so that workers share a node where possible. If there are
-    /// more workers than cores, the assignment starts over with the first core, so some cores have
-    /// more workers than others. Default: not pinned, the kernel schedules the threads.
->>>>>>> q5
     pub fn pin_workers(mut self, pin: bool) -> Self {
         self.pin = pin;
         self
     }
 
-<<<<<<< HEAD
     /// Does not print the startup line and the final report. If a `tracing` subscriber enables
     /// target `peregrine` at level `INFO`, both are logged in any case, and never printed.
-=======
-    /// Suppresses the startup line and the final report on standard error. If a `tracing`
-    /// subscriber enables the target `peregrine` at level `INFO`, it receives both in any case, and
-    /// nothing is printed.
->>>>>>> q5
     pub fn quiet(mut self) -> Self {
         self.quiet = true;
         self
     }
 
-<<<<<<< HEAD
     /// Serves until SIGTERM or Ctrl-C, then shuts down gracefully. It stops accepting connections,
     /// closes idle ones after `Limits::drain_idle_timeout`, closes the others after their response,
     /// waits for tasks and blocking functions that outlive them, and aborts the rest when
@@ -510,53 +362,21 @@ impl Server {
     ///
     /// On Linux, SIGUSR2 upgrades in place ([`restart`](crate::restart)), and the state of the
     /// server is reported to a service manager.
-=======
-    /// Serves until SIGTERM or Ctrl-C, then shuts down gracefully: accepts no new connections,
-    /// closes idle ones after `Limits::drain_idle_timeout`, closes the others after their response,
-    /// waits for tasks and blocking functions that are still running, and cuts whatever is left
-    /// after [`Limits::shutdown_timeout`]. A second signal cuts everything immediately. A signal
-    /// during the start aborts the start without waiting for workers that are not ready yet. When
-    /// the server has ended, the signals have their previous effect again. A program that continues
-    /// after that and installs its own signal handlers only then should use [`Server::start`] and a
-    /// [`Handle`](crate::Handle) instead.
-    ///
-    /// If the server's settings were read from a file (feature `config`), SIGHUP reads them again.
-    /// If a listener speaks TLS, SIGHUP reloads its certificates; the log reports what changed, or
-    /// why the old certificates stay in use.
-    ///
-    /// `make` is called once on each worker's thread, inside the worker's tokio runtime. It may
-    /// create clients that connect on first use (such as `connect_lazy` of sqlx) and spawn tasks of
-    /// the worker. It may be `async`, for clients that connect immediately; the server is ready
-    /// when every worker has its application. Create values that the workers share beforehand, and
-    /// clone them inside.
-    ///
-    /// On Linux, SIGUSR2 upgrades in place ([`restart`](crate::restart)), and the service manager
-    /// is notified of the server's state.
->>>>>>> q5
     ///
     /// # Errors
     /// See [`Error`].
     pub fn serve<Via, M: MakeApplication<Via>>(self, make: M) -> Result<(), Error> {
         let quiet = self.quiet;
         let orders = Orders::new();
-<<<<<<< HEAD
         // Handle signals before the start: it may take long, and a signal may arrive as soon as the
         // startup line is printed.
-=======
-        // Before the start: it may take long, and a supervisor may send a signal as soon as it has
-        // read the startup line.
->>>>>>> q5
         let _signals = orders.handle.obey_signals(self.hears())?;
         orders.handle.restart().tell_manager();
         let stopped = self.start_under(&mut makes(make), orders)?.wait_obeying()?;
         report(&stopped, quiet)
     }
 
-<<<<<<< HEAD
     /// Marks a section as set in code, so that the configuration no longer applies to it.
-=======
-    /// Records that the program set this section, which then overrides the configuration file.
->>>>>>> q5
     fn sets(&mut self, section: &'static str) {
         #[cfg(feature = "config")]
         if let Some(configured) = &mut self.configured {
@@ -566,11 +386,7 @@ impl Server {
         let _ = section;
     }
 
-<<<<<<< HEAD
     /// Sends spans with this exporter once the server starts, unless the program has installed one.
-=======
-    /// Exports spans to this collector from the start on, unless the program exports them itself.
->>>>>>> q5
     #[cfg(all(feature = "otlp", feature = "config"))]
     pub(crate) fn sending(mut self, otlp: crate::otlp::Otlp) -> Self {
         self.otlp = Some(otlp);
@@ -588,21 +404,13 @@ impl Server {
         self.configured.as_mut()
     }
 
-<<<<<<< HEAD
     /// The signals that the server handles.
-=======
-    /// The optional signals that this server handles.
->>>>>>> q5
     pub(crate) fn hears(&self) -> Hears {
         let reload = self.listeners.iter().any(Listener::is_tls);
         #[cfg(feature = "config")]
         let reload = reload || self.configured.as_ref().is_some_and(Configured::is_read);
         let reopen = self.log.as_ref().is_some_and(Log::may_be_file);
-<<<<<<< HEAD
         // A reload may change the log's target to a file.
-=======
-        // A reload may redirect the log to a file.
->>>>>>> q5
         #[cfg(feature = "config")]
         let reopen = reopen
             || self.log.is_some() && self.configured.as_ref().is_some_and(Configured::is_read);
@@ -613,13 +421,8 @@ impl Server {
         self.quiet
     }
 
-<<<<<<< HEAD
     /// Starts serving, and blocks until all sockets are bound and all workers are ready. Signals
     /// and the service manager are left to the caller.
-=======
-    /// Starts serving. Blocks until all sockets are bound and all workers are ready. Leaves signals
-    /// and the service manager to the caller.
->>>>>>> q5
     ///
     /// # Errors
     /// See [`Error`].
@@ -628,11 +431,7 @@ impl Server {
     }
 }
 
-<<<<<<< HEAD
 /// The files of Unix domain sockets, which are removed when this is dropped.
-=======
-/// The files of Unix domain sockets, which are removed when the server ends.
->>>>>>> q5
 pub(crate) type SocketFiles = Vec<SocketFile>;
 
 /// Serves an application until SIGTERM or Ctrl-C: short for [`Server::bind`] and [`Server::serve`].

@@ -161,9 +161,9 @@ pub(crate) fn activated(name: &str, has_other: bool) -> Result<Vec<Socket>, Erro
     match activation::take(name) {
         Ok(sockets) => Ok(sockets),
         Err(activation::Missing::All(_)) if has_other => Ok(Vec::new()),
-        Err(missing) => Err(Error::Config(format!(
-            "the service manager passed no socket `{name}`: {missing}"
-        ))),
+        Err(missing) => {
+            Err(Error::Config(format!("the service manager passed no socket `{name}`: {missing}")))
+        }
     }
 }
 
