@@ -1,4 +1,4 @@
-//! Layers made for one type of body.
+//! Tower layers that are made for one type of body.
 
 use crate::body::SendBody;
 use crate::error::BoxError;
@@ -11,9 +11,9 @@ use std::task::{Context, Poll};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Makes a middleware from a tower layer for one type of body, mostly axum's: those of
-/// `axum::middleware::from_fn`, `login_required!` of axum-login, or `GovernorLayer`. `body` turns one
-/// of our bodies into one of that type.
+/// Converts a tower layer that requires one body type, usually axum's, into a middleware:
+/// `axum::middleware::from_fn`, `login_required!` of axum-login, or `GovernorLayer`. `body`
+/// converts a [`SendBody`] into that type.
 ///
 /// ```
 /// use axum::body::Body;
@@ -34,12 +34,12 @@ use tower_service::Service;
 /// assert_eq!((response.header("x-stamp"), response.text().as_str()), (Some("1"), "hello"));
 /// ```
 ///
-/// Everything else is as with [`layer()`], which takes layers for any body.
+/// In all other respects this is [`layer()`], which takes layers that accept any body.
 ///
 /// # Cost
 ///
-/// The cost of [`layer()`], and the cost of `body`: axum boxes bodies that are not empty, and what
-/// comes out of the boxes is read as a stream.
+/// The cost of [`layer()`], plus the cost of `body`: axum boxes bodies that are not empty, and a
+/// boxed body is read as a stream.
 pub fn layer_with_body<L, B, S, R>(
     body: fn(SendBody) -> B,
     layer_of_it: L,
@@ -51,7 +51,7 @@ where
     layer(WithBody { body, layer: layer_of_it })
 }
 
-/// A layer for one type of body as a layer for ours. Made by [`layer_with_body`].
+/// Adapts a layer for one body type to [`SendBody`]. Created by [`layer_with_body`].
 pub struct WithBody<L, B> {
     body: fn(SendBody) -> B,
     layer: L,
@@ -72,7 +72,7 @@ impl<L: Layer<InnerWithBody<B>>, B> Layer<Inner> for WithBody<L, B> {
     }
 }
 
-/// A service that takes bodies of one type as a service that takes ours.
+/// Adapts a service that takes one body type to [`SendBody`].
 pub struct OuterWithBody<S, B> {
     body: fn(SendBody) -> B,
     service: S,

@@ -1,10 +1,10 @@
-//! Bodies that may travel: the request's body as a mounted service gets it.
+//! Request bodies that are `Send`, as mounted services and tower layers require.
 //!
-//! Our bodies stay on their thread, but tower services must get `Send` ones. So a body that is already
-//! complete is handed over as it is, and one that is still arriving is bridged (`body_channel.rs`).
+//! Our bodies stay on their thread. For a mounted service, a body that is already complete is
+//! converted to bytes, and one that is still arriving is read through a channel (`body_channel`).
 //!
-//! A tower layer mostly gives its body back untouched, on the same thread. So a layer's body stays
-//! where it is (`passage.rs`), and is bridged when it is read elsewhere.
+//! A tower layer usually returns its body unchanged, on the same thread. So a layer's body stays in
+//! the request's row (`passage`), and uses a channel only when it is read on another thread.
 
 use crate::body_channel::{Bridged, Framed, Pump};
 use crate::error::{BoxError, told_to_tower};
@@ -18,18 +18,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-/// A whole body up to this size is copied, so that its buffer goes back to the thread's stock; a larger
-/// one takes the buffer along.
+/// A whole body up to this size is copied, so that its buffer returns to the thread's buffer pool;
+/// a larger one keeps its buffer.
 const COPIED_BYTES_MAX: usize = 8 * 1024;
 
 /// A body that is `Send`, for requests to mounted services and tower layers, and for responses of
 /// [`spawn_tower`](crate::spawn_tower). Bytes and text convert into one.
 ///
 /// A body that was complete before the service was called costs nothing beside its bytes. Any other
-/// asks the connection's thread for one frame at a time: nothing is read ahead for a service that does
-/// not ask. Trailers arrive as the last frame. An error is a [`BodyError`], such as
-/// [`BodyError::Disconnected`] if the connection ends; but that of a body over a limit of ours is a
-/// `LengthLimitError` of `http-body-util`, of which axum and layers make a 413.
+/// body requests one frame at a time from the connection's thread: nothing is read before the
+/// service polls the body. Trailers arrive as the last frame. An error is a [`BodyError`], such as
+/// [`BodyError::Disconnected`] if the connection ends. A body over one of our limits fails with the
+/// `LengthLimitError` of `http-body-util`, which axum and tower's layers convert to a 413.
 ///
 /// ```
 /// use http_body::Body as _;
@@ -47,7 +47,7 @@ enum Kind {
     #[default]
     Empty,
     Whole(Bytes),
-    /// In our own form: a buffer from the thread's stock, say, and a limit.
+    /// In our own form: for example, with a buffer from the thread's pool, or with a limit.
     Ours(WholeBody),
     Kept(Kept),
     Bridged(Bridged),
@@ -56,14 +56,14 @@ enum Kind {
 /// A body that stayed on its thread.
 struct Kept {
     handle: Handle,
-    /// Bytes still to come, if known.
+    /// Remaining bytes, if known.
     left: Option<u64>,
     is_ended: bool,
 }
 
 impl SendBody {
-    /// `body`, and a pump that must be polled on this thread for as long as the body may be read;
-    /// `None` if the body is complete.
+    /// Returns `body` in a form that is `Send`, and a pump that must be polled on this thread for
+    /// as long as the body may be read; no pump if the body is complete.
     pub(crate) fn split(mut body: Body) -> (Self, Option<Pump>) {
         if let Some(bytes) = body.as_slice() {
             return (Self(whole(bytes.len(), &mut body)), None);
@@ -73,7 +73,7 @@ impl SendBody {
         (Self(Kind::Bridged(bridged)), Some(Pump::of(body, bridge)))
     }
 
-    /// `body`, kept with the request of `passage`.
+    /// Keeps `body` with the request of `passage`.
     pub(crate) fn keep(body: Body, passage: &Arc<Passage>) -> Self {
         let body = match body.into_whole() {
             Ok(whole) if whole.is_empty() => return Self(Kind::Empty),
@@ -83,16 +83,16 @@ impl SendBody {
         let left = body.length();
         match passage.keep(Thing::Body(body)) {
             Ok(handle) => Self(Kind::Kept(Kept { handle, left, is_ended: false })),
-            // Nobody moves a body that is not here any more.
+            // No home polls a pump for this body any more, so its reader gets an error.
             Err(Thing::Body(body)) => Self::split(body).0,
-            Err(Thing::Call(_)) => unreachable!("a body went in"),
+            Err(Thing::Call(_)) => unreachable!("the value is a body"),
         }
     }
 
-    /// Our own body, if it is here.
+    /// Our own body, if it is on this thread.
     ///
     /// # Errors
-    /// It is not here.
+    /// It is not on this thread.
     pub(crate) fn into_ours(self) -> Result<Body, Self> {
         match self.0 {
             Kind::Empty => Ok(Body::empty()),
@@ -101,7 +101,7 @@ impl SendBody {
             Kind::Bridged(_) => Err(self),
             Kind::Kept(Kept { handle, left, is_ended }) => match handle.take() {
                 Ok(Thing::Body(body)) => Ok(body),
-                Ok(Thing::Call(_)) => unreachable!("the handle is that of a body"),
+                Ok(Thing::Call(_)) => unreachable!("the handle belongs to a body"),
                 Err(handle) => Err(Self(Kind::Kept(Kept { handle, left, is_ended }))),
             },
         }
@@ -142,7 +142,7 @@ fn whole(length: usize, body: &mut Body) -> Kind {
     let mut context = Context::from_waker(Waker::noop());
     match Pin::new(body).poll_frame(&mut context) {
         Poll::Ready(Some(Ok(frame))) => Kind::Whole(frame.into_data().unwrap_or_default()),
-        _ => unreachable!("a body that is a slice gives that slice"),
+        _ => unreachable!("a body that is a slice yields it as one frame"),
     }
 }
 
@@ -218,7 +218,7 @@ impl Kept {
                 let polled = Pin::new(&mut *body).poll_frame(context);
                 (polled, body.length(), body.is_end_stream())
             }
-            Thing::Call(_) => unreachable!("the handle is that of a body"),
+            Thing::Call(_) => unreachable!("the handle belongs to a body"),
         });
         let (polled, left, is_ended) = match found {
             Found::Here(found) => found,
@@ -240,7 +240,7 @@ impl fmt::Debug for SendBody {
     }
 }
 
-/// A request's body, with its type erased, on its way to the thread of an application.
+/// A request's body with its type erased, to be sent to the thread of an application.
 pub(crate) struct Sent(Pin<Box<dyn HttpBody<Data = Bytes, Error = BoxError> + Send>>);
 
 impl Sent {
@@ -249,7 +249,7 @@ impl Sent {
     }
 }
 
-/// A body whose data and errors are of plain types.
+/// Converts a body's data to [`Bytes`] and its errors to [`BoxError`].
 struct Plain<B>(Pin<Box<B>>);
 
 impl<B: HttpBody<Error: Into<BoxError>>> HttpBody for Plain<B> {

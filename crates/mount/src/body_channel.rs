@@ -1,8 +1,8 @@
-//! A body that crosses threads, a frame at a time.
+//! A body that crosses threads, one frame at a time.
 //!
-//! A [`Pump`] stays with our body on its thread, and moves a frame to the [`Bridged`] end when the
-//! reader asks for one. The pump is an [`Errand`]: work that is polled beside the code that may wait
-//! for it.
+//! A [`Pump`] owns the body on the body's thread and moves a frame to the [`Bridged`] end when the
+//! reader requests one. A pump is an [`Errand`]: work that is polled together with the code that
+//! may wait for it.
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame};
@@ -13,7 +13,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// Frames moved in one poll, so that a body that is always ready does not starve others.
+/// The maximum number of frames moved in one poll, so that a body that is always ready does not
+/// starve other tasks.
 const FRAMES_PER_POLL_MAX: usize = 32;
 
 pub(crate) type Framed = Option<Result<Frame<Bytes>, BodyError>>;
@@ -21,16 +22,16 @@ pub(crate) type Framed = Option<Result<Frame<Bytes>, BodyError>>;
 /// The reader's end of a bridged body.
 pub(crate) struct Bridged {
     bridge: Arc<Mutex<Bridge>>,
-    /// Bytes still to come, if known.
+    /// Remaining bytes, if known.
     pub(crate) left: Option<u64>,
     pub(crate) is_ended: bool,
 }
 
-/// The state that both ends share: room for one frame.
+/// The state that both ends share. It holds at most one frame.
 #[derive(Default)]
 pub(crate) struct Bridge {
     frame: Framed,
-    /// The reader waits for a frame.
+    /// The reader is waiting for a frame.
     is_wanted: bool,
     end: End,
     is_reader_gone: bool,
@@ -38,15 +39,15 @@ pub(crate) struct Bridge {
     pump: Option<Waker>,
 }
 
-/// What follows the frame that waits.
+/// The state of the body after the buffered frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum End {
-    /// More frames, when they are asked for.
+    /// More frames follow when the reader requests them.
     #[default]
     Open,
-    /// Nothing: the whole body was moved, or an error was.
+    /// Nothing follows: the reader has the whole body or an error.
     Told,
-    /// An error: the pump was dropped too early.
+    /// An error follows: the pump was dropped before the end of the body.
     Broken,
 }
 
@@ -108,9 +109,10 @@ impl Drop for Bridged {
     }
 }
 
-/// Our end of a bridged body. Dropping it ends the body with an error at the other end.
+/// The sending end of a bridged body. Dropping it before the end makes the reader fail with an
+/// error.
 pub(crate) struct Pump {
-    /// `None` when there is nothing more to move.
+    /// `None` when there is nothing left to move.
     body: Option<Body>,
     bridge: Arc<Mutex<Bridge>>,
 }
@@ -118,21 +120,21 @@ pub(crate) struct Pump {
 /// The result of polling a [`Pump`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pumped {
-    /// Nothing: nobody asked, or nothing arrived.
+    /// Nothing was moved: the reader requested no frame, or the body has none yet.
     Nothing,
-    /// The reader has something to look at.
+    /// The reader has a frame or an end to process.
     Moved,
 }
 
-/// Work that must be polled on a thread for as long as others may ask for it.
+/// Work that must be polled on its thread for as long as another task can request it.
 pub(crate) trait Errand {
-    /// Does the work that is asked for and possible, and registers for the rest.
+    /// Does the requested work that is possible now, and registers the waker for the rest.
     fn poll(&mut self, context: &mut Context<'_>) -> Pumped;
 
-    /// May it still be asked for work?
+    /// Whether work can still be requested.
     fn is_needed(&self) -> bool;
 
-    /// Does the work that is asked for, until none can be asked for any more.
+    /// Does the requested work until no more can be requested.
     fn run(self) -> impl Future<Output = ()>;
 }
 
@@ -142,14 +144,15 @@ impl Pump {
         Self { body: Some(body), bridge }
     }
 
-    /// Tells the reader that there is no body to come.
+    /// Reports to the reader that no body will arrive.
     pub(crate) fn none(bridge: Arc<Mutex<Bridge>>) {
         drop(Self { body: None, bridge });
     }
 }
 
 impl Errand for Pump {
-    /// Moves frames that are asked for and here, and registers for others.
+    /// Moves a frame if the reader requested one and the body has one; otherwise registers the
+    /// waker.
     fn poll(&mut self, context: &mut Context<'_>) -> Pumped {
         let Some(body) = &mut self.body else { return Pumped::Nothing };
         let mut bridge = lock(&self.bridge);
@@ -163,7 +166,7 @@ impl Errand for Pump {
             return Pumped::Nothing;
         }
         drop(bridge);
-        // The lock is not held here: our body may wake any task.
+        // The lock must not be held here: polling the body may wake any task.
         let Poll::Ready(frame) = Pin::new(body).poll_frame(context) else {
             return Pumped::Nothing;
         };
@@ -176,19 +179,19 @@ impl Errand for Pump {
         bridge.frame = frame;
         let reader = bridge.reader.take();
         drop(bridge);
-        // A reader in this very task is polled again together with the pump.
+        // A reader in the same task is polled again together with the pump.
         if let Some(reader) = reader.filter(|reader| !reader.will_wake(context.waker())) {
             reader.wake();
         }
         Pumped::Moved
     }
 
-    /// May the body still be read?
+    /// Whether the body can still be read.
     fn is_needed(&self) -> bool {
         self.body.is_some() && !lock(&self.bridge).is_reader_gone
     }
 
-    /// Moves the whole body, for as long as it may be read.
+    /// Moves the body to its end, or until the reader is dropped.
     async fn run(mut self) {
         poll_fn(|context| {
             while self.poll(context) == Pumped::Moved {}
@@ -213,7 +216,7 @@ impl Drop for Pump {
     }
 }
 
-/// Polls `work`, which may wait for `errand`, until it is ready or neither can go on.
+/// Polls `work`, which may wait for `errand`, until it is ready or neither makes progress.
 pub(crate) fn poll_with_errand<T>(
     errand: &mut Option<impl Errand>,
     context: &mut Context<'_>,
@@ -225,7 +228,7 @@ pub(crate) fn poll_with_errand<T>(
     poll_with(serve, context, work)
 }
 
-/// The same with a function that does the work which `work` may wait for.
+/// Like [`poll_with_errand`], with a function that does the work that `work` may wait for.
 pub(crate) fn poll_with<T>(
     mut serve: impl FnMut(&mut Context<'_>) -> Pumped,
     context: &mut Context<'_>,
@@ -243,7 +246,7 @@ pub(crate) fn poll_with<T>(
     Poll::Pending
 }
 
-/// Nothing panics while it holds the lock, but a panic may drop one of the bridge's ends.
+/// No code panics while it holds this lock, but an unwinding panic may drop one end of the bridge.
 fn lock(bridge: &Mutex<Bridge>) -> MutexGuard<'_, Bridge> {
     bridge.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Calls of a tower layer to what comes next, which are polled where they began.
+//! A tower layer's calls to its inner service, polled on the request's thread.
 
 use crate::body::SendBody;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,20 +8,20 @@ use tokio::sync::oneshot;
 
 pub(crate) type Reply = oneshot::Sender<Outcome>;
 
-/// The outcome of a call: a response, or a handler's panic, which the layer should see.
+/// The outcome of a call: a response, or the handler's panic, which resumes in the layer.
 pub(crate) type Outcome = std::thread::Result<http::Response<SendBody>>;
 
-/// A call to what comes next.
+/// A call to the layer's inner service.
 pub(crate) type Call<'n> = Pin<Box<dyn Future<Output = http::Response<SendBody>> + 'n>>;
 
-/// Polls a call whose response goes elsewhere. False when there is nothing left to do.
+/// Polls a call whose response is sent to `reply`. Returns false when nothing is left to do.
 pub(crate) fn go_on(
     call: &mut Call<'_>,
     reply: &mut Option<Reply>,
     context: &mut Context<'_>,
 ) -> bool {
     let Some(asker) = reply else { return false };
-    // A call that the layer gave up is dropped, as it would be with its peer.
+    // A call that the layer cancelled is dropped, as if the peer had disconnected.
     if asker.poll_closed(context).is_ready() {
         return false;
     }
@@ -30,7 +30,7 @@ pub(crate) fn go_on(
         Ok(Poll::Ready(response)) => Ok(response),
         Err(panic) => Err(panic),
     };
-    // If nobody waits any more, the response is dropped here.
+    // If the receiver is dropped, so is the response.
     if let Some(asker) = reply.take() {
         let _ = asker.send(outcome);
     }

@@ -1,4 +1,4 @@
-//! Errors of bodies, in our terms and in those of tower's world.
+//! Converts body errors between [`BodyError`] and the errors that tower services use.
 
 use bytes::Bytes;
 use http_body::Body as HttpBody;
@@ -12,8 +12,8 @@ use std::task::{Context, Poll, Waker};
 /// Any error of a service or a body.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// An error of a request's body. The one by which all of tower's world says that a body is larger than
-/// its limit becomes ours, since the peer is to hear of that.
+/// Converts an error of a request's body. `LengthLimitError`, which axum and tower's layers use for
+/// a body over its limit, becomes our own error, so that the client receives a 413.
 #[cold]
 pub(crate) fn told(error: BoxError) -> BoxError {
     let mut cause: Option<&(dyn Error + 'static)> = Some(&*error);
@@ -26,9 +26,10 @@ pub(crate) fn told(error: BoxError) -> BoxError {
     error
 }
 
-/// An error of our body, for a service. That of a body over its limit, or of one that is packed so well that it is a
-/// bomb, must be the very one by which axum and tower's layers know it, which only a limited body of that crate makes.
-/// They know none by which they would answer 503 to a body that there is no memory for.
+/// Converts a [`BodyError`] for a service. If the body is over its limit or is a decompression
+/// bomb, the error must be the `LengthLimitError` that axum and tower's layers recognise. Only a
+/// `Limited` body of `http-body-util` creates that error. They recognise no error that would give a
+/// 503 when memory for the body is short.
 #[cold]
 pub(crate) fn told_to_tower(error: BodyError) -> BoxError {
     let is_too_large = matches!(

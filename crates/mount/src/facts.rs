@@ -1,4 +1,4 @@
-//! The facts about a connection that requests of the `http` crate carry.
+//! Adds facts about the connection to the extensions of `http` requests.
 
 use http::Extensions;
 use peregrine_web::Parts;
@@ -8,15 +8,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Fills the extensions of each request, for mounted services and tower layers alike.
+/// Fills the extensions of each request to a mounted service or a tower layer.
 #[derive(Clone, Default)]
 pub(crate) struct Facts(Option<Insert>);
 
-/// Whether an application of ours may be inside of a mounted service, on any thread.
+/// Whether a Peregrine application may run inside a mounted service, on any thread.
 static IS_NESTED: AtomicBool = AtomicBool::new(false);
 
-/// From now on, requests carry the facts of their connection and of their client, for an
-/// application inside of a mounted service. Programs without one do not pay for that.
+/// From now on, requests carry their [`ConnectionInfo`] and client address, for an application
+/// inside a mounted service. Programs without a nested application do not pay for this.
 pub(crate) fn serve_nested() {
     IS_NESTED.store(true, Ordering::Relaxed);
 }
@@ -27,11 +27,11 @@ pub(crate) fn is_nested() -> bool {
 
 type Insert = Arc<dyn Fn(&ConnectionInfo, Caller, &mut Extensions) + Send + Sync>;
 
-/// Who sent a request: the client that a trusted proxy tells, or the connection's peer.
+/// The sender of a request: the client that a trusted proxy reports, or the connection's peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
     pub(crate) address: Option<SocketAddr>,
-    /// The connection is a trusted proxy's, whose requests come from many clients.
+    /// The connection is from a trusted proxy, so its requests come from many clients.
     is_told: bool,
 }
 
@@ -68,7 +68,7 @@ impl Facts {
         }
     }
 
-    /// Also adds what `make` makes from the connection's facts.
+    /// Also adds the value that `make` creates from the connection's [`ConnectionInfo`].
     pub(crate) fn and<T, F>(self, make: F) -> Self
     where
         T: Clone + Send + Sync + 'static,
@@ -79,7 +79,7 @@ impl Facts {
         })
     }
 
-    /// Also adds what `make` makes from the client's address, if that is known.
+    /// Also adds the value that `make` creates from the client's address, if the address is known.
     pub(crate) fn and_address<T, F>(self, make: F) -> Self
     where
         T: Clone + Send + Sync + 'static,

@@ -1,4 +1,5 @@
-//! Deadlines of calls of gRPC. tonic's own server keeps them outside of what can be mounted.
+//! Deadlines of gRPC calls. tonic implements them in its own server, outside of the services that
+//! can be mounted.
 
 use crate::timer::timer;
 use http::header::CONTENT_TYPE;
@@ -8,16 +9,16 @@ use peregrine_web::{Head, Response};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Until when the response to a call must have begun.
+/// The time limit for the response to a gRPC call to begin.
 pub(crate) struct Deadline {
     after: Duration,
-    /// Set only for calls that are not answered at once.
+    /// Set only for calls that are not answered immediately.
     alarm: Option<Box<dyn Alarm>>,
     content_type: HeaderValue,
 }
 
 impl Deadline {
-    /// The deadline that a request brings.
+    /// The deadline in the request's `grpc-timeout`, if it is a gRPC call with a valid one.
     pub(crate) fn of(head: &Head) -> Option<Box<Self>> {
         let content_type = head.grpc_type()?;
         let after = parse(head.field("grpc-timeout")?)?;
@@ -25,7 +26,7 @@ impl Deadline {
         Some(Box::new(Self { after, alarm: None, content_type }))
     }
 
-    /// The answer, once it is too late for any other.
+    /// The `DEADLINE_EXCEEDED` response, once the deadline has passed.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response> {
         if self.alarm.is_none() {
             self.alarm = timer(self.after);
@@ -34,7 +35,7 @@ impl Deadline {
         alarm.poll(context).map(|()| self.late())
     }
 
-    // A head alone, which the protocol calls Trailers-Only.
+    // A response without content, which the gRPC protocol calls Trailers-Only.
     fn late(&self) -> Response {
         let field = |name, value| (HeaderName::from_static(name), HeaderValue::from_static(value));
         let mut response = Response::new(StatusCode::OK);
@@ -47,7 +48,7 @@ impl Deadline {
     }
 }
 
-/// At most eight digits and a unit.
+/// The value is at most eight digits and a unit.
 fn parse(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {

@@ -1,4 +1,4 @@
-//! Tower layers around our services.
+//! Tower layers as middleware.
 
 use crate::body::{SendBody, Sent};
 use crate::body_channel::{Errand, Pumped, poll_with};
@@ -30,24 +30,25 @@ use std::task::{Context, Poll, ready};
 use tokio::sync::oneshot;
 use tower_layer::Layer;
 
-/// Makes a middleware from a tower layer, for whole applications and for scopes.
+/// Converts a tower layer into a middleware, for whole applications and for scopes.
 ///
-/// As with every middleware here, the layer goes around the routes that are added **after** it; in
-/// axum, `layer` goes around those before. State that a layer keeps for itself (the permits of a
-/// `ConcurrencyLimitLayer`, say) exists once for each route, as in axum; a layer that shares it
-/// (`GlobalConcurrencyLimitLayer`) shares it among the routes of a worker, or of all workers if it is
-/// cloned into them.
+/// As with every middleware here, the layer applies to the routes that are added **after** it; in
+/// axum, `layer` applies to the routes before it. State inside a layer (such as the permits of a
+/// `ConcurrencyLimitLayer`) exists once for each route, as in axum. A layer with shared state
+/// (`GlobalConcurrencyLimitLayer`) shares it among the routes of a worker, or of all workers if it
+/// is cloned into them.
 ///
-/// Neither the layer nor its service nor our handlers need be `Send`. The service that the layer goes
-/// around *is* `Send`, with its futures and bodies, so that layers that require it fit: those of
-/// tower-sessions and axum-login, say. The handler's future stays on the request's thread, wherever the
-/// layer polls its call or reads a body. If everything is polled there, as by all layers that start no
-/// threads of their own, nothing goes through a channel. Layers made for axum's bodies work with
+/// Neither the layer, nor its service, nor the handlers need to be `Send`. The service inside the
+/// layer *is* `Send`, and so are its futures and bodies, so layers that require `Send` work, such
+/// as those of tower-sessions and axum-login. The handler's future stays on the request's thread,
+/// even if the layer polls its call or reads a body on another one. Layers that do not move work to
+/// other threads use no channel. Layers made for axum's bodies work with
 /// [`layer_with_body`](crate::layer_with_body).
 ///
-/// The layer's service need not be `Clone` beyond what tower requires for waiting: an error of the
-/// layer is answered with 500, or with 503 if it comes from `poll_ready`. A panic of the handler
-/// surfaces where the layer polls its call. A call that had not begun when the layer answered is a 500.
+/// The layer's service must be `Clone`, because a request that waits for readiness takes its own
+/// instance. An error of the layer becomes a 500, or a 503 if `poll_ready` returned it. A panic of
+/// the handler resumes where the layer polls its call. If the layer first polls a call after it has
+/// responded, that call gets a 500.
 ///
 /// ```
 /// use peregrine::tower::layer;
@@ -67,9 +68,10 @@ use tower_layer::Layer;
 ///
 /// # Cost
 ///
-/// A layer sees a request of the `http` crate, which is made for it, with some nine allocations. Several
-/// layers share that cost if they are given as one, with `tower::ServiceBuilder`. A body that is read on
-/// another thread, and a call that is polled there, go through channels and wake this one.
+/// The request is converted to an `http::Request`, which takes about nine allocations. Several
+/// layers share that cost if they are combined with `tower::ServiceBuilder`. A body that is read on
+/// another thread, and a call that is polled there, go through channels and wake the request's
+/// thread.
 pub fn layer<L, S, B>(layer: L) -> Layered<L>
 where
     L: Layer<Inner, Service = S>,
@@ -78,7 +80,7 @@ where
     Layered { layer, facts: Facts::default() }
 }
 
-/// A tower layer as a middleware. Made by [`layer()`].
+/// A tower layer as a middleware. Created by [`layer()`].
 #[derive(Clone)]
 pub struct Layered<L> {
     layer: L,
@@ -86,9 +88,9 @@ pub struct Layered<L> {
 }
 
 impl<L> Layered<L> {
-    /// Puts the value that `make` makes from the connection's facts into the extensions of each
-    /// request, unless there is one of its type already. Layers read it there, and so do handlers
-    /// inside.
+    /// Inserts the value that `make` creates from the [`ConnectionInfo`] into the extensions of
+    /// each request, unless they already contain a value of its type. Both the layer and the
+    /// handlers inside it can read it.
     ///
     /// ```
     /// use peregrine::tower::layer;
@@ -96,10 +98,12 @@ impl<L> Layered<L> {
     /// use peregrine::web::connection::ConnectionInfo;
     /// use tower_http::trace::TraceLayer;
     ///
-    /// let trace = TraceLayer::new_for_http().on_request(|request: &peregrine::http::Request<_>, _: &_| {
-    ///     let info = request.extensions().get::<ConnectionInfo>().expect("it is put there");
-    ///     println!("from {} over {:?}", info.peer, info.tls);
-    /// });
+    /// let trace = TraceLayer::new_for_http().on_request(
+    ///     |request: &peregrine::http::Request<_>, _: &_| {
+    ///         let info = request.extensions().get::<ConnectionInfo>().expect("inserted below");
+    ///         println!("from {} over {:?}", info.peer, info.tls);
+    ///     },
+    /// );
     /// let app = App::new().with(layer(trace).extension(ConnectionInfo::clone));
     /// # let _ = app;
     /// ```
@@ -112,11 +116,11 @@ impl<L> Layered<L> {
         Self { facts: self.facts.and(make), ..self }
     }
 
-    /// Puts the value that `make` makes from the client's address into the extensions of each request,
-    /// unless there is one of its type already. That is the address that trusted proxies tell
-    /// (`Server::trusted_proxies`), else the peer's, if it connected over TCP. Layers made for axum, such as those
-    /// that limit rates by address, look for its `ConnectInfo<SocketAddr>`:
-    /// `.connect_info(ConnectInfo)`.
+    /// Inserts the value that `make` creates from the client's address into the extensions of each
+    /// request, unless they already contain a value of its type. The address is the one that a
+    /// trusted proxy reports (`Server::trusted_proxies`), otherwise the peer's if it connected over
+    /// TCP. Layers made for axum, such as those that limit rates by address, read
+    /// `ConnectInfo<SocketAddr>`; for them use `.connect_info(ConnectInfo)`.
     #[must_use]
     pub fn connect_info<T, F>(self, make: F) -> Self
     where
@@ -136,11 +140,11 @@ where
     S::Error: Into<BoxError>,
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
-    /// A caller of this instead of `around` has a service that lives for one request only, so the
+    /// A caller of `run` instead of `around` has a service that lives for one request only, so the
     /// layer's service does too.
     async fn run<N: Service>(&self, request: Request, next: &N) -> Response {
         let service = Direct::new(self.layer.layer(Inner(())));
-        // A layer may call more than once, in sequence or concurrently.
+        // A layer may call its inner service several times, in sequence or concurrently.
         let mut calls: Vec<(Call<'_>, _)> = Vec::new();
         let serve = |home: &mut Home, context: &mut Context<'_>| {
             let mut pumped = home.poll(context);
@@ -187,8 +191,8 @@ where
     }
 }
 
-/// Gives a request to a layer's service. `next` is the service that its calls go to; if that is `None`,
-/// `serve` makes the calls.
+/// Passes a request to a layer's service. The layer's calls go to `next`; if that is `None`,
+/// `serve` makes them.
 async fn answer<S, B>(
     service: &Direct<S>,
     facts: &Facts,
@@ -222,7 +226,7 @@ where
     }
 }
 
-/// Polls a call to its end, and converts its response.
+/// Polls a call to its end and converts the response.
 async fn answered<C, B, E>(
     mut call: Pin<impl DerefMut<Target = C>>,
     home: Home,
@@ -241,7 +245,7 @@ where
         let answered = ready!(poll_with(serve, context, |context| {
             rest::collect(&mut left, || call.as_mut().poll(context))
         }));
-        let mut home = home.take().expect("a future ends once");
+        let mut home = home.take().expect("a future completes only once");
         let origin = home.answered();
         let mut response = match answered.map_err(&failure) {
             Ok(response) => from_http(response, Some(home), take(&mut left), context),
@@ -266,9 +270,9 @@ fn failed(error: &BoxError, status: StatusCode) -> Response {
     Problem::new(status, "layer-failed", detail).into_response()
 }
 
-/// The service that a layer goes around: a tower service that takes a request with any body, and
-/// answers with what comes next in our application. It may travel, and so may its futures and bodies;
-/// what comes next is called on the thread of the request.
+/// The service inside a layer: a tower service that takes a request with any body and calls the
+/// rest of the application. It is `Send`, as are its futures and bodies; the rest of the
+/// application runs on the request's thread.
 #[derive(Clone)]
 pub struct Inner(());
 
@@ -300,7 +304,7 @@ fn begin(request: http::Request<Sent>) -> Call<'static> {
     })
 }
 
-/// A layer's call to what comes next.
+/// Handles a layer's call to its inner service.
 async fn answer_asked<N, B>(next: &N, request: http::Request<B>) -> http::Response<SendBody>
 where
     N: Service,
@@ -323,34 +327,34 @@ where
 
 #[cold]
 fn lost() -> http::Response<SendBody> {
-    let error = "it called what it is around after it had answered its request, or without the \
-                 request's extensions";
+    let error = "it called its inner service after its response, or without the request's \
+                 extensions";
     let response = failed(&error.into(), StatusCode::INTERNAL_SERVER_ERROR);
     to_http(response, |body| SendBody::split(body).0)
 }
 
-/// The future of [`Inner`]. The call begins where the future is first polled.
+/// The future of [`Inner`]. The call begins when the future is first polled.
 pub struct InnerFuture<B>(State<B>);
 
 enum State<B> {
-    /// The call has not begun. Boxed, because layers move their futures, and this one in them.
+    /// The call has not begun. Boxed, because layers move their futures, which contain this one.
     Asked(Box<http::Request<B>>),
-    /// The call is in the row of its request.
+    /// The call is stored in the row of its request.
     Here(Handle),
-    /// The request's home makes the call.
+    /// The request's [`Home`] makes the call.
     Elsewhere(oneshot::Receiver<Outcome>),
-    /// The call is over, or nobody can make it.
+    /// The call is over, or cannot be made.
     Lost,
 }
 
-/// Everything polled in here is pinned elsewhere.
+/// Everything that is polled here is pinned elsewhere.
 impl<B> Unpin for InnerFuture<B> {}
 
 impl<B> InnerFuture<B>
 where
     B: HttpBody<Error: Into<BoxError>> + Send + 'static,
 {
-    /// Begins the call on this thread. Most calls of most handlers also end here.
+    /// Begins the call on this thread. Most handlers also complete within this poll.
     fn begin(
         &mut self,
         request: Box<http::Request<B>>,
@@ -374,12 +378,12 @@ where
         Poll::Pending
     }
 
-    /// Goes on with a call that has begun.
+    /// Polls a call that has begun.
     fn go_on(&mut self, context: &mut Context<'_>) -> Poll<http::Response<SendBody>> {
         if let State::Here(handle) = &mut self.0 {
             let found = handle.with(|thing| match thing {
                 Thing::Call(call) => call.as_mut().poll(context),
-                Thing::Body(_) => unreachable!("the handle is that of a call"),
+                Thing::Body(_) => unreachable!("the handle belongs to a call"),
             });
             match (found, std::mem::replace(&mut self.0, State::Lost)) {
                 (Found::Elsewhere, State::Here(handle)) => {

@@ -1,17 +1,18 @@
-//! Tower services inside Peregrine, and Peregrine inside tower: bridges, and nothing else.
+//! Runs tower services in Peregrine applications, and Peregrine applications as tower services.
 //!
-//! - [`tower`] makes a handler from a tower service over `http` that is `Clone` and takes [`SendBody`],
-//!   such as an axum `Router`; [`Mount::mount`] puts one under a prefix, beside our own routes.
+//! - [`tower`] makes a handler from a tower service over `http` that is `Clone` and accepts
+//!   [`SendBody`], such as an axum `Router`; [`Mount::mount`] puts one under a prefix, beside
+//!   native routes.
 //! - [`layer()`] makes a middleware from a tower layer, such as those of `tower-http` and
-//!   `tower-sessions`; [`layer_with_body`] does so with a layer made for axum's bodies.
-//! - [`into_tower`] and [`spawn_tower`] make a tower service from one of our applications, for hyper
-//!   and axum: the way out.
+//!   `tower-sessions`; [`layer_with_body`] does the same with a layer made for axum's bodies.
+//! - [`into_tower`] and [`spawn_tower`] make a tower service from an application, for hyper and
+//!   axum.
 //!
-//! There is no dependency on axum here: what axum requires of a server is in the traits of `http-body`
-//! and `tower-service`, and in one type of hyper's, for upgrades.
+//! This crate does not depend on axum: everything that axum requires of a server is in the traits
+//! of `http-body` and `tower-service`, and in one type of hyper's, for upgrades.
 //!
-//! Start with `tower.rs`, then `body.rs`, which is where the two worlds differ; for layers, `layer.rs`,
-//! then `passage.rs`.
+//! To read the code, start with the module `tower`, then `body`, which handles the main difference
+//! between tower and Peregrine. For layers, read `layer`, then `passage`.
 #![forbid(unsafe_code)]
 
 mod bodied;

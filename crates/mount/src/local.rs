@@ -1,4 +1,4 @@
-//! One of our applications as a tower service on one thread.
+//! An application as a tower service on one thread.
 
 use crate::error::BoxError;
 use crate::facts;
@@ -25,11 +25,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// An application as a tower service: the way out, to hyper, axum, or tests written for tower.
+/// Converts an application into a tower service, for hyper, axum, or tests written for tower.
 ///
-/// Handlers need not be `Send`, so neither is the service, nor its future: it runs where futures stay
-/// on their thread, such as a current-thread runtime or a `LocalSet`. For servers that require `Send`
-/// there is [`spawn_tower`](crate::spawn_tower).
+/// Handlers need not be `Send`, so neither the service nor its future is `Send`: it runs where
+/// futures stay on their thread, such as on a current-thread runtime or a `LocalSet`. For servers
+/// that require `Send`, use [`spawn_tower`](crate::spawn_tower).
 ///
 /// ```
 /// use peregrine::tower::into_tower;
@@ -45,17 +45,21 @@ use std::time::Duration;
 /// # }).unwrap();
 /// ```
 ///
-/// # What the server would do
+/// # Differences from the Peregrine server
 ///
-/// A route's body limit (2 MiB without one, see [`LocalService::body_limit`]) and time limit are kept;
-/// outside of our server the time limit needs a tokio runtime with a clock. What concerns the connection, such as time limits
-/// for slow peers, is up to the server around it. So is a panic, unless `CatchPanic` catches it. An
-/// upgrade needs hyper's `OnUpgrade` in the request, as hyper puts it there, and a `LocalSet`. A tower
-/// service inside may leave the reading of its request to a task that goes on after the response, if the
-/// application is mounted in another of ours. Other servers have no place for what such a task waits
-/// for: it reads that the peer has left.
+/// The body limit of a route (default 2 MiB, see [`LocalService::body_limit`]) and its time limit
+/// apply; under another server, the time limit needs a tokio runtime with time enabled. The
+/// surrounding server is responsible for the connection, for example for time limits on slow peers.
+/// It also handles panics, unless `CatchPanic` does. An upgrade needs hyper's `OnUpgrade` in the
+/// request's extensions, where hyper puts it, and a `LocalSet`.
 ///
-/// Handlers see a [`ConnectionInfo`] in the request's extensions as their connection.
+/// A tower service inside the application may spawn a task that reads the request body after the
+/// response. That works if the application is mounted in another Peregrine application. Under other
+/// servers the body is dropped with the response, and the task reads [`BodyError::Disconnected`].
+///
+/// Handlers use the [`ConnectionInfo`] in the request's extensions as their connection.
+///
+/// [`BodyError::Disconnected`]: peregrine_web::BodyError::Disconnected
 ///
 /// # Errors
 /// The application contradicts itself; see [`App::build`].
@@ -63,7 +67,7 @@ pub fn into_tower(app: App) -> Result<LocalService, BuildError> {
     app.build().map(LocalService::new)
 }
 
-/// The same as a make-service, which gives a clone to every connection.
+/// Like [`into_tower`], but returns a make-service, which gives every connection a clone.
 ///
 /// # Errors
 /// The application contradicts itself; see [`App::build`].
@@ -80,7 +84,7 @@ pub fn into_make_service(app: App) -> Result<LocalMake, BuildError> {
     into_tower(app).map(LocalMake)
 }
 
-/// An application as a tower service. [`into_tower`] makes one.
+/// An application as a tower service. [`into_tower`] creates one.
 #[derive(Clone)]
 pub struct LocalService {
     application: Rc<Application>,
@@ -88,21 +92,21 @@ pub struct LocalService {
 }
 
 impl LocalService {
-    /// A service from an application that is already built.
+    /// Creates a service from an application that is already built.
     #[must_use]
     pub fn new(application: Application) -> Self {
         facts::serve_nested();
         Self { application: Rc::new(application), body_bytes_max: BODY_BYTES_MAX }
     }
 
-    /// Limits the bodies of requests whose route has no limit of its own, in bytes. Default 2 MiB. A
-    /// body over the limit is an error for its reader; extractors answer 413.
+    /// Limits the bodies of requests whose route has no limit of its own, in bytes. Default: 2 MiB.
+    /// Reading a body over the limit fails, and extractors respond with 413.
     #[must_use]
     pub fn body_limit(self, bytes_max: u64) -> Self {
         Self { body_bytes_max: bytes_max, ..self }
     }
 
-    /// Answers one request, whatever the type of its body.
+    /// Handles one request with any type of body.
     pub(crate) async fn answer<B>(&self, request: http::Request<B>) -> Response
     where
         B: HttpBody<Error: Into<BoxError>> + 'static,
@@ -114,9 +118,10 @@ impl LocalService {
             Ok(head) => head,
             Err(reject) => return self.application.render(reject.into(), &Head::take()),
         };
-        // `Connection` was for the server around this, and what it names may have been set since.
+        // `Connection` was addressed to the surrounding server, and a layer may have set the fields
+        // that it names since then.
         head.keep_nominated();
-        // What it finds is a route of this application, and none of the server whose connection this may be.
+        // The route found here belongs to this application, not to the surrounding server's.
         head.keep_route();
         Personal::inherit(&head, &connection, &parts.extensions);
         if let Some(mounted) = parts.extensions.get::<Mounted>() {
@@ -137,7 +142,7 @@ impl LocalService {
         let late = || self.application.render(Problem::handler_late(), &seen);
         let mut response = answered.unwrap_or_else(late);
         Personal::finish(&seen, &mut response);
-        // For the server around it, if that is ours.
+        // For the surrounding server, if that is Peregrine.
         let sources = Personal::watch_head(&seen).sources();
         if sources != IdentitySources::default() {
             response.extensions_mut().insert(sources);
@@ -155,8 +160,8 @@ impl LocalService {
     }
 }
 
-/// The response of a handler; `None` if it is late. As in the server, a panic as the handler's future is
-/// dropped changes nothing.
+/// The response of a handler; `None` if it exceeds the time limit. As in the server, a panic while
+/// the handler's future is dropped does not change the response.
 async fn in_time(
     answer: impl Future<Output = Response>,
     limit: Option<Duration>,
@@ -164,7 +169,7 @@ async fn in_time(
     let mut answer = pin!(Some(answer));
     let mut alarm = None;
     let answered = poll_fn(|context| {
-        let answering = answer.as_mut().as_pin_mut().expect("it is dropped below");
+        let answering = answer.as_mut().as_pin_mut().expect("it is dropped only below");
         if let Poll::Ready(response) = answering.poll(context) {
             return Poll::Ready(Some(response));
         }
@@ -193,7 +198,7 @@ fn without_body(response: &mut Response) {
 fn upgrade_missing() -> Response {
     contained(|| {
         tracing::error!(target: "peregrine",
-        "a handler answered with an upgrade, but the server around it offers none")
+        "a handler responded with an upgrade, but the server around it does not offer one")
     });
     let detail = "The server cannot change the protocol here.";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "no-upgrade", detail).into_response()
@@ -221,7 +226,7 @@ where
     }
 }
 
-/// The future of [`LocalService`]. It stays on its thread.
+/// The future of [`LocalService`]. It is not `Send`.
 pub struct LocalFuture(Pin<Box<dyn Future<Output = http::Response<Body>>>>);
 
 impl Future for LocalFuture {
@@ -232,7 +237,7 @@ impl Future for LocalFuture {
     }
 }
 
-/// Gives every connection a clone of one service. [`into_make_service`] makes one.
+/// Gives every connection a clone of one service. [`into_make_service`] creates one.
 #[derive(Clone, Debug)]
 pub struct LocalMake(LocalService);
 

@@ -1,7 +1,7 @@
-//! Our original request, kept while a tower layer has it in the form of the `http` crate.
+//! The original request, kept while a tower layer has it as an `http::Request`.
 //!
-//! It stays in the request's row (`passage.rs`). `restore.rs` puts it there, and turns the layer's
-//! request into ours again.
+//! It stays in the request's row (module `passage`). The module `restore` puts it there, and
+//! converts the layer's request back.
 
 use peregrine_web::service::Erased;
 use peregrine_web::upgrade::OnUpgrade;
@@ -10,19 +10,19 @@ use peregrine_web::{Parts, Response};
 /// The kept request.
 pub(crate) struct Origin {
     parts: Parts,
-    /// What comes next; `None` if another owner has it, and calls it.
+    /// The rest of the application; `None` if another owner has it and makes the calls.
     next: Option<Erased>,
-    /// The upgrades that responses inside the layer came with.
+    /// The upgrades of responses inside the layer.
     upgrades: Vec<OnUpgrade>,
 }
 
-/// The number of the upgrade that a response came with, in its extensions: a layer that retries has
-/// several.
+/// The index of a response's upgrade, stored in its extensions: a layer that retries can have
+/// several upgrades.
 #[derive(Clone)]
 struct Number(usize);
 
 impl Origin {
-    /// The request that has `parts`.
+    /// Keeps a request's `parts` and the rest of the application.
     pub(crate) fn new(parts: Parts, next: Option<Erased>) -> Self {
         Self { parts, next, upgrades: Vec::new() }
     }
@@ -31,24 +31,24 @@ impl Origin {
         &self.parts
     }
 
-    /// What comes next.
+    /// The rest of the application.
     pub(crate) fn next(&self) -> Option<Erased> {
         self.next.clone()
     }
 
-    /// Keeps the upgrade of a response for the layer's caller.
+    /// Keeps the upgrade of a response until the layer has responded.
     pub(crate) fn put_upgrade(&mut self, upgrade: OnUpgrade, response: &mut Response) {
         response.extensions_mut().insert(Number(self.upgrades.len()));
         self.upgrades.push(upgrade);
     }
 
-    /// The upgrade that the layer's response came with.
+    /// The upgrade that belongs to the layer's response.
     pub(crate) fn into_upgrade(mut self, response: &mut Response) -> Option<OnUpgrade> {
         match response.extensions_mut().remove::<Number>() {
             Some(Number(number)) if number < self.upgrades.len() => {
                 Some(self.upgrades.swap_remove(number))
             }
-            // A layer may make a new response without the extensions.
+            // A layer may create a new response without the extensions.
             _ => self.upgrades.pop(),
         }
     }

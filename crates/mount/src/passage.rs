@@ -1,10 +1,11 @@
-//! What a tower layer gets for a request that stays on its thread.
+//! Keeps a request's values on its thread while a tower layer is free to move.
 //!
-//! Many layers require `Send`, and nothing of ours is. So a layer gets [`Handle`]s, and the [`Thing`]s
-//! behind them, calls and bodies, stay in a table of their thread, in the row of their request. On that
-//! thread a handle finds its thing in the table, which is all that most requests need. On other threads
-//! it writes to the request's [`Home`], the one owner of the row, which is polled on its own thread for
-//! as long as anything may be written: with the layer, with the response's body, and after that.
+//! Many layers require `Send`, but our bodies and calls are not `Send`. So a layer gets
+//! [`Handle`]s, and the [`Thing`]s (calls and bodies) behind them stay in a thread-local table, in
+//! the row of their request. On that thread a handle finds its value in the table, which is all
+//! that most requests need. On other threads it sends a message to the request's [`Home`], which
+//! owns the row. The home is polled on the request's thread for as long as messages can arrive:
+//! together with the layer, then with the response's body, and then after the response.
 
 use crate::body::Sent;
 use crate::body_channel::{Bridge, Errand, Pump, Pumped};
@@ -18,27 +19,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use tokio::sync::oneshot;
 
-/// Calls that may wait for a request's home.
+/// The maximum number of calls that wait for a request's home.
 const CALLS_MAX: usize = 1024;
 
-/// Slots that a row keeps room for.
+/// The maximum capacity of a row's slots that is kept for the next request.
 const SLOTS_KEPT_MAX: usize = 8;
 
-/// A request's place, which may travel. It is useful only on the request's thread.
+/// A `Send` reference to a request's row. It gives access only on the request's thread.
 pub(crate) struct Passage {
     thread: u64,
-    /// Where the row is.
+    /// The index of the row.
     place: usize,
-    /// Distinguishes this request from others that had the same place.
+    /// Distinguishes this request from others that used the same row.
     number: u64,
     mailbox: Mutex<Mailbox>,
 }
 
-/// The passage, for the extensions of the request as the layer has it.
+/// The passage, in the extensions of the layer's request.
 #[derive(Clone)]
 pub(crate) struct Pass(pub(crate) Arc<Passage>);
 
-/// What other threads ask of the request's home.
+/// Messages from other threads to the request's home.
 #[derive(Default)]
 struct Mailbox {
     mail: Vec<Mail>,
@@ -51,15 +52,15 @@ struct Mailbox {
 enum Mail {
     /// Begin a call.
     Call(Box<Asked>),
-    /// Go on with a call that began at home, and send its outcome.
+    /// Continue a call that began on the request's thread, and send its outcome.
     Finish(usize, Reply),
     /// Move a body.
     Feed(usize, Arc<Mutex<Bridge>>),
-    /// Drop a thing.
+    /// Drop a value.
     Forget(usize),
 }
 
-/// A call made on another thread, or one for which there is no service that the row could own.
+/// A call made on another thread, or one whose service the row cannot own.
 pub(crate) struct Asked {
     pub(crate) request: http::Request<Sent>,
     pub(crate) reply: Reply,
@@ -71,15 +72,15 @@ pub(crate) enum Thing {
     Call(Call<'static>),
 }
 
-/// A row's place for a thing.
+/// A slot of a row, for one value.
 enum Slot {
     Free,
-    /// The thing is in use right now.
+    /// The value is in use.
     Lent,
     Full(Thing),
 }
 
-/// The state of one request. Later requests reuse it, with the room of its slots.
+/// The state of one request. Later requests reuse the row and the capacity of its slots.
 #[derive(Default)]
 struct Row {
     /// Zero while the row is free.
@@ -87,11 +88,11 @@ struct Row {
     /// `None` once the request is answered.
     origin: Option<Origin>,
     slots: Vec<Slot>,
-    /// What responses inside the layer left to be done after the response.
+    /// Work that responses inside the layer left to be done after the response.
     rests: Vec<Rest>,
-    /// The waker of a task that waits for the last thing to go.
+    /// The waker of the task that waits until the row is empty.
     rest: Option<Waker>,
-    /// The passage of the request before, for the next one if it is no longer in use.
+    /// The passage of the previous request, reused for the next one if no handle refers to it.
     passage: Option<Arc<Passage>>,
 }
 
@@ -111,7 +112,7 @@ thread_local! {
 }
 
 impl Passage {
-    /// Is this the thread of the request?
+    /// Whether this is the request's thread.
     pub(crate) fn is_here(&self) -> bool {
         THREAD.with(|thread| *thread == self.thread)
     }
@@ -121,7 +122,7 @@ impl Passage {
         if !self.is_here() {
             return None;
         }
-        // While the thread ends, the table is gone already.
+        // While a thread exits, its table may already be destroyed.
         let found = TABLE.try_with(|table| {
             let mut table = table.borrow_mut();
             let row = table.rows.get_mut(self.place);
@@ -130,7 +131,7 @@ impl Passage {
         found.ok().flatten()
     }
 
-    /// Runs `look` on the original request; `None` on other threads, and once it is answered.
+    /// Runs `look` on the original request; `None` on other threads, and after the response.
     pub(crate) fn with_origin<T>(&self, look: impl FnOnce(&mut Origin) -> T) -> Option<T> {
         self.with_row(|row| row.origin.as_mut().map(look)).flatten()
     }
@@ -138,11 +139,11 @@ impl Passage {
     /// Keeps `thing` in the request's row.
     ///
     /// # Errors
-    /// The request is over, or belongs to another thread. The thing is returned.
+    /// The request is over, or belongs to another thread. The value is returned.
     pub(crate) fn keep(self: &Arc<Self>, thing: Thing) -> Result<Handle, Thing> {
         let mut thing = Some(thing);
         let slot = self.with_row(|row| {
-            let full = Slot::Full(thing.take().expect("it was put there above"));
+            let full = Slot::Full(thing.take().expect("the closure runs at most once"));
             let free = row.slots.iter().position(|slot| matches!(slot, Slot::Free));
             match free {
                 Some(slot) => row.slots[slot] = full,
@@ -152,12 +153,12 @@ impl Passage {
         });
         match (slot, thing) {
             (Some(slot), _) => Ok(Handle { passage: Arc::clone(self), slot: Some(slot) }),
-            (None, thing) => Err(thing.expect("nobody took it")),
+            (None, thing) => Err(thing.expect("the closure did not run")),
         }
     }
 
-    /// Keeps what is left to be done after a response inside the layer, whose body may be gone by then:
-    /// the home does it after the layer's own response.
+    /// Keeps work that a response inside the layer left to be done, because the layer may drop that
+    /// response's body. The home does it after the layer's own response.
     pub(crate) fn keep_rest(&self, rest: Rest) {
         let mut rest = Some(rest);
         let waiting = self.with_row(|row| {
@@ -167,8 +168,8 @@ impl Passage {
         waiting.flatten().into_iter().for_each(Waker::wake);
     }
 
-    /// Makes a call at home, from any thread. Its outcome goes to the receiver, unless the request is
-    /// over.
+    /// Requests a call on the request's thread, from any thread. Its outcome goes to the receiver,
+    /// unless the request is over.
     pub(crate) fn ask(&self, request: http::Request<Sent>) -> oneshot::Receiver<Outcome> {
         let (reply, response) = oneshot::channel();
         self.post(Mail::Call(Box::new(Asked { request, reply })));
@@ -191,8 +192,8 @@ impl Passage {
 }
 
 impl Mail {
-    /// Tells the waiting side that the work will not be done. No lock may be held: dropped values have
-    /// destructors of their own.
+    /// Notifies the sender that the work will not be done. No lock may be held: destructors of
+    /// dropped values may run arbitrary code.
     fn refuse(self) {
         if let Self::Feed(_, bridge) = self {
             Pump::none(bridge);
@@ -200,14 +201,15 @@ impl Mail {
     }
 }
 
-/// A thing that stays at home, in a form that may travel. Dropping the handle drops the thing, at home.
+/// A `Send` reference to a value that stays on its thread. Dropping the handle drops the value
+/// there.
 pub(crate) struct Handle {
     passage: Arc<Passage>,
-    /// `None` once the thing went elsewhere.
+    /// `None` once the value was moved out or the home took it over.
     slot: Option<usize>,
 }
 
-/// What a handle finds on this thread.
+/// The result of looking up a handle's value on this thread.
 pub(crate) enum Found<T> {
     Here(T),
     Elsewhere,
@@ -216,7 +218,8 @@ pub(crate) enum Found<T> {
 }
 
 impl Handle {
-    /// Uses the thing. The row is free meanwhile: the thing's code may come back here.
+    /// Uses the value. The row is not borrowed meanwhile, because the value's code may use the
+    /// table.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Thing) -> T) -> Found<T> {
         let Some(slot) = self.slot else { return Found::Gone };
         if !self.passage.is_here() {
@@ -228,15 +231,16 @@ impl Handle {
         let value = work(&mut thing);
         let mut thing = Some(thing);
         self.passage.with_row(|row| row.slots[slot] = thing.take().map_or(Slot::Free, Slot::Full));
-        // If the request ended meanwhile, so does the thing, with the table not borrowed.
+        // If the request ended meanwhile, the value is dropped here, while the table is not
+        // borrowed.
         drop(thing);
         Found::Here(value)
     }
 
-    /// The thing itself, if it belongs to this thread.
+    /// Takes the value, if it belongs to this thread.
     ///
     /// # Errors
-    /// It does not, or no longer exists.
+    /// The value belongs to another thread or no longer exists.
     pub(crate) fn take(mut self) -> Result<Thing, Self> {
         let Some(slot) = self.slot else { return Err(self) };
         match self.passage.with_row(|row| row.take(slot)) {
@@ -249,7 +253,7 @@ impl Handle {
         }
     }
 
-    /// Lets the home go on with a call.
+    /// Makes the home continue a call, and returns the receiver of its outcome.
     pub(crate) fn finish(mut self) -> oneshot::Receiver<Outcome> {
         let (reply, response) = oneshot::channel();
         if let Some(slot) = self.slot.take() {
@@ -258,7 +262,7 @@ impl Handle {
         response
     }
 
-    /// Lets the home move a body over `bridge`.
+    /// Makes the home move a body over `bridge`.
     pub(crate) fn feed(mut self, bridge: Arc<Mutex<Bridge>>) {
         match self.slot.take() {
             Some(slot) => self.passage.post(Mail::Feed(slot, bridge)),
@@ -281,7 +285,8 @@ impl Drop for Handle {
 }
 
 impl Row {
-    /// Takes a thing for good. When none is left, the task that waits for the last to go is woken.
+    /// Takes a value out. If the row is empty then, also returns the waker of the task that waits
+    /// for it.
     fn take(&mut self, slot: usize) -> (Option<Thing>, Option<Waker>) {
         let taken = std::mem::replace(&mut self.slots[slot], Slot::Free);
         let rest = if self.is_empty() { self.rest.take() } else { None };
@@ -291,7 +296,7 @@ impl Row {
         }
     }
 
-    /// Frees the row, and returns what is left in it.
+    /// Frees the row and returns its contents.
     fn end(&mut self) -> (Option<Origin>, Option<Waker>, Vec<Slot>, Vec<Rest>) {
         self.number = 0;
         let is_small = self.slots.capacity() <= SLOTS_KEPT_MAX;
@@ -319,29 +324,29 @@ fn lend(slot: &mut Slot) -> Option<Thing> {
     }
 }
 
-/// The owner of a request's things, which does the work that other threads ask for. Dropping it drops
-/// them all.
+/// Owns a request's values, and does the work that other threads request. Dropping it drops all of
+/// the values.
 pub(crate) struct Home {
     passage: Arc<Passage>,
     begins: Begins,
     calls: Vec<(Call<'static>, Option<Reply>)>,
     pumps: Vec<Pump>,
-    /// What is done after the response.
+    /// Work to do after the response.
     rests: Vec<Rest>,
 }
 
-/// Who begins the calls that other threads ask for.
+/// How the calls that other threads request begin.
 pub(crate) enum Begins {
-    /// The home, with a function.
+    /// The home begins them with this function.
     Here(fn(http::Request<Sent>) -> Call<'static>),
-    /// The code that polls the home; it takes them from here.
+    /// The code that polls the home takes them from here and begins them.
     There(Vec<Asked>),
-    /// Nobody: the request is answered.
+    /// They do not begin: the response is complete.
     Nobody,
 }
 
 impl Home {
-    /// A home for the request kept in `origin`.
+    /// Creates the home of the request kept in `origin`.
     pub(crate) fn of(origin: Origin, begins: Begins) -> Self {
         let passage = TABLE.with_borrow_mut(|table| {
             table.last += 1;
@@ -361,7 +366,7 @@ impl Home {
                 let mailbox = Mutex::default();
                 passage = Some(Arc::new(Passage { thread, place, number, mailbox }));
             }
-            passage.expect("it is there now")
+            passage.expect("one was reused or created above")
         });
         Self { passage, begins, calls: Vec::new(), pumps: Vec::new(), rests: Vec::new() }
     }
@@ -370,7 +375,7 @@ impl Home {
         &self.passage
     }
 
-    /// Takes the calls that are left for the caller to begin.
+    /// Takes the calls that the caller must begin.
     pub(crate) fn take_asked(&mut self) -> Vec<Asked> {
         match &mut self.begins {
             Begins::There(asked) => std::mem::take(asked),
@@ -378,7 +383,7 @@ impl Home {
         }
     }
 
-    /// Begins no more calls, and returns the original request. Calls under way go on.
+    /// Stops beginning calls, and returns the original request. Calls in progress continue.
     pub(crate) fn answered(&mut self) -> Option<Origin> {
         self.begins = Begins::Nobody;
         self.passage.with_row(|row| row.origin.take()).flatten()
@@ -434,21 +439,21 @@ impl Errand for Home {
         pumped
     }
 
-    /// Is anything left that may be used?
+    /// Whether any value or work is left.
     fn is_needed(&self) -> bool {
         let is_idle = self.passage.with_row(|row| row.is_empty() && row.rests.is_empty());
         let is_done = self.calls.is_empty() && self.pumps.is_empty() && self.rests.is_empty();
         !is_done || !is_idle.unwrap_or(true)
     }
 
-    /// Waits until nothing is left.
+    /// Runs until nothing is left.
     async fn run(mut self) {
         std::future::poll_fn(|context| {
             loop {
                 let left = self.passage.with_row(|row| std::mem::take(&mut row.rests));
                 self.rests.extend(left.into_iter().flatten());
                 self.rests.retain_mut(|rest| rest.as_mut().poll(context).is_pending());
-                // A rest may wait for what is done here.
+                // A rest may wait for work that `poll` does.
                 if self.poll(context) == Pumped::Nothing {
                     break;
                 }
@@ -457,7 +462,7 @@ impl Errand for Home {
                 return Poll::Ready(());
             }
             let waker = context.waker().clone();
-            // The old waker is dropped with the table not borrowed.
+            // The old waker is dropped while the table is not borrowed.
             drop(self.passage.with_row(|row| row.rest.replace(waker)));
             Poll::Pending
         })
@@ -475,7 +480,7 @@ impl Drop for Home {
                 table.free.push(place);
             });
         }
-        // Things have destructors of their own, which may come back here.
+        // The values' destructors may use the table.
         drop(left);
         let mut mailbox = lock(&self.passage.mailbox);
         mailbox.is_closed = true;
@@ -486,7 +491,7 @@ impl Drop for Home {
     }
 }
 
-/// Nothing panics while it holds the lock.
+/// No code panics while it holds this lock.
 fn lock(mailbox: &Mutex<Mailbox>) -> MutexGuard<'_, Mailbox> {
     mailbox.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Calling a tower service: waiting until it is ready, and keeping places in a queue apart.
+//! Calls a tower service once it is ready, and keeps each waiting request's instance separate.
 
 use crate::body::SendBody;
 use crate::error::BoxError;
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// Why there is no response.
+/// Why a call yielded no response.
 #[derive(Debug)]
 pub enum Failure {
     /// The service failed before it was called.
@@ -29,8 +29,8 @@ pub enum Failure {
     Failed(BoxError),
 }
 
-/// The future of a call whose service was not ready at once. It is boxed because it is rare: otherwise
-/// every request would have to keep room for it.
+/// The future of a call whose service was not ready immediately. It is boxed because it is rare:
+/// otherwise every request's future would reserve space for it.
 pub type Waiting<'r, B> = Pin<Box<dyn Future<Output = Result<http::Response<B>, Failure>> + 'r>>;
 
 /// How a request reaches a service. Implemented by [`Direct`] and [`PerPeer`] only.
@@ -38,19 +38,20 @@ pub trait Reach: Clone + 'static + sealed::Sealed {
     /// The body of responses.
     type Body: HttpBody<Error: Into<BoxError>> + 'static;
 
-    /// A call to a service that was ready at once.
+    /// A call to a service that was ready immediately.
     type Call: Future<Output = Result<http::Response<Self::Body>, Self::Error>>;
 
     /// The error of a failed call.
     type Error: Into<BoxError>;
 
-    /// Asks whether a request may be passed to the service at once.
+    /// Polls whether a request can be passed to the service now.
     fn poll_ready(&self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>>;
 
-    /// Calls the service, which was just found ready.
+    /// Calls the service, which [`Reach::poll_ready`] just reported as ready.
     fn call(&self, request: http::Request<SendBody>) -> Self::Call;
 
-    /// Calls the service when it is ready; `polled` is the answer it just gave.
+    /// Calls the service once it is ready; `polled` is the result of the last
+    /// [`Reach::poll_ready`].
     fn wait(
         &self,
         polled: Poll<Result<(), Self::Error>>,
@@ -74,7 +75,8 @@ impl<S> Direct<S> {
         Self(RefCell::new(service))
     }
 
-    /// Asks the service that all requests share. If it is ready, it is called without being cloned.
+    /// Polls the instance that all requests share. If it is ready, it is called without being
+    /// cloned.
     pub(crate) fn poll_shared<T>(&self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>>
     where
         S: Service<T>,
@@ -82,7 +84,7 @@ impl<S> Direct<S> {
         self.0.borrow_mut().poll_ready(context)
     }
 
-    /// Calls the service, which was just found ready.
+    /// Calls the service, which was just ready.
     pub(crate) fn call_shared<T>(&self, request: T) -> S::Future
     where
         S: Service<T>,
@@ -92,9 +94,9 @@ impl<S> Direct<S> {
 
     /// Waits for the service and calls it.
     ///
-    /// The request keeps the instance that was asked and leaves a fresh clone: what waits in an
-    /// instance (a place in a queue, a permit, a waker) belongs to the request that asked, and no other
-    /// may take or forget it.
+    /// The request takes the instance that was polled and leaves a fresh clone. The state of a
+    /// polled instance (a place in a queue, a permit, a waker) belongs to the request that polled
+    /// it; another request must not use or drop it.
     pub(crate) fn wait_apart<'r, T, B>(
         &self,
         polled: Poll<Result<(), S::Error>>,
@@ -148,26 +150,26 @@ where
     }
 }
 
-/// A service for each connection, made for the peer's address when its first request arrives, as under
-/// hyper. Each request gets a clone. On a connection of a trusted proxy, each request gets one that is made
-/// for its client's address.
+/// A service for each connection, created for the peer's address when the first request arrives, as
+/// under hyper. Each request gets a clone. On a connection from a trusted proxy, each request gets
+/// a service that is created for its client's address.
 pub struct PerPeer<M> {
     make: RefCell<M>,
-    /// Distinguishes what this one keeps from what others on the same thread keep.
+    /// Distinguishes the services of this `PerPeer` from those of others on the same thread.
     number: u64,
 }
 
 thread_local! {
-    /// Values passed to workers must be `Send`, so they cannot hold anything that knows of connections.
-    /// Values kept in connections may travel with a copy of their facts, so they cannot hold services.
+    /// The services of each connection. They are not in [`PerPeer`], which is passed to the workers
+    /// and must be `Send`, nor in the connection's facts, whose copies may move to other threads.
     static KEPT: RefCell<HashMap<u64, Services>> = RefCell::default();
 }
 
 /// The services of one connection, each with the number of its [`PerPeer`]. None of them is called
-/// while the thread's services are borrowed: foreign code may come back here.
+/// or dropped while `KEPT` is borrowed, because their code may use it too.
 type Services = Vec<(u64, Rc<dyn Any>)>;
 
-/// A connection's number on its thread. Dropping it ends the connection's services.
+/// A connection's number on its thread. Dropping it drops the connection's services.
 struct Token(u64);
 
 impl Token {
@@ -179,19 +181,19 @@ impl Token {
 
 impl Drop for Token {
     fn drop(&mut self) {
-        // While the thread ends, its services are dropped already.
+        // While a thread exits, its services may already be dropped.
         let services = KEPT.try_with(|kept| kept.borrow_mut().remove(&self.0));
         let_go(services.ok().flatten().unwrap_or_default());
     }
 }
 
-/// Drops services one by one. This happens in the middle of the server's work for a connection, or at
-/// its end, and a destructor must not make that work fail, nor two of them the process.
+/// Drops services one by one and catches their panics: a panicking destructor must not fail the
+/// server's work for the connection, and a second one must not abort the process.
 fn let_go(services: Services) {
     for (_, service) in services {
         if catch_unwind(AssertUnwindSafe(|| drop(service))).is_err() {
             contained(
-                || tracing::error!(target: "peregrine", "the service of a connection panicked in its drop"),
+                || tracing::error!(target: "peregrine", "a connection's service panicked on drop"),
             );
         }
     }
@@ -223,7 +225,7 @@ impl<M> PerPeer<M> {
 
 impl<M> Drop for PerPeer<M> {
     fn drop(&mut self) {
-        // While the thread ends, its services are dropped already.
+        // While a thread exits, its services may already be dropped.
         let own: Option<Vec<_>> = KEPT
             .try_with(|kept| {
                 let mut kept = kept.borrow_mut();
@@ -254,13 +256,13 @@ where
     type Call = S::Future;
     type Error = S::Error;
 
-    /// Which service to use depends on the connection.
+    /// The service depends on the connection, so none is ready without one.
     fn poll_ready(&self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         Poll::Pending
     }
 
     fn call(&self, _: http::Request<SendBody>) -> S::Future {
-        unreachable!("this is never ready at once")
+        unreachable!("`poll_ready` is always pending")
     }
 
     fn wait(
@@ -278,7 +280,7 @@ where
         let connection = Rc::clone(connection);
         let make = self.make.borrow().clone();
         Box::pin(async move {
-            // A Unix socket has no address; a service that insists on one gets the unspecified address.
+            // A Unix socket has no address: the service is made for the unspecified address.
             let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
             let address = told.map_or_else(|| connection.peer.tcp(), |caller| caller.address);
             let made = made(make, address.unwrap_or(nobody)).await?;

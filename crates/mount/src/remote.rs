@@ -1,4 +1,4 @@
-//! One of our applications as a tower service that may travel between threads.
+//! An application on a thread of its own, as a tower service that is `Send`.
 
 use crate::body::{SendBody, Sent};
 use crate::body_channel::Errand;
@@ -18,16 +18,16 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-/// Calls that may wait for the application's thread.
+/// The maximum number of calls that wait for the application's thread.
 const CALLS_MAX: usize = 1024;
 
-/// Why an application cannot be spawned.
+/// Why an application could not be spawned.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SpawnError {
     /// The application contradicts itself.
     Build(BuildError),
-    /// There is no thread or no runtime for it.
+    /// The thread or its runtime could not be started.
     Thread(io::Error),
 }
 
@@ -42,16 +42,16 @@ impl fmt::Display for SpawnError {
 
 impl std::error::Error for SpawnError {}
 
-/// An application as a tower service that is `Send` and `Clone`: for axum, and for hyper on several
-/// threads. The application runs on one thread of its own, which ends with the last clone.
+/// Runs an application on its own thread, as a tower service that is `Send` and `Clone`: for axum,
+/// and for hyper on several threads. The thread ends when the last clone is dropped.
 ///
-/// The price: a request crosses threads and back through a channel (two wake-ups of another thread,
-/// some microseconds), and all requests share one core. Bodies cross a frame at a time, when they are
-/// read. To use more cores, spawn more and spread the load; better, let [`crate::tower`] run the other
-/// application under our server instead.
+/// Each request crosses to that thread and back through a channel (two wake-ups of another thread,
+/// some microseconds), and all requests share one core. Bodies cross one frame at a time, as they
+/// are read. To use more cores, spawn several applications and distribute the load; it is better to
+/// run the other application under the Peregrine server with [`crate::tower`].
 ///
-/// A drain of the server around it is not heard on that thread: streams of events go on until they are
-/// cut, unless they end by themselves.
+/// The application is not notified when the surrounding server drains: event streams continue until
+/// the server closes them, unless they end by themselves.
 ///
 /// ```
 /// use axum::Router;
@@ -88,13 +88,13 @@ where
     };
     let thread = std::thread::Builder::new().name("peregrine-tower".to_owned());
     thread.spawn(body).map_err(SpawnError::Thread)?;
-    let silent = |_| SpawnError::Thread(io::Error::other("the function that makes it panicked"));
+    let silent = |_| SpawnError::Thread(io::Error::other("the function that creates it panicked"));
     built.recv().map_err(silent)??;
     Ok(RemoteService { calls, place: None })
 }
 
-/// Answers calls, each in a task of its own, until the last service is gone and the last call is
-/// answered.
+/// Handles each call in its own task, until the last service is dropped and the last call has
+/// completed.
 async fn run(service: LocalService, mut calls: mpsc::Receiver<Call>) {
     let mut tasks = JoinSet::new();
     while let Some(Call { request, reply }) = calls.recv().await {
@@ -109,7 +109,7 @@ async fn answer(
     request: http::Request<Sent>,
     mut reply: oneshot::Sender<http::Response<SendBody>>,
 ) {
-    // The caller may go away, and the handler then goes too, as it would with its peer.
+    // If the caller drops the call, the handler is dropped too, as if the peer had disconnected.
     let mut response = tokio::select! {
         biased;
         response = service.answer(request) => response,
@@ -127,7 +127,7 @@ async fn answer(
     if let Some(pump) = pump {
         pump.run().await;
     }
-    // A service inside may have left the reading of its request to a task.
+    // A nested service may have spawned a task that reads its request after the response.
     if let Some(rest) = rest {
         rest.await;
     }
@@ -138,10 +138,10 @@ struct Call {
     reply: oneshot::Sender<http::Response<SendBody>>,
 }
 
-/// An application on its own thread as a tower service. [`spawn_tower`] makes one.
+/// An application on its own thread as a tower service. [`spawn_tower`] creates one.
 pub struct RemoteService {
     calls: mpsc::Sender<Call>,
-    /// The wait for a place in the channel, and then the place.
+    /// The wait for a permit of the channel, and then the permit.
     place: Option<Place>,
 }
 
@@ -178,7 +178,7 @@ where
                 Some(Place::Taken(_)) => return Poll::Ready(Ok(())),
                 Some(Place::Awaited(waiting)) => match ready!(waiting.as_mut().poll(context)) {
                     Ok(permit) => self.place = Some(Place::Taken(permit)),
-                    // The call reports this.
+                    // The call reports the error.
                     Err(_) => {
                         self.place = None;
                         return Poll::Ready(Ok(()));
@@ -194,7 +194,7 @@ where
 
     fn call(&mut self, request: http::Request<B>) -> RemoteFuture {
         let (reply, response) = oneshot::channel();
-        // Without a place the sender of the reply is dropped, and the response is an error.
+        // Without a permit the sender of the reply is dropped, and the response is a 500.
         if let Some(Place::Taken(permit)) = self.place.take() {
             permit.send(Call { request: request.map(Sent::new), reply });
         }
@@ -202,7 +202,7 @@ where
     }
 }
 
-/// The future of [`RemoteService`]. Dropping it drops the handler's.
+/// The future of [`RemoteService`]. Dropping it drops the handler's future.
 #[derive(Debug)]
 pub struct RemoteFuture(oneshot::Receiver<http::Response<SendBody>>);
 
@@ -211,7 +211,7 @@ impl Future for RemoteFuture {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let response = ready!(Pin::new(&mut self.0).poll(context));
-        // The handler panicked, or the thread is gone.
+        // The handler panicked, or the thread has ended.
         Poll::Ready(Ok(response.unwrap_or_else(|_| {
             let mut response = http::Response::new(SendBody::default());
             *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;

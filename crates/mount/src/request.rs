@@ -1,4 +1,4 @@
-//! Converting requests to those of the `http` crate, and back.
+//! Converts requests to and from the types of the `http` crate.
 
 use http::Uri;
 use http::header::HOST;
@@ -8,7 +8,7 @@ use peregrine_web::scope::REST;
 use peregrine_web::selection::Mounted;
 use peregrine_web::{Head, Parts};
 
-/// The target before a mount removed the prefix: in the extensions of requests to a service mounted
+/// The target before a mount removed its prefix, in the extensions of requests to a service mounted
 /// under a prefix.
 ///
 /// ```
@@ -22,9 +22,9 @@ use peregrine_web::{Head, Parts};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginalUri(pub Uri);
 
-/// The limits for a request that was accepted before, here or by another server: limits are for peers,
-/// and a layer that adds a field is not one. The only limit left is a head's maximum of 65,535 bytes.
-/// Bodies are checked against the limit of their route.
+/// The limits for a request that was accepted before, here or by another server. Other limits are
+/// for peers, and a layer that adds a field is not a peer. The only limit left is the maximum head
+/// size of 65,535 bytes. Bodies are checked against the limit of their route.
 const UNLIMITED: Limits = Limits {
     head_bytes_max: usize::MAX,
     request_line_bytes_max: usize::MAX,
@@ -33,7 +33,7 @@ const UNLIMITED: Limits = Limits {
     ..Limits::DEFAULT
 };
 
-/// The request with `body` in place of its own.
+/// Converts the request, with `body` in place of its own.
 pub(crate) fn into_http<B>(mut parts: Parts, body: B, is_stripped: bool) -> http::Request<B> {
     let mut request = parts.head.to_http(body);
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
@@ -49,7 +49,7 @@ pub(crate) fn into_http<B>(mut parts: Parts, body: B, is_stripped: bool) -> http
     request
 }
 
-/// The target without the pattern's segments before the mount; `None` if there are none.
+/// The target without the segments that the pattern has before the mount; `None` if there are none.
 fn strip(parts: &Parts, uri: &Uri) -> Option<Uri> {
     let pattern = parts.pattern()?;
     let prefix = pattern.strip_suffix(REST).unwrap_or_else(|| pattern.trim_end_matches('/'));
@@ -70,10 +70,10 @@ fn strip(parts: &Parts, uri: &Uri) -> Option<Uri> {
     Uri::from_parts(parts).ok()
 }
 
-/// The head of a request of the `http` crate.
+/// Converts the head of an `http` request.
 ///
 /// # Errors
-/// The request breaks a rule of HTTP, which our requests must keep.
+/// The request violates a rule of HTTP that our requests obey.
 pub(crate) fn to_head(parts: &http::request::Parts) -> Result<Head, Reject> {
     let authority =
         parts.uri.authority().map_or(&b""[..], |authority| authority.as_str().as_bytes());
@@ -95,7 +95,7 @@ pub(crate) fn to_head(parts: &http::request::Parts) -> Result<Head, Reject> {
             _ => Version::Http11,
         },
     };
-    // RFC 9113 §8.3.1: what HTTP/2 says of the host is in the target.
+    // RFC 9113 §8.3.1: HTTP/2 has the host in the target.
     let is_missing = !authority.is_empty() && !parts.headers.contains_key(HOST);
     let host = is_missing.then_some((&b"host"[..], authority));
     let fields = parts.headers.iter();

@@ -1,4 +1,4 @@
-//! Converting responses from those of the `http` crate.
+//! Converts responses from and to the types of the `http` crate.
 
 use crate::body::SendBody;
 use crate::body_channel::{Errand, Pump, poll_with_errand};
@@ -15,12 +15,12 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-/// The response with its body. `errand` goes on with the body, and after that if it may still be asked
-/// for work: a service may pass its values on to its response, or to a task. After that is done what
-/// applications inside `left`.
+/// Converts the response and its body. `errand` is polled with the body, and then for as long as
+/// work may be requested of it, because a service may pass its values to its response or to a task.
+/// The work that nested applications left (`left`) is done after the response.
 ///
-/// This is not an `async fn`, and no `async fn` keeps large values: a handler's future is moved for each
-/// request, with room for everything that it may ever keep.
+/// This is not an `async fn`, and no `async fn` here keeps large values: a handler's future is
+/// moved for each request, and its size includes everything that it can ever hold.
 pub(crate) fn from_http<B, E>(
     response: http::Response<B>,
     errand: Option<E>,
@@ -39,13 +39,13 @@ where
     let mut response = Response::new(parts.status);
     let mut rest = Rest::of(errand);
     response.body = into_body(body, &parts.headers, &mut rest, context);
-    // The service may answer first and leave the reading to others.
+    // A service may respond first and leave the reading of the request to a task.
     match rest {
         Rest::Own(errand) if errand.is_needed() || !left.is_empty() => {
             response = response.with_rest(Box::pin(rest::run(Some(errand), left)));
         }
         Rest::Shared(shared) => {
-            // It is polled once the response's body no longer is.
+            // It is polled after the response's body, which is no longer polled then.
             let run = async move { rest::run(shared.0.take(), left).await };
             response = response.with_rest(Box::pin(run));
         }
@@ -55,7 +55,7 @@ where
         Rest::Own(_) | Rest::Nothing => {}
     }
     for (name, value) in parts.headers {
-        // Of several values of one name only the first comes with the name.
+        // `HeaderMap` yields the name only with the first of several values.
         let last = || response.fields.iter().last().map(|(name, _)| name.clone());
         if let Some(name) = name.or_else(last) {
             response.fields.append(name, value);
@@ -67,8 +67,8 @@ where
     response
 }
 
-/// The length that the service promises in a field. A body may not know its own: a file's body does
-/// not, but the service that opened the file does.
+/// The length in the service's `Content-Length`. The body may not know its length: a file's body
+/// does not, although the service that opened the file does.
 fn promised(fields: &HeaderMap) -> Option<u64> {
     let mut values = fields.get_all(CONTENT_LENGTH).iter();
     let value = values.next()?.as_bytes();
@@ -76,13 +76,13 @@ fn promised(fields: &HeaderMap) -> Option<u64> {
     if values.next().is_some() || fields.contains_key(TRANSFER_ENCODING) {
         return None;
     }
-    // RFC 9110 §8.6: the value is digits, and nothing but digits.
+    // RFC 9110 §8.6: the value consists of digits only.
     let is_number = value.iter().all(u8::is_ascii_digit);
     std::str::from_utf8(value).ok().filter(|_| is_number)?.parse().ok()
 }
 
 /// RFC 9110 §8.6: `Content-Length` in a 304 is that of the 200 that it stands for. axum writes the
-/// length of what it sends, which is nothing.
+/// length of the content that it sends, which is 0.
 #[cold]
 fn forget_nothing(fields: &mut HeaderMap) {
     if promised(fields) == Some(0) {
@@ -116,8 +116,9 @@ where
         Err(body) => body,
     };
     let mut body = Box::pin(body);
-    // Most bodies are a single piece that is here: they are written with the head, and need no stream.
-    // A body of unknown length is produced bit by bit, so it is not asked before its head is sent.
+    // Most bodies are a single piece that is available: they are written with the head and need no
+    // stream. A body of unknown length is generated gradually, so it is polled only after its head
+    // is sent.
     let (mut first, mut left) = (None, None);
     if body.size_hint().exact().is_some() {
         match body.as_mut().poll_frame(context) {
@@ -128,14 +129,14 @@ where
             Poll::Pending => {}
         }
     } else {
-        // The length that a body knows takes precedence over a field's. The server sends no more than
-        // was promised, and cuts the connection if less arrives.
+        // The length that a body knows takes precedence over the field. The server sends no more
+        // than the announced length, and closes the connection if the body is shorter.
         left = promised(fields);
     }
     Body::new(Outgoing { first, body, left, errand: rest.share() })
 }
 
-/// `body` as ours, if it is one of ours, or one of ours that comes back unchanged.
+/// `body` as one of ours, if it is a [`Body`] or a [`SendBody`] whose body is on this thread.
 fn into_ours<B: 'static>(body: B) -> Result<Body, B> {
     let body = match taken::<B, Body>(body) {
         Ok(ours) => return Ok(ours),
@@ -143,18 +144,18 @@ fn into_ours<B: 'static>(body: B) -> Result<Body, B> {
     };
     match taken::<B, SendBody>(body) {
         Ok(sent) => sent.into_ours().map_err(|sent| {
-            taken::<SendBody, B>(sent).unwrap_or_else(|_| unreachable!("it was a `B` before"))
+            taken::<SendBody, B>(sent).unwrap_or_else(|_| unreachable!("it was created from a `B`"))
         }),
         Err(body) => Err(body),
     }
 }
 
-/// `value` as a `T`, if that is what it is.
+/// `value` as a `T`, if that is its type.
 pub(crate) fn taken<V: 'static, T: 'static>(value: V) -> Result<T, V> {
     let mut place = Some(value);
     match (&mut place as &mut dyn Any).downcast_mut::<Option<T>>().and_then(Option::take) {
         Some(taken) => Ok(taken),
-        None => Err(place.expect("it was put there above, and nobody took it")),
+        None => Err(place.expect("`take` found no value")),
     }
 }
 
@@ -163,7 +164,7 @@ fn bytes(mut data: impl Buf) -> Bytes {
     data.copy_to_bytes(data.remaining())
 }
 
-/// Our response in the form of the `http` crate.
+/// Converts our response to one of the `http` crate.
 pub(crate) fn to_http<B>(
     mut response: Response,
     body: impl FnOnce(Body) -> B,
@@ -180,7 +181,7 @@ pub(crate) fn to_http<B>(
     out
 }
 
-/// The body of a request as ours, without another box if it is one of ours.
+/// Converts the body of a request to one of ours, without another box if it is one of ours.
 pub(crate) fn to_ours<B>(body: B) -> Body
 where
     B: HttpBody + 'static,
@@ -197,7 +198,7 @@ where
     }
 }
 
-/// A request's body that may be limited by whoever had it before: a tower layer, or another server.
+/// A request's body that may have a limit set elsewhere: by a tower layer or another server.
 struct Limited<B>(Pin<Box<B>>);
 
 impl<B> HttpBody for Limited<B>
@@ -234,22 +235,22 @@ fn converted<D: Buf, E: Into<BoxError>>(
 
 /// The body of a service's response, as a stream for our bodies.
 struct Outgoing<B, E> {
-    /// What the body gave when it was asked whether it is a single piece.
+    /// The result of the poll that checked whether the body is a single piece.
     first: Option<Framed>,
     body: Pin<Box<B>>,
-    /// Bytes still to come of a promised length.
+    /// Remaining bytes of an announced length.
     left: Option<u64>,
     errand: Option<Shared<E>>,
 }
 
-/// Work that goes on beside a response.
+/// Work that continues beside a response.
 enum Rest<E> {
     Nothing,
     Own(E),
     Shared(Shared<E>),
 }
 
-/// An errand that is polled with the response's body, and goes on when that body is complete.
+/// An errand that is polled with the response's body, and continues when that body is complete.
 struct Shared<E>(Rc<RefCell<Option<E>>>);
 
 impl<E: Errand> Rest<E> {
@@ -257,7 +258,7 @@ impl<E: Errand> Rest<E> {
         errand.map_or(Self::Nothing, Self::Own)
     }
 
-    /// The errand for the response's body too, if it is needed.
+    /// The errand for the response's body as well, if it is still needed.
     fn share(&mut self) -> Option<Shared<E>> {
         match std::mem::replace(self, Self::Nothing) {
             Self::Own(errand) if errand.is_needed() => {

@@ -1,7 +1,7 @@
-//! What applications of ours inside of another leave to be done after its response.
+//! Work that nested applications leave to be done after the response.
 //!
-//! A response of the `http` crate has no place for a future that stays on its thread. So who polls an
-//! application inside, in a mount or a layer, collects what it leaves.
+//! A response of the `http` crate cannot carry a future that is not `Send`. So the mount or the
+//! layer that polls a nested application collects this work through a thread-local.
 
 use crate::body_channel::{Errand, poll_with_errand};
 use peregrine_web::response::Rest;
@@ -10,11 +10,11 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 thread_local! {
-    /// What was left in the poll at work; `None` where nobody collects it.
+    /// The work left in the current poll; `None` if nothing collects it.
     static LEFT: Cell<Option<Vec<Rest>>> = const { Cell::new(None) };
 }
 
-/// Runs `poll`, and adds to `left` what an application inside leaves.
+/// Runs `poll`, and adds the work that a nested application leaves to `left`.
 pub(crate) fn collect<T>(left: &mut Vec<Rest>, poll: impl FnOnce() -> T) -> T {
     struct Collecting<'l> {
         left: &'l mut Vec<Rest>,
@@ -30,7 +30,8 @@ pub(crate) fn collect<T>(left: &mut Vec<Rest>, poll: impl FnOnce() -> T) -> T {
     poll()
 }
 
-/// Leaves `rest` to whoever collects. Under a server of others nobody does, and it is dropped.
+/// Leaves `rest` to the mount or layer that collects it. Under another server nothing collects it,
+/// and it is dropped.
 pub(crate) fn leave(rest: Rest) {
     if let Some(mut left) = LEFT.take() {
         left.push(rest);
@@ -38,7 +39,7 @@ pub(crate) fn leave(rest: Rest) {
     }
 }
 
-/// Does all of `rests`, which may wait for `errand`, and what is left of `errand`.
+/// Does all of `rests`, which may wait for `errand`, and then the remaining work of `errand`.
 pub(crate) async fn run(mut errand: Option<impl Errand>, mut rests: Vec<Rest>) {
     poll_fn(|context| {
         poll_with_errand(&mut errand, context, |context| {

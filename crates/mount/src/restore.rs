@@ -1,7 +1,7 @@
-//! Our request as a tower layer gives it back.
+//! Restores our request from the one that a tower layer passes to its inner service.
 //!
-//! The extensions of the layer's request carry a [`Pass`] to the original one. Most layers change
-//! nothing of the head, and then the original head is used again.
+//! The extensions of the layer's request contain a [`Pass`] that refers to the original request.
+//! Most layers do not change the head, and then the original head is used again.
 
 use crate::origin::Origin;
 use crate::passage::{Begins, Home, Pass, Passage};
@@ -14,7 +14,7 @@ use peregrine_web::service::Erased;
 use peregrine_web::{Body, Head, Parts, Problem, Request};
 use std::sync::Arc;
 
-/// Keeps `parts` for the request that was made from them.
+/// Keeps `parts` for the request that was created from them.
 pub(crate) fn keep<B>(
     parts: Parts,
     next: Option<Erased>,
@@ -29,7 +29,7 @@ pub(crate) fn keep<B>(
 /// Our request, with the layer's changes.
 ///
 /// # Errors
-/// The layer kept the request beyond its end, or made invalid HTTP of it.
+/// The layer kept the request beyond its end, or turned it into invalid HTTP.
 pub(crate) fn restore(
     mut parts: http::request::Parts,
     body: Body,
@@ -40,7 +40,7 @@ pub(crate) fn restore(
     });
     let Some((passage, mut request)) = shared else {
         return Err(failed(
-            "a tower layer gave back a request after its end, or without its extensions",
+            "a tower layer passed on a request after its end, or without its extensions",
         ));
     };
     if is_changed(&parts, &request.parts.head) {
@@ -66,7 +66,8 @@ fn failed(cause: &str) -> Problem {
 
 fn spoiled(reject: Reject) -> Problem {
     match reject {
-        // Almost all of the head may come from the peer, and peers do not write errors into logs.
+        // Almost all of the head may come from the peer, and a peer must not be able to cause log
+        // lines.
         Reject::HeadTooLong | Reject::RequestLineTooLong => reject.into(),
         _ => failed(reject.cause()),
     }
@@ -78,12 +79,12 @@ fn share(parts: &Parts) -> Request {
     Request::new(parts.head.share(), Body::empty(), states, connection)
 }
 
-/// Did the layer change method, target or fields? Mostly it did not, and then the head stays as it was,
-/// with its route and its parameters.
+/// Whether the layer changed the method, the target or the fields. Usually it did not, and then the
+/// head is used unchanged, with its route and parameters.
 fn is_changed(parts: &http::request::Parts, head: &Head) -> bool {
     let target = head.slice(head.index().target);
     let is_target = match parts.uri.path_and_query() {
-        // Most targets are a path, which is compared without being put together.
+        // Most targets are a path, which is compared without building a string.
         Some(path) if parts.uri.scheme().is_none() => path.as_str().as_bytes() == target,
         _ => parts.uri == head.uri(),
     };
@@ -93,7 +94,7 @@ fn is_changed(parts: &http::request::Parts, head: &Head) -> bool {
     if parts.headers.len() != head.index().fields.len() {
         return true;
     }
-    // Fields of one name are together in the map, so its order may differ from the wire's.
+    // The map groups fields of one name, so its order may differ from the wire's.
     let mut wire = head.peek_fields();
     let is_in_order = parts.headers.iter().all(|(name, value)| {
         wire.next().is_some_and(|(wire_name, wire_value)| {
@@ -104,8 +105,8 @@ fn is_changed(parts: &http::request::Parts, head: &Head) -> bool {
     !is_in_order && parts.headers != head.peek_header_map()
 }
 
-/// `head` with the route of the request that it was made from. The route is decided, but parameters are
-/// positions in the path: a new path has none.
+/// `head` with the route of the original request. The route is already decided, but parameters are
+/// positions in the path, so a new path has none.
 fn rebuild(origin: &Parts, mut head: Head) -> Head {
     let is_same_path = origin.head.path() == head.path();
     head.resolve(|_, parameters| {

@@ -1,4 +1,4 @@
-//! A tower service as a handler.
+//! Tower services as handlers.
 
 use crate::body::SendBody;
 use crate::body_channel::{Pump, poll_with_errand};
@@ -32,19 +32,20 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A tower service as a handler, with the values that its requests carry. [`tower`] makes one.
+/// A tower service as a handler, with the values that its requests carry. Created by [`tower`].
 ///
 /// It is `Clone` and `Send` if the service is, so that each worker can have its own.
 ///
-/// # What differs from hyper
+/// # Differences from hyper
 ///
-/// - Requests without a body, and those whose body came with the head, cost no channel and no task.
-/// - The service is asked whether it is ready for each request. While it is not, the request waits, for
-///   as long as its route and its peer allow. A readiness error is a 503; an error of a call is a 500;
-///   [`Tower::on_error`] changes both.
+/// - Requests without a body, and those whose body arrived with the head, need no channel and no
+///   task.
+/// - For each request, the service's readiness is polled. While the service is not ready, the
+///   request waits, until its route's time limit expires or its peer disconnects. A readiness error
+///   is a 503; an error of a call is a 500; [`Tower::on_error`] changes both.
 /// - Our limit on request bodies does not apply, since axum has its own; see [`Tower::body_limit`].
-/// - The deadline that a call of gRPC brings (`grpc-timeout`) is kept, as by tonic's own server: a call
-///   whose response has not begun by then is dropped, and answered with `DEADLINE_EXCEEDED`.
+/// - The deadline of a gRPC call (`grpc-timeout`) applies, as in tonic's own server: a call whose
+///   response has not begun by the deadline is dropped, and the response is `DEADLINE_EXCEEDED`.
 /// - A panic is a 500, and ends the connection but not the worker.
 pub struct Tower<R> {
     reach: R,
@@ -56,7 +57,7 @@ pub struct Tower<R> {
 type OnError = Arc<dyn Fn(BoxError) -> Response + Send + Sync>;
 
 /// Makes a handler from `service`: an axum `Router`, or any other tower service that takes an
-/// `http::Request<SendBody>` and gives an `http::Response`; or a make-service that takes a peer's
+/// `http::Request<SendBody>` and returns an `http::Response`; or a make-service that takes a peer's
 /// address, such as axum's `into_make_service_with_connect_info::<SocketAddr>()`.
 ///
 /// ```
@@ -73,21 +74,21 @@ pub fn tower<Via, T: IntoTower<Via>>(service: T) -> Tower<T::Reach> {
     service.into_tower()
 }
 
-/// What can be mounted: tower services, make-services that take a peer's address, and a [`Tower`] that
-/// is already configured. `Via` distinguishes these; it is always inferred.
+/// Types that can be mounted: tower services, make-services that take a peer's address, and a
+/// [`Tower`] that is already configured. `Via` distinguishes these; it is always inferred.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be mounted",
     label = "not a tower service that can be mounted",
-    note = "a service must be `Clone` and implement `tower::Service<http::Request<SendBody>>` with an \
-            `http::Response` whose body is an `http_body::Body`",
+    note = "a service must be `Clone` and implement `tower::Service<http::Request<SendBody>>` with \
+            an `http::Response` whose body is an `http_body::Body`",
     note = "an axum `Router` must have its state: call `.with_state(..)`",
-    note = "`into_make_service()` is not needed: give the router itself"
+    note = "`into_make_service()` is not needed: pass the router itself"
 )]
 pub trait IntoTower<Via> {
     /// How requests reach the service.
     type Reach: Reach;
 
-    /// The service as a handler.
+    /// Converts the service into a handler.
     fn into_tower(self) -> Tower<Self::Reach>;
 }
 
@@ -140,8 +141,8 @@ impl<R> Tower<R> {
         Self { reach, options, facts: Facts::default(), on_error: None }
     }
 
-    /// Puts the value that `make` makes from the connection's facts into the extensions of each
-    /// request, unless there is one of its type already.
+    /// Inserts the value that `make` creates from the [`ConnectionInfo`] into the extensions of
+    /// each request, unless they already contain a value of its type.
     ///
     /// ```
     /// use axum::{Extension, Router, routing::get};
@@ -166,10 +167,12 @@ impl<R> Tower<R> {
         Self { facts: self.facts.and(make), ..self }
     }
 
-    /// Puts the value that `make` makes from the client's address into the extensions of each request. That is the
-    /// address that trusted proxies tell (`Server::trusted_proxies`, whose requests have a
-    /// [`ClientAddress`](peregrine_web::extract::ClientAddress) in their extensions too), else the peer's, if it
-    /// connected over TCP. With axum, `.connect_info(ConnectInfo)` is all that its extractor needs.
+    /// Inserts the value that `make` creates from the client's address into the extensions of each
+    /// request, unless they already contain a value of its type. The address is the one that a
+    /// trusted proxy reports (`Server::trusted_proxies`), otherwise the peer's if it connected over
+    /// TCP. Requests from a trusted proxy also have a
+    /// [`ClientAddress`](peregrine_web::extract::ClientAddress) in their extensions. For axum's
+    /// extractor, use `.connect_info(ConnectInfo)`.
     ///
     /// ```
     /// use axum::{Router, extract::ConnectInfo, routing::get};
@@ -191,8 +194,8 @@ impl<R> Tower<R> {
         Self { facts: self.facts.and_address(make), ..self }
     }
 
-    /// Sets the answers to errors of the service, and of its readiness, in place of 500 and 503.
-    /// Services whose errors cannot happen, such as axum routers, have no use for it.
+    /// Sets the responses to errors of the service and of its readiness, in place of 500 and 503.
+    /// Services that cannot fail, such as axum routers, never use them.
     ///
     /// ```
     /// use peregrine::http::StatusCode;
@@ -207,7 +210,9 @@ impl<R> Tower<R> {
     /// # fn tower_service_that_fails() -> impl tower::Service<
     /// #     peregrine::http::Request<SendBody>, Response = peregrine::http::Response<SendBody>,
     /// #     Error = std::io::Error, Future: 'static> + Clone + 'static {
-    /// #     tower::service_fn(async |_: peregrine::http::Request<SendBody>| Err(std::io::Error::other("down")))
+    /// #     tower::service_fn(async |_: peregrine::http::Request<SendBody>| {
+    /// #         Err(std::io::Error::other("down"))
+    /// #     })
     /// # }
     /// ```
     #[must_use]
@@ -220,8 +225,8 @@ impl<R> Tower<R> {
         self
     }
 
-    /// Limits the bodies of requests, in bytes. Default: no limit of ours; axum's extractors keep their
-    /// own, of 2 MB, and plain services have none, as under hyper.
+    /// Limits the bodies of requests, in bytes. Default: none. axum's extractors have their own
+    /// limit of 2 MB, and plain services have none, as under hyper.
     #[must_use]
     pub fn body_limit(mut self, bytes_max: u64) -> Self {
         self.options.body_bytes_max = Some(bytes_max);
@@ -229,15 +234,15 @@ impl<R> Tower<R> {
     }
 
     /// Limits the time until a response begins, including the wait for a service that is not ready.
-    /// Default: none. A later response is replaced with a 503.
+    /// Default: none. When the time is up, the call is dropped and the response is a 503.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.options.timeout = Some(limit);
         self
     }
 
-    /// Lets calls run to their end when the peer leaves. Default: their futures are dropped, as
-    /// under hyper.
+    /// Lets calls run to their end when the peer disconnects. Default: their futures are dropped,
+    /// as under hyper.
     #[must_use]
     pub fn run_to_end(mut self) -> Self {
         self.options.on_disconnect = OnDisconnect::RunToEnd;
@@ -271,8 +276,9 @@ impl<R: Reach> Handler<ViaTower, ()> for Tower<R> {
 }
 
 impl<R: Reach> Tower<R> {
-    /// Large values (the request as the service gets it, its call, a response) are in one place only
-    /// and never kept beyond it: the future is moved for each request, with all its room.
+    /// Each large value (the request for the service, its call, a response) is held in one place
+    /// only and not longer than necessary: the future is moved for each request, with its full
+    /// size.
     #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps its arguments twice")]
     fn answer(&self, request: Request, is_stripped: bool) -> impl Future<Output = Response> {
         async move {
@@ -303,7 +309,7 @@ impl<R: Reach> Tower<R> {
         }
     }
 
-    /// The request as the service gets it.
+    /// The request in the form that the service takes.
     #[inline]
     fn translated(
         &self,
@@ -347,20 +353,20 @@ impl<R: Reach> Tower<R> {
     }
 }
 
-/// The work left for a request when it was passed to the service.
+/// The state kept for a request while the service handles it.
 struct Rest {
     pump: Option<Pump>,
     ticket: Option<Box<Ticket>>,
     is_head: bool,
-    /// The deadline of a call of gRPC.
+    /// The deadline of a gRPC call.
     deadline: Option<Box<Deadline>>,
-    /// What applications inside the service leave to be done after the response.
+    /// Work that nested applications leave to be done after the response.
     left: Vec<peregrine_web::response::Rest>,
     watch: PersonalWatch,
 }
 
 impl Rest {
-    /// Polls a call to its end, and converts its response.
+    /// Polls a call to its end and converts the response.
     async fn answered<C, B, E>(
         &mut self,
         mut call: Pin<impl DerefMut<Target = C>>,
@@ -379,7 +385,7 @@ impl Rest {
             match polled {
                 Poll::Ready(Ok(response)) => Poll::Ready(self.finish(response, context)),
                 Poll::Ready(Err(error)) => {
-                    Poll::Ready(failed.take().expect("a future ends once")(error))
+                    Poll::Ready(failed.take().expect("a future completes only once")(error))
                 }
                 Poll::Pending => match &mut self.deadline {
                     Some(deadline) => deadline.poll(context),
@@ -396,7 +402,7 @@ impl Rest {
     {
         let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let mut response = from_http(response, self.pump.take(), take(&mut self.left), context);
-        // An application of ours may have identified the client by what only it knows.
+        // A nested application may have identified the client from state that only it can read.
         if let Some(sources) = response.extensions().and_then(|all| all.get()) {
             self.watch.mark(*sources);
         }
@@ -410,8 +416,8 @@ impl Rest {
     }
 }
 
-/// A service may leave the content out of its response to HEAD or not; either way the remaining body
-/// says nothing about the length that GET would have. `Content-Length` does, if the service set it.
+/// Whether or not a service removes the content of its response to HEAD, the remaining body does
+/// not show the length of a response to GET. `Content-Length` does, if the service set it.
 #[cold]
 fn forget_length(response: &mut Response) {
     if response.body.as_slice().is_some_and(<[u8]>::is_empty) {
@@ -419,7 +425,7 @@ fn forget_length(response: &mut Response) {
     }
 }
 
-/// A body of no bytes that does not announce its length.
+/// A body without bytes that does not announce its length.
 struct Unknown;
 
 impl HttpBody for Unknown {
@@ -434,7 +440,7 @@ impl HttpBody for Unknown {
     }
 }
 
-/// Puts tower services under a prefix, beside our own routes.
+/// Mounts tower services under a prefix, beside native routes.
 ///
 /// ```
 /// use axum::{Router, routing::get};
@@ -449,10 +455,11 @@ impl HttpBody for Unknown {
 /// assert_eq!(client.get("/birds/7").send_now().text(), "one");
 /// ```
 pub trait Mount: Sized {
-    /// Gives `service` all requests for `prefix`, for `prefix/` and for everything below, in every
-    /// method, unless one of our routes matches their path more specifically. The service sees the path
-    /// without the prefix, beginning with `/`, as in axum's `nest_service`; [`OriginalUri`] in the
-    /// request's extensions has the whole. The prefix may have parameters.
+    /// Passes all requests for `prefix`, for `prefix/` and for all paths below it to `service`,
+    /// with any method, unless a native route matches the path more specifically. The service sees
+    /// the path without the prefix, beginning with `/`, as in axum's `nest_service`;
+    /// [`OriginalUri`] in the request's extensions has the full path. The prefix may have
+    /// parameters.
     ///
     /// [`OriginalUri`]: crate::OriginalUri
     #[track_caller]
@@ -474,7 +481,7 @@ impl Mount for Scope {
     }
 }
 
-/// A service that does not see the prefix it is mounted under.
+/// A service that does not see the prefix under which it is mounted.
 struct Stripped<R>(Tower<R>);
 
 impl<R: Reach> Signature<ViaTower> for Stripped<R> {}

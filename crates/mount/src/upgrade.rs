@@ -1,12 +1,10 @@
-//! Upgrades in the form that mounted services know: hyper's `OnUpgrade` in the request's extensions.
+//! Upgrades in the form that mounted services use: hyper's `OnUpgrade` in the request's extensions.
 //!
-//! Only hyper can make that type, and only for a connection that it serves. So for a request that asks
-//! for an upgrade, hyper serves a connection of our own making: it reads a canned request, from which
-//! the real one gets its `OnUpgrade`, and writes a response that goes nowhere. When the mounted service
-//! answers 101, hyper is told, and treats that connection as upgraded; from then on the connection
-//! carries the real bytes, through our [`Upgraded`].
-//!
-//! Requests without an upgrade never come here.
+//! Only hyper can create that type, and only for a connection that it serves. So for a request with
+//! an upgrade, hyper serves an in-memory connection: it reads a fixed request, from which the real
+//! request gets its `OnUpgrade`, and writes a response that is discarded. When the mounted service
+//! responds with 101, the fixed request's handler does too, and hyper treats the in-memory
+//! connection as upgraded. From then on it carries the real bytes, through our [`Upgraded`].
 
 use bytes::{Buf, Bytes};
 use http::{HeaderMap, StatusCode};
@@ -29,11 +27,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use tokio::sync::oneshot;
 
-/// What hyper reads as a request for an upgrade.
+/// The fixed upgrade request that hyper reads.
 const CANNED: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: a\r\n\r\n";
 
-/// A promise of an upgrade. Dropping it breaks the promise: the future that waits for the upgrade gets
-/// an error.
+/// A promise of an upgrade. Dropping it breaks the promise: the future that waits for the upgrade
+/// fails.
 pub(crate) struct Ticket {
     connection: Pin<Box<dyn Future<Output = hyper::Result<()>>>>,
     agree: oneshot::Sender<()>,
@@ -41,8 +39,8 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// An `OnUpgrade` for the request's extensions, and the ticket that can keep its promise. `None` if
-    /// hyper does not make one.
+    /// Creates an `OnUpgrade` for the request's extensions, and the ticket that fulfils it. `None`
+    /// if hyper does not create one.
     pub(crate) fn issue(
         context: &mut Context<'_>,
     ) -> Option<(hyper::upgrade::OnUpgrade, Box<Self>)> {
@@ -56,7 +54,7 @@ impl Ticket {
             let agreed = agreed.take();
             async move {
                 if let Some(agreed) = agreed {
-                    // If nobody agrees, the connection is dropped with the ticket.
+                    // If the upgrade is refused, the connection is dropped with the ticket.
                     let _ = agreed.await;
                 }
                 let mut response = http::Response::new(Nothing);
@@ -73,13 +71,13 @@ impl Ticket {
         Some((issued.take()?, Box::new(Self { connection, agree, carrier })))
     }
 
-    /// Keeps the promise, once the 101 is sent.
+    /// Fulfils the promise once the 101 is sent.
     pub(crate) fn redeem(self: Box<Self>) -> OnUpgrade {
         OnUpgrade::new(async move |upgraded| {
             let Self { connection, agree, carrier } = *self;
             if agree.send(()).is_err() || connection.await.is_err() {
                 contained(
-                    || tracing::error!(target: "peregrine", "hyper did not hand over an upgrade"),
+                    || tracing::error!(target: "peregrine", "hyper did not complete an upgrade"),
                 );
                 return;
             }
@@ -88,9 +86,9 @@ impl Ticket {
     }
 }
 
-/// Our end of the connection, which lives as long as there is traffic. Whatever ends the traffic (the
-/// server drops the future when the connection breaks, or when it is cut) drops this too, and the drop
-/// tells hyper's end: nothing there waits for bytes that can no longer come.
+/// Our end of the in-memory connection, which lives as long as bytes are exchanged. The server
+/// drops its future when the real connection breaks or is closed by force. The drop makes hyper's
+/// end fail, so that the protocol does not wait for bytes that can no longer arrive.
 #[derive(Default)]
 struct Carrier(Arc<Mutex<Wire>>);
 
@@ -149,8 +147,8 @@ impl Carrier {
         }
     }
 
-    /// Fails both directions, and wakes the tasks that wait for either. Bytes received earlier can
-    /// still be read.
+    /// Makes both directions fail, and wakes the tasks that wait for either. Bytes received earlier
+    /// can still be read.
     fn break_off(&self) {
         let mut wire = lock(&self.0);
         wire.is_broken = true;
@@ -173,11 +171,11 @@ struct Wire {
     phase: Phase,
     incoming: Bytes,
     outgoing: Vec<u8>,
-    /// The peer ended its sending side.
+    /// The peer has closed its sending side.
     is_ended: bool,
-    /// Our end is gone: nothing more is received or sent.
+    /// Our end was dropped or failed: nothing more is received or sent.
     is_broken: bool,
-    /// The protocol ended its sending side, or is gone.
+    /// The protocol has closed its sending side or was dropped.
     is_shut: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -187,9 +185,9 @@ struct Wire {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Hyper reads the canned request, and its response goes nowhere.
+    /// hyper reads the fixed request, and its response is discarded.
     Canned,
-    /// The bytes are the connection's.
+    /// The bytes are those of the real connection.
     Live,
 }
 
@@ -209,12 +207,12 @@ impl Default for Wire {
     }
 }
 
-/// Nothing panics while it holds the lock.
+/// No code panics while it holds this lock.
 fn lock(wire: &Mutex<Wire>) -> MutexGuard<'_, Wire> {
     wire.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Hyper's end of the connection.
+/// hyper's end of the connection.
 struct Io(Arc<Mutex<Wire>>);
 
 impl Read for Io {
@@ -254,7 +252,7 @@ impl Write for Io {
     ) -> Poll<io::Result<usize>> {
         let mut wire = lock(&self.0);
         if wire.phase == Phase::Canned {
-            // Hyper writes only the head before it hands the connection over.
+            // hyper writes only the head before it completes the upgrade.
             if bytes.ends_with(b"\r\n\r\n") {
                 wire.phase = Phase::Live;
             }
@@ -301,7 +299,7 @@ impl Drop for Io {
     }
 }
 
-/// The body of the canned response.
+/// The body of the discarded response.
 struct Nothing;
 
 impl HttpBody for Nothing {
@@ -326,9 +324,9 @@ impl fmt::Debug for Ticket {
     }
 }
 
-/// The reverse: runs our protocol on a connection that hyper hands over.
+/// The reverse: runs our protocol on a connection that hyper has upgraded.
 ///
-/// The protocol runs as a local task, since ours stay on their thread.
+/// The protocol runs as a local task, since it is not `Send`.
 pub(crate) fn follow(theirs: hyper::upgrade::OnUpgrade, ours: OnUpgrade) {
     tokio::task::spawn_local(async move {
         let Ok(mut io) = theirs.await else { return };
@@ -352,7 +350,7 @@ pub(crate) fn follow(theirs: hyper::upgrade::OnUpgrade, ours: OnUpgrade) {
     });
 }
 
-/// Bytes on their way between hyper's connection and our protocol.
+/// Moves bytes between hyper's connection and our protocol.
 struct Traffic {
     /// `None` when nothing more arrives.
     writer: Option<Writer>,
@@ -389,7 +387,7 @@ impl Traffic {
         }
     }
 
-    /// Only ever ready with an error.
+    /// Ready only with an error.
     fn poll_send(
         &mut self,
         io: &mut hyper::upgrade::Upgraded,

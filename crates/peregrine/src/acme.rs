@@ -1,5 +1,5 @@
-//! Certificates by ACME while the server runs: the thread that gets them, and the requests by which names are
-//! checked.
+//! Certificates through ACME while the server runs: starts the threads that obtain them, and
+//! answers the HTTP requests with which the certificate authority validates domain names.
 
 use crate::error::Error;
 use crate::make::{Make, Making};
@@ -25,7 +25,7 @@ impl From<AcmeError> for Error {
     }
 }
 
-/// What gets the certificates of a server, before the server begins.
+/// The ACME clients of a server that has not started yet, and the challenges that they answer.
 pub(crate) struct Suppliers {
     suppliers: Vec<Supplier>,
     answers: Arc<[Arc<Challenges>]>,
@@ -38,7 +38,7 @@ impl Suppliers {
         Self { suppliers, answers }
     }
 
-    /// Has the applications that `makes` makes answer requests by which names are checked, before all else.
+    /// Wraps the applications of `makes` so that they answer validation requests before any route.
     pub(crate) fn answering<'m>(
         &self,
         makes: &'m mut dyn FnMut() -> Make,
@@ -56,12 +56,13 @@ impl Suppliers {
         })
     }
 
-    /// Begins, each on a thread of its own, when the server serves, and ends when it is told to end, or what is
-    /// returned is dropped.
+    /// Starts one thread per ACME client. Each begins when the server serves, and ends when the
+    /// server shuts down or the returned value is dropped.
     pub(crate) fn start(self, handle: &Handle) -> Result<Vec<Working>, Error> {
         let start = |supplier: Supplier| {
             let (mut begun, mut ended) = (handle.subscribe(), handle.subscribe());
-            // A successor waits: until it serves, the one before it has the sockets and the lock.
+            // A successor waits: until it serves, the previous process has the sockets and the
+            // lock.
             let begin = async move { drop(begun.wait_for(|order| *order >= Order::Serve).await) };
             let end = async move { drop(ended.wait_for(|order| *order > Order::Serve).await) };
             supplier.start(begin, end).map_err(Error::Worker)
@@ -70,13 +71,13 @@ impl Suppliers {
     }
 }
 
-// RFC 8555 §8.3: the path of a request by which a name is checked, before its token.
+// RFC 8555 §8.3: the path of a validation request, up to its token.
 const PATH: &str = "/.well-known/acme-challenge/";
 
-/// No token that an authority gives is longer.
+/// The maximum length of a token. Those of known certificate authorities are much shorter.
 const TOKEN_BYTES_MAX: usize = 256;
 
-/// How long a request waits for what other instances answer.
+/// How long a request waits for the challenge responses of other instances.
 const LOOK_MAX: Duration = Duration::from_secs(10);
 
 fn answer_first(application: Application, answers: Arc<[Arc<Challenges>]>) -> Application {
@@ -95,8 +96,8 @@ fn answer_first(application: Application, answers: Arc<[Arc<Challenges>]>) -> Ap
     application.answer_first(claims, |rest| Answering { answers, rest })
 }
 
-/// The token that a path ends with.
-// RFC 8555 §8.3: letters of base64url.
+/// The token at the end of a path.
+// RFC 8555 §8.3: a token consists of characters of the base64url alphabet.
 fn token(path: &str) -> Option<&str> {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     let token = path.strip_prefix(PATH)?;
@@ -109,7 +110,7 @@ async fn answer(all: &[Arc<Challenges>], token: &str) -> Option<Arc<str>> {
         return Some(own);
     }
     for challenges in all.iter().filter(|challenges| challenges.looks_up_tokens()) {
-        // A storage that hangs is not waited for.
+        // The storage may hang, so the lookup has a timeout.
         let found = timeout(LOOK_MAX, challenges.token_elsewhere(token)).await;
         if let Ok(Some(found)) = found {
             return Some(found);
@@ -118,7 +119,7 @@ async fn answer(all: &[Arc<Challenges>], token: &str) -> Option<Arc<str>> {
     None
 }
 
-/// Answers requests by which names are checked, and leaves others to the application.
+/// Answers validation requests, and passes all others to the application.
 struct Answering {
     answers: Arc<[Arc<Challenges>]>,
     rest: Application,
@@ -147,9 +148,9 @@ mod tests {
 
     #[test]
     fn requests_by_which_names_are_checked_are_answered_before_all_routes() {
-        let challenges = Challenges::new().expect("it can be made");
+        let challenges = Challenges::new().expect("a set of challenges");
         let app = App::new().get("/{*all}", || "the application").post("/{*all}", || "posted");
-        let app = app.build().expect("it is sound");
+        let app = app.build().expect("valid routes");
         let client = answer_first(app, Arc::new([Arc::clone(&challenges)])).test();
         let text = |path: &str| client.get(path).send_now().text();
         let path = format!("{PATH}token");

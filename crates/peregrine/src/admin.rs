@@ -1,10 +1,10 @@
-//! The listener for those who run the server: metrics, probes, and what it does at this moment.
+//! The admin listener: metrics, probes, and the current state of the server, for operators.
 //!
-//! It has a thread, limits and a few descriptors of its own, on tokio, so that it answers while all workers
-//! are blocked or flooded, and it ends after them. [`app`] is for those who want its pages on their own
-//! listener.
+//! It has its own thread, limits and reserved descriptors, and runs on tokio, so it responds even
+//! while all workers are blocked or flooded. It stops after the workers. Applications that want its
+//! pages on their own listener use [`app`].
 //!
-//! `view.rs` is what workers show, `pages.rs` what is made of that.
+//! `view.rs` holds the data that workers publish, and `pages.rs` renders it.
 
 mod pages;
 mod process;
@@ -40,29 +40,33 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::sync::watch as watched;
 
-/// How long a handler may keep a worker's thread before the server counts as dead.
+/// The default of [`Admin::live_within`].
 pub(crate) const LIVE_WITHIN: Duration = Duration::from_secs(30);
 
-/// So many of its connections nobody can keep to themselves: a probe finds a place, whoever else is there.
+/// Connections that idle clients cannot occupy: when only these are left, the oldest connection
+/// without a request is closed for a new one. Probes can therefore always connect.
 const SPARE_CONNECTIONS: usize = 64;
 
-/// How long the admin listener may take to end.
+/// The shutdown timeout of the admin listener.
 const END_MAX: Duration = Duration::from_secs(2);
 
-/// Settings of the admin listener ([`Server::admin`](crate::Server::admin)): most of all, where it is.
+/// Configures the admin listener ([`Server::admin`](crate::Server::admin)). Its pages are:
 ///
-/// | path | answer |
-/// |---|---|
-/// | `/metrics` | for Prometheus: OpenMetrics 1.0 for those who ask for it, else the classic text |
-/// | `/livez` | 200; 503 if a handler has kept a worker's thread for longer than [`live_within`](Self::live_within) |
-/// | `/readyz` | 200 while the server serves; 503 before, and as soon as it is ordered to shut down. `/readyz?overload=unready` is 503 as well while all workers refuse requests for want of memory |
-/// | `/startupz` | 200 once all workers serve |
-/// | `/routes` | the application's routes, in JSON |
-/// | `/connections` | how many connections do what, by worker, in JSON |
-/// | `/config` | all settings that count, in TOML, of a server that was made of a tree (the feature `config`) |
+/// - `/metrics`: metrics for Prometheus, in OpenMetrics 1.0 if the client accepts it, otherwise in
+///   the classic text format.
+/// - `/livez`: 200; 503 if a handler has blocked a worker's thread for longer than
+///   [`live_within`](Self::live_within).
+/// - `/readyz`: 200 while the server serves; 503 before that, and once it is ordered to shut down.
+///   `/readyz?overload=unready` also responds with 503 while all workers refuse requests because
+///   memory is short.
+/// - `/startupz`: 200 once all workers serve.
+/// - `/routes`: the application's routes, in JSON.
+/// - `/connections`: the number of connections in each state, by worker, in JSON.
+/// - `/config`: all settings in effect, in TOML, if the server was built from a configuration (the
+///   feature `config`).
 ///
-/// There is no authentication: choose an address that only those can reach who may know, such as one of
-/// the loopback interface or a Unix domain socket.
+/// The pages require no authentication: choose an address that only authorized clients can reach,
+/// such as one of the loopback interface, or a Unix domain socket.
 ///
 /// ```no_run
 /// use peregrine::{Admin, prelude::*};
@@ -75,32 +79,33 @@ const END_MAX: Duration = Duration::from_secs(2);
 /// ```
 #[derive(Debug)]
 pub struct Admin {
-    /// Nowhere, if the application has the pages.
+    /// `None` if the application serves the pages.
     source: Option<Source>,
     owner: FileOwner,
     live_within: Duration,
 }
 
 impl Admin {
-    /// An admin listener at `address`: `127.0.0.1:9000`, `unix:/run/app/admin.sock`. Port 0 takes any
-    /// free port, which [`Running::admin_place`](crate::Running::admin_place) tells.
+    /// Listens at `address`, such as `127.0.0.1:9000` or `unix:/run/app/admin.sock`. Port 0 takes
+    /// any free port; [`Running::admin_place`](crate::Running::admin_place) returns it.
     pub fn at(address: impl Into<String>) -> Self {
         Self::from_source(Source::Address(address.into()))
     }
 
-    /// An admin listener that was bound elsewhere, such as by a service manager.
+    /// Uses a listener that was bound elsewhere, for example by a service manager.
     pub fn on(listener: impl Into<Socket>) -> Self {
         Self::from_source(Source::Bound(listener.into()))
     }
 
-    /// An admin listener on the sockets called `name` that a service manager made; see
+    /// Listens on the sockets called `name` from a service manager; see
     /// [`Server::activated`](crate::Server::activated).
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated(name: impl Into<String>) -> Self {
         Self::from_source(Source::Activated(name.into(), None))
     }
 
-    /// The same, or at `address` where no sockets at all were handed to this process.
+    /// Like [`activated`](Self::activated), but listens at `address` if no sockets at all were
+    /// passed to this process.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated_or(name: impl Into<String>, address: impl Into<String>) -> Self {
         Self::from_source(Source::Activated(name.into(), Some(address.into())))
@@ -110,29 +115,30 @@ impl Admin {
         Self { source: Some(source), owner: FileOwner::default(), live_within: LIVE_WITHIN }
     }
 
-    /// No listener: requests are measured, and the application has the pages where it wants ([`app`]). While
-    /// workers are blocked or full, nobody is answered then.
+    /// Opens no listener: requests are measured, and the application serves the pages itself
+    /// ([`app`]). The pages then do not respond while workers are blocked or at their limits.
     pub fn mounted() -> Self {
         Self { source: None, owner: FileOwner::default(), live_within: LIVE_WITHIN }
     }
 
-    /// How long a handler may keep a worker's thread, without an `await` that waits, before `/livez` says
-    /// 503. Default 30 s. Who restarts what is not alive should give it more time than the slowest
-    /// handler takes.
+    /// Sets how long a handler may block a worker's thread, without suspending at an `await`,
+    /// before `/livez` responds with 503. The default is 30 s. If failed liveness probes restart
+    /// the server, set it to more than the slowest handler needs.
     #[must_use]
     pub fn live_within(mut self, time: Duration) -> Self {
         self.live_within = time;
         self
     }
 
-    /// Who may connect to a Unix domain socket; see [`Listener::unix_mode`](crate::Listener::unix_mode).
+    /// Sets the permissions of a Unix domain socket's file; see
+    /// [`Listener::unix_mode`](crate::Listener::unix_mode).
     #[must_use]
     pub fn unix_mode(mut self, mode: u32) -> Self {
         self.owner.mode = Some(mode);
         self
     }
 
-    /// The user whom the file of a Unix domain socket belongs to; see
+    /// Sets the owner of a Unix domain socket's file; see
     /// [`Listener::unix_owner`](crate::Listener::unix_owner).
     #[must_use]
     pub fn unix_owner(mut self, user: impl Into<String>) -> Self {
@@ -140,21 +146,22 @@ impl Admin {
         self
     }
 
-    /// The group that it belongs to; see [`Listener::unix_group`](crate::Listener::unix_group).
+    /// Sets the group of a Unix domain socket's file; see
+    /// [`Listener::unix_group`](crate::Listener::unix_group).
     #[must_use]
     pub fn unix_group(mut self, group: impl Into<String>) -> Self {
         self.owner.group = Some(group.into());
         self
     }
 
-    /// What workers are to show.
+    /// Creates the data that workers publish.
     pub(crate) fn views(&self, workers: usize, orders: watched::Receiver<Order>) -> Arc<Views> {
         #[cfg(feature = "metrics")]
         user::install();
         Arc::new(Views::new(workers, orders, self.live_within))
     }
 
-    /// Opens what it listens on, and inherits that where there is an `heir` to it.
+    /// Opens the listener, or inherits it if `heir` has it.
     pub(crate) fn open(
         self,
         all: &mut Entrances,
@@ -166,10 +173,10 @@ impl Admin {
 }
 
 impl AdminEntrance {
-    /// Answers there, on a thread of its own.
+    /// Serves the pages on a new thread.
     pub(crate) fn start(self, views: &Arc<Views>) -> Result<Administering, Error> {
         let Self { listens, place, shared, is_inherited } = self;
-        // The process before this one answers until it leaves.
+        // An inherited listener is served by the predecessor until it stops.
         let first = if is_inherited { Order::Wait } else { Order::Serve };
         let orders = watched::Sender::new(first);
         let own = orders.clone();
@@ -183,7 +190,7 @@ impl AdminEntrance {
             }
         };
         threads::start("peregrine-admin", Box::new(body)).map_err(Error::Worker)?;
-        let begun = told.recv().unwrap_or_else(|_| Err(io::Error::other("its thread panicked")));
+        let begun = told.recv().unwrap_or_else(|_| Err(io::Error::other("admin thread panicked")));
         begun.map_err(Error::Worker)?;
         Ok(Administering { orders, told, place })
     }
@@ -201,9 +208,9 @@ impl From<String> for Admin {
     }
 }
 
-/// The pages of the admin listener, for an application that wants them among its own: under a prefix, behind
-/// middleware that asks who is there. They tell of the server whose worker makes the application, if that
-/// has [`Server::admin`](crate::Server::admin); in a test without a server, of none.
+/// The pages of the admin listener, for an application that serves them itself, under a prefix or
+/// behind authentication middleware. They show the server whose worker builds the application, if
+/// it has [`Server::admin`](crate::Server::admin), and an empty state in a test without a server.
 ///
 /// ```no_run
 /// use peregrine::{Admin, admin, prelude::*};
@@ -219,7 +226,7 @@ pub fn app() -> App {
     pages::app(&view::current())
 }
 
-/// Serves the pages on the calling thread, until it is ordered to end.
+/// Serves the pages on the calling thread until it is ordered to stop.
 fn run(
     listens: Vec<Listen<Socket>>,
     views: &Arc<Views>,
@@ -228,7 +235,7 @@ fn run(
     ready: impl FnOnce(),
 ) -> io::Result<()> {
     let application =
-        pages::app(views).build().expect("the routes of the admin listener are sound");
+        pages::app(views).build().expect("the routes of the admin listener are valid");
     Tokio::run(&Options::default(), |driver| async move {
         ready();
         driver.spawn_boxed(Box::pin(view::watch(driver.clone(), Arc::downgrade(views))));
@@ -241,11 +248,11 @@ fn run(
     .map(drop)
 }
 
-/// So many connections have a descriptor each when the process has none left.
+/// The number of connections that can be accepted when the process has no free descriptors.
 #[cfg(unix)]
 const KEPT_DESCRIPTORS: usize = 2;
 
-/// Descriptors that nobody else in the process has: sockets to nowhere, for which no file has to be there.
+/// Descriptors reserved for the admin listener: unconnected sockets, since they need no file.
 #[cfg(unix)]
 struct Kept(RefCell<Vec<UnixDatagram>>);
 
@@ -281,7 +288,7 @@ fn observed() -> Observed {
     Observed::default()
 }
 
-/// Leaves the place to the process that serves in place of this one, if that has it.
+/// Stops serving when another process has taken over and inherited the listener.
 async fn leave_with(
     mut server: watched::Receiver<Order>,
     own: watched::Sender<Order>,
@@ -293,7 +300,7 @@ async fn leave_with(
     }
 }
 
-/// Little is needed to ask for a page, and nobody is to have more.
+/// Strict limits: the pages need few resources.
 fn limits() -> Limits {
     Limits {
         head_bytes_max: 8 * 1024,
@@ -304,24 +311,24 @@ fn limits() -> Limits {
         idle_timeout: Duration::from_secs(30),
         rate_slack: Duration::from_secs(10),
         exchange_timeout: Some(Duration::from_secs(10)),
-        // Whoever was just accepted is answered.
+        // Just accepted connections still get a response.
         drain_idle_timeout: Duration::from_millis(500),
         linger_timeout: Duration::from_millis(100),
         linger_max: Duration::from_millis(500),
         shutdown_timeout: Duration::from_secs(1),
         background_timeout: Duration::ZERO,
         poll_budget: None,
-        // It is asked most when there is too much to do.
+        // The pages are needed most during overload.
         overload: OverloadLimits::none(),
         ..Limits::default()
     }
 }
 
-/// An admin listener at work. Dropping it cuts its connections.
+/// A running admin listener. Dropping it closes its connections.
 #[derive(Debug)]
 pub(crate) struct Administering {
     orders: watched::Sender<Order>,
-    /// Says no more when the thread has ended.
+    /// Disconnected when the thread has ended.
     told: mpsc::Receiver<io::Result<()>>,
     place: Place,
 }
@@ -331,17 +338,17 @@ impl Administering {
         &self.place
     }
 
-    /// The process before this one has left.
+    /// Starts serving after the predecessor has stopped.
     pub(crate) fn open(&self) {
         self.orders.send_modify(|order| *order = Order::Serve.max(*order));
     }
 
-    /// Ends it when nothing is left to tell, and waits for that.
+    /// Shuts the listener down and waits for its thread.
     pub(crate) fn end(self) {
         self.orders.send_modify(|order| *order = Order::Drain.max(*order));
         if let Err(mpsc::RecvTimeoutError::Timeout) = self.told.recv_timeout(END_MAX) {
             contained(
-                || tracing::debug!(target: "peregrine", "the admin listener did not end in time"),
+                || tracing::debug!(target: "peregrine", "the admin listener did not stop in time"),
             );
         }
     }
@@ -364,15 +371,15 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    /// Only a hang takes so long.
+    /// The timeout of a test that hangs.
     const PATIENCE: Duration = Duration::from_secs(30);
 
     fn ask(address: SocketAddr, path: &str) -> String {
-        let mut peer = TcpStream::connect(address).expect("it listens");
+        let mut peer = TcpStream::connect(address).expect("the server listens");
         let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         peer.write_all(request.as_bytes()).expect("connected");
         let mut answer = String::new();
-        peer.read_to_string(&mut answer).expect("it is answered");
+        peer.read_to_string(&mut answer).expect("a complete response");
         answer
     }
 
@@ -388,15 +395,15 @@ mod tests {
             "blocked"
         };
         let running = server.start(move || crate::App::new().get("/block", block));
-        let running = running.expect("it starts");
-        let public = running.http_address().expect("it speaks HTTP");
-        let Some(&Place::Tcp(admin)) = running.admin_place() else { panic!("it is at an address") };
+        let running = running.expect("the server starts");
+        let public = running.http_address().expect("an HTTP listener");
+        let Some(&Place::Tcp(admin)) = running.admin_place() else { panic!("not a TCP address") };
         let until = |is_refusing: bool| {
             let line =
                 format!("peregrine_worker_overloaded{{worker=\"0\"}} {}", u8::from(is_refusing));
             let began = Instant::now();
             while !ask(admin, "/metrics").contains(&line) {
-                assert!(began.elapsed() < PATIENCE, "waited in vain for {line}");
+                assert!(began.elapsed() < PATIENCE, "timed out waiting for {line}");
                 thread::sleep(Duration::from_millis(5));
             }
         };
@@ -413,6 +420,6 @@ mod tests {
             is_over.store(true, Ordering::Relaxed);
         });
         until(false);
-        running.shut_down().expect("it ends in order");
+        running.shut_down().expect("a clean shutdown");
     }
 }

@@ -1,4 +1,4 @@
-//! Which driver runs, and why.
+//! Chooses the driver of all workers, and gives the reason.
 
 use crate::error::Error;
 use peregrine_driver::Options;
@@ -6,31 +6,32 @@ use peregrine_driver::Options;
 use peregrine_driver_uring::Prepared;
 use std::env;
 
-/// The environment variable that overrides the choice in the code.
+/// The environment variable that overrides the application's choice.
 const VARIABLE: &str = "PEREGRINE_DRIVER";
 
 /// The driver that a server should use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverChoice {
-    /// io_uring where the kernel allows it, else tokio. The startup line says which, and why.
+    /// io_uring where the kernel allows it, else tokio. The startup line names the driver and the
+    /// reason.
     #[default]
     Auto,
-    /// io_uring, or an error that says why not.
+    /// io_uring. Starting the server fails, with the reason, where the kernel does not allow it.
     Uring,
-    /// tokio: epoll. It has never run where tokio uses kqueue or IOCP.
+    /// tokio, on epoll. Untested on systems where tokio uses kqueue or IOCP.
     Tokio,
 }
 
-/// The driver of all workers and the reason for it, for people.
+/// The driver of all workers, and a readable reason.
 pub(crate) struct Chosen {
-    /// One for each worker, all on the same driver.
+    /// One per worker, all for the same driver.
     pub(crate) seats: Vec<Seat>,
     pub(crate) reason: String,
 }
 
-/// What a worker needs to run on its driver, made before its thread begins: if the kernel refuses it to
-/// one worker, there is still a choice for all.
+/// The resources of one worker's driver. Created before any worker's thread starts: if the kernel
+/// refuses an io_uring to one worker, all workers can still use tokio.
 pub(crate) enum Seat {
     Tokio,
     #[cfg(all(target_os = "linux", feature = "uring"))]
@@ -38,7 +39,7 @@ pub(crate) enum Seat {
 }
 
 impl DriverChoice {
-    /// Checks the environment, then what the kernel grants to these workers.
+    /// Chooses by the environment variable, else by `self` and by what the kernel allows.
     pub(crate) fn choose(self, workers: &[Options]) -> Result<Chosen, Error> {
         match env::var(VARIABLE) {
             Ok(word) => Self::parse(&word)?.seat(workers),
@@ -52,7 +53,7 @@ impl DriverChoice {
             "tokio" => Ok(Self::Tokio),
             "auto" | "" => Ok(Self::Auto),
             _ => Err(Error::Config(format!(
-                "{VARIABLE}={word} names no driver: write uring, tokio or auto"
+                "{VARIABLE}={word} is not a driver: use uring, tokio or auto"
             ))),
         }
     }
@@ -70,13 +71,13 @@ impl DriverChoice {
                 return Err(Error::Driver { driver: "io_uring", cause: refusal });
             }
             (_, Some(refusal)) => format!("tokio, because io_uring is refused: {refusal}"),
-            (_, None) => "tokio (as asked)".to_owned(),
+            (_, None) => "tokio (as requested)".to_owned(),
         };
         Ok(Chosen { seats: workers.iter().map(|_| Seat::Tokio).collect(), reason })
     }
 }
 
-/// All workers on io_uring, or why that cannot be.
+/// Prepares an io_uring for each worker, or returns why that is not possible.
 #[cfg(all(target_os = "linux", feature = "uring"))]
 fn uring(workers: &[Options]) -> Result<Chosen, String> {
     let (features, rings) =
@@ -102,7 +103,7 @@ mod tests {
     #[test]
     fn a_driver_that_does_not_exist_is_named_with_those_that_do() {
         let text = DriverChoice::parse("epoll").expect_err("no such driver").to_string();
-        assert_eq!(text, "PEREGRINE_DRIVER=epoll names no driver: write uring, tokio or auto");
+        assert_eq!(text, "PEREGRINE_DRIVER=epoll is not a driver: use uring, tokio or auto");
         assert_eq!(DriverChoice::parse("tokio").expect("a driver"), DriverChoice::Tokio);
     }
 
@@ -110,10 +111,10 @@ mod tests {
     #[test]
     fn without_the_feature_the_reason_and_the_error_name_it() {
         let workers = [Options::default()];
-        let chosen = DriverChoice::Auto.seat(&workers).expect("tokio is there");
+        let chosen = DriverChoice::Auto.seat(&workers).expect("tokio is available");
         assert!(chosen.reason.contains("feature `uring`"), "{}", chosen.reason);
         let error =
-            DriverChoice::Uring.seat(&workers).err().expect("there is no io_uring").to_string();
+            DriverChoice::Uring.seat(&workers).err().expect("no feature `uring`").to_string();
         assert!(error.contains("feature `uring`"), "{error}");
     }
 

@@ -1,30 +1,31 @@
-//! When workers that were ordered to end are given up.
+//! How long a shutdown waits for workers before it abandons those that do not end.
 
 use peregrine_server::Order;
 use std::time::{Duration, Instant};
 
-/// How long beyond the shutdown timeout a worker may take to end before it is given up. Only a handler
-/// that blocks its thread makes a worker take longer.
+/// How long after the shutdown timeout a worker may take to end before the server stops waiting for
+/// it. Only a handler that blocks its thread makes a worker take longer.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
-/// How long a shutdown may take before the terminal says what it is waiting for.
+/// How long a shutdown may take before the server prints what it is waiting for.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// When workers that have not ended are given up.
+/// The deadlines of a shutdown.
 #[derive(Debug, Default)]
 pub(crate) struct Deadline {
     order: Order,
+    /// When the server stops waiting for its workers.
     at: Option<Instant>,
     /// When connections are cut.
     cut_at: Option<Instant>,
-    /// Was there an order to cut before that?
+    /// Whether there was an order to cut before `cut_at`.
     pub(crate) is_cut_ordered: bool,
-    /// When to say what is waited for; `None` when there is no need.
+    /// When to print what the shutdown is waiting for; `None` if there is no need.
     tell_at: Option<Instant>,
 }
 
 impl Deadline {
-    /// Follows an order, which may only bring the end nearer.
+    /// Updates the deadlines for an order. Deadlines only ever move earlier.
     pub(crate) fn follow(&mut self, order: Order, shutdown_timeout: Duration, now: Instant) {
         if order <= self.order {
             return;
@@ -45,12 +46,12 @@ impl Deadline {
         }
         let patience =
             if order == Order::Cut { GRACE } else { shutdown_timeout.saturating_add(GRACE) };
-        // A time too far away for the clock never comes.
+        // A time beyond the range of `Instant` means no deadline.
         self.at = self.at.into_iter().chain(now.checked_add(patience)).min();
     }
 
-    /// How long there is nothing to do: `Some(None)` without an end. `None` when all patience is used
-    /// up.
+    /// How long the caller may wait: `Some(None)` means without a limit, `None` that the deadline
+    /// has passed.
     pub(crate) fn next(&self, now: Instant) -> Option<Option<Duration>> {
         let Some(at) = self.at else {
             return Some(self.tell_at.map(|at| at.saturating_duration_since(now)));

@@ -1,4 +1,5 @@
-//! Everything that a server listens on, opened or inherited, and dealt out to its workers.
+//! Opens all listeners of a server, or inherits them from the previous process, and distributes
+//! their sockets over the workers.
 
 use crate::error::Error;
 #[cfg(unix)]
@@ -15,34 +16,34 @@ use peregrine_server::{Listen, Shared};
 use peregrine_tls::TicketKeys;
 use peregrine_web::TrustedProxies;
 
-/// All places, with their sockets.
+/// All listen addresses, with their sockets.
 #[derive(Default)]
 pub(crate) struct Entrances {
-    /// What each worker accepts from.
+    /// The listeners that each worker accepts from.
     pub(crate) plans: Vec<Vec<Listen<Socket>>>,
-    /// Where that is, and whether TLS is spoken there.
+    /// The addresses, and whether they speak TLS.
     pub(crate) places: Vec<(Place, bool)>,
     pub(crate) files: Vec<SocketFile>,
     pub(crate) holdings: Vec<Holding>,
 }
 
-/// The sockets of one place, as a successor of this process would get them.
+/// The sockets of one listen address, in the form in which a successor gets them.
 #[derive(Debug)]
 #[cfg_attr(
     not(all(target_os = "linux", feature = "restart")),
-    expect(dead_code, reason = "no process succeeds this one")
+    expect(dead_code, reason = "only upgrades in place use it")
 )]
 pub(crate) struct Holding {
-    /// By which the successor knows it.
+    /// The key by which the successor identifies the address.
     pub(crate) key: String,
     pub(crate) sockets: Vec<Socket>,
-    /// Of the file of a Unix socket that is removed at the end.
+    /// The identity of the Unix domain socket's file, if the server removes it at the end.
     #[cfg(unix)]
     pub(crate) file: Option<Identity>,
     pub(crate) shared: Shared,
-    /// Others have the sockets in any case.
+    /// See [`Bound::is_foreign`].
     pub(crate) is_foreign: bool,
-    /// The keys of tickets that clients were given there.
+    /// The keys of the session tickets issued at this address.
     #[cfg(feature = "tls")]
     pub(crate) tickets: Option<TicketKeys>,
 }
@@ -61,10 +62,10 @@ impl Holding {
         }
     }
 
-    /// By which clients resume their sessions now.
+    /// The current secrets of the session tickets.
     #[cfg_attr(
         not(all(target_os = "linux", feature = "restart")),
-        expect(dead_code, reason = "no process succeeds this one")
+        expect(dead_code, reason = "only upgrades in place use it")
     )]
     pub(crate) fn secrets(&self) -> Secrets {
         #[cfg(feature = "tls")]
@@ -74,17 +75,17 @@ impl Holding {
     }
 }
 
-/// Where the admin listener listens.
+/// The sockets and the address of the admin listener.
 pub(crate) struct AdminEntrance {
     pub(crate) listens: Vec<Listen<Socket>>,
     pub(crate) place: Place,
     pub(crate) shared: Shared,
-    /// The process before this one answers there, until it leaves.
+    /// Whether the previous process answers on these sockets until it stops accepting.
     pub(crate) is_inherited: bool,
 }
 
 impl Entrances {
-    /// Opens all of `listeners` for so many `workers`, those that there is an `heir` to by inheriting them.
+    /// Opens all `listeners` for this number of `workers`. Inherits those that `heir` contains.
     pub(crate) fn open(
         listeners: Vec<Listener>,
         proxies: Option<&TrustedProxies>,
@@ -104,7 +105,7 @@ impl Entrances {
         Ok(all)
     }
 
-    /// Opens likewise what the admin listener listens on.
+    /// Opens or inherits the sockets of the admin listener.
     pub(crate) fn open_admin(
         &mut self,
         source: Source,
@@ -113,7 +114,7 @@ impl Entrances {
     ) -> Result<AdminEntrance, Error> {
         let (key, sockets) = (source.key(), SocketOptions::default());
         let (all, is_inherited) = source.open_or_inherit(owner, 1, &sockets, heir)?;
-        let first = all.first().expect("a place was asked for");
+        let first = all.first().expect("a source has at least one socket");
         let (place, shared) = (first.place.clone(), first.shared.clone());
         let mut listens = Vec::new();
         for mut bound in all {
@@ -150,7 +151,7 @@ fn dealt(bound: &Bound, workers: usize) -> Result<Vec<Vec<Socket>>, Error> {
 }
 
 impl Source {
-    /// By which the next process of this program knows what this one listens on.
+    /// The key by which a successor identifies the sockets of this source.
     fn key(&self) -> String {
         match self {
             Self::Address(address) => format!("address {address}"),
@@ -163,7 +164,8 @@ impl Source {
         }
     }
 
-    /// What the process before listened on there. A program that makes its listeners itself has them.
+    /// Takes the sockets of this source that the previous process handed over. Sockets that the
+    /// program bound itself are not inherited.
     fn inherit(&self, heir: &mut Heir) -> Vec<Bound> {
         match self {
             Self::Address(address) => heir.take(&self.key(), Some(address)),
@@ -173,7 +175,7 @@ impl Source {
         }
     }
 
-    /// What listens there, and whether that did so in the process before this one.
+    /// Inherits or opens the sockets. Also returns whether they were inherited.
     fn open_or_inherit(
         self,
         owner: &FileOwner,

@@ -1,4 +1,4 @@
-//! Why a server could not start: what is wrong, and how to fix it.
+//! [`Error`]: why a server could not start, or failed later, and how to fix the cause.
 
 use peregrine_tls::TlsError;
 use peregrine_web::BuildError;
@@ -6,62 +6,62 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::io;
 
-/// Why a server could not start, or could not go on.
+/// Why a server could not start, or had to stop.
 ///
-/// The debug form is also the readable text, because Rust prints that form when `main` returns an
-/// error.
+/// The `Debug` form is the same text as the `Display` form, because Rust prints the `Debug` form
+/// when `main` returns an error.
 #[non_exhaustive]
 pub enum Error {
-    /// An address cannot be understood.
+    /// An address cannot be parsed or resolved.
     Address {
-        /// The address as it was given.
+        /// The address, as written by the application.
         address: String,
-        /// Why the system did not understand it.
+        /// The error from the name lookup.
         cause: io::Error,
     },
-    /// An address cannot be listened on.
+    /// The server cannot listen on an address.
     Bind {
-        /// The address as it was given.
+        /// The address, as written by the application.
         address: String,
-        /// What the kernel said.
+        /// The operating system's error.
         cause: io::Error,
     },
     /// The access log cannot be opened.
     Log {
-        /// The path, or where else it was to go.
+        /// The path, or a description of another target.
         target: String,
-        /// What the system said.
+        /// The operating system's error.
         cause: io::Error,
     },
-    /// A certificate, its key or another setting of TLS cannot be used.
+    /// A certificate, a key or another TLS setting cannot be used.
     Tls(TlsError),
-    /// The application contradicts itself. All contradictions are reported at once.
+    /// The application is inconsistent. All problems are reported together.
     Build(BuildError),
-    /// The driver that was asked for cannot run here.
+    /// The requested driver cannot run here.
     Driver {
         /// The driver's name.
         driver: &'static str,
-        /// Why not, and the remedy.
+        /// Why not, and how to fix it.
         cause: String,
     },
-    /// A value of the configuration is not possible.
+    /// A setting has an invalid value.
     Config(String),
     /// A worker's thread ended with an error.
     Worker(io::Error),
-    /// A worker's thread ended with a panic: in the function that makes the application, in the `Drop`
-    /// of a value that it holds, or in the server itself.
+    /// A worker's thread panicked: in the function that builds the application, in the `Drop` of a
+    /// value that the application holds, or in the server itself.
     Panicked {
         /// The worker's number.
         worker: usize,
         /// The panic's message.
         cause: String,
     },
-    /// Workers, by number, that did not end when the server shut down, because a handler blocks
-    /// their thread.
+    /// The numbers of the workers that did not end when the server shut down, because a handler
+    /// blocks their thread.
     Blocked(Vec<usize>),
-    /// The signals that end a server cannot be received.
+    /// The handlers for SIGTERM and Ctrl-C cannot be installed.
     Signals(io::Error),
-    /// The process that started this one for an upgrade does not hand over what it has.
+    /// During an upgrade in place, the previous process did not hand over its listeners.
     TakeOver(io::Error),
 }
 
@@ -78,9 +78,9 @@ impl fmt::Display for Error {
             }
             Self::Log { target, cause } => {
                 let remedy = match cause.kind() {
-                    io::ErrorKind::NotFound => "; its folder does not exist: make it",
+                    io::ErrorKind::NotFound => "; its directory does not exist: create it",
                     io::ErrorKind::PermissionDenied => "; this user may not write there",
-                    io::ErrorKind::IsADirectory => "; that is a folder: name a file in it",
+                    io::ErrorKind::IsADirectory => "; this is a directory: name a file in it",
                     _ => exhaustion(cause),
                 };
                 write!(f, "cannot open the access log {target}: {cause}{remedy}")
@@ -91,16 +91,16 @@ impl fmt::Display for Error {
                 write!(f, "the {driver} driver cannot run here: {cause}")
             }
             Self::Config(cause) => f.write_str(cause),
-            Self::Worker(cause) => write!(f, "a worker ended: {cause}{}", exhaustion(cause)),
+            Self::Worker(cause) => write!(f, "a worker failed: {cause}{}", exhaustion(cause)),
             Self::Panicked { worker, cause } => write!(
                 f,
-                "worker {worker} ended by a panic: {cause}; see whether the function that makes the \
-                 application, or the `Drop` of what it holds, can panic"
+                "worker {worker} panicked: {cause}; check whether the function that builds the \
+                 application, or the `Drop` of a value that it holds, can panic"
             ),
             Self::Blocked(workers) => write!(
                 f,
-                "workers {workers:?} did not end: a handler blocks their thread; give work that \
-                 blocks to `tokio::task::spawn_blocking`"
+                "workers {workers:?} did not end: a handler blocks their thread; run blocking work \
+                 with `tokio::task::spawn_blocking`"
             ),
             Self::Signals(cause) => {
                 write!(f, "cannot listen for SIGTERM and Ctrl-C: {cause}{}", exhaustion(cause))
@@ -109,7 +109,7 @@ impl fmt::Display for Error {
                 f,
                 "cannot take over from the process that started this one: {cause}{}",
                 match cause.kind() {
-                    io::ErrorKind::UnexpectedEof => "; it has ended",
+                    io::ErrorKind::UnexpectedEof => "; that process has ended",
                     _ => exhaustion(cause),
                 }
             ),
@@ -123,25 +123,26 @@ impl fmt::Debug for Error {
     }
 }
 
-/// The usual remedies when an address cannot be listened on.
+/// The usual remedies when the server cannot listen on an address.
 fn remedy(address: &str, cause: &io::Error) -> &'static str {
     let is_unix = address.starts_with("unix:");
     match cause.kind() {
         io::ErrorKind::AddrInUse if is_unix => {
-            "; another process listens there, or the file is no socket: stop it, remove the file, or \
-             choose another path"
+            "; another process listens there, or the file is not a socket: stop the process, \
+             remove the file, or choose another path"
         }
         io::ErrorKind::AddrInUse => {
-            "; another process listens there: stop it, choose another port, or port 0 for any free one"
+            "; another process listens there: stop it, choose another port, or use port 0 for any \
+             free port"
         }
         io::ErrorKind::PermissionDenied if is_unix => {
-            "; this user may not write in the socket's folder"
+            "; this user may not write in the socket's directory"
         }
         io::ErrorKind::PermissionDenied => {
-            "; ports below 1024 need a privilege (CAP_NET_BIND_SERVICE): choose a higher one"
+            "; ports below 1024 need a privilege (CAP_NET_BIND_SERVICE): choose a higher port"
         }
         io::ErrorKind::AddrNotAvailable => "; no interface of this machine has that address",
-        io::ErrorKind::NotFound if is_unix => "; the socket's folder does not exist",
+        io::ErrorKind::NotFound if is_unix => "; the socket's directory does not exist",
         _ => exhaustion(cause),
     }
 }
@@ -149,13 +150,14 @@ fn remedy(address: &str, cause: &io::Error) -> &'static str {
 /// The remedies when the process has run out of something.
 fn exhaustion(cause: &io::Error) -> &'static str {
     match cause.raw_os_error() {
-        // EMFILE and ENFILE, which have no kind; the numbers are those of every Unix.
+        // ENFILE and EMFILE, which have no `ErrorKind`. The numbers are the same on every Unix.
         Some(23 | 24) => {
-            "; raise the limit of descriptors with `ulimit -n` or LimitNOFILE= of the service"
+            "; raise the descriptor limit with `ulimit -n`, or LimitNOFILE= of the service"
         }
-        // EAGAIN: the one thing here that does not wait is starting a thread.
+        // EAGAIN: of the operations that are reported here, only starting a thread returns it.
         _ if cause.kind() == io::ErrorKind::WouldBlock => {
-            "; too few threads may be started: raise TasksMax= of the service, pids.max of the cgroup, or `ulimit -u`"
+            "; the limit of threads is reached: raise TasksMax= of the service, pids.max of the \
+             cgroup, or `ulimit -u`"
         }
         _ => "",
     }
@@ -191,8 +193,8 @@ impl From<TlsError> for Error {
     }
 }
 
-/// For a `main` that returns an `io::Result`, as programs of other frameworks do. The kind is the
-/// kernel's error kind, if the kernel reported one.
+/// For a `main` that returns an `io::Result`, as with other frameworks. Keeps the kind of the
+/// operating system's error, if there was one.
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
@@ -224,7 +226,7 @@ mod tests {
     #[test]
     fn what_main_prints_is_the_text_for_people() {
         let missing = peregrine_tls::Tls::from_pem_files("no-such.pem", "no-such.key");
-        let error = Error::from(missing.expect_err("there is no such file"));
+        let error = Error::from(missing.expect_err("no such file"));
         let printed = format!("{error:?}");
         assert!(printed.starts_with("cannot read no-such.pem: "), "{printed}");
         assert_eq!(printed, error.to_string());
@@ -237,9 +239,9 @@ mod tests {
             Err(Error::Worker(io::Error::from_raw_os_error(13)))?;
             Ok(())
         }
-        let error = main().expect_err("it fails");
+        let error = main().expect_err("an error");
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
-        assert!(error.to_string().starts_with("a worker ended: "), "{error}");
+        assert!(error.to_string().starts_with("a worker failed: "), "{error}");
         assert!(error.get_ref().is_some_and(|inner| inner.is::<Error>()));
     }
 
@@ -248,8 +250,8 @@ mod tests {
     fn the_remedy_fits_the_kind_of_address_and_the_cause() {
         for (text, remedy) in [
             (bind("127.0.0.1:80", 13), "CAP_NET_BIND_SERVICE"),
-            (bind("unix:/run/app.sock", 13), "folder"),
-            (bind("unix:/run/none/app.sock", 2), "folder does not exist"),
+            (bind("unix:/run/app.sock", 13), "directory"),
+            (bind("unix:/run/none/app.sock", 2), "directory does not exist"),
             (bind("unix:/run/app.sock", 98), "remove the file"),
             (bind("127.0.0.1:80", 98), "port 0"),
             (bind("127.0.0.1:80", 24), "ulimit -n"),

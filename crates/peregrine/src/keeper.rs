@@ -1,5 +1,5 @@
-//! The thread that looks after certificates: it reads them again when it is asked to, warns before they
-//! expire, and, where that is asked for, notices that their files have changed.
+//! The certificate thread: reloads certificates on request, warns before they expire, and can watch
+//! their files for changes.
 
 use crate::orders::{Reload, Reloading};
 #[cfg(feature = "tls-watch")]
@@ -13,50 +13,50 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often it looks whether a certificate is about to expire.
+/// The interval between two checks whether a certificate is about to expire.
 const LOOK_PAUSE: Duration = Duration::from_secs(60 * 60);
 
-/// How often the same is warned of.
+/// The minimum interval between two identical warnings.
 const WARNING_PAUSE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How often it looks at files that it watches, for systems that tell of no changes.
+/// The interval at which watched files are polled, for systems that do not report changes.
 #[cfg(feature = "tls-watch")]
 const FILES_PAUSE: Duration = Duration::from_secs(60);
 
-/// How long files must be left alone before they are read, because who replaces several does so one
-/// after another.
+/// How long there must be no change before the files are read, because a certificate and its key
+/// are usually replaced one after the other.
 #[cfg(feature = "tls-watch")]
 const QUIET: Duration = Duration::from_millis(300);
 
-/// How long that is waited for.
+/// After this time the files are read even if they keep changing.
 #[cfg(feature = "tls-watch")]
 const QUIET_MAX: Duration = Duration::from_secs(5);
 
-/// What wakes it.
+/// An event that wakes the thread.
 #[derive(Debug)]
 pub(crate) enum Wake {
-    /// Somebody asks for a reload.
+    /// A reload was requested.
     Reload(Reloading),
-    /// A folder that it watches has changed.
+    /// A watched directory has changed.
     #[cfg(feature = "tls-watch")]
     Touched,
     /// The server has ended.
     End,
 }
 
-/// What the thread knows.
+/// The state of the certificate thread.
 pub(crate) struct Keeper {
     all: Vec<Tls>,
     #[cfg(feature = "tls-watch")]
     watches: bool,
     #[cfg(feature = "tls-watch")]
     files: Option<Files>,
-    /// When each warning was told.
+    /// When each warning was logged last.
     told: HashMap<String, Instant>,
 }
 
 impl Keeper {
-    /// Looks after these, each once.
+    /// A thread for these certificates. Duplicates are dropped.
     pub(crate) fn of<'t>(listeners: impl Iterator<Item = &'t Tls>) -> Self {
         let mut all: Vec<Tls> = Vec::new();
         for tls in listeners {
@@ -74,16 +74,17 @@ impl Keeper {
         }
     }
 
-    /// Looks at the files as well.
+    /// Also watches the files.
     #[cfg(feature = "tls-watch")]
     pub(crate) fn watching(self) -> Self {
         Self { watches: true, ..self }
     }
 
-    /// Begins, unless there is nothing to look after. It ends when what is returned is dropped.
+    /// Starts the thread, unless there are no certificates. It ends when the returned function is
+    /// dropped.
     ///
     /// # Errors
-    /// The process is out of threads.
+    /// The system cannot start another thread.
     pub(crate) fn start(mut self) -> io::Result<Option<Arc<Reload>>> {
         if self.all.is_empty() {
             return Ok(None);
@@ -98,7 +99,7 @@ impl Keeper {
             };
             self.files = Some(Files::watch(touch));
             self.look_at_files();
-            // Files may have changed since they were read.
+            // The files may have changed between the first read and the start of the watch.
             self.reload();
         }
         let end = EndOnDrop(Mutex::new(sender));
@@ -112,7 +113,7 @@ impl Keeper {
         loop {
             let pause = next_look.saturating_duration_since(Instant::now());
             match wakes.recv_timeout(pause.min(self.pause())) {
-                // It is over when it is dropped.
+                // Dropping `_one` reports that the reload is complete.
                 Ok(Wake::Reload(_one)) => contained(|| self.reload()),
                 #[cfg(feature = "tls-watch")]
                 Ok(Wake::Touched) => {
@@ -146,12 +147,12 @@ impl Keeper {
         LOOK_PAUSE
     }
 
-    /// The log has what came of it.
+    /// Reloads all certificates. `Tls::reload` logs the results.
     fn reload(&mut self) {
         for tls in &self.all {
             let _ = tls.reload();
         }
-        // What was read now need not be read again.
+        // Updates the stamps, so that the changes just read do not cause another reload.
         #[cfg(feature = "tls-watch")]
         if let Some(files) = &mut self.files {
             for tls in &self.all {
@@ -181,7 +182,7 @@ impl Keeper {
         }
     }
 
-    /// Tells what there is to warn of, unless that was told today.
+    /// Logs each warning, unless it was logged within [`WARNING_PAUSE`].
     fn warn(&mut self, now: Instant) {
         self.told.retain(|_, told| now.saturating_duration_since(*told) < WARNING_PAUSE);
         for warning in self.all.iter().flat_map(|tls| tls.status().warnings) {
@@ -193,8 +194,8 @@ impl Keeper {
     }
 }
 
-/// Waits until nothing has changed for a moment. Gives what somebody asked for meanwhile;
-/// `None` if the server has ended.
+/// Waits until the files have not changed for [`QUIET`]. Returns the reloads that were requested in
+/// the meantime, or `None` if the server has ended.
 #[cfg(feature = "tls-watch")]
 fn await_quiet(wakes: &mpsc::Receiver<Wake>) -> Option<Vec<Reloading>> {
     let (began, mut asked) = (Instant::now(), Vec::new());

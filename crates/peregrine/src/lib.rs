@@ -1,4 +1,4 @@
-//! An HTTP server framework: io_uring or epoll, one worker per core.
+//! An HTTP server framework with one worker thread per core, on io_uring or epoll.
 //!
 //! ```no_run
 //! use peregrine::prelude::*;
@@ -12,62 +12,63 @@
 //! }
 //! ```
 //!
-//! This crate adds names, not behaviour: [`Server`] starts workers on the best driver the kernel
-//! allows; [`App`] and everything that handlers use come from [`web`]. Start with the [`prelude`].
+//! [`Server`] starts the workers on the best driver that the kernel allows. [`App`] and everything
+//! that handlers use are re-exported from [`web`]. Start with the [`prelude`].
 //!
 //! # Features
 //!
-//! They add names, and never change what code means. On by default: `restart`, `tls`, `uring` and `websocket`.
+//! Features add API and never change the behaviour of existing code. Enabled by default: `restart`,
+//! `tls`, `uring` and `websocket`.
 //!
 //! | feature | what it adds |
 //! |---|---|
-//! | `acme` | certificates by ACME, from Let's Encrypt and others: `peregrine::acme` |
-//! | `cache` | entity tags, kept responses and idempotency keys: `peregrine::cache` |
+//! | `acme` | certificates through ACME, from Let's Encrypt and others: `peregrine::acme` |
+//! | `auth` | authentication by password, token or API key: `peregrine::auth` |
+//! | `auth-jwt` | JSON Web Tokens, and fetching their issuers' keys |
+//! | `cache` | entity tags, cached responses and idempotency keys: `peregrine::cache` |
 //! | `cbor` | CBOR in requests and responses: `peregrine::web::extract::Cbor` |
-//! | `auth` | who asks, by name and password, token or key: `peregrine::auth` |
-//! | `auth-jwt` | JSON Web Tokens, and the keys of those who issue them |
-//! | `compression` | compressed responses, and request bodies unpacked: `peregrine::compression`; with each of the four below one coding |
-//! | `compression-br` | Brotli |
-//! | `compression-deflate` | deflate |
-//! | `compression-gzip` | gzip |
-//! | `compression-zlib-rs` | deflate and gzip by the crate `zlib-rs` |
-//! | `compression-zstd` | Zstandard, which compiles C |
+//! | `compression` | compressed bodies (gzip, Brotli, Zstandard): `peregrine::compression` |
+//! | `compression-br` | Brotli alone |
+//! | `compression-deflate` | deflate alone |
+//! | `compression-gzip` | gzip alone |
+//! | `compression-zlib-rs` | the crate `zlib-rs` as the implementation of deflate and gzip |
+//! | `compression-zstd` | Zstandard alone, which compiles C code |
 //! | `config` | settings from a file and the environment: `peregrine::config` |
-//! | `config-schema` | their JSON schema |
-//! | `cookies` | cookies, read and set: `peregrine::web::cookies::Cookies` |
-//! | `cookies-private` | cookies that nobody else can read |
-//! | `cookies-signed` | cookies that nobody else can make |
-//! | `cors` | `Cors`: pages of other origins |
-//! | `csrf` | `Csrf`: requests that other sites make browsers send |
-//! | `fast-json` | JSON by the crate `simd-json`: `peregrine::web::extract::FastJson` |
-//! | `files` | files of folders: `peregrine::files` |
-//! | `files-embed` | files that are in the program |
-//! | `macros` | attributes that give handlers their routes: `peregrine::macros` |
-//! | `message-pack` | MessagePack in requests and responses: `peregrine::web::extract::MessagePack` |
-//! | `metrics` | what the application counts by the crate `metrics`, on the page of the admin listener |
+//! | `config-schema` | the JSON schema of those settings |
+//! | `cookies` | reading and setting cookies: `peregrine::web::cookies::Cookies` |
+//! | `cookies-private` | encrypted cookies, which clients cannot read |
+//! | `cookies-signed` | signed cookies, which clients cannot forge |
+//! | `cors` | `Cors`: cross-origin requests |
+//! | `csrf` | `Csrf`: protection against cross-site request forgery |
+//! | `fast-json` | JSON through the crate `simd-json`: `peregrine::web::extract::FastJson` |
+//! | `files` | static files from a directory: `peregrine::files` |
+//! | `files-embed` | static files embedded in the program |
+//! | `macros` | attribute macros that register handlers as routes: `peregrine::macros` |
+//! | `message-pack` | MessagePack bodies: `peregrine::web::extract::MessagePack` |
+//! | `metrics` | the application's own metrics (crate `metrics`) on the admin listener |
 //! | `multipart` | forms with files: `peregrine::multipart` |
-//! | `openapi` | a document of OpenAPI from the handlers, and a page of it: `peregrine::openapi` |
-//! | `otlp` | spans to collectors of OpenTelemetry: `peregrine::otlp` |
-//! | `protobuf` | messages of protocol buffers in requests and responses: `peregrine::web::extract::Protobuf` |
+//! | `openapi` | an OpenAPI document generated from the handlers: `peregrine::openapi` |
+//! | `otlp` | span export to OpenTelemetry collectors: `peregrine::otlp` |
+//! | `protobuf` | Protocol Buffers bodies: `peregrine::web::extract::Protobuf` |
 //! | `proxy` | a reverse proxy as a handler: `peregrine::proxy` |
-//! | `proxy-tls` | the same to servers over TLS, and of HTTP/2 |
-//! | `rate-limit` | how often clients may ask: `peregrine::rate_limit` |
-//! | `rate-limit-redis` | the same, counted in Redis by several machines together |
-//! | `restart` | upgrades in place, and sockets of a service manager, on Linux: `peregrine::restart` |
-//! | `security-headers` | `SecurityHeaders`: what browsers are to guard |
+//! | `proxy-tls` | upstreams over TLS and HTTP/2 |
+//! | `rate-limit` | rate limits per client: `peregrine::rate_limit` |
+//! | `rate-limit-redis` | rate limits that several machines share through Redis |
+//! | `restart` | upgrades in place and socket activation, on Linux: `peregrine::restart` |
+//! | `security-headers` | `SecurityHeaders`: header fields that browsers enforce |
 //! | `sessions` | sessions in stores or in cookies: `peregrine::session` |
-//! | `simulate` | tests on a simulated network, with faults, seeds and virtual time: `peregrine::simulate` |
-//! | `tls` | HTTPS: `Server::tls`. Most of what a build from nothing takes is its cryptography |
-//! | `tls-watch` | certificates are read again when their files change: `Server::watch_certificates` |
-//! | `tower` | tower services and layers, axum routers among them: `peregrine::tower` |
-//! | `typed-headers` | header fields as types of the crate `headers`: `peregrine::web::extract::TypedHeader` |
-//! | `uring` | the io_uring driver, on Linux. Without it all workers run on tokio, and less is compiled |
-//! | `validate` | rules for what requests bring: `peregrine::validate` |
+//! | `simulate` | tests on a simulated network with virtual time: `peregrine::simulate` |
+//! | `tls` | HTTPS: `Server::tls`. Its cryptography takes most of the time of a clean build |
+//! | `tls-watch` | reloads certificates when files change: `Server::watch_certificates` |
+//! | `tower` | tower services and layers, including axum routers: `peregrine::tower` |
+//! | `typed-headers` | typed header fields: `peregrine::web::extract::TypedHeader` |
+//! | `uring` | the io_uring driver, on Linux. Without it all workers run on tokio |
+//! | `validate` | validation of extracted values: `peregrine::validate` |
 //! | `websocket` | WebSockets: `peregrine::websocket` |
-//! | `websocket-deflate` | the same with compressed messages |
+//! | `websocket-deflate` | WebSockets with compressed messages |
 #![forbid(unsafe_code)]
 
-// A page of the guide is tested here, and says `peregrine`.
+// A unit test contains code from the guide, which refers to this crate as `peregrine`.
 #[cfg(all(test, feature = "simulate"))]
 extern crate self as peregrine;
 
@@ -174,7 +175,7 @@ pub use stopped::Stopped;
 /// The result of [`Server::serve`] and similar functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Everything that most applications name.
+/// The types that most applications use.
 pub mod prelude {
     pub use crate::Server;
     pub use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
@@ -184,7 +185,7 @@ pub mod prelude {
     pub use peregrine_web::prelude::*;
 }
 
-/// The code in the guide and the README is compiled with the documentation's tests.
+/// Compiles the code in the guide and the README as documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/README.md")]
 mod guide {}

@@ -1,4 +1,4 @@
-//! Places to listen, the sockets there, and which worker accepts from which of them.
+//! Binds listen addresses, and distributes their sockets over the workers.
 
 use crate::error::Error;
 use crate::socket_file::FileOwner;
@@ -10,14 +10,15 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-/// Whether the kernel distributes connections evenly among sockets with `SO_REUSEPORT`. On macOS and the BSDs the last
-/// socket gets all of them, and Windows has no such option: one queue, from which all workers accept, is what there is.
+/// Whether the kernel distributes connections evenly among sockets with `SO_REUSEPORT`. On macOS
+/// and the BSDs the last socket gets all of them, and Windows has no such option: there, all
+/// workers accept from one queue.
 const DISTRIBUTES: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
-/// Where a server listens.
+/// The address that a server listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// TCP.
+    /// A TCP socket with this address.
     Tcp(SocketAddr),
     /// A Unix domain socket at this path.
     Unix(PathBuf),
@@ -32,8 +33,8 @@ impl fmt::Display for Place {
     }
 }
 
-/// The sockets of one place. Each has a queue of its own in the kernel, and there may be more of them
-/// than workers, or fewer.
+/// The sockets of one listen address. Each has its own accept queue in the kernel. There may be
+/// more or fewer sockets than workers.
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(crate) place: Place,
@@ -41,13 +42,14 @@ pub(crate) struct Bound {
     /// Removes the file of a Unix socket when the server has ended.
     pub(crate) file: Option<SocketFile>,
     pub(crate) shared: Shared,
-    /// Somebody else made the sockets, and keeps them.
+    /// Whether the sockets were created outside of this server, by the application or by a service
+    /// manager, which keeps them open.
     pub(crate) is_foreign: bool,
-    /// By which the process before this one made tickets there.
+    /// The secrets with which the previous process encrypted session tickets.
     pub(crate) secrets: Secrets,
 }
 
-/// Secrets of the tickets by which clients resume sessions of TLS.
+/// The secrets of the session tickets with which clients resume TLS sessions.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Secrets(pub(crate) Vec<[u8; 32]>);
 
@@ -69,11 +71,11 @@ impl Bound {
         }
     }
 
-    /// Duplicates of the sockets, for each of `workers` those that it accepts from. Every queue has
-    /// somebody, and no worker has none.
+    /// Duplicates the sockets. Returns for each of the `workers` the sockets that it accepts from,
+    /// at least one, such that every socket belongs to at least one worker.
     pub(crate) fn deal(&self, workers: usize) -> io::Result<Vec<Vec<Socket>>> {
         let count = self.sockets.len();
-        // Where the queues cannot be dealt out evenly, all workers take from all of them.
+        // If the queues cannot be distributed evenly, all workers accept from all of them.
         let is_even = count.is_multiple_of(workers);
         let is_for = |worker, queue: usize| !is_even || queue % workers == worker;
         let of = |worker| {
@@ -85,8 +87,8 @@ impl Bound {
     }
 }
 
-/// The file of a Unix socket, removed when this is dropped, unless another file has taken its place or
-/// others have the socket too.
+/// The file of a Unix domain socket. Dropping this removes the file, unless another file has
+/// replaced it or another process has the socket too.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     #[cfg(unix)]
@@ -106,7 +108,7 @@ impl SocketFile {
     }
 }
 
-/// A file's device, number and time of change: numbers alone are soon reused.
+/// A file's device, inode number and modification time: inode numbers alone are soon reused.
 #[cfg(unix)]
 pub(crate) type Identity = (u64, u64, i64, i64);
 
@@ -128,7 +130,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Listens at `address`, with a socket for each of `workers` where each can have one.
+/// Listens at `address`, with one socket per worker where that is possible.
 pub(crate) fn bind(
     address: &str,
     owner: &FileOwner,
@@ -153,12 +155,13 @@ pub(crate) fn bind(
 }
 
 fn bind_tcp(address: SocketAddr, workers: usize, options: &SocketOptions) -> io::Result<Bound> {
-    // All workers share one socket where each cannot have, or is not to have, its own.
+    // All workers share one socket where several are impossible or not wanted.
     let workers = if DISTRIBUTES && !options.one_queue { workers } else { 1 };
-    // A socket with SO_REUSEPORT also binds where another process of ours listens, and silently takes
-    // half of its connections. So the first socket binds without it, which fails if anybody is there,
-    // and makes room for the others by closing. Nobody else is at a port that the kernel chooses, and
-    // nobody must get there before the others.
+    // A socket with SO_REUSEPORT could also be bound to a port on which another process of this
+    // user already listens, and would silently take half of its connections. So the first socket is
+    // bound without the option, which fails if the port is in use, and is closed before the others
+    // are bound. A port that the kernel chose is free: there, the first socket has the option and
+    // stays open, so that no other process can take the port in between.
     let is_any_port = address.port() == 0;
     let first = listener(address, is_any_port && workers > 1, options)?;
     let address = first.local_addr()?;
@@ -191,19 +194,19 @@ fn listener(
         socket.set_reuse_port(true)?;
     }
     if address.is_ipv6() {
-        // `[::]` means IPv4 too, as users of every other server expect, unless something else is asked for.
+        // By default `[::]` includes IPv4, as in other servers.
         socket.set_only_v6(options.ipv6_only)?;
     }
     set_buffers(&socket, options)?;
     socket.bind(&SockAddr::from(address))?;
     socket.listen(backlog(options))?;
-    // A worker may then take several connections at a time.
+    // So that a worker can accept until the queue is empty.
     socket.set_nonblocking(true)?;
     Ok(socket.into())
 }
 
-/// Connections have the buffers of their listening socket. They must be known before it listens: the kernel tells
-/// peers how far its window will go.
+/// Connections inherit the buffer sizes of their listening socket. They must be set before
+/// `listen`, because the kernel announces the TCP window scale during the handshake.
 fn set_buffers(socket: &socket2::Socket, options: &SocketOptions) -> io::Result<()> {
     if let Some(bytes) = options.receive_buffer_bytes {
         socket.set_recv_buffer_size(bytes)?;
@@ -218,21 +221,21 @@ fn backlog(options: &SocketOptions) -> i32 {
     i32::try_from(options.backlog).unwrap_or(i32::MAX)
 }
 
-/// One socket, shared by all workers: Unix sockets have no SO_REUSEPORT.
+/// Binds one socket, which all workers share: Unix domain sockets do not support SO_REUSEPORT.
 #[cfg(unix)]
 fn bind_unix(path: &Path, owner: &FileOwner, options: &SocketOptions) -> Result<Bound, Error> {
     use std::os::unix::net::UnixListener;
     let failed = |cause| Error::Bind { address: format!("unix:{}", path.display()), cause };
     let owner = owner.resolve(path)?;
     make_way(path).map_err(failed)?;
-    // Its connections do not have the buffers of their listening socket.
+    // No buffer sizes are set: connections of Unix domain sockets do not inherit them.
     let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed)?;
     let address = SockAddr::unix(path).map_err(failed)?;
     socket.bind(&address).map_err(failed)?;
-    // From here on an error removes the file.
+    // From here on, dropping `file` on an error removes the file.
     let shared = Shared::default();
     let file = SocketFile::of(path, shared.clone()).map_err(failed)?;
-    // Before it listens, so that nobody gets in whom the file's mode would keep out.
+    // Before `listen`, so that no peer can connect that the file's mode is going to exclude.
     owner.apply(path)?;
     socket.listen(backlog(options)).map_err(failed)?;
     socket.set_nonblocking(true).map_err(failed)?;
@@ -241,13 +244,13 @@ fn bind_unix(path: &Path, owner: &FileOwner, options: &SocketOptions) -> Result<
     Ok(Bound { file: Some(file), shared, ..bound })
 }
 
-/// Removes what a killed server has left at `path`.
+/// Removes the socket file that a killed server has left at `path`.
 #[cfg(unix)]
 fn make_way(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::FileTypeExt;
     if let Ok(found) = std::fs::symlink_metadata(path) {
-        // A file that is not a socket is somebody's: connecting to it is refused too, so only its type
-        // distinguishes it from what a killed server left behind.
+        // Connecting to a file that is not a socket is refused too. Its type must be checked, so
+        // that no such file is removed.
         let is_stale = found.file_type().is_socket() && is_refused(path)?;
         if !is_stale {
             return Err(io::ErrorKind::AddrInUse.into());
@@ -257,7 +260,7 @@ fn make_way(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Does nobody listen at `path`? An owner that is slow to accept still listens, and is not waited for.
+/// Whether no process listens at `path`. Does not block if a process listens but does not accept.
 #[cfg(unix)]
 fn is_refused(path: &Path) -> io::Result<bool> {
     let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -272,11 +275,11 @@ fn bind_unix(path: &Path, _: &FileOwner, _: &SocketOptions) -> Result<Bound, Err
     Err(Error::Bind { address: format!("unix:{}", path.display()), cause })
 }
 
-/// A listener that somebody else bound, and may go on with.
+/// Wraps a listener that was bound outside of this server and may remain in use elsewhere.
 pub(crate) fn adopt(listener: Socket) -> Result<Bound, Error> {
-    let failed = |cause| Error::Bind { address: "(a given listener)".to_owned(), cause };
-    // A driver may take connections ahead from a socket that blocks. One that it has when the server
-    // leaves would be lost.
+    let failed = |cause| Error::Bind { address: "(a listener bound elsewhere)".to_owned(), cause };
+    // On a blocking socket, a driver may accept connections in advance. One that has just been
+    // accepted would be lost when the server stops listening.
     unblock(&listener).map_err(failed)?;
     let place = place_of(&listener).map_err(failed)?;
     let shared = Shared::from(true);
@@ -297,7 +300,7 @@ pub(crate) fn place_of(listener: &Socket) -> io::Result<Place> {
         #[cfg(unix)]
         Socket::Unix(listener) => {
             let path = listener.local_addr()?.as_pathname().map(Path::to_path_buf);
-            // Linux's abstract names have no path.
+            // Sockets with a name in Linux's abstract namespace have no path.
             Place::Unix(path.unwrap_or_else(|| PathBuf::from("(unnamed)")))
         }
     })
@@ -329,7 +332,7 @@ mod tests {
                 .collect::<Vec<_>>()
         });
         for one in found {
-            assert!(one.is_ok(), "{}", one.expect_err("it is an error"));
+            assert!(one.is_ok(), "{}", one.expect_err("an error"));
         }
     }
 
@@ -355,7 +358,7 @@ mod tests {
         let bound =
             super::bind("127.0.0.1:0", &FileOwner::default(), 3, &options).expect("any free port");
         assert_eq!(bound.sockets.len(), 1);
-        let dealt = bound.deal(3).expect("there are descriptors");
+        let dealt = bound.deal(3).expect("descriptors are available");
         assert!(dealt.iter().all(|own| own.len() == 1), "{dealt:?}");
     }
 
@@ -370,18 +373,18 @@ mod tests {
         };
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(bound) = super::bind(address, &FileOwner::default(), 2, &options) else {
-                // There may be no IPv6.
+                // This machine may not have IPv6.
                 assert_eq!(address, "[::1]:0");
                 continue;
             };
             for socket in &bound.sockets {
-                let Socket::Tcp(listener) = socket else { panic!("{socket:?} is no TCP") };
+                let Socket::Tcp(listener) = socket else { panic!("{socket:?} is not TCP") };
                 let socket = socket2::SockRef::from(listener);
-                // Linux doubles what it is asked for.
+                // Linux doubles the requested sizes.
                 assert_eq!(socket.recv_buffer_size().expect("a socket"), 40_000, "{address}");
                 assert_eq!(socket.send_buffer_size().expect("a socket"), 60_000, "{address}");
                 if address.starts_with('[') {
-                    assert!(socket.only_v6().expect("a socket of IPv6"));
+                    assert!(socket.only_v6().expect("an IPv6 socket"));
                 }
             }
         }
@@ -410,9 +413,9 @@ mod tests {
             let bound = Bound::own(places[0].clone(), sockets);
             let number = |socket| {
                 let place = place_of(&socket).expect("bound");
-                places.iter().position(|known| *known == place).expect("one of them")
+                places.iter().position(|known| *known == place).expect("a known address")
             };
-            let dealt = bound.deal(workers).expect("there are descriptors").into_iter();
+            let dealt = bound.deal(workers).expect("descriptors are available").into_iter();
             let dealt = dealt.map(|own| own.into_iter().map(number).collect::<Vec<_>>());
             assert_eq!(dealt.collect::<Vec<_>>(), expected, "{queues} for {workers}");
         }
@@ -427,7 +430,7 @@ mod tests {
         assert!(bind(&address, 1).is_err());
         let stale = Bound { file: None, ..live };
         drop(stale.sockets);
-        bind(&address, 1).expect("nobody listens any more");
+        bind(&address, 1).expect("the previous listener is closed");
     }
 
     #[cfg(unix)]
@@ -438,12 +441,12 @@ mod tests {
         let address = SockAddr::unix(&path).expect("a short path");
         let socket = || {
             let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None).expect("a socket");
-            socket.set_nonblocking(true).expect("any socket can be told so");
+            socket.set_nonblocking(true).expect("any socket can be non-blocking");
             socket
         };
         let owner = socket();
         owner.bind(&address).expect("a new path");
-        owner.listen(1).expect("it is bound");
+        owner.listen(1).expect("a bound socket");
         let waiting: Vec<_> = std::iter::repeat_with(socket)
             .take_while(|socket| socket.connect(&address).is_ok())
             .take(1000)
@@ -453,7 +456,7 @@ mod tests {
         let address = format!("unix:{}", path.display());
         std::thread::spawn(move || sender.send(bind(&address, 1).is_err()));
         let patience = std::time::Duration::from_secs(20);
-        assert_eq!(result.recv_timeout(patience), Ok(true), "it is told, and at once");
+        assert_eq!(result.recv_timeout(patience), Ok(true), "fails without blocking");
     }
 
     #[cfg(unix)]
@@ -465,10 +468,10 @@ mod tests {
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&path, &link).expect("a new link");
         for place in [&path, &link, &folder.path().to_path_buf()] {
-            let error = bind(&format!("unix:{}", place.display()), 2).expect_err("it is taken");
-            assert!(error.to_string().contains("is no socket"), "{error}");
+            let error = bind(&format!("unix:{}", place.display()), 2).expect_err("path is taken");
+            assert!(error.to_string().contains("is not a socket"), "{error}");
         }
-        assert_eq!(std::fs::read_to_string(&link).expect("it is still there"), "data");
+        assert_eq!(std::fs::read_to_string(&link).expect("the file is unchanged"), "data");
     }
 
     #[cfg(unix)]
@@ -479,9 +482,9 @@ mod tests {
         let address = format!("unix:{}", path.display());
         let mut old = bind(&address, 1).expect("free");
         old.sockets.clear();
-        // Longer than the resolution of a file's times.
+        // Longer than the resolution of file times.
         std::thread::sleep(std::time::Duration::from_millis(30));
-        let successor = bind(&address, 1).expect("nobody listens any more");
+        let successor = bind(&address, 1).expect("the previous listener is closed");
         drop(old);
         assert!(path.exists());
         drop(successor);
@@ -496,9 +499,9 @@ mod tests {
         let path = folder.path().join("s");
         let address = format!("unix:{}", path.display());
         let bind = |owner: FileOwner| super::bind(&address, &owner, 1, &SocketOptions::default());
-        let own = std::fs::metadata(folder.path()).expect("it is there");
+        let own = std::fs::metadata(folder.path()).expect("a directory");
         let is_root = own.uid() == 0;
-        // Others can give files to nobody else.
+        // Only root can change the owner of a file.
         let (user, group) = if is_root { (12_345, 54_321) } else { (own.uid(), own.gid()) };
         for mode in [0o600, 0o660, 0o777, 0] {
             let owner = FileOwner {
@@ -506,25 +509,25 @@ mod tests {
                 user: Some(user.to_string()),
                 group: Some(group.to_string()),
             };
-            let _bound = bind(owner).expect("it is allowed");
-            let found = std::fs::symlink_metadata(&path).expect("it is there");
+            let _bound = bind(owner).expect("permitted");
+            let found = std::fs::symlink_metadata(&path).expect("a socket file");
             assert_eq!(found.permissions().mode() & 0o7777, mode);
             assert_eq!((found.uid(), found.gid()), (user, group));
         }
         for (user, group, expected) in [
-            (Some("no-such-user"), None, "knows no user `no-such-user`"),
-            (None, Some("no-such-group"), "knows no group `no-such-group`"),
+            (Some("no-such-user"), None, "has no user `no-such-user`"),
+            (None, Some("no-such-group"), "has no group `no-such-group`"),
         ] {
             let (user, group) = (user.map(str::to_owned), group.map(str::to_owned));
-            let error = bind(FileOwner { mode: None, user, group }).expect_err("there is none");
+            let error = bind(FileOwner { mode: None, user, group }).expect_err("no such name");
             let text = error.to_string();
             assert!(text.contains(expected) && text.contains(&address), "{text}");
             assert!(!path.exists(), "an error leaves nothing behind");
         }
         if is_root {
             let owner = FileOwner { user: Some("root".to_owned()), ..FileOwner::default() };
-            let _bound = bind(owner).expect("it is allowed");
-            assert_eq!(std::fs::metadata(&path).expect("it is there").uid(), 0);
+            let _bound = bind(owner).expect("permitted");
+            assert_eq!(std::fs::metadata(&path).expect("a file").uid(), 0);
         }
     }
 }

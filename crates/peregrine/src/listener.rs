@@ -1,4 +1,4 @@
-//! One place to listen, and what holds there.
+//! [`Listener`]: one listen address and the settings of its connections.
 
 use crate::error::Error;
 use crate::listen::Secrets;
@@ -15,7 +15,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// One place to listen, and what holds for its connections: TLS, limits, PROXY headers, trusted proxies.
+/// One listen address and the settings of its connections: TLS, limits, PROXY headers and trusted
+/// proxies.
 ///
 /// ```
 /// use peregrine::{Limits, Listener, ProxyProtocol, Server};
@@ -28,7 +29,7 @@ use tokio::sync::watch;
 /// # let _ = server;
 /// ```
 #[derive(Debug)]
-#[must_use = "a place to listen does nothing until `Server::listen`"]
+#[must_use = "a listener does nothing until it is passed to `Server::listen`"]
 pub struct Listener {
     source: Source,
     owner: FileOwner,
@@ -36,23 +37,23 @@ pub struct Listener {
     limits: Option<Limits>,
     proxy_protocol: Option<ProxyProtocol>,
     proxies: Option<TrustedProxies>,
-    /// What changes of these while the server runs.
+    /// The settings that can change while the server runs.
     live: Option<watch::Receiver<Live>>,
 }
 
-/// Where to listen.
+/// The source of a listener's sockets.
 #[derive(Debug)]
 pub(crate) enum Source {
     Address(String),
-    /// What somebody else bound.
+    /// A socket that was bound elsewhere.
     Bound(Socket),
-    /// Sockets of the service manager, by name, and where to listen if it made none.
+    /// The name of sockets of the service manager, and the address to bind if it passed none.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     Activated(String, Option<String>),
 }
 
 impl Source {
-    /// Where this process listens by itself, if it may come to that.
+    /// The address that this process binds itself, if it may have to.
     pub(crate) fn address(&self) -> Option<&str> {
         match self {
             Self::Address(address) => Some(address),
@@ -64,26 +65,27 @@ impl Source {
 }
 
 impl Listener {
-    /// Plain HTTP at `address`: `127.0.0.1:8080`, `[::]:80`, `localhost:3000`, or `unix:/run/app.sock`. Port 0 takes
-    /// any free port.
+    /// Listens for plain HTTP at `address`: `127.0.0.1:8080`, `[::]:80`, `localhost:3000`, or
+    /// `unix:/run/app.sock`. Port 0 selects any free port.
     pub fn at(address: impl Into<String>) -> Self {
         Self::new(Source::Address(address.into()))
     }
 
-    /// The sockets called `name` that a service manager made; see
+    /// Listens on the sockets called `name` that a service manager created; see
     /// [`Server::activated`](crate::Server::activated).
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated(name: impl Into<String>) -> Self {
         Self::new(Source::Activated(name.into(), None))
     }
 
-    /// The same, or `address` where no sockets at all were handed to this process.
+    /// Like [`activated`](Self::activated), but listens at `address` if this process was given no
+    /// sockets at all.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated_or(name: impl Into<String>, address: impl Into<String>) -> Self {
         Self::new(Source::Activated(name.into(), Some(address.into())))
     }
 
-    /// The `rate_slack` of its own limits, as they are now.
+    /// The current `rate_slack` of this listener's own limits, if it has any.
     pub(crate) fn rate_slack(&self) -> Option<Duration> {
         let live = self.live.as_ref().map(|live| live.borrow().limits.rate_slack);
         live.or_else(|| self.limits.as_ref().map(|limits| limits.rate_slack))
@@ -101,76 +103,81 @@ impl Listener {
         }
     }
 
-    /// Who may connect to a Unix domain socket, as the mode of its file, such as `0o660`: whoever may write to it.
-    /// Default: as the process's umask leaves it. Nobody gets in before the mode is set. A socket that was inherited, by an
-    /// upgrade in place or from a service manager, stays as it is.
+    /// Sets the mode of a Unix domain socket's file, such as `0o660`. Users with write permission
+    /// may connect. Default: determined by the process's umask. No peer can connect before the mode
+    /// is set. Sockets inherited through an upgrade in place or from a service manager are not
+    /// changed.
     pub fn unix_mode(mut self, mode: u32) -> Self {
         self.owner.mode = Some(mode);
         self
     }
 
-    /// The user whom the file of a Unix domain socket belongs to, by name or number. Only root may give files away.
+    /// Sets the owner of a Unix domain socket's file, by user name or id. Only root may change
+    /// owners.
     pub fn unix_owner(mut self, user: impl Into<String>) -> Self {
         self.owner.user = Some(user.into());
         self
     }
 
-    /// The group that the file of a Unix domain socket belongs to, by name or number: one that this process is in, or any
-    /// for root.
+    /// Sets the group of a Unix domain socket's file, by name or id. It must be a group that this
+    /// process is in, unless the process runs as root.
     pub fn unix_group(mut self, group: impl Into<String>) -> Self {
         self.owner.group = Some(group.into());
         self
     }
 
-    /// Speaks HTTPS. With the feature `tls`, which is on by default.
+    /// Speaks HTTPS. Requires the feature `tls`, which is on by default.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// Sets limits and timeouts for this place alone, in place of those of the server. Its connections and handshakes
-    /// are counted apart from those of others, so that neither keeps the other out (`connections_max`,
-    /// `handshakes_max`). What concerns the server as a whole is taken from the server's: `poll_budget`, `lame_duck`,
-    /// `shutdown_timeout`, `background_timeout` and `overload`.
+    /// Sets limits and timeouts for this listener, in place of the server's. Its connections and
+    /// handshakes are counted separately (`connections_max`, `handshakes_max`), so that this
+    /// listener and the others cannot exhaust each other's limits. Limits of the server as a whole
+    /// still come from the server: `poll_budget`, `lame_duck`, `shutdown_timeout`,
+    /// `background_timeout` and `overload`.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = Some(limits);
         self
     }
 
-    /// Connections begin with a PROXY header, by which a proxy tells whose they are; see [`ProxyProtocol`].
+    /// Expects connections to begin with a PROXY header, in which a proxy names the client's
+    /// address; see [`ProxyProtocol`].
     pub fn proxy_protocol(mut self, settings: ProxyProtocol) -> Self {
         self.proxy_protocol = Some(settings);
         self
     }
 
-    /// Sets the trusted proxies for this place alone, in place of those of the server
+    /// Sets the trusted proxies for this listener, in place of the server's
     /// ([`Server::trusted_proxies`](crate::Server::trusted_proxies)).
     pub fn trusted_proxies(mut self, proxies: impl Into<TrustedProxies>) -> Self {
         self.proxies = Some(proxies.into());
         self
     }
 
-    /// From now on, limits and trusted proxies are what this says last.
+    /// Takes limits and trusted proxies from the latest value of this channel.
     #[cfg(feature = "config")]
     pub(crate) fn live(mut self, live: watch::Receiver<Live>) -> Self {
         self.follow(live);
         self
     }
 
-    /// The same.
+    /// Like [`live`](Self::live), on a reference.
     #[cfg(feature = "config")]
     pub(crate) fn follow(&mut self, live: watch::Receiver<Live>) {
         self.live = Some(live);
     }
 
-    /// What of these the program has set for it, unless something says already what holds.
+    /// The limits and trusted proxies that the program set for this listener; `None` if they come
+    /// from a channel ([`live`](Self::live)).
     #[cfg(feature = "config")]
     pub(crate) fn own(&self) -> Option<(Option<Limits>, Option<TrustedProxies>)> {
         self.live.is_none().then(|| (self.limits.clone(), self.proxies.clone()))
     }
 
-    /// What it speaks TLS with.
+    /// The TLS settings, if it speaks TLS.
     #[cfg(feature = "tls")]
     pub(crate) fn certificates(&self) -> Option<&Tls> {
         self.tls.as_ref()
@@ -180,7 +187,7 @@ impl Listener {
         self.tls.is_some()
     }
 
-    /// Where to listen, and what holds there. `proxies` are those of the server.
+    /// Checks the settings and separates them from the source. `proxies` are those of the server.
     pub(crate) fn parts(
         self,
         proxies: Option<&TrustedProxies>,
@@ -188,7 +195,7 @@ impl Listener {
         let proxies = self.proxies.or_else(|| proxies.cloned());
         let place = || match &self.source {
             Source::Address(address) => address.clone(),
-            Source::Bound(_) => "(a given listener)".to_owned(),
+            Source::Bound(_) => "(a listener bound elsewhere)".to_owned(),
             #[cfg(all(target_os = "linux", feature = "restart"))]
             Source::Activated(name, _) => name.clone(),
         };
@@ -207,7 +214,7 @@ impl Listener {
     }
 }
 
-/// What holds for the connections of a place, on every worker.
+/// The settings of a listener's connections, on every worker.
 pub(crate) struct Settings {
     pub(crate) owner: FileOwner,
     tls: Option<Tls>,
@@ -222,14 +229,14 @@ impl Settings {
         self.tls.is_some()
     }
 
-    /// Clients resume the sessions that they began with the process before this one.
+    /// Lets clients resume TLS sessions that they started with the previous process.
     pub(crate) fn inherit(&self, Secrets(secrets): &Secrets) {
         #[cfg(feature = "tls")]
         if let (Some(keys), false) = (self.tickets(), secrets.is_empty())
             && let Err(error) = keys.inherit(secrets.iter().copied())
         {
             contained(
-                || tracing::warn!(target: "peregrine", %error, "the ticket keys of the predecessor"),
+                || tracing::warn!(target: "peregrine", %error, "cannot use the old ticket keys"),
             );
         }
         #[cfg(not(feature = "tls"))]
@@ -241,7 +248,7 @@ impl Settings {
         self.tls.as_ref().and_then(Tls::ticket_keys)
     }
 
-    /// What one worker listens on.
+    /// The listener of one worker on this socket.
     pub(crate) fn listen<S>(&self, socket: S, shared: Shared) -> Listen<S> {
         Listen {
             tls: self.tls.clone(),
@@ -279,15 +286,15 @@ impl From<SocketAddr> for Listener {
     }
 }
 
-/// A socket bound elsewhere, such as by a service manager. All workers share it.
+/// A socket that was bound elsewhere, for example by a service manager. All workers share it.
 impl From<TcpListener> for Listener {
     fn from(listener: TcpListener) -> Self {
         Socket::from(listener).into()
     }
 }
 
-/// A socket bound elsewhere, such as by a service manager. All workers share it, and its file is left in place, for its
-/// owner.
+/// A socket that was bound elsewhere, for example by a service manager. All workers share it, and
+/// the server does not remove its file.
 #[cfg(unix)]
 impl From<std::os::unix::net::UnixListener> for Listener {
     fn from(listener: std::os::unix::net::UnixListener) -> Self {
@@ -295,7 +302,7 @@ impl From<std::os::unix::net::UnixListener> for Listener {
     }
 }
 
-/// A socket bound elsewhere, such as by a service manager. All workers share it.
+/// A socket that was bound elsewhere, for example by a service manager. All workers share it.
 impl From<Socket> for Listener {
     fn from(socket: Socket) -> Self {
         Self::new(Source::Bound(socket))
@@ -323,8 +330,8 @@ mod tests {
             (at(ProxyProtocol::required().from(["10.0.0.0/33"])), "`10.0.0.0/33`"),
             (Listener::at("127.0.0.1:0").trusted_proxies(["proxy.local"]), "`proxy.local`"),
             (Listener::at("127.0.0.1:0").trusted_proxies(TrustedProxies::hops(0)), "0 hops"),
-            (Listener::at("127.0.0.1:0").unix_mode(0o600), "is no Unix domain socket"),
-            (Listener::at("127.0.0.1:0").unix_group("www"), "is no Unix domain socket"),
+            (Listener::at("127.0.0.1:0").unix_mode(0o600), "is not a Unix domain socket"),
+            (Listener::at("127.0.0.1:0").unix_group("www"), "is not a Unix domain socket"),
         ] {
             let text = fault(crate::Server::bind(listener));
             assert!(text.contains(expected) && text.contains("127.0.0.1:0"), "{text}");
@@ -342,10 +349,10 @@ mod tests {
         for (listener, is_shared) in all.into_iter().zip([false, false, false, true]) {
             let all =
                 Entrances::open(vec![listener], None, 2, &SocketOptions::default(), &mut None)
-                    .expect("it is free");
+                    .expect("the port is free");
             for plan in all.plans {
                 let shared: Vec<_> = plan.iter().map(|listen| listen.shared.is_so()).collect();
-                assert_eq!(shared, [is_shared], "each worker accepts there");
+                assert_eq!(shared, [is_shared], "each worker has one listener");
             }
         }
     }

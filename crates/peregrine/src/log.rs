@@ -1,9 +1,10 @@
-//! The access log: a line for each request, written by a thread of its own.
+//! The access log: one line per request, written by a separate thread.
 //!
-//! Workers hand lines over and never wait. What cannot be written, because the disk is full, a pipe is not read or
-//! they make more than it takes, is dropped and counted.
+//! Workers put lines into a queue and never wait. Lines are dropped and counted if they cannot be
+//! written, because the disk is full, a pipe has no reader, or the queue is full.
 //!
-//! `queue.rs` is the way from a worker to the thread, `writer.rs` the thread, and `sink.rs` where lines go.
+//! `queue.rs` has the queues from the workers to the thread, `writer.rs` the thread, and `sink.rs`
+//! the output.
 
 mod figures;
 mod queue;
@@ -34,17 +35,17 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How much may wait to be written, by default.
+/// The default size of a worker's queue.
 pub(crate) const QUEUE_BYTES_MAX: usize = 1 << 20;
 
-/// How long the end of the server waits for what is not written, by default.
+/// How long the shutdown waits for unwritten lines, by default.
 pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where the access log goes, and how its lines look ([`Server::access_log`](crate::Server::access_log)).
+/// The output and the format of the access log ([`Server::access_log`](crate::Server::access_log)).
 ///
-/// Each request has one line, when its response is complete or it ended without one: also requests that were not
-/// understood, or whose peer left. A worker writes it into a buffer of its own and hands it over; it waits neither
-/// for the disk nor for another thread.
+/// Each request is logged in one line when its response is complete or when it ends without one.
+/// This includes malformed requests and requests whose client disconnected. Workers put lines into
+/// a queue for another thread; they wait neither for the disk nor for that thread.
 ///
 /// ```no_run
 /// use peregrine::log::{Log, Form};
@@ -56,11 +57,11 @@ pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// }
 /// ```
 #[derive(Debug)]
-#[must_use = "a log does nothing until a server has it"]
+#[must_use = "a log does nothing until it is passed to `Server::access_log`"]
 pub struct Log {
     target: Target,
     style: Style,
-    /// What the style is from now on, where it may change.
+    /// The channel for changes of the style, if it can change.
     live: Option<watch::Receiver<Style>>,
     queue_bytes_max: usize,
     end_timeout: Duration,
@@ -95,19 +96,21 @@ impl Target {
 }
 
 impl Log {
-    /// Writes to the standard output, past the buffer that `println!` has.
+    /// Writes to standard output, bypassing the buffer of `println!`.
     pub fn stdout() -> Self {
         Self::at(Target::Stdout)
     }
 
-    /// Appends to a file, which is made if there is none. On SIGUSR1, where [`Server::serve`](crate::Server::serve)
-    /// is called, and by [`Handle::reopen_logs`](crate::Handle::reopen_logs) it is opened again, after `logrotate`
-    /// or others have moved it away: no line is lost between the two files.
+    /// Appends to a file, which is created if it does not exist. After log rotation has renamed the
+    /// file, it is reopened on SIGUSR1 (if the server runs through
+    /// [`Server::serve`](crate::Server::serve)) or by
+    /// [`Handle::reopen_logs`](crate::Handle::reopen_logs). No line is lost between the two files.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self::at(Target::File(path.into()))
     }
 
-    /// Writes to anything else, on a thread that may block. Lines come whole, many at a time.
+    /// Writes to any other writer, on a thread that may block. Each call gets many lines, all of
+    /// them complete.
     pub fn to(writer: impl Write + Send + 'static) -> Self {
         Self::at(Target::Other(Box::new(writer)))
     }
@@ -117,64 +120,64 @@ impl Log {
         Self { target, style: Style::default(), live: None, queue_bytes_max, end_timeout }
     }
 
-    /// How a line looks. Default [`Form::Combined`].
+    /// Sets the format of a line. Default: [`Form::Combined`].
     pub fn form(mut self, form: Form) -> Self {
         self.style.form = form;
         self
     }
 
-    /// Leaves the queries of requests and of referring pages out, which may hold secrets. By default they are there,
-    /// as in the logs of other servers.
+    /// Leaves out the query strings of request targets and of `Referer` fields, which may contain
+    /// secrets. By default they are logged, as in other servers.
     pub fn without_queries(mut self) -> Self {
         self.style.leaves_queries_out = true;
         self
     }
 
-    /// Requests of the route with this pattern, such as `/health`, have no line. An error at the start if the application has
-    /// no such route.
+    /// Leaves out the requests of the route with this pattern, such as `/health`. Starting the
+    /// server fails if the application has no such route.
     pub fn without_route(mut self, pattern: impl Into<String>) -> Self {
         self.style.routes_left_out.insert(pattern.into());
         self
     }
 
-    /// Looks so.
+    /// Sets the whole style.
     #[cfg(feature = "config")]
     pub(crate) fn style(mut self, style: Style) -> Self {
         self.style = style;
         self
     }
 
-    /// Looks from now on as this says last.
+    /// Takes the style from the latest value of this channel.
     #[cfg(feature = "config")]
     pub(crate) fn follow(&mut self, style: watch::Receiver<Style>) {
         self.live = Some(style);
     }
 
-    /// Opens the place where it goes.
+    /// Opens the output.
     #[cfg(feature = "config")]
     pub(crate) fn open(self) -> Result<Sink, Error> {
         self.target.open()
     }
 
-    /// How many bytes of each worker may wait to be written. What comes beyond is dropped and counted. Default
-    /// 1 MiB; the memory is in use only while so much waits.
+    /// Sets how many bytes of each worker may wait to be written. Further lines are dropped and
+    /// counted. Default: 1 MiB. The memory is allocated only while that much waits.
     pub fn queue_bytes_max(mut self, bytes: usize) -> Self {
         self.queue_bytes_max = bytes;
         self
     }
 
-    /// How long the end of the server waits until everything is written. Default 5 s.
+    /// Sets how long the shutdown waits until everything is written. Default: 5 s.
     pub fn end_timeout(mut self, timeout: Duration) -> Self {
         self.end_timeout = timeout;
         self
     }
 
-    /// Is it a file, which can be opened again, or may a reload make it one?
+    /// Whether the output is a file, which can be reopened, or may become one by a reload.
     pub(crate) fn may_be_file(&self) -> bool {
         matches!(self.target, Target::File(_)) || self.live.is_some()
     }
 
-    /// Opens it for so many workers, and begins to write.
+    /// Opens the output and starts the thread, with a queue for each of `workers`.
     pub(crate) fn start(self, workers: usize) -> Result<Logging, Error> {
         let may_be_file = self.may_be_file();
         let Self { target, style, live, queue_bytes_max, end_timeout } = self;
@@ -207,24 +210,24 @@ impl Log {
     }
 }
 
-/// A log that has begun.
+/// An access log whose thread is running.
 pub(crate) struct Logging {
-    /// For each worker.
+    /// One for each worker.
     logs: Vec<WorkerLog>,
-    /// Where the log is a file, or may become one.
+    /// Set if the output is a file or may become one.
     place: Option<Place>,
     end: Ending,
 }
 
 impl Logging {
-    /// Where its lines go.
+    /// The handle to the output, if it is a file or may become one.
     #[cfg(feature = "config")]
     pub(crate) fn place(&self) -> Option<Place> {
         self.place.clone()
     }
 
-    /// Deals the log out to so many workers, and lets the server's handle open it again and its page show it. Its end
-    /// is what remains.
+    /// Distributes the log to the workers, and registers it with the server's handle, which can
+    /// reopen it, and with the admin listener. The returned [`Ending`] ends it.
     pub(crate) fn deal(
         logging: Option<Self>,
         workers: usize,
@@ -244,42 +247,43 @@ impl Logging {
     }
 }
 
-/// Where lines go.
+/// A handle to the output of a running log.
 #[derive(Clone, Debug)]
 pub(crate) struct Place(Arc<Bell>);
 
 impl Place {
-    /// Opens the file again.
+    /// Reopens the file.
     pub(crate) fn reopen(&self) {
         self.0.reopen();
     }
 
-    /// Has lines go elsewhere from now on. Those that were handed over by now are in one of the two places.
+    /// Switches to another output. Lines that are already queued go to one of the two.
     #[cfg(feature = "config")]
     pub(crate) fn switch(&self, sink: Sink) {
         self.0.switch(sink);
     }
 }
 
-/// The end of a log. When it is dropped, the thread goes on until the last worker is gone.
+/// Ends a log. If this is dropped instead, the thread keeps running until the last worker has
+/// ended.
 #[derive(Debug)]
 pub(crate) struct Ending {
     bell: Arc<Bell>,
-    /// Of the type that the admin listener has: each type of a channel is compiled anew.
+    /// The same type as in the admin listener, because each channel type is compiled separately.
     ended: mpsc::Receiver<io::Result<()>>,
     figures: Arc<Figures>,
     end_timeout: Duration,
 }
 
 impl Ending {
-    /// Waits until everything is written, but not for long.
+    /// Waits until everything is written, for up to `end_timeout`.
     pub(crate) fn end(self) {
         self.bell.end();
         if let Err(mpsc::RecvTimeoutError::Timeout) = self.ended.recv_timeout(self.end_timeout) {
             let (timeout, lines) = (self.end_timeout, self.figures.unwritten());
             contained(|| {
                 tracing::warn!(target: "peregrine", ?timeout, lines,
-                "the end of the access log was not written in time, and is lost")
+                "the last lines of the access log were not written in time and are lost")
             });
         }
     }

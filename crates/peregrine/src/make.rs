@@ -1,4 +1,5 @@
-//! What makes the applications of a server's workers, at once or in time.
+//! [`MakeApplication`]: the functions, synchronous or `async`, that build the workers'
+//! applications.
 
 use crate::server::IntoApplication;
 use peregrine_web::BuildError;
@@ -6,29 +7,29 @@ use peregrine_web::application::Application;
 use std::future::ready;
 use std::pin::Pin;
 
-/// What [`Server::serve`](crate::Server::serve) calls once on each worker's thread: a closure or a
-/// function without arguments that gives an application, or that does so in time, as an `async` one.
+/// A closure or function without arguments that returns an application, and may be `async`.
+/// [`Server::serve`](crate::Server::serve) calls it once on each worker's thread.
 ///
-/// `Via` tells the two apart. It is never written.
+/// The compiler infers `Via`, which distinguishes synchronous from `async` functions.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` makes no application",
-    label = "this gives no `App`, or cannot be sent to each worker",
-    note = "write `|| App::new()` or `async || App::new()`; what it captures must be `Clone + Send + 'static`"
+    message = "`{Self}` does not create an application",
+    label = "this does not return an `App`, or cannot be sent to each worker",
+    note = "write `|| App::new()` or `async || App::new()`; it must be `Clone + Send + 'static`"
 )]
 pub trait MakeApplication<Via>: Clone + Send + 'static {
-    /// An application for the calling thread.
+    /// Builds an application for the calling thread.
     #[doc(hidden)]
     fn make(self) -> Making;
 }
 
-/// An application that is being made.
+/// An application that is being built.
 pub(crate) type Making = Pin<Box<dyn Future<Output = Result<Application, BuildError>>>>;
 
-/// How a plain function makes an application.
+/// Marks synchronous functions in [`MakeApplication`].
 #[derive(Debug)]
 pub enum AtOnce {}
 
-/// How an `async` function makes an application.
+/// Marks `async` functions in [`MakeApplication`].
 #[derive(Debug)]
 pub enum InTime {}
 
@@ -39,7 +40,8 @@ where
 {
     fn make(self) -> Making {
         let application = self().into_application();
-        // Values that it holds must not keep tasks alive that end with the application.
+        // A captured value, such as a channel's sender, must not keep tasks alive that are to end
+        // with the application.
         drop(self);
         Box::pin(ready(application))
     }
@@ -59,11 +61,11 @@ where
     }
 }
 
-/// Makes a worker's application, on the worker's thread.
+/// Builds a worker's application, on the worker's thread.
 pub(crate) type Make = Box<dyn FnOnce() -> Making + Send>;
 
-/// What makes the applications of all workers, without their type. By that all of the server is compiled
-/// with this crate, and not with each application.
+/// Erases the type of `make`, so that the server is compiled once with this crate and not with each
+/// application.
 pub(crate) fn makes<Via, M: MakeApplication<Via>>(make: M) -> impl FnMut() -> Make + Send {
     move || {
         let make = make.clone();

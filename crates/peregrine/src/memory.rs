@@ -1,20 +1,22 @@
-//! How much memory the process may use, and what of that each worker may hold for its peers.
+//! Determines how much memory the process may use, and how much of it each worker may hold for its
+//! connections.
 
 use peregrine_server::{MemoryMax, OverloadLimits};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// No worker is given less, however little there is.
+/// The minimum share of a worker, however little memory there is.
 const SHARE_MIN: u64 = 16 << 20;
 
-/// A worker's part of what the process may use is cut to whole ones of these, so that people can read it.
+/// A worker's share is rounded down to a multiple of this, so that it is easy to read.
 const UNIT: u64 = 1 << 20;
 
-/// The files that limit the memory of a cgroup: of version 2, and of version 1.
+/// The files that contain the memory limits of a cgroup, in versions 2 and 1.
 const LIMITS_V2: [&str; 2] = ["memory.max", "memory.high"];
 const LIMITS_V1: [&str; 1] = ["memory.limit_in_bytes"];
 
-/// The limits with a number in place of `auto`, for each of so many workers, where the system tells how much there is.
+/// Replaces `auto` by the share of one of `workers`, if the system reports how much memory there
+/// is.
 pub(crate) fn settled(limits: &OverloadLimits, workers: usize) -> OverloadLimits {
     settled_below(Path::new("/"), limits, workers)
 }
@@ -29,32 +31,33 @@ fn settled_below(root: &Path, limits: &OverloadLimits, workers: usize) -> Overlo
     limits
 }
 
-/// What a worker may hold, for people; empty where there is no bound.
+/// A worker's memory limit as readable text; empty if there is none.
 pub(crate) fn text(limits: &OverloadLimits) -> String {
     match limits.memory_max {
         MemoryMax::Bytes(bytes) if bytes < UNIT => format!("{} KiB", bytes >> 10),
         MemoryMax::Bytes(bytes) => format!("{} MiB", bytes / UNIT),
-        // Nobody could tell how much there is.
+        // The default where the amount of memory is unknown.
         MemoryMax::Auto => "1024 MiB".to_owned(),
         MemoryMax::Off => String::new(),
     }
 }
 
-/// Half of it is for peers.
+/// A worker's share. All workers together get half of the usable memory.
 fn share(usable: u64, workers: usize) -> u64 {
     let share = usable / 2 / u64::try_from(workers).unwrap_or(u64::MAX).max(1);
     (share / UNIT * UNIT).max(SHARE_MIN)
 }
 
-/// The memory that the process may use, in bytes: the least of what its cgroup, those above that, and the machine
-/// have. `None` where the system does not tell.
+/// The memory that the process may use, in bytes: the minimum of the limits of its cgroup, of the
+/// cgroup's ancestors, and of the machine. `None` if the system does not report any of them.
 fn usable(root: &Path) -> Option<u64> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let limits = groups.lines().flat_map(|group| limits_of(root, group));
     limits.chain(machine(root)).min()
 }
 
-/// All that limits a group of `/proc/self/cgroup`: `0::/path` of version 2, `4:memory:/path` of version 1.
+/// All limits of a cgroup and its ancestors. `group` is a line of `/proc/self/cgroup`: `0::/path`
+/// in version 2, `4:memory:/path` in version 1.
 fn limits_of(root: &Path, group: &str) -> Vec<u64> {
     let mut parts = group.splitn(3, ':').skip(1);
     let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { return Vec::new() };
@@ -66,8 +69,8 @@ fn limits_of(root: &Path, group: &str) -> Vec<u64> {
         _ => return Vec::new(),
     };
     let base = root.join(base);
-    // In a container the path may be that of the machine, which is not there: then the container's own group is the
-    // base itself, which is above every path.
+    // In a container the path may be the one on the host, which does not exist here. The
+    // container's own cgroup is then `base` itself, which is an ancestor of every path.
     let inside: PathBuf =
         Path::new(path).components().filter(|part| matches!(part, Component::Normal(_))).collect();
     let above = inside.ancestors().map(|path| base.join(path));
@@ -76,7 +79,7 @@ fn limits_of(root: &Path, group: &str) -> Vec<u64> {
         .collect()
 }
 
-/// A limit in a file of its own. `max` is none, and so is what cannot be read.
+/// The limit in a file. `None` for `max`, or if the file cannot be read or parsed.
 fn limit(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
@@ -93,11 +96,11 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
-    /// A machine of 8 GiB.
+    /// A machine with 8 GiB.
     const MACHINE: (&str, &str) = ("proc/meminfo", "MemFree: 77 kB\nMemTotal:   8388608 kB\n");
     const V1_OFF: &str = "9223372036854771712\n";
 
-    /// A root with these files.
+    /// A temporary root directory with some files.
     struct Root(PathBuf);
 
     impl Root {
@@ -106,8 +109,8 @@ mod tests {
             let root = Self(std::env::temp_dir().join(name));
             for (file, text) in files {
                 let file = root.0.join(file);
-                fs::create_dir_all(file.parent().expect("it is in a folder")).expect("a folder");
-                fs::write(file, text).expect("a file");
+                fs::create_dir_all(file.parent().expect("a parent")).expect("a new directory");
+                fs::write(file, text).expect("a new file");
             }
             root
         }

@@ -1,18 +1,18 @@
-//! The way out for blocking work.
+//! [`offload`] runs blocking work on another thread.
 
 use std::future::pending;
 use std::panic::resume_unwind;
 
 /// Runs `work` on a thread where blocking is allowed, and waits for its result without blocking.
 ///
-/// A handler that reads a large file, computes for long or calls a blocking library would hold up all
-/// other connections of its worker. This function moves such work to the blocking threads of tokio's
-/// runtime, of which each worker may have 512.
+/// A handler that reads a large file, computes for a long time or calls a blocking library would
+/// delay all other connections of its worker. This function moves such work to the blocking threads
+/// of the worker's tokio runtime, up to 512 per worker.
 ///
-/// A panic of `work` continues in the caller: in a handler it is a 500. `work` cannot be stopped once
-/// it has begun: dropping the future, as when the peer leaves, loses the result, and the work ends by
-/// itself. A shutdown waits for it, within
-/// [`Limits::background_timeout`](crate::Limits::background_timeout).
+/// A panic of `work` propagates to the caller; in a handler it results in a 500 response. `work`
+/// cannot be cancelled once it has started: if the future is dropped, for example because the
+/// client disconnects, `work` runs to its end and its result is discarded. A shutdown waits for it
+/// for up to [`Limits::background_timeout`](crate::Limits::background_timeout).
 ///
 /// ```
 /// use peregrine::prelude::*;
@@ -27,14 +27,13 @@ use std::panic::resume_unwind;
 /// ```
 ///
 /// # Panics
-/// `work` panicked, or there is no tokio runtime: this function works in everything that a worker runs,
-/// and on any other tokio runtime.
+/// If `work` panics, or outside of a tokio runtime. Everything that a worker runs is inside of one.
 pub async fn offload<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => resume_unwind(panic),
-            // The runtime has shut down before the work began, and is about to drop this future.
+            // The runtime shut down before the work started, and is about to drop this future.
             Err(_) => pending().await,
         },
     }

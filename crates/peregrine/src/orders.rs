@@ -1,4 +1,5 @@
-//! Orders to a running server, and news from its threads for the one that waits for its end.
+//! [`Handle`], which gives orders to a running server, and the events that the server's threads
+//! send to the thread that waits for the server to end.
 
 use crate::error::Error;
 use crate::log::Place;
@@ -11,27 +12,28 @@ use std::fmt;
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 use tokio::sync::watch as watched;
 
-/// Orders a running server to shut down, from any thread.
+/// Shuts down or reloads a running server, from any thread.
 #[derive(Clone)]
 pub struct Handle {
     orders: watched::Sender<Order>,
     news: mpsc::Sender<News>,
-    /// What reads files again, once there is something to read.
+    /// Reloads certificates and settings, if there are any.
     reload: Arc<OnceLock<Weak<Reload>>>,
     logs: Arc<OnceLock<Place>>,
     restart: Arc<Restart>,
 }
 
-/// Reads files again, on a thread of its own. It is over when what it is given is dropped.
+/// Reloads certificates and settings on another thread, which drops the [`Reloading`] when it is
+/// done.
 pub(crate) type Reload = dyn Fn(Reloading) + Send + Sync;
 
-/// What wakes the thread that waits for a server's end.
+/// An event for the thread that waits for the server to end.
 pub(crate) enum News {
     /// There is a new order.
     Ordered,
-    /// A worker has all that it needs.
+    /// A worker has its application and accepts connections.
     Ready(usize),
-    /// A worker's thread is about to end. This is sent whatever the cause.
+    /// A worker's thread is about to end. Sent whatever the cause.
     Ended(Ended),
 }
 
@@ -41,7 +43,7 @@ pub(crate) struct Ended {
     pub(crate) result: Result<Report, Error>,
 }
 
-/// The parts of a server that exist before it, so that there may be orders before there is a server.
+/// A handle and its events. Created before the server starts, so that the start can be aborted.
 pub(crate) struct Orders {
     pub(crate) handle: Handle,
     pub(crate) news: mpsc::Receiver<News>,
@@ -56,19 +58,20 @@ impl Orders {
 }
 
 impl Handle {
-    /// Stops accepting connections; idle ones are closed, the rest after their response. Tasks and
-    /// blocking functions that outlive them are waited for, and whatever is left at
+    /// Shuts the server down gracefully: it stops accepting connections, closes idle ones, closes
+    /// the others after their response, and waits for tasks and blocking functions that are still
+    /// running. Whatever is left after
     /// [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout) is cut.
     pub fn shut_down(&self) {
         self.give(|_| Order::Drain);
     }
 
-    /// Reads certificates and what belongs to them again, for all listeners that speak TLS, as SIGHUP
-    /// does; see [`Tls::reload`](crate::tls::Tls::reload). A thread of its own does that: the log has the
-    /// result, and [`Tls::status`](crate::tls::Tls::status) has it later.
+    /// Reloads certificates and related files of all listeners that speak TLS, as SIGHUP does; see
+    /// [`Tls::reload`](crate::tls::Tls::reload). Returns immediately: another thread reloads and
+    /// logs the result, which [`Tls::status`](crate::tls::Tls::status) then returns too.
     ///
-    /// Where the server was made of a tree of settings that came from a file (the feature `config`), that is read again
-    /// before; see `config` for what can change.
+    /// If the server's settings were read from a file (feature `config`), they are read again
+    /// first; see `config` for the settings that can change.
     #[cfg(any(feature = "tls", feature = "config"))]
     pub fn reload(&self) {
         self.read_again();
@@ -78,7 +81,7 @@ impl Handle {
         if self.restart.reload_asked(self) {
             contained(|| {
                 tracing::warn!(target: "peregrine",
-                "another process serves in place of this one: ask that one to reload")
+                "another process has taken over from this one: reload that process")
             });
             return;
         }
@@ -88,38 +91,39 @@ impl Handle {
         }
     }
 
-    /// From now on, for as long as somebody keeps it, this reads files again.
+    /// Sets the function that reloads. The handle does not keep it alive.
     pub(crate) fn reload_by(&self, reload: &Arc<Reload>) {
         let _ = self.reload.set(Arc::downgrade(reload));
     }
 
-    /// Opens the file of the access log again, as SIGUSR1 does: after it was moved away. What was handed over by
-    /// then is in one of the two files. The thread that writes the log does it, and the log has the result.
+    /// Reopens the access log's file, as SIGUSR1 does, after log rotation has renamed it. Returns
+    /// immediately: the thread that writes the log reopens the file and logs the result. Earlier
+    /// lines are in one of the two files.
     pub fn reopen_logs(&self) {
         match self.logs.get() {
             Some(place) => place.reopen(),
-            None => contained(
-                || tracing::warn!(target: "peregrine", "there is no file of a log to open again"),
-            ),
+            None => {
+                contained(|| tracing::warn!(target: "peregrine", "there is no log file to reopen"))
+            }
         }
     }
 
-    /// From now on there is a log that can be opened again.
+    /// Sets the access log that can be reopened.
     pub(crate) fn logs_at(&self, place: Place) {
         let _ = self.logs.set(place);
     }
 
-    /// Is there one?
+    /// Whether there is an access log that can be reopened.
     pub(crate) fn can_reopen(&self) -> bool {
         self.logs.get().is_some()
     }
 
-    /// Ends every connection at once.
+    /// Cuts all connections immediately and stops the server.
     pub fn cut(&self) {
         self.give(|_| Order::Cut);
     }
 
-    /// Shuts down; cuts the second time.
+    /// Shuts down on the first call, cuts on the second.
     fn go_further(&self) {
         self.give(|present| if present < Order::Drain { Order::Drain } else { Order::Cut });
     }
@@ -135,18 +139,19 @@ impl Handle {
         }
     }
 
-    /// Drains at once: another process serves in place of this one.
+    /// Drains without a lame-duck phase, because the successor has taken over.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub(crate) fn leave(&self) {
         self.give(|_| Order::Leave);
     }
 
-    /// Workers that begin are to accept nobody until [`open`](Self::open) is called. Before they begin.
+    /// Makes new workers wait for [`open`](Self::open) before they accept connections. Call this
+    /// before they start.
     pub(crate) fn hold_back(&self) {
         self.replace(Order::Serve, Order::Wait);
     }
 
-    /// Workers accept from now on, unless there was an order to end.
+    /// Lets the workers accept connections, unless there was an order to shut down.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub(crate) fn open(&self) {
         self.replace(Order::Wait, Order::Serve);
@@ -162,8 +167,9 @@ impl Handle {
         });
     }
 
-    /// Makes SIGTERM and Ctrl-C go further, SIGHUP reload, SIGUSR1 open logs again and SIGUSR2 upgrade where the server `hears` them,
-    /// until the returned value is dropped.
+    /// Handles signals until the returned value is dropped: SIGTERM and Ctrl-C shut down, and cut
+    /// the second time. If `hears` enables them, SIGHUP reloads, SIGUSR1 reopens the log and
+    /// SIGUSR2 upgrades.
     pub(crate) fn obey_signals(&self, hears: Hears) -> Result<Signals, Error> {
         let handle = self.clone();
         let obey = move |wish| match wish {
@@ -177,7 +183,7 @@ impl Handle {
         Signals::listen(hears, obey).map_err(Error::Signals)
     }
 
-    /// Is there something that a reload reads?
+    /// Whether there is anything to reload.
     pub(crate) fn can_reload(&self) -> bool {
         self.reload.get().is_some()
     }
@@ -194,7 +200,7 @@ impl Handle {
         self.orders.subscribe()
     }
 
-    /// Sends news to the thread that waits for the server's end, if there still is one.
+    /// Sends an event to the thread that waits for the server to end, if there is one.
     pub(crate) fn tell(&self, news: News) {
         let _ = self.news.send(news);
     }

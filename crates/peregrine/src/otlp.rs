@@ -1,6 +1,7 @@
-//! Spans to collectors of OpenTelemetry, by OTLP over HTTP. With the feature `otlp`.
+//! Exports spans to OpenTelemetry collectors, with OTLP over HTTP. Requires the feature `otlp`.
 //!
-//! [`Otlp`] is the whole set-up. A thread of its own sends; what it cannot send is dropped, and no worker waits.
+//! [`Otlp`] is the complete setup. A separate thread sends the spans. Those that it cannot send are
+//! dropped, so that no worker waits.
 
 mod client;
 mod flow;
@@ -42,13 +43,13 @@ use tracing_subscriber::registry::LookupSpan;
 /// How long sending one batch may take, by default.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the end of a server waits for what is not sent, by default.
+/// How long the shutdown waits for unsent spans, by default.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the way to the collector itself tells, which would go there too, and so on.
+/// The targets of the exporter itself. Sending their spans would create more of them, without end.
 const OF_THE_WAY: [&str; 2] = ["opentelemetry", "rustls"];
 
-/// Sends spans to a collector of OpenTelemetry: OTLP over HTTP, in Protobuf.
+/// Exports spans to an OpenTelemetry collector, with OTLP over HTTP in Protobuf encoding.
 ///
 /// ```no_run
 /// use peregrine::otlp::Otlp;
@@ -62,18 +63,20 @@ const OF_THE_WAY: [&str; 2] = ["opentelemetry", "rustls"];
 /// }
 /// ```
 ///
-/// What it does not set, the environment may: `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_HEADERS`,
-/// `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_BSP_MAX_QUEUE_SIZE` and the others of OpenTelemetry's SDKs. Without either,
-/// the collector is at `http://localhost:4318`.
+/// The environment can provide settings that are not set here: `OTEL_EXPORTER_OTLP_ENDPOINT`,
+/// `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_BSP_MAX_QUEUE_SIZE` and the
+/// other variables of the OpenTelemetry SDKs. By default, the collector is at
+/// `http://localhost:4318`.
 ///
-/// A span is handed to a thread that sends many at a time. If its queue is full (2,048 spans), spans are dropped; no
-/// worker waits. The end of a server waits for up to 5 s ([`end_timeout`](Self::end_timeout)) until what is there is sent.
-/// What became of spans is counted, and the admin listener shows it.
+/// A separate thread sends spans in batches. If its queue is full (2,048 spans), spans are dropped;
+/// no worker waits. The shutdown of a server waits for up to 5 s
+/// ([`end_timeout`](Self::end_timeout)) until the queue is empty. The admin listener's metrics
+/// count sent and lost spans.
 ///
-/// The thread asks the collector by itself, over HTTP/1.1 and, with the feature `tls`, HTTPS: there is neither another
-/// client of HTTP in the program for it, nor need there be a runtime.
+/// The thread has a small built-in HTTP/1.1 client, which supports HTTPS with the feature `tls`. No
+/// other HTTP client is linked, and no runtime is needed.
 #[derive(Clone)]
-#[must_use = "nothing is sent until it is installed"]
+#[must_use = "no spans are sent until `install` or `layer`"]
 pub struct Otlp {
     service: Option<String>,
     endpoint: Option<String>,
@@ -86,7 +89,7 @@ pub struct Otlp {
 impl fmt::Debug for Otlp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { service, headers, level, .. } = self;
-        // Values of fields are secrets, and an address may have a password.
+        // Header values may be secrets, and the address may contain a password.
         let names: Vec<_> = headers.keys().collect();
         let mut debug = f.debug_struct("Otlp");
         debug.field("service", service).field("headers", &names).field("level", level);
@@ -98,9 +101,9 @@ impl fmt::Debug for Otlp {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OtlpError {
-    /// The way to the collector cannot be set up as is asked for: its address, mostly.
+    /// The exporter has invalid settings, usually an invalid address of the collector.
     Exporter(String),
-    /// The program has a subscriber of `tracing` already: add [`Otlp::layer`] to it.
+    /// The program already has a `tracing` subscriber: add [`Otlp::layer`] to it.
     Subscriber,
 }
 
@@ -109,11 +112,12 @@ impl fmt::Display for OtlpError {
         match self {
             Self::Exporter(cause) => write!(
                 f,
-                "spans cannot be sent: {cause}; write the collector's address as `http://collector:4318`"
+                "spans cannot be sent: {cause}; write the collector's address like \
+                 `http://collector:4318`"
             ),
             Self::Subscriber => f.write_str(
-                "the program has a subscriber of `tracing` already: add `Otlp::layer` to it instead of calling \
-                 `install`; `Otlp::from_config` has what a tree of settings says",
+                "the program already has a `tracing` subscriber: add `Otlp::layer` to it instead \
+                 of calling `install`; `Otlp::from_config` takes the values from a configuration",
             ),
         }
     }
@@ -122,12 +126,12 @@ impl fmt::Display for OtlpError {
 impl std::error::Error for OtlpError {}
 
 impl Otlp {
-    /// Spans of a service by this name.
+    /// Exports spans of a service with this name.
     pub fn new(service: impl Into<String>) -> Self {
         Self::unnamed().service(service)
     }
 
-    /// Spans of the service that the environment names (`OTEL_SERVICE_NAME`).
+    /// Exports spans of a service whose name comes from the environment (`OTEL_SERVICE_NAME`).
     pub fn unnamed() -> Self {
         Self {
             service: None,
@@ -139,49 +143,50 @@ impl Otlp {
         }
     }
 
-    /// The service's name.
+    /// Sets the service's name.
     pub fn service(mut self, service: impl Into<String>) -> Self {
         self.service = Some(service.into());
         self
     }
 
-    /// How long sending one batch of spans may take, from the connection to the collector's answer. What is not taken by
-    /// then is lost, and counted. Default 10 s.
+    /// Sets how long sending one batch of spans may take, from connecting to the collector's
+    /// response. When the time is over, the batch is lost and counted. Default: 10 s.
     pub fn send_timeout(mut self, timeout: Duration) -> Self {
         self.send_timeout = timeout;
         self
     }
 
-    /// How long the end of the server waits until all is sent. Default 5 s.
+    /// Sets how long the shutdown of the server waits until all spans are sent. Default: 5 s.
     pub fn end_timeout(mut self, timeout: Duration) -> Self {
         self.end_timeout = timeout;
         self
     }
 
-    /// The collector's address, such as `http://collector:4318`; `/v1/traces` is added. Default: what the environment
-    /// says, or `http://localhost:4318`.
+    /// Sets the collector's address, such as `http://collector:4318`; `/v1/traces` is appended.
+    /// Default: from the environment, else `http://localhost:4318`.
     pub fn endpoint(mut self, url: impl Into<String>) -> Self {
         self.endpoint = Some(url.into());
         self
     }
 
-    /// A field of the requests to the collector, for those that ask who sends.
+    /// Adds a header field to the requests to the collector, for example for authentication.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.insert(name.into(), value.into());
         self
     }
 
-    /// Spans and events beyond this level are not sent. Default `INFO`.
+    /// Sets the most verbose level of the spans and events that are sent. Default: `INFO`.
     pub fn level(mut self, level: Level) -> Self {
         self.level = LevelFilter::from_level(level);
         self
     }
 
-    /// Makes a subscriber for the whole program: it sends spans, and writes what is told to the standard error, as far
-    /// as `RUST_LOG` says (`info`; `warn,birds=debug`).
+    /// Installs a `tracing` subscriber for the whole program. It exports spans, and writes events
+    /// to standard error, filtered by the environment variable `RUST_LOG` (such as `info`, the
+    /// default, or `warn,birds=debug`).
     ///
     /// # Errors
-    /// The collector's address is none, or the program has a subscriber.
+    /// The collector's address is invalid, or the program already has a subscriber.
     pub fn install(self) -> Result<(), OtlpError> {
         let said = std::env::var("RUST_LOG").ok();
         let said = said.and_then(|said| Targets::from_str(&said).ok());
@@ -192,17 +197,18 @@ impl Otlp {
         tracing::subscriber::set_global_default(subscriber).map_err(|_| OtlpError::Subscriber)
     }
 
-    /// The same, unless spans are sent already: by a layer that the program has added.
+    /// Like [`install`](Self::install), but does nothing if the program has already added a layer
+    /// that exports spans.
     #[cfg(feature = "config")]
     pub(crate) fn install_unless_done(self) -> Result<(), OtlpError> {
         let is_done = !PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
         if is_done { Ok(()) } else { self.install() }
     }
 
-    /// A layer for a subscriber of the program's own.
+    /// Returns a layer for the program's own subscriber.
     ///
     /// # Errors
-    /// The collector's address is none.
+    /// The collector's address is invalid.
     pub fn layer<S>(self) -> Result<impl Layer<S>, OtlpError>
     where
         S: Subscriber + for<'span> LookupSpan<'span>,
@@ -227,41 +233,41 @@ impl Otlp {
         PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).push((provider, end_timeout));
         global::set_text_map_propagator(TraceContextPropagator::new());
         let sends = tracing_opentelemetry::layer().with_tracer(tracer);
-        // What a request has, its attributes say.
+        // Request spans already have all useful attributes.
         let sends = sends.with_location(false).with_threads(false).with_tracked_inactivity(false);
         let is_sent = move |metadata: &Metadata<'_>, _: &layer::Context<'_, S>| {
             let is_of = |target: &&str| {
                 let rest = metadata.target().strip_prefix(target);
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([':', '_']))
             };
-            // The spans of a handler whose request is not sampled would begin traces of their own.
+            // If the request is not sampled, the spans of its handler would start traces of their
+            // own.
             *metadata.level() <= level && !is_unsampled() && !OF_THE_WAY.iter().any(is_of)
         };
         Ok(sends.with_filter(DynFilterFn::new(is_sent).with_max_level_hint(level)))
     }
 }
 
-/// What has spans that are not sent yet.
-/// With each, how long the end of a server waits for it.
+/// The exporters to flush at the end of a server, each with how long the shutdown waits for it.
 static PROVIDERS: Mutex<Vec<(SdkTracerProvider, Duration)>> = Mutex::new(Vec::new());
 
-/// What is so far away never comes: what the clock cannot tell any more stands for it.
+/// Stands for times beyond the range of `Instant`.
 const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// So long from now.
+/// The instant after `time` has passed.
 fn after(time: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(time).unwrap_or_else(|| now + NEVER)
 }
 
-/// Sends what is there, but does not wait for long.
+/// Sends all queued spans, but waits no longer than the end timeout.
 pub(crate) fn flush() {
     let providers = PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let Some(timeout) = providers.iter().map(|(_, timeout)| *timeout).max() else { return };
     let (done, ended) = mpsc::channel();
     let until = after(timeout);
     let flush = move || {
-        // A flush gives up by itself after a while, which may be sooner than is asked for.
+        // `force_flush` has its own timeout, which may be shorter than ours.
         let outcomes: Vec<_> = loop {
             let all = providers.iter().map(|(provider, _)| provider.force_flush());
             let outcomes: Vec<_> = all.collect();
@@ -279,9 +285,10 @@ pub(crate) fn flush() {
     match ended.recv_timeout(timeout) {
         Ok(outcomes) => {
             for error in outcomes.into_iter().filter_map(Result::err) {
-                contained(
-                    || tracing::warn!(target: "peregrine", %error, "the last spans could not be sent"),
-                );
+                contained(|| {
+                    tracing::warn!(target: "peregrine", %error,
+                    "the last spans could not be sent")
+                });
             }
         }
         Err(_) => {
@@ -294,7 +301,7 @@ pub(crate) fn flush() {
     }
 }
 
-/// Takes the ids of spans from OpenTelemetry.
+/// Makes `traces` take the ids of spans from OpenTelemetry.
 pub(crate) fn recorded(traces: Traces) -> Traces {
     traces.recorder(Arc::new(Sdk))
 }
@@ -305,7 +312,7 @@ struct Sdk;
 impl Recorder for Sdk {
     fn begin(&self, span: &Span, parent: Option<&TraceContext>) -> Option<([u8; 16], [u8; 8])> {
         if let Some(parent) = parent {
-            // It fails where nobody records, and then there are no ids.
+            // Fails if no layer records the span. The context below is then invalid.
             let _ = span.set_parent(Context::new().with_remote_span_context(remote(parent)));
         }
         let context = span.context();
@@ -326,8 +333,8 @@ fn remote(parent: &TraceContext) -> SpanContext {
     )
 }
 
-/// Sets the fields for a request that is sent within the present span, which may be one of the handler's own. False if
-/// nobody records it.
+/// Adds the trace context fields for a request that is sent within the current span, which may have
+/// been created by the handler. Returns false if no layer records that span.
 pub(crate) fn inject(fields: &mut HeaderMap) -> bool {
     if is_unsampled() {
         return false;
@@ -335,7 +342,8 @@ pub(crate) fn inject(fields: &mut HeaderMap) -> bool {
     let context = Span::current().context();
     let is_recorded = context.span().span_context().is_valid();
     if is_recorded {
-        // A program whose pipeline is its own may have set no propagator, which would write nothing.
+        // Also inject W3C fields explicitly: a program with its own pipeline may not have set a
+        // global propagator.
         let mut fields = HeaderInjector(fields);
         TraceContextPropagator::new().inject_context(&context, &mut fields);
         global::get_text_map_propagator(|propagator| {

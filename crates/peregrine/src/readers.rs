@@ -1,4 +1,4 @@
-//! What reads files again while a server runs: certificates, and a tree of settings.
+//! Combines what a reload reads while the server runs: certificates and settings.
 
 #[cfg(feature = "config")]
 use crate::config::Configured;
@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// What reads files again, before it begins.
+/// The reloaders, before they are started.
 pub(crate) struct Readers {
     #[cfg(feature = "tls")]
     pub(crate) keeper: Keeper,
@@ -20,7 +20,7 @@ pub(crate) struct Readers {
 }
 
 impl Readers {
-    /// Where workers hear that they are to take on more or less.
+    /// The channel through which a reload changes the workers' overload limits.
     pub(crate) fn overload(&self) -> Option<watch::Receiver<OverloadLimits>> {
         #[cfg(feature = "config")]
         return self.configured.as_ref().and_then(Configured::overload);
@@ -28,7 +28,7 @@ impl Readers {
         None
     }
 
-    /// This log is there.
+    /// Lets a reload change this access log.
     #[cfg(feature = "config")]
     pub(crate) fn logging_at(mut self, logging: Option<&Logging>) -> Self {
         let place = || logging.and_then(Logging::place);
@@ -41,10 +41,11 @@ impl Readers {
         self
     }
 
-    /// Begins, unless there is nothing to read. It ends when what is returned is dropped.
+    /// Starts the reloaders, unless there is nothing to reload. They end when the returned function
+    /// is dropped.
     ///
     /// # Errors
-    /// The process is out of threads.
+    /// The system cannot start another thread.
     pub(crate) fn start(self) -> io::Result<Option<Arc<Reload>>> {
         #[cfg(feature = "tls")]
         let reload = self.keeper.start()?;

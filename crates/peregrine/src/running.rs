@@ -1,4 +1,5 @@
-//! A server at work: its threads, its addresses, and its end.
+//! [`Running`], a server that has started: starts its workers, lists its addresses, and waits for
+//! it to end.
 
 #[cfg(feature = "acme")]
 use crate::acme::{Suppliers, Working};
@@ -38,7 +39,7 @@ pub struct Running {
     /// Workers that have not ended yet.
     awaited: BTreeSet<usize>,
     stopped: Stopped,
-    /// Why the server cannot go on.
+    /// The first error of a worker, which shut the server down.
     failed: Option<Error>,
     places: Vec<(Place, bool)>,
     shutdown_timeout: Duration,
@@ -46,9 +47,9 @@ pub struct Running {
     admin: Option<Administering>,
     log: Option<log::Ending>,
     _files: SocketFiles,
-    /// What reads files again, until the server has ended.
+    /// Reloads certificates and settings. Kept until the server has ended.
     _reload: Option<Arc<Reload>>,
-    /// What gets certificates, until the server has ended.
+    /// Obtains certificates. Kept until the server has ended.
     #[cfg(feature = "acme")]
     supplying: Vec<Working>,
 }
@@ -64,7 +65,7 @@ impl Running {
     ) -> Result<Self, Error> {
         let Orders { handle, news } = orders;
         let count = workers.len();
-        // Dropping it ends the workers that have begun, if anything below fails.
+        // If anything below fails, dropping it stops the workers that have started.
         let mut running = Self {
             handle,
             news,
@@ -104,12 +105,13 @@ impl Running {
         Ok(running)
     }
 
-    /// Waits until all workers are ready, or until an order makes that needless: then workers that are
-    /// still starting are not waited for, since they may take as long as they like.
+    /// Waits until all workers are ready, or until the server is ordered to shut down. In that case
+    /// it does not wait for workers that are still starting, because building an application may
+    /// take arbitrarily long.
     fn await_start(&mut self, count: usize) -> Result<(), Error> {
         let mut ready = 0;
         while ready < count {
-            let news = self.news.recv().expect("the server itself has a handle, which can send");
+            let news = self.news.recv().expect("`self.handle` holds a sender");
             match news {
                 News::Ordered => break,
                 News::Ready(number) => {
@@ -128,28 +130,29 @@ impl Running {
         Ok(())
     }
 
-    /// This admin listener ends when the server has ended.
+    /// Attaches an admin listener, which is stopped when the server has ended.
     pub(crate) fn administered_by(&mut self, admin: Option<Administering>) {
         self.admin = admin;
     }
 
-    /// The process before this one has left the admin listener to this one.
+    /// Starts accepting on the admin listener after the previous process has stopped using it.
     pub(crate) fn open_admin(&self) {
         self.admin.iter().for_each(Administering::open);
     }
 
-    /// This log ends when the server has ended.
+    /// Attaches the access log, which is flushed and closed when the server has ended.
     pub(crate) fn logged_by(&mut self, log: Option<log::Ending>) {
         self.log = log;
     }
 
-    /// Where the admin listener is, if there is one, with the port that was chosen for port 0.
+    /// The address of the admin listener, if there is one. Contains the actual port if port 0 was
+    /// requested.
     #[must_use]
     pub fn admin_place(&self) -> Option<&Place> {
         self.admin.as_ref().map(Administering::place)
     }
 
-    /// Has this read files again, until it has ended.
+    /// Lets this reload certificates and settings, until the server has ended.
     pub(crate) fn reloads_by(&mut self, reload: Option<Arc<Reload>>) {
         if let Some(reload) = &reload {
             self.handle.reload_by(reload);
@@ -157,14 +160,14 @@ impl Running {
         self._reload = reload;
     }
 
-    /// Has its certificates got by ACME until it is told to end.
+    /// Starts to obtain certificates through ACME, until the server is ordered to shut down.
     #[cfg(feature = "acme")]
     pub(crate) fn certified_by(&mut self, suppliers: Suppliers) -> Result<(), Error> {
         self.supplying = suppliers.start(&self.handle)?;
         Ok(())
     }
 
-    /// Serves in place of the process before this one, as soon as that says so.
+    /// Takes over from the previous process: serves as soon as that process stops accepting.
     pub(crate) fn succeed(&mut self, heir: &mut Heir) -> Result<(), Error> {
         let handle = self.handle();
         heir.succeed(&handle, || {
@@ -177,17 +180,17 @@ impl Running {
         })
     }
 
-    /// Were all workers ready before any order?
+    /// Whether no order to shut down arrived before all workers were ready.
     pub(crate) fn is_whole(&self) -> bool {
         self.handle.present() == Order::Serve
     }
 
-    /// Where the server listens, with the ports that were chosen for port 0.
+    /// The addresses that the server listens on, with the actual ports where port 0 was requested.
     pub fn places(&self) -> impl Iterator<Item = &Place> {
         self.places.iter().map(|(place, _)| place)
     }
 
-    /// The same places as URLs.
+    /// The addresses as URLs.
     pub fn urls(&self) -> impl Iterator<Item = String> {
         self.places.iter().map(|(place, is_tls)| url(place, *is_tls))
     }
@@ -211,31 +214,31 @@ impl Running {
         })
     }
 
-    /// A handle for orders from elsewhere.
+    /// Returns a handle, with which any thread can shut the server down.
     #[must_use]
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Orders the server to shut down and waits for its end.
+    /// Shuts the server down and waits until it has ended.
     ///
     /// # Errors
-    /// A worker ended with an error or a panic.
+    /// A worker failed or panicked.
     pub fn shut_down(self) -> Result<Stopped, Error> {
         self.handle.shut_down();
         self.wait()
     }
 
-    /// Waits until the server has ended, by an order of a [`Handle`] or with an error.
+    /// Waits until the server has ended, because of a [`Handle`] or an error.
     ///
     /// # Errors
-    /// A worker ended with an error or a panic; the others are then shut down.
+    /// A worker failed or panicked; the other workers are then shut down.
     pub fn wait(self) -> Result<Stopped, Error> {
         self.wait_with("")
     }
 
-    /// Waits until the server has ended. `way_out` is added to what the terminal says when the wait is
-    /// long.
+    /// Waits until the server has ended. If that takes long, prints a message that ends with
+    /// `way_out`.
     fn wait_with(mut self, way_out: &str) -> Result<Stopped, Error> {
         let mut deadline = Deadline::default();
         while !self.awaited.is_empty() && self.next_news(&mut deadline, way_out).is_some() {}
@@ -253,7 +256,8 @@ impl Running {
         failed.map_or_else(|| Ok(std::mem::take(&mut self.stopped)), Err)
     }
 
-    /// Waits for something to happen; `None` if nothing does in time after the order.
+    /// Waits for and handles the next event. Returns `None` if none arrives before the deadline of
+    /// a shutdown.
     fn next_news(&mut self, deadline: &mut Deadline, way_out: &str) -> Option<()> {
         let now = Instant::now();
         deadline.follow(self.handle.present(), self.shutdown_timeout, now);
@@ -266,7 +270,6 @@ impl Running {
             tell(&text, self.quiet);
         }
         let news = match deadline.next(now)? {
-            // There is nothing to do until something happens.
             None => self.news.recv().ok()?,
             Some(patience) => match self.news.recv_timeout(patience) {
                 Ok(news) => news,
@@ -275,14 +278,14 @@ impl Running {
             },
         };
         if let News::Ended(ended) = news {
-            // The order to cut may have arrived together with the last worker's end.
+            // An order to cut may have arrived just before this event, which may be the last one.
             deadline.follow(self.handle.present(), self.shutdown_timeout, now);
             self.note(ended);
         }
         Some(())
     }
 
-    /// Notes that a worker has ended. If it failed, the others are shut down too.
+    /// Records that a worker has ended. If it failed, the other workers are shut down too.
     fn note(&mut self, Ended { number, result }: Ended) {
         self.awaited.remove(&number);
         match result {
@@ -301,11 +304,12 @@ impl Running {
         }
     }
 
-    /// Waits for SIGTERM or Ctrl-C, shuts down, and waits for the end. A second signal cuts. SIGHUP reloads
-    /// certificates, and the configuration where that came from a file. On Linux, SIGUSR2 upgrades in place.
+    /// Waits for SIGTERM or Ctrl-C, shuts down, and waits until the server has ended. A second
+    /// signal cuts all connections. SIGHUP reloads certificates, and the configuration if it came
+    /// from a file. On Linux, SIGUSR2 upgrades in place.
     ///
     /// # Errors
-    /// A worker ended with an error or a panic, or signals cannot be received.
+    /// A worker failed or panicked, or the signal handlers cannot be installed.
     pub fn wait_for_signal(self) -> Result<Stopped, Error> {
         let upgrade = self.handle.restart().is_by_signal();
         let (reload, reopen) = (self.handle.can_reload(), self.handle.can_reopen());
@@ -314,7 +318,7 @@ impl Running {
         self.wait_obeying()
     }
 
-    /// Waits for the end while signals are obeyed.
+    /// Waits until the server has ended, while the caller has signal handlers installed.
     pub(crate) fn wait_obeying(self) -> Result<Stopped, Error> {
         self.wait_with(" (a second signal ends them at once)")
     }
@@ -350,7 +354,7 @@ mod tests {
         assert!(!text.contains("did not end") && text.contains("none was cut"), "{text}");
         stopped.workers = vec![worker(2, 1), None, worker(1, 0)];
         let text = stopped.to_string();
-        assert!(!text.contains("none was cut"), "nobody knows: {text}");
+        assert!(!text.contains("none was cut"), "unknown for worker 1: {text}");
         assert!(text.contains("3 tasks and 1 blocking functions did not end in time"), "{text}");
         assert!(text.contains("worker 1 did not end"), "{text}");
     }
@@ -386,8 +390,8 @@ mod tests {
             order
         });
         let error = running.wait().expect_err("a worker panicked").to_string();
-        assert!(error.starts_with("worker 0 ended by a panic: on purpose"), "{error}");
-        assert_eq!(other.join().expect("it does not panic"), Order::Drain);
+        assert!(error.starts_with("worker 0 panicked: on purpose"), "{error}");
+        assert_eq!(other.join().expect("no panic"), Order::Drain);
     }
 
     #[test]
@@ -395,8 +399,8 @@ mod tests {
         let (now, hour) = (Instant::now(), Duration::from_secs(3600));
         for (drained, cut, expected) in [
             (Some(now), None, "1 cut at the deadline"),
-            (Some(now), Some(now), "1 cut, as was ordered"),
-            (None, Some(now), "1 cut, as was ordered"),
+            (Some(now), Some(now), "1 cut before the deadline, as ordered"),
+            (None, Some(now), "1 cut before the deadline, as ordered"),
             (Some(now), Some(now + hour), "1 cut at the deadline"),
         ] {
             let mut deadline = Deadline::default();

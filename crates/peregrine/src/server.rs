@@ -1,4 +1,4 @@
-//! The server as an application's `main` sees it: where to listen, with what settings, and until when.
+//! The server's configuration in code, and the functions that run it.
 
 #[cfg(feature = "simulate")]
 mod simulated;
@@ -67,12 +67,12 @@ pub struct Server {
     configured: Option<Configured>,
 }
 
-/// What [`Server::serve`] can serve: an [`App`], or an application that is already built.
+/// An application that [`Server::serve`] accepts: an [`App`], or one that is already built.
 pub trait IntoApplication {
     /// Checks and builds the application.
     ///
     /// # Errors
-    /// The application contradicts itself.
+    /// The application contradicts itself, for example with conflicting routes.
     fn into_application(self) -> Result<Application, BuildError>;
 }
 
@@ -95,14 +95,15 @@ impl<A: IntoApplication> IntoApplication for Result<A, BuildError> {
 }
 
 impl Server {
-    /// A server that speaks HTTP at an address: `127.0.0.1:8080`, `[::]:80`, `localhost:3000`, or
-    /// `unix:/run/app.sock`; port 0 takes any free port. Or at a [`Listener`], which says more.
+    /// Creates a server that speaks HTTP at an address: `127.0.0.1:8080`, `[::]:80`,
+    /// `localhost:3000`, or `unix:/run/app.sock`. Port 0 takes any free port. For listeners with
+    /// other settings, pass a [`Listener`].
     pub fn bind(place: impl Into<Listener>) -> Self {
         Self::new().listen(place)
     }
 
-    /// A server that listens nowhere yet.
-    #[expect(clippy::new_without_default, reason = "a server that listens nowhere is no default")]
+    /// Creates a server without listeners.
+    #[expect(clippy::new_without_default, reason = "a server without listeners cannot start")]
     pub fn new() -> Self {
         Self {
             listeners: Vec::new(),
@@ -127,15 +128,16 @@ impl Server {
         }
     }
 
-    /// Also listens at `place`: an address, a listener bound elsewhere, or a [`Listener`] with settings of its own.
+    /// Adds a listener: an address, a socket bound elsewhere, or a [`Listener`] with its own
+    /// settings.
     pub fn listen(mut self, place: impl Into<Listener>) -> Self {
         self.listeners.push(place.into());
         self
     }
 
-    /// Sets the proxies whose word counts about who sent a request: their addresses, networks, and `unix:` for
-    /// whoever connects to a Unix domain socket. See [`TrustedProxies`] for what they say, and
-    /// [`Client`](crate::web::Client) for what comes of it. Default: nobody's word counts.
+    /// Sets the proxies that are trusted to report client addresses: their addresses, networks, and
+    /// `unix:` for all clients of Unix domain sockets. See [`TrustedProxies`] for the header
+    /// fields, and [`Client`](crate::web::Client) for the result. By default no proxy is trusted.
     ///
     /// ```
     /// use peregrine::Server;
@@ -149,21 +151,21 @@ impl Server {
         self
     }
 
-    /// Also speaks HTTPS at `address`. With the feature `tls`, which is on by default.
+    /// Adds an HTTPS listener. Needs the feature `tls`, which is on by default.
     #[cfg(feature = "tls")]
     pub fn tls(self, place: impl Into<Listener>, tls: Tls) -> Self {
         self.listen(place.into().tls(tls))
     }
 
-    /// Also speaks HTTP on a Unix domain socket at `path`. Its file is removed at the end.
+    /// Adds an HTTP listener on a Unix domain socket at `path`. The file is removed on shutdown.
     pub fn unix(self, path: impl AsRef<Path>) -> Self {
         let address = format!("unix:{}", path.as_ref().display());
         self.listen(address)
     }
 
-    /// Speaks HTTP on a listener bound elsewhere, such as by a service manager: a
-    /// [`TcpListener`](std::net::TcpListener) or a `UnixListener` of the standard library. All workers
-    /// share it. The file of a Unix domain socket is left in place, for its owner.
+    /// Adds an HTTP listener on a socket bound elsewhere, for example by a service manager: a
+    /// [`TcpListener`](std::net::TcpListener) or a `UnixListener` of the standard library. All
+    /// workers share it. The file of a Unix domain socket is not removed.
     ///
     /// ```no_run
     /// use peregrine::prelude::*;
@@ -178,79 +180,85 @@ impl Server {
         self.listen(listener.into())
     }
 
-    /// Speaks HTTPS on a listener bound elsewhere. With the feature `tls`.
+    /// Adds an HTTPS listener on a socket bound elsewhere. Needs the feature `tls`.
     #[cfg(feature = "tls")]
     pub fn tls_listener(self, listener: impl Into<Socket>, tls: Tls) -> Self {
         self.tls(listener.into(), tls)
     }
 
-    /// Also answers those who run the server, at an address of its own: metrics for Prometheus, probes,
-    /// routes and connections; see [`Admin`]. Default none, and then requests are not measured.
+    /// Adds a separate listener for operators, with metrics for Prometheus, probes, routes and
+    /// connections; see [`Admin`]. By default there is none, and requests are not measured.
     ///
-    /// It stays until the server has ended. Nothing of it is on the other addresses.
+    /// It runs until the server has stopped. The other listeners do not serve its pages.
     pub fn admin(mut self, admin: impl Into<Admin>) -> Self {
         self.admin = Some(admin.into());
         self
     }
 
-    /// Writes an access log: a line for each request. See [`Log`] for where it goes, and
-    /// [`middleware::AccessLog`](crate::middleware::AccessLog) for events of `tracing` instead. Default none.
+    /// Writes an access log with one line per request. See [`Log`] for its targets, and
+    /// [`middleware::AccessLog`](crate::middleware::AccessLog) for `tracing` events instead. By
+    /// default there is none.
     pub fn access_log(mut self, log: Log) -> Self {
         self.log = Some(log);
         self.sets("access_log");
         self
     }
 
-    /// Traces requests: spans of `tracing` with OpenTelemetry's attributes for those that are sampled, and
-    /// `traceparent` and `tracestate` in and out. Default none: requests have a span with method and route, for logs,
-    /// where a subscriber asks for it.
+    /// Traces requests: sampled requests get `tracing` spans with OpenTelemetry's attributes, and
+    /// `traceparent` and `tracestate` are read and written. By default traces are off: requests
+    /// only get a span with method and route, for logs, if a subscriber enables it.
     pub fn traces(mut self, traces: Traces) -> Self {
         self.traces = Some(traces);
         self.sets("traces");
         self
     }
 
-    /// Reloads certificates, and what belongs to them, when their files change: see
-    /// [`Tls::reload`](crate::tls::Tls::reload) for what is read, and for what happens when it is broken.
-    /// Files may be written in place, replaced, or swapped by symbolic links as Kubernetes and certbot do;
-    /// what follows within a moment is taken together. Where the system tells of no changes, as on some
-    /// network file systems, they are noticed within a minute. With the feature `tls-watch`.
+    /// Reloads certificates and their related files when the files change: see
+    /// [`Tls::reload`](crate::tls::Tls::reload) for the files that are read, and for the handling
+    /// of invalid ones. Files may be written in place, replaced, or swapped with symbolic links as
+    /// Kubernetes and certbot do; changes in quick succession cause one reload. Where the system
+    /// does not report changes, as on some network file systems, they are noticed within a minute.
+    /// Needs the feature `tls-watch`.
     #[cfg(feature = "tls-watch")]
     pub fn watch_certificates(mut self) -> Self {
         self.watches_certificates = true;
         self
     }
 
-    /// Speaks HTTP on the sockets called `name` that a service manager made: systemd, by a socket unit with
-    /// `FileDescriptorName=name`. They stay open when this process ends, so that nobody is refused while
-    /// the next one starts. Their number and kind, TCP or Unix, are the manager's business. On Linux.
+    /// Adds an HTTP listener on the sockets called `name` from a service manager, such as a systemd
+    /// socket unit with `FileDescriptorName=name`. The sockets stay open when this process ends, so
+    /// no client is refused while the next process starts. The manager determines their number and
+    /// kind, TCP or Unix. On Linux.
     ///
-    /// One socket alone that has no name is for whoever asks first: watchexec and systemfd give none, and systemd gives that of the
-    /// unit. Several need names.
+    /// A single socket without a name is given to the first caller, whatever `name` is: watchexec
+    /// and systemfd set no name, and systemd sets that of the unit. Several sockets need names.
     ///
-    /// It is an error if there are none. [`activated_or`](Self::activated_or) listens elsewhere then.
+    /// It is an error if there are no such sockets; [`activated_or`](Self::activated_or) has a
+    /// fallback.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated(mut self, name: impl Into<String>) -> Self {
         self.listeners.push(Listener::activated(name));
         self
     }
 
-    /// The same, or at `address` where no sockets at all were handed to this process: under a service
-    /// manager or by hand, with one program. If there are sockets, but none of that name, it is an error.
+    /// Like [`activated`](Self::activated), but listens at `address` if no sockets at all were
+    /// passed to this process, so one program runs under a service manager and by hand. If there
+    /// are sockets, but none with this name, it is an error.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated_or(mut self, name: impl Into<String>, address: impl Into<String>) -> Self {
         self.listeners.push(Listener::activated_or(name, address));
         self
     }
 
-    /// Speaks HTTPS on sockets that a service manager made. With the feature `tls`.
+    /// Adds an HTTPS listener on sockets from a service manager. Needs the feature `tls`.
     #[cfg(all(target_os = "linux", feature = "restart", feature = "tls"))]
     pub fn tls_activated(mut self, name: impl Into<String>, tls: Tls) -> Self {
         self.listeners.push(Listener::activated(name).tls(tls));
         self
     }
 
-    /// The same, or at `address` where no sockets at all were handed to this process.
+    /// Like [`tls_activated`](Self::tls_activated), but listens at `address` if no sockets at all
+    /// were passed to this process.
     #[cfg(all(target_os = "linux", feature = "restart", feature = "tls"))]
     pub fn tls_activated_or(
         mut self,
@@ -262,18 +270,20 @@ impl Server {
         self
     }
 
-    /// What an upgrade in place starts, and at which signal. Default: this program again, at SIGUSR2
-    /// where [`serve`](Self::serve) is called. See [`restart`](crate::restart).
+    /// Sets what an upgrade in place starts, and whether a signal triggers it. By default SIGUSR2
+    /// starts this program again if [`serve`](Self::serve) is used. See
+    /// [`restart`](crate::restart).
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn successor(mut self, successor: Successor) -> Self {
         self.successor = successor;
         self
     }
 
-    /// Tells the service manager (`NOTIFY_SOCKET`, as systemd sets it for `Type=notify`) when the server
-    /// serves, upgrades and ends, and for its watchdog while every worker goes on. [`serve`](Self::serve)
-    /// does so by itself, as the server is all that its program waits for; a program that
-    /// [starts](Self::start) one may have more to be ready for. On Linux.
+    /// Reports to the service manager (`NOTIFY_SOCKET`, as set by systemd for `Type=notify`) when
+    /// the server serves, upgrades and stops, and notifies its watchdog while every worker
+    /// responds. [`serve`](Self::serve) always does this, since such a program waits only for the
+    /// server; a program that calls [`start`](Self::start) may have more to prepare before it is
+    /// ready. On Linux.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn tell_service_manager(mut self) -> Self {
         self.tells_manager = true;
@@ -287,81 +297,86 @@ impl Server {
         self
     }
 
-    /// The number of workers, each with its own thread. Default: as many as the cores that this process
-    /// may use.
+    /// Sets the number of workers, each with its own thread. The default is one per core that this
+    /// process may use.
     pub fn workers(mut self, workers: NonZeroUsize) -> Self {
         self.workers = Some(workers);
         self
     }
 
-    /// The driver. The environment variable `PEREGRINE_DRIVER` (`uring`, `tokio`, `auto`) takes
-    /// precedence.
+    /// Sets the driver. The environment variable `PEREGRINE_DRIVER` (`uring`, `tokio`, `auto`)
+    /// takes precedence.
     pub fn driver(mut self, choice: DriverChoice) -> Self {
         self.choice = choice;
         self
     }
 
-    /// Receive buffers, spinning, and the like; see [`Options`].
+    /// Sets options of the driver, such as receive buffers and spinning; see [`Options`].
     pub fn driver_options(mut self, options: Options) -> Self {
         self.options = options;
         self
     }
 
-    /// Options of the sockets that the server listens on, and of their connections; see [`SocketOptions`].
+    /// Sets options of the listening sockets and their connections; see [`SocketOptions`].
     pub fn sockets(mut self, sockets: SocketOptions) -> Self {
         self.options.sockets = sockets;
         self
     }
 
-    /// Keeps each worker's thread on its own core, of those that the process may use (its affinity mask: `taskset`,
-    /// cpusets of containers). Cores are dealt out node by node of the machine's memory, so that workers share a node
-    /// as long as there are cores left on it. Where there are more workers than cores, it begins again with the first:
-    /// some cores then have more workers than others. Default: the kernel decides.
+    /// Pins each worker's thread to its own core, among those that the process may use (its
+    /// affinity mask: `taskset`, cpusets of containers). Cores are assigned one NUMA node after
+    /// another, so workers share a node while it has free cores. If there are more workers than
+    /// cores, assignment starts over, and some cores get more workers than others. By default the
+    /// kernel schedules the threads.
     pub fn pin_workers(mut self, pin: bool) -> Self {
         self.pin = pin;
         self
     }
 
-    /// Suppresses the line at the start and the report at the end. If a `tracing` subscriber listens to
-    /// target `peregrine` at level `INFO`, both go there in any case, and are not printed.
+    /// Does not print the startup line and the final report. If a `tracing` subscriber enables
+    /// target `peregrine` at level `INFO`, both are logged in any case, and never printed.
     pub fn quiet(mut self) -> Self {
         self.quiet = true;
         self
     }
 
-    /// Serves until SIGTERM or Ctrl-C, then shuts down in order: accepts no new connections, closes
-    /// idle ones after `Limits::drain_idle_timeout`, closes the rest after their response, waits for
-    /// tasks and blocking functions that outlive them, and cuts what is left when
-    /// [`Limits::shutdown_timeout`] is over. A second signal cuts at once. A signal during the start
-    /// ends the start, and workers that are not ready yet are not waited for. When the server has
-    /// ended, signals do what they did before; a program that goes on and begins only then to listen
-    /// for them uses [`Server::start`] and a [`Handle`](crate::Handle) instead.
+    /// Serves until SIGTERM or Ctrl-C, then shuts down gracefully. It stops accepting connections,
+    /// closes idle ones after `Limits::drain_idle_timeout`, closes the others after their response,
+    /// waits for tasks and blocking functions that outlive them, and aborts the rest when
+    /// [`Limits::shutdown_timeout`] has passed. A second signal aborts immediately. A signal during
+    /// startup aborts the startup without waiting for workers that are not ready.
     ///
-    /// Where a server is made of a tree of settings that was read (the feature `config`), SIGHUP reads that again.
-    /// Where a listener speaks TLS, SIGHUP reads its certificates again; the log says what is new, or why
-    /// the old ones stay.
+    /// When the server has stopped, signals have their previous effect again. A program that
+    /// continues after that, and only then installs its own handlers, should use [`Server::start`]
+    /// and a [`Handle`](crate::Handle) instead.
     ///
-    /// `make` is called once on each worker's thread, inside its tokio runtime: clients that connect on
-    /// first use (`connect_lazy` of sqlx, say) and the worker's own tasks may begin there. It may be
-    /// `async`, for those that connect at once; the server is ready when all workers have their
-    /// application. Make values that workers share before, and clone them inside.
+    /// On SIGHUP, a server built from a configuration (the feature `config`) reads it again, and
+    /// TLS listeners reload their certificates. The log contains what changed, or why the old
+    /// values remain.
     ///
-    /// On Linux, SIGUSR2 upgrades in place ([`restart`](crate::restart)), and a service manager is told
-    /// how the server is.
+    /// `make` is called once on each worker's thread, inside its tokio runtime, so clients that
+    /// connect on first use (such as sqlx's `connect_lazy`) and the worker's own tasks can be
+    /// started in it. It may be `async`, for clients that connect immediately; the server is ready
+    /// when all workers have their application. Create values that workers share before the call,
+    /// and clone them inside.
+    ///
+    /// On Linux, SIGUSR2 upgrades in place ([`restart`](crate::restart)), and the state of the
+    /// server is reported to a service manager.
     ///
     /// # Errors
     /// See [`Error`].
     pub fn serve<Via, M: MakeApplication<Via>>(self, make: M) -> Result<(), Error> {
         let quiet = self.quiet;
         let orders = Orders::new();
-        // A start may take long, and a signal may follow as soon as its line is read.
+        // Handle signals before the start: it may take long, and a signal may arrive as soon as the
+        // startup line is printed.
         let _signals = orders.handle.obey_signals(self.hears())?;
         orders.handle.restart().tell_manager();
         let stopped = self.start_under(&mut makes(make), orders)?.wait_obeying()?;
         report(&stopped, quiet)
     }
 
-    /// The program says this itself: where there is a tree of settings, that has no say in it any more.
+    /// Marks a section as set in code, so that the configuration no longer applies to it.
     fn sets(&mut self, section: &'static str) {
         #[cfg(feature = "config")]
         if let Some(configured) = &mut self.configured {
@@ -371,7 +386,7 @@ impl Server {
         let _ = section;
     }
 
-    /// Sends spans there from its start on, unless the program does.
+    /// Sends spans with this exporter once the server starts, unless the program has installed one.
     #[cfg(all(feature = "otlp", feature = "config"))]
     pub(crate) fn sending(mut self, otlp: crate::otlp::Otlp) -> Self {
         self.otlp = Some(otlp);
@@ -389,13 +404,13 @@ impl Server {
         self.configured.as_mut()
     }
 
-    /// Which signals mean something where signals are obeyed.
+    /// The signals that the server handles.
     pub(crate) fn hears(&self) -> Hears {
         let reload = self.listeners.iter().any(Listener::is_tls);
         #[cfg(feature = "config")]
         let reload = reload || self.configured.as_ref().is_some_and(Configured::is_read);
         let reopen = self.log.as_ref().is_some_and(Log::may_be_file);
-        // A reload may make a file of it.
+        // A reload may change the log's target to a file.
         #[cfg(feature = "config")]
         let reopen = reopen
             || self.log.is_some() && self.configured.as_ref().is_some_and(Configured::is_read);
@@ -406,8 +421,8 @@ impl Server {
         self.quiet
     }
 
-    /// Starts serving and returns once all sockets are bound and all workers are ready. It blocks until
-    /// then. Signals and the service manager are the caller's.
+    /// Starts serving, and blocks until all sockets are bound and all workers are ready. Signals
+    /// and the service manager are left to the caller.
     ///
     /// # Errors
     /// See [`Error`].
@@ -416,11 +431,10 @@ impl Server {
     }
 }
 
-/// The files of Unix sockets, for as long as the server runs.
+/// The files of Unix domain sockets, which are removed when this is dropped.
 pub(crate) type SocketFiles = Vec<SocketFile>;
 
-/// Serves an application until SIGTERM or Ctrl-C: the short form of [`Server::bind`] and
-/// [`Server::serve`].
+/// Serves an application until SIGTERM or Ctrl-C: short for [`Server::bind`] and [`Server::serve`].
 ///
 /// # Errors
 /// See [`Error`].

@@ -1,4 +1,4 @@
-//! A server inside of a program that has a runtime of its own, and perhaps signals.
+//! Serving from within an `async` program, which has its own runtime and may handle signals itself.
 
 use crate::error::Error;
 use crate::make::{Make, MakeApplication, makes};
@@ -14,19 +14,20 @@ use std::thread;
 use tokio::sync::oneshot;
 
 impl Server {
-    /// Serves from within an `async` program until `end` completes, and then shuts down in order. Signals
-    /// are the program's: none does anything here except through `end`.
+    /// Serves from within an `async` program until `end` completes, then shuts down gracefully. The
+    /// server installs no signal handlers: a signal has an effect only if it completes `end`.
     ///
-    /// The workers have their own threads, each with a runtime, whatever the caller's runtime is; that
-    /// only waits, and is never blocked. Dropping the future cuts all connections.
+    /// The workers have their own threads, each with its own runtime. The caller's runtime, of
+    /// whatever kind, only waits and is never blocked. Dropping the future cuts all connections.
     ///
     /// ```no_run
     /// use peregrine::prelude::*;
     ///
     /// #[tokio::main]
     /// async fn main() -> peregrine::Result<()> {
+    ///     let app = || App::new().get("/", || "hello");
     ///     let stop = async { tokio::signal::ctrl_c().await.unwrap() };
-    ///     Server::bind("127.0.0.1:8080").serve_until(|| App::new().get("/", || "hello"), stop).await
+    ///     Server::bind("127.0.0.1:8080").serve_until(app, stop).await
     /// }
     /// ```
     ///
@@ -47,17 +48,17 @@ impl Running {
     /// connections.
     ///
     /// # Errors
-    /// A worker ended with an error or a panic; the others are then shut down.
+    /// A worker failed or panicked; the other workers are then shut down.
     pub async fn ended(self) -> Result<Stopped, Error> {
         let _cut = CutOnDrop(self.handle());
         beside(move || self.wait())?.await.expect(SENT)
     }
 }
 
-/// The invariant of [`beside`].
+/// Why the receiver that [`beside`] returns never fails.
 const SENT: &str = "the thread sends before it ends";
 
-/// Serves until `end`, or until a signal where there is none.
+/// Serves until `end` completes or, if `end` is `None`, until a signal.
 pub(crate) async fn serve(
     server: Server,
     mut makes: impl FnMut() -> Make + Send + 'static,
@@ -75,7 +76,8 @@ pub(crate) async fn serve(
     };
     let _cut = CutOnDrop(handle.clone());
     let mut ended = beside(move || {
-        // An application may take long to be made, perhaps by the help of the caller's runtime.
+        // On the other thread too, because building the application may take long and may depend on
+        // the caller's runtime.
         let running = server.start_under(&mut makes, orders)?;
         match signals {
             Some(_) => running.wait_obeying(),
@@ -98,13 +100,13 @@ pub(crate) async fn serve(
     report(&ended.await.expect(SENT)?, quiet)
 }
 
-/// The result of `work`, which blocks, on a thread of its own.
+/// Runs blocking `work` on its own thread and sends its result.
 fn beside(
     work: impl FnOnce() -> Result<Stopped, Error> + Send + 'static,
 ) -> Result<oneshot::Receiver<Result<Stopped, Error>>, Error> {
     let (sender, ended) = oneshot::channel();
     let wait = move || {
-        // Nobody waits for it where the future was dropped.
+        // Fails if the receiving future was dropped.
         let _ = sender.send(work());
     };
     let name = "peregrine-wait".to_owned();
@@ -112,7 +114,7 @@ fn beside(
     Ok(ended)
 }
 
-/// Ends a server whose future is dropped.
+/// Cuts a server's connections when its future is dropped.
 struct CutOnDrop(Handle);
 
 impl Drop for CutOnDrop {

@@ -1,18 +1,18 @@
-//! The signals that ask a server to end, to read its certificates or open its logs again, or to upgrade.
+//! Receives the signals that shut a server down, reload it, reopen its log, or upgrade it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-/// Passes SIGTERM and Ctrl-C, and where that is asked for SIGHUP, SIGUSR1 and SIGUSR2, to a function on its own thread.
-/// While one of these exists the signals do not end the process; when the last one is dropped they do what
-/// they did before.
+/// Passes SIGTERM and Ctrl-C, and on request SIGHUP, SIGUSR1 and SIGUSR2, to a function on another
+/// thread. While a `Signals` exists, these signals do not end the process. When the last one is
+/// dropped, they have their previous effect again.
 pub(crate) struct Signals {
     #[cfg(unix)]
     listener: signal_hook::iterator::Handle,
 }
 
-/// What a signal asks for.
+/// The action that a signal requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
     /// SIGTERM or Ctrl-C.
@@ -28,7 +28,7 @@ pub(crate) enum Wish {
     Upgrade,
 }
 
-/// Which signals are heard beside those that end.
+/// The optional signals to handle, in addition to those that shut down.
 #[derive(Clone, Copy, Debug, Default)]
 #[cfg_attr(not(unix), expect(dead_code, reason = "there are no such signals"))]
 pub(crate) struct Hears {
@@ -40,7 +40,7 @@ pub(crate) struct Hears {
     pub(crate) reopen: bool,
 }
 
-/// How many of these exist.
+/// The number of [`Signals`] that exist.
 static LISTENING: Mutex<Count> = Mutex::new(Count {
     now: 0,
     #[cfg(unix)]
@@ -48,16 +48,15 @@ static LISTENING: Mutex<Count> = Mutex::new(Count {
     may: [None; 2],
 });
 
-/// Is nobody listening? Then a signal does what it does in a process without handlers.
+/// Whether no [`Signals`] exists. If so, a signal has its default effect.
 static IS_UNHEARD: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(true)));
 
 struct Count {
     now: usize,
-    /// The signals for which [`IS_UNHEARD`] decides.
+    /// The signals whose conditional default handler has been installed; see [`prepare`].
     #[cfg(unix)]
     prepared: Vec<i32>,
-    /// Had the program no handlers of its own for the signals that upgrade and that open logs again, when this was
-    /// first asked?
+    /// Whether SIGUSR2 and SIGUSR1 had no handlers of the program when they were first checked.
     #[cfg_attr(not(unix), expect(dead_code, reason = "there are no such signals"))]
     may: [Option<bool>; 2],
 }
@@ -72,7 +71,7 @@ impl Signals {
     ) -> io::Result<Self> {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
         let mut count = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
-        // A program's own handlers of these, which it had when this was first asked, stay the only ones.
+        // If the program had its own handlers for these before, they stay the only ones.
         let [upgrade, reopen] = &mut count.may;
         let may_upgrade = hears.upgrade && *upgrade.get_or_insert_with(|| is_default(SIGUSR2));
         let may_reopen = hears.reopen && *reopen.get_or_insert_with(|| is_default(SIGUSR1));
@@ -84,8 +83,7 @@ impl Signals {
         let listener = signals.handle();
         for signal in wanted {
             if !count.prepared.contains(&signal) {
-                // Before the first handler is set, so that the program's own handlers are
-                // distinguished from ours.
+                // Before our first handler is installed, to recognize the program's own handlers.
                 prepare(signal)?;
                 count.prepared.push(signal);
             }
@@ -105,8 +103,8 @@ impl Signals {
     }
 }
 
-/// A handler cannot be removed without `unsafe`. So one more is added, which does what the system would
-/// do while nobody listens; unless the program already had handlers of its own.
+/// Installs a handler that performs the signal's default action while no [`Signals`] exists, unless
+/// the program already has its own handler. Handlers cannot be removed without `unsafe` code.
 #[cfg(unix)]
 fn prepare(signal: i32) -> io::Result<()> {
     if is_default(signal) {
@@ -115,7 +113,7 @@ fn prepare(signal: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Is the signal neither handled nor ignored? Assumed so where the system does not tell.
+/// Whether the signal is neither handled nor ignored. Assumes so if the system does not report it.
 #[cfg(unix)]
 fn is_default(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -140,7 +138,7 @@ impl Drop for Signals {
 #[cfg(not(unix))]
 impl Signals {
     /// # Errors
-    /// The process is out of threads.
+    /// The system cannot start another thread.
     pub(crate) fn listen(
         _: Hears,
         mut obey: impl FnMut(Wish) + Send + 'static,

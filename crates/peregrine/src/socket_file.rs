@@ -1,39 +1,40 @@
-//! Whose the file of a Unix domain socket is, and so who may connect.
+//! Sets the owner, group and mode of a Unix domain socket's file, which decide who may connect.
 
 use crate::error::Error;
 #[cfg(unix)]
 use std::path::Path;
 
-/// What the file of a Unix domain socket is to be; what is not said is as the system makes it.
+/// The attributes of a Unix domain socket's file. `None` keeps the system's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileOwner {
     pub(crate) mode: Option<u32>,
-    /// A name, or a number.
+    /// A user name or numeric id.
     pub(crate) user: Option<String>,
-    /// The same.
+    /// A group name or numeric id.
     pub(crate) group: Option<String>,
 }
 
 impl FileOwner {
-    /// Has it an effect at `address`, which is `None` where somebody else made the socket?
+    /// Returns an error if these attributes are invalid or cannot apply at `address`, which is
+    /// `None` for a socket that this server does not create.
     pub(crate) fn check(&self, address: Option<&str>) -> Result<(), Error> {
         if let Some(mode) = self.mode.filter(|mode| *mode > 0o777) {
-            let text = format!("the mode {mode:o} of a socket's file: it may be from 0 to 777");
+            let text = format!("the mode {mode:o} of a socket's file must be from 0 to 777");
             return Err(Error::Config(text));
         }
         let is_unix = address.is_some_and(|address| address.starts_with("unix:"));
         if is_unix || *self == Self::default() {
             return Ok(());
         }
-        let place = address.unwrap_or("a listener that was given");
+        let place = address.unwrap_or("a listener that was bound elsewhere");
         Err(Error::Config(format!(
-            "a mode, an owner or a group is set for {place}, which is no Unix domain socket that this server makes: \
-             leave them out, or listen at `unix:/run/app.sock`"
+            "a mode, an owner or a group is set for {place}, which is not a Unix domain socket \
+             created by this server: remove these settings, or listen at `unix:/run/app.sock`"
         )))
     }
 }
 
-/// The numbers of a user and a group, where they are said.
+/// A mode and the numeric ids of a user and a group, each of them optional.
 #[cfg(unix)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resolved {
@@ -44,20 +45,20 @@ pub(crate) struct Resolved {
 
 #[cfg(unix)]
 impl FileOwner {
-    /// Looks names up.
+    /// Looks up the names of the user and the group.
     pub(crate) fn resolve(&self, path: &Path) -> Result<Resolved, Error> {
         use nix::unistd::{Group, User};
         let place = path.display();
         let number = |what: &str, name: &String, found: nix::Result<Option<u32>>| match found {
-            // A number needs no entry anywhere.
+            // A numeric id needs no entry in the user database.
             _ if name.parse::<u32>().is_ok() => Ok(name.parse().ok()),
             Ok(Some(number)) => Ok(Some(number)),
             Ok(None) => Err(Error::Config(format!(
-                "the {what} of unix:{place}: this system knows no {what} `{name}`: make it, or write a name or a \
-                 number that there is"
+                "the {what} of unix:{place}: this system has no {what} `{name}`: create it, or use \
+                 an existing name or a number"
             ))),
             Err(cause) => Err(Error::Config(format!(
-                "the {what} of unix:{place}: `{name}` cannot be looked up: {}; write its number",
+                "the {what} of unix:{place}: `{name}` cannot be looked up: {}; use its number",
                 std::io::Error::from(cause)
             ))),
         };
@@ -79,16 +80,16 @@ impl FileOwner {
 
 #[cfg(unix)]
 impl Resolved {
-    /// Makes the file that was bound so. Nobody can have connected: a socket that does not listen yet refuses everybody,
-    /// whatever its file's mode is.
+    /// Applies these attributes to the file of a bound socket that does not listen yet. Until it
+    /// listens, it refuses all connections, whatever the file's mode is.
     pub(crate) fn apply(self, path: &Path) -> Result<(), Error> {
         use std::os::unix::fs::{PermissionsExt, lchown};
         let place = path.display();
         if self.user.is_some() || self.group.is_some() {
             lchown(path, self.user, self.group).map_err(|cause| {
                 Error::Config(format!(
-                    "unix:{place} cannot be given to its owner or group: {cause}; only root may give files away, and \
-                     others may give theirs to groups that they are in"
+                    "cannot set the owner or group of unix:{place}: {cause}; only root may change \
+                     owners, and other users may only choose a group that they are in"
                 ))
             })?;
         }

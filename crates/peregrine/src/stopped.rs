@@ -1,40 +1,42 @@
-//! What a server did in its life, and how it is told.
+//! [`Stopped`]: the final report of a server.
 
 use peregrine_server::{Cut, Snapshot};
 use std::fmt;
 
-/// What the server did, reported when it has ended.
+/// The final report of a server that has ended.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Stopped {
-    /// Each worker's figures, in order; `None` for a worker that did not end.
+    /// Each worker's counters, in order; `None` for a worker that did not end.
     pub workers: Vec<Option<Snapshot>>,
-    /// Connections that were cut because they were still busy at the deadline, or at the order to cut.
+    /// Connections that were cut because they were still busy at the deadline or at an order to
+    /// cut.
     pub cut: Vec<Cut>,
-    /// Was there an order to cut before the deadline?
+    /// Whether there was an order to cut before the deadline.
     pub(crate) is_cut_ordered: bool,
 }
 
 impl Stopped {
-    /// Requests answered by all workers.
+    /// The number of requests that all workers answered.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.workers.iter().flatten().map(|worker| worker.requests).sum()
     }
 
-    /// Tasks of all workers that were dropped because they did not end in time.
+    /// The number of tasks of all workers that were dropped because they did not end in time.
     #[must_use]
     pub fn tasks_cut(&self) -> usize {
         self.workers.iter().flatten().map(|worker| worker.tasks_cut).sum()
     }
 
-    /// Blocking functions of all workers that were still running when the wait for them ended.
+    /// The number of blocking functions of all workers that were still running when the shutdown
+    /// stopped waiting for them.
     #[must_use]
     pub fn functions_left(&self) -> usize {
         self.workers.iter().flatten().map(|worker| worker.functions_left).sum()
     }
 
-    /// Connections accepted by all workers.
+    /// The number of connections that all workers accepted.
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.workers.iter().flatten().map(|worker| worker.accepted).sum()
@@ -49,7 +51,7 @@ impl fmt::Display for Stopped {
         match (self.cut.len(), self.is_cut_ordered) {
             (0, _) if not_ended > 0 => {}
             (0, _) => f.write_str("; none was cut")?,
-            (cut, true) => write!(f, "; {cut} cut, as was ordered:")?,
+            (cut, true) => write!(f, "; {cut} cut before the deadline, as ordered:")?,
             (cut, false) => write!(f, "; {cut} cut at the deadline:")?,
         }
         for cut in &self.cut {
@@ -58,14 +60,14 @@ impl fmt::Display for Stopped {
         let (tasks, functions) = (self.tasks_cut(), self.functions_left());
         if tasks + functions > 0 {
             write!(f, "\n  {tasks} tasks and {functions} blocking functions did not end in time")?;
-            write!(f, " (tasks without an end should await peregrine::Shutdown)")?;
+            write!(f, " (tasks that run forever should stop on peregrine::Shutdown)")?;
         }
         for (number, _) in self.workers.iter().enumerate().filter(|(_, worker)| worker.is_none()) {
             write!(
                 f,
-                "\n  worker {number} did not end: a handler blocks its thread; what it did, "
+                "\n  worker {number} did not end: a handler blocks its thread; its requests and "
             )?;
-            f.write_str("and what was cut with it, is not counted here")?;
+            f.write_str("cut connections are not counted here")?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What a server says to people.
+//! The messages that a server prints or logs for its operator.
 
 use crate::error::Error;
 use crate::listen::Place;
@@ -7,8 +7,7 @@ use crate::stopped::Stopped;
 use peregrine_web::panics::contained;
 use std::io::{self, Write as _};
 
-/// Tells people something, once: through the `tracing` subscriber that listens, else on the terminal
-/// unless the server is quiet.
+/// Logs a message if a `tracing` subscriber enables it, else prints it, unless the server is quiet.
 pub(crate) fn tell(text: &str, quiet: bool) {
     if tracing::enabled!(target: "peregrine", tracing::Level::INFO) {
         contained(|| tracing::info!(target: "peregrine", "{text}"));
@@ -17,13 +16,13 @@ pub(crate) fn tell(text: &str, quiet: bool) {
     }
 }
 
-/// In one piece, since another process may write to the same terminal, such as a successor. Nobody may be there
-/// to read it any more, such as the other end of a pipe: that must not end the server.
+/// Writes a line to standard error in one call, because another process, such as a successor, may
+/// write to the same terminal. Errors are ignored: a closed pipe must not end the server.
 fn print_line(text: &str) {
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-/// Tells people of a failure that ends nothing.
+/// Logs or prints an error that does not end the server.
 #[cfg(any(all(target_os = "linux", feature = "restart"), feature = "config"))]
 pub(crate) fn complain(text: &str, quiet: bool) {
     if tracing::enabled!(target: "peregrine", tracing::Level::ERROR) {
@@ -33,7 +32,7 @@ pub(crate) fn complain(text: &str, quiet: bool) {
     }
 }
 
-/// Reports what a server did. Workers that did not end are an error.
+/// Reports the final counters. Returns an error if a worker did not end.
 pub(crate) fn report(stopped: &Stopped, quiet: bool) -> Result<(), Error> {
     tell(&stopped.to_string(), quiet);
     let numbered = stopped.workers.iter().enumerate();
@@ -44,7 +43,7 @@ pub(crate) fn report(stopped: &Stopped, quiet: bool) -> Result<(), Error> {
     Err(Error::Blocked(blocked.into_iter().map(|(number, _)| number).collect()))
 }
 
-/// One line that says what runs.
+/// The startup line: version, URLs, workers, driver.
 pub(crate) fn first_line(running: &Running, reason: &str, workers: usize, memory: &str) -> String {
     let urls: Vec<_> = running.urls().collect();
     let plural = if workers == 1 { "" } else { "s" };
@@ -64,7 +63,7 @@ pub(crate) fn first_line(running: &Running, reason: &str, workers: usize, memory
     )
 }
 
-/// A place as a URL; `is_tls` says whether TLS is spoken there.
+/// A listen address as a URL; `is_tls` selects the scheme.
 pub(crate) fn url(place: &Place, is_tls: bool) -> String {
     let scheme = if is_tls { "https" } else { "http" };
     match place {

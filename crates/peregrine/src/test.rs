@@ -1,6 +1,6 @@
-//! A server on a free port of the loopback interface, for tests that want real sockets.
+//! A server on a free port of the loopback interface, for tests that need real sockets.
 //!
-//! Most tests need none: `App::test` calls the application in process, which is quicker.
+//! Most tests do not need them: `App::test` calls the application in process, which is faster.
 
 use crate::error::Error;
 use crate::make::MakeApplication;
@@ -9,7 +9,7 @@ use crate::server::Server;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 
-/// A server for the length of a test; dropping it cuts all its connections.
+/// A server for the duration of a test. Dropping it cuts all its connections.
 ///
 /// ```no_run
 /// use peregrine::prelude::*;
@@ -25,7 +25,8 @@ pub struct TestServer {
 }
 
 impl TestServer {
-    /// Starts `make`'s application with one worker on the driver that [`Server`] would choose.
+    /// Starts `make`'s application with one worker, on the driver that [`Server`] chooses by
+    /// default.
     ///
     /// # Errors
     /// See [`Error`].
@@ -33,7 +34,7 @@ impl TestServer {
         Self::start_with(|server| server, make)
     }
 
-    /// The same with a server changed by `configure`.
+    /// Like [`start`](Self::start), with a server that `configure` changes first.
     ///
     /// # Errors
     /// See [`Error`].
@@ -47,7 +48,7 @@ impl TestServer {
         Ok(Self { running, address })
     }
 
-    /// `http://127.0.0.1:PORT`
+    /// The server's URL: `http://127.0.0.1:PORT`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
@@ -65,7 +66,7 @@ impl TestServer {
         &self.running
     }
 
-    /// Gives up the server, for a shutdown in order.
+    /// Returns the server, for a graceful shutdown.
     #[must_use]
     pub fn into_running(self) -> Running {
         self.running

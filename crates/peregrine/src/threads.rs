@@ -1,9 +1,10 @@
-//! How threads of a server begin.
+//! Starts the threads of a server.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-/// Starts a thread. What the standard library does around `body` is compiled for each type of it, so those of every server have one.
+/// Starts a thread. `body` is boxed because `spawn` is generic: all threads share one instance of
+/// its code.
 pub(crate) fn start(
     name: impl Into<String>,
     body: Box<dyn FnOnce() + Send>,

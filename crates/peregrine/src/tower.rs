@@ -1,6 +1,6 @@
-//! Tower services, axum routers among them, in place of an application or beside it.
+//! Serves tower services, including axum routers, instead of an application or as part of one.
 //!
-//! An axum program changes the line that serves, and keeps everything else:
+//! An axum program only changes the line that serves:
 //!
 //! ```no_run
 //! use axum::{Router, routing::get};
@@ -13,9 +13,9 @@
 //! }
 //! ```
 //!
-//! [`Mount::mount`] puts a service under a prefix beside our own routes, [`layer()`] puts a tower layer
-//! around them, and [`into_tower`] and [`spawn_tower`] are the way out: one of our applications under
-//! hyper or axum.
+//! [`Mount::mount`] mounts a service under a prefix of an application, and [`layer()`] wraps routes
+//! in a tower layer. In the other direction, [`into_tower`] and [`spawn_tower`] turn an application
+//! into a tower service for hyper or axum.
 
 use crate::error::Error;
 use crate::make::makes;
@@ -37,14 +37,15 @@ use std::pin::Pin;
 
 impl<R: Reach> IntoApplication for Tower<R> {
     fn into_application(self) -> Result<Application, BuildError> {
-        // There is no other route whose middleware a path could get around.
+        // Ambiguous paths are dangerous if they bypass the middleware of another route; there is
+        // none.
         App::new().allow_ambiguous_paths().mount("/", self).build()
     }
 }
 
 impl Server {
-    /// Serves a tower service, such as an axum `Router`, as [`Server::serve`] serves an application.
-    /// Each worker has a clone of it.
+    /// Serves a tower service, such as an axum `Router`, like [`Server::serve`] serves an
+    /// application. Each worker has a clone of it.
     ///
     /// ```no_run
     /// use axum::{Router, routing::get};
@@ -56,8 +57,8 @@ impl Server {
     /// }
     /// ```
     ///
-    /// Clones of an axum router share their routes and states, which costs a little where several cores
-    /// count references to them; `.serve(move || tower(make_router()))` makes one for each worker
+    /// Clones of an axum router share their routes and state. Reference counting across cores costs
+    /// a little; `.serve(move || tower(make_router()))` builds a separate router for each worker
     /// instead.
     ///
     /// # Errors
@@ -71,7 +72,7 @@ impl Server {
         self.serve(move || tower.clone())
     }
 
-    /// Starts serving a tower service and returns at once, as [`Server::start`].
+    /// Starts serving a tower service and returns, like [`Server::start`].
     ///
     /// # Errors
     /// See [`Error`].
@@ -85,10 +86,10 @@ impl Server {
     }
 }
 
-/// Where [`serve`] listens: an address, as [`Server::bind`] takes it, or a listener of the standard
-/// library or of tokio, for TCP or for Unix domain sockets.
+/// The address or listener that [`serve`] uses: an address as for [`Server::bind`], or a listener
+/// of the standard library or of tokio, for TCP or Unix domain sockets.
 ///
-/// With an address each worker has a socket of its own; a listener is shared by all of them.
+/// For an address, each worker has its own socket; a listener is shared by all workers.
 #[derive(Debug)]
 pub enum Entrance {
     /// An address.
@@ -119,7 +120,7 @@ impl From<TcpListener> for Entrance {
 
 impl From<tokio::net::TcpListener> for Entrance {
     fn from(listener: tokio::net::TcpListener) -> Self {
-        // The workers' driver decides how its descriptors wait.
+        // The driver of the workers chooses between blocking and non-blocking mode.
         let listener = listener
             .into_std()
             .and_then(|listener| listener.set_nonblocking(false).map(|()| listener));
@@ -144,13 +145,13 @@ impl From<tokio::net::UnixListener> for Entrance {
     }
 }
 
-/// Serves a tower service from within a tokio program: what `axum::serve` is for axum.
+/// Serves a tower service from within a tokio program, as a replacement for `axum::serve`.
 ///
-/// The workers have their own threads; the caller's runtime only waits. As with `axum::serve`,
-/// signals are left alone: without handlers of the program's own, SIGTERM and Ctrl-C end the
-/// process at once. [`Serving::with_graceful_shutdown`] shuts down in order when a future
-/// completes, and [`Serving::shut_down_on_signals`] handles these signals as [`Server::serve`]
-/// does. Dropping the future cuts all connections.
+/// The workers have their own threads; the caller's runtime only waits. As with `axum::serve`, no
+/// signal handlers are installed: unless the program has its own, SIGTERM and Ctrl-C end the
+/// process immediately. [`Serving::with_graceful_shutdown`] shuts down gracefully when a future
+/// completes, and [`Serving::shut_down_on_signals`] handles these signals like [`Server::serve`].
+/// Dropping the future cuts all connections.
 ///
 /// ```no_run
 /// # async fn run() -> peregrine::Result<()> {
@@ -179,7 +180,7 @@ where
     Serving { server, tower: service.into_tower(), end: End::Dropped }
 }
 
-/// As [`serve`], but over TLS only.
+/// Like [`serve`], but over TLS only.
 ///
 /// ```no_run
 /// # async fn run() -> peregrine::Result<()> {
@@ -206,12 +207,12 @@ where
 }
 
 fn lost(cause: std::io::Error) -> Error {
-    Error::Bind { address: "(a listener of tokio)".to_owned(), cause }
+    Error::Bind { address: "(a tokio listener)".to_owned(), cause }
 }
 
 type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A server that begins when it is awaited. [`serve`] makes one.
+/// A server that starts when it is awaited. Returned by [`serve`] and `serve_tls`.
 #[must_use = "a server does nothing until it is awaited"]
 pub struct Serving<R> {
     server: Result<Server, Error>,
@@ -219,24 +220,23 @@ pub struct Serving<R> {
     end: End,
 }
 
-/// What shuts a server down in order.
+/// The event that shuts a server down gracefully.
 enum End {
     /// Nothing: it serves until its future is dropped.
     Dropped,
     /// SIGTERM or Ctrl-C.
     Signals,
-    /// The end of a future.
+    /// The completion of a future.
     Future(Signal),
 }
 
 impl<R> Serving<R> {
-    /// Shuts down in order when `signal` completes: accepts no new connections, closes idle ones
-    /// after `Limits::drain_idle_timeout`, and gives busy ones until
+    /// Shuts down gracefully when `signal` completes: accepts no new connections, closes idle ones
+    /// after `Limits::drain_idle_timeout`, and cuts busy ones after
     /// [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout).
     ///
-    /// Signals are up to the caller: no signal, not even a second one, does anything here except
-    /// through `signal`. To cut busy connections before their time is over, drop the future that
-    /// serves.
+    /// No signal handlers are installed: a signal, even a second one, has an effect only if it
+    /// completes `signal`. To cut busy connections before the timeout, drop the future that serves.
     pub fn with_graceful_shutdown<F>(mut self, signal: F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -245,12 +245,12 @@ impl<R> Serving<R> {
         self
     }
 
-    /// Handles signals as [`Server::serve`] does: shuts down in order at SIGTERM or Ctrl-C, cuts
-    /// all connections at a second one, reloads at SIGHUP, and tells the service manager. The
-    /// signals have their former effect again when the future that serves is complete.
+    /// Handles signals like [`Server::serve`]: shuts down gracefully on SIGTERM or Ctrl-C, cuts all
+    /// connections on a second one, reloads on SIGHUP, and notifies the service manager. The
+    /// signals have their previous effect again when the future that serves has completed.
     ///
-    /// This is for programs whose `main` returns when the server has ended: in one that does more,
-    /// Ctrl-C ends the server and not the process.
+    /// This is for programs whose `main` returns when the server has ended: Ctrl-C ends the server,
+    /// not the process.
     ///
     /// ```no_run
     /// # async fn run(app: axum::Router) -> peregrine::Result<()> {
@@ -262,7 +262,7 @@ impl<R> Serving<R> {
         self
     }
 
-    /// Changes the server: limits, the number of workers, the driver, more places to listen, TLS.
+    /// Configures the server: limits, the number of workers, the driver, more listeners, TLS.
     ///
     /// ```no_run
     /// # async fn run(app: axum::Router) -> peregrine::Result<()> {

@@ -1,17 +1,19 @@
-//! Traces of requests: which are sampled ([`Traces`]), and the way to requests that a handler sends.
+//! Request tracing: sampling ([`Traces`]), and passing the trace context on to requests that a
+//! handler sends ([`headers`]).
 //!
-//! The span is one of `tracing`, so that any of its subscribers may have it; with the feature `otlp`,
-//! `peregrine::otlp` sends it to OpenTelemetry's collectors.
+//! Spans are `tracing` spans, which any subscriber can record. With the feature `otlp`,
+//! `peregrine::otlp` exports them to OpenTelemetry collectors.
 
 pub use peregrine_server::Traces;
 pub use peregrine_web::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 
 use http::HeaderMap;
 
-/// The fields with which a request that is sent from here belongs to the trace of the request that is worked on: for
-/// `reqwest::RequestBuilder::headers`, say. Empty where there is none.
+/// Returns the header fields that make an outgoing request part of the current request's trace, for
+/// example for `reqwest::RequestBuilder::headers`. Empty if there is no current trace.
 ///
-/// Tasks that a handler spawns have to be given what they need.
+/// The current request is not known inside tasks that a handler spawns: call this in the handler,
+/// and pass the result to the task.
 ///
 /// ```ignore
 /// async fn birds(client: reqwest::Client) -> reqwest::Result<String> {
@@ -26,7 +28,7 @@ pub fn headers() -> HeaderMap {
     fields
 }
 
-/// The same in the fields of a request that exists.
+/// Like [`headers`], but adds the fields to those of an existing request.
 pub fn inject(fields: &mut HeaderMap) {
     #[cfg(feature = "otlp")]
     if crate::otlp::inject(fields) {
@@ -37,7 +39,7 @@ pub fn inject(fields: &mut HeaderMap) {
     }
 }
 
-/// Lets the ids of spans be those of the system that records them, where there is one.
+/// With the feature `otlp`, makes `traces` take span ids from OpenTelemetry.
 pub(crate) fn recorded(traces: Traces) -> Traces {
     #[cfg(feature = "otlp")]
     let traces = crate::otlp::recorded(traces);

@@ -1,4 +1,4 @@
-//! The thread that looks for handlers that block their worker.
+//! The thread that detects handlers that block their worker.
 
 use crate::threads;
 use peregrine_server::{Pulse, Watch};
@@ -8,11 +8,11 @@ use std::sync::Weak;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// With a budget of zero the thread must still sleep.
+/// The thread must sleep even if the budget is zero.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 
-/// Warns of handlers that keep their thread for longer than `budget`, until all workers have ended.
-/// While no handler is working, the thread sleeps.
+/// Logs a warning for each handler that blocks its thread for longer than `budget`, until all
+/// workers have ended. While no handler is running, the thread sleeps.
 pub(crate) fn start(pulses: Vec<Weak<Pulse>>, budget: Duration) -> io::Result<()> {
     let start = Instant::now();
     let look = move || {
@@ -23,8 +23,8 @@ pub(crate) fn start(pulses: Vec<Weak<Pulse>>, budget: Duration) -> io::Result<()
                 contained(|| {
                     tracing::warn!(target: "peregrine", route, worker, ?time, ?budget,
                     "a handler blocks its thread, and all connections of the worker with it; use \
-                     peregrine::offload or tokio::task::spawn_blocking for what blocks or computes \
-                     for long")
+                     peregrine::offload or tokio::task::spawn_blocking for blocking calls and \
+                     long computations")
                 });
             }
             match watch.pause() {

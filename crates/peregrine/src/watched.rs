@@ -1,8 +1,9 @@
-//! Files that somebody else replaces, and noticing that.
+//! Notices that files have been replaced.
 //!
-//! A file may be written in place, be renamed over, or be reached by symbolic links of which one is
-//! swapped. So its folder is watched, and the folder of each link on the way to it; and whether it has
-//! changed, its own stamp tells.
+//! A file may be written in place, be replaced by a rename, or be reached through a symbolic link
+//! that is swapped. So this module watches the directory of the file and the directory of every
+//! link on the path to it. On an event, it compares the file's stamp to see whether the file has
+//! changed.
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
@@ -12,31 +13,31 @@ use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// How many links in a row are followed, as many as Linux follows.
+/// The maximum number of links to follow, the same as in Linux.
 const LINKS_MAX: usize = 40;
 
 pub(crate) struct Files {
-    /// `None` where the system does not tell of changes.
+    /// `None` if the system does not report file changes.
     watcher: Option<RecommendedWatcher>,
     folders: BTreeSet<PathBuf>,
-    /// What each file was when it was looked at last.
+    /// The stamp of each file at the last check; `None` if it did not exist.
     stamps: BTreeMap<PathBuf, Option<Stamp>>,
 }
 
-/// Tells one version of a file from another.
+/// Identifies a version of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
     bytes: u64,
-    /// Device and number, which differ for a file that took another one's place.
+    /// Device and inode number, which change if another file replaces this one.
     identity: (u64, u64),
 }
 
 impl Files {
-    /// Calls `wake` when a folder has changed.
+    /// Calls `wake` when a watched directory changes.
     pub(crate) fn watch(wake: impl Fn() + Send + 'static) -> Self {
         let notice = move |event: notify::Result<notify::Event>| {
-            // To read a file is an event too, and none that matters. An error may hide a change.
+            // Reading a file is an event too, but not a change. An error may hide a change.
             if !event.is_ok_and(|event| is_read(event.kind)) {
                 wake();
             }
@@ -45,25 +46,25 @@ impl Files {
             .inspect_err(|error| {
                 contained(|| {
                     tracing::warn!(target: "peregrine", %error,
-                    "changes of certificates are noticed within a minute only, because the system \
-                     does not tell of them")
+                    "changed certificates are noticed up to a minute late, because the system \
+                     does not report file changes")
                 });
             })
             .ok();
         Self { watcher, folders: BTreeSet::new(), stamps: BTreeMap::new() }
     }
 
-    /// Watches the folders of these files, and no others.
+    /// Watches the directories of these files, and stops watching all others.
     pub(crate) fn follow(&mut self, files: impl Iterator<Item = PathBuf>) {
         let Some(watcher) = &mut self.watcher else { return };
         let wanted: BTreeSet<_> = files.flat_map(|file| folders_of(&file)).collect();
         for folder in self.folders.difference(&wanted) {
-            // It may be gone, and its watch with it.
+            // Fails if the directory was removed, and its watch with it.
             let _ = watcher.unwatch(folder);
         }
         let mut watched = BTreeSet::new();
         for folder in wanted {
-            // A folder that was replaced by another has a new watch only if it is asked for again.
+            // Watches it anew, because another directory may have replaced it under this name.
             if self.folders.contains(&folder) {
                 let _ = watcher.unwatch(&folder);
             }
@@ -72,8 +73,8 @@ impl Files {
                 Err(error) => {
                     contained(|| {
                         tracing::warn!(target: "peregrine", folder = %folder.display(), %error,
-                        "changes of certificates are noticed within a minute only, because their \
-                         folder cannot be watched")
+                        "changed certificates are noticed up to a minute late, because their \
+                         directory cannot be watched")
                     });
                 }
             }
@@ -81,7 +82,8 @@ impl Files {
         self.folders = watched;
     }
 
-    /// Has one of these changed since the last call? A file that is new here has not.
+    /// Whether one of these files has changed since the last call. A file that is checked for the
+    /// first time counts as unchanged.
     pub(crate) fn have_changed(&mut self, files: &[PathBuf]) -> bool {
         let mut have_changed = false;
         for file in files {
@@ -114,14 +116,14 @@ impl Stamp {
     }
 }
 
-/// The folders in which something changes when the file becomes another.
+/// The directories in which an entry changes when the file is replaced.
 fn folders_of(file: &Path) -> BTreeSet<PathBuf> {
     let mut folders = BTreeSet::new();
     let mut places = vec![std::path::absolute(file).unwrap_or_else(|_| file.to_owned())];
     let mut links = 0;
     while let Some(place) = places.pop() {
         folders.extend(place.parent().map(Path::to_owned));
-        // The file may be a link, and so may each folder on the way to it.
+        // The file may be a link, and so may each directory on the path to it.
         for part in place.ancestors() {
             let Ok(target) = fs::read_link(part) else { continue };
             links += 1;
@@ -149,7 +151,7 @@ mod tests {
     fn the_folders_of_all_links_on_the_way_are_watched() {
         let root = tempfile::tempdir().unwrap();
         let root = fs::canonicalize(root.path()).unwrap();
-        // As Kubernetes does: mount/tls.crt -> ..data/tls.crt, and ..data -> ..2026.
+        // Like Kubernetes: mount/tls.crt -> ..data/tls.crt, and ..data -> ..2026.
         let mount = root.join("mount");
         fs::create_dir_all(mount.join("..2026")).unwrap();
         fs::write(mount.join("..2026/tls.crt"), "").unwrap();
@@ -157,14 +159,14 @@ mod tests {
         symlink("..data/tls.crt", mount.join("tls.crt")).unwrap();
         let found = folders_of(&mount.join("tls.crt"));
         assert!(found.contains(&mount) && found.contains(&mount.join("..2026")), "{found:?}");
-        // As certbot does: live/a.pem -> ../archive/a1.pem.
+        // Like certbot: live/a.pem -> ../archive/a1.pem.
         for folder in ["live", "archive"] {
             fs::create_dir(root.join(folder)).unwrap();
         }
         symlink("../archive/a1.pem", root.join("live/a.pem")).unwrap();
         let found = folders_of(&root.join("live/a.pem"));
         assert!(found.contains(&root.join("live")), "{found:?}");
-        // Links in a circle have an end.
+        // A cycle of links is not followed forever.
         symlink("b", root.join("a")).unwrap();
         symlink("a", root.join("b")).unwrap();
         assert_eq!(folders_of(&root.join("a")), BTreeSet::from([root]));
@@ -176,7 +178,7 @@ mod tests {
         let path = folder.path().join("a.pem");
         let mut files = Files::watch(|| {});
         let mut has_changed = || files.have_changed(std::slice::from_ref(&path));
-        assert!(!has_changed(), "it is new here, though there is none");
+        assert!(!has_changed(), "the first check of a file, which does not exist yet");
         fs::write(&path, "one").unwrap();
         assert!(has_changed() && !has_changed());
         fs::write(&path, "longer").unwrap();

@@ -1,4 +1,4 @@
-//! One worker's thread, from its application to its end.
+//! One worker's thread: builds the application, serves, and reports how it ended.
 
 use crate::admin::Begun;
 use crate::choice::Seat;
@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use tokio::sync::watch as watched;
 
-/// The patterns of the application's routes, when the first worker has made it.
+/// The patterns of the application's routes, set by the first worker that builds it.
 pub(crate) type Patterns = Arc<OnceLock<Vec<String>>>;
 
 /// The inputs of one worker's thread.
@@ -30,17 +30,17 @@ pub(crate) struct Worker {
     pub(crate) limits: WorkerLimits,
     pub(crate) options: Options,
     pub(crate) seat: Seat,
-    /// What it shows to the admin listener.
+    /// The state that it publishes for the admin listener.
     pub(crate) shown: Option<Begun>,
     pub(crate) log: Option<Log>,
     pub(crate) traces: Option<Traces>,
     pub(crate) patterns: Patterns,
-    /// Its part in spreading connections over several workers.
+    /// Its membership in the group of workers that balance connections among each other.
     pub(crate) member: Option<Member<Passed>>,
 }
 
 impl Worker {
-    /// The body of the worker's thread. It reports its end whatever the cause.
+    /// Returns the body of the worker's thread, which reports its end whatever the cause.
     pub(crate) fn body(
         self,
         make: Make,
@@ -51,7 +51,7 @@ impl Worker {
         let (number, handle, orders) = (self.number, handle.clone(), handle.subscribe());
         move || {
             let started = || handle.tell(News::Ready(number));
-            // Nothing of the worker is used after it.
+            // Unwind safe, because nothing of the worker is used after a panic.
             let run = AssertUnwindSafe(|| self.run(make, orders, pulse, answering, &started));
             let result = catch_unwind(run).unwrap_or_else(|panic| {
                 Err(Error::Panicked { worker: number, cause: message(&*panic) })
@@ -60,8 +60,8 @@ impl Worker {
         }
     }
 
-    /// Runs to the end. `make` is called inside the worker's runtime, and `started` when the worker has
-    /// its application and listens.
+    /// Runs the worker until it ends. Calls `make` inside the worker's runtime, and `started` when
+    /// the worker has its application and listens.
     fn run(
         self,
         make: Make,
@@ -98,12 +98,12 @@ impl Worker {
             #[cfg(all(target_os = "linux", feature = "uring"))]
             Seat::Uring(ring) => ring.run(&options, |driver| begin.on(driver)),
         };
-        // The driver has waited for blocking functions in the meantime.
+        // Taken again, because the driver has waited for blocking functions after the worker ended.
         Ok(Report { snapshot: counts.snapshot(), ..report.map_err(Error::Worker)?? })
     }
 }
 
-/// A worker's work once its driver exists.
+/// The inputs of a worker, without its driver.
 struct Begin<'a> {
     make: Make,
     started: &'a dyn Fn(),
@@ -120,7 +120,7 @@ struct Begin<'a> {
 }
 
 impl Begin<'_> {
-    /// What a driver needs besides its handle exists when this is polled.
+    /// Builds the application and serves.
     async fn on<D: Driver<Socket = Socket, Passed = Passed>>(
         self,
         driver: D,
@@ -131,7 +131,7 @@ impl Begin<'_> {
             shown.before();
         }
         let application = {
-            // What an application that takes time to make waits for, the driver does not know.
+            // An `async` `make` may wait for events that the driver does not know.
             let _hold = driver.hold();
             let (mut made, mut ended) =
                 (pin!(make()), pin!(orders.wait_for(|o| *o > Order::Serve)));
@@ -160,7 +160,7 @@ impl Begin<'_> {
         let running =
             peregrine_server::run(driver, listeners, application, limits, observed, orders, member);
         let mut running = pin!(running);
-        // The first poll listens.
+        // The first poll starts listening.
         let ended = poll_fn(|context| Poll::Ready(running.as_mut().poll(context))).await;
         if ended.is_pending() {
             started();
@@ -173,9 +173,9 @@ impl Begin<'_> {
     }
 }
 
-/// The panic's message.
+/// The message of a panic.
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("(it said nothing)").to_owned()
+    text.unwrap_or("(no message)").to_owned()
 }

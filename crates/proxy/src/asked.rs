@@ -1,14 +1,16 @@
-//! What is asked of an upstream: the length of content, another protocol, and paths that are never asked for.
+//! Parts of the request to an upstream: the length of its content, an upgrade, and a check for
+//! paths that must not be forwarded.
 
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use peregrine_web::Body;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// How long the content is, where hyper would not say so: it takes content of unknown length for none in a GET, and says nothing of none.
+/// The framing field for `body`, if hyper would not send the right one. In a GET, hyper treats
+/// content of unknown length as absent, and it does not announce empty content.
 pub(crate) fn framing(method: &Method, body: &Body) -> Option<(HeaderName, HeaderValue)> {
     if http_body::Body::is_end_stream(body) || body.length() == Some(0) {
-        // RFC 9110 §8.6: with a method that means something by content, none is said to be none.
+        // RFC 9110 §8.6: a request whose method usually has content announces that it has none.
         let means_content = matches!(*method, Method::POST | Method::PUT | Method::PATCH);
         return means_content.then(|| (CONTENT_LENGTH, HeaderValue::from_static("0")));
     }
@@ -18,20 +20,20 @@ pub(crate) fn framing(method: &Method, body: &Body) -> Option<(HeaderName, Heade
     }
 }
 
-/// Says that another protocol is asked for, in the form of HTTP/1.1.
+/// Adds the fields of an HTTP/1.1 upgrade to `protocols`.
 pub(crate) fn ask_upgrade(map: &mut HeaderMap, protocols: &HeaderValue) {
     let is_websocket = protocols.as_bytes().eq_ignore_ascii_case(b"websocket");
     map.insert(UPGRADE, protocols.clone());
     let options = if map.contains_key(CONNECTION) { "upgrade, te" } else { "upgrade" };
     map.insert(CONNECTION, HeaderValue::from_static(options));
-    // RFC 8441 §5: over HTTP/2 there is no key, which HTTP/1.1 wants.
+    // RFC 8441 §5: a WebSocket request over HTTP/2 has no key, but HTTP/1.1 requires one.
     const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
     if is_websocket && !map.contains_key(KEY) {
         map.insert(KEY, key());
     }
 }
 
-/// 16 bytes in base64. They keep caches from answering, and are no secret.
+/// 16 random bytes in base64. They prevent caches from responding and need not be secret.
 fn key() -> HeaderValue {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let number = || u128::from(RandomState::new().build_hasher().finish());
@@ -43,8 +45,8 @@ fn key() -> HeaderValue {
     HeaderValue::from_bytes(&text).expect("base64 is ASCII")
 }
 
-/// Are there segments that a path is resolved by, in any way of writing them that some server understands: escaped, between backslashes, or with parameters
-/// behind (`..;a=b`)?
+/// Whether the path has `.` or `..` segments, in any spelling that some server understands:
+/// escaped, between backslashes, or followed by parameters (`..;a=b`).
 pub(crate) fn has_dots(path: &str) -> bool {
     let mut plain = path.to_ascii_lowercase();
     for (escaped, letter) in [("%2e", "."), ("%2f", "/"), ("%5c", "/"), ("\\", "/")] {

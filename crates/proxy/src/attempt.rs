@@ -1,4 +1,4 @@
-//! One request to one upstream.
+//! Sends one request to one upstream.
 
 use crate::body::{Busy, Progress, Sent};
 use crate::connect::connect;
@@ -19,7 +19,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// How long is waited for what.
+/// The time limits of an attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timeouts {
     pub(crate) connect: Duration,
@@ -27,25 +27,25 @@ pub(crate) struct Timeouts {
     pub(crate) idle: Duration,
 }
 
-/// Why there is no response.
+/// Why an attempt yielded no response.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// There was no connection.
+    /// No connection could be opened.
     Unreachable(std::io::Error),
-    /// There was none in time.
+    /// No connection was opened in time.
     ConnectLate,
     /// The connection ended before any of the request was sent.
     Unsent,
-    /// The upstream says that it did not begin with it.
-    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "HTTP/1.1 has no word for it"))]
+    /// The upstream reported that it did not process the request.
+    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "HTTP/1.1 cannot report it"))]
     Refused,
-    /// It ended later, or what came was no response.
+    /// The connection ended later, or the response was invalid.
     Broken(hyper::Error),
-    /// None came in time.
+    /// No response arrived in time.
     Late,
-    /// The client's content broke off.
+    /// The client's content could not be read to its end.
     Content,
-    /// There is no URL for what the client asks for.
+    /// The request's target is not a valid URL.
     Target,
     /// All connections to the upstream were in use, and none became free in time.
     Crowded,
@@ -54,7 +54,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Is it certain that the upstream has seen nothing of the request?
+    /// Whether it is certain that the upstream did not process any of the request.
     pub(crate) fn is_unseen(&self) -> bool {
         matches!(
             self,
@@ -67,14 +67,14 @@ impl Failure {
         )
     }
 
-    /// Of a connection that could not be opened.
+    /// The failure for a connection that could not be opened.
     pub(crate) fn of_connect(error: std::io::Error) -> Self {
         // ENOMEM, ENFILE and EMFILE, which have no `ErrorKind`.
         let is_exhausted = cfg!(unix) && matches!(error.raw_os_error(), Some(12 | 23 | 24));
         if is_exhausted { Self::Exhausted(error) } else { Self::Unreachable(error) }
     }
 
-    /// Of a connection or a response that broke.
+    /// The failure for a connection or a response that broke.
     fn of(error: hyper::Error) -> Self {
         #[cfg(feature = "tls")]
         if is_refusal(&error) {
@@ -83,13 +83,14 @@ impl Failure {
         Self::Broken(error)
     }
 
-    /// Is it the upstream's?
+    /// Whether the upstream caused the failure.
     pub(crate) fn is_upstreams(&self) -> bool {
         !matches!(self, Self::Content | Self::Target | Self::Crowded | Self::Exhausted(_))
     }
 }
 
-/// RFC 9113 §8.7: what is refused, or comes after the last stream that a GOAWAY names, was not carried out.
+/// RFC 9113 §8.7: a refused request, or one after the last stream that a GOAWAY names, was not
+/// processed.
 #[cfg(feature = "tls")]
 fn is_refusal(error: &hyper::Error) -> bool {
     let first = std::error::Error::source(error);
@@ -109,30 +110,31 @@ impl fmt::Display for Failure {
             Self::Refused => f.write_str("the request was refused before it began"),
             Self::Broken(error) => write!(f, "no response: {error}"),
             Self::Late => f.write_str("no response in time"),
-            Self::Content => f.write_str("the content of the request broke off"),
-            Self::Target => f.write_str("the request's target is no URL"),
+            Self::Content => f.write_str("the request's content could not be read"),
+            Self::Target => f.write_str("the request's target is not a valid URL"),
             Self::Crowded => f.write_str("all connections to the upstream are in use"),
             Self::Exhausted(error) => write!(f, "no socket for a connection: {error}"),
         }
     }
 }
 
-/// A response, and the connection that it comes on.
+/// A response, and the connection that it arrives on.
 pub(crate) struct Answer {
     pub(crate) response: Response<Incoming>,
     pub(crate) sender: Sender,
     pub(crate) busy: Busy,
 }
 
-/// A failure, and what is left of the request's content, if it was not begun.
+/// A failure, and the request's content if none of it was read.
 pub(crate) struct Failed {
     pub(crate) why: Failure,
     pub(crate) body: Option<Body>,
-    /// The connection had waited. It may have ended at any time, which says nothing about its upstream.
+    /// The connection had been idle. The upstream may close such a connection at any time, so this
+    /// says nothing about its health.
     pub(crate) is_old: bool,
 }
 
-/// What is sent to one upstream, and how.
+/// The parameters of an attempt at one upstream.
 pub(crate) struct Order<'a> {
     pub(crate) client: &'a Rc<ConnectionInfo>,
     pub(crate) set: &'a Arc<Set>,
@@ -144,7 +146,7 @@ pub(crate) struct Order<'a> {
     pub(crate) timeouts: Timeouts,
 }
 
-/// Sends a request, on a connection that waits or on a new one.
+/// Sends a request on an idle connection or on a new one.
 pub(crate) async fn send(order: &Order<'_>, request: Request<Body>) -> Result<Answer, Failed> {
     let Order { pool, progress, interims, timeouts, .. } = *order;
     let Some(slot) = pool.slots.acquire(order.client).await else {
@@ -161,7 +163,8 @@ pub(crate) async fn send(order: &Order<'_>, request: Request<Body>) -> Result<An
         body: unsent.map(|unsent| unsent.into_body().into_body()),
         is_old,
     };
-    // A connection that waited may have been closed meanwhile; then the next one is asked, and in the end a new one.
+    // An idle connection may have been closed meanwhile. Then the next one is tried, and finally a
+    // new one.
     loop {
         let (mut sender, is_new) = match pool.take(order.is_upgrade) {
             Some(sender) => (sender, false),
@@ -195,7 +198,7 @@ pub(crate) async fn send(order: &Order<'_>, request: Request<Body>) -> Result<An
                 None => return Err(failed(Failure::of(error.into_error()), None, !is_new)),
             },
             None => {
-                // Others would wait on it as well.
+                // Other requests on this shared connection would wait for it as well.
                 pool.forget(&sender);
                 return Err(failed(Failure::Late, None, false));
             }
@@ -203,8 +206,8 @@ pub(crate) async fn send(order: &Order<'_>, request: Request<Body>) -> Result<An
     }
 }
 
-/// Waits for a response for so long, counted from when the upstream last took something of the request. While the client keeps it
-/// waiting, its time does not run.
+/// Waits for a response for at most `limit`, counted from when the upstream last accepted part of
+/// the request. The time does not run while the upstream waits for content from the client.
 async fn within<F: Future>(
     answer: F,
     progress: &Progress,
@@ -216,7 +219,7 @@ async fn within<F: Future>(
     let mut alarm = pin!(sleep_until(later(since, limit)));
     poll_fn(|context| {
         let answered = answer.as_mut().poll(context);
-        // They may have come together with the answer.
+        // Interim responses may have arrived together with the response.
         interims.pass(context);
         if let Poll::Ready(answer) = answered {
             return Poll::Ready(Some(answer));
@@ -235,20 +238,20 @@ async fn within<F: Future>(
     .await
 }
 
-/// The time after `from` by so much, or one that nobody lives to see.
+/// `from` plus `by`, or a time 30 years later if that overflows.
 pub(crate) fn later(from: Instant, by: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
     from.checked_add(by).unwrap_or_else(|| from + FAR)
 }
 
-/// Asks an upstream whether it is well.
+/// Sends a health check to an upstream.
 pub(crate) async fn check(checking: Checking, check: Check) {
     let (set, number) = (checking.set(), checking.number());
     let upstream = &set.all[number];
     let asked = async {
         let mut sender = match connect(upstream, false).await.map_err(Failure::of_connect) {
             Ok(sender) => sender,
-            // This process is at fault, so the upstream's health stays as it is.
+            // This process is at fault, so the upstream's health is unchanged.
             Err(Failure::Exhausted(_)) => return Ok(false),
             Err(failure) => return Err(failure.to_string()),
         };
@@ -257,17 +260,17 @@ pub(crate) async fn check(checking: Checking, check: Check) {
         *request.uri_mut() = check.path;
         request.headers_mut().insert(HOST, HeaderValue::clone(&upstream.authority));
         if form::shape(&mut request, &sender, upstream).is_none() {
-            return Err("there is no URL for its check".to_owned());
+            return Err("its check has no valid URL".to_owned());
         }
         let response =
             sender.send(request).await.map_err(|error| error.into_error().to_string())?;
         match response.status() {
             status if status.as_u16() < 400 => Ok(true),
-            status => Err(format!("its check answered {status}")),
+            status => Err(format!("its check got a {status}")),
         }
     };
     let outcome = timeout(check.every, asked).await;
-    match outcome.unwrap_or_else(|_| Err("its check took too long".to_owned())) {
+    match outcome.unwrap_or_else(|_| Err("its check timed out".to_owned())) {
         Ok(false) => {}
         outcome => set.checked(number, outcome.map(drop)),
     }

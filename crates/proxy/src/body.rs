@@ -1,4 +1,4 @@
-//! Content on its way: to the upstream, and back.
+//! The content of requests to upstreams, and of their responses.
 
 use crate::attempt::later;
 use crate::fields;
@@ -20,20 +20,20 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// How far a request's content is.
+/// The progress of sending a request's content.
 #[derive(Default)]
 pub(crate) struct Progress {
-    /// Was any of it asked for?
+    /// Whether any content was read.
     pub(crate) is_begun: Cell<bool>,
-    /// When the upstream last took some of it, or all.
+    /// When the upstream last accepted a part of the content, or its end.
     pub(crate) moved: Cell<Option<Instant>>,
-    /// Is there more to come from the client, for which the upstream waits too?
+    /// Whether more content must arrive from the client, for which the upstream is waiting too.
     pub(crate) is_waiting: Cell<bool>,
-    /// What broke it off.
+    /// The error that ended the content.
     pub(crate) error: RefCell<Option<BodyError>>,
 }
 
-/// The content of a request, as the connection to the upstream has it.
+/// The content of a request, in the form that the connection to the upstream reads.
 pub(crate) struct Sent {
     body: Body,
     progress: Rc<Progress>,
@@ -49,13 +49,13 @@ impl Sent {
     }
 }
 
-/// The client's content broke off; `Progress` knows why.
+/// The client's content failed; `Progress` has the error.
 #[derive(Debug)]
 pub(crate) struct Broken;
 
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the content of the request broke off")
+        f.write_str("the request's content could not be read")
     }
 }
 
@@ -92,13 +92,13 @@ impl HttpBody for Sent {
     }
 }
 
-/// What an upstream may send before its response is read: the window of a stream of HTTP/2, or the
-/// read buffer of a connection of HTTP/1.1.
+/// The amount that an upstream may send before the client reads its response: the window of an
+/// HTTP/2 stream, or the read buffer of an HTTP/1.1 connection.
 pub(crate) const UNREAD_BYTES_MAX: u32 = 64 * 1024;
 
-/// A request in progress, which counts for its upstream until it is dropped. It has one of the
-/// slots of its pool, and is charged with all that its response may occupy while its client reads
-/// nothing.
+/// A request in progress, which is counted for its upstream until it is dropped. It holds one of
+/// the slots of its pool, and reserves the memory that its response may occupy while its client
+/// does not read.
 pub(crate) struct Busy {
     set: Arc<Set>,
     pub(crate) number: usize,
@@ -120,28 +120,28 @@ impl Drop for Busy {
     }
 }
 
-/// The content of a response, as it comes. When it has ended, its connection waits for another
+/// The content of a response as it arrives. After its end, its connection is available for another
 /// request.
 pub(crate) struct Received {
-    /// Shared with the slot, for which it may be aborted.
+    /// Shared with the slot, which may abort the response.
     response: Rc<Abortable>,
     pool: Rc<Pool>,
     idle_timeout: Duration,
     alarm: Option<Pin<Box<Sleep>>>,
 }
 
-/// None: it was aborted.
+/// `None` once the response was aborted.
 struct Abortable(RefCell<Option<Unread>>);
 
 /// A response whose content has not been read to its end.
 struct Unread {
     body: Incoming,
-    /// None: the connection has another end.
+    /// `None` once the connection was returned to the pool or has failed.
     sender: Option<Sender>,
     busy: Option<Busy>,
 }
 
-/// The response was given up because other clients needed its connection.
+/// The response was aborted because other clients needed its connection.
 #[derive(Debug)]
 struct Aborted;
 
@@ -219,7 +219,8 @@ impl HttpBody for Received {
         };
         let Poll::Ready(frame) = Pin::new(&mut unread.body).poll_frame(context) else {
             unread.set_unread(false);
-            // Only a wait costs a timer. What the client does not take is not asked for, and so does not count.
+            // A timer is set only while the upstream is being waited for. Content that the client
+            // does not read is not polled, so slow clients do not count.
             let until = later(Instant::now(), this.idle_timeout);
             let alarm = this.alarm.get_or_insert_with(|| Box::pin(sleep_until(until)));
             ready!(alarm.as_mut().poll(context));
@@ -230,7 +231,7 @@ impl HttpBody for Received {
         match &frame {
             None => unread.end(&this.pool),
             Some(Err(_)) => unread.fail(),
-            // Who knows the length does not ask once more.
+            // A reader that knows the length does not poll again after the last frame.
             Some(Ok(_)) if unread.body.is_end_stream() => unread.end(&this.pool),
             Some(Ok(_)) => unread.set_unread(true),
         }
@@ -249,7 +250,7 @@ impl HttpBody for Received {
     }
 }
 
-/// No content, but the length of what a GET would have, as far as the upstream told it.
+/// An empty body with the length that a response to GET would have, if the upstream sent one.
 pub(crate) struct Promised(pub(crate) Option<u64>);
 
 impl HttpBody for Promised {

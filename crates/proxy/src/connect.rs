@@ -1,4 +1,4 @@
-//! New connections to upstreams.
+//! Opens connections to upstreams.
 
 use crate::pool::Sender;
 use crate::upstreams::Upstream;
@@ -9,10 +9,11 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-/// What hyper keeps of a head that is not whole yet, and the most bytes of the fields of one.
+/// hyper's limits on the bytes of an incomplete head and of its fields.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// A new connection. Its task ends with its last sender, or with the responses that are under way. One for an upgrade speaks HTTP/1.1.
+/// Opens a connection. Its task ends when its last sender and the responses in progress are
+/// dropped. An upgrade gets an HTTP/1.1 connection.
 pub(crate) async fn connect(upstream: &Upstream, is_upgrade: bool) -> io::Result<Sender> {
     let stream = TcpStream::connect((upstream.host.as_str(), upstream.port)).await?;
     stream.set_nodelay(true)?;
@@ -40,7 +41,7 @@ where
         http1::Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream));
     let (mut sender, connection) = builder.await.map_err(io::Error::other)?;
     drop(tokio::task::spawn_local(async move {
-        // How it ended, whoever waits for its response is told.
+        // The request that waits for a response gets the error.
         let _ = connection.with_upgrades().await;
     }));
     poll_fn(|context| sender.poll_ready(context)).await.map_err(io::Error::other)?;
@@ -61,12 +62,13 @@ mod http2 {
     use std::time::Duration;
     use tokio::io::{AsyncRead, AsyncWrite};
 
-    /// A connection that is silent for so long is asked whether it is there: requests would wait for it.
+    /// A connection that is silent for this long while requests wait gets a PING.
     const PING_EVERY: Duration = Duration::from_secs(20);
     const PING_TIMEOUT: Duration = Duration::from_secs(10);
-    /// hyper opens it again as the client reads.
+    /// hyper enlarges it again as the client reads.
     const STREAM_WINDOW: u32 = UNREAD_BYTES_MAX;
-    /// As much for all that share a connection: a client that takes nothing must not hold others up.
+    /// Enough for all requests that share a connection, so that a client that does not read cannot
+    /// block the others.
     const CONNECTION_WINDOW: u32 = STREAM_WINDOW * (USERS_MAX + 1);
 
     pub(super) async fn begin<T>(stream: T) -> io::Result<Sender>
@@ -93,7 +95,7 @@ mod http2 {
         Ok(Sender::shared(sender, greeting.streams_max().await?))
     }
 
-    /// Bodies stay on the thread that they came on.
+    /// Spawns hyper's tasks on this thread, because bodies are not `Send`.
     #[derive(Clone, Copy)]
     struct Local;
 

@@ -1,4 +1,4 @@
-//! What is passed on of a head, and what a proxy says of itself. No I/O.
+//! Selects the fields that are forwarded, and adds those of the proxy itself. No I/O.
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HOST, MAX_FORWARDS, PROXY_AUTHENTICATE,
@@ -10,11 +10,11 @@ use peregrine_web::response::Fields;
 use peregrine_web::{Head, Parts};
 use std::net::IpAddr;
 
-/// Through so many proxies a request may have come. More of them are a circle.
+/// A request that has passed this many proxies is assumed to be in a loop.
 pub(crate) const VIA_MAX: usize = 16;
 
-/// RFC 9110 §7.6.1: what is about one connection, whether `Connection` names it or not; and what says how long
-/// content is, which is told anew.
+/// RFC 9110 §7.6.1: the fields that belong to one connection, whether `Connection` names them or
+/// not. Also the fields for the length of the content, which are generated again.
 const OF_ONE_HOP: [HeaderName; 10] = [
     CONNECTION,
     HeaderName::from_static("http2-settings"),
@@ -33,7 +33,8 @@ const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// By which fields an upstream is told who asks. Upstreams believe all of them, so none passes that somebody else wrote who is not trusted.
+/// Fields that describe the client. Upstreams trust them, so their values are removed unless a
+/// trusted proxy sent them.
 const WHO_ASKS: [&str; 7] = [
     "forwarded",
     "x-forwarded-for",
@@ -44,10 +45,11 @@ const WHO_ASKS: [&str; 7] = [
     "x-real-ip",
 ];
 
-/// There are more of them, which some programs believe: `X-Forwarded-Ssl`, `X-Forwarded-User`. Only trusted proxies may say such things.
+/// Some programs trust other fields with this prefix, such as `X-Forwarded-Ssl` and
+/// `X-Forwarded-User`. Only trusted proxies may send them.
 const FORWARDED_BEGINS: &str = "x-forwarded-";
 
-/// How an upstream is told who asks.
+/// The fields in which an upstream receives the client's address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Telling {
     /// `X-Forwarded-For`, `-Proto` and `-Host`.
@@ -58,18 +60,18 @@ pub(crate) enum Telling {
     Nothing,
 }
 
-/// Which host an upstream is asked for.
+/// The value of `Host` in requests to upstreams.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum HostChoice {
-    /// The one that the client asked for.
+    /// The client's value.
     #[default]
     Clients,
-    /// Its own.
+    /// The upstream's own host.
     Upstreams,
     This(HeaderValue),
 }
 
-/// The fields of the request for an upstream, without Host. `pseudonym` is what the proxy calls itself.
+/// The fields of the request to an upstream, except Host. `pseudonym` is the proxy's name in `Via`.
 pub(crate) fn request(parts: &Parts, telling: Telling, pseudonym: &str) -> HeaderMap {
     let head = &parts.head;
     let nominated = nominated(head.fields_named("connection"));
@@ -79,7 +81,7 @@ pub(crate) fn request(parts: &Parts, telling: Telling, pseudonym: &str) -> Heade
         let Ok(name) = HeaderName::from_bytes(name) else { continue };
         let Ok(value) = HeaderValue::from_bytes(value) else { continue };
         let is_ours = who_asks(&name);
-        // RFC 9110 §10.1.1: this server sends the 100 itself, when it asks for the content.
+        // RFC 9110 §10.1.1: this server sends the 100 itself, when the content is first read.
         let is_left_out = OF_ONE_HOP.contains(&name)
             || name == HOST
             || name == EXPECT
@@ -90,7 +92,7 @@ pub(crate) fn request(parts: &Parts, telling: Telling, pseudonym: &str) -> Heade
             fields.append(name, value);
         }
     }
-    // RFC 9110 §10.1.4: trailers are passed on, so the client's word about them is too.
+    // RFC 9110 §10.1.4: trailers are forwarded, so the client's `TE: trailers` is forwarded too.
     let takes_trailers = head.fields_named("te").any(|list| has_word(list, b"trailers"));
     if takes_trailers {
         fields.insert(TE, HeaderValue::from_static("trailers"));
@@ -130,7 +132,8 @@ pub(crate) fn interim(from: &HeaderMap) -> HeaderMap {
     kept.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// Content as it passes: trailers without what is about a connection, and without what only a head may say of who asks.
+/// Removes the fields that belong to one connection, and those that describe the client, from
+/// trailers. Other frames are unchanged.
 pub(crate) fn trailers<T>(frame: Frame<T>) -> Frame<T> {
     match frame.into_trailers() {
         Ok(mut trailers) => {
@@ -145,8 +148,8 @@ pub(crate) fn trailers<T>(frame: Frame<T>) -> Frame<T> {
     }
 }
 
-/// The protocols that a client asks for by Upgrade, without those that another one leads around this proxy by: in HTTP of another form, or in TLS, further
-/// requests would pass that nobody here looks at. `None`: there is no other.
+/// The protocols in the client's `Upgrade`, except those that would carry further HTTP requests
+/// past this proxy: other versions of HTTP, and TLS. `None` if none is left.
 pub(crate) fn protocols(head: &Head) -> Option<HeaderValue> {
     let all = head.fields_named("upgrade").flat_map(|list| list.split(|byte| *byte == b','));
     let mut kept = Vec::new();
@@ -164,7 +167,7 @@ pub(crate) fn protocols(head: &Head) -> Option<HeaderValue> {
     if kept.is_empty() { None } else { HeaderValue::try_from(kept).ok() }
 }
 
-/// Are all protocols that an upstream goes over to among those that it was asked for?
+/// Whether an upstream switched only to protocols that the request named.
 pub(crate) fn is_asked(asked: &HeaderValue, answered: &HeaderMap) -> bool {
     let mut all = answered
         .get_all(UPGRADE)
@@ -173,8 +176,9 @@ pub(crate) fn is_asked(asked: &HeaderValue, answered: &HeaderMap) -> bool {
     answered.contains_key(UPGRADE) && all.all(|one| has_word(asked.as_bytes(), one.trim_ascii()))
 }
 
-/// Is the content of a response as a client of this proxy understands it? RFC 9112 §6.1: a coding that nobody asked for would be taken for the content; and
-/// §6.3: a length beside chunks ought to be handled as an error.
+/// Whether a client of this proxy can interpret the framing of a response. RFC 9112 §6.1: an
+/// unrequested transfer coding would be taken for the content. §6.3: a length beside chunks ought
+/// to be handled as an error.
 pub(crate) fn is_framed_soundly(from: &HeaderMap) -> bool {
     let mut codings = from.get_all(TRANSFER_ENCODING).iter();
     match (codings.next(), codings.next()) {
@@ -187,11 +191,12 @@ pub(crate) fn is_framed_soundly(from: &HeaderMap) -> bool {
     }
 }
 
-/// RFC 9110 §7.6.2: takes one from Max-Forwards, which is about OPTIONS here; TRACE does not pass. False: the request may go no further.
+/// RFC 9110 §7.6.2: decrements Max-Forwards of an OPTIONS request (TRACE is not forwarded). Returns
+/// false if the request must not be forwarded.
 pub(crate) fn may_go_on(fields: &mut HeaderMap) -> bool {
     let Some(left) = fields.get(MAX_FORWARDS) else { return true };
     let left: Option<u64> = left.to_str().ok().and_then(|left| left.trim().parse().ok());
-    // What is no number says nothing.
+    // An invalid value is ignored.
     let Some(left) = left else { return true };
     if let Some(rest) = left.checked_sub(1) {
         fields.insert(MAX_FORWARDS, rest.into());
@@ -199,12 +204,12 @@ pub(crate) fn may_go_on(fields: &mut HeaderMap) -> bool {
     left > 0
 }
 
-/// How many proxies a request says that it came through.
+/// The number of proxies in the request's `Via`.
 pub(crate) fn hops(head: &Head) -> usize {
     head.fields_named("via").map(|list| list.split(|byte| *byte == b',').count()).sum()
 }
 
-/// RFC 9110 §7.6.1: what `Connection` names is about the connection too.
+/// RFC 9110 §7.6.1: the fields that `Connection` names belong to the connection too.
 fn nominated<'v>(lists: impl Iterator<Item = &'v [u8]>) -> Vec<HeaderName> {
     let words = lists.flat_map(|list| list.split(|byte| *byte == b','));
     words.filter_map(|word| HeaderName::from_bytes(word.trim_ascii()).ok()).collect()
@@ -218,14 +223,14 @@ fn who_asks(name: &HeaderName) -> bool {
     WHO_ASKS.iter().any(|one| one.len() == name.as_str().len() && begins(name, one))
 }
 
-/// Programs behind CGI and its kind take `X_Forwarded_For` for `X-Forwarded-For`.
+/// CGI programs and similar ones read `X_Forwarded_For` as `X-Forwarded-For`.
 fn begins(name: &HeaderName, with: &str) -> bool {
     let (name, with) = (name.as_str().as_bytes(), with.as_bytes());
     let is_same = |(one, byte): (&u8, &u8)| one == byte || (*one == b'-' && *byte == b'_');
     name.len() >= with.len() && with.iter().zip(name).all(is_same)
 }
 
-/// Does what a trusted proxy wrote here stay? Only what is continued does.
+/// Whether a trusted proxy's value is kept. Only a list that this proxy extends is kept.
 fn passes(name: &HeaderName, telling: Telling) -> bool {
     match telling {
         Telling::XForwarded => *name == FOR,
@@ -238,7 +243,7 @@ fn tell_who_asks(fields: &mut HeaderMap, parts: &Parts, telling: Telling, is_tru
     let (client, peer) =
         (parts.client(), parts.peek_connection().peer.tcp().map(|peer| peer.ip().to_canonical()));
     let host = client.host();
-    // What trusted proxies said of the client in another form is told in this one.
+    // If a trusted proxy reported the client in another field, the client is added to this one.
     let before = |fields: &HeaderMap, name: &HeaderName| {
         client.ip().filter(|ip| is_trusted && !fields.contains_key(name) && Some(*ip) != peer)
     };
@@ -267,7 +272,7 @@ fn tell_who_asks(fields: &mut HeaderMap, parts: &Parts, telling: Telling, is_tru
     }
 }
 
-/// RFC 7239 §6: an address of IPv6 is in brackets and quotes.
+/// RFC 7239 §6: an IPv6 address is in brackets and quotes.
 fn node(address: Option<IpAddr>) -> String {
     match address {
         Some(IpAddr::V4(address)) => address.to_string(),
@@ -276,7 +281,7 @@ fn node(address: Option<IpAddr>) -> String {
     }
 }
 
-/// RFC 9110 §7.6.3: each proxy says the version that it was asked in, and its name.
+/// RFC 9110 §7.6.3: each proxy adds the version of the message that it received, and its name.
 fn via(fields: &mut HeaderMap, version: Version, pseudonym: &str) {
     add(fields, &VIA, format!("{} {pseudonym}", number(version)));
 }
@@ -290,7 +295,7 @@ fn number(version: Version) -> &'static str {
     }
 }
 
-/// Adds an element at the right of a list, in one field.
+/// Appends an element to a list, in one field.
 fn add(fields: &mut HeaderMap, name: &HeaderName, element: String) {
     let mut all: Vec<u8> = Vec::new();
     for value in fields.get_all(name) {

@@ -1,4 +1,4 @@
-//! The form of a request: hyper is given that of HTTP/1.1, and that of HTTP/2 on a connection that speaks it.
+//! Converts a request for hyper to the form of HTTP/1.1 or HTTP/2, as its connection requires.
 
 use crate::body::Sent;
 use crate::pool::Sender;
@@ -7,11 +7,11 @@ use http::header::{CONNECTION, HOST, TRANSFER_ENCODING, UPGRADE};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderName, HeaderValue, Request, Uri};
 
-/// What a request had in the form of HTTP/1.1, and lacks in that of HTTP/2.
+/// The parts of a request that exist only in the HTTP/1.1 form.
 #[derive(Default)]
 pub(crate) struct Plain(Option<(Uri, Vec<(HeaderName, HeaderValue)>)>);
 
-/// Gives a request the form that a connection wants. `None`: there is no such form, since the host is none.
+/// Converts a request to the form that a connection requires. `None` if the host is invalid.
 pub(crate) fn shape(
     request: &mut Request<Sent>,
     sender: &Sender,
@@ -20,7 +20,8 @@ pub(crate) fn shape(
     if !sender.is_http2() {
         return Some(Plain::default());
     }
-    // RFC 9113 §8.3.1: Host is a part of the target; and §8.2.2: there are no fields of one connection.
+    // RFC 9113 §8.3.1: Host is part of the target; and §8.2.2: there are no connection-specific
+    // fields.
     let host = request.headers().get(HOST)?.to_str().ok()?.parse::<Authority>().ok()?;
     let mut parts = request.uri().clone().into_parts();
     parts.scheme = Some(if upstream.is_secure() { Scheme::HTTPS } else { Scheme::HTTP });
@@ -35,7 +36,7 @@ pub(crate) fn shape(
 }
 
 impl Plain {
-    /// Makes of a request that was not sent what it was before.
+    /// Undoes [`shape`] for a request that was not sent.
     pub(crate) fn restore(self, request: &mut Request<Sent>) {
         let Some((uri, fields)) = self.0 else { return };
         *request.uri_mut() = uri;

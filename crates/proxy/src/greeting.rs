@@ -1,5 +1,5 @@
-//! What a server of HTTP/2 says first: how many requests it takes at a time. hyper obeys that by letting the others wait, and does not
-//! tell.
+//! Reads the first SETTINGS frame of an HTTP/2 server, for the maximum number of concurrent
+//! requests. hyper obeys that limit by delaying further requests, but does not report it.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -11,23 +11,23 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// RFC 9113 §4.1: length, type, flags, stream.
 const HEAD_BYTES: usize = 9;
-/// RFC 9113 §4.2: nobody may send longer frames before we have allowed them.
+/// RFC 9113 §4.2: the maximum length of a frame until this side allows longer ones.
 const PAYLOAD_BYTES_MAX: usize = 16 * 1024;
 const SETTINGS: u8 = 4;
 /// RFC 9113 §6.5.2: SETTINGS_MAX_CONCURRENT_STREAMS.
 const MAX_CONCURRENT_STREAMS: u16 = 3;
 
-/// What was heard.
+/// The state of the first frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heard {
     Nothing,
-    /// So many requests at a time; without a number, as many as one likes.
+    /// The maximum number of concurrent requests; `None` means unlimited.
     Settings(Option<u32>),
-    /// It is over, or something else was said.
+    /// The connection ended, or the first frame is not SETTINGS.
     Else,
 }
 
-/// The ear that waits for the first frame.
+/// Receives the server's settings from [`Listened`].
 pub(crate) struct Greeting {
     heard: Cell<Heard>,
     waiter: RefCell<Option<Waker>>,
@@ -38,16 +38,17 @@ impl Greeting {
         Rc::new(Self { heard: Cell::new(Heard::Nothing), waiter: RefCell::default() })
     }
 
-    /// Waits for it, and gives how many requests the server takes at a time, if it says so.
+    /// Waits for the settings, and returns the maximum number of concurrent requests, if there is
+    /// one.
     ///
     /// # Errors
-    /// The server speaks something else, or left.
+    /// The server does not speak HTTP/2, or closed the connection.
     pub(crate) async fn streams_max(&self) -> io::Result<Option<u32>> {
         poll_fn(|context| match self.heard.get() {
             Heard::Settings(most) => Poll::Ready(Ok(most)),
             Heard::Else => Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "what it says is no HTTP/2",
+                "the server does not speak HTTP/2",
             ))),
             Heard::Nothing => {
                 *self.waiter.borrow_mut() = Some(context.waker().clone());
@@ -57,7 +58,7 @@ impl Greeting {
         .await
     }
 
-    /// The connection is over.
+    /// Reports that the connection has ended.
     pub(crate) fn end(&self) {
         self.hear(Heard::Else);
     }
@@ -72,11 +73,11 @@ impl Greeting {
     }
 }
 
-/// A stream whose first frame is listened to.
+/// A stream that parses its first frame.
 pub(crate) struct Listened<T> {
     stream: T,
     greeting: Rc<Greeting>,
-    /// What came of the frame; `None` once it was heard.
+    /// The bytes received of the first frame; `None` once it was parsed.
     first: Option<Vec<u8>>,
 }
 
@@ -96,7 +97,7 @@ impl<T> Listened<T> {
     }
 }
 
-/// What the beginning of a connection says.
+/// Parses the beginning of a connection.
 fn heard(bytes: &[u8]) -> Heard {
     let Some((head, rest)) = bytes.split_at_checked(HEAD_BYTES) else { return Heard::Nothing };
     let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
@@ -104,7 +105,7 @@ fn heard(bytes: &[u8]) -> Heard {
         return Heard::Else;
     }
     let Some(payload) = rest.get(..length) else { return Heard::Nothing };
-    // Of several the last counts.
+    // The last of several values applies.
     let settings = payload.chunks_exact(6).rev();
     let mut most = settings.filter_map(|setting| {
         let (name, value) = setting.split_first_chunk()?;
@@ -164,7 +165,7 @@ mod tests {
     #[test]
     fn the_first_frame_says_how_many_requests_there_may_be_however_it_comes() {
         let settings = |settings: &[(u16, u32)]| {
-            let length = u8::try_from(settings.len() * 6).expect("it is short");
+            let length = u8::try_from(settings.len() * 6).expect("short settings");
             let mut frame = vec![0, 0, length, SETTINGS, 0, 0, 0, 0, 0];
             for (name, value) in settings {
                 frame.extend(name.to_be_bytes());

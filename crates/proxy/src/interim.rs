@@ -1,4 +1,4 @@
-//! Interim responses of upstreams, such as 103 (Early Hints), on their way to the client.
+//! Forwards interim responses of upstreams, such as 103 (Early Hints), to the client.
 
 use crate::body::Sent;
 use crate::fields;
@@ -7,10 +7,11 @@ use peregrine_web::extract::Interim;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
 
-/// More of one request do not pass: they are for the client's use, and a flood is of none.
+/// The maximum number of interim responses forwarded for one request, so that an upstream cannot
+/// flood the client.
 const PASSED_MAX: usize = 16;
 
-/// Those of one request. hyper tells of them on the task of the connection.
+/// The interim responses to one request. hyper reports them on the task of the connection.
 pub(crate) struct Interims {
     client: Interim,
     heard: Arc<Mutex<Heard>>,
@@ -28,11 +29,11 @@ impl Interims {
         Self { client, heard: Arc::default() }
     }
 
-    /// From now on what the upstream says before its response to `request` is heard.
+    /// Registers for the interim responses that precede the response to `request`.
     pub(crate) fn hear(&self, request: &mut Request<Sent>) {
         let heard = Arc::clone(&self.heard);
         hyper::ext::on_informational(request, move |response| {
-            // RFC 9110 §15.2.1: a 100 is about the content, for which this server asks itself.
+            // RFC 9110 §15.2.1: a 100 concerns the content, which this server requests itself.
             if response.status() == StatusCode::CONTINUE {
                 return;
             }
@@ -49,11 +50,11 @@ impl Interims {
         });
     }
 
-    /// Passes on what came, and asks to be woken for more.
+    /// Forwards the interim responses that arrived, and registers the waker for more.
     pub(crate) fn pass(&self, context: &Context<'_>) {
         let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         for (status, fields) in heard.waiting.drain(..) {
-            // Without them the response is as good.
+            // Interim responses are optional, so an error is ignored.
             let _ = self.client.send(status, fields);
         }
         heard.waker = Some(context.waker().clone());

@@ -1,10 +1,10 @@
-//! A reverse proxy: a handler that lets other servers answer.
+//! A reverse proxy: a handler that forwards requests to other servers.
 //!
-//! [`Proxy`] is the handler, [`Upstreams`] are the servers. hyper speaks HTTP/1.1 with them, and HTTP/2. The connections to them are kept
-//! here, not by hyper-util's client, whose bodies must be `Send`: a body of ours goes to the upstream as it is, on the thread
-//! that it came on.
+//! [`Proxy`] is the handler, and [`Upstreams`] are the servers. hyper speaks HTTP/1.1 and HTTP/2
+//! with them. The connections are pooled here and not by hyper-util's client, which requires `Send`
+//! bodies: our bodies are sent to the upstream unchanged, on the thread on which they arrived.
 //!
-//! Start with `proxy.rs`; `fields.rs` is what is said to the other side, without I/O.
+//! Start with the module `proxy`; `fields` decides which header fields are forwarded.
 #![forbid(unsafe_code)]
 
 mod asked;

@@ -1,4 +1,4 @@
-//! Connections to upstreams that wait for another request, a stock per worker.
+//! Idle connections to one upstream. Each worker has its own pools.
 
 use crate::body::Sent;
 use crate::slots::{SlotLimits, Slots};
@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-/// How often it is looked for connections whose time is over, at most.
+/// The minimum time between two searches for expired connections.
 const SWEEP_TIME_MIN: Duration = Duration::from_millis(100);
 
-/// The way to requests on a connection.
+/// Sends requests on a connection.
 pub(crate) enum Sender {
-    /// One at a time.
+    /// One request at a time.
     Http1(http1::SendRequest<Sent>),
-    /// Many at once.
+    /// Many concurrent requests.
     #[cfg(feature = "tls")]
     Http2(Shared),
 }
@@ -30,13 +30,14 @@ pub(crate) enum Sender {
 #[derive(Clone)]
 pub(crate) struct Shared {
     sender: hyper::client::conn::http2::SendRequest<Sent>,
-    /// Counts who has one.
+    /// Counts the requests that use the connection.
     users: Rc<()>,
-    /// As many may have one.
+    /// The maximum number of requests that use the connection.
     users_max: u32,
 }
 
-/// So many requests share a connection, or as many as its server takes at a time; for more there is another one.
+/// The maximum number of requests that share a connection, unless its server allows fewer. Further
+/// requests use another connection.
 #[cfg(feature = "tls")]
 pub(crate) const USERS_MAX: u32 = 100;
 
@@ -46,7 +47,8 @@ impl Sender {
         sender: hyper::client::conn::http2::SendRequest<Sent>,
         streams_max: Option<u32>,
     ) -> Self {
-        // A server that takes none at present may later, and the one that asked for the connection waits for that.
+        // A server that allows no streams at first may allow them later. The request that opened
+        // the connection waits for that.
         let users_max = streams_max.unwrap_or(USERS_MAX).clamp(1, USERS_MAX);
         Self::Http2(Shared { sender, users: Rc::new(()), users_max })
     }
@@ -67,7 +69,7 @@ impl Sender {
     }
 }
 
-/// The connections to one upstream that have nothing to do, and those that have room for more.
+/// The idle connections to one upstream, and those that can take further requests.
 pub(crate) struct Pool {
     idle: RefCell<Vec<(http1::SendRequest<Sent>, Instant)>>,
     #[cfg(feature = "tls")]
@@ -75,7 +77,7 @@ pub(crate) struct Pool {
     idle_max: usize,
     idle_timeout: Duration,
     pub(crate) slots: Rc<Slots>,
-    /// Ends those whose time is over, while there are any.
+    /// The task that closes expired connections, while there are any.
     sweeper: RefCell<Option<JoinHandle<()>>>,
 }
 
@@ -100,7 +102,8 @@ impl Pool {
         })
     }
 
-    /// The one that was used last and is sound still. An upgrade takes a whole connection, so that only one of HTTP/1.1 will do.
+    /// Takes the connection that was used last and is still open. An upgrade needs an HTTP/1.1
+    /// connection, because it uses a whole connection.
     pub(crate) fn take(&self, is_upgrade: bool) -> Option<Sender> {
         #[cfg(feature = "tls")]
         if !is_upgrade && let Some(shared) = self.take_shared() {
@@ -112,7 +115,8 @@ impl Pool {
         let mut busy = Vec::new();
         let found = loop {
             let Some((mut sender, since)) = idle.pop() else { break None };
-            // What its task has not heard of yet, this does not tell; then the request comes back unsent.
+            // This does not report a close that the connection's task has not seen yet. In that
+            // case the request is returned unsent.
             let mut context = Context::from_waker(Waker::noop());
             match sender.poll_ready(&mut context) {
                 Poll::Ready(Ok(())) => break Some(sender),
@@ -136,7 +140,7 @@ impl Pool {
         Some(shared.clone())
     }
 
-    /// Notes a connection that others may share from now on.
+    /// Makes a connection available to other requests, if it can be shared.
     pub(crate) fn share(self: &Rc<Self>, sender: &Sender) {
         #[cfg(feature = "tls")]
         if let Sender::Http2(shared) = sender {
@@ -149,7 +153,7 @@ impl Pool {
         let _ = sender;
     }
 
-    /// Gives nobody a connection any more that many share.
+    /// Makes a shared connection unavailable to further requests.
     pub(crate) fn forget(&self, sender: &Sender) {
         #[cfg(feature = "tls")]
         if let Sender::Http2(gone) = sender {
@@ -158,7 +162,7 @@ impl Pool {
         let _ = sender;
     }
 
-    /// Forgets all: one has ended under a request, and the others may be as old.
+    /// Drops all connections: one has ended during a request, and the others may be as old.
     pub(crate) fn clear(&self) {
         self.idle.borrow_mut().clear();
         #[cfg(feature = "tls")]
@@ -187,7 +191,7 @@ impl Pool {
         }
     }
 
-    /// The oldest come first.
+    /// Drops expired connections. The oldest are first.
     fn drop_old<T>(&self, idle: &mut Vec<(T, Instant)>, now: Instant) {
         let is_old = |since: Instant| now.saturating_duration_since(since) >= self.idle_timeout;
         let old = idle.iter().take_while(|(_, since)| is_old(*since)).count();
@@ -203,19 +207,21 @@ impl Pool {
         });
     }
 
-    /// Sees to it that connections end in time, though nobody asks for one. Without a runtime that is left to who does.
+    /// Starts a task that closes expired connections even if no request arrives. Without a runtime,
+    /// the next request or response closes them.
     fn sweep_later(self: &Rc<Self>) {
         let mut sweeper = self.sweeper.borrow_mut();
         let is_there = sweeper.as_ref().is_some_and(|sweeper| !sweeper.is_finished());
         let has_end = Instant::now().checked_add(self.idle_timeout).is_some();
         if !is_there && has_end && Handle::try_current().is_ok() {
             let sweep = sweep(Rc::downgrade(self));
-            // A runtime of somebody else's may have no room for what stays on its thread.
+            // A runtime of another server may not support `spawn_local`, which panics then.
             *sweeper = guarded("the start of a task", || tokio::task::spawn_local(sweep));
         }
     }
 
-    /// Ends those whose time is over. When is the next look? `None`: nothing is left that ends by its time.
+    /// Closes expired connections. Returns when to call this again; `None` if no connection can
+    /// expire.
     fn sweep(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut idle = self.idle.borrow_mut();
@@ -225,7 +231,7 @@ impl Pool {
         let first = {
             let mut all = self.shared.borrow_mut();
             self.drop_old_shared(&mut all, now);
-            // Those that have users are looked at again.
+            // Connections in use are checked again later.
             let shared = |(shared, since): &(Shared, Instant)| match shared.users() {
                 0 => *since,
                 _ => now,
@@ -238,16 +244,16 @@ impl Pool {
 
 #[cfg(feature = "tls")]
 impl Shared {
-    /// Requests on the connection. The stock itself counts as none.
+    /// The number of requests on the connection. The pool's own reference does not count.
     fn users(&self) -> usize {
         Rc::strong_count(&self.users) - 1
     }
 }
 
-/// Ends connections of the stock when their time is over, until there are none.
+/// Closes expired connections of the pool until it is empty.
 async fn sweep(pool: Weak<Pool>) {
     while let Some(next) = pool.upgrade().and_then(|pool| pool.sweep()) {
-        // Those that have users are looked at again and again, and the time may be none at all.
+        // Connections in use are checked repeatedly, and the time left may be zero.
         let wait = next.saturating_duration_since(Instant::now());
         tokio::time::sleep(wait.max(SWEEP_TIME_MIN)).await;
     }

@@ -1,4 +1,4 @@
-//! The handler.
+//! The proxy handler.
 
 use crate::asked::{ask_upgrade, framing, has_dots};
 use crate::attempt::{Answer, Failed, Failure, Order, Timeouts, check, send};
@@ -23,19 +23,20 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What a request is sent with again, if it may be; the rest of its kind is sent once.
+/// The default number of retries of a request that may be sent again.
 const RETRIES: usize = 2;
 const TIMEOUTS: Timeouts = Timeouts {
     connect: Duration::from_secs(5),
     response: Duration::from_secs(60),
     idle: Duration::from_secs(60),
 };
-/// Connections of each worker to each upstream that wait for a request.
+/// The default number of idle connections that each worker keeps to each upstream.
 const IDLE_MAX: usize = 32;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
-/// Lets other servers answer: a handler for [`App::subtree`](peregrine_web::App::subtree), a fallback, or a route.
+/// Forwards requests to other servers: a handler for [`App::subtree`](peregrine_web::App::subtree),
+/// a fallback, or a route.
 ///
 /// ```no_run
 /// use peregrine::prelude::*;
@@ -43,29 +44,53 @@ const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 ///
 /// fn main() -> Result<(), Box<dyn std::error::Error>> {
 ///     let upstreams = Upstreams::new(["http://127.0.0.1:9000", "http://127.0.0.1:9001"])?;
-///     Server::bind("0.0.0.0:8080").serve(move || App::new().subtree("/", Proxy::new(upstreams.clone())))?;
+///     let app = move || App::new().subtree("/", Proxy::new(upstreams.clone()));
+///     Server::bind("0.0.0.0:8080").serve(app)?;
 ///     Ok(())
 /// }
 /// ```
 ///
-/// | what | how |
-/// |---|---|
-/// | path and query | as they were sent, behind the path of the upstream's URL; [`Proxy::strip_prefix`]. Paths that the upstream may read as the path of another route are a 400 ([`allow_ambiguous_paths`](peregrine_web::HandlerExt::allow_ambiguous_paths)); `.` and `..` always are where there is such a path or prefix |
-/// | `Host` | the client's; [`Proxy::upstream_host`], [`Proxy::host`] |
-/// | fields | all but those of one connection (RFC 9110 §7.6.1): `Connection` and what it names, `Keep-Alive`, `TE`, `Transfer-Encoding`, `Upgrade`, `Proxy-*`. `TE: trailers` is passed on |
-/// | who asks | `X-Forwarded-For`, `-Proto` and `-Host`; [`Proxy::forwarded`]. What clients write into such fields does not pass, unless they are trusted proxies; nor do other `X-Forwarded-*` and `X_Forwarded_For` |
-/// | `Via` | in both directions; more than 16 proxies are a circle: 508 |
-/// | content | streams both ways, as fast as the slower side; trailers too. The route's body limit counts: 2 MiB unless [`body_limit`](peregrine_web::HandlerExt::body_limit) says otherwise |
-/// | upgrades | WebSocket and others pass through, from clients of HTTP/2 too; `h2c`, `HTTP` and `TLS` do not, since they would lead further requests around this proxy. After the client has ended its side, a pause of 60 s ends the other |
-/// | CONNECT, TRACE | 405. OPTIONS counts its `Max-Forwards` down |
-/// | no connection within 5 s, no response within 60 s of the last that the upstream took | 504, or another upstream; a response whose content pauses for 60 s is broken off |
-/// | no connection, or no sound response | 502, or another upstream |
-/// | retries | two, each on an upstream that was not asked: of a request that none has seen; and of GET, HEAD, OPTIONS, PUT and DELETE whose content can be sent again |
-/// | health | see [`Upstreams`] |
-/// | interim responses | 103 and others pass, up to 16; those of HTTP/2 upstreams do not |
-/// | connections | of HTTP/1.1; with the feature `proxy-tls` over TLS and of HTTP/2 too. 32 of each worker to each upstream are kept for 30 s. At most 256 are in use ([`connections_max`](Proxy::connections_max)); what waits longer than 500 ms for one is a 503 ([`queue`](Proxy::queue)) |
+/// # Forwarding
 ///
-/// hyper reads what upstreams answer, and writes what they are asked, from parsed heads: nothing that is ambiguous passes in either direction.
+/// - Path and query: unchanged, after the path of the upstream's URL; see [`Proxy::strip_prefix`].
+///   A path that the upstream may read as the path of another route gets a 400
+///   ([`allow_ambiguous_paths`](peregrine_web::HandlerExt::allow_ambiguous_paths)). If the URL has
+///   a path or a prefix is stripped, `.` and `..` segments always get a 400.
+/// - `Host`: the client's; see [`Proxy::upstream_host`] and [`Proxy::host`].
+/// - Fields: all except those of one connection (RFC 9110 §7.6.1): `Connection` and the fields that
+///   it names, `Keep-Alive`, `TE`, `Transfer-Encoding`, `Upgrade`, `Proxy-*`. `TE: trailers` is
+///   forwarded.
+/// - Client address: in `X-Forwarded-For`, `-Proto` and `-Host`; see [`Proxy::forwarded`]. Values
+///   that the client sent in these fields, in other `X-Forwarded-*` or in `X_Forwarded_For` are
+///   removed, unless the client is a trusted proxy.
+/// - `Via`: added in both directions. A request that has passed 16 proxies gets a 508.
+/// - Content: streamed in both directions with back-pressure, including trailers. The route's body
+///   limit applies: 2 MiB unless [`body_limit`](peregrine_web::HandlerExt::body_limit) sets
+///   another.
+/// - Upgrades: WebSocket and other protocols are forwarded, also from HTTP/2 clients. `h2c`, `HTTP`
+///   and `TLS` are not, because requests inside would bypass this proxy. After the client has
+///   closed its side, a pause of 60 s closes the other side.
+/// - Methods: CONNECT and TRACE get a 405. OPTIONS decrements `Max-Forwards`.
+/// - Interim responses: forwarded, such as 103, up to 16 per request; those of HTTP/2 upstreams are
+///   not.
+///
+/// hyper parses the responses of upstreams, and requests are serialised from parsed heads, so
+/// ambiguous messages are not forwarded in either direction.
+///
+/// # Failures and limits
+///
+/// - No connection within 5 s, or no response within 60 s after the upstream accepted the last part
+///   of the request: another upstream is tried, or the response is a 504. A response whose content
+///   pauses for 60 s is aborted.
+/// - No connection, or no valid response: another upstream is tried, or the response is a 502.
+/// - Retries: two, each on an upstream that was not tried. A request is retried if no upstream has
+///   processed any of it, or if it is a GET, HEAD, OPTIONS, PUT or DELETE whose content can be sent
+///   again.
+/// - Health: see [`Upstreams`].
+/// - Connections: HTTP/1.1; with the feature `proxy-tls` also TLS and HTTP/2. Each worker keeps 32
+///   idle connections to each upstream for 30 s. At most 256 are in use
+///   ([`connections_max`](Proxy::connections_max)); a request that waits longer than 500 ms for one
+///   gets a 503 ([`queue`](Proxy::queue)).
 pub struct Proxy {
     pub(crate) upstreams: Upstreams,
     pools: Vec<Rc<Pool>>,
@@ -80,7 +105,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Passes requests on to these.
+    /// Creates a proxy that forwards requests to `upstreams`.
     #[must_use]
     pub fn new(upstreams: Upstreams) -> Self {
         let mut proxy = Self {
@@ -105,84 +130,87 @@ impl Proxy {
         self.pools = (0..count).map(|_| Pool::new(idle_max, idle_timeout, self.limits)).collect();
     }
 
-    /// Asks for the upstream's own host, instead of the one that the client asked for.
+    /// Sends the upstream's own host in `Host`, instead of the client's value.
     #[must_use]
     pub fn upstream_host(mut self) -> Self {
         self.host = HostChoice::Upstreams;
         self
     }
 
-    /// Asks for this host.
+    /// Sends `host` in `Host`, instead of the client's value.
     #[must_use]
     pub fn host(mut self, host: HeaderValue) -> Self {
         self.host = HostChoice::This(host);
         self
     }
 
-    /// Says who asks by `Forwarded` (RFC 7239), instead of `X-Forwarded-*`.
+    /// Sends the client's address in `Forwarded` (RFC 7239), instead of `X-Forwarded-*`.
     #[must_use]
     pub fn forwarded(mut self) -> Self {
         self.telling = Telling::Forwarded;
         self
     }
 
-    /// Does not say who asks.
+    /// Does not send the client's address.
     #[must_use]
     pub fn anonymous(mut self) -> Self {
         self.telling = Telling::Nothing;
         self
     }
 
-    /// Takes this from the beginning of the path, such as the path of the subtree. A request whose path does not begin so is a 404.
+    /// Removes `prefix` from the beginning of the path, such as the path of the subtree. A request
+    /// whose path does not begin with it gets a 404.
     #[must_use]
     pub fn strip_prefix(mut self, prefix: &str) -> Self {
         prefix.trim_end_matches('/').clone_into(&mut self.prefix);
         self
     }
 
-    /// What the proxy calls itself in `Via`. The default is `peregrine`.
+    /// Sets the proxy's name in `Via`. Default: `peregrine`.
     ///
     /// # Panics
-    /// It is no token.
+    /// `name` is not a token.
     #[must_use]
     pub fn pseudonym(mut self, name: &str) -> Self {
         assert!(
             HeaderName::from_bytes(name.as_bytes()).is_ok(),
-            "`{name}` is no token, as Via wants it"
+            "`{name}` is not a token, which Via requires"
         );
         name.clone_into(&mut self.pseudonym);
         self
     }
 
-    /// How long a connection to an upstream may take. The default is 5 s.
+    /// Limits the time for connecting to an upstream. Default: 5 s.
     #[must_use]
     pub fn connect_timeout(mut self, time: Duration) -> Self {
         self.timeouts.connect = time;
         self
     }
 
-    /// How long an upstream may take until its response begins, from when it last took something of the request. The default is 60 s.
+    /// Limits the time until an upstream's response begins, counted from when the upstream last
+    /// accepted part of the request. Default: 60 s.
     #[must_use]
     pub fn response_timeout(mut self, time: Duration) -> Self {
         self.timeouts.response = time;
         self
     }
 
-    /// How long the content of a response may pause. The default is 60 s.
+    /// Limits the pauses in the content of a response. Default: 60 s.
     #[must_use]
     pub fn idle_timeout(mut self, time: Duration) -> Self {
         self.timeouts.idle = time;
         self
     }
 
-    /// How often a request is sent again, where it may be. The default is 2.
+    /// Limits the number of retries of a request that may be sent again. Default: 2.
     #[must_use]
     pub fn retries(mut self, most: usize) -> Self {
         self.retries = most;
         self
     }
 
-    /// How many connections to each upstream each worker keeps, and for how long, which must be less than the upstream keeps them. The default is 32, for 30 s.
+    /// Sets how many idle connections each worker keeps to each upstream, and for how long. The
+    /// time must be shorter than the upstream's own idle timeout. Default: 32, for 30 s.
     #[must_use]
     pub fn keep_connections(mut self, most: usize, time: Duration) -> Self {
         self.idle = (most, time);
@@ -190,12 +218,13 @@ impl Proxy {
         self
     }
 
-    /// How many requests, and so connections of HTTP/1.1 in use, each worker has at each upstream
-    /// at a time; upgraded connections such as WebSockets count until they end. Further requests
-    /// [wait](Self::queue). The default is 256.
+    /// Limits the requests that each worker has in progress at each upstream, and so the HTTP/1.1
+    /// connections in use. Upgraded connections such as WebSockets count until they end. Further
+    /// requests [wait](Self::queue). Default: 256.
     ///
-    /// When all are in use, a request may displace a response that has been unread for a second,
-    /// of a client connection with at least two requests more than its own.
+    /// When all connections are in use, a waiting request may abort a response that has been unread
+    /// for a second, if that response's client connection has at least two more requests than its
+    /// own.
     #[must_use]
     pub fn connections_max(mut self, most: usize) -> Self {
         self.limits.connections_max = most;
@@ -203,9 +232,9 @@ impl Proxy {
         self
     }
 
-    /// How many requests of each worker wait when all connections to an upstream are in use, and
-    /// for how long. Then they are tried on another upstream, or answered with 503 and
-    /// `Retry-After`. The default is 256, for 500 ms.
+    /// Limits how many requests of each worker wait while all connections to an upstream are in
+    /// use, and for how long. After that they are tried on another upstream, or get a 503 with
+    /// `Retry-After`. Default: 256, for 500 ms.
     #[must_use]
     pub fn queue(mut self, most: usize, timeout: Duration) -> Self {
         (self.limits.queue_max, self.limits.queue_timeout) = (most, timeout);
@@ -223,10 +252,10 @@ impl Service for Proxy {
     }
 }
 
-/// Why there is no answer, and which upstream was asked last.
+/// Why no upstream responded, and the number of the upstream that was tried last.
 type Asked = (Why, usize);
 
-/// What all attempts have in common.
+/// The parameters that all attempts share.
 struct Asking<'a> {
     parts: &'a Parts,
     interims: &'a Interims,
@@ -236,21 +265,21 @@ struct Asking<'a> {
 impl Proxy {
     async fn pass(&self, request: Request) -> Result<Response, Problem> {
         let (mut parts, body) = request.into_parts();
-        // The upstream reads whatever says who the client is.
+        // The upstream can read all fields that identify the client.
         Personal::passed_on(&parts);
         let interims = Interims::new(Interim::from_request_parts(&mut parts).await?);
         let method = parts.head.method();
         if matches!(method, Method::CONNECT | Method::TRACE) {
-            let detail = "this method is not passed on";
+            let detail = "this method is not forwarded";
             let problem =
                 Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail);
             return Err(problem.with_header(ALLOW, HeaderValue::from_static(METHODS)));
         }
         if fields::hops(&parts.head) >= VIA_MAX {
-            let detail = "the request has come through too many proxies; they may form a circle";
+            let detail = "the request has passed too many proxies, which may form a loop";
             return Err(Problem::new(StatusCode::LOOP_DETECTED, "proxy-loop", detail));
         }
-        // What is known to be too large need not reach anybody.
+        // Content that is known to be too large is rejected without contacting an upstream.
         if let Some((length, limit)) = body.length().zip(body.limit())
             && length > limit
         {
@@ -277,7 +306,7 @@ impl Proxy {
         }
     }
 
-    /// Asks upstreams, until one answers or the request may not be sent again.
+    /// Tries upstreams until one responds or the request must not be sent again.
     async fn answer(
         &self,
         asking: &Asking<'_>,
@@ -288,7 +317,7 @@ impl Proxy {
     ) -> Result<Answer, Asked> {
         let Asking { parts, interims, is_upgrade } = *asking;
         let set = self.upstreams.shared();
-        // Content that is here can be sent again, whatever became of it.
+        // Content that has arrived completely can be sent again in any case.
         let (whole, mut rest) = match body.into_shared() {
             Ok(bytes) => (Some(bytes), None),
             Err(body) => (None, Some(body)),
@@ -301,7 +330,7 @@ impl Proxy {
         {
             tried.push(number);
             if set.is_down(number) {
-                // What this tries is the upstream, not a connection from before.
+                // The attempt must test the upstream, not a connection from an earlier time.
                 self.pools[number].clear();
             }
             let body = whole.clone().map(Body::from).or_else(|| rest.take());
@@ -330,7 +359,7 @@ impl Proxy {
             };
             let may_repeat = why.is_unseen() || is_idempotent && whole.is_some();
             if is_old && may_repeat && !has_renewed {
-                // The same upstream may well answer on a new connection.
+                // The same upstream may respond on a new connection.
                 has_renewed = true;
                 self.pools[number].clear();
                 tried.pop();
@@ -350,7 +379,7 @@ impl Proxy {
         Err(failed.unwrap_or_else(|| (Why { failure: Failure::ConnectLate, error: None }, 0)))
     }
 
-    /// The request as an upstream gets it.
+    /// The request in the form that an upstream receives.
     fn request(
         &self,
         method: &Method,
@@ -393,23 +422,24 @@ impl Proxy {
         let path = head.path();
         let bases = self.upstreams.shared().all.iter().map(|upstream| &upstream.base);
         let is_within = !self.prefix.is_empty() || bases.into_iter().any(|base| !base.is_empty());
-        // RFC 3986 §5.2.4: whoever removes these segments may come to lie above of what was meant.
+        // RFC 3986 §5.2.4: a server that removes these segments may leave the path that was
+        // intended.
         if is_within && has_dots(path) {
-            let detail = "a path with . or .. in it is not passed on";
+            let detail = "a path with . or .. segments is not forwarded";
             return Err(Problem::new(StatusCode::BAD_REQUEST, "path-with-dots", detail));
         }
         match path.strip_prefix(self.prefix.as_str()) {
             Some("") => Ok("/"),
-            // `*` is about the whole server, of which only a part is meant.
+            // `*` concerns the whole server, but only a part of it is forwarded here.
             Some(rest) if rest.starts_with('/') || !is_within => Ok(rest),
             _ => {
-                let detail = "nothing is passed on from this path";
+                let detail = "requests for this path are not forwarded";
                 Err(Problem::new(StatusCode::NOT_FOUND, "not-found", detail))
             }
         }
     }
 
-    /// The response for the client.
+    /// Converts an upstream's response for the client.
     fn respond(
         &self,
         answer: Answer,
@@ -422,16 +452,20 @@ impl Proxy {
         let headers = response.headers();
         let wrong = match protocols {
             _ if !is_switch && fields::is_framed_soundly(headers) => None,
-            _ if !is_switch => Some("in a form that nobody asked for"),
+            _ if !is_switch => Some("with framing that was not requested"),
             Some(asked) if fields::is_asked(asked, headers) => None,
-            _ => Some("in a protocol that nobody asked for"),
+            _ => Some("with a protocol that was not requested"),
         };
         if let Some(wrong) = wrong {
             let upstream = &self.upstreams.shared().all[number];
-            contained(
-                || tracing::warn!(target: "peregrine", upstream = %upstream, "an upstream answered {wrong}"),
-            );
-            let detail = format!("the server behind this one answered {wrong}");
+            contained(|| {
+                tracing::warn!(
+                    target: "peregrine",
+                    upstream = %upstream,
+                    "an upstream responded {wrong}"
+                );
+            });
+            let detail = format!("the server behind this one responded {wrong}");
             return Err(Problem::new(StatusCode::BAD_GATEWAY, "upstream-failed", detail));
         }
         let (status, version) = (response.status(), response.version());
@@ -443,12 +477,18 @@ impl Proxy {
             }
             let (theirs, idle_timeout) = (hyper::upgrade::on(&mut response), self.timeouts.idle);
             return Ok(ours.with_upgrade(OnUpgrade::new(async move |client| {
-                // It counts for the upstream for as long as it lasts.
+                // The tunnel counts as a request in progress until it ends.
                 let _busy = busy;
                 match theirs.await {
                     Ok(theirs) => tunnel(client, theirs, idle_timeout).await,
                     Err(error) => {
-                        contained(|| tracing::warn!(target: "peregrine", %error, "an upstream did not go on after its 101"));
+                        contained(|| {
+                            tracing::warn!(
+                                target: "peregrine",
+                                %error,
+                                "an upstream closed the connection after its 101"
+                            );
+                        });
                     }
                 }
             })));
@@ -461,12 +501,13 @@ impl Proxy {
             busy,
             self.timeouts.idle,
         );
-        // RFC 9110 §9.3.2: HEAD is answered with the fields that a GET would have, and with no length if that is not known.
+        // RFC 9110 §9.3.2: HEAD gets the fields of a response to GET, without a length if it is
+        // unknown.
         ours.body = match length {
             length if *method == Method::HEAD => {
                 Body::new(Promised(length.and_then(|length| length.to_str().ok()?.parse().ok())))
             }
-            // RFC 9110 §8.6: here it is the length of what the client has.
+            // RFC 9110 §8.6: in a 304 this is the length of the client's stored response.
             Some(length) if status == StatusCode::NOT_MODIFIED => {
                 ours.fields.set(CONTENT_LENGTH, length);
                 Body::empty()
@@ -477,7 +518,7 @@ impl Proxy {
         Ok(ours)
     }
 
-    /// Begins the check that is due.
+    /// Starts the health checks that are due.
     fn check(&self) {
         let set = self.upstreams.shared();
         while let (Some(rule), Some(checking)) = (&set.check, set.due()) {

@@ -1,8 +1,8 @@
-//! The requests that an upstream has in progress on one worker, and those that wait.
+//! Limits the requests that an upstream has in progress on one worker, and queues further ones.
 //!
-//! A free slot goes to the client with the fewest. A client that reads nothing would keep its slots
-//! for as long as the server tolerates it, so when no slot is free, the client that occupies the
-//! most loses the response that it has not read for the longest time.
+//! A free slot goes to the client with the fewest slots. A client that does not read would keep its
+//! slots for as long as the server's timeouts allow. So when no slot is free, the client that
+//! occupies the most slots loses the response that it has not read for the longest time.
 
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::panics::contained;
@@ -20,8 +20,7 @@ const UNREAD_TIME_MIN: Duration = Duration::from_secs(1);
 /// How often a waiting request looks for such a response.
 const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How many requests of a worker an upstream has at a time, and how many wait for that, for how
-/// long.
+/// The limits on requests in progress and on waiting requests, for each worker and upstream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotLimits {
     pub(crate) connections_max: usize,
@@ -49,9 +48,10 @@ pub(crate) struct Slots {
 /// A request in progress.
 struct Entry {
     client: Rc<ConnectionInfo>,
-    /// Since when the client has not read from the response, unless it waits for the upstream.
+    /// When the client stopped reading the response; `None` while the response waits for the
+    /// upstream.
     unread_since: Cell<Option<Instant>>,
-    /// What to abort.
+    /// The response to abort.
     response: RefCell<Option<Weak<dyn Abort>>>,
 }
 
@@ -61,7 +61,7 @@ struct Waiter {
     slot: oneshot::Sender<Slot>,
 }
 
-/// A response that can be given up, so that its connection is free.
+/// A response that can be aborted, so that its connection becomes free.
 pub(crate) trait Abort {
     fn abort(&self);
 }
@@ -77,8 +77,8 @@ impl Slots {
         })
     }
 
-    /// A slot for one more request of this client. `None`: none became free in time, or too many
-    /// requests wait already.
+    /// Waits for a slot for one more request of this client. `None` if none becomes free in time,
+    /// or too many requests are waiting already.
     pub(crate) async fn acquire(self: &Rc<Self>, client: &Rc<ConnectionInfo>) -> Option<Slot> {
         if let Some(slot) = self.try_acquire() {
             return Some(slot.of(client));
@@ -108,8 +108,8 @@ impl Slots {
         })
     }
 
-    /// Adds a request to the queue. If that is full, the request takes the place of one whose client
-    /// has more requests; `false` if there is none.
+    /// Adds a request to the queue. If the queue is full, the request replaces one whose client has
+    /// more requests. Returns `false` if there is no such request.
     fn enqueue(&self, waiter: Waiter) -> bool {
         let shares = self.shares();
         let mut queue = self.queue.borrow_mut();
@@ -130,8 +130,8 @@ impl Slots {
         true
     }
 
-    /// Aborts a response of the client that occupies the most slots, if that has more than this
-    /// one and does not read.
+    /// Aborts a response of the client that occupies the most slots, if it has more slots than
+    /// `client` and does not read.
     fn evict_for(&self, client: &Rc<ConnectionInfo>) {
         let victim = self.victim(client);
         if let Some(response) = victim.and_then(|victim| victim.response.borrow().clone())
@@ -147,7 +147,8 @@ impl Slots {
         }
     }
 
-    /// The response that has been unread for the longest time, of the clients with the most slots.
+    /// The response that has been unread for the longest time, among the clients with the most
+    /// slots.
     fn victim(&self, client: &Rc<ConnectionInfo>) -> Option<Rc<Entry>> {
         let shares = self.shares();
         let own = shares.of(client);
@@ -156,7 +157,7 @@ impl Slots {
         let unread = entries.values().filter_map(|entry| {
             let share = shares.of(&entry.client);
             let unread = now.saturating_duration_since(entry.unread_since.get()?);
-            // Equal shares stay as they are, so a client with a single response keeps it.
+            // Equal shares are not changed, so a client with a single response keeps it.
             (share > own + 1 && unread >= UNREAD_TIME_MIN).then_some(((share, unread), entry))
         });
         unread.max_by_key(|(rank, _)| *rank).map(|(_, entry)| Rc::clone(entry))
@@ -171,8 +172,8 @@ impl Slots {
     }
 }
 
-/// What distinguishes the connections of clients. Inside of a mounted service, each request has a
-/// copy of its connection's facts, but a peer's address and port are those of one connection.
+/// Distinguishes the connections of clients. Inside a mounted service, each request has its own
+/// copy of the connection's facts, but the peer's address and port identify the connection.
 #[derive(PartialEq, Eq, Hash)]
 enum ClientKey {
     Tcp(SocketAddr),
@@ -194,11 +195,11 @@ impl Shares {
     }
 }
 
-/// Permission for one request. Dropping it passes it on to the request that waits, of the client
-/// with the fewest slots.
+/// Permission for one request. When dropped, it goes to the waiting request whose client has the
+/// fewest slots.
 pub(crate) struct Slot {
     slots: Rc<Slots>,
-    /// None until its request has received it.
+    /// `None` until the request has received the slot.
     entry: Option<(u64, Rc<Entry>)>,
 }
 
@@ -216,7 +217,7 @@ impl Slot {
         self
     }
 
-    /// Names the response that is aborted if the slot is needed.
+    /// Sets the response that is aborted if the slot is needed.
     pub(crate) fn set_response(&self, response: Weak<dyn Abort>) {
         if let Some((_, entry)) = &self.entry {
             *entry.response.borrow_mut() = Some(response);
@@ -246,7 +247,8 @@ impl Drop for Slot {
             first.map(|index| queue.remove(index))
         };
         match next {
-            // A request that gives up before it takes the slot drops it, which passes it on again.
+            // A request that stops waiting before it takes the slot drops it, and the drop passes
+            // it on.
             Some(waiter) => {
                 drop(waiter.slot.send(Self { slots: Rc::clone(&self.slots), entry: None }));
             }

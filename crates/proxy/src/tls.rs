@@ -9,11 +9,11 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// How a connection to one upstream is secured.
+/// The TLS configuration for one upstream.
 pub(crate) struct Tls {
     name: ServerName<'static>,
     any: TlsConnector,
-    /// For upgrades, which HTTP/2 upstreams are not asked for.
+    /// For upgrades, which are sent over HTTP/1.1 only.
     http1: TlsConnector,
 }
 
@@ -38,7 +38,7 @@ impl Tls {
     }
 }
 
-/// Trusts whom the system trusts.
+/// A configuration that trusts the root certificates of the system.
 pub(crate) fn of_system() -> Result<Arc<ClientConfig>, UpstreamError> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();

@@ -1,4 +1,4 @@
-//! Another protocol, passed through.
+//! Forwards an upgraded connection.
 
 use crate::attempt::later;
 use bytes::{Buf, Bytes};
@@ -14,13 +14,15 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// So much is taken from the upstream at a time.
+/// The maximum number of bytes read from the upstream at once.
 const READ_BYTES: usize = 16 * 1024;
-/// After so many moves others have their turn.
+/// The maximum number of reads and writes before other tasks run.
 const MOVES_PER_TURN: u32 = 64;
 
-/// Moves bytes both ways until the upstream has ended and all is sent, or until either end breaks. A client that ends its side is told to the
-/// upstream, which may still answer, unless it says nothing for `idle_timeout`: a client that has left looks the same.
+/// Moves bytes in both directions until the upstream has ended and all bytes are sent, or until
+/// either end fails. When the client closes its side, the upstream's side is closed too. The
+/// upstream may still respond, unless it pauses for `idle_timeout`: a disconnected client looks the
+/// same.
 pub(crate) async fn tunnel(client: Ours, upstream: Theirs, idle_timeout: Duration) {
     let mut tunnel = Tunnel {
         client,
@@ -34,14 +36,14 @@ pub(crate) async fn tunnel(client: Ours, upstream: Theirs, idle_timeout: Duratio
         idle_timeout,
         alarm: None,
     };
-    // How it ended is of no use to anybody.
+    // The outcome is not needed.
     let _ = poll_fn(|context| tunnel.poll(context)).await;
 }
 
 struct Tunnel {
     client: Ours,
     upstream: TokioIo<Theirs>,
-    /// From the client, and not written yet.
+    /// Received from the client and not written yet.
     upwards: Bytes,
     is_client_done: bool,
     is_unflushed: bool,
@@ -49,7 +51,7 @@ struct Tunnel {
     buffer: Box<[u8]>,
     is_upstream_done: bool,
     idle_timeout: Duration,
-    /// Set while nothing moves, once the client has ended its side.
+    /// Set while nothing is moved, after the client has closed its side.
     alarm: Option<Pin<Box<Sleep>>>,
 }
 
@@ -70,7 +72,7 @@ impl Tunnel {
         Poll::Pending
     }
 
-    /// Waits, but not for ever where one side has ended.
+    /// Waits. If the client has closed its side, the wait is limited.
     fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.is_client_done {
             return Poll::Pending;
@@ -81,7 +83,7 @@ impl Tunnel {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// One move to the upstream.
+    /// Moves bytes to the upstream once.
     fn poll_up(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let upstream = Pin::new(&mut self.upstream);
         if !self.upwards.is_empty() {
@@ -118,7 +120,7 @@ impl Tunnel {
         Poll::Pending
     }
 
-    /// One move to the client.
+    /// Moves bytes to the client once.
     fn poll_down(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.client.poll_room(context))?;
         let mut buffer = ReadBuf::new(&mut self.buffer);

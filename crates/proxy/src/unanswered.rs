@@ -1,4 +1,4 @@
-//! What a client is told when no upstream has answered.
+//! The responses to clients when no upstream has responded.
 
 use crate::attempt::Failure;
 use crate::proxy::Proxy;
@@ -7,10 +7,10 @@ use http::{HeaderValue, StatusCode};
 use peregrine_web::panics::contained;
 use peregrine_web::{BodyError, Parts, Problem};
 
-/// Why a request has no answer from an upstream.
+/// Why a request got no response from an upstream.
 pub(crate) struct Why {
     pub(crate) failure: Failure,
-    /// What broke the client's content off.
+    /// The error that ended the client's content.
     pub(crate) error: Option<BodyError>,
 }
 
@@ -20,17 +20,22 @@ impl Proxy {
             return error.into();
         }
         if matches!(why.failure, Failure::Target) {
-            let detail = "the path or the query has characters that no URL may have";
+            let detail = "the path or the query has characters that are invalid in a URL";
             return Problem::new(StatusCode::BAD_REQUEST, "invalid-target", detail);
         }
         let upstream = &self.upstreams.shared().all[number];
         contained(|| {
-            tracing::warn!(target: "peregrine", upstream = %upstream, why = %why.failure, path = parts.head.path(),
-            "a request could not be passed on")
+            tracing::warn!(
+                target: "peregrine",
+                upstream = %upstream,
+                why = %why.failure,
+                path = parts.head.path(),
+                "a request could not be forwarded"
+            );
         });
         match why.failure {
             Failure::Late | Failure::ConnectLate => {
-                let detail = "the server behind this one did not answer in time; try again later";
+                let detail = "the server behind this one did not respond in time; try again later";
                 Problem::new(StatusCode::GATEWAY_TIMEOUT, "upstream-late", detail)
             }
             Failure::Crowded | Failure::Exhausted(_) => {
@@ -44,7 +49,7 @@ impl Proxy {
                 Problem::new(StatusCode::BAD_GATEWAY, "upstream-unreachable", detail)
             }
             _ => {
-                let detail = "the server behind this one gave no sound answer; try again later";
+                let detail = "the server behind this one sent no valid response; try again later";
                 Problem::new(StatusCode::BAD_GATEWAY, "upstream-failed", detail)
             }
         }

@@ -1,4 +1,4 @@
-//! The servers that answer: which of them are well, and whose turn it is.
+//! The upstream servers: their health, and the choice of the next one.
 
 #[cfg(feature = "tls")]
 use crate::tls::{Tls, of_system};
@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// After so many failures in a row an upstream is left out, unless set otherwise.
+/// The default number of consecutive failures after which an upstream is skipped.
 const FAILURES_MAX: u32 = 3;
-/// For so long, unless set otherwise: 10 s.
+/// The default time for which a failing upstream is skipped.
 const DOWN_FOR: Duration = Duration::from_secs(10);
 
-/// Servers that answer alike. A clone is the same set: make it outside of the application's closure, and clone it in, so that workers
-/// share what is known of their health.
+/// Servers that serve the same content. A clone is the same set: create it outside of the
+/// application's closure and clone it into the closure, so that the workers share its health state.
 ///
 /// ```
 /// use peregrine::proxy::{Balance, Upstreams};
@@ -40,18 +40,18 @@ pub(crate) struct Set {
     pub(crate) check: Option<Check>,
 }
 
-/// How the next upstream is chosen among those that are well.
+/// How the next upstream is chosen among those that are up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Balance {
-    /// One after the other.
+    /// Each in turn.
     #[default]
     RoundRobin,
-    /// The one with the fewest requests in progress, of all workers; of those with as few, one after the other.
+    /// The one with the fewest requests in progress on all workers; among equals, each in turn.
     LeastConnections,
 }
 
-/// How upstreams are asked whether they are well.
+/// The health check of upstreams.
 #[derive(Clone, Debug)]
 pub(crate) struct Check {
     pub(crate) path: Uri,
@@ -60,70 +60,72 @@ pub(crate) struct Check {
 
 /// One server.
 pub(crate) struct Upstream {
-    /// Host and port, as they are connected to.
+    /// The host to connect to.
     pub(crate) host: String,
     pub(crate) port: u16,
     is_secure: bool,
-    /// As `Host` has them.
+    /// The value of `Host`.
     pub(crate) authority: HeaderValue,
-    /// What stands before every path, without a slash at its end.
+    /// The prefix of every path, without a trailing slash.
     pub(crate) base: String,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
-    /// Is it known to speak HTTP/2 where nothing can be agreed on?
+    /// Whether it speaks HTTP/2 without negotiation.
     #[cfg(feature = "tls")]
     pub(crate) is_http2: bool,
     pub(crate) busy: AtomicUsize,
     failures: AtomicU32,
-    /// Milliseconds on the clock of this process; 0: it is well.
+    /// Milliseconds of [`now`]; 0 while it is up.
     down_until: AtomicU64,
     checked_at: AtomicU64,
     is_checked: AtomicBool,
-    /// Checks that failed in a row, whatever requests came to.
+    /// Consecutive failed checks, whatever the results of requests.
     failed_checks: AtomicU32,
     is_failing: AtomicBool,
 }
 
-/// What is known of an upstream.
+/// The current state of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UpstreamState {
     /// Host and port.
     pub authority: String,
-    /// Is it asked?
+    /// Whether requests are sent to it.
     pub is_up: bool,
     /// Requests in progress.
     pub busy: usize,
-    /// Failures since it last answered.
+    /// Failures since its last response.
     pub failures: u32,
 }
 
-/// Why a text is no upstream.
+/// Why a set of upstreams is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UpstreamError {
-    /// There is none.
+    /// The set is empty.
     None,
-    /// This is no URL of a server.
+    /// This is not the URL of a server.
     Invalid(String),
-    /// This is the URL of another protocol than HTTP, or of HTTP over TLS without the feature for that.
+    /// This URL has a scheme other than `http`, or it is `https` without the feature `proxy-tls`.
     Scheme(String),
-    /// There are servers over TLS, and nobody whom the system trusts.
+    /// There are `https` upstreams, but the system has no root certificates.
     Roots(String),
 }
 
 impl Upstreams {
-    /// Servers by their URLs, such as `http://10.0.0.7:8080`. A path in it stands before the paths of requests.
+    /// Creates a set of servers from their URLs, such as `http://10.0.0.7:8080`. A path in a URL is
+    /// prepended to the paths of requests.
     ///
-    /// With the feature `proxy-tls` they may be `https`: then their certificates are those of the URLs' hosts, whatever host is asked for, from
-    /// authorities that the system trusts; and HTTP/2 is spoken with those that want it.
+    /// With the feature `proxy-tls` the URLs may be `https`. Their certificates must match the
+    /// hosts of the URLs, whatever `Host` a request has, and come from authorities that the system
+    /// trusts. Servers that negotiate HTTP/2 get HTTP/2.
     ///
     /// # Errors
-    /// There is none, or one is no URL of a server.
+    /// There are no URLs, one is not the URL of a server, or the system has no root certificates.
     pub fn new(urls: impl IntoIterator<Item: AsRef<str>>) -> Result<Self, UpstreamError> {
         let all: Result<Vec<_>, _> =
             urls.into_iter().map(|url| Upstream::read(url.as_ref())).collect();
-        #[cfg_attr(not(feature = "tls"), expect(unused_mut, reason = "nothing is added to them"))]
+        #[cfg_attr(not(feature = "tls"), expect(unused_mut, reason = "only TLS changes them"))]
         let mut all = all?;
         #[cfg(feature = "tls")]
         if all.iter().any(Upstream::is_secure) {
@@ -133,11 +135,11 @@ impl Upstreams {
         Self::of(all)
     }
 
-    /// The same with whom to trust, and who this side is, of your own: authorities of a company, a certificate of the client's. What `config` says of
-    /// ALPN does not count.
+    /// Like [`Upstreams::new`], with a TLS configuration of your own, for example with a private
+    /// authority or a client certificate. The ALPN protocols in `config` are ignored.
     ///
     /// # Errors
-    /// There is none, or one is no URL of a server.
+    /// There are no URLs, or one is not the URL of a server.
     #[cfg(feature = "tls")]
     pub fn with_tls(
         urls: impl IntoIterator<Item: AsRef<str>>,
@@ -150,10 +152,11 @@ impl Upstreams {
         Self::of(all)
     }
 
-    /// All of them that are `http` speak HTTP/2 without being asked, as gRPC services without TLS do. Upgrades are still of HTTP/1.1.
+    /// Uses HTTP/2 without negotiation with all `http` upstreams, which gRPC services without TLS
+    /// require. Upgrades still use HTTP/1.1.
     ///
     /// # Panics
-    /// There is a clone already.
+    /// The set was already cloned.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn http2(self) -> Self {
@@ -175,52 +178,57 @@ impl Upstreams {
     }
 
     fn set(mut self, set: impl FnOnce(&mut Set)) -> Self {
-        set(Arc::get_mut(&mut self.0).expect("settings come before the first clone"));
+        set(Arc::get_mut(&mut self.0).expect("upstreams are configured before the first clone"));
         self
     }
 
-    /// How the next one is chosen. The default is one after the other.
+    /// Sets how the next upstream is chosen. Default: [`Balance::RoundRobin`].
     ///
     /// # Panics
-    /// There is a clone already; so it is with all settings.
+    /// The set was already cloned.
     #[must_use]
     pub fn balance(self, balance: Balance) -> Self {
         self.set(|set| set.balance = balance)
     }
 
-    /// After how many failures in a row one is left out: connections that fail, answers that do not come, or are none. The default is 3.
+    /// Sets the number of consecutive failures after which an upstream is skipped: failed
+    /// connections, missing responses, and invalid ones. Default: 3.
     ///
     /// # Panics
-    /// There is a clone already.
+    /// The set was already cloned.
     #[must_use]
     pub fn failures_max(self, failures: u32) -> Self {
         self.set(|set| set.failures_max = failures.max(1))
     }
 
-    /// How long it is left out. After that one request tries it; until that has an answer, it is left out by the others for as long again. The default is 10 s.
+    /// Sets how long a failing upstream is skipped. After that one request tries it, while the
+    /// others keep skipping it until it has responded to that request, or for the same time again.
+    /// Default: 10 s.
     ///
     /// # Panics
-    /// There is a clone already.
+    /// The set was already cloned.
     #[must_use]
     pub fn down_for(self, time: Duration) -> Self {
         self.set(|set| set.down_for = time)
     }
 
-    /// Asks each upstream with a GET of `path` whether it is well, which is a status below 400. One that fails as often as [`Upstreams::failures_max`] says
-    /// is left out until it passes. This happens beside requests, at most once
-    /// in `every` (which is also how long an answer may take), and not where nobody asks for anything.
+    /// Checks the health of each upstream with a GET of `path`. A status below 400 is healthy. An
+    /// upstream that fails as many consecutive checks as [`Upstreams::failures_max`] is skipped
+    /// until it passes one. Checks run beside requests, at most once in `every`, which is also
+    /// their time limit. Without requests, no checks are sent.
     ///
     /// # Panics
-    /// `path` does not begin with a slash, or there is a clone already.
+    /// `path` does not begin with a slash, or the set was already cloned.
     #[must_use]
     pub fn check(self, path: &str, every: Duration) -> Self {
         let uri = path.parse::<Uri>().ok().filter(|_| path.starts_with('/'));
-        let path =
-            uri.unwrap_or_else(|| panic!("`{path}` is no path to check: it begins with a slash"));
+        let path = uri.unwrap_or_else(|| {
+            panic!("`{path}` is not a path to check: it must begin with a slash")
+        });
         self.set(|set| set.check = Some(Check { path, every }))
     }
 
-    /// What is known of each, for pages and metrics of your own.
+    /// The current state of each upstream, for your own pages and metrics.
     #[must_use]
     pub fn states(&self) -> Vec<UpstreamState> {
         let now = now();
@@ -239,8 +247,9 @@ impl Upstreams {
 }
 
 impl Set {
-    /// The number of the next one, which is none of those that were `tried`. If none is well, whoever is left is asked
-    /// nevertheless: one that is down may be up again, and a refusal helps nobody.
+    /// The number of the next upstream, excluding those in `tried`. If none is up, one of the
+    /// others is chosen anyway: it may have recovered, and refusing the request would not help the
+    /// client.
     pub(crate) fn choose(&self, tried: &[usize]) -> Option<usize> {
         let (now, count) = (now(), self.all.len());
         let first = self.turn.fetch_add(1, Ordering::Relaxed);
@@ -255,41 +264,46 @@ impl Set {
                 left.into_iter().min_by_key(|number| self.all[*number].busy.load(Ordering::Relaxed))
             }
         };
-        // One that was down is tried by this request alone, which may wait for long: to the others it is down until that has an
-        // answer, or for as long again.
+        // Only this request tries an upstream that was down, and it may wait for a long time. For
+        // other requests the upstream stays down until it has responded to this one, or for the
+        // same time again.
         let until = &self.all[chosen?].down_until;
         let before = until.load(Ordering::Relaxed);
         let is_trial = before != 0 && before <= now;
         let order = Ordering::Relaxed;
         if is_trial && until.compare_exchange(before, self.down_until(now), order, order).is_err() {
-            // Another worker's request has begun to.
+            // Another worker's request is already trying it.
             return self.choose(tried);
         }
         chosen
     }
 
-    /// Did it fail so often that it is left out, unless it is tried?
+    /// Whether it failed so often that it is skipped, except for a trial.
     pub(crate) fn is_down(&self, number: usize) -> bool {
         self.all[number].down_until.load(Ordering::Relaxed) != 0
     }
 
-    /// Until when one that fails now is left out.
+    /// The time until which an upstream that fails now is skipped.
     fn down_until(&self, now: u64) -> u64 {
         now.saturating_add(millis(self.down_for)).max(1)
     }
 
-    /// An upstream answered.
+    /// Records that an upstream responded.
     pub(crate) fn well(&self, number: usize) {
         let upstream = &self.all[number];
         upstream.failures.store(0, Ordering::Relaxed);
         if upstream.down_until.swap(0, Ordering::Relaxed) != 0 {
-            contained(
-                || tracing::info!(target: "peregrine", upstream = %upstream, "an upstream is up again"),
-            );
+            contained(|| {
+                tracing::info!(
+                    target: "peregrine",
+                    upstream = %upstream,
+                    "an upstream is up again"
+                );
+            });
         }
     }
 
-    /// An upstream did not answer.
+    /// Records that an upstream failed.
     pub(crate) fn ill(&self, number: usize, why: &dyn fmt::Display) {
         let upstream = &self.all[number];
         let failures = upstream.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
@@ -298,13 +312,19 @@ impl Set {
         }
         let until = self.down_until(now());
         if upstream.down_until.swap(until, Ordering::Relaxed) == 0 {
-            contained(
-                || tracing::warn!(target: "peregrine", upstream = %upstream, why = %why, failures, "an upstream is down"),
-            );
+            contained(|| {
+                tracing::warn!(
+                    target: "peregrine",
+                    upstream = %upstream,
+                    why = %why,
+                    failures,
+                    "an upstream is down"
+                );
+            });
         }
     }
 
-    /// The upstream that it is time to check.
+    /// The next upstream whose check is due.
     pub(crate) fn due(self: &Arc<Self>) -> Option<Checking> {
         let every = millis(self.check.as_ref()?.every);
         let now = now();
@@ -315,7 +335,7 @@ impl Set {
         number.map(|number| Checking(Arc::clone(self), number))
     }
 
-    /// What a check came to.
+    /// Records the result of a check.
     pub(crate) fn checked(&self, number: usize, outcome: Result<(), String>) {
         let upstream = &self.all[number];
         upstream.checked_at.store(now(), Ordering::Relaxed);
@@ -323,9 +343,13 @@ impl Set {
             Ok(()) => {
                 upstream.failed_checks.store(0, Ordering::Relaxed);
                 if upstream.is_failing.swap(false, Ordering::Relaxed) {
-                    contained(
-                        || tracing::info!(target: "peregrine", upstream = %upstream, "an upstream passes its check again"),
-                    );
+                    contained(|| {
+                        tracing::info!(
+                            target: "peregrine",
+                            upstream = %upstream,
+                            "an upstream passes its check again"
+                        );
+                    });
                 }
                 self.well(number);
             }
@@ -334,16 +358,22 @@ impl Set {
                     upstream.failed_checks.fetch_add(1, Ordering::Relaxed).saturating_add(1);
                 if failed >= self.failures_max && !upstream.is_failing.swap(true, Ordering::Relaxed)
                 {
-                    contained(
-                        || tracing::warn!(target: "peregrine", upstream = %upstream, why, failed, "an upstream fails its check"),
-                    );
+                    contained(|| {
+                        tracing::warn!(
+                            target: "peregrine",
+                            upstream = %upstream,
+                            why,
+                            failed,
+                            "an upstream fails its check"
+                        );
+                    });
                 }
             }
         }
     }
 }
 
-/// A check that is under way. Dropped with its worker it leaves the upstream to the others.
+/// A check in progress. If its worker stops and drops it, other workers can check the upstream.
 pub(crate) struct Checking(Arc<Set>, usize);
 
 impl Checking {
@@ -425,7 +455,7 @@ fn secure(all: &mut [Upstream], config: &Arc<rustls::ClientConfig>) -> Result<()
     Ok(())
 }
 
-/// Milliseconds since the process first asked, and a day: so that nothing was ever checked at 0.
+/// Milliseconds since the first call, plus one day, so that a `checked_at` of 0 is long ago.
 fn now() -> u64 {
     static BEGUN: OnceLock<Instant> = OnceLock::new();
     millis(BEGUN.get_or_init(Instant::now).elapsed()) + 24 * 60 * 60 * 1000
@@ -449,15 +479,18 @@ impl fmt::Display for UpstreamError {
             }
             Self::Invalid(text) => write!(
                 f,
-                "`{text}` is no upstream: write scheme, host and port, such as http://10.0.0.7:8080, without a query or a user"
+                "`{text}` is not a valid upstream: write scheme, host and port, such as \
+                 http://10.0.0.7:8080, without a query or a user"
             ),
             Self::Scheme(text) => write!(
                 f,
-                "`{text}` cannot be an upstream: only http:// can, and https:// with the feature `proxy-tls`"
+                "`{text}` cannot be an upstream: only http:// can, and https:// with the feature \
+                 `proxy-tls`"
             ),
             Self::Roots(why) => write!(
                 f,
-                "whom to trust over TLS is not known: {why}; install the system's certificates, or name yours by `Upstreams::with_tls`"
+                "no root certificates for TLS: {why}; install the system's certificates, or pass \
+                 yours to `Upstreams::with_tls`"
             ),
         }
     }
@@ -477,7 +510,7 @@ mod tests {
 
     fn three(balance: Balance) -> Upstreams {
         let urls = ["http://a:1", "http://b:2", "http://c:3"];
-        let upstreams = Upstreams::new(urls).expect("they are valid");
+        let upstreams = Upstreams::new(urls).expect("valid URLs");
         upstreams.balance(balance).failures_max(2).down_for(Duration::from_secs(3600))
     }
 
@@ -502,7 +535,7 @@ mod tests {
             ("http://[::1]:99999/", false),
             ("", false),
         ] {
-            let error = Upstreams::new([url]).expect_err("it is none");
+            let error = Upstreams::new([url]).expect_err("an invalid URL");
             assert_eq!(matches!(error, UpstreamError::Scheme(_)), is_scheme, "{url} {error}");
         }
     }
@@ -516,13 +549,13 @@ mod tests {
         assert_eq!(turns(&[]), [0, 1, 2, 0, 1, 2]);
         assert!(turns(&[0, 2]).iter().all(|number| *number == 1));
         set.ill(1, &"refused");
-        assert!(turns(&[]).contains(&1), "one failure is none");
+        assert!(turns(&[]).contains(&1), "one failure is not enough");
         set.well(1);
         set.ill(1, &"refused");
-        assert!(turns(&[]).contains(&1), "not in a row");
+        assert!(turns(&[]).contains(&1), "the failures are not consecutive");
         set.ill(1, &"refused");
         assert!(!turns(&[]).contains(&1) && !upstreams.states()[1].is_up);
-        assert_eq!(set.choose(&[0, 2]), Some(1), "who else?");
+        assert_eq!(set.choose(&[0, 2]), Some(1), "it is the only one left");
         assert_eq!(set.choose(&[0, 1, 2]), None);
         set.well(1);
         assert!(turns(&[]).contains(&1));
@@ -535,11 +568,11 @@ mod tests {
             let set = upstreams.shared();
             set.ill(1, &"refused");
             set.ill(1, &"refused");
-            // Its time is over.
+            // The time for which it is skipped is over.
             set.all[1].down_until.store(1, Ordering::Relaxed);
             let turns = |count| (0..count).map(|_| set.choose(&[]).expect("one"));
             assert_eq!(turns(6).filter(|number| *number == 1).count(), 1, "{balance:?}");
-            assert!(!upstreams.states()[1].is_up, "that one has no answer yet");
+            assert!(!upstreams.states()[1].is_up, "the trial has no response yet");
             set.well(1);
             assert!(turns(6).any(|number| number == 1), "{balance:?}");
         }
@@ -560,14 +593,14 @@ mod tests {
 
     #[test]
     fn a_check_is_due_once_in_a_while() {
-        let upstreams = Upstreams::new(["http://a", "http://b"]).expect("valid");
+        let upstreams = Upstreams::new(["http://a", "http://b"]).expect("valid URLs");
         let upstreams = upstreams.check("/health", Duration::from_secs(3600)).failures_max(1);
         let set = upstreams.shared();
         let due = || set.due().as_ref().map(Checking::number);
-        let (first, second) = (set.due().expect("it is time"), set.due().expect("it is time"));
+        let (first, second) = (set.due().expect("a check"), set.due().expect("a check"));
         assert_eq!([first.number(), second.number()], [0, 1]);
         assert_eq!(due(), None);
-        // One that is given up is due still.
+        // A check that was dropped is due again.
         drop(first);
         assert_eq!((due(), due()), (Some(0), Some(0)));
         drop(second);

@@ -1,11 +1,12 @@
-//! Stops panics of application code, destructors included, where the server must continue.
+//! Catches panics of application code, destructors included, where the server must continue.
 
 use peregrine_web::panics::{self, contained, discard};
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs code of the application that may panic, where a panic must not stop what the server does.
+/// Runs application code and logs a panic, which must not stop the server. Returns `None` after a
+/// panic.
 pub(crate) fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
     let result = catch_unwind(AssertUnwindSafe(run));
     let tell = |panic| {
@@ -15,7 +16,7 @@ pub(crate) fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
     result.map_err(tell).ok()
 }
 
-/// What it panicked with, in words, told to those who listen.
+/// Returns the panic message and passes it to the panic listener.
 pub(crate) fn message_of(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -25,8 +26,8 @@ pub(crate) fn message_of(panic: Box<dyn Any + Send>) -> String {
     text
 }
 
-/// A value of the application's that can be dropped anywhere: a panic of its destructor is told in the log and ends
-/// here, so that it takes neither the connection along nor what is counted for it.
+/// A value that belongs to the application and may be dropped anywhere. A panic in its destructor
+/// is caught and logged, so it affects neither the connection nor its counters.
 #[derive(Debug)]
 pub(crate) struct Quiet<T>(Option<T>);
 
@@ -46,13 +47,13 @@ impl<T> Deref for Quiet<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.0.as_ref().expect("it is there until the end")
+        self.0.as_ref().expect("the value is taken only on drop")
     }
 }
 
 impl<T> DerefMut for Quiet<T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.0.as_mut().expect("it is there until the end")
+        self.0.as_mut().expect("the value is taken only on drop")
     }
 }
 

@@ -1,4 +1,4 @@
-//! A worker's life: its listeners, its clock, and its end.
+//! Runs a worker: opens its listeners, turns its timer wheel, and shuts it down.
 
 use crate::accept::balance::Member;
 use crate::accept::{self, Spreading};
@@ -18,13 +18,14 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The time between two lines of the log that sum refused requests and handshakes up.
+/// The time between two log lines that sum up rejected requests and handshakes.
 const REFUSALS_PAUSE: Duration = Duration::from_secs(60);
 
-/// Runs a worker until an order ends it. Work that requests left behind is waited for as
-/// [`Limits::background_timeout`](crate::Limits::background_timeout) says; [`Driver::run`] goes on with that for
-/// blocking functions, and `observed` has their number only after it. A `member` of several workers passes connections
-/// to the others where they have fewer, and takes what these pass.
+/// Runs a worker until an order ends it. At the end it waits for tasks that outlive their requests,
+/// as [`Limits::background_timeout`](crate::Limits::background_timeout) says. [`Driver::run`] then
+/// also waits for blocking functions, whose number is in `observed` only after that. If there are
+/// several workers, `member` hands connections to workers with fewer connections and takes those
+/// that others hand over.
 ///
 /// # Errors
 /// The driver cannot listen on one of the sockets.
@@ -55,7 +56,7 @@ pub async fn run<D: Driver>(
         let entrance = Rc::new(Entrance { door, sessions: Rc::clone(&sessions) });
         let worker = Rc::clone(&worker);
         let spreading = member.clone().map(|member| Spreading { member, listener: number });
-        // The worker does not end before it has accepted the connections that wait already.
+        // The worker must not end before it has accepted the connections in the backlog.
         let pending = worker.observed.pending();
         let driver = worker.driver.clone();
         driver.spawn_boxed(Box::pin(async move {
@@ -70,7 +71,7 @@ pub async fn run<D: Driver>(
     Ok(shutdown::run(worker, orders).await)
 }
 
-/// Goes by other limits from the moment on when there are some.
+/// Applies new limits whenever they change.
 async fn follow_limits<D: Driver>(
     worker: Rc<Worker<D>>,
     mut changes: watch::Receiver<OverloadLimits>,
@@ -98,7 +99,7 @@ async fn turn_wheel<D: Driver>(worker: Rc<Worker<D>>) {
     tell_refusals(&worker.observed);
 }
 
-/// One line for all requests and handshakes that were refused. False if there were none.
+/// Logs one line for all rejected requests and handshakes. Returns false if there were none.
 fn tell_refusals(observed: &Observed) -> bool {
     let refusals = observed.take_refusals();
     if refusals.is_empty() {
@@ -108,7 +109,7 @@ fn tell_refusals(observed: &Observed) -> bool {
     let reasons = reasons.join(", ");
     contained(|| {
         tracing::info!(target: "peregrine", reasons,
-        "requests or handshakes were refused; the level DEBUG shows each")
+        "requests or handshakes were rejected; the DEBUG level logs each one")
     });
     true
 }

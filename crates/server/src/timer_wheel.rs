@@ -1,7 +1,7 @@
-//! Alarms of one worker on a coarse wheel: one for each connection.
+//! The timers ("alarms") of one worker, on a coarse timer wheel: one per connection.
 //!
-//! Nearly all alarms are moved before they ring (each request moves its connection's), so moving one
-//! writes a number and nothing else; the wheel looks at it again when the old time has come.
+//! Each request moves the alarm of its connection, so nearly all alarms are moved before they fire.
+//! Moving one only writes a number; the wheel checks the new time when the old one is reached.
 
 use peregrine_slot::Table;
 use std::cell::RefCell;
@@ -10,17 +10,17 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// The wheel's resolution: an alarm rings at most this much late, and never early, unless the worker
-/// stood still.
+/// The wheel's resolution: an alarm fires at most this much late, and never early, unless the
+/// worker was blocked.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
-/// Ticks that the wheel reaches ahead. Later alarms are looked at once a round.
+/// How many ticks the wheel covers. Later alarms are checked once per round.
 const SLOTS: usize = 1024;
 
-/// The most ticks that peers are given after the worker stood still.
+/// By how many ticks alarms are delayed at most after the worker was blocked.
 const HOLD_MAX: u32 = 10;
 
-/// A tick that never comes: with 32 bits, thirteen years from the start.
+/// A tick that is never reached: with 32 bits, thirteen years after the start.
 const NEVER: u32 = u32::MAX;
 
 /// The alarms of one worker.
@@ -28,31 +28,31 @@ pub(crate) struct Wheel(RefCell<Inner>);
 
 struct Inner {
     alarms: Table<Entry>,
-    /// Numbers of alarms to look at in each tick.
+    /// Numbers of the alarms to check in each tick.
     slots: Vec<Vec<u32>>,
-    /// The tick up to which all slots were looked at.
+    /// The tick up to which all slots were checked.
     passed: u32,
-    /// Numbers in all slots together.
+    /// The numbers in all slots together.
     queued: usize,
-    /// The tick before which nothing rings, because the worker stood still.
+    /// The tick before which no alarm fires, because the worker was blocked.
     held_to: u32,
     is_held: bool,
-    /// What the wheel's task waits for, and how to wake it.
+    /// The tick that the wheel's task waits for, and the task's waker.
     sleeping_to: u32,
     sleeper: Option<Waker>,
     is_stopped: bool,
 }
 
 struct Entry {
-    /// The tick at which it rings.
+    /// The tick at which the alarm fires.
     at: u32,
-    /// The tick in whose slot its number is.
+    /// The tick whose slot contains the alarm's number.
     queued_for: u32,
     waker: Option<Waker>,
 }
 
 impl Wheel {
-    /// A wheel without alarms.
+    /// Makes a wheel without alarms.
     pub(crate) fn new() -> Rc<Self> {
         Rc::new(Self(RefCell::new(Inner {
             alarms: Table::new(),
@@ -67,7 +67,7 @@ impl Wheel {
         })))
     }
 
-    /// A new alarm that never rings until it is set.
+    /// Makes an alarm that does not fire until it is set.
     pub(crate) fn alarm(self: &Rc<Self>) -> Alarm {
         let entry = Entry { at: NEVER, queued_for: NEVER, waker: None };
         let number = self.0.borrow_mut().alarms.insert(entry);
@@ -75,7 +75,7 @@ impl Wheel {
         Alarm { wheel: Rc::clone(self), number }
     }
 
-    /// Wakes everyone who waits with an alarm, because something else has changed.
+    /// Wakes all tasks that wait for an alarm, because something else has changed.
     pub(crate) fn wake_all(&self) {
         let mut inner = self.0.borrow_mut();
         let wakers: Vec<_> =
@@ -84,7 +84,8 @@ impl Wheel {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes who waits with the alarm of this number, because something else has changed.
+    /// Wakes the task that waits for the alarm with this number, because something else has
+    /// changed.
     pub(crate) fn wake(&self, number: u32) {
         let mut inner = self.0.borrow_mut();
         let Some(entry) = inner.alarms.get_mut(number as usize) else { return };
@@ -95,14 +96,14 @@ impl Wheel {
         }
     }
 
-    /// When the wheel wants to be turned next.
+    /// Returns when [`Wheel::turn`] must be called next.
     pub(crate) fn next(&self) -> Option<Duration> {
         let mut inner = self.0.borrow_mut();
         inner.sleeping_to = inner.next_tick();
         (inner.sleeping_to != NEVER).then(|| time_of(inner.sleeping_to))
     }
 
-    /// Ready when an alarm was set to ring before the time that [`Wheel::next`] told last.
+    /// Ready when an alarm was set to fire before the time that [`Wheel::next`] last returned.
     pub(crate) fn poll_sooner(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.0.borrow_mut();
         if inner.is_stopped || inner.next_tick() < inner.sleeping_to {
@@ -112,7 +113,7 @@ impl Wheel {
         Poll::Pending
     }
 
-    /// Lets the wheel's task end. No alarm is left then.
+    /// Lets the wheel's task end. No alarm exists any more at that point.
     pub(crate) fn stop(&self) {
         let mut inner = self.0.borrow_mut();
         inner.is_stopped = true;
@@ -125,12 +126,12 @@ impl Wheel {
         self.0.borrow().is_stopped
     }
 
-    /// Rings what is due. Time that passed without a turn, for want of alarms or because the worker
-    /// was stopped, loses none.
+    /// Fires the alarms that are due. No alarm is lost if the wheel was not turned for a while,
+    /// because there were no alarms or because the worker was blocked.
     ///
-    /// A turn that comes late tells that the worker stood still: in a handler that blocks, or with its
-    /// whole machine. What peers sent meanwhile was not looked at, so alarms wait as long as that was,
-    /// up to a second, and then ring however late that turn is.
+    /// If a turn is late, the worker was blocked, by a handler or because the whole machine was
+    /// suspended. Data that peers sent in the meantime has not been read, so alarms are delayed by
+    /// the same time, up to one second. After that they fire even if that turn is late as well.
     pub(crate) fn turn(&self, now: Duration) {
         let mut inner = self.0.borrow_mut();
         let now = tick_at(now);
@@ -144,7 +145,7 @@ impl Wheel {
             return;
         }
         let mut due = Vec::new();
-        // After a long time each slot need only be looked at once.
+        // After a long time, each slot needs to be checked only once.
         let from = inner.passed.max(now.saturating_sub(SLOTS as u32));
         inner.passed = inner.passed.max(now);
         for tick in from + 1..=now {
@@ -184,10 +185,10 @@ impl Inner {
         }
     }
 
-    /// Looks at a number that stood in the slot of `tick`.
+    /// Checks a number that was in the slot of `tick`.
     fn look_at(&mut self, number: u32, tick: u32, due: &mut Vec<Waker>) {
-        // The alarm may be gone, or stand in another slot as well: it was moved, or a new one has its
-        // number.
+        // The alarm may be gone, or it may have moved to another slot, or its number may belong to
+        // a new alarm.
         let Some(entry) = self.alarms.get_mut(number as usize) else { return };
         let is_here =
             entry.queued_for != NEVER && entry.queued_for as usize % SLOTS == tick as usize % SLOTS;
@@ -203,12 +204,12 @@ impl Inner {
     }
 }
 
-/// The time at the end of `tick`, when everything due in it is due for certain.
+/// The time at the end of `tick`, when everything due in it is certainly due.
 fn time_of(tick: u32) -> Duration {
     TICK.saturating_mul(tick)
 }
 
-/// The tick that has just passed at `time`.
+/// The last tick that has ended at `time`.
 fn tick_at(time: Duration) -> u32 {
     u32::try_from(time.as_nanos() / TICK.as_nanos()).unwrap_or(NEVER - 1)
 }
@@ -220,12 +221,12 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    /// Its number among the alarms that exist now.
+    /// The alarm's number among the existing alarms.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Lets it ring at `at`, on the driver's clock, instead of when it was set for before.
+    /// Makes the alarm fire at `at`, on the driver's clock, instead of any earlier setting.
     pub(crate) fn set(&self, at: Duration) {
         let tick = u32::try_from(at.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(NEVER);
         let mut inner = self.wheel.0.borrow_mut();
@@ -236,12 +237,12 @@ impl Alarm {
         }
     }
 
-    /// Lets it not ring.
+    /// Stops the alarm from firing.
     pub(crate) fn clear(&self) {
         self.wheel.0.borrow_mut().alarms[self.number as usize].at = NEVER;
     }
 
-    /// Ready when it rings. Registers the caller for that and for [`Wheel::wake_all`].
+    /// Ready when the alarm fires. Registers the caller for that and for [`Wheel::wake_all`].
     pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.wheel.0.borrow_mut();
         let passed = inner.passed;
@@ -259,7 +260,7 @@ impl Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        // Its number in a slot is passed over when that slot's time comes.
+        // The number that may still be in a slot is ignored when that slot is checked.
         self.wheel.0.borrow_mut().alarms.remove(self.number as usize);
     }
 }
@@ -365,7 +366,7 @@ mod tests {
         wheel.wake_all();
         wheel.wake_all();
         assert_eq!(woken(), 2);
-        assert!(waits(), "it is not due");
+        assert!(waits(), "the alarm is not due");
         wheel.wake(alarm.number());
         assert_eq!(woken(), 3);
     }
@@ -378,7 +379,7 @@ mod tests {
                 let early = wheel.alarm();
                 early.set(TICK);
                 wheel.turn(TICK);
-                // Nothing is queued, so nobody turns the wheel until an alarm is set.
+                // Nothing is queued, so the wheel is not turned until an alarm is set.
                 assert_eq!(wheel.next(), None);
                 let now = TICK * quiet;
                 let alarm = wheel.alarm();
@@ -402,7 +403,8 @@ mod tests {
         let wheel = Wheel::new();
         let (early, late) = (wheel.alarm(), wheel.alarm());
         early.set(SECOND);
-        // Two minutes without a turn, then the connection moves its alarm before the wheel turns.
+        // Two minutes pass without a turn; then the connection moves its alarm before the wheel
+        // turns.
         late.set(SECOND * 150);
         wheel.turn(SECOND * 120);
         assert!(rang(&early) && !rang(&late));
@@ -417,13 +419,13 @@ mod tests {
         alarm.set(SECOND);
         assert_eq!(wheel.next(), Some(SECOND));
         wheel.turn(SECOND * 5);
-        assert!(!rang(&alarm), "what came meanwhile is looked at first");
+        assert!(!rang(&alarm), "data that arrived in the meantime is read first");
         let held_to = SECOND * 5 + TICK * HOLD_MAX;
         assert_eq!(wheel.next(), Some(held_to));
         assert!(wheel.poll_sooner(&mut Context::from_waker(Waker::noop())).is_pending());
         wheel.turn(held_to - TICK);
         assert!(!rang(&alarm));
-        // The worker stands still again and again.
+        // The worker is blocked again and again.
         assert_eq!(wheel.next(), Some(held_to));
         wheel.turn(held_to * 2);
         assert!(rang(&alarm));

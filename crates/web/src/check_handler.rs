@@ -1,10 +1,10 @@
-//! Finding out why a function is not a handler.
+//! A macro that reports why a function is not a handler.
 
-/// Checks at compile time that a function is a handler, and if it is not, names the argument or result
-/// at fault and how to fix it.
+/// Checks at compile time that a function is a handler. If it is not, the error names the argument
+/// or result at fault and how to fix it.
 ///
-/// Where a route is added, the compiler says the same; this macro says it beside the function, and also
-/// for functions that are not routes yet. It takes one `_` for each argument:
+/// Adding the function as a route reports the same error. This macro reports it beside the
+/// function, and also works for functions that have no route yet. Pass one `_` for each argument:
 ///
 /// ```
 /// use peregrine::web::extract::{Json, Path};
@@ -15,12 +15,12 @@
 /// peregrine::check_handler!(async fn rename(_, _));
 ///
 /// fn health() -> &'static str {
-///     "well"
+///     "ok"
 /// }
 /// peregrine::check_handler!(fn health());
 /// ```
 ///
-/// The check costs nothing at run time, and may stay.
+/// The check costs nothing at run time, so it can stay in the code.
 #[macro_export]
 macro_rules! check_handler {
     (async fn $handler:ident ( $($argument:tt),* $(,)? )) => {

@@ -1,14 +1,15 @@
-//! What applications are made of: requests, responses, bodies, handlers, extractors, scopes.
+//! The building blocks of applications: requests, responses, bodies, handlers, extractors and
+//! scopes.
 //!
-//! Nothing here does I/O or knows the server: a test can call an application without a network, and
-//! most tests should.
+//! Nothing here does I/O or depends on the server, so a test can call an application without a
+//! network, and most tests should.
 //!
-//! Start with [`Service`], which underlies everything, then `app/mod.rs`, which joins routes,
-//! handlers and middleware into one.
+//! Start reading with [`Service`], the trait that every part of an application implements, then
+//! `app/mod.rs`, which combines routes, handlers and middleware into an application.
 //!
 //! The folders, from the bottom up, are `http` (messages and connections), `extract` (extractors),
 //! `trace` and `sse`, `app` (routes, handlers and middleware) and `testing`. Each imports only from
-//! those below it. The modules here export their parts under public names.
+//! those below it. This file re-exports their public items.
 #![forbid(unsafe_code)]
 
 #[doc(hidden)]
@@ -53,35 +54,36 @@ pub use crate::http::{
 #[doc(inline)]
 pub use crate::testing as test;
 
-/// Content as the client wants it (RFC 9110 §12.5.1).
+/// Content negotiation with `Accept` (RFC 9110 §12.5.1).
 pub mod accept {
     pub use crate::extract::accept::{Accept, Offers};
 }
 
-/// Interim responses: what a handler says before its response, such as 103 (Early Hints, RFC 8297).
+/// Interim responses, which a handler sends before its final response, such as 103 (Early Hints,
+/// RFC 8297).
 pub mod interim {
     pub use crate::extract::interim::Interim;
     pub use crate::http::interim::InterimError;
 }
 
-/// JSON documents line by line, both ways.
+/// Newline-delimited JSON, in requests and responses.
 pub mod ndjson {
     pub use crate::extract::ndjson::{LINE_BYTES_MAX, NdJson};
 }
 
-/// A request body in transit: a bounded channel between a connection and a handler on one thread.
+/// A bounded single-threaded channel that carries a request body from a connection to a handler.
 pub mod pipe {
     pub use crate::http::body::pipe::{
         PIPE_BYTES_MAX, Piece, Reader, ReaderGone, Taken, Writer, pipe,
     };
 }
 
-/// Buffers that a worker reuses instead of allocating: a thread's own small stock.
+/// A thread-local pool of buffers, which a worker reuses instead of allocating.
 pub mod pool {
     pub use crate::http::body::pool::{give, take};
 }
 
-/// What a request makes its answer depend on (RFC 9110 §13).
+/// Conditional requests (RFC 9110 §13).
 #[cfg(feature = "conditions")]
 pub mod precondition {
     pub use crate::extract::precondition::{
@@ -89,12 +91,12 @@ pub mod precondition {
     };
 }
 
-/// What a PROXY header told about a connection.
+/// Information from the PROXY header of a connection.
 pub mod proxied {
     pub use crate::http::connection::proxy_protocol::{Proxied, ProxiedTls};
 }
 
-/// Responses from the values that handlers return.
+/// Conversion of handler return values into responses.
 pub mod respond {
     pub use crate::http::response::content::{Form, Html, Json};
     pub use crate::http::response::headers::{AppendHeaders, Uncompressed};
@@ -102,14 +104,14 @@ pub mod respond {
     pub use crate::http::response::redirect::Redirect;
 }
 
-/// What a request was matched by, beside its method and path: for caches, which must not give one
-/// route's response for another.
+/// How a request's route was selected, apart from its method and path. Caches need this so that
+/// they do not serve one route's response for another.
 pub mod selection {
     #[doc(hidden)]
     pub use crate::http::head::selection::Mounted;
 }
 
-/// Everything that most applications name.
+/// The names that most applications need.
 pub mod prelude {
     pub use crate::check_handler;
     pub use crate::extract::*;

@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 pub struct Example {
     /// The name on the command line.
     pub name: &'static str,
-    /// What it demonstrates, in a few words.
+    /// A short description of what it demonstrates.
     pub shows: &'static str,
     /// The service to run.
     pub program: Program,

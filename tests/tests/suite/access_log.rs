@@ -520,7 +520,7 @@ fn a_log_that_cannot_be_opened_is_an_error_that_names_it_and_the_remedy() {
     let server = || Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).quiet();
     let folder = tempfile::tempdir().expect("a temporary folder can be created");
     let missing = folder.path().join("missing").join("access.log");
-    for (path, remedy) in [(&*missing, "make it"), (folder.path(), "name a file in it")] {
+    for (path, remedy) in [(&*missing, "create it"), (folder.path(), "name a file in it")] {
         let error =
             server().access_log(Log::file(path)).start(app).expect_err("the server does not start");
         let error = error.to_string();

@@ -518,7 +518,8 @@ fn the_admin_listener_shows_what_counts_and_no_secret(choice: DriverChoice) {
     let (_, text) = shown.split_once("\r\n\r\n").expect("a head and a body");
     let mut printed = settings.read();
     printed.driver.kind = choice.into();
-    let expected = format!("# `driver.kind` is set by the program, which is stronger.\n{printed}");
+    let expected =
+        format!("# `driver.kind` is set by the program, which takes precedence.\n{printed}");
     // The value that `auto` resolved to on this machine is shown beside it.
     let is_size = |line: &&str| !line.starts_with("# `limits.overload.memory_max` is ");
     let text: String = text.split_inclusive('\n').filter(is_size).collect();

@@ -319,7 +319,7 @@ fn a_worker_that_panics_is_named_with_what_it_said_and_the_others_end_in_order()
     thread::sleep(Duration::from_millis(100));
     let error = server.into_running().shut_down().expect_err("a worker panicked");
     let text = error.to_string();
-    assert!(text.contains("ended by a panic: a state on purpose"), "{text}");
+    assert!(text.contains("panicked: a state on purpose"), "{text}");
     assert!(text.contains("worker 0") || text.contains("worker 1"), "{text}");
     assert_eq!(answered.load(Ordering::SeqCst), peers.len(), "every request was answered before");
 }

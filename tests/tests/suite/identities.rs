@@ -102,7 +102,7 @@ fn a_payment_with_the_key_of_another_client_is_not_answered_with_its_receipt(dri
     running.shut_down().expect("the shutdown succeeds");
 }
 
-/// The client, as a middleware outside of the cache has identified it.
+/// The client, as identified by a middleware outside the cache.
 #[derive(Clone)]
 struct Known(String);
 
@@ -118,7 +118,7 @@ async fn identify(mut request: Request, next: Next<'_>) -> Response {
     next.run(request).await
 }
 
-/// As a gateway does that passes on a user in place of credentials.
+/// Replaces the credentials with the user, as a gateway does.
 async fn identify_and_remove(mut request: Request, next: Next<'_>) -> Response {
     let name = request.header("cookie").map(str::to_owned);
     request.parts.head.remove_fields(&["cookie"]);
@@ -137,7 +137,7 @@ async fn identify_in_axum(
     next.run(request).await
 }
 
-/// Keeps the identity, but not as it was.
+/// Keeps the identity, but replaces the fields that it was read from.
 async fn replace_in_axum(
     mut request: axum::extract::Request,
     next: axum::middleware::Next,
@@ -274,7 +274,7 @@ fn ask_as(running: &Running, line: &str, name: &str, option: &str) -> String {
 
 fn an_identity_that_was_read_outside_is_one_wherever_the_response_is_made(driver: DriverChoice) {
     let (pages, outcomes) = (CacheStore::new(), MemoryStore::new());
-    // An application of ours in an axum router with a layer of its own.
+    // A Peregrine application in an axum router that has a layer.
     let (shared, stored) = (pages.clone(), outcomes.clone());
     let remote = spawn_tower(move || shop(&shared, &stored)).expect("the application is valid");
     let app = move || all_ways(&pages, &outcomes, &remote);

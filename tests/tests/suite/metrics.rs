@@ -644,7 +644,7 @@ fn who_asks_is_answered_while_all_workers_are_blocked(choice: DriverChoice) {
         thread::sleep(Duration::from_millis(20));
         (status, body) = ask(bench.admin(), "/livez", "");
     }
-    assert!(status == 503 && body.contains("/block/{ms} has kept its thread for "), "{body}");
+    assert!(status == 503 && body.contains("/block/{ms} has blocked its thread for "), "{body}");
     for path in ["/metrics", "/connections", "/routes"] {
         assert_eq!(ask(bench.admin(), path, "").0, 200);
     }
@@ -921,7 +921,7 @@ fn whose_the_file_of_an_admin_listener_is_needs_a_file() {
     for admin in [Admin::at("127.0.0.1:0").unix_mode(0o600), Admin::mounted().unix_group("x")] {
         let error = Server::bind("127.0.0.1:0").quiet().admin(admin).start(app);
         let text = error.map(|_| ()).expect_err("the file does not exist").to_string();
-        assert!(text.contains("is no Unix domain socket"), "{text}");
+        assert!(text.contains("is not a Unix domain socket"), "{text}");
     }
 }
 

@@ -411,7 +411,7 @@ fn a_signal_under_load_ends_the_process_in_order(driver: &str) {
     thread::sleep(Duration::from_millis(300));
     let (status, report) = server.end(Signal::TERM);
     assert!(status.success(), "{status}\n{report}");
-    for request in ["GET /endless", "GET /never", "POST /never", "(no whole request)"] {
+    for request in ["GET /endless", "GET /never", "POST /never", "(no complete request)"] {
         assert!(report.contains(request), "{request} was not reported:\n{report}");
     }
     assert!(report.contains("; 4 cut at the deadline:"), "{report}");

@@ -1,5 +1,5 @@
-//! A mounted service has no body limit of ours. Middleware around it that reads bodies into memory
-//! has.
+//! Body limits around mounted services: the server's limit does not apply to the service, but to
+//! middleware around it that reads whole bodies.
 
 use axum::Router;
 use axum::body::Body as AxumBody;
@@ -19,12 +19,12 @@ use std::task::{Context, Poll};
 /// The server's limit in these tests.
 const LIMIT: u64 = 1000;
 
-/// Says how many bytes came.
+/// Returns the number of bytes received.
 async fn count(body: AxumBody) -> String {
     let mut body = body;
     let mut bytes = 0;
     while let Some(frame) = body.frame().await {
-        bytes += frame.expect("it comes").data_ref().map_or(0, Bytes::len);
+        bytes += frame.expect("a frame").data_ref().map_or(0, Bytes::len);
     }
     bytes.to_string()
 }
@@ -33,7 +33,7 @@ fn router() -> Router {
     Router::new().route("/", post(count))
 }
 
-/// A middleware of an application's own, which looks at the body.
+/// A middleware of the application's that reads the body.
 async fn look(request: Request, next: Next<'_>) -> Response {
     let (parts, body) = request.into_parts();
     let (limits, limit) = (body.limits(), body.whole_limit());
@@ -58,7 +58,7 @@ impl Stream for Pieces {
     }
 }
 
-/// Sends a body of so many times 100 bytes, in pieces or at once.
+/// Sends a body of `hundreds` times 100 bytes, as a stream or as a whole.
 fn send(client: &TestClient, is_stream: bool, hundreds: usize) -> TestResponse {
     let request = client.post("/").header("idempotency-key", "\"a\"");
     match is_stream {
@@ -120,7 +120,7 @@ fn what_comes_of_a_small_body_by_decompression_is_limited_too() {
         }
     };
     assert_eq!(send(true).status(), 413);
-    assert_eq!(send(false).text(), "10900", "which the service itself may read");
+    assert_eq!(send(false).text(), "10900", "the service itself has no limit");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_limit_that_was_set_counts_for_middleware_as_for_the_service() {
 fn an_application_under_another_server_is_bound_by_its_own_limit() {
     use tower::ServiceExt;
     let app = App::new().with(Idempotency::new(MemoryStore::new())).mount("/", router());
-    let service = into_tower(app).expect("it is sound").body_limit(LIMIT);
+    let service = into_tower(app).expect("the application is valid").body_limit(LIMIT);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
         for (key, status) in [(Some("a"), 413), (None, 200)] {
@@ -148,7 +148,7 @@ fn an_application_under_another_server_is_bound_by_its_own_limit() {
             let request =
                 key.into_iter().fold(request, |all, key| all.header("idempotency-key", key));
             let request = request.body("x".repeat(5000)).expect("a request");
-            let response = service.clone().oneshot(request).await.expect("it answers");
+            let response = service.clone().oneshot(request).await.expect("a response");
             assert_eq!(response.status(), status, "{key:?}");
         }
     });

@@ -1,5 +1,5 @@
-//! What a mounted service, or a handler inside a tower layer, says to one client is said to no
-//! other.
+//! A response of a mounted service, or of a handler inside a tower layer, to one client is not sent
+//! to another.
 
 use axum::routing::{get, post};
 use axum::{Extension, Router};
@@ -15,7 +15,7 @@ use tower::util::MapRequestLayer;
 
 const FOR_A_MINUTE: [(&str, &str); 1] = [("cache-control", "max-age=60")];
 
-/// Whoever the request says its client is.
+/// The client's name in the request.
 fn name_in(fields: &HeaderMap, info: Option<&ConnectionInfo>) -> String {
     let field = ["cookie", "authorization", "x-api-key"].iter().find_map(|name| fields.get(*name));
     let certificate = info.and_then(ConnectionInfo::client).map(|client| client.subject.clone());
@@ -34,8 +34,8 @@ fn router() -> Router {
 #[derive(Clone)]
 struct Name(String);
 
-/// A native handler inside of a layer that finds out who the client is, as those of tower-sessions
-/// and axum-login do.
+/// A native handler inside a layer that identifies the client, as those of tower-sessions and
+/// axum-login do.
 fn layered(app: App) -> App {
     let find = |mut request: http::Request<_>| {
         let name = name_in(request.headers(), request.extensions().get::<ConnectionInfo>());
@@ -47,7 +47,7 @@ fn layered(app: App) -> App {
         .post("/pay", |Ours(Name(name)): Ours<Name>| name)
 }
 
-/// One of our applications, as a tower service in another.
+/// An application that is mounted as a tower service in another.
 fn inner() -> App {
     App::new()
         .get("/page", |fields: HeaderMap, info: ConnectionInfo| {
@@ -58,7 +58,7 @@ fn inner() -> App {
 
 fn kinds(around: impl Fn() -> App) -> [(&'static str, &'static str, TestClient); 4] {
     let mounted = || tower(router()).extension(ConnectionInfo::clone);
-    let inner = tower(into_tower(inner()).expect("it is sound")).extension(ConnectionInfo::clone);
+    let inner = tower(into_tower(inner()).expect("a valid app")).extension(ConnectionInfo::clone);
     [
         ("mount", "/below", around().mount("/below", mounted()).test()),
         ("subtree", "", around().subtree("/", mounted()).test()),
@@ -99,7 +99,7 @@ fn each_client_of_a_mount_is_given_its_own_page_from_behind_a_cache() {
                 assert!(is_private || name.is_none() || kind == "layer", "{way} {kind}");
             }
             let age = ask(&client, way, &path, None).header("age").map(str::to_owned);
-            assert!(age.is_some(), "{way} {kind}: those without an identity share it");
+            assert!(age.is_some(), "{way} {kind}: clients without an identity share it");
         }
     }
 }
@@ -132,7 +132,7 @@ fn a_client_that_a_mounted_application_identifies_by_itself_is_told_apart_outsid
         (FOR_A_MINUTE, request.header("x-customer").unwrap_or("nobody").to_owned())
     };
     let inner = App::new().with(find).get("/page", name).post("/pay", name);
-    let inner = tower(into_tower(inner).expect("it is sound"));
+    let inner = tower(into_tower(inner).expect("the application is valid"));
     let app = App::new().with(Cache::new(CacheStore::new()));
     let client = app.with(Idempotency::new(MemoryStore::new())).mount("/", inner).test();
     for customer in ["ali", "bob"] {
@@ -146,13 +146,13 @@ fn a_client_that_a_mounted_application_identifies_by_itself_is_told_apart_outsid
     assert_eq!((pay("ali"), pay("bob")), (200, 409));
 }
 
-/// Two applications of ours, mounted in another, with one store.
+/// Two applications that are mounted in another and share a store.
 fn neighbours(store: &CacheStore) -> TestClient {
     let one = |name: &'static str| {
         let changed = || "changed";
         let app = App::new().with(Cache::new(store.clone()));
         let app = app.get("/page", move || (FOR_A_MINUTE, name)).post("/page", changed);
-        tower(into_tower(app).expect("it is sound"))
+        tower(into_tower(app).expect("the application is valid"))
     };
     let by_field = || peregrine_web::guard::header("x-version", "2");
     App::new()
@@ -188,7 +188,7 @@ fn applications_that_share_a_store_keep_their_pages_apart() {
     assert_eq!(
         (is_kept("/a/page"), is_kept("/b/page")),
         (true, false),
-        "by the path that clients know"
+        "by the path that clients request"
     );
     store.invalidate_below("/deep");
     assert_eq!((is_kept("/deep/a/page"), is_kept("/a/page")), (false, true));
@@ -199,10 +199,10 @@ fn applications_that_share_a_store_of_keys_carry_out_each_request_once() {
     let store = MemoryStore::new();
     let one = |name: &'static str| {
         let app = App::new().with(Idempotency::new(store.clone())).post("/pay", move || name);
-        tower(into_tower(app).expect("it is sound"))
+        tower(into_tower(app).expect("the application is valid"))
     };
     let client = App::new().mount("/a", one("a")).mount("/b", one("b")).test();
     let pay = |path: &str| client.post(path).header("idempotency-key", "\"a\"").send_now();
     assert_eq!((pay("/a/pay").text(), pay("/a/pay").text()), ("a".to_owned(), "a".to_owned()));
-    assert_eq!(pay("/b/pay").status(), 422, "it is another request");
+    assert_eq!(pay("/b/pay").status(), 422, "it is a different request");
 }

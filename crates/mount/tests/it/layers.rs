@@ -1,4 +1,4 @@
-//! Tower layers around an application of ours.
+//! Tower layers around native handlers.
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode, header};
@@ -71,7 +71,7 @@ fn the_layers_of_tower_http_work_around_handlers_that_are_not_send() {
             .await;
         assert_eq!(preflight.status(), 200);
         assert!(preflight.field("access-control-allow-methods").is_some());
-        assert_eq!(count.get(), 1, "cors answers a preflight itself");
+        assert_eq!(count.get(), 1, "CorsLayer answers a preflight itself");
     });
 }
 
@@ -125,7 +125,7 @@ fn what_a_layer_leaves_alone_stays_as_it_was() {
 #[test]
 fn interim_responses_go_around_a_layer_whatever_it_changes() {
     async fn hint(interim: Interim) -> &'static str {
-        interim.early_hints(["</a.css>; rel=preload"]).expect("it is early");
+        interim.early_hints(["</a.css>; rel=preload"]).expect("the response has not begun");
         "page"
     }
     let change = SetRequestHeaderLayer::overriding(NAME, HeaderValue::from_static("changed"));
@@ -174,10 +174,10 @@ fn a_limit_of_a_layer_and_that_of_a_route_both_count() {
         let response = client.post(path).body(body.clone()).send_now();
         assert_eq!(response.status(), status, "{path} {length}");
     }
-    // A stream beyond the route's limit is noticed too, though the layer changed the body's type.
+    // A stream over the route's limit is rejected too, although the layer changed the body's type.
     let response = client.post("/both").pieces(["xx", "xx"]).send_now();
     assert_eq!(response.status(), 413);
-    // One beyond the layer's limit is too large as well, and no failure of ours.
+    // A stream over the layer's limit gives a 413 too, not a 500.
     let response = client.post("/layer").pieces(["x".repeat(9), "xx".to_owned()]).send_now();
     assert_eq!(response.status(), 413);
 }
@@ -195,7 +195,7 @@ fn a_layer_without_room_makes_requests_wait_or_sheds_them() {
         for response in join_all(calls).await {
             assert_eq!(response.status(), 200);
         }
-        assert_eq!(start.elapsed().as_secs(), 3, "two at a time");
+        assert_eq!(start.elapsed().as_secs(), 3, "two run at a time");
 
         let shed = ServiceBuilder::new()
             .layer(LoadShedLayer::new())
@@ -209,7 +209,7 @@ fn a_layer_without_room_makes_requests_wait_or_sheds_them() {
     });
 }
 
-/// Polls all of `futures` at once.
+/// Polls all of `futures` concurrently.
 async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
     let mut outputs: Vec<_> = futures.iter().map(|_| None).collect();
@@ -295,7 +295,7 @@ fn a_layer_that_rewrites_the_path_leaves_no_parameters_of_this_or_another_reques
         }
         request
     });
-    // Heads that are kept for a while, so that more than one is used again later.
+    // Heads that are kept for a while, so that several are reused later.
     let kept: Rc<RefCell<Vec<peregrine_web::Head>>> = Rc::default();
     let keeper = Rc::clone(&kept);
     let keep = move |request: Request| keeper.borrow_mut().push(request.parts.head.share());
@@ -328,7 +328,7 @@ fn a_layer_may_change_a_field_of_the_largest_head_that_the_server_accepts() {
     };
     let stamp = SetRequestHeaderLayer::appending(NAME, HeaderValue::from_static("added"));
     let client = App::new().with(layer(stamp)).get("/", show).test();
-    // One of them is Host.
+    // One of the fields is Host.
     let mut many = client.get("/");
     for number in 0..limits.fields_max - 1 {
         many = many.header("x-other", number.to_string());
@@ -370,7 +370,7 @@ fn a_layer_that_changes_a_field_leaves_the_form_of_the_target() {
     }
 }
 
-/// Runs another middleware as part of itself, so that what is around the other lasts for one request.
+/// Calls another middleware from its own `run`, so that the other is set up for each request.
 struct Always<M>(M);
 
 impl<M: peregrine_web::Middleware> peregrine_web::Middleware for Always<M> {
@@ -381,14 +381,14 @@ impl<M: peregrine_web::Middleware> peregrine_web::Middleware for Always<M> {
 
 type Asked = http::Request<SendBody>;
 
-/// The same request once more.
+/// Duplicates the request; the second one has the body.
 fn again(request: Asked) -> (Asked, Asked) {
     let (parts, body) = request.into_parts();
     (Asked::from_parts(parts.clone(), SendBody::default()), Asked::from_parts(parts, body))
 }
 
-/// Answers the first attempt after 10 seconds and each further one a second earlier. Counts the
-/// attempts whose handler was dropped.
+/// Responds to the first attempt after 10 seconds and to each later attempt one second sooner.
+/// Counts the attempts whose handler was dropped.
 fn numbered(app: App) -> (App, Rc<Cell<u64>>) {
     struct Dropped(Rc<Cell<u64>>);
     impl Drop for Dropped {
@@ -421,18 +421,18 @@ fn said(text: String) -> Result<http::Response<SendBody>, Infallible> {
     Ok(http::Response::new(SendBody::from(text)))
 }
 
-/// Gives the first attempt up after a second, and says how the second was answered.
+/// Cancels the first attempt after a second, and responds with the text of the second attempt.
 async fn tries_twice(
     mut inner: Inner,
     request: Asked,
 ) -> Result<http::Response<SendBody>, Infallible> {
     let (first, second) = again(request);
     let late = tokio::time::timeout(Duration::from_secs(1), inner.call(first)).await;
-    assert!(late.is_err(), "the first takes longer");
+    assert!(late.is_err(), "the first attempt takes longer");
     said(text(inner.call(second).await).await)
 }
 
-/// Makes three attempts side by side, each in a task of its own, and says how each was answered.
+/// Makes three attempts concurrently, each in its own task, and responds with their texts.
 async fn tries_at_once(
     mut inner: Inner,
     request: Asked,
@@ -472,7 +472,7 @@ fn attempts_of_a_layer_run_side_by_side() {
         let start = tokio::time::Instant::now();
         assert_eq!(around.test().get("/").send().await.text(), "1,2,3");
         assert_eq!(inside.test().get("/").send().await.text(), "1,2,3");
-        assert_eq!(start.elapsed().as_secs(), 20, "ten seconds for all three, twice");
+        assert_eq!(start.elapsed().as_secs(), 20, "10 seconds for three attempts, twice");
     }));
 }
 
@@ -497,7 +497,7 @@ fn a_call_that_a_layer_keeps_beyond_its_request_is_a_500() {
     let (app, _) = numbered(App::new().with(Always(keeps)));
     in_runtime(async {
         assert_eq!(app.test().get("/").send().await.text(), "kept");
-        let call = kept.take().expect("the layer kept it");
+        let call = kept.take().expect("the layer kept its call");
         let Ok(response) = call.await;
         assert_eq!(response.status(), 500);
     });

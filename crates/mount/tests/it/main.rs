@@ -1,4 +1,5 @@
-//! Tower services and layers inside Peregrine, and Peregrine inside tower.
+//! Tower services and layers in Peregrine applications, and Peregrine applications as tower
+//! services.
 
 mod body_limits;
 mod identities;

@@ -1,4 +1,4 @@
-//! Tower services under an application of ours: what they see, and what becomes of what they say.
+//! Mounted tower services: the requests that they see, and how their responses are converted.
 
 use axum::Router;
 use axum::extract::{ConnectInfo, OriginalUri as AxumOriginalUri, Path, State};
@@ -105,7 +105,7 @@ fn the_whole_target_is_among_the_extensions() {
     }
     let client = App::new().mount("/api", Router::new().route("/x", get(both))).test();
     assert_eq!(client.get("/api/x?y").send_now().text(), "/api/x?y /x?y");
-    // Axum's own extractor sees what axum was given.
+    // axum's own extractor returns the target that axum received.
     let axum = async |AxumOriginalUri(uri): AxumOriginalUri| uri.to_string();
     let client = App::new().mount("/api", Router::new().route("/x", get(axum))).test();
     assert_eq!(client.get("/api/x").send_now().text(), "/x");
@@ -198,9 +198,9 @@ fn a_make_service_is_asked_once_for_each_connection() {
         for _ in 0..3 {
             assert_eq!(client.get("/").send_now().text(), connection.to_string());
         }
-        assert!(Arc::strong_count(&alive) > idle, "the connection's service is kept");
+        assert!(Arc::strong_count(&alive) > idle, "the connection keeps its service");
         client = client.on(ConnectionInfo::default());
-        assert_eq!(Arc::strong_count(&alive), idle, "it goes when the connection does");
+        assert_eq!(Arc::strong_count(&alive), idle, "the service is dropped with its connection");
     }
     assert_eq!(made.load(Ordering::Relaxed), 50);
 }
@@ -226,10 +226,10 @@ fn a_connection_has_a_service_of_each_make_service_and_each_goes_with_its_own() 
         assert_eq!(client.get("/b").send_now().text(), "b");
     }
     drop(client);
-    assert_eq!(Arc::strong_count(&alive), 1, "neither outlives the application");
+    assert_eq!(Arc::strong_count(&alive), 1, "the services are dropped with the application");
 }
 
-/// Serves a request on a new connection of this thread, by a make-service.
+/// Serves a request on a new connection on this thread, through a make-service.
 fn serve_another() {
     let make = ::tower::service_fn(async |_: SocketAddr| {
         Ok::<_, Infallible>(::tower::service_fn(async |_: http::Request<SendBody>| {
@@ -240,7 +240,7 @@ fn serve_another() {
     assert_eq!(App::new().mount("/", make).test().get("/").send_now().text(), "another");
 }
 
-/// A service whose clone and drop do what a service may do.
+/// A service that serves another request when it is cloned or dropped.
 struct Curious;
 
 impl Clone for Curious {
@@ -311,7 +311,7 @@ fn a_body_in_pieces_streams_through_both_ways() {
     assert_eq!(response.bytes(), whole);
 }
 
-/// A body that does not know how long it is, as that of a file does not.
+/// A body that does not know its length, like that of a file.
 struct Unmeasured(Vec<&'static str>);
 
 impl http_body::Body for Unmeasured {
@@ -342,7 +342,7 @@ fn a_body_that_does_not_know_its_length_has_the_one_that_its_service_promises() 
         Ok::<_, Infallible>(response)
     });
     let client = App::new().mount("/", service).test();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("it starts");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime starts");
     for (fields, length) in [
         (&[("x-length", "5")][..], Some(5)),
         (&[("x-length", "+5")], None),
@@ -359,7 +359,7 @@ fn a_body_that_does_not_know_its_length_has_the_one_that_its_service_promises() 
         runtime.block_on(async {
             let body = request.send().await.into_response().body;
             assert_eq!(body.length(), length, "{fields:?}");
-            assert_eq!(body.collect(10).await.expect("it does not fail"), b"abcde");
+            assert_eq!(body.collect(10).await.expect("a whole body"), b"abcde");
         });
     }
 }
@@ -412,7 +412,7 @@ fn a_connection_whose_services_panic_when_they_are_dropped_ends_in_order() {
         assert_eq!(client.get(path).send_now().text(), "served");
     }
     assert_eq!(dropped.load(Ordering::SeqCst), 0);
-    // The connection ends with its client; the other one keeps the application.
+    // The connection ends with its client. The other client keeps the application.
     let other = client.clone().on(ConnectionInfo::default());
     drop(client);
     assert_eq!(dropped.load(Ordering::SeqCst), 2);
@@ -433,7 +433,7 @@ fn the_deadline_of_a_call_of_grpc_is_kept_by_the_clock_of_the_test() {
         for is_inside in [false, true] {
             let mut app = App::new().mount("/", router.clone());
             if is_inside {
-                app = App::new().mount("/", into_tower(app).expect("sound"));
+                app = App::new().mount("/", into_tower(app).expect("the application is valid"));
             }
             let client = app.test().timer(|duration| {
                 assert_eq!(duration, Duration::from_secs(100_000));
@@ -455,14 +455,14 @@ fn the_deadline_of_a_call_of_grpc_is_kept_by_the_clock_of_the_test() {
 #[test]
 fn a_time_limit_of_an_application_inside_is_kept_by_the_clock_of_the_test() {
     let never = (async || std::future::pending::<&'static str>().await).timeout(Duration::MAX);
-    let inside = into_tower(App::new().get("/", never)).expect("sound");
+    let inside = into_tower(App::new().get("/", never)).expect("the application is valid");
     let client = App::new().mount("/", inside).test().timer(|_| std::future::ready(()));
     assert_eq!(client.get("/").send_now().status(), 503);
 }
 
 #[test]
 fn a_body_that_is_a_bomb_is_too_large_for_a_router() {
-    /// What `Decompression` makes of one.
+    /// The result of `Decompression` for a decompression bomb.
     struct Bomb;
     impl http_body::Body for Bomb {
         type Data = Bytes;

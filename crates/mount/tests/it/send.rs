@@ -1,4 +1,4 @@
-//! Layers that want what they are around to be `Send`, and layers that take it to other threads.
+//! Layers that require a `Send` service, and layers that move calls and bodies to other threads.
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
@@ -26,7 +26,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 type Asked = http::Request<SendBody>;
 type Answered = http::Response<SendBody>;
 
-/// A runtime on this thread, as each worker has one.
+/// A runtime on the current thread, like that of a worker.
 fn in_runtime<F: Future>(future: F) -> F::Output {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build().expect("a runtime starts").block_on(future)
@@ -42,7 +42,7 @@ where
     receiver.await.expect("the other thread does not panic")
 }
 
-/// A layer of an async function whose future must be `Send`, as tower-sessions has them.
+/// A layer made from an async function whose future must be `Send`, as in tower-sessions.
 fn sending<F, R>(function: F) -> Layered<impl tower::Layer<Inner, Service = Sending<F>> + Clone>
 where
     F: Fn(Inner, Asked) -> R + Clone + Send + Sync + 'static,
@@ -76,7 +76,7 @@ where
     }
 }
 
-/// Runs another middleware as part of itself, so that what is around the other lasts for one request.
+/// Calls another middleware from its own `run`, so that the other is set up for each request.
 struct Always<M>(M);
 
 impl<M: Middleware> Middleware for Always<M> {
@@ -85,7 +85,7 @@ impl<M: Middleware> Middleware for Always<M> {
     }
 }
 
-/// The layer around a handler, and the same inside of another middleware.
+/// A client of the layer around a handler, and one of the same layer inside another middleware.
 fn clients<M, H, Args, Via>(make: impl Fn() -> M, handler: H) -> [TestClient; 2]
 where
     M: Middleware + 'static,
@@ -111,7 +111,7 @@ async fn begin<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
 }
 
-/// So many pieces of one byte, each of which counts when it is made.
+/// A stream with a number of one-byte pieces, which counts the pieces it has yielded.
 struct Counted(usize, Arc<AtomicUsize>);
 
 impl futures_core::Stream for Counted {
@@ -127,7 +127,7 @@ impl futures_core::Stream for Counted {
     }
 }
 
-/// So many large pieces, each of which counts when it is made.
+/// An iterator over a number of large pieces, which counts the pieces it has yielded.
 struct Large(usize, Arc<AtomicUsize>);
 
 impl Iterator for Large {
@@ -140,7 +140,7 @@ impl Iterator for Large {
     }
 }
 
-/// Says when it is dropped, and where.
+/// Sends the id of the thread on which it is dropped.
 struct Dropped(Option<oneshot::Sender<ThreadId>>);
 
 impl Drop for Dropped {
@@ -215,7 +215,7 @@ fn a_call_that_goes_to_another_thread_runs_its_handler_at_home() {
     let handler = async move |body: Body| {
         tokio::task::yield_now().await;
         assert_eq!(here(), home);
-        // What comes in goes out again, piece by piece.
+        // The request's content is returned piece by piece.
         body.into_response()
     };
     let all = || sending(async |inner, request| elsewhere(call(inner, request)).await);
@@ -351,7 +351,7 @@ fn a_call_that_is_dropped_on_another_thread_drops_its_handler_at_home() {
                 }
                 elsewhere(async move {
                     tokio::select! {
-                        _ = call => unreachable!("the handler has no end"),
+                        _ = call => unreachable!("the handler never completes"),
                         () = began.notified() => {}
                     }
                 })
@@ -385,10 +385,10 @@ fn a_request_that_ends_takes_its_handler_along_and_fails_who_waits_elsewhere() {
         async move {
             elsewhere(async move {
                 let response = call(inner, request).await;
-                sender.send(response.status()).expect("somebody waits");
+                sender.send(response.status()).expect("the test is waiting");
             })
             .await;
-            unreachable!("the request ended before")
+            unreachable!("the request ended earlier")
         }
     });
     let (sender, mut dropped) = oneshot::channel();
@@ -408,7 +408,7 @@ fn a_request_that_ends_takes_its_handler_along_and_fails_who_waits_elsewhere() {
     in_runtime(async {
         let request = client.post("/").send();
         tokio::select! {
-            _ = request => unreachable!("the handler has no end"),
+            _ = request => unreachable!("the handler never completes"),
             () = began.notified() => {}
         }
         assert_eq!(dropped.try_recv(), Ok(here()));
@@ -510,8 +510,8 @@ fn a_buffer_of_tower_is_a_layer_as_others_are() {
 
 #[test]
 fn a_request_is_never_taken_for_one_of_another_thread() {
-    // While a request of ours is on its way through the layer, the other thread has one too, of the
-    // same number. That thread is given ours.
+    // While a request of this thread is inside the layer, the other thread has one with the same
+    // number and calls the inner service with this thread's request.
     let lends = || {
         sending(async |inner: Inner, request: Asked| {
             let ours = Arc::new(Mutex::new(Some((inner, request))));
@@ -524,7 +524,7 @@ fn a_request_is_never_taken_for_one_of_another_thread() {
                 let client = App::new().with(borrows).get("/", || "theirs").test();
                 drop(sender.send(in_runtime(async { client.get("/").send().await.text() })));
             });
-            Answered::new(answer.await.expect("an answer").into())
+            Answered::new(answer.await.expect("a response").into())
         })
     };
     in_runtime(async {
@@ -549,7 +549,7 @@ fn a_call_after_the_answer_is_a_500_here_and_elsewhere() {
         in_runtime(async {
             for client in clients {
                 assert_eq!(client.post("/").send().await.status(), 200);
-                let (inner, request) = kept.lock().expect("no panic").pop().expect("it is kept");
+                let (inner, request) = kept.lock().expect("no panic").pop().expect("one call");
                 let late = call(inner, request);
                 let response = if is_here { late.await } else { elsewhere(late).await };
                 assert_eq!(response.status(), 500);
@@ -573,7 +573,7 @@ fn a_body_that_is_kept_beyond_its_request_ends_with_an_error_here_and_elsewhere(
         in_runtime(async {
             for client in clients {
                 drop(client.post("/").pieces(["a", "b"]).send().await);
-                let mut body = kept.lock().expect("no panic").pop().expect("it is kept");
+                let mut body = kept.lock().expect("no panic").pop().expect("one body");
                 let late = async move { body.frame().await.is_some_and(|frame| frame.is_err()) };
                 assert!(if is_here { late.await } else { elsewhere(late).await });
             }

@@ -1,4 +1,4 @@
-//! Connections that a mounted service took over with hyper's `OnUpgrade`, and how they end.
+//! How upgraded connections of mounted services end. The services use hyper's `OnUpgrade`.
 
 use axum::Router;
 use axum::body::Body;
@@ -16,7 +16,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-/// Runs `test` where nothing else runs, so that `yield_now` lets everything go on that can.
+/// Runs `test` on a runtime with no other tasks, so that `yield_now` polls all tasks of the test.
 fn in_runtime(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     runtime.expect("a runtime starts").block_on(test);
@@ -35,7 +35,7 @@ fn tasks() -> usize {
 type Theirs = hyper::upgrade::Upgraded;
 type Protocol = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The promise of an upgrade to `protocol`, which a mounted service runs in a task of tokio's.
+/// The upgrade to `protocol` of a mounted service, which runs it in a tokio task.
 async fn promised<F>(
     protocol: impl FnOnce(Theirs) -> F + Clone + Send + Sync + 'static,
 ) -> OnUpgrade
@@ -55,10 +55,10 @@ where
     let asked = client.get("/").header("connection", "upgrade").header("upgrade", "raw");
     let mut response = asked.send().await.into_response();
     assert_eq!(response.status, StatusCode::SWITCHING_PROTOCOLS);
-    response.take_upgrade().expect("the service was told that it may")
+    response.take_upgrade().expect("the service accepted the upgrade")
 }
 
-/// What a server has of an upgraded connection.
+/// The server's side of an upgraded connection.
 struct Connection {
     protocol: Protocol,
     incoming: Writer,
@@ -73,7 +73,8 @@ impl Connection {
         Self { protocol, incoming, outgoing }
     }
 
-    /// Polls it until nothing more happens, and gives what it sent.
+    /// Polls the protocol until it makes no more progress. Returns whether it ended, and the bytes
+    /// sent.
     async fn go_on(&mut self) -> (bool, Vec<u8>) {
         let mut is_over = false;
         for _ in 0..20 {
@@ -94,7 +95,7 @@ async fn write(io: &mut Theirs, bytes: &[u8]) -> io::Result<usize> {
     poll_fn(|context| Pin::new(&mut *io).poll_write(context, bytes)).await
 }
 
-/// One read; nothing at the end.
+/// Reads once. Returns no bytes at the end of the stream.
 async fn read(io: &mut Theirs) -> io::Result<Bytes> {
     let mut space = [0; 1000];
     let mut buffer = ReadBuf::new(&mut space);
@@ -126,7 +127,7 @@ async fn reads_and_writes_for_ever(io: Theirs) {
         while poll_fn(write).await.is_ok() {}
     };
     let (read, ()) = tokio::join!(reads, writes);
-    read.expect_err("the connection broke");
+    read.expect_err("the connection is dropped");
 }
 
 #[test]
@@ -149,7 +150,7 @@ fn whoever_reads_or_writes_hears_that_the_connection_was_dropped() {
                 all.push(connection);
             }
             settle().await;
-            assert_eq!(tasks(), all.len(), "each waits: {drop_at}");
+            assert_eq!(tasks(), all.len(), "each task waits: {drop_at}");
             drop(all);
             settle().await;
             assert_eq!(tasks(), 0, "dropped {drop_at}");
@@ -188,8 +189,8 @@ fn what_was_received_before_the_end_is_read_before_the_error() {
 #[test]
 fn a_protocol_that_shuts_its_side_and_reads_on_comes_to_an_end() {
     async fn shuts(mut io: Theirs) {
-        write(&mut io, b"bye").await.expect("the connection is alive");
-        poll_fn(|context| Pin::new(&mut io).poll_shutdown(context)).await.expect("it is alive");
+        write(&mut io, b"bye").await.expect("a write");
+        poll_fn(|context| Pin::new(&mut io).poll_shutdown(context)).await.expect("a shutdown");
         reads_for_ever(io).await;
     }
     in_runtime(async {

@@ -1,4 +1,4 @@
-//! Applications of ours as tower services: the way out, to axum and hyper.
+//! Applications as tower services, for axum and hyper.
 
 use axum::Router;
 use bytes::Bytes;
@@ -55,7 +55,7 @@ where
 #[test]
 fn an_application_answers_as_a_tower_service() {
     in_runtime(async {
-        let service = into_tower(app()).expect("sound");
+        let service = into_tower(app()).expect("the application is valid");
         let ask = |path: &'static str| service.clone().oneshot(get(path));
         assert_eq!(text(ask("/hello/Ada").await.expect("cannot fail")).await, "hello Ada");
         assert_eq!(text(ask("/count").await.expect("cannot fail")).await, "1");
@@ -70,7 +70,7 @@ fn an_application_answers_as_a_tower_service() {
 #[test]
 fn head_has_the_length_of_get_and_no_body() {
     in_runtime(async {
-        let service = into_tower(app()).expect("sound");
+        let service = into_tower(app()).expect("the application is valid");
         // RFC 9110 §15.3.6: a 205 has no content.
         for (path, length) in [("/hello/Ada", Some("9")), ("/reset", None)] {
             let request = Request::head(path).body(Empty::<Bytes>::new()).expect("a request");
@@ -85,7 +85,7 @@ fn head_has_the_length_of_get_and_no_body() {
 #[test]
 fn a_body_is_held_against_the_limit_of_its_route_whatever_its_type() {
     in_runtime(async {
-        let service = into_tower(app()).expect("sound");
+        let service = into_tower(app()).expect("the application is valid");
         for (body, status) in [("abc", 200), ("abcd", 413)] {
             let request = Request::post("/small").body(Full::new(Bytes::from(body)));
             let response = service.clone().oneshot(request.expect("a request")).await;
@@ -97,7 +97,7 @@ fn a_body_is_held_against_the_limit_of_its_route_whatever_its_type() {
 #[test]
 fn a_request_that_breaks_a_rule_of_http_is_refused() {
     in_runtime(async {
-        let service = into_tower(app()).expect("sound");
+        let service = into_tower(app()).expect("the application is valid");
         let request = Request::get("/hello/a").header("host", "a").header("host", "b");
         let request = request.body(Empty::<Bytes>::new()).expect("a request");
         assert_eq!(service.oneshot(request).await.expect("cannot fail").status(), 400);
@@ -107,7 +107,7 @@ fn a_request_that_breaks_a_rule_of_http_is_refused() {
 #[test]
 fn facts_about_the_connection_are_taken_from_the_extensions() {
     in_runtime(async {
-        let service = into_tower(app()).expect("sound");
+        let service = into_tower(app()).expect("the application is valid");
         let peer = Peer::Tcp("192.0.2.1:9".parse().expect("an address"));
         let mut request = get("/peer");
         request.extensions_mut().insert(ConnectionInfo { peer, ..ConnectionInfo::default() });
@@ -119,7 +119,7 @@ fn facts_about_the_connection_are_taken_from_the_extensions() {
 #[test]
 fn a_make_service_gives_clones_of_one_application() {
     in_runtime(async {
-        let mut make = into_make_service(app()).expect("sound");
+        let mut make = into_make_service(app()).expect("the application is valid");
         for expected in ["1", "2"] {
             let service = make.call("a connection").await.expect("cannot fail");
             let response = service.oneshot(get("/count")).await.expect("cannot fail");
@@ -131,7 +131,7 @@ fn a_make_service_gives_clones_of_one_application() {
 #[test]
 fn an_application_runs_inside_an_axum_router() {
     in_runtime(async {
-        let ours = spawn_tower(app).expect("sound");
+        let ours = spawn_tower(app).expect("the application is valid");
         let router: Router = Router::new().nest_service("/ours", ours);
         let ask = |request| router.clone().oneshot(request);
         let hello = Request::get("/ours/hello/Ada").body(axum::body::Body::empty());
@@ -149,7 +149,7 @@ fn an_application_runs_inside_an_axum_router() {
     });
 }
 
-/// A stream that has all its pieces at once.
+/// A stream whose pieces are all available.
 fn tokio_stream<T: Unpin>(pieces: Vec<T>) -> impl futures_core::Stream<Item = T> {
     struct Iter<I>(I);
     impl<I: Iterator + Unpin> futures_core::Stream for Iter<I> {
@@ -169,7 +169,7 @@ fn a_panic_as_a_late_handler_is_dropped_changes_no_answer() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {
-            panic!("it went off");
+            panic!("on purpose");
         }
     }
     async fn armed_and_late() -> &'static str {
@@ -198,10 +198,10 @@ fn a_silent_stream_of_events_has_comments_on_the_other_thread_too() {
     }
     in_runtime(async {
         let app = || App::new().get("/", || Sse::new(Silent).keep_alive(Duration::from_millis(5)));
-        let ours = spawn_tower(app).expect("sound");
+        let ours = spawn_tower(app).expect("the application is valid");
         let mut body = ours.oneshot(get("/")).await.expect("cannot fail").into_body();
         for _ in 0..3 {
-            let frame = body.frame().await.expect("it goes on").expect("it does not fail");
+            let frame = body.frame().await.expect("a frame").expect("no error");
             assert_eq!(frame.data_ref().map(|data| &data[..]), Some(&b":\n\n"[..]));
         }
     });
@@ -210,7 +210,7 @@ fn a_silent_stream_of_events_has_comments_on_the_other_thread_too() {
 #[test]
 fn a_panic_on_the_other_thread_is_a_500_and_the_next_request_is_answered() {
     in_runtime(async {
-        let ours = spawn_tower(app).expect("sound");
+        let ours = spawn_tower(app).expect("the application is valid");
         let response = ours.clone().oneshot(get("/panic")).await.expect("cannot fail");
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         let response = ours.oneshot(get("/hello/again")).await.expect("cannot fail");

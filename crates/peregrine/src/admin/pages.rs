@@ -21,7 +21,7 @@ pub(super) fn app(views: &Arc<Views>) -> App {
     App::new()
         .state(Arc::clone(views))
         .get("/metrics", metrics)
-        // Among an application's own pages they are asked for most when there is too much to do.
+        // In an application's own scope, probes matter most during overload.
         .get("/livez", livez.never_shed())
         .get("/readyz", readyz.never_shed())
         .get("/startupz", startupz.never_shed())
@@ -34,13 +34,13 @@ fn answer(status: StatusCode, media_type: &'static str, text: String) -> Answer 
     (status, [("content-type", media_type), ("cache-control", "no-store")], text)
 }
 
-/// A probe's answer: those who probe look at the status, and people at the text.
+/// A probe's response: the status is for the prober, the text for people.
 fn probe(is_well: bool, text: impl Into<String>) -> Answer {
     let status = if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     answer(status, "text/plain; charset=utf-8", format!("{}\n", text.into()))
 }
 
-/// What is said in the query of who wants to hear that there is too much to do.
+/// The query that makes the probe fail during overload.
 const UNREADY: &str = "overload=unready";
 
 fn livez(views: Shown) -> Answer {
@@ -50,7 +50,7 @@ fn livez(views: Shown) -> Answer {
     }
     let tell = |stuck: super::view::Stuck| {
         let super::view::Stuck { worker, route, time } = stuck;
-        format!("worker {worker}: {route} has kept its thread for {:.1} s", time.as_secs_f64())
+        format!("worker {worker}: {route} has blocked its thread for {:.1} s", time.as_secs_f64())
     };
     probe(false, stuck.into_iter().map(tell).collect::<Vec<_>>().join("\n"))
 }
@@ -60,7 +60,7 @@ fn readyz(views: Shown, RawQuery(query): RawQuery) -> Answer {
     match views.order() {
         Order::Serve if asks_for_load && views.are_short_of_memory() => probe(false, "overloaded"),
         Order::Serve if views.are_serving() => probe(true, "ready"),
-        // Another process serves there, and whoever asks here asks for that.
+        // Another process serves at these addresses, and the probe is meant for it.
         Order::Leave => probe(true, "served by the next process"),
         Order::Wait | Order::Serve => probe(false, "starting"),
         _ => probe(false, "shutting down"),
@@ -72,11 +72,11 @@ fn startupz(views: Shown) -> Answer {
     probe(is_serving, if is_serving { "started" } else { "starting" })
 }
 
-/// Workers have the same routes: each of them has made the same application.
+/// All workers build the same application, so any of them has the routes.
 fn routes(views: Shown) -> Answer {
     let routes = views.workers.iter().find_map(|worker| worker.routes()).unwrap_or_default();
     let route = |(methods, pattern): &(String, String)| {
-        // What people read as `any method` is `*` for programs.
+        // Programs get `*` in place of the text for people.
         let method = if methods == "any method" { "*" } else { methods };
         format!("{{\"method\":{},\"pattern\":{}}}", Quoted(method), Quoted(pattern))
     };
@@ -96,7 +96,7 @@ fn connections(views: Shown) -> Answer {
         };
         let kinds: Vec<_> = worker.counts.connections().map(kind).collect();
         let kinds = kinds.join(",");
-        // Writing to a string does not fail.
+        // Writing to a string never fails.
         let _ = write!(
             text,
             "{separator}{{\"worker\":{number},\"open\":{open},\"connections\":[{kinds}]}}"
@@ -105,7 +105,7 @@ fn connections(views: Shown) -> Answer {
     json(format!("{{\"open\":{all},\"workers\":[{text}]}}"))
 }
 
-/// There are names of files in it, and nothing of what is in them.
+/// Shows the paths of files, but not their contents.
 fn config(views: Shown) -> Answer {
     match views.config.get() {
         Some(text) => {
@@ -115,7 +115,7 @@ fn config(views: Shown) -> Answer {
         None => answer(
             StatusCode::NOT_FOUND,
             "text/plain; charset=utf-8",
-            "this server was not made of a configuration (`Server::from_config`)\n".to_owned(),
+            "this server was not built from a configuration (`Server::from_config`)\n".to_owned(),
         ),
     }
 }
@@ -124,7 +124,7 @@ fn json(text: String) -> Answer {
     answer(StatusCode::OK, "application/json", text + "\n")
 }
 
-/// A string of JSON.
+/// A JSON string.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -149,7 +149,7 @@ fn metrics(views: Shown, fields: HeaderMap) -> Answer {
     answer(StatusCode::OK, format.content_type(), page.finish())
 }
 
-/// Writes everything that is known.
+/// Writes all metrics.
 fn write(page: &mut Page, views: &Views) {
     let counts: Vec<&Counts> = views.workers.iter().map(|worker| &*worker.counts).collect();
     peregrine_server::write(page, &counts);
@@ -187,10 +187,10 @@ const TURNS: Family<'_> = Family {
     name: "peregrine_worker_turn_duration_seconds",
     kind: Kind::Histogram,
     unit: "seconds",
-    help: "How long a worker is at work between two looks at the kernel (io_uring) or two sleeps (tokio).",
+    help: "Busy time of a worker between two kernel polls (io_uring) or two sleeps (tokio).",
 };
 
-/// A family with a sample for each worker that knows the value.
+/// A family with one sample per worker for which the value is available.
 struct Shows {
     family: &'static Family<'static>,
     of: fn(&View) -> Option<Value>,
@@ -209,7 +209,7 @@ macro_rules! family {
 const WORKERS: &[Shows] = &[
     shows(
         family!(Counter "peregrine_handlers_blocked" ""
-            "Times that a handler kept its thread for longer than poll_budget."),
+            "Times that a handler blocked its thread for longer than poll_budget."),
         |worker| Some(worker.blocked().into()),
     ),
     shows(
@@ -218,57 +218,57 @@ const WORKERS: &[Shows] = &[
     ),
     shows(
         family!(Counter "peregrine_worker_run_queue_seconds" "seconds"
-            "How long each worker's thread was ready and waited for a CPU."),
+            "How long each worker's thread was ready to run but waited for a CPU."),
         |worker| Some(process::schedule(worker.thread()?)?.1.into()),
     ),
     shows(
         family!(Counter "peregrine_driver_calls" ""
-            "Times that a worker entered the kernel to submit or wait (io_uring), or to read, write or accept (tokio)."),
+            "System calls to submit or wait (io_uring), or to read, write or accept (tokio)."),
         |worker| Some(worker.figures.enters.get().into()),
     ),
     shows(
         family!(Gauge "peregrine_driver_operations" ""
-            "Operations that the kernel has not finished (io_uring), or connections with unsent bytes (tokio)."),
+            "Operations in the kernel (io_uring), or connections with unsent bytes (tokio)."),
         |worker| Some((worker.figures.in_flight.get() as f64).into()),
     ),
     shows(
         family!(Counter "peregrine_driver_ring_overflows" ""
-            "Times that completions did not fit into a ring, so that the kernel kept some."),
+            "Times that completions did not fit into the ring and the kernel kept some."),
         |worker| Some(worker.figures.overflows.get().into()),
     ),
     shows(
         family!(Gauge "peregrine_driver_receive_buffer_bytes" "bytes"
-            "Memory of the receive buffers that were in use so far."),
+            "Memory of the receive buffers that have been used so far."),
         |worker| Some((worker.figures.buffer_bytes.get() as f64).into()),
     ),
     shows(
         family!(Counter "peregrine_driver_buffers_exhausted" ""
-            "Times that receiving found no free buffer."),
+            "Times that a receive found no free buffer."),
         |worker| Some(worker.figures.buffers_exhausted.get().into()),
     ),
     shows(
         family!(Gauge "peregrine_tokio_tasks" ""
-            "Tasks alive on a worker's tokio runtime; on the tokio driver, connections are among them."),
+            "Live tasks on a worker's tokio runtime, including connections on the tokio driver."),
         |worker| Some((worker.runtime()?.num_alive_tasks() as u64).into()),
     ),
     shows(
         family!(Gauge "peregrine_tokio_queue_depth" ""
-            "Tasks that other threads have woken and that wait for their turn."),
+            "Tasks that other threads have woken and that wait to be polled."),
         |worker| Some((worker.runtime()?.global_queue_depth() as u64).into()),
     ),
     shows(
         family!(Counter "peregrine_tokio_busy_seconds" "seconds"
-            "How long a worker's tokio runtime was not asleep."),
+            "How long a worker's tokio runtime was busy."),
         |worker| Some(worker.runtime()?.worker_total_busy_duration(0).as_secs_f64().into()),
     ),
     shows(
         family!(Gauge "peregrine_tokio_blocking_threads" ""
-            "Threads for blocking functions, idle ones among them."),
+            "Threads for blocking functions, including idle ones."),
         |worker| Some((worker.figures.blocking_threads() as u64).into()),
     ),
 ];
 
-/// All families that stand on the page in any case, which the guide has in a table.
+/// All families that are always on the page, which are those in the guide's table.
 #[cfg(test)]
 fn families() -> impl Iterator<Item = Family<'static>> {
     let workers = WORKERS.iter().map(|shows| *shows.family);
@@ -295,14 +295,14 @@ mod tests {
         Arc::new(Views::new(workers, orders, std::time::Duration::MAX))
     }
 
-    /// Names of samples that the page begins families for.
+    /// The names in the page's `TYPE` lines.
     fn on_page(page: &str) -> BTreeSet<String> {
         let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         types.map(|rest| rest.split(' ').next().unwrap_or_default().to_owned()).collect()
     }
 
-    /// Rows of tables that begin with a name of code: the name, and the rest of the row. Who leaves TLS or ACME
-    /// out has no metrics of theirs.
+    /// Table rows that start with a name in backticks: the name, and the rest of the row. Rows of
+    /// features that are not enabled are skipped.
     fn rows(page: &str) -> impl Iterator<Item = (&str, &str)> {
         page.lines()
             .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
@@ -318,11 +318,11 @@ mod tests {
     #[test]
     fn the_runbook_says_of_every_metric_and_no_other_what_it_is_looked_at_for() {
         let runbook = include_str!("../../../../docs/operations.md");
-        let (_, metrics) = runbook.split_once("\n## Metrics\n").expect("it has them");
-        let metrics = metrics.split("\n## ").next().expect("there is a first piece");
+        let (_, metrics) = runbook.split_once("\n## Metrics\n").expect("a section `Metrics`");
+        let metrics = metrics.split("\n## ").next().expect("`split` yields at least one part");
         let told: Vec<_> = rows(metrics).map(|(name, _)| name.to_owned()).collect();
         let once: BTreeSet<_> = told.iter().cloned().collect();
-        assert_eq!(told.len(), once.len(), "one of them is told twice: {told:?}");
+        assert_eq!(told.len(), once.len(), "a metric is listed twice: {told:?}");
         assert_eq!(once, families().map(|family| family.sample_name()).collect());
     }
 

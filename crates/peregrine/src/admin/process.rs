@@ -1,10 +1,11 @@
-//! The process, as Prometheus' own libraries tell of it. Only Linux tells.
+//! Metrics of the process, with the names used by Prometheus' own libraries. Only Linux provides
+//! them.
 
 use peregrine_metrics::{Family, Kind, Page};
 #[cfg(target_os = "linux")]
 use std::fs;
 
-/// What the kernel counts time in for programs: ticks of a second.
+/// Clock ticks per second in `/proc` (`USER_HZ`).
 #[cfg(target_os = "linux")]
 const TICKS: f64 = 100.0;
 
@@ -20,19 +21,19 @@ const fn family(
 /// The families, in the order of the values of [`read`].
 pub(super) const FAMILIES: &[Family<'static>] = &[
     family("process_cpu_seconds", Kind::Counter, "seconds", "CPU time of the process."),
-    family("process_resident_memory_bytes", Kind::Gauge, "bytes", "Memory in use."),
-    family("process_virtual_memory_bytes", Kind::Gauge, "bytes", "Memory that has addresses."),
-    family("process_open_fds", Kind::Gauge, "", "Open descriptors."),
-    family("process_max_fds", Kind::Gauge, "", "Descriptors that may be open."),
+    family("process_resident_memory_bytes", Kind::Gauge, "bytes", "Resident memory."),
+    family("process_virtual_memory_bytes", Kind::Gauge, "bytes", "Virtual memory."),
+    family("process_open_fds", Kind::Gauge, "", "Open file descriptors."),
+    family("process_max_fds", Kind::Gauge, "", "The limit of open file descriptors."),
     family(
         "process_start_time_seconds",
         Kind::Gauge,
         "seconds",
-        "When the process began, since the Unix epoch.",
+        "When the process started, since the Unix epoch.",
     ),
 ];
 
-/// Writes what the system tells.
+/// Writes the values that the system provides.
 pub(super) fn write(page: &mut Page) {
     for (family, value) in FAMILIES.iter().zip(read()) {
         page.family(family);
@@ -50,7 +51,7 @@ fn read() -> [Option<f64>; 6] {
 #[cfg(target_os = "linux")]
 fn read() -> [Option<f64>; 6] {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name, which may hold anything, is in parentheses.
+    // The name in parentheses may contain any characters, including spaces and parentheses.
     let fields: Vec<&str> =
         stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
@@ -63,14 +64,14 @@ fn read() -> [Option<f64>; 6] {
     [cpu(), resident, field(23), descriptors(), most, started()]
 }
 
-/// The first number of the line that begins with `name`.
+/// The first number on the line that starts with `name`.
 #[cfg(target_os = "linux")]
 fn number_after(text: &str, name: &str) -> Option<f64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// When the machine began, since the Unix epoch.
+/// When the machine was booted, since the Unix epoch.
 #[cfg(target_os = "linux")]
 fn booted() -> Option<f64> {
     number_after(&fs::read_to_string("/proc/stat").ok()?, "btime")
@@ -78,13 +79,13 @@ fn booted() -> Option<f64> {
 
 #[cfg(target_os = "linux")]
 fn descriptors() -> Option<f64> {
-    // Since Linux 6.2 the folder's size is their number, and they need not be listed.
+    // Since Linux 6.2, the directory's size is the number of descriptors, without listing them.
     let size = fs::metadata("/proc/self/fd").ok()?.len();
     let count = if size > 0 { size } else { fs::read_dir("/proc/self/fd").ok()?.count() as u64 };
     Some(count as f64)
 }
 
-/// Seconds for which a thread of this process had a CPU, and for which it waited for one.
+/// The seconds that a thread of this process has run, and has waited for a CPU.
 #[cfg(target_os = "linux")]
 pub(super) fn schedule(thread: u32) -> Option<(f64, f64)> {
     let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;

@@ -1,4 +1,4 @@
-//! Certificates: how long they are valid, what became of reloads, and of orders.
+//! Metrics of certificates: expiry, reloads, and ACME orders.
 
 use peregrine_metrics::{Family, Kind, Page};
 use peregrine_tls::Tls;
@@ -9,21 +9,21 @@ const EXPIRY: Family<'_> = Family {
     name: "peregrine_tls_certificate_expiry_timestamp_seconds",
     kind: Kind::Gauge,
     unit: "seconds",
-    help: "Until when a certificate is valid, since the Unix epoch.",
+    help: "When a certificate expires, since the Unix epoch.",
 };
 
 const RELOADS: Family<'_> = Family {
     name: "peregrine_tls_reloads",
     kind: Kind::Counter,
     unit: "",
-    help: "Times that certificates and what belongs to them were read again, or could not be.",
+    help: "Reloads of certificates and related files, by result.",
 };
 
 const RELOAD_ERRORS: Family<'_> = Family {
     name: "peregrine_tls_reload_errors",
     kind: Kind::Counter,
     unit: "",
-    help: "Times that certificates and what belongs to them could not be read again, by what was wrong.",
+    help: "Failed reloads of certificates and related files, by reason.",
 };
 
 #[cfg(feature = "acme")]
@@ -31,7 +31,7 @@ const ORDERS: Family<'_> = Family {
     name: "peregrine_acme_orders",
     kind: Kind::Counter,
     unit: "",
-    help: "Orders of certificates that were issued or failed, and certificates taken that another instance ordered.",
+    help: "Certificates issued, failed orders, and certificates taken over from other instances.",
 };
 
 #[cfg(feature = "acme")]
@@ -39,7 +39,7 @@ const FAILURES: Family<'_> = Family {
     name: "peregrine_acme_failures",
     kind: Kind::Gauge,
     unit: "",
-    help: "How many orders for a name have failed since one did not.",
+    help: "Failed certificate orders for a name since the last success.",
 };
 
 #[cfg(feature = "acme")]
@@ -47,7 +47,7 @@ const NEXT: Family<'_> = Family {
     name: "peregrine_acme_next_order_timestamp_seconds",
     kind: Kind::Gauge,
     unit: "seconds",
-    help: "When the next certificate for a name is ordered, since the Unix epoch.",
+    help: "When the next certificate for a name will be ordered, since the Unix epoch.",
 };
 
 #[cfg(feature = "acme")]
@@ -55,7 +55,7 @@ const ERRORS: Family<'_> = Family {
     name: "peregrine_acme_errors",
     kind: Kind::Counter,
     unit: "",
-    help: "Orders of certificates that failed, by reason.",
+    help: "Failed certificate orders, by reason.",
 };
 
 #[cfg(feature = "acme")]
@@ -63,10 +63,10 @@ const PANICS: Family<'_> = Family {
     name: "peregrine_acme_panics",
     kind: Kind::Counter,
     unit: "",
-    help: "Panics of what gets certificates, or of its storage; it goes on after each.",
+    help: "Panics while getting or storing certificates. Both continue after a panic.",
 };
 
-/// All families that stand on the page.
+/// All families on the page.
 #[cfg(test)]
 pub(super) fn families() -> impl Iterator<Item = Family<'static>> {
     let own = [EXPIRY, RELOADS, RELOAD_ERRORS].into_iter();
@@ -82,10 +82,10 @@ fn seconds(time: SystemTime) -> f64 {
     }
 }
 
-/// Writes what is known of what listeners speak TLS with.
+/// Writes the metrics of the listeners' TLS settings.
 pub(super) fn write(page: &mut Page, all: &[Tls]) {
     let each: Vec<_> = all.iter().map(Tls::status).collect();
-    // Two listeners may have certificates with one label: the one that ends first is to be cared for.
+    // Listeners may have certificates with the same label: report the one that expires first.
     let mut ends: BTreeMap<&str, f64> = BTreeMap::new();
     for certificate in each.iter().flat_map(|status| &status.certificates) {
         let Some(end) = certificate.not_after.map(seconds) else { continue };
@@ -115,7 +115,7 @@ pub(super) fn write(page: &mut Page, all: &[Tls]) {
 
 #[cfg(feature = "acme")]
 fn write_orders(page: &mut Page, all: &[Tls]) {
-    // Several listeners may have what one thread gets.
+    // Several listeners may share one ACME client.
     let getters = crate::acme::statuses(all.iter());
     let (mut issued, mut taken, mut failed, mut panics) = (0, 0, 0, 0);
     let mut names: BTreeMap<&str, (u64, Option<f64>)> = BTreeMap::new();
@@ -166,21 +166,21 @@ mod tests {
 
     #[test]
     fn each_certificate_has_one_line_whoever_serves_it_and_reloads_are_counted() {
-        let made = Tls::self_signed(&["a.test"]).expect("it is a name");
-        let other = Tls::self_signed(&["a.test"]).expect("it is a name").tls;
+        let made = Tls::self_signed(&["a.test"]).expect("valid name");
+        let other = Tls::self_signed(&["a.test"]).expect("valid name").tls;
         let reloaded = made.tls.reload();
         assert!(reloaded.is_ok());
         let missing = Certificate::from_files("/no/such.pem", "/no/such.key").labelled("b\"c");
         assert!(made.tls.put_certificate(missing).is_err());
-        // What a reload finds wrong is told by its kind.
+        // Failed reloads are counted by reason.
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("tickets.keys");
-        std::fs::write(&path, "00".repeat(32)).expect("there is room");
-        let keys = TicketKeys::from_file(&path).expect("it is a key");
+        std::fs::write(&path, "00".repeat(32)).expect("a new file");
+        let keys = TicketKeys::from_file(&path).expect("a valid key");
         let broken = made.tls.clone().with_ticket_keys(keys);
-        std::fs::write(&path, "no key").expect("there is room");
+        std::fs::write(&path, "no key").expect("the file exists");
         assert!(broken.reload().is_err());
-        std::fs::remove_file(&path).expect("it is there");
+        std::fs::remove_file(&path).expect("the file exists");
         assert!(broken.reload().is_err());
         let mut page = Page::new(Format::Text);
         write(&mut page, &[made.tls, other, broken]);

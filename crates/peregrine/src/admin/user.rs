@@ -1,8 +1,9 @@
-//! The application's own metrics, by the `metrics` facade, on the same page.
+//! The application's own metrics, recorded with the `metrics` facade and shown on the same page.
 //!
-//! The facade has one recorder for a process, and this is it, unless the application has installed
-//! another one before. Counters and histograms are kept in several parts, so that threads that count the
-//! same seldom meet at one; a thread remembers what it looked up.
+//! The facade has one recorder per process. The server installs its own unless the application has
+//! already installed another. Counters and histograms consist of several parts, so that threads
+//! that update the same metric rarely contend; each thread caches the handles that it has looked
+//! up.
 
 use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
@@ -14,10 +15,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-/// Parts of one counter.
+/// The number of parts of a counter or histogram.
 const PARTS: usize = 8;
 
-/// Bounds of histograms whose name does not end with a unit that says more.
+/// The bounds of histograms, except those whose name ends with `bytes`.
 const BOUNDS: [f64; 19] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 100.0,
     250.0, 1_000.0, 10_000.0, 100_000.0,
@@ -46,26 +47,26 @@ const BYTE_BOUNDS: [f64; 19] = [
 
 static RECORDER: OnceLock<Own> = OnceLock::new();
 
-/// Takes the place of the process's recorder, if it is free.
+/// Installs the recorder, unless the process already has one.
 pub(super) fn install() {
     RECORDER.get_or_init(|| {
         if metrics::set_global_recorder(Facade).is_err() {
             tracing::warn!(target: "peregrine",
-                "another recorder of the crate `metrics` is installed, so that its metrics are not on the \
-                 page of the admin listener; install none, or leave the feature `metrics` out");
+                "another recorder of the crate `metrics` is installed, so its metrics are not on \
+                 the admin listener's page: remove it, or disable the feature `metrics`");
         }
         Own::default()
     });
 }
 
-/// Writes what the application counts.
+/// Writes the application's metrics.
 pub(super) fn write(page: &mut Page) {
     if let Some(own) = RECORDER.get() {
         own.write(page);
     }
 }
 
-/// What the application counts.
+/// The application's metrics.
 #[derive(Default)]
 struct Own {
     counters: Cells<CounterCell>,
@@ -91,7 +92,7 @@ impl<C> Cells<C> {
         Arc::clone(all.entry(key.clone()).or_insert_with(|| Arc::new(make())))
     }
 
-    /// All keys by name, in order.
+    /// All keys, grouped by name and sorted.
     fn by_name(&self) -> BTreeMap<String, Vec<(Key, Arc<C>)>> {
         let mut names = BTreeMap::<String, Vec<_>>::new();
         for (key, cell) in &*self.0.read().unwrap_or_else(PoisonError::into_inner) {
@@ -103,7 +104,7 @@ impl<C> Cells<C> {
     }
 }
 
-/// No two parts share a line of the cache.
+/// A part of a counter. The alignment keeps parts on separate cache lines.
 #[derive(Default)]
 #[repr(align(64))]
 struct Part(AtomicU64);
@@ -111,7 +112,7 @@ struct Part(AtomicU64);
 #[derive(Default)]
 struct CounterCell {
     parts: [Part; PARTS],
-    /// What was set as a whole, which counts beside the additions.
+    /// The value set by `absolute`, which is added to the increments.
     absolute: AtomicU64,
 }
 
@@ -130,7 +131,7 @@ struct HistogramPart {
     sum: AtomicU64,
 }
 
-/// One thread's way to a cell: nobody else counts references to it.
+/// A thread's handle of a cell. Separate handles keep threads from sharing a reference count.
 struct Handle<C> {
     cell: Arc<C>,
     part: usize,
@@ -138,7 +139,7 @@ struct Handle<C> {
 
 impl CounterFn for Handle<CounterCell> {
     fn increment(&self, value: u64) {
-        // The handle may have been given to another thread.
+        // Atomic, because the handle may have been passed to another thread.
         self.cell.parts[self.part].0.fetch_add(value, Ordering::Relaxed);
     }
 
@@ -170,10 +171,10 @@ impl HistogramFn for Handle<HistogramCell> {
     }
 }
 
-/// Adds to a number that is kept as its bits.
+/// Adds to a floating-point number stored as its bits.
 fn add(bits: &AtomicU64, more: f64) {
     let sum = |bits| Some((f64::from_bits(bits) + more).to_bits());
-    // Without a refusal it ends with a success.
+    // Cannot fail, since `sum` never returns `None`.
     let _ = bits.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
 }
 
@@ -182,7 +183,7 @@ thread_local! {
     static KNOWN: RefCell<Known> = RefCell::default();
 }
 
-/// What this thread has looked up.
+/// The handles that this thread has looked up.
 #[derive(Default)]
 struct Known {
     counters: HashMap<Key, Arc<Handle<CounterCell>>>,
@@ -190,10 +191,10 @@ struct Known {
     histograms: HashMap<Key, Arc<Handle<HistogramCell>>>,
 }
 
-/// Beyond so many, a thread looks up again.
+/// The maximum number of cached handles of each kind; beyond it the cache is cleared.
 const KNOWN_MAX: usize = 1024;
 
-/// The part of all counters that is this thread's.
+/// The part that this thread updates.
 fn part() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     PART.get().unwrap_or_else(|| {
@@ -203,7 +204,7 @@ fn part() -> usize {
     })
 }
 
-/// A handle of this thread's, which is made at its first use.
+/// Returns this thread's handle, and creates it on first use.
 fn known<C>(
     of: impl FnOnce(&mut Known) -> &mut HashMap<Key, Arc<Handle<C>>>,
     key: &Key,
@@ -223,11 +224,11 @@ fn known<C>(
         handles.insert(key.clone(), Arc::clone(&handle));
         handle
     });
-    // A thread that is ending may still count.
+    // While a thread ends, its cache is gone, but it may still update metrics.
     found.unwrap_or_else(|_| Arc::new(Handle { cell: cells.find(key, &make), part: 0 }))
 }
 
-/// The recorder as the facade knows it.
+/// The recorder that is installed in the facade.
 struct Facade;
 
 impl Facade {
@@ -306,10 +307,11 @@ impl Own {
         }
     }
 
-    /// Begins a family. A name that is taken, by the server or by another kind of metric, gets a prefix.
+    /// Starts a family. A name already used by the server or by another kind of metric gets a
+    /// prefix.
     fn family(&self, page: &mut Page, name: &str, kind: Kind) {
         let described = self.described.read().unwrap_or_else(PoisonError::into_inner);
-        let help = described.get(name).map_or("Counted by the application.", |(_, help)| help);
+        let help = described.get(name).map_or("Recorded by the application.", |(_, help)| help);
         let mut name = sound(name, true);
         if kind == Kind::Counter
             && let Some(short) = name.strip_suffix("_total")
@@ -330,7 +332,7 @@ impl Own {
 fn labelled(key: &Key, write: impl FnOnce(&peregrine_metrics::Labels<'_>)) {
     let mut names = BTreeMap::new();
     for label in key.labels() {
-        // `le` is for histograms; two that become one would make the page unreadable.
+        // `le` is reserved for histograms, and duplicate labels would make the page invalid.
         let mut name = sound(label.key(), false);
         while name == "le" || names.contains_key(&name) {
             name.insert_str(0, "app_");
@@ -341,7 +343,7 @@ fn labelled(key: &Key, write: impl FnOnce(&peregrine_metrics::Labels<'_>)) {
     write(&labels);
 }
 
-/// The name with nothing in it that Prometheus would not read.
+/// Replaces characters that Prometheus does not allow in names.
 fn sound(name: &str, is_metric: bool) -> String {
     let is_good = |character: char| {
         character.is_ascii_alphanumeric() || character == '_' || is_metric && character == ':'

@@ -1,4 +1,4 @@
-//! What workers show to the admin listener while they work.
+//! The data that workers publish to the admin listener.
 
 use crate::log;
 use peregrine_driver::{Driver, Figures};
@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, RuntimeMetrics};
 use tokio::sync::watch as watched;
 
-/// The pauses between two looks for handlers that keep their thread.
+/// The bounds of the pause between two checks for handlers that block their thread.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// What one worker shows. Its thread writes, and any thread reads.
+/// The data of one worker. The worker's thread writes it; any thread may read it.
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) counts: Arc<Counts>,
     pub(crate) figures: Arc<Figures>,
     pulse: OnceLock<Weak<Pulse>>,
     runtime: OnceLock<RuntimeMetrics>,
-    /// The number by which the system knows the thread, where it tells.
+    /// The operating system's id of the thread, if available.
     thread: OnceLock<u32>,
     /// Methods and patterns.
     routes: OnceLock<Vec<(String, String)>>,
@@ -43,13 +43,13 @@ impl View {
         }
     }
 
-    /// Shows the worker's pulse.
+    /// Publishes the worker's pulse.
     pub(crate) fn show_pulse(&self, pulse: &Arc<Pulse>) {
-        // A worker begins once, here and below.
+        // Cannot fail: a worker starts only once. The same holds below.
         let _ = self.pulse.set(Arc::downgrade(pulse));
     }
 
-    /// Shows what exists on the worker's thread when it begins to serve.
+    /// Publishes the state of the worker's thread when the worker starts serving.
     fn begin(&self, application: &Application) {
         let name = |pattern| readable(pattern).into_owned();
         let routes =
@@ -76,7 +76,7 @@ impl View {
         self.thread.get().copied()
     }
 
-    /// Times that a handler was found to block the thread.
+    /// How often a handler was found to block the thread.
     pub(crate) fn blocked(&self) -> u64 {
         self.pulse().map_or(0, |pulse| pulse.blocked())
     }
@@ -97,21 +97,21 @@ fn this_thread() -> Option<u32> {
     None
 }
 
-/// What all workers show, and the server's orders.
+/// The data of all workers, and the server's orders.
 #[derive(Debug)]
 pub(crate) struct Views {
     pub(crate) workers: Vec<View>,
     orders: watched::Receiver<Order>,
     live_within: Duration,
-    /// All settings that count, as text, if there is a tree of them.
+    /// All settings in effect as text, if the server was built from a configuration.
     pub(crate) config: OnceLock<Arc<Mutex<String>>>,
-    /// What became of reloads of it.
+    /// The reload metrics of the configuration.
     #[cfg(feature = "config")]
     pub(crate) reloads: OnceLock<Arc<crate::config::Figures>>,
-    /// The poll that each worker was last seen at, and since when.
+    /// The poll that each worker was last seen in, and when it was first seen.
     seen: Mutex<Vec<Option<Seen>>>,
     log: OnceLock<Arc<log::Figures>>,
-    /// What listeners speak TLS with, each once.
+    /// The distinct TLS settings of the listeners.
     #[cfg(feature = "tls")]
     certificates: OnceLock<Vec<peregrine_tls::Tls>>,
 }
@@ -123,7 +123,7 @@ struct Seen {
     since: Instant,
 }
 
-/// A handler that has kept its thread for too long.
+/// A handler that has blocked its thread for too long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stuck {
     pub(crate) worker: usize,
@@ -153,9 +153,9 @@ impl Views {
         }
     }
 
-    /// Shows what became of the lines of the access log.
+    /// Publishes the metrics of the access log.
     pub(crate) fn show_log(&self, figures: &Arc<log::Figures>) {
-        // A server begins once.
+        // Cannot fail: a server starts only once.
         let _ = self.log.set(Arc::clone(figures));
     }
 
@@ -163,7 +163,7 @@ impl Views {
         self.log.get().map(|figures| &**figures)
     }
 
-    /// Shows what listeners speak TLS with.
+    /// Publishes the TLS settings of the listeners, without duplicates.
     #[cfg(feature = "tls")]
     pub(crate) fn show_certificates<'t>(&self, all: impl Iterator<Item = &'t peregrine_tls::Tls>) {
         let mut each: Vec<peregrine_tls::Tls> = Vec::new();
@@ -172,7 +172,7 @@ impl Views {
                 each.push(tls.clone());
             }
         }
-        // A server begins once.
+        // Cannot fail: a server starts only once.
         let _ = self.certificates.set(each);
     }
 
@@ -181,28 +181,28 @@ impl Views {
         self.certificates.get().map_or(&[], Vec::as_slice)
     }
 
-    /// Do all workers serve?
+    /// Whether all workers serve.
     pub(super) fn are_serving(&self) -> bool {
         self.workers.iter().all(|worker| worker.is_serving.load(Ordering::Acquire))
     }
 
-    /// Do all workers refuse requests, for want of memory?
+    /// Whether all workers refuse requests because memory is short.
     pub(super) fn are_short_of_memory(&self) -> bool {
         let mut workers = self.workers.iter();
         !self.workers.is_empty() && workers.all(|worker| worker.counts.is_short_of_memory())
     }
 
-    /// What the server is ordered to do now.
+    /// The current order to the server.
     pub(super) fn order(&self) -> Order {
         *self.orders.borrow()
     }
 
-    /// The orders that the server is given.
+    /// Subscribes to the orders to the server.
     pub(super) fn orders(&self) -> watched::Receiver<Order> {
         self.orders.clone()
     }
 
-    /// Looks at all pulses, and returns handlers that have been seen for too long.
+    /// Checks all pulses, and returns the handlers that have been in the same poll for too long.
     pub(super) fn stuck(&self, now: Instant) -> Vec<Stuck> {
         let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let mut stuck = Vec::new();
@@ -228,11 +228,11 @@ impl Views {
 }
 
 thread_local! {
-    /// What the workers show among which this thread is one.
+    /// The data of all workers of this thread's server.
     static CURRENT: RefCell<Option<Arc<Views>>> = const { RefCell::new(None) };
 }
 
-/// What the workers show among which this thread is one; if it is none, that of no worker.
+/// The data of all workers of this thread's server, or of no workers on other threads.
 pub(super) fn current() -> Arc<Views> {
     CURRENT.with_borrow(Clone::clone).unwrap_or_else(|| {
         let (_, orders) = watched::channel(Order::Serve);
@@ -240,30 +240,31 @@ pub(super) fn current() -> Arc<Views> {
     })
 }
 
-/// A worker that shows what it does.
+/// A worker's access to its published data.
 pub(crate) struct Begun {
     pub(crate) views: Arc<Views>,
     pub(crate) number: usize,
 }
 
 impl Begun {
-    /// What it shows.
+    /// The data of this worker.
     pub(crate) fn view(&self) -> &View {
         &self.views.workers[self.number]
     }
 
-    /// Runs on the worker's thread before its application is made.
+    /// Runs on the worker's thread before the application is built.
     pub(crate) fn before(&self) {
         CURRENT.set(Some(Arc::clone(&self.views)));
     }
 
-    /// Runs on the worker's thread when it begins to serve.
+    /// Runs on the worker's thread when the worker starts serving.
     pub(crate) fn serve(&self, application: &Application) {
         self.view().begin(application);
     }
 }
 
-/// Looks at pulses now and then, so that whoever asks is told at once how long a handler has its thread.
+/// Checks the pulses periodically, so that a probe finds out immediately how long a handler has
+/// been running.
 pub(super) async fn watch(driver: impl Driver, views: Weak<Views>) {
     loop {
         let Some(now) = views.upgrade() else { return };

@@ -1,4 +1,4 @@
-//! The access log in the tree.
+//! The settings of the access log.
 
 use super::tree::ServerConfig;
 use crate::error::Error;
@@ -7,25 +7,25 @@ use peregrine_config::{ConfigError, MaybeText, Size, Time};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The access log: a line for each request.
+/// The access log: one line per request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct AccessLogConfig {
-    /// Where lines go: `stdout`, the path of a file, or `off`. A reload changes one place into another, but turns the
-    /// log neither on nor off.
+    /// Where to write lines: `stdout`, the path of a file, or `off`. A reload can change the
+    /// target, but cannot turn the log on or off.
     #[serde(with = "MaybeText")]
     pub target: Option<String>,
-    /// How a line looks: `common`, `combined`, or `json`. A reload changes it.
+    /// The line format: `common`, `combined`, or `json`. Applied on reload.
     pub form: LineForm,
-    /// Whether queries are in it, which may hold secrets. A reload changes it.
+    /// Whether lines contain query strings, which may hold secrets. Applied on reload.
     pub queries: bool,
-    /// Patterns of routes whose requests have no line, such as `/health`. A reload changes them.
+    /// Patterns of routes whose requests are not logged, such as `/health`. Applied on reload.
     pub routes_left_out: Vec<String>,
-    /// Bytes of each worker that may wait to be written. What comes beyond is dropped and counted.
+    /// The maximum number of unwritten bytes per worker. Lines beyond it are dropped and counted.
     #[serde(with = "Size")]
     pub queue_bytes_max: usize,
-    /// How long the end of the server waits until all is written.
+    /// How long shutdown waits until all lines are written.
     #[serde(with = "Time")]
     pub end_timeout: Duration,
 }
@@ -43,22 +43,22 @@ impl Default for AccessLogConfig {
     }
 }
 
-/// How a line of the access log looks.
+/// The line format of the access log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum LineForm {
     /// The Common Log Format.
     Common,
-    /// Common with the referring page and the client's name.
+    /// The Common Log Format with the `Referer` and `User-Agent` fields.
     #[default]
     Combined,
-    /// A JSON object, with the names of OpenTelemetry.
+    /// A JSON object with OpenTelemetry's attribute names.
     Json,
 }
 
 impl AccessLogConfig {
-    /// The log that is asked for, if one is.
+    /// Builds the log, unless it is off.
     pub(super) fn made(&self) -> Option<Log> {
         let log = Self::at(self.target.as_ref()?);
         let log = log.style(self.style()).queue_bytes_max(self.queue_bytes_max);
@@ -69,7 +69,7 @@ impl AccessLogConfig {
         if target == "stdout" { Log::stdout() } else { Log::file(target) }
     }
 
-    /// How lines look.
+    /// The line format.
     pub(super) fn style(&self) -> Style {
         Style {
             form: match self.form {
@@ -82,12 +82,13 @@ impl AccessLogConfig {
         }
     }
 
-    /// Opens the place where lines go.
+    /// Opens the target.
     pub(super) fn open(&self) -> Result<Option<log::Sink>, Error> {
         self.target.as_ref().map(|target| Self::at(target).open()).transpose()
     }
 
-    /// What counts of `read` where this counted before: the log is there or not as it began, with its queue.
+    /// These settings with the changes in `read` that a running server can apply: all but turning
+    /// the log on or off, the queue size, and the timeout.
     pub(super) fn changed_to(&self, read: &Self) -> Self {
         Self {
             target: read.target.clone().or_else(|| self.target.clone()),
@@ -104,12 +105,12 @@ impl ServerConfig {
             Err(ConfigError::of_setting(&format!("access_log.{name}"), text))
         };
         let of = &self.access_log;
-        // A line has at most some fields of 8 KiB.
+        // A line contains only a few fields of up to 8 KiB each.
         if of.queue_bytes_max < 1024 {
-            return wrong("queue_bytes_max", "no line fits into less than `1 KiB`");
+            return wrong("queue_bytes_max", "too small for a line: use at least `1 KiB`");
         }
         if let Some(pattern) = of.routes_left_out.iter().find(|pattern| !pattern.starts_with('/')) {
-            let text = format!("`{pattern}` is no pattern of a route: it begins with `/`");
+            let text = format!("`{pattern}` is not a route pattern: patterns start with `/`");
             return wrong("routes_left_out", &text);
         }
         Ok(())

@@ -1,33 +1,37 @@
-//! Certificates by ACME in the tree.
+//! The settings of ACME certificates.
 
 use peregrine_config::{MaybeText, Secret};
 use serde::{Deserialize, Serialize};
 
-/// Certificates that the server gets and renews itself, by ACME, in place of files. With the feature `acme`.
+/// Certificates that the server obtains and renews itself by ACME, instead of reading them from
+/// files. Needs the feature `acme`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct AcmeConfig {
-    /// The names that certificates are for, the first one for clients that ask for none; empty: no ACME. By naming one you
-    /// agree to the terms of service of the authority.
+    /// The domain names to get certificates for. Clients that send no server name get the
+    /// certificate of the first one. Empty: ACME is off. By setting this you agree to the
+    /// authority's terms of service.
     pub domains: Vec<String>,
-    /// The URL of the authority's directory. That of Let's Encrypt for tries is
+    /// The URL of the authority's directory. For testing, Let's Encrypt has
     /// `https://acme-staging-v02.api.letsencrypt.org/directory`.
     pub directory: String,
-    /// Addresses of mail at which the authority may reach you.
+    /// E-mail addresses at which the authority can reach you.
     pub contacts: Vec<String>,
-    /// The folder in which account and certificates are kept. Instances that share it share the certificates.
+    /// The folder that stores the account and the certificates. Instances that share the folder
+    /// share the certificates.
     #[serde(with = "MaybeText")]
     pub folder: Option<String>,
-    /// How the authority may see that a name is this server's, the preferred way first: `tls-alpn-01` needs this listener at
-    /// port 443, `http-01` any at port 80.
+    /// How to prove control of a domain to the authority, preferred first: `tls-alpn-01` needs this
+    /// listener to be reachable at port 443, `http-01` needs any listener at port 80.
     pub challenges: Vec<ChallengeKind>,
-    /// A profile that the authority offers, such as `shortlived`; `off`: its default.
+    /// A certificate profile offered by the authority, such as `shortlived`; `off`: the authority's
+    /// default.
     #[serde(with = "MaybeText")]
     pub profile: Option<String>,
-    /// Files of the issuers by which the directory is known, beside those that the system trusts.
+    /// PEM files of additional root certificates to trust when connecting to the directory.
     pub roots: Vec<String>,
-    /// The account elsewhere that this one is bound to, where the authority asks for that.
+    /// The external account to bind the ACME account to, if the authority requires it.
     pub external_account: ExternalAccountConfig,
 }
 
@@ -46,15 +50,15 @@ impl Default for AcmeConfig {
     }
 }
 
-/// An account that exists elsewhere.
+/// Credentials for binding the ACME account to an account held elsewhere.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct ExternalAccountConfig {
-    /// Its identifier; `off`: there is none.
+    /// The key identifier; `off`: no external account.
     #[serde(with = "MaybeText")]
     pub id: Option<String>,
-    /// Its HMAC key in base64url, as the authority shows it. It is not shown.
+    /// The HMAC key in base64url, as the authority shows it. It is never printed.
     pub key: Secret,
 }
 
@@ -64,14 +68,14 @@ impl Default for ExternalAccountConfig {
     }
 }
 
-/// How an authority sees that a name belongs to this server.
+/// How to prove control of a domain to the authority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 pub enum ChallengeKind {
-    /// By a TLS connection to port 443.
+    /// With a TLS connection to port 443.
     #[serde(rename = "tls-alpn-01")]
     TlsAlpn01,
-    /// By a request to port 80.
+    /// With a request to port 80.
     #[serde(rename = "http-01")]
     Http01,
 }
@@ -84,7 +88,8 @@ mod made {
     use peregrine_tls::Tls;
 
     impl AcmeConfig {
-        /// What keeps the certificates, with those that are stored. `section` is where that was said.
+        /// Builds the TLS settings with the certificates already stored. `section` is the path of
+        /// the section, for error messages.
         pub(in crate::config) fn made(&self, section: &str) -> Result<Tls, Error> {
             let mut acme = Acme::new(&self.domains).directory(&self.directory);
             for contact in &self.contacts {

@@ -1,4 +1,4 @@
-//! A server made of the tree.
+//! Builds a server from the configuration.
 
 use super::reload::Configured;
 use super::tree::{
@@ -19,11 +19,12 @@ use peregrine_web::TrustedProxies;
 use tokio::sync::watch;
 
 impl Server {
-    /// A server with all settings of the tree: see [`config`](crate::config). Certificates are read now.
+    /// Creates a server from a configuration: see [`config`](crate::config). Certificates are read
+    /// immediately.
     ///
-    /// What is called on it afterwards is stronger, and stays as it is when the file is read again.
-    /// [`listen`](Self::listen) and the like add to the listeners of the tree; what is not set for these is as the tree
-    /// says, also when the file is read again.
+    /// Methods called on the server afterwards override the configuration, and a reload does not
+    /// undo them. [`listen`](Self::listen) and similar methods add to the configured listeners;
+    /// settings that they leave out follow the configuration, also on reload.
     ///
     /// ```no_run
     /// use peregrine::config::ServerConfig;
@@ -31,18 +32,18 @@ impl Server {
     /// use std::time::Duration;
     ///
     /// fn main() -> peregrine::Result<()> {
-    ///     // Weaker than the file.
+    ///     // The file overrides this.
     ///     let mut code = ServerConfig::default();
     ///     code.limits.idle_timeout = Duration::from_secs(20);
     ///     let config = ServerConfig::load_over(code, "/etc/app/app.toml")?;
-    ///     // The file has no say in the listener of the tests.
+    ///     // The file cannot change the listener for the tests.
     ///     let server = Server::from_config(config)?.listen("127.0.0.1:8081");
     ///     server.serve(|| App::new().get("/", || "hello"))
     /// }
     /// ```
     ///
     /// # Errors
-    /// A setting cannot be meant, or a certificate cannot be read.
+    /// A setting is invalid, or a certificate cannot be read.
     pub fn from_config(config: ServerConfig) -> Result<Self, Error> {
         config.check()?;
         let mut server = Self::new()
@@ -168,7 +169,7 @@ impl ServerConfig {
             listener = listener.unix_group(group);
         }
         if let Some(proxies) = &of.trusted_proxies {
-            // A section that names nobody means nobody.
+            // An empty section trusts no proxies.
             let proxies = proxies.made(&section("trusted_proxies"))?;
             listener = listener.trusted_proxies(
                 proxies.unwrap_or_else(|| TrustedProxies::at(Vec::<String>::new())),
@@ -183,7 +184,7 @@ impl ServerConfig {
         Ok(listener)
     }
 
-    /// What the listener speaks TLS with. All that have no section of their own share one.
+    /// The TLS settings of a listener. Listeners without their own section share one instance.
     #[cfg(feature = "tls")]
     fn tls(
         &self,
@@ -207,7 +208,7 @@ impl ServerConfig {
         self.trusted_proxies.made("trusted_proxies")
     }
 
-    /// What a reload may change of a listener.
+    /// The settings of a listener that a reload can change.
     pub(super) fn live(&self, name: &str, of: &ListenerConfig) -> Result<Live, Error> {
         let proxies = match &of.trusted_proxies {
             Some(own) => own.made(&format!("listeners.{name}.trusted_proxies"))?,
@@ -232,14 +233,14 @@ fn place(of: &ListenerConfig) -> Option<Listener> {
     of.activated.is_none().then(|| Listener::at(of.address.clone().unwrap_or_default()))
 }
 
-/// A setting for which the program is built without what it needs.
+/// The error for a setting that needs a feature the program was built without.
 pub(super) fn missing(setting: &str, feature: &str) -> Error {
-    let text = format!("this program is built without it: the feature `{feature}` of `peregrine`");
+    let text = format!("this program was built without the feature `{feature}` of `peregrine`");
     ConfigError::of_setting(setting, text).into()
 }
 
 impl ProxiesConfig {
-    /// `None` if it names nobody.
+    /// Returns `None` if the section trusts no proxies.
     fn made(&self, section: &str) -> Result<Option<TrustedProxies>, Error> {
         let wrong = |name: &str, text: &str| {
             Error::from(ConfigError::of_setting(&format!("{section}.{name}"), text))
@@ -249,7 +250,7 @@ impl ProxiesConfig {
             (None, false) => TrustedProxies::at(&self.from),
             (Some(hops), true) => TrustedProxies::hops(hops),
             (Some(_), false) => {
-                let text = "say whom to trust by `from` or by `hops`, not by both";
+                let text = "set either `from` or `hops`, not both";
                 return Err(wrong("hops", text));
             }
         };
@@ -259,7 +260,7 @@ impl ProxiesConfig {
         proxies = match self.field {
             Field::XForwarded => proxies,
             Field::Forwarded if self.host || self.prefix => {
-                let text = "`host` and `prefix` are of `x-forwarded`; `Forwarded` has its own";
+                let text = "`host` and `prefix` need `field = \"x-forwarded\"`";
                 return Err(wrong("field", text));
             }
             Field::Forwarded => proxies.forwarded(),
@@ -278,7 +279,7 @@ impl ProxiesConfig {
 }
 
 impl AdminConfig {
-    /// `None` if there is no such listener.
+    /// Returns `None` if the admin listener is off.
     fn made(&self) -> Option<Admin> {
         let mut admin = Admin::at(self.address.as_deref()?).live_within(self.live_within);
         if let Some(mode) = self.unix_mode {

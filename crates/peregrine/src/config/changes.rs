@@ -1,17 +1,17 @@
-//! What a reload changes, in words.
+//! Lists what a reload changes, for the log.
 
 use super::{ConfigError, ServerConfig};
 use peregrine_config::to_value;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// How many settings the log names at a time.
+/// The maximum number of settings named in one log line.
 const NAMED_MAX: usize = 40;
 
-/// How long the text of one of them may be there.
+/// The maximum length of a value in the log line.
 const TEXT_CHARS_MAX: usize = 80;
 
-/// One setting that two trees say differently.
+/// A setting whose value differs between two configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) setting: String,
@@ -19,10 +19,10 @@ pub(super) struct Change {
     pub(super) new: String,
 }
 
-/// The settings that differ.
+/// Lists the settings that differ between two configurations.
 pub(super) fn changes(old: &ServerConfig, new: &ServerConfig) -> Result<Vec<Change>, ConfigError> {
     let (old, new) = (to_value(old)?, to_value(new)?);
-    // As values: secrets look all the same.
+    // Compares values, since all secrets have the same text.
     let mut new: BTreeMap<_, _> = new.leaves().into_iter().collect();
     let text = |value: Option<&peregrine_config::Value>| {
         value.map_or_else(|| "(nothing)".to_owned(), ToString::to_string)
@@ -42,9 +42,9 @@ pub(super) fn changes(old: &ServerConfig, new: &ServerConfig) -> Result<Vec<Chan
     Ok(all)
 }
 
-/// One line for the log.
+/// The log line about a reload.
 pub(super) fn summary(changed: &[Change], waiting: &[Change]) -> String {
-    let mut text = "peregrine: configuration read again: ".to_owned();
+    let mut text = "peregrine: configuration reloaded: ".to_owned();
     match changed {
         [] => text.push_str("nothing changed"),
         changed => named(&mut text, changed),
@@ -59,7 +59,7 @@ pub(super) fn summary(changed: &[Change], waiting: &[Change]) -> String {
 fn named(text: &mut String, all: &[Change]) {
     for (number, Change { setting, old, new }) in all.iter().take(NAMED_MAX).enumerate() {
         let separator = if number == 0 { "" } else { ", " };
-        // Writing to a string does not fail.
+        // Writing to a string never fails.
         let _ = write!(text, "{separator}{setting} {} -> {}", shortened(old), shortened(new));
     }
     if let Some(more) = all.len().checked_sub(NAMED_MAX).filter(|more| *more > 0) {

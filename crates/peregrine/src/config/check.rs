@@ -1,4 +1,4 @@
-//! What the tree may say.
+//! Checks the values of settings.
 
 use super::tls::TlsConfig;
 use super::tree::{AdminConfig, ListenerConfig, ServerConfig, SocketsConfig};
@@ -7,11 +7,11 @@ use peregrine_config::{ConfigError, Origin, Value};
 use std::time::Duration;
 
 impl ServerConfig {
-    /// Looks for what cannot be meant: numbers that are out of range, and settings that contradict each other.
-    /// [`load`](Self::load) and [`Server::from_config`](crate::Server::from_config) do so as well.
+    /// Checks for invalid settings: numbers out of range, and settings that contradict each other.
+    /// [`load`](Self::load) and [`Server::from_config`](crate::Server::from_config) also do this.
     ///
     /// # Errors
-    /// A [`ConfigError`] names the setting, and what it may be.
+    /// A [`ConfigError`] names the setting and its allowed values.
     pub fn check(&self) -> Result<(), ConfigError> {
         check_limits("limits", &self.limits)?;
         self.check_access_log()?;
@@ -23,7 +23,7 @@ impl ServerConfig {
                 check_limits(&of("limits"), limits)?;
             }
             if listener.address.is_none() && listener.activated.is_none() {
-                let text = "say where to listen: `address = \"127.0.0.1:8080\"`";
+                let text = "set the address to listen on: `address = \"127.0.0.1:8080\"`";
                 return Err(ConfigError::of_setting(&of("address"), text));
             }
             let ListenerConfig { unix_mode, unix_owner, unix_group, .. } = listener;
@@ -33,7 +33,7 @@ impl ServerConfig {
                 check_acme(&of("tls"), tls)?;
             }
             if listener.tls.is_some() && !listener.https {
-                let text = "there is a section `tls`, but no `https = true`";
+                let text = "the listener has a section `tls`, but no `https = true`";
                 return Err(ConfigError::of_setting(&of("https"), text));
             }
         }
@@ -68,7 +68,7 @@ impl ServerConfig {
         }
         check_socket_times(sockets)?;
         if driver.spin > Duration::from_secs(1) {
-            let text = "more than `1s` of spinning is not meant";
+            let text = "spinning for more than `1s` makes no sense";
             return Err(ConfigError::of_setting("driver.spin", text));
         }
         Ok(())
@@ -76,7 +76,7 @@ impl ServerConfig {
 }
 
 fn check_socket_times(sockets: &SocketsConfig) -> Result<(), ConfigError> {
-    // Linux takes whole seconds, up to 32,767.
+    // Linux accepts whole seconds, up to 32,767.
     let second = Duration::from_secs(1);
     let most = Duration::from_secs(32_767);
     for (setting, time) in [
@@ -84,13 +84,13 @@ fn check_socket_times(sockets: &SocketsConfig) -> Result<(), ConfigError> {
         ("sockets.keep_alive_interval", sockets.keep_alive_interval),
     ] {
         if !(second..=most).contains(&time) || time.subsec_nanos() > 0 {
-            let text = "the kernel wants whole seconds, from `1s` to `32767s`";
+            let text = "the kernel accepts whole seconds, from `1s` to `32767s`";
             return Err(ConfigError::of_setting(setting, text));
         }
     }
     let most = Duration::from_millis(i32::MAX as u64);
     if !(second..=most).contains(&sockets.user_timeout.unwrap_or(second)) {
-        let text = "the kernel wants from `1s` to `24d`";
+        let text = "the kernel accepts `1s` to `24d`";
         return Err(ConfigError::of_setting("sockets.user_timeout", text));
     }
     Ok(())
@@ -138,14 +138,14 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
         ("rate_slack", limits.rate_slack),
     ] {
         if time.is_zero() {
-            let text = "with no time at all, nobody would be served";
+            let text = "with a timeout of zero, no client could be served";
             return Err(ConfigError::of_setting(&of(name), text));
         }
     }
     if let Some(fault) = limits.overload.fault() {
         return Err(ConfigError::of_setting(&of("overload"), fault));
     }
-    // Elsewhere zero often means that there is no limit. Here everybody would be late at once.
+    // In other servers, zero often means no limit. Here it would expire at once.
     for (name, time) in [
         ("exchange_timeout", limits.exchange_timeout),
         ("lifetime_max", limits.lifetime_max),
@@ -154,14 +154,14 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
         ("http2.ping_after", http2.ping_after),
     ] {
         if time.is_some_and(|time| time.is_zero()) {
-            let text = "with no time at all, it would be over at once; for no limit, write `off`";
+            let text = "zero would expire at once; for no limit, write `off`";
             return Err(ConfigError::of_setting(&of(name), text));
         }
     }
     Ok(())
 }
 
-/// What is said of one listener, and counts for the server as a whole
+/// Reports a limit set for one listener that applies only to the whole server
 /// ([`Listener::limits`](crate::Listener::limits)).
 pub(super) fn of_the_server(tree: &Value) -> Option<ConfigError> {
     const SETTINGS: [&str; 5] =
@@ -173,22 +173,22 @@ pub(super) fn of_the_server(tree: &Value) -> Option<ConfigError> {
         if value.origin == Origin::Code || !SETTINGS.contains(&section) {
             return None;
         }
-        // Settings that were printed whole repeat what the server has.
+        // A printed configuration repeats the server's values for each listener.
         let of_server = format!("limits.{setting}");
         if leaves.iter().any(|(name, other)| *name == of_server && other.kind == value.kind) {
             return None;
         }
-        let text = format!("it counts for the server as a whole: say it as `limits.{setting}`");
+        let text = format!("it applies to the whole server: set `limits.{setting}`");
         Some(ConfigError::of_setting(name, text).at(&value.origin))
     })
 }
 
-/// What says whose the file of a socket is needs such a file.
+/// Checks that only Unix domain sockets have settings for their file.
 fn check_owner(prefix: &str, address: Option<&str>, said: [bool; 3]) -> Result<(), ConfigError> {
     let is_unix = address.is_some_and(|address| address.starts_with("unix:"));
     for (name, is_said) in ["unix_mode", "unix_owner", "unix_group"].into_iter().zip(said) {
         if is_said && !is_unix {
-            let text = "this listener makes no Unix domain socket: leave it out, or write \
+            let text = "this listener is not a Unix domain socket: remove the setting, or write \
                         `address = \"unix:/run/app.sock\"`";
             return Err(ConfigError::of_setting(&format!("{prefix}{name}"), text));
         }
@@ -201,24 +201,24 @@ fn check_acme(section: &str, tls: &TlsConfig) -> Result<(), ConfigError> {
     let wrong =
         |name: &str, text: &str| Err(ConfigError::of_setting(&format!("{section}.{name}"), text));
     if of.external_account.id.is_some() == of.external_account.key.expose().is_empty() {
-        return wrong("acme.external_account", "`id` and `key` belong together: say both, or none");
+        return wrong("acme.external_account", "`id` and `key` belong together: set both or none");
     }
     if of.domains.is_empty() {
         return Ok(());
     }
     if of.folder.is_none() {
-        let text = "say where account and certificates are kept: authorities limit how often one may ask for them";
+        let text = "set the folder that stores the account and the certificates: authorities limit \
+                    how many certificates they issue";
         return wrong("acme.folder", text);
     }
     if of.challenges.is_empty() {
         return wrong(
             "acme.challenges",
-            "leave `tls-alpn-01` or `http-01`: the authority must see something",
+            "list `tls-alpn-01` or `http-01`: without a challenge there is no proof",
         );
     }
     if tls.default_certificate.is_some() {
-        let text =
-            "with `acme`, the certificate of its first domain is for clients that ask for no other";
+        let text = "with `acme`, the certificate of its first domain is the default";
         return wrong("default_certificate", text);
     }
     Ok(())

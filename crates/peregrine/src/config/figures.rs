@@ -1,21 +1,21 @@
-//! What became of reloads.
+//! Metrics of configuration reloads.
 
 use peregrine_metrics::{Family, Kind, Page};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Counts of reloads. One thread writes, and any reads.
+/// Counts reloads. Only the reload thread writes; any thread may read.
 #[derive(Debug)]
 pub(crate) struct Figures {
     done: AtomicU64,
     failed: AtomicU64,
     has_succeeded: AtomicBool,
-    /// When settings were last taken over, in milliseconds since the Unix epoch.
+    /// When the configuration was last loaded, in milliseconds since the Unix epoch.
     taken_at: AtomicU64,
 }
 
 impl Figures {
-    /// The settings that the server begins with were read now.
+    /// Counts the initial configuration as loaded now.
     pub(super) fn begin() -> Self {
         let zero = AtomicU64::default;
         let figures = Self {
@@ -34,7 +34,7 @@ impl Figures {
         self.taken_at.store(now, Ordering::Relaxed);
     }
 
-    /// A reload is over.
+    /// Records the result of a reload.
     pub(super) fn reloaded(&self, has_succeeded: bool) {
         if has_succeeded {
             self.taken_now();
@@ -49,26 +49,27 @@ const SUCCESSFUL: Family<'_> = Family {
     name: "peregrine_config_last_reload_successful",
     kind: Kind::Gauge,
     unit: "",
-    help: "Whether the last reload of the configuration counted: 1, or 0 if the one before stays.",
+    help: "1 if the last configuration reload succeeded; 0 if it failed and changed nothing.",
 };
 const TAKEN_AT: Family<'_> = Family {
     name: "peregrine_config_last_reload_success_timestamp_seconds",
     kind: Kind::Gauge,
     unit: "seconds",
-    help: "When the configuration was last read and taken over, at the start too, since the Unix epoch.",
+    help: "When the configuration was last loaded, at startup or on reload, since the Unix epoch.",
 };
 const RELOADS: Family<'_> = Family {
     name: "peregrine_config_reloads",
     kind: Kind::Counter,
     unit: "",
-    help: "Times that the configuration was read again, or could not be.",
+    help: "Configuration reloads, by result.",
 };
 
 /// The families that [`write()`] writes, in order.
 #[cfg(test)]
 pub(crate) const FAMILIES: &[Family<'static>] = &[SUCCESSFUL, TAKEN_AT, RELOADS];
 
-/// Writes what is known; nothing but the families where there is nothing to read again.
+/// Writes the metrics. Without figures, as for a server not built from a configuration, writes only
+/// the families.
 pub(crate) fn write(page: &mut Page, figures: Option<&Figures>) {
     let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
     page.family(&SUCCESSFUL);

@@ -1,4 +1,4 @@
-//! A server's settings as one tree: from the program, from a file, from the environment.
+//! Server settings as one configuration tree, read from code, a file, and environment variables.
 //!
 //! ```no_run
 //! use peregrine::config::ServerConfig;
@@ -10,24 +10,30 @@
 //! }
 //! ```
 //!
-//! # Which setting counts
+//! # Precedence
+//!
+//! Later sources override earlier ones:
 //!
 //! 1. The defaults.
-//! 2. What the program says before: the tree that [`ServerConfig::load_over`] is given.
+//! 2. Settings in code, passed to [`ServerConfig::load_over`].
 //! 3. The file.
-//! 4. Variables of the environment: `PEREGRINE_LIMITS__IDLE_TIMEOUT=75s` for `limits.idle_timeout`, and
+//! 4. Environment variables: `PEREGRINE_LIMITS__IDLE_TIMEOUT=75s` for `limits.idle_timeout`, and
 //!    `PEREGRINE_DRIVER` for `driver.kind`.
-//! 5. What the program calls on the [`Server`](crate::Server) after [`Server::from_config`](crate::Server::from_config),
-//!    for what is not the operator's to change.
+//! 5. Methods called on the [`Server`](crate::Server) after
+//!    [`Server::from_config`](crate::Server::from_config), for settings that operators must not
+//!    change.
 //!
-//! # While the server runs
+//! # Reloading
 //!
-//! SIGHUP, and [`Handle::reload`](crate::Handle::reload), read the file again, if the tree came from one, and the certificates. Limits,
-//! trusted proxies, the access log, sampling, and what [`Server::on_reload`](crate::Server::on_reload) looks after count from then on, for connections that are accepted
-//! from then on. One line of the log names each setting that changed, and each that needs a restart. Where anything is
-//! wrong with the file, everything stays as it is, and the log says why.
+//! SIGHUP and [`Handle::reload`](crate::Handle::reload) read the configuration again, if it was
+//! read from a file or the environment, and then the certificates. Limits, trusted proxies, the
+//! access log, sampling, and whatever the callback of
+//! [`Server::on_reload`](crate::Server::on_reload) applies then change for connections accepted
+//! from then on. One log line names each setting that changed and each that needs a restart. If any
+//! setting is invalid, nothing changes, and the log says why.
 //!
-//! With the feature `config`. [`Layers`], [`Time`] and the others are for an application's own settings.
+//! Needs the feature `config`. Applications can read their own settings with [`Layers`], [`Time`]
+//! and the other re-exported types.
 
 mod access_log;
 mod acme;
@@ -67,7 +73,7 @@ pub(crate) use self::reload::{Began, Configured};
 
 use crate::error::Error;
 
-/// What variables of the environment begin with.
+/// The prefix of environment variables.
 const PREFIX: &str = "PEREGRINE_";
 
 impl From<ConfigError> for Error {

@@ -1,4 +1,4 @@
-//! Reading the file again while the server runs.
+//! Reloads the configuration while the server runs.
 
 use super::changes::{changes, summary};
 use super::figures::Figures;
@@ -27,36 +27,37 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use tokio::sync::watch;
 
-/// What looks after the tree of a server.
+/// The configuration of a running server, and the channels that apply its changes.
 pub(crate) struct Configured {
-    /// What counts.
+    /// The settings in effect.
     config: ServerConfig,
-    /// The listeners of the tree, and who tells them of changes.
+    /// The listeners of the configuration, and the channels that update them.
     listeners: Vec<(String, watch::Sender<Live>)>,
-    /// The same for listeners that the program added, each with what is its own.
+    /// The listeners that the program added, each with its own limits and proxies, if set, and its
+    /// channel.
     added: Vec<(Option<Limits>, Option<TrustedProxies>, watch::Sender<Live>)>,
-    /// How many workers there are, and who tells them what they are to take on.
+    /// The number of workers, and the channel that updates their overload limits.
     workers: usize,
     overload: watch::Sender<OverloadLimits>,
-    /// How lines of the access log look, and where they go, if the log is the tree's.
+    /// The line format and the target of the access log, if the configuration controls the log.
     style: Option<watch::Sender<Style>>,
     place: Option<Place>,
-    /// Which requests are sampled, if the traces are the tree's.
+    /// The sampling settings, if the configuration controls the traces.
     traces: Option<watch::Sender<Traces>>,
-    /// The patterns of the application's routes, when there is one.
+    /// The patterns of the application's routes, set once it is built.
     patterns: Patterns,
     follower: Option<Follower>,
-    /// Settings and sections that the program has set itself.
+    /// Settings and sections that the program has overridden in code.
     in_code: Vec<&'static str>,
-    /// The proxies that it trusts then.
+    /// The trusted proxies set in code.
     proxies: Option<TrustedProxies>,
-    /// What counts, as others see it.
+    /// The settings in effect as text, for the admin listener.
     text: Arc<Mutex<String>>,
     figures: Arc<Figures>,
     quiet: bool,
 }
 
-/// What a reload changes beside the tree itself.
+/// The changes that a reload applies in addition to the new configuration.
 struct Next<'c> {
     lives: Vec<(&'c watch::Sender<Live>, Live)>,
     overload: OverloadLimits,
@@ -65,12 +66,12 @@ struct Next<'c> {
     traces: Option<Traces>,
 }
 
-/// What a server begins with.
+/// The settings that a server starts with.
 pub(crate) struct Began<'s> {
     pub(crate) limits: &'s Limits,
     pub(crate) proxies: Option<&'s TrustedProxies>,
     pub(crate) workers: Option<NonZeroUsize>,
-    /// How many there are.
+    /// The actual number of workers.
     pub(crate) count: usize,
     pub(crate) pin_workers: bool,
     pub(crate) driver: DriverChoice,
@@ -87,9 +88,10 @@ impl std::fmt::Debug for Configured {
 }
 
 impl Server {
-    /// Calls this with the tree each time that a reload has changed something, on a thread of its own: for the level of
-    /// the log, and whatever else of the program follows settings. Only for a server
-    /// [from a tree](Server::from_config); without this, `logs.level` needs a restart.
+    /// Calls `follow` with the configuration each time a reload has changed something, on the
+    /// reload thread. Use it to apply the log level and the program's own settings. It has an
+    /// effect only on a server [built from a configuration](Server::from_config); without it, a
+    /// change of `logs.level` needs a restart.
     pub fn on_reload(mut self, follow: impl Fn(&ServerConfig) + Send + Sync + 'static) -> Self {
         if let Some(configured) = self.configured_mut() {
             configured.follower = Some(Box::new(follow));
@@ -123,32 +125,32 @@ impl Configured {
         self.listeners.push((name.to_owned(), live));
     }
 
-    /// Can the tree be read again?
+    /// Whether the configuration was read from a source that can be read again.
     pub(crate) fn is_read(&self) -> bool {
         self.config.source.is_some()
     }
 
-    /// Where workers hear what they are to take on.
+    /// Subscribes to the overload limits of workers.
     pub(crate) fn overload(&self) -> Option<watch::Receiver<OverloadLimits>> {
         self.is_read().then(|| self.overload.subscribe())
     }
 
-    /// What counts, as the admin listener shows it.
+    /// The settings in effect, as shown by the admin listener.
     pub(crate) fn text(&self) -> Arc<Mutex<String>> {
         Arc::clone(&self.text)
     }
 
-    /// What became of reloads.
+    /// The reload metrics.
     pub(crate) fn figures(&self) -> Arc<Figures> {
         Arc::clone(&self.figures)
     }
 
-    /// The application's routes will stand there.
+    /// Sets where the patterns of the application's routes will be found.
     pub(crate) fn knows(&mut self, patterns: &Patterns) {
         self.patterns = Arc::clone(patterns);
     }
 
-    /// Has the log follow the tree, unless it is the program's.
+    /// Makes the access log follow the configuration, unless it was set in code.
     pub(crate) fn include_log(&mut self, log: &mut Log) {
         if self.is_read() && !self.is_in_code("access_log") {
             let (change, style) = watch::channel(self.config.access_log.style());
@@ -157,13 +159,13 @@ impl Configured {
         }
     }
 
-    /// The log has begun, and this is where its lines go.
+    /// Stores the target of the access log, which has started.
     pub(crate) fn logging_at(mut self, place: Option<Place>) -> Self {
         self.place = place.filter(|_| self.style.is_some());
         self
     }
 
-    /// Has traces follow the tree, unless they are the program's.
+    /// Makes traces follow the configuration, unless they were set in code.
     pub(crate) fn include_traces(&mut self, traces: Traces) -> Traces {
         if !self.is_read() || self.is_in_code("traces") {
             return traces;
@@ -173,7 +175,7 @@ impl Configured {
         traces.live(live)
     }
 
-    /// Begins with what the server has. What the program has set after the tree stays as that says.
+    /// Takes over the server's actual settings. What was set in code after loading is not reloaded.
     pub(crate) fn begin(&mut self, began: &Began<'_>) {
         let Began { limits, proxies, workers, count, pin_workers, driver, sockets, quiet } = *began;
         if *limits != self.config.limits {
@@ -210,14 +212,16 @@ impl Configured {
         self.show();
     }
 
-    /// The program has set this, whether or not it said the same as the tree.
+    /// Marks a section as overridden in code, even if the value is the same as in the
+    /// configuration.
     pub(crate) fn set_by_program(&mut self, section: &'static str) {
         if !self.in_code.contains(&section) {
             self.in_code.push(section);
         }
     }
 
-    /// Has a listener that the program added follow all that the program has not set for it. After the beginning.
+    /// Makes a listener that the program added follow all settings that the program has not set for
+    /// it. Call it after [`begin`](Self::begin).
     pub(crate) fn include(&mut self, listener: &mut Listener) {
         let Some((limits, proxies)) = listener.own() else { return };
         let present = limits.as_ref().unwrap_or(&self.config.limits).clone();
@@ -227,8 +231,8 @@ impl Configured {
         self.added.push((limits, proxies, live));
     }
 
-    /// Looks after the tree on a thread of its own, until what is returned is dropped. `certificates` reads these
-    /// again.
+    /// Starts the reload thread, which ends when the returned function is dropped. `certificates`
+    /// reloads the certificates.
     pub(crate) fn start(
         mut self,
         certificates: Option<Arc<Reload>>,
@@ -239,15 +243,15 @@ impl Configured {
         let (sender, wakes) = mpsc::channel::<Reloading>();
         let keep = move || {
             while let Ok(mut reloading) = wakes.recv() {
-                // One look is enough for all who asked until now.
+                // One reload serves all requests received until now.
                 wakes.try_iter().for_each(|other| reloading.join(other));
                 contained(|| {
                     if let Err(error) = self.reload() {
-                        let why = format!("serves; the configuration stays as it is: {error}");
+                        let why = format!("serving; the configuration is unchanged: {error}");
                         reloading.fails(why);
                     }
                 });
-                // It is over when nobody has it any more.
+                // The reload is complete when `reloading` is dropped.
                 if let Some(reload) = &certificates {
                     reload(reloading);
                 }
@@ -266,14 +270,14 @@ impl Configured {
         match &read {
             Ok(told) => tell(told, self.quiet),
             Err(error) => {
-                let text = format!("peregrine: the configuration stays as it is: {error}");
+                let text = format!("peregrine: the configuration is unchanged: {error}");
                 complain(&text, self.quiet);
             }
         }
         read.map(drop)
     }
 
-    /// Waits until nobody writes to the file.
+    /// Waits until the file has stopped changing.
     fn settle(&self) -> Result<(), Error> {
         let path = self.config.source.as_ref().and_then(|source| source.layers.path());
         path.map_or(Ok(()), |path| {
@@ -281,10 +285,11 @@ impl Configured {
         })
     }
 
-    /// Reads the layers again, and says what came of it. With an error nothing has changed.
+    /// Reads the layers again and applies the changes. Returns the text for the log. On error,
+    /// nothing has changed.
     pub(super) fn read(&mut self) -> Result<String, Error> {
         let Some(source) = &self.config.source else {
-            return Ok("peregrine: the configuration came from no file".to_owned());
+            return Ok("peregrine: the configuration was built in code".to_owned());
         };
         let read = ServerConfig::read((*source.code).clone(), source.layers.clone())?;
         let next = self.as_far_as_possible(&read);
@@ -292,7 +297,7 @@ impl Configured {
         let changed = changes(&self.config, &next)?;
         let mut waiting = changes(&next, &read)?;
         waiting.retain(|change| !self.is_in_code(&change.setting));
-        // Nothing fails from here on.
+        // Nothing can fail from here on.
         self.take(effect);
         self.config = next;
         self.show();
@@ -309,7 +314,7 @@ impl Configured {
         Ok(summary(&changed, &waiting))
     }
 
-    /// Makes what the tree asks for, and changes nothing yet.
+    /// Prepares what a reload will apply, without changing anything.
     fn effect(&self, next: &ServerConfig) -> Result<Next<'_>, Error> {
         let mut lives = Vec::new();
         for (name, live) in &self.listeners {
@@ -361,17 +366,17 @@ impl Configured {
         }
     }
 
-    /// Has the program set this, or the section that it is in?
+    /// Whether the program has overridden this setting or the section that contains it.
     fn is_in_code(&self, setting: &str) -> bool {
         let mut rests = self.in_code.iter().filter_map(|own| setting.strip_prefix(*own));
         rests.any(|rest| rest.is_empty() || rest.starts_with('.'))
     }
 
-    /// What counts now, with what can be changed while the server runs.
+    /// The current settings with all changes in `read` that can be applied without a restart.
     fn as_far_as_possible(&self, read: &ServerConfig) -> ServerConfig {
         let mut next = self.config.clone();
         if !self.is_in_code("limits") {
-            // What workers take on, they hear of as well.
+            // Workers also receive new overload limits.
             let overload = read.limits.overload.clone();
             next.limits = Limits { overload, ..for_connections(&read.limits, &next.limits) };
         }
@@ -391,7 +396,7 @@ impl Configured {
         for (name, listener) in &mut next.listeners {
             let Some(read) = read.listeners.get(name) else { continue };
             let before = listener.limits.as_ref().unwrap_or(of_server).clone();
-            // What workers take on is the server's, and what a listener has of it follows that.
+            // Overload limits apply to the whole server: a listener's copy only follows them.
             listener.limits = read.limits.as_ref().map(|new| Limits {
                 overload: new.overload.clone(),
                 ..for_connections(new, &before)
@@ -404,7 +409,7 @@ impl Configured {
     fn show(&self) {
         let mut text = String::new();
         for section in &self.in_code {
-            let _ = writeln!(text, "# `{section}` is set by the program, which is stronger.");
+            let _ = writeln!(text, "# `{section}` is set by the program, which takes precedence.");
         }
         let memory = memory::text(&self.overload.borrow());
         if self.config.limits.overload.memory_max == MemoryMax::Auto {
@@ -425,7 +430,7 @@ fn replace<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
     });
 }
 
-/// What connections use of `new`, and what the whole server uses of those that it began with.
+/// The limits of `new` that apply per connection, with the process-wide limits of `began`.
 fn for_connections(new: &Limits, began: &Limits) -> Limits {
     Limits {
         poll_budget: began.poll_budget,

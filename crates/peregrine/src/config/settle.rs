@@ -1,8 +1,9 @@
-//! Waiting until nobody writes to a file any more.
+//! Waits until a file has stopped changing.
 //!
-//! Half of a file may be sound, so that a reload in the middle would take settings away. Who renames a new file into place is not
-//! waited for longer than one look; who writes in place, until the file is left alone. One that stays empty is what a writer leaves
-//! behind that has failed, and a pipe would keep whoever opens it waiting.
+//! Half of a file can be a valid configuration, so a reload in the middle of a write could drop
+//! settings. A file that is renamed into place is accepted after one check; a file that is written
+//! in place, once it has stopped changing. A file that stays empty was probably truncated by a
+//! writer that then failed, and opening a pipe would block: both are refused.
 
 use std::fs::Metadata;
 use std::io;
@@ -10,16 +11,16 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-/// How long a file must be left alone.
+/// How long a file must stay unchanged.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// How often it may have changed meanwhile.
+/// The maximum number of checks.
 const LOOKS_MAX: usize = 50;
 
-/// A longer file is refused when it is read.
+/// Larger files are not checked for being blank: the loader refuses them.
 const BLANK_BYTES_MAX: u64 = 1 << 20;
 
-/// What tells that a file has changed.
+/// The metadata that shows whether a file has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stamp {
     length: u64,
@@ -42,26 +43,26 @@ impl Stamp {
     }
 }
 
-/// Waits until the file at `path` is left alone. What cannot be looked at is for who reads it.
+/// Waits until the file at `path` stops changing. Errors from inspecting it are left to the loader.
 ///
 /// # Errors
-/// It changes all the time, is empty, or no ordinary file.
+/// The file keeps changing, is blank, or is not a regular file.
 pub(super) fn settle(path: &Path) -> io::Result<()> {
     let look = || std::fs::metadata(path).ok().as_ref().map(Stamp::of);
     until_same(look, || thread::sleep(QUIET))?;
     let invalid = |cause| Err(io::Error::new(io::ErrorKind::InvalidInput, cause));
     match std::fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => {
-            invalid("it is no ordinary file, and cannot be read again")
+            invalid("not a regular file, so it cannot be reloaded")
         }
         Ok(metadata) if metadata.len() <= BLANK_BYTES_MAX && is_blank(path) => invalid(
-            "there is nothing in it; a comment says that all settings shall have their defaults",
+            "the file is empty; to use the defaults for all settings, write a comment into it",
         ),
         _ => Ok(()),
     }
 }
 
-/// Has the file nothing but white space in it? What cannot be read is for who reads it.
+/// Checks if the file contains only white space. Read errors are left to the loader.
 fn is_blank(path: &Path) -> bool {
     let text = std::fs::read(path).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     text.is_some_and(|text| text.trim_start_matches('\u{feff}').trim().is_empty())
@@ -80,7 +81,7 @@ fn until_same<T: PartialEq>(
         }
         last = now;
     }
-    Err(io::Error::new(io::ErrorKind::ResourceBusy, "somebody writes to it all the time"))
+    Err(io::Error::new(io::ErrorKind::ResourceBusy, "the file keeps changing"))
 }
 
 #[cfg(test)]
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// After how many pauses a file is read that changes in so many of them.
+    /// The number of pauses before a file is read that changes during the first `changes` pauses.
     fn pauses(changes: usize) -> Option<usize> {
         let paused = Cell::new(0);
         let look = || paused.get().min(changes);
@@ -100,25 +101,25 @@ mod tests {
         assert_eq!(pauses(0), Some(1));
         assert_eq!(pauses(1), Some(2));
         assert_eq!(pauses(7), Some(8));
-        assert_eq!(pauses(usize::MAX), None, "not for ever");
+        assert_eq!(pauses(usize::MAX), None, "gives up eventually");
     }
 
     #[test]
     fn a_file_that_was_written_to_or_replaced_is_another() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a");
-        let stamp = || Stamp::of(&std::fs::metadata(&path).expect("it is there"));
+        let stamp = || Stamp::of(&std::fs::metadata(&path).expect("the file exists"));
         std::fs::write(&path, "one").expect("a new file");
         let first = stamp();
         assert_eq!(stamp(), first);
-        std::fs::write(&path, "one and a half").expect("it is there");
+        std::fs::write(&path, "one and a half").expect("the file exists");
         let second = stamp();
         assert_ne!(second, first);
         #[cfg(unix)]
         {
             let other = folder.path().join("b");
             std::fs::write(&other, "another and 1/2").expect("a new file");
-            std::fs::rename(other, &path).expect("one folder");
+            std::fs::rename(other, &path).expect("same folder");
             assert_ne!(stamp(), second);
         }
         assert!(settle(&path).is_ok() && settle(&folder.path().join("none")).is_ok());
@@ -131,17 +132,17 @@ mod tests {
         let refused = |path: &Path| settle(path).expect_err("refused").to_string();
         for text in ["", "\n", " \n\n\t\n", "\u{feff}", "\u{feff}\r\n", &"\n".repeat(5000)] {
             std::fs::write(&path, text).expect("a file");
-            assert!(refused(&path).contains("there is nothing in it"), "{text:?}");
+            assert!(refused(&path).contains("the file is empty"), "{text:?}");
         }
-        std::fs::write(&path, "# all defaults").expect("it is there");
+        std::fs::write(&path, "# all defaults").expect("the file exists");
         assert!(settle(&path).is_ok());
-        assert!(refused(folder.path()).contains("no ordinary file"));
+        assert!(refused(folder.path()).contains("not a regular file"));
         #[cfg(target_os = "linux")]
         {
             let pipe = folder.path().join("pipe");
             let made = std::process::Command::new("mkfifo").arg(&pipe).status();
-            assert!(made.expect("it is installed").success());
-            assert!(refused(&pipe).contains("no ordinary file"), "nobody waits for a writer");
+            assert!(made.expect("mkfifo is installed").success());
+            assert!(refused(&pipe).contains("not a regular file"), "it does not wait for a writer");
         }
     }
 }

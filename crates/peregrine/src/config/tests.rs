@@ -1,4 +1,4 @@
-//! The tree: whole, printed, read back, and changed.
+//! Tests that the configuration is complete, that its text reads back, and that sources combine.
 
 use super::changes::{changes, summary};
 use super::tree::layers;
@@ -9,7 +9,7 @@ use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
 mod reload;
 
-/// A file with this text, in a folder that vanishes.
+/// A file with this text in a temporary folder.
 fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("app.toml");
@@ -23,7 +23,7 @@ fn read(text: &str, variables: &[(&str, &str)]) -> Result<ServerConfig, ConfigEr
     ServerConfig::read(ServerConfig::default(), layers)
 }
 
-/// One with everything that may be missing.
+/// A configuration with all optional parts present.
 fn whole() -> ServerConfig {
     let mut config = ServerConfig::default();
     let listener = ListenerConfig {
@@ -46,8 +46,8 @@ fn whole() -> ServerConfig {
 
 #[test]
 fn every_limit_is_in_the_tree_as_people_write_it() {
-    // All fields of `Limits` are there, because the tree has the struct itself.
-    let tree = to_value(&whole()).expect("it can be printed");
+    // `Limits` itself is part of the configuration, so none of its fields can be missing.
+    let tree = to_value(&whole()).expect("it serializes");
     for (setting, value) in tree.leaves() {
         let name = setting.rsplit('.').next().expect("a name");
         assert!(
@@ -57,7 +57,7 @@ fn every_limit_is_in_the_tree_as_people_write_it() {
         let is_size = name.contains("bytes") || name.contains("window");
         let is_number = matches!(value.kind, Kind::Integer(_));
         assert!(!(is_size && is_number), "`{setting}` is a size: add `serde(with = \"Size\")`");
-        assert!(value.kind != Kind::Nothing, "`{setting}` is not printed when there is none");
+        assert!(value.kind != Kind::Nothing, "`{setting}` is not printed when unset");
     }
     let of = |name: &str| tree.get("limits").and_then(|limits| limits.get(name));
     let shown = |name: &str| of(name).expect("a limit").to_string();
@@ -72,9 +72,9 @@ fn what_is_printed_reads_back_as_the_same() {
     for config in [ServerConfig::default(), whole()] {
         let text = config.to_string();
         let again = read(&text, &[]).unwrap_or_else(|error| panic!("{error}\n{text}"));
-        // Where it was read is no setting.
+        // The source of a configuration is not a setting.
         assert_eq!(again.to_string(), text);
-        assert_eq!(changes(&config, &again).expect("both can be printed"), []);
+        assert_eq!(changes(&config, &again).expect("both serialize"), []);
     }
 }
 
@@ -96,7 +96,7 @@ fn the_environment_is_stronger_than_the_file_and_that_than_the_program() {
         ("PEREGRINE_SOCKETS__USER_TIMEOUT", "200s"),
     ];
     let config = ServerConfig::read(code, layers().file(path).variables(variables));
-    let config = config.expect("it is sound");
+    let config = config.expect("valid config");
     let limits = Limits {
         idle_timeout: Duration::from_secs(75),
         head_timeout: Duration::from_secs(3),
@@ -119,7 +119,7 @@ fn the_environment_is_stronger_than_the_file_and_that_than_the_program() {
     let web = &config.listeners["web"];
     assert_eq!(web.proxy_protocol.mode, super::ProxyHeader::Required);
     let own = Limits { head_timeout: Duration::from_secs(4), ..limits };
-    assert_eq!(web.limits.as_ref(), Some(&own), "what it does not say is as the server's");
+    assert_eq!(web.limits.as_ref(), Some(&own), "other limits are inherited");
 }
 
 #[test]
@@ -128,8 +128,8 @@ fn a_listener_that_names_certificates_has_none_of_the_server_s() {
                 [tls.certificates.a]\ncertificate = 'a.pem'\nkey = 'a.key'\n\
                 [listeners.l]\naddress = '127.0.0.1:0'\nhttps = true\n";
     let of_listener = |own: &str| {
-        let config = read(&format!("{text}{own}"), &[]).expect("it is sound");
-        config.listeners["l"].tls.clone().expect("it has a section")
+        let config = read(&format!("{text}{own}"), &[]).expect("valid config");
+        config.listeners["l"].tls.clone().expect("a `tls` section")
     };
     let own = "[listeners.l.tls.certificates.b]\ncertificate = 'b.pem'\nkey = 'b.key'\n";
     let tls = of_listener(own);
@@ -141,39 +141,39 @@ fn a_listener_that_names_certificates_has_none_of_the_server_s() {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "it is a table")]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn what_cannot_be_meant_is_told_with_its_name() {
     let listen = "[listeners.a]\naddress = '127.0.0.1:0'\n";
     let https = format!("{listen}https = true\n");
     for (text, expected) in [
         ("[limits]\nhead_bytes_max = '1 MiB'", "`limits.head_bytes_max`: 1048576 is out of range"),
-        ("[limits]\nhead_timeout = '0s'", "`limits.head_timeout`: with no time at all"),
-        ("[limits]\nlifetime_max = '0'", "`limits.lifetime_max`: with no time at all"),
+        ("[limits]\nhead_timeout = '0s'", "`limits.head_timeout`: with a timeout of zero"),
+        ("[limits]\nlifetime_max = '0'", "`limits.lifetime_max`: zero would expire"),
         ("[limits]\npoll_budget = '0s'", "for no limit, write `off`"),
-        ("[sockets]\nuser_timeout = '0s'", "`sockets.user_timeout`: the kernel wants from `1s`"),
-        ("[sockets]\nuser_timeout = '25d'", "`sockets.user_timeout`: the kernel wants from `1s`"),
+        ("[sockets]\nuser_timeout = '0s'", "`sockets.user_timeout`: the kernel accepts `1s`"),
+        ("[sockets]\nuser_timeout = '25d'", "`sockets.user_timeout`: the kernel accepts `1s`"),
         ("[limits.http2]\nbudget_max = 0", "`limits.http2.budget_max`: 0 is out of range"),
         ("[limits.http2]\nstreams_max = 0", "`limits.http2.streams_max`: 0 is out of range"),
-        ("[listeners.a]\n", "`listeners.a.address`: say where to listen"),
+        ("[listeners.a]\n", "`listeners.a.address`: set the address to listen"),
         ("[listeners.a]\nadress = ''", "did you mean `address`?"),
-        (&format!("{listen}[listeners.a.tls]"), "`listeners.a.https`: there is a section `tls`"),
+        (&format!("{listen}[listeners.a.tls]"), "`listeners.a.https`: the listener has a section"),
         (
             &format!("{listen}[listeners.a.limits]\nfields_max = 0"),
             "`listeners.a.limits.fields_max`",
         ),
         (
             &format!("{listen}[listeners.a.limits.overload]\nrequests_max = 9"),
-            "`listeners.a.limits.overload.requests_max`: it counts for the server as a whole: say it as \
+            "`listeners.a.limits.overload.requests_max`: it applies to the whole server: set \
              `limits.overload.requests_max`",
         ),
         (
             &format!("{listen}[listeners.a.limits]\nshutdown_timeout = '1s'"),
-            "say it as `limits.shutdown_timeout`",
+            "set `limits.shutdown_timeout`",
         ),
         ("[sockets]\nbacklog = 0", "`sockets.backlog`: 0 is out of range: it may be from 1"),
         (
             "[sockets]\nkeep_alive = '1500ms'",
-            "`sockets.keep_alive`: the kernel wants whole seconds",
+            "`sockets.keep_alive`: the kernel accepts whole seconds",
         ),
         (
             "[driver]\nkind = 'epoll'",
@@ -183,7 +183,7 @@ fn what_cannot_be_meant_is_told_with_its_name() {
         ("[trusted_proxies]\nfrom = ['10.0.0.0/33']", "`trusted_proxies.from`: `10.0.0.0/33`"),
         (
             "[trusted_proxies]\nhops = 1\nfrom = ['::1']",
-            "`trusted_proxies.hops`: say whom to trust",
+            "`trusted_proxies.hops`: set either `from`",
         ),
         (
             "[trusted_proxies]\nfrom = ['::1']\nfield = 'forwarded'\nhost = true",
@@ -198,29 +198,29 @@ fn what_cannot_be_meant_is_told_with_its_name() {
             "`access_log.form`: `apache` is not a valid value; expected one of `common`",
         ),
         ("[access_log]\nformat = 'json'", "did you mean `form`?"),
-        ("[access_log]\nroutes_left_out = ['health']", "`health` is no pattern of a route"),
-        ("[access_log]\nqueue_bytes_max = '10'", "`access_log.queue_bytes_max`: no line fits"),
-        ("[traces]\nratio = 1.5", "`traces.ratio`: 1.5 is no ratio"),
-        ("[traces]\nroutes.'/a' = -1", "`traces.routes./a`: -1 is no ratio"),
+        ("[access_log]\nroutes_left_out = ['health']", "`health` is not a route pattern"),
+        ("[access_log]\nqueue_bytes_max = '10'", "`access_log.queue_bytes_max`: too small"),
+        ("[traces]\nratio = 1.5", "`traces.ratio`: 1.5 is out of range"),
+        ("[traces]\nroutes.'/a' = -1", "`traces.routes./a`: -1 is out of range"),
         ("[traces.otlp]\nendpoint = 'http://a'", "traces."),
         ("[traces.otlp]\nendpoint = 'collector:4318'", "`traces.otlp.endpoint`: write a URL"),
-        ("[traces.otlp]\nendpoint = 'http://me:word@a'", "a password in an address would be shown"),
-        ("[traces.otlp.headers]\n'a b' = 'x'", "`traces.otlp.headers.a b`: no field of HTTP"),
+        ("[traces.otlp]\nendpoint = 'http://me:word@a'", "a password in a URL would be printed"),
+        ("[traces.otlp.headers]\n'a b' = 'x'", "`traces.otlp.headers.a b`: not a valid HTTP"),
         ("[traces.otlp.headers]\na = '(hidden)'", "write the secret itself"),
-        ("[tls.acme]\ndomains = ['a.test']", "`tls.acme.folder`: say where"),
+        ("[tls.acme]\ndomains = ['a.test']", "`tls.acme.folder`: set the folder"),
         ("[tls.acme]\nexternal_account.id = 'x'", "`id` and `key` belong together"),
         ("[tls.acme]\nchallenges = ['dns-01']", "`dns-01` is not a valid value"),
         (
             &format!("{listen}unix_mode = '0660'"),
-            "`listeners.a.unix_mode`: this listener makes no Unix domain socket",
+            "`listeners.a.unix_mode`: this listener is not a Unix domain socket",
         ),
         (
             "[listeners.a]\naddress = 'unix:/x'\nunix_mode = 660",
             "`listeners.a.unix_mode`: expected the mode of a file in octal",
         ),
-        ("[admin]\nunix_group = 'x'", "`admin.unix_group`: this listener makes no Unix domain"),
+        ("[admin]\nunix_group = 'x'", "`admin.unix_group`: this listener is not a Unix domain"),
         #[cfg(feature = "tls")]
-        (&https, "`tls`: there is no certificate: name one in `[tls.certificates.main]`"),
+        (&https, "`tls`: there is no certificate: set `certificate` and `key`"),
         #[cfg(feature = "tls")]
         (
             &format!("{https}[tls.certificates.a]\ncertificate = 'none.pem'\nkey = 'none.key'"),
@@ -231,7 +231,7 @@ fn what_cannot_be_meant_is_told_with_its_name() {
             &format!(
                 "{https}[tls]\ndefault_certificate = 'b'\n[tls.certificates.a]\ncertificate = ''\nkey = ''"
             ),
-            "`tls`: `default_certificate = \"b\"` names none",
+            "`tls`: `default_certificate = \"b\"` matches no label",
         ),
     ] {
         let made = read(text, &[]).map_err(crate::Error::from).and_then(Server::from_config);
@@ -243,14 +243,14 @@ fn what_cannot_be_meant_is_told_with_its_name() {
 #[test]
 fn what_is_out_of_range_is_told_with_its_place() {
     let text = "[limits]\nfields_max = 0\n[listeners.a]\naddress = '127.0.0.1:0'\n";
-    let error = read(text, &[]).expect_err("no request has so few").to_string();
+    let error = read(text, &[]).expect_err("0 is out of range").to_string();
     assert!(error.contains("app.toml:2:14: `limits.fields_max`: 0 is out of range"), "{error}");
-    let error = read("", &[("PEREGRINE_SOCKETS__BACKLOG", "0")]).expect_err("nobody may wait");
+    let error = read("", &[("PEREGRINE_SOCKETS__BACKLOG", "0")]).expect_err("0 is out of range");
     let expected = "the variable PEREGRINE_SOCKETS__BACKLOG: `sockets.backlog`: 0 is out of range";
     assert!(error.to_string().starts_with(expected), "{error}");
     let mut code = ServerConfig::default();
     code.sockets.backlog = 0;
-    let error = ServerConfig::read(code, layers()).expect_err("nobody may wait").to_string();
+    let error = ServerConfig::read(code, layers()).expect_err("0 is out of range").to_string();
     assert!(error.starts_with("`sockets.backlog`: 0 is out of range"), "{error}");
 }
 
@@ -259,14 +259,14 @@ fn what_is_secret_is_read_and_nowhere_shown() {
     let text = "[traces]\nenabled = true\n[traces.otlp.headers]\nauthorization = 'word-1'\n\
                 [tls.acme.external_account]\nid = 'me'\nkey = 'word-2'\n";
     let variables = [("PEREGRINE_TRACES__OTLP__HEADERS__X_TENANT", "word-3")];
-    let config = read(text, &variables).expect("it is sound");
+    let config = read(text, &variables).expect("valid config");
     let headers = &config.traces.otlp.headers;
     assert_eq!(headers["authorization"].expose(), "word-1");
-    assert_eq!(headers["x-tenant"].expose(), "word-3", "variables have no hyphens");
+    assert_eq!(headers["x-tenant"].expose(), "word-3", "underscores become hyphens");
     assert_eq!(config.tls.acme.external_account.key.expose(), "word-2");
-    let other = read(&text.replace("word-1", "word-4"), &variables).expect("it is sound");
-    let changed = changes(&config, &other).expect("both can be printed");
-    assert_eq!(changed.len(), 1, "a secret that changed is noticed");
+    let other = read(&text.replace("word-1", "word-4"), &variables).expect("valid config");
+    let changed = changes(&config, &other).expect("both serialize");
+    assert_eq!(changed.len(), 1, "a changed secret is detected");
     for shown in [config.to_string(), format!("{config:?}"), summary(&changed, &changed)] {
         assert!(!shown.contains("word-"), "{shown}");
     }
@@ -278,8 +278,8 @@ fn a_listener_that_gets_certificates_by_acme_names_the_others_no_more() {
                 [tls.acme]\nfolder = '/acme'\ncontacts = ['me@a.test']\n\
                 [listeners.l]\naddress = '127.0.0.1:0'\nhttps = true\n";
     let of_listener = |own: &str| {
-        let config = read(&format!("{text}{own}"), &[]).expect("it is sound");
-        config.listeners["l"].tls.clone().expect("it has a section")
+        let config = read(&format!("{text}{own}"), &[]).expect("valid config");
+        config.listeners["l"].tls.clone().expect("a `tls` section")
     };
     let tls = of_listener("tls.acme.domains = ['b.test']\n");
     assert!(tls.certificates.is_empty());
@@ -302,7 +302,7 @@ fn a_line_of_the_log_has_an_end() {
         let listener = ListenerConfig { address, ..ListenerConfig::default() };
         other.listeners.insert(number.to_string(), listener);
     }
-    let line = summary(&[], &changes(&config, &other).expect("both can be printed"));
+    let line = summary(&[], &changes(&config, &other).expect("both serialize"));
     assert!(line.contains("more") && line.len() < 20_000, "{}", line.len());
 }
 
@@ -315,10 +315,10 @@ mod in_step {
     use std::path::Path;
 
     fn schema_of_tree() -> Value {
-        serde_json::from_str(&schema()).expect("it is JSON")
+        serde_json::from_str(&schema()).expect("valid JSON")
     }
 
-    /// Where a `$ref` leads to.
+    /// Resolves a `$ref`.
     fn followed<'s>(root: &'s Value, node: &'s Value) -> &'s Value {
         let parts = || node["anyOf"].as_array().into_iter().flatten();
         let reference =
@@ -329,14 +329,14 @@ mod in_step {
         &root["$defs"][name]
     }
 
-    /// The comment of a setting.
+    /// The description of a setting in the schema.
     fn comment(root: &Value, setting: &str) -> Option<String> {
         let (mut node, mut text) = (root, None);
         for name in setting.split('.') {
             let of = followed(root, node);
             let next = &of["properties"][name];
             if next.is_null() {
-                // A name that people give.
+                // A key chosen by the user.
                 node = &of["additionalProperties"];
                 text = None;
             } else {
@@ -345,17 +345,17 @@ mod in_step {
             }
             assert!(node.is_object(), "the schema has no `{setting}`");
         }
-        // Where links of the documentation lead is nothing for files.
+        // Link targets of the documentation mean nothing in a configuration file.
         let lines = text?.lines().filter(|line| !line.starts_with('[')).collect::<Vec<_>>();
         Some(lines.join("\n").trim_end().to_owned())
     }
 
-    /// Compares with the file, or writes it where `PEREGRINE_WRITE` is set.
+    /// Compares the text with the file, or writes the file if `PEREGRINE_WRITE` is set.
     fn is_in_step(name: &str, text: &str) {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
         let path = folder.join(name);
         if std::env::var_os("PEREGRINE_WRITE").is_some() {
-            fs::write(&path, text).expect("the folder is there");
+            fs::write(&path, text).expect("the folder exists");
         }
         let found = fs::read_to_string(&path).unwrap_or_default();
         assert!(
@@ -379,21 +379,21 @@ mod in_step {
             assert!(comment.is_some_and(|text| !text.is_empty()), "`{setting}` has no comment");
         }
         let mut shown = config;
-        let main = shown.listeners.get_mut("main").expect("it is there");
+        let main = shown.listeners.get_mut("main").expect("it exists");
         (main.limits, main.tls, main.trusted_proxies) = (None, None, None);
         let text =
             print_with(&shown, &|setting| comment(&root, setting)).expect("it can be printed");
         let head = "# All settings with their defaults, and a listener and a certificate as examples.\n\
-                    # Made by a test of what the code says.\n\n";
+                    # Generated from the code by a test.\n\n";
         is_in_step("configuration.toml", &format!("{head}{text}"));
         let again: Result<ServerConfig, _> = super::read(&text, &[]);
-        assert_eq!(again.expect("it is sound").to_string(), shown.to_string());
+        assert_eq!(again.expect("valid config").to_string(), shown.to_string());
     }
 
     #[test]
     fn the_schema_knows_no_other_settings() {
         let root = schema_of_tree();
-        let all = root["$defs"].as_object().expect("there are some").values().chain([&root]);
+        let all = root["$defs"].as_object().expect("definitions").values().chain([&root]);
         for part in all.filter(|part| part.get("properties").is_some()) {
             assert_eq!(part["additionalProperties"], Value::Bool(false), "{part}");
         }

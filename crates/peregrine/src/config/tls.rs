@@ -1,4 +1,4 @@
-//! TLS in the tree.
+//! The settings of TLS.
 
 use super::acme::AcmeConfig;
 use peregrine_config::{MaybeText, Time};
@@ -6,39 +6,41 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// TLS of listeners: certificates, who is asked for one, and what is offered.
+/// TLS settings of listeners: certificates, client authentication, and protocol parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct TlsConfig {
-    /// Certificates with their keys, each by a label. A reload reads their files again.
+    /// Certificates with their keys, by label. A reload reads the files again.
     pub certificates: BTreeMap<String, CertificateConfig>,
-    /// Certificates that the server gets itself, beside these.
+    /// Certificates that the server obtains itself, in addition to `certificates`.
     pub acme: AcmeConfig,
-    /// The label of the certificate for clients that ask for no name, or for an unknown one; `off`: the first by label.
+    /// The label of the certificate for clients that send no server name or an unknown one; `off`:
+    /// the first by label.
     #[serde(with = "MaybeText")]
     pub default_certificate: Option<String>,
-    /// Reads certificates again when their files change. With the feature `tls-watch`.
+    /// Reloads certificates when their files change. Needs the feature `tls-watch`.
     pub watch: bool,
-    /// Whether clients are asked for certificates.
+    /// Client certificates (mutual TLS).
     pub client_auth: ClientAuthConfig,
-    /// A file with the keys of session tickets; `off`: keys of this process alone.
+    /// A file with session ticket keys; `off`: random keys that only this process knows.
     #[serde(with = "MaybeText")]
     pub ticket_keys: Option<String>,
-    /// The oldest version that is spoken: `1.2` or `1.3`.
+    /// The oldest TLS version accepted: `1.2` or `1.3`.
     pub minimum_version: MinimumVersion,
-    /// Cipher suites, the preferred one first; empty: the server's own choice.
+    /// Cipher suites, preferred first; empty: the server's default.
     pub cipher_suites: Vec<String>,
-    /// Groups for the exchange of keys, the preferred one first; empty: the server's own choice.
+    /// Key exchange groups, preferred first; empty: the server's default.
     pub key_exchange_groups: Vec<String>,
-    /// Application protocols, the preferred one first. Without `h2`, no client gets HTTP/2.
+    /// ALPN protocols, preferred first. Without `h2`, clients cannot use HTTP/2.
     pub alpn: Vec<String>,
-    /// Answers requests for a host that the certificate does not name with 421.
+    /// Responds with 421 to requests for a host that the certificate does not cover.
     pub host_check: bool,
-    /// How long before its end a certificate is warned of.
+    /// How long before a certificate expires the server starts to log warnings.
     #[serde(with = "Time")]
     pub expiry_warning: Duration,
-    /// Writes the secrets of each connection to the file that the variable `SSLKEYLOGFILE` names. Never in production.
+    /// Writes the secrets of each connection to the file named by `SSLKEYLOGFILE`. Never use it in
+    /// production.
     pub key_log: bool,
 }
 
@@ -62,51 +64,52 @@ impl Default for TlsConfig {
     }
 }
 
-/// A certificate chain and its key, in PEM.
+/// A PEM certificate chain and its key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CertificateConfig {
-    /// The file of the chain, the server's own certificate first.
+    /// The file of the chain, with the server's own certificate first.
     pub certificate: String,
-    /// The file of its key.
+    /// The file of the key.
     pub key: String,
-    /// The file of an OCSP response to send with it, in DER; `off`: none.
+    /// The file of a DER OCSP response to staple; `off`: none.
     #[serde(default, with = "MaybeText")]
     pub staple: Option<String>,
 }
 
-/// Whether clients are asked for certificates, and which are good.
+/// Whether clients must present certificates, and which certificates are accepted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientAuthConfig {
-    /// `off`, `required`, or `optional`: then a route may demand one.
+    /// `off`, `required`, or `optional`; with `optional`, individual routes can require a
+    /// certificate.
     pub mode: Clients,
-    /// Files of the certificates of those who issue them.
+    /// Files with the root certificates that client certificates must chain to.
     pub roots: Vec<String>,
-    /// Files of lists of revoked ones.
+    /// Files with certificate revocation lists.
     pub revoked: Vec<String>,
-    /// Asks of no issuer between a client and a root whether it is revoked.
+    /// Checks only client certificates for revocation, not those of intermediate issuers.
     pub revocation_of_clients_only: bool,
 }
 
-/// Whether clients have certificates.
+/// Whether clients must present certificates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Clients {
-    /// They are asked for none.
+    /// The server requests no certificate.
     #[default]
     #[serde(alias = "none")]
     Off,
-    /// A client without one is refused.
+    /// Clients without a certificate are rejected.
     Required,
-    /// A client may have none.
+    /// Clients may connect without a certificate.
     Optional,
 }
 
-/// The oldest version of TLS that is spoken.
+/// The oldest TLS version accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 pub enum MinimumVersion {
@@ -126,12 +129,13 @@ mod made {
     use peregrine_tls::{Certificate, ClientAuth, TicketKeys, Tls, Version};
 
     impl TlsConfig {
-        /// Reads the files. `section` is where that was said.
+        /// Builds the TLS settings from the files. `section` is the path of the section, for error
+        /// messages.
         pub(in crate::config) fn make(&self, section: &str) -> Result<Tls, Error> {
             let wrong = |text: String| Error::Config(format!("`{section}`: {text}"));
             let known = |label: &String| self.certificates.contains_key(label);
             if let Some(label) = self.default_certificate.as_ref().filter(|label| !known(label)) {
-                return Err(wrong(format!("`default_certificate = \"{label}\"` names none")));
+                return Err(wrong(format!("`default_certificate = \"{label}\"` matches no label")));
             }
             let mut tls = self.certified(section)?;
             if let Some(clients) = self.clients().map_err(wrong)? {
@@ -162,7 +166,7 @@ mod made {
             Ok(tls.with_expiry_warning(self.expiry_warning))
         }
 
-        /// TLS with all certificates, and nothing else.
+        /// Builds TLS settings with all certificates and otherwise defaults.
         fn certified(&self, section: &str) -> Result<Tls, Error> {
             let first = self.default_certificate.as_ref().or(self.certificates.keys().next());
             let (mut tls, rest) = match (self.acme.domains.is_empty(), first) {
@@ -172,8 +176,8 @@ mod made {
                 }
                 (true, None) => {
                     return Err(Error::Config(format!(
-                        "`{section}`: there is no certificate: name one in `[{section}.certificates.main]`, with \
-                         `certificate` and `key`"
+                        "`{section}`: there is no certificate: set `certificate` and `key` in \
+                         `[{section}.certificates.main]`"
                     )));
                 }
             };

@@ -1,4 +1,4 @@
-//! Traces in the tree, and the collector that they are sent to.
+//! The settings of traces and of the collector that receives them.
 
 use super::tree::ServerConfig;
 use crate::trace::Traces;
@@ -12,17 +12,18 @@ use std::time::Duration;
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct TracesConfig {
-    /// Whether requests that are sampled have a span with OpenTelemetry's attributes.
+    /// Whether sampled requests get a span with OpenTelemetry's attributes.
     pub enabled: bool,
-    /// How many of the requests that begin a trace are sampled, from 0.0 for none to 1.0 for all. A reload changes it.
+    /// The share of new traces that are sampled, from 0.0 (none) to 1.0 (all). Applied on reload.
     pub ratio: f64,
-    /// Whether a request follows what was decided where its trace began. `false` for servers that strangers reach: they
-    /// could have everything recorded. A reload changes it.
+    /// Whether a request follows the sampling decision of the trace that it belongs to. Set `false`
+    /// if untrusted clients can reach the server: they could force it to record everything. Applied
+    /// on reload.
     pub follow_parents: bool,
-    /// The ratios of routes that have their own, by pattern: `"/health" = 0.0`. At 0.0 none is sampled, whatever its
-    /// trace says. A reload changes them.
+    /// Sampling ratios for individual routes, by pattern: `"/health" = 0.0`. With 0.0, no request
+    /// is sampled, even if its trace is. Applied on reload.
     pub routes: BTreeMap<String, f64>,
-    /// The collector that spans are sent to. With the feature `otlp`.
+    /// The collector to send spans to. Needs the feature `otlp`.
     pub otlp: OtlpConfig,
 }
 
@@ -38,24 +39,25 @@ impl Default for TracesConfig {
     }
 }
 
-/// The collector of OpenTelemetry that spans are sent to, by OTLP over HTTP.
+/// The OpenTelemetry collector that receives spans, by OTLP over HTTP.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct OtlpConfig {
-    /// Its address, such as `http://collector:4318`; `off`: nothing is sent. A program with a subscriber of its own adds
-    /// `Otlp::from_config` to that.
+    /// The collector's URL, such as `http://collector:4318`; `off`: no spans are sent. A program
+    /// with its own `tracing` subscriber adds the layer of `Otlp::from_config` to it.
     #[serde(with = "MaybeText")]
     pub endpoint: Option<String>,
-    /// The name of the service; `off`: what `OTEL_SERVICE_NAME` says.
+    /// The service name; `off`: the value of `OTEL_SERVICE_NAME`.
     #[serde(with = "MaybeText")]
     pub service: Option<String>,
-    /// Fields of the requests to it, for those that ask who sends: `authorization = "Bearer .."`. They are not shown.
+    /// Header fields of requests to the collector, for example for authentication:
+    /// `authorization = "Bearer .."`. The values are never printed.
     pub headers: BTreeMap<String, Secret>,
-    /// How long sending one batch of spans may take.
+    /// The timeout for sending one batch of spans.
     #[serde(with = "Time")]
     pub send_timeout: Duration,
-    /// How long the end of the server waits until all is sent.
+    /// How long shutdown waits until all spans are sent.
     #[serde(with = "Time")]
     pub end_timeout: Duration,
 }
@@ -73,7 +75,7 @@ impl Default for OtlpConfig {
 }
 
 impl TracesConfig {
-    /// Which requests are sampled, if any may be.
+    /// Builds the sampling settings, if traces are enabled.
     pub(super) fn made(&self) -> Option<Traces> {
         self.enabled.then(|| {
             let traces = Traces::new().ratio(self.ratio);
@@ -84,7 +86,8 @@ impl TracesConfig {
         })
     }
 
-    /// What counts of `read` where this counted before: there are traces or not as it began, and one collector.
+    /// These settings with the changes in `read` that a running server can apply: all but `enabled`
+    /// and `otlp`.
     pub(super) fn changed_to(&self, read: &Self) -> Self {
         Self { enabled: self.enabled, otlp: self.otlp.clone(), ..read.clone() }
     }
@@ -98,37 +101,37 @@ impl ServerConfig {
         let routes = of.routes.iter().map(|(pattern, ratio)| (format!("routes.{pattern}"), *ratio));
         for (name, ratio) in std::iter::once(("ratio".to_owned(), of.ratio)).chain(routes) {
             if !(0.0..=1.0).contains(&ratio) {
-                let text = format!("{ratio} is no ratio: take one from 0.0 (none) to 1.0 (all)");
+                let text = format!("{ratio} is out of range: use 0.0 (none) to 1.0 (all)");
                 return wrong(&name, &text);
             }
         }
         if of.otlp.send_timeout.is_zero() {
-            return wrong("otlp.send_timeout", "with no time at all, nothing would be sent");
+            return wrong("otlp.send_timeout", "a timeout of zero would send nothing");
         }
         for (name, value) in &of.otlp.headers {
             let is_field = http::HeaderName::try_from(name.as_str()).is_ok()
                 && http::HeaderValue::try_from(value.expose()).is_ok();
             if !is_field {
-                return wrong(&format!("otlp.headers.{name}"), "no field of HTTP can be so");
+                return wrong(&format!("otlp.headers.{name}"), "not a valid HTTP header field");
             }
         }
         let Some(endpoint) = &of.otlp.endpoint else { return Ok(()) };
-        // What is wrong with it is not shown: it may hold a password.
+        // The URL may hold a password, so the error does not show it.
         let url = http::Uri::try_from(endpoint.as_str()).ok();
         let url = url.filter(|url| matches!(url.scheme_str(), Some("http" | "https")));
         match url.as_ref().and_then(http::Uri::authority) {
             None => wrong("otlp.endpoint", "write a URL, such as `http://collector:4318`"),
             Some(authority) if authority.as_str().contains('@') => {
-                let text = "a password in an address would be shown: say it in `traces.otlp.headers`, as \
-                            `authorization`";
+                let text = "a password in a URL would be printed: set `authorization` in \
+                            `traces.otlp.headers` instead";
                 wrong("otlp.endpoint", text)
             }
             Some(_) if cfg!(not(feature = "otlp")) => {
-                let text = "this program is built without it: the feature `otlp` of `peregrine`";
+                let text = "this program was built without the feature `otlp` of `peregrine`";
                 wrong("otlp.endpoint", text)
             }
             Some(_) if !of.enabled => {
-                wrong("enabled", "spans are to be sent to a collector: write `enabled = true`")
+                wrong("enabled", "a collector is set, but traces are off: write `enabled = true`")
             }
             Some(_) => Ok(()),
         }
@@ -137,9 +140,9 @@ impl ServerConfig {
 
 #[cfg(feature = "otlp")]
 impl crate::otlp::Otlp {
-    /// What the tree says of the collector, for a program with a subscriber of its own: that has the
-    /// [layer](Self::layer) of this. Nothing if no address is set. Where the program does nothing of the kind,
-    /// the server [installs](Self::install) a subscriber when it starts.
+    /// Creates the exporter from the configuration, or `None` if no endpoint is set. A program with
+    /// its own `tracing` subscriber adds the exporter's [layer](Self::layer) to it; otherwise the
+    /// server [installs](Self::install) a subscriber when it starts.
     pub fn from_config(config: &ServerConfig) -> Option<Self> {
         let of = &config.traces.otlp;
         let otlp = Self::unnamed().endpoint(of.endpoint.as_ref()?);

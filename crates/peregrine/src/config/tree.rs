@@ -1,6 +1,7 @@
-//! The tree.
+//! The configuration tree.
 //!
-//! The comments of its fields are what operators read: they are in the JSON schema, and in the guide's commented file.
+//! The doc comments of the fields are shown to operators: they appear in the JSON schema and in the
+//! commented configuration file of the guide.
 
 use super::PREFIX;
 use super::access_log::AccessLogConfig;
@@ -18,58 +19,60 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// All settings of a server. See [the module](super) for where they are said, and which one counts.
+/// All settings of a server. [The module](super) describes their sources and precedence.
 ///
-/// To add one, add a field with a comment and a default: it is read, printed, checked for typing errors, told of by a
-/// reload as one that needs a restart, and in the schema. `tests/` say what else must follow.
+/// To add a setting, add a field with a doc comment and a default. It is then read, printed,
+/// checked for misspelling, included in the schema, and reported by a reload as one that needs a
+/// restart. The tests name anything else that must be updated.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ServerConfig {
-    /// Workers, each with its own thread: a number, or `auto` for as many as the cores that the process may use.
+    /// The number of worker threads, or `auto` for one per core that the process may use.
     #[serde(with = "Automatic")]
     pub workers: Option<NonZeroUsize>,
-    /// Keeps each worker's thread on its own core.
+    /// Pins each worker thread to its own core.
     pub pin_workers: bool,
-    /// Suppresses the line at the start and the report at the end, where no log takes them.
+    /// Does not print the startup line and the final report on stderr. If a `tracing` subscriber is
+    /// installed, both are logged in any case.
     pub quiet: bool,
-    /// Where to listen, each place by a name that is for people.
+    /// Listeners, by a name of your choice.
     pub listeners: BTreeMap<String, ListenerConfig>,
-    /// TLS of listeners with `https = true` that have no section `tls` of their own.
+    /// TLS settings of listeners that have `https = true` and no `tls` section.
     pub tls: TlsConfig,
-    /// Proxies whose word counts about who sent a request. A reload changes them.
+    /// Proxies that are trusted to report client addresses. Applied on reload.
     pub trusted_proxies: ProxiesConfig,
-    /// Limits and timeouts. A reload changes them, but for `poll_budget`, `lame_duck`, `shutdown_timeout` and
-    /// `background_timeout`.
+    /// Limits and timeouts. Applied on reload, except `poll_budget`, `lame_duck`,
+    /// `shutdown_timeout` and `background_timeout`.
     pub limits: Limits,
-    /// The driver: how workers speak with the kernel.
+    /// The I/O driver.
     pub driver: DriverConfig,
-    /// Options of sockets.
+    /// Socket options.
     pub sockets: SocketsConfig,
-    /// What is logged. A reload changes it, where the program listens to that.
+    /// The program's log. Applied on reload if the program supports it.
     pub logs: LogsConfig,
-    /// The access log: a line for each request.
+    /// The access log: one line per request.
     pub access_log: AccessLogConfig,
-    /// Traces of requests, and the collector that they are sent to.
+    /// Traces of requests, and the collector that receives them.
     pub traces: TracesConfig,
-    /// The listener for those who run the server: metrics, probes, this configuration.
+    /// The listener for operators: metrics, probes, and this configuration.
     pub admin: AdminConfig,
-    /// Upgrades in place, and the service manager. On Linux.
+    /// In-place upgrades. On Linux.
     pub restart: RestartConfig,
-    /// Where this was read.
+    /// Where the configuration was read from.
     #[serde(skip)]
     pub(super) source: Option<Source>,
 }
 
-/// What a reload reads again.
+/// The sources that a reload reads again.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     pub(super) layers: Layers,
     pub(super) code: Box<ServerConfig>,
 }
 
-/// Where it was read is no setting.
+/// All sources are equal, so that comparing configurations compares only settings.
 impl PartialEq for Source {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -77,16 +80,17 @@ impl PartialEq for Source {
 }
 
 impl ServerConfig {
-    /// Reads a file of TOML, which must be there, and then the environment, over the defaults. A reload reads them
-    /// again.
+    /// Reads a TOML file, which must exist, and then environment variables, over the defaults. A
+    /// reload reads them again.
     ///
     /// # Errors
-    /// A [`ConfigError`] names the file and its line, or the variable; the setting; and what was expected.
+    /// A [`ConfigError`] names the file and line or the variable, the setting, and what was
+    /// expected.
     pub fn load(path: impl Into<PathBuf>) -> Result<Self, ConfigError> {
         Self::load_over(Self::default(), path)
     }
 
-    /// The same over what the program says, which is weaker than the file.
+    /// Like [`load`](Self::load), with the settings in `code` in place of the defaults.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -94,7 +98,7 @@ impl ServerConfig {
         Self::read(code, layers().file(path).environment())
     }
 
-    /// Reads the environment alone, over what the program says.
+    /// Reads only environment variables, over the settings in `code`.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -102,7 +106,7 @@ impl ServerConfig {
         Self::read(code, layers().environment())
     }
 
-    /// Reads other layers: variables with another prefix, or none.
+    /// Reads custom layers, for example with another prefix for variables, or without variables.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -122,7 +126,7 @@ impl ServerConfig {
     }
 }
 
-/// The same with where the setting was said, unless the program said it.
+/// Adds where the setting was set, unless that was in code.
 fn placed(error: ConfigError, tree: Option<&Value>) -> ConfigError {
     let setting = error.setting();
     let leaves = tree.map(Value::leaves).unwrap_or_default();
@@ -132,12 +136,12 @@ fn placed(error: ConfigError, tree: Option<&Value>) -> ConfigError {
     }
 }
 
-/// What `PEREGRINE_` stands for.
+/// The layers without a file: variables with the standard prefix.
 pub(super) fn layers() -> Layers {
     Layers::new(PREFIX).variable_for("PEREGRINE_DRIVER", "driver.kind")
 }
 
-/// A listener's own sections say only what differs from the server's.
+/// Fills in what a listener's own sections leave out from the server's sections.
 fn inherit(tree: &mut Value) {
     let sections = ["limits", "tls", "trusted_proxies"];
     let of_server = sections.map(|name| (name, tree.get(name).cloned()));
@@ -147,10 +151,10 @@ fn inherit(tree: &mut Value) {
         let Some(listener) = listeners.get_mut(&name) else { continue };
         for (section, of_server) in &of_server {
             if let (Some(own), Some(of_server)) = (listener.get_mut(section), of_server) {
-                // What is no table is told by whoever reads it.
+                // The loader reports sections that are not tables.
                 if matches!(own.kind, Kind::Table(_)) {
                     let said = std::mem::replace(own, of_server.clone());
-                    // Who names certificates means these, and none of the server's.
+                    // A listener with its own certificates uses none of the server's.
                     let has_certificates = said.get("certificates").is_some();
                     let has_domains =
                         said.get("acme").is_some_and(|acme| acme.get("domains").is_some());
@@ -171,7 +175,8 @@ fn inherit(tree: &mut Value) {
     }
 }
 
-/// Variables cannot say hyphens, and no field of HTTP has underscores.
+/// Replaces underscores with hyphens in header field names set by variables, which cannot contain
+/// hyphens.
 fn name_fields(tree: &mut Value) {
     let fields =
         tree.get_mut("traces").and_then(|traces| traces.get_mut("otlp")?.get_mut("headers"));
@@ -182,63 +187,70 @@ fn name_fields(tree: &mut Value) {
     }
 }
 
-/// One place to listen.
+/// A listener.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct ListenerConfig {
-    /// Where: `127.0.0.1:8080`, `[::]:80`, `localhost:3000`, or `unix:/run/app.sock`. With `activated`, where to
-    /// listen if the service manager made no sockets at all.
+    /// The address: `127.0.0.1:8080`, `[::]:80`, `localhost:3000`, or `unix:/run/app.sock`. With
+    /// `activated`, the address to use if the service manager passed no sockets at all.
     #[serde(with = "MaybeText")]
     pub address: Option<String>,
-    /// The name of sockets that a service manager made (`FileDescriptorName=` of systemd). On Linux.
+    /// The name of sockets passed by a service manager (`FileDescriptorName=` of systemd). On
+    /// Linux.
     #[serde(with = "MaybeText")]
     pub activated: Option<String>,
-    /// Who may connect to a Unix domain socket: the mode of its file in octal, as a text such as `"0660"`; `off`: as the
-    /// process's umask leaves it. A socket that was handed over, by an upgrade or by a service manager, stays as it is.
+    /// Permissions of the Unix domain socket's file, as an octal string such as `"0660"`; `off`:
+    /// determined by the process's umask. Sockets inherited in an upgrade or from a service manager
+    /// are not changed.
     #[serde(with = "MaybeMode")]
     pub unix_mode: Option<u32>,
-    /// The user whom that file belongs to, by name or number; `off`: who runs the server. Only root may give files away.
+    /// The owner of the socket file, by name or number; `off`: the user that runs the server. Only
+    /// root can change the owner.
     #[serde(with = "MaybeText")]
     pub unix_owner: Option<String>,
-    /// The group that it belongs to, by name or number; `off`: that of who runs the server.
+    /// The group of the socket file, by name or number; `off`: the group that runs the server.
     #[serde(with = "MaybeText")]
     pub unix_group: Option<String>,
-    /// Whether TLS is spoken there.
+    /// Whether the listener uses TLS.
     pub https: bool,
-    /// TLS of this place alone; what is not said is as in the server's section `tls`.
+    /// TLS settings of this listener. Settings that are left out are inherited from the server's
+    /// `tls` section.
     pub tls: Option<TlsConfig>,
-    /// Limits of this place alone; what is not said is as in the server's section `limits`. Its connections are counted
-    /// apart then.
+    /// Limits of this listener. Settings that are left out are inherited from the server's `limits`
+    /// section. The listener then counts its connections separately.
     pub limits: Option<Limits>,
-    /// Trusted proxies of this place alone; what is not said is as in the server's section `trusted_proxies`.
+    /// Trusted proxies of this listener. Settings that are left out are inherited from the server's
+    /// `trusted_proxies` section.
     pub trusted_proxies: Option<ProxiesConfig>,
-    /// Whether connections begin with a PROXY header.
+    /// Whether connections start with a PROXY protocol header.
     pub proxy_protocol: ProxyProtocolConfig,
 }
 
-/// Proxies whose word counts about who sent a request.
+/// Proxies that are trusted to report client addresses.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct ProxiesConfig {
-    /// Their addresses (`10.0.0.7`), networks (`10.0.0.0/8`), and `unix:` for whoever connects to a Unix domain socket.
+    /// Addresses (`10.0.0.7`) and networks (`10.0.0.0/8`) of the proxies, and `unix:` for all
+    /// clients of Unix domain sockets.
     pub from: Vec<String>,
-    /// So many proxies, at whatever addresses, for a server that nobody else can reach: in place of `from`.
+    /// The number of proxies in front of the server, at any addresses, if clients can reach it only
+    /// through them. Use it in place of `from`.
     #[serde(with = "MaybeCount")]
     pub hops: Option<usize>,
-    /// At most so many of them are believed.
+    /// The maximum number of proxies in a chain to trust.
     #[serde(with = "MaybeCount")]
     pub hops_max: Option<usize>,
-    /// The fields that they write: `x-forwarded`, or `forwarded` (RFC 7239).
+    /// The header fields that the proxies write: `x-forwarded`, or `forwarded` (RFC 7239).
     pub field: Field,
-    /// Reads `X-Forwarded-Host` and `X-Forwarded-Port` too. The proxies must set them or remove them.
+    /// Also reads `X-Forwarded-Host` and `X-Forwarded-Port`. The proxies must set or remove them.
     pub host: bool,
-    /// Reads `X-Forwarded-Prefix` too. The proxies must set it or remove it.
+    /// Also reads `X-Forwarded-Prefix`. The proxies must set or remove it.
     pub prefix: bool,
 }
 
-/// The fields that trusted proxies write.
+/// The header fields that trusted proxies write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -250,17 +262,17 @@ pub enum Field {
     Forwarded,
 }
 
-/// Whether connections of a listener begin with a PROXY header.
+/// Whether a listener's connections start with a PROXY protocol header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct ProxyProtocolConfig {
     /// `off`, `required`, or `optional`.
     pub mode: ProxyHeader,
-    /// Who may send one: addresses, networks, and `unix:`. Without any, where it is required: this machine, private
-    /// networks and Unix domain sockets.
+    /// Peers that may send a header: addresses, networks, and `unix:`. Default with `required`:
+    /// this machine, private networks, and Unix domain sockets.
     pub from: Vec<String>,
-    /// The longest header of version 2 that is read.
+    /// The maximum length of a version 2 header.
     #[serde(with = "Size")]
     pub header_bytes_max: usize,
 }
@@ -271,50 +283,52 @@ impl Default for ProxyProtocolConfig {
     }
 }
 
-/// Whether there is a PROXY header.
+/// Whether connections start with a PROXY protocol header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ProxyHeader {
-    /// None is read.
+    /// No header is read.
     #[default]
     #[serde(alias = "none")]
     Off,
-    /// Every connection begins with one.
+    /// Every connection starts with a header.
     Required,
-    /// Connections from whom is trusted may.
+    /// Connections from trusted peers may start with a header.
     Optional,
 }
 
-/// The driver.
+/// Settings of the I/O driver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct DriverConfig {
-    /// `auto`: io_uring where the kernel allows it, else tokio. `uring`, or an error. `tokio`. The variable
-    /// `PEREGRINE_DRIVER` says the same.
+    /// `auto`: io_uring if the kernel allows it, otherwise tokio. `uring`: io_uring, or an error at
+    /// startup. `tokio`: tokio. The variable `PEREGRINE_DRIVER` sets the same.
     pub kind: DriverKind,
     /// Receive buffers shared by all connections of a worker: a power of two from 16 to 32,768.
     pub receive_buffers: u32,
-    /// Bytes of one of them, from 512 B to 64 KiB.
+    /// The size of a receive buffer, from 512 B to 64 KiB.
     #[serde(with = "Size")]
     pub receive_buffer_bytes: usize,
-    /// Unread ones that one connection may have before the driver stops receiving for it.
+    /// The number of unread receive buffers that one connection may hold before the driver stops
+    /// receiving for it.
     pub receive_ahead_max: usize,
-    /// Bytes of a receive on a connection that fills its buffers, from 4 KiB to 1 MiB.
+    /// The size of a receive on a connection that fills its buffers, from 4 KiB to 1 MiB.
     #[serde(with = "Size")]
     pub receive_large_bytes: usize,
-    /// How long to look for completions before sleeping in the kernel. Spends idle CPU to lower latency. With io_uring.
+    /// How long to poll for completions before sleeping in the kernel. It trades idle CPU time for
+    /// lower latency. Only with io_uring.
     #[serde(with = "Time")]
     pub spin: Duration,
 }
 
-/// Which driver.
+/// The I/O driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DriverKind {
-    /// io_uring where the kernel allows it, else tokio.
+    /// io_uring if the kernel allows it, otherwise tokio.
     #[default]
     Auto,
     /// io_uring.
@@ -325,7 +339,8 @@ pub enum DriverKind {
 
 impl Default for DriverConfig {
     fn default() -> Self {
-        // Each of its fields has a place in the tree: `sockets` are a section, `cpu` is `pin_workers`.
+        // Names every field, so that a new option cannot be forgotten: `sockets` is a section, and
+        // `cpu` is `pin_workers`.
         let Options {
             receive_buffers,
             receive_buffer_bytes,
@@ -347,43 +362,45 @@ impl Default for DriverConfig {
     }
 }
 
-/// Options of the sockets that the server listens on, and of their connections.
+/// Options of listening sockets and their connections.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct SocketsConfig {
-    /// Connections that may wait in the kernel before they are accepted; it may allow fewer (`net.core.somaxconn`).
+    /// The maximum number of connections waiting in the kernel to be accepted. The kernel may lower
+    /// it (`net.core.somaxconn`).
     pub backlog: u32,
-    /// Sends small segments at once (`TCP_NODELAY`).
+    /// Sends small segments immediately (`TCP_NODELAY`).
     pub nodelay: bool,
-    /// Bytes that the kernel takes of a connection beyond those it can send (`TCP_NOTSENT_LOWAT`).
+    /// The maximum number of unsent bytes that the kernel buffers per connection
+    /// (`TCP_NOTSENT_LOWAT`).
     #[serde(with = "Size")]
     pub unsent_bytes_max: u32,
-    /// How long a connection may be silent before the kernel probes whether the peer is still there
-    /// (`SO_KEEPALIVE`, `TCP_KEEPIDLE`).
+    /// How long a connection may be idle before the kernel sends keep-alive probes (`SO_KEEPALIVE`,
+    /// `TCP_KEEPIDLE`).
     #[serde(with = "MaybeTime")]
     pub keep_alive: Option<Duration>,
     /// The time between two unanswered probes.
     #[serde(with = "Time")]
     pub keep_alive_interval: Duration,
-    /// Unanswered probes after which the kernel breaks the connection. On Linux it counts only with
-    /// `user_timeout = "off"`.
+    /// The number of unanswered probes after which the kernel closes the connection. On Linux, only
+    /// used with `user_timeout = "off"`.
     pub keep_alive_probes: u32,
-    /// How long data, or probes, may stay unacknowledged before the kernel breaks the connection
-    /// (`TCP_USER_TIMEOUT`, on Linux), and how long a client may keep its window closed. The server
-    /// raises it above `rate_slack`.
+    /// How long data or probes may stay unacknowledged, or the client's receive window closed,
+    /// before the kernel closes the connection (`TCP_USER_TIMEOUT`, on Linux). The server raises it
+    /// above `rate_slack`.
     #[serde(with = "MaybeTime")]
     pub user_timeout: Option<Duration>,
-    /// The kernel's buffer for what a peer sent (`SO_RCVBUF`); `off`: as large as it finds right.
+    /// The size of the kernel's receive buffer (`SO_RCVBUF`); `off`: chosen by the kernel.
     #[serde(with = "MaybeSize")]
     pub receive_buffer_bytes: Option<usize>,
-    /// The kernel's buffer for what is to be sent (`SO_SNDBUF`); `off`: as large as it finds right.
+    /// The size of the kernel's send buffer (`SO_SNDBUF`); `off`: chosen by the kernel.
     #[serde(with = "MaybeSize")]
     pub send_buffer_bytes: Option<usize>,
-    /// Whether an address of IPv6 means IPv6 alone: otherwise `[::]` means IPv4 too.
+    /// Whether IPv6 addresses accept only IPv6. Otherwise `[::]` also accepts IPv4.
     pub ipv6_only: bool,
-    /// Whether all workers accept from one queue of an address, as they always do on other systems than Linux. See the
-    /// guide.
+    /// Whether all workers accept from one queue per address, as they always do on systems other
+    /// than Linux. See the guide.
     pub one_queue: bool,
 }
 
@@ -424,13 +441,13 @@ impl From<SocketOptions> for SocketsConfig {
     }
 }
 
-/// What is logged.
+/// Settings of the program's log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct LogsConfig {
-    /// What the program's log has, as `tracing-subscriber` reads it: `info`, or `info,peregrine=debug`. The program
-    /// gives it to its subscriber.
+    /// The filter of the program's log, in the syntax of `tracing-subscriber`: `info`, or
+    /// `info,peregrine=debug`. The program must pass it to its subscriber.
     pub level: String,
 }
 
@@ -440,25 +457,27 @@ impl Default for LogsConfig {
     }
 }
 
-/// The listener for those who run the server.
+/// The listener for operators.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct AdminConfig {
-    /// Where: `127.0.0.1:9000`, `unix:/run/app/admin.sock`, or `off`. Whoever reaches it may know everything it tells.
+    /// The address: `127.0.0.1:9000`, `unix:/run/app/admin.sock`, or `off`. Anyone who can connect
+    /// to it can read everything it shows.
     #[serde(with = "MaybeText")]
     pub address: Option<String>,
-    /// How long a handler may keep a worker's thread before `/livez` says 503.
+    /// How long a handler may block a worker's thread before `/livez` responds with 503.
     #[serde(with = "Time")]
     pub live_within: Duration,
-    /// Who may connect to a Unix domain socket: the mode of its file in octal, as a text such as `"0660"`; `off`: as the
-    /// process's umask leaves it. A socket that was handed over stays as it is.
+    /// Permissions of the Unix domain socket's file, as an octal string such as `"0660"`; `off`:
+    /// determined by the process's umask. Inherited sockets are not changed.
     #[serde(with = "MaybeMode")]
     pub unix_mode: Option<u32>,
-    /// The user whom that file belongs to, by name or number; `off`: who runs the server. Only root may give files away.
+    /// The owner of the socket file, by name or number; `off`: the user that runs the server. Only
+    /// root can change the owner.
     #[serde(with = "MaybeText")]
     pub unix_owner: Option<String>,
-    /// The group that it belongs to, by name or number; `off`: that of who runs the server.
+    /// The group of the socket file, by name or number; `off`: the group that runs the server.
     #[serde(with = "MaybeText")]
     pub unix_group: Option<String>,
 }
@@ -475,17 +494,18 @@ impl Default for AdminConfig {
     }
 }
 
-/// Upgrades in place, and the service manager.
+/// In-place upgrades.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct RestartConfig {
-    /// Whether SIGUSR2 starts the program again, which takes over when it serves.
+    /// Whether SIGUSR2 starts a new process of the program, which takes over once it serves.
     pub upgrade_at_signal: bool,
-    /// How long it may take until it serves. Passing it: it is killed, and this process goes on.
+    /// How long the new process may take to start serving. After that it is killed, and this
+    /// process keeps serving.
     #[serde(with = "Time")]
     pub upgrade_timeout: Duration,
-    /// What is started in place of this program; `off`: the same again.
+    /// The program to start in an upgrade; `off`: this program.
     #[serde(with = "MaybeText")]
     pub program: Option<String>,
 }

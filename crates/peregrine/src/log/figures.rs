@@ -1,25 +1,26 @@
-//! What became of the lines of the access log.
+//! Metrics of the access log.
 
 use peregrine_metrics::{Count, Family, Kind, Page};
 
-/// Counts of lines. Each worker writes its own, and the thread that writes lines its own.
+/// Counters of lines. Each worker has its own, and so has the thread that writes lines.
 #[derive(Debug)]
 pub(crate) struct Figures {
     workers: Vec<OfWorker>,
     pub(super) written: Count,
-    /// The system did not take them.
+    /// Lines that could not be written.
     pub(super) failed: Count,
     pub(super) reopened: Count,
 }
 
-/// What one worker counts.
-// No two workers write to one line of the cache, or to one that is fetched with it.
+/// The counters of one worker.
+// Aligned so that no two workers write to the same cache line or to a pair that is prefetched
+// together.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(super) struct OfWorker {
-    /// Lines that were handed over.
+    /// Lines that were queued.
     pub(super) taken: Count,
-    /// Lines for which there was no room.
+    /// Lines for which the queue had no room.
     pub(super) dropped: Count,
 }
 
@@ -42,7 +43,7 @@ impl Figures {
         self.workers.iter().map(|worker| worker.dropped.get()).sum()
     }
 
-    /// Lines that wait.
+    /// The number of lines in the queues.
     pub(super) fn unwritten(&self) -> u64 {
         self.taken().saturating_sub(self.written.get() + self.failed.get())
     }
@@ -52,32 +53,32 @@ const LINES: Family<'_> = Family {
     name: "peregrine_access_log_lines",
     kind: Kind::Counter,
     unit: "",
-    help: "Lines of the access log that were written.",
+    help: "Access log lines that were written.",
 };
 const DROPPED: Family<'_> = Family {
     name: "peregrine_access_log_dropped_lines",
     kind: Kind::Counter,
     unit: "",
-    help: "Lines of the access log that are lost, by why.",
+    help: "Access log lines that were lost, by reason.",
 };
 const WAITING: Family<'_> = Family {
     name: "peregrine_access_log_waiting_lines",
     kind: Kind::Gauge,
     unit: "",
-    help: "Lines of the access log that wait to be written.",
+    help: "Access log lines that wait to be written.",
 };
 const REOPENED: Family<'_> = Family {
     name: "peregrine_access_log_reopens",
     kind: Kind::Counter,
     unit: "",
-    help: "Times that the file of the access log was opened again.",
+    help: "How often the access log file was reopened.",
 };
 
-/// The families that [`write()`] writes, in order.
+/// The metric families that [`write()`] writes, in order.
 #[cfg(test)]
 pub(crate) const FAMILIES: &[Family<'static>] = &[LINES, DROPPED, WAITING, REOPENED];
 
-/// Writes what is known; nothing but the families where there is no log.
+/// Writes the metrics; only the families, without samples, if there is no log.
 pub(crate) fn write(page: &mut Page, figures: Option<&Figures>) {
     page.family(&LINES);
     if let Some(figures) = figures {

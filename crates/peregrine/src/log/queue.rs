@@ -1,4 +1,4 @@
-//! The way of lines from one worker to the thread that writes them.
+//! The queue of lines from one worker to the thread that writes them.
 
 use super::figures::Figures;
 use super::sink::Sink;
@@ -7,20 +7,21 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
 
-/// What a slot keeps of its memory when it was emptied.
+/// The maximum capacity that a slot keeps after its lines were taken.
 pub(super) const KEPT_BYTES_MAX: usize = 64 * 1024;
 
-/// How often a worker looks for a slot that is free. Two tries can both fail, if the other side goes on to the second
-/// slot between them. After that it pauses before it comes back to the first.
+/// How often a worker tries to lock a slot. Two attempts can both fail if the writer thread moves
+/// on to the second slot between them. It then waits before it returns to the first slot.
 const TRIES: usize = 4;
 
-/// Lines of one worker that wait to be written.
+/// The lines of one worker that wait to be written.
 #[derive(Debug)]
 pub(super) struct Queue {
     number: usize,
     bytes_max: usize,
-    /// The other side holds one lock at a time, and only to take what is there. So one of the two is always free,
-    /// and a worker never waits, not even for a thread that has a lock and no CPU: see [`TRIES`].
+    /// The writer thread locks one slot at a time, and only to take its contents. So one of the two
+    /// slots is always free, and a worker never waits, not even if the writer thread is preempted
+    /// while it holds a lock; see [`TRIES`].
     slots: [Mutex<Vec<u8>>; 2],
     bell: Arc<Bell>,
     figures: Arc<Figures>,
@@ -37,9 +38,9 @@ impl Queue {
         Self { number, bytes_max, slots: Default::default(), bell, figures }
     }
 
-    /// Takes what waits in one of the slots, and leaves `empty` in its place.
+    /// Takes the lines of one slot, and leaves `empty` in their place.
     pub(super) fn take(&self, slot: usize, empty: Vec<u8>) -> Vec<u8> {
-        debug_assert!(empty.is_empty(), "what is in it would be written twice");
+        debug_assert!(empty.is_empty(), "its lines would be written twice");
         let mut waiting = self.slots[slot].lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *waiting, empty)
     }
@@ -47,7 +48,7 @@ impl Queue {
     pub(super) const SLOTS: usize = 2;
 }
 
-/// The end of a queue that its worker has.
+/// The worker's end of a queue.
 pub(super) struct Producer(pub(super) Arc<Queue>);
 
 impl Lines for Producer {
@@ -57,7 +58,7 @@ impl Lines for Producer {
 }
 
 impl Queue {
-    /// Takes a line, or drops and counts it. Called by its worker only.
+    /// Queues a line, or drops and counts it. Only called by the queue's worker.
     pub(super) fn push(&self, line: &[u8]) {
         let figures = self.figures.of(self.number);
         for slot in self.slots.iter().cycle().take(TRIES) {
@@ -80,30 +81,31 @@ impl Queue {
     }
 }
 
-/// What wakes the thread that writes.
+/// Wakes the writer thread.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
-    /// Something waits, and the thread knows. Whoever finds it unset after handing something over wakes the
-    /// thread; the thread unsets it before it takes what waits. The lock of the slot puts the two in order.
+    /// Whether the thread has been woken for queued lines. A worker that finds it false after
+    /// queueing a line wakes the thread. The thread clears it before it takes lines. The lock of
+    /// the slot orders the two.
     is_rung: AtomicBool,
-    /// There will soon be no room for more.
+    /// Whether a queue is at least half full.
     is_urgent: AtomicBool,
     is_to_reopen: AtomicBool,
-    /// Where lines are to go from now on.
+    /// The output to switch to.
     next: Mutex<Option<Sink>>,
-    /// Where the log is in its life: see [`Life`].
+    /// A [`Life`].
     life: AtomicU8,
     thread: OnceLock<Thread>,
 }
 
-/// Where a log is in its life.
+/// The state of a log's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
-    /// It goes on.
+    /// Running.
     On,
-    /// It ends when no worker is left.
+    /// Ends when all workers have ended and everything is written.
     Leaving,
-    /// It ends when everything is written.
+    /// Ends when everything is written.
     Ending,
 }
 
@@ -119,7 +121,7 @@ impl Bell {
         }
     }
 
-    /// Something waits; and it is `urgent` if there will soon be no room for more.
+    /// Wakes the thread for a queued line if necessary. `is_urgent`: the queue is half full.
     #[inline]
     fn ring(&self, is_urgent: bool) {
         if is_urgent {
@@ -131,7 +133,7 @@ impl Bell {
         }
     }
 
-    /// It is heard. To be called before what waits is taken.
+    /// Acknowledges the wake-up. Must be called before lines are taken.
     pub(super) fn answer(&self) {
         self.is_rung.swap(false, Ordering::AcqRel);
         self.is_urgent.swap(false, Ordering::AcqRel);
@@ -151,7 +153,7 @@ impl Bell {
         self.wake();
     }
 
-    /// The last one that is said counts.
+    /// Switches to another output. The last call wins.
     #[cfg(feature = "config")]
     pub(super) fn switch(&self, sink: Sink) {
         *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink);
@@ -159,7 +161,7 @@ impl Bell {
         self.wake();
     }
 
-    /// Is there a place to write to in place of the present one, or is that to be opened again?
+    /// Whether there is an output to switch to, or the current one is to be reopened.
     pub(super) fn wants_another(&self) -> bool {
         self.is_to_reopen.load(Ordering::Acquire) || self.has_next()
     }

@@ -1,4 +1,4 @@
-//! Where the lines of the access log go.
+//! The output of the access log: a file, standard output, or another writer.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-/// The pause before another try where a descriptor takes nothing at present and does not wait by itself.
+/// How long to wait for a full non-blocking descriptor before the next attempt to write.
 const PAUSE: Duration = Duration::from_millis(10);
 
 pub(crate) struct Sink {
     to: To,
-    /// The last line that was written lacks its end.
+    /// Whether the last line was written only in part.
     is_torn: bool,
 }
 
@@ -37,7 +37,7 @@ impl Sink {
         Ok(Self { to: To::File { path, file }, is_torn: false })
     }
 
-    /// The standard output, without the lock and the buffer that the rest of the program shares.
+    /// Standard output, without the lock and the buffer of `std::io::Stdout`.
     pub(super) fn stdout() -> io::Result<Self> {
         #[cfg(unix)]
         let sink = Self::output(io::stdout().as_fd().try_clone_to_owned()?);
@@ -46,7 +46,7 @@ impl Sink {
         sink
     }
 
-    /// The same of a copy of its descriptor.
+    /// Like [`stdout`](Self::stdout), for a duplicate of the descriptor.
     #[cfg(unix)]
     pub(super) fn output(descriptor: OwnedFd) -> io::Result<Self> {
         Ok(Self { to: To::Stdout(Stdout::new(descriptor)?), is_torn: false })
@@ -56,7 +56,7 @@ impl Sink {
         Self { to: To::Stream { name: "a writer", stream }, is_torn: false }
     }
 
-    /// Opens the file again, if it is one. The old one stays if that fails.
+    /// Reopens the output if it is a file. If that fails, keeps the old file.
     pub(super) fn reopen(&mut self) -> io::Result<bool> {
         let To::File { path, file } = &mut self.to else { return Ok(false) };
         *file = open(path)?;
@@ -64,15 +64,16 @@ impl Sink {
         Ok(true)
     }
 
-    /// Writes lines; how many bytes of them, until the end of the last whole line, are written. Where nobody takes them,
-    /// they are waited for until `gives_up`, and the error is `WouldBlock` then.
+    /// Writes lines. Returns how many bytes were written, up to the end of the last complete line.
+    /// If the output is full, waits until `gives_up` returns true, and then fails with
+    /// `WouldBlock`.
     pub(super) fn write(
         &mut self,
         lines: &[u8],
         gives_up: impl Fn() -> bool,
     ) -> (usize, io::Result<()>) {
         if self.is_torn {
-            // What follows must not go on with a line that is cut off.
+            // The next line must not be appended to an incomplete one.
             if let (0, outcome) = self.write_bytes(b"\n", &gives_up) {
                 return (0, outcome);
             }
@@ -102,7 +103,7 @@ impl Sink {
                 Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
                 Ok(count) => written += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // A pipe is full; or somebody who shares a descriptor has made it so that it does not wait.
+                // A pipe is full, or another process has made a shared descriptor non-blocking.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && !gives_up() => {
                     self.pause();
                 }
@@ -112,7 +113,7 @@ impl Sink {
         (written, Ok(()))
     }
 
-    /// Waits for a moment, or until there is room, if the system tells.
+    /// Waits for [`PAUSE`], or for less if the system reports that there is room.
     fn pause(&self) {
         #[cfg(unix)]
         {
@@ -123,7 +124,7 @@ impl Sink {
                 To::Stream { .. } => None,
             };
             if let Some(descriptor) = descriptor {
-                let timeout = PollTimeout::try_from(PAUSE).expect("it is short");
+                let timeout = PollTimeout::try_from(PAUSE).expect("10 ms is in range");
                 if poll(&mut [PollFd::new(descriptor, PollFlags::POLLOUT)], timeout).is_ok() {
                     return;
                 }
@@ -141,8 +142,8 @@ impl Sink {
         }
     }
 
-    /// Takes the last bytes back, which are the beginning of a line. Only a file gives something back, and only if
-    /// nobody wrote to it since, such as the other process of an upgrade.
+    /// Removes the last bytes again, which are the beginning of a line. This only works for a file,
+    /// and only if no other process, such as a successor, has written to it since.
     fn take_back(&mut self, bytes: usize) -> bool {
         let To::File { file, .. } = &mut self.to else { return false };
         let (Ok(metadata), Ok(end)) = (file.metadata(), file.stream_position()) else {
@@ -153,13 +154,14 @@ impl Sink {
     }
 }
 
-/// The standard output, which is never waited for within a write: whoever has a full pipe for it is to hear that the log
-/// goes elsewhere. The descriptor is shared with the rest of the program, so it stays as it is.
+/// Standard output, written to without blocking where possible, so that the thread can switch to
+/// another output while a pipe is full. The flags of the descriptor are not changed, because the
+/// rest of the program shares it.
 #[cfg(unix)]
 enum Stdout {
-    /// A pipe that was opened once more where the system lets that be done, a file, or a terminal.
+    /// A pipe, which is opened a second time if possible, a file, or a terminal.
     File(File),
-    /// Of a service manager, mostly.
+    /// A socket, usually of a service manager.
     Socket(socket2::Socket),
 }
 
@@ -173,8 +175,8 @@ impl Stdout {
         if kind.is_socket() {
             return Ok(Self::Socket(socket2::Socket::from(OwnedFd::from(file))));
         }
-        // Another opening of the same pipe has flags of its own, where /proc is there and the pipe may be written by this
-        // user. What is not so is written as it is.
+        // A second file description of the same pipe has its own flags. This needs /proc and write
+        // permission on the pipe; without them, the existing descriptor is used and may block.
         let again = || {
             let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(path)
@@ -216,11 +218,12 @@ fn open(path: &PathBuf) -> io::Result<File> {
     {
         use nix::libc::{ENXIO, O_NONBLOCK};
         use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-        // Whoever opens a pipe that nobody reads, or writes to one that is full, would wait for as long as that is so.
+        // Without O_NONBLOCK, opening a pipe that has no reader, and writing to a full pipe, would
+        // block.
         let is_pipe = || std::fs::metadata(path).is_ok_and(|data| data.file_type().is_fifo());
         options.custom_flags(O_NONBLOCK).open(path).map_err(|error| {
             if error.raw_os_error() == Some(ENXIO) && is_pipe() {
-                let text = "nobody reads this pipe: start its reader first";
+                let text = "no process reads this pipe: start its reader first";
                 return io::Error::new(io::ErrorKind::NotConnected, text);
             }
             error

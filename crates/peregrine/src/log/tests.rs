@@ -4,7 +4,7 @@ use super::{Figures, Log};
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
-/// Takes so many bytes, then fails, until it is mended.
+/// A writer that accepts a number of bytes and then fails, until [`mend`](Self::mend) is called.
 #[derive(Clone, Default)]
 struct Limited(Arc<Mutex<(Vec<u8>, usize)>>);
 
@@ -52,7 +52,7 @@ fn a_line_that_is_cut_short_does_not_become_one_with_the_next() {
         let mut sink = Sink::other(Box::new(stream.clone()));
         let (whole, outcome) = sink.write(b"one\ntwo\n", || false);
         assert_eq!((whole, outcome.is_err()), (written, true), "{room}");
-        // While it is still full, nothing is written.
+        // While the writer is still full, nothing is written.
         assert_eq!(sink.write(b"lost\n", || false).0, 0);
         stream.mend();
         assert_eq!(sink.write(b"one\ntwo\n", || false).0, 8);
@@ -84,7 +84,7 @@ fn whoever_finds_nothing_said_rings_the_bell() {
     bell.answer();
     assert!(!bell.is_rung());
     queue.push(&[b'x'; 60]);
-    assert!(bell.is_rung() && bell.is_urgent(), "it is half full");
+    assert!(bell.is_rung() && bell.is_urgent(), "the queue is half full");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn a_log_says_where_it_goes() {
     assert!(Log::file("a").may_be_file() && !Log::stdout().may_be_file());
 }
 
-/// Pipes with a name, for readers that come and go.
+/// Named pipes, with readers that stop reading or disconnect.
 #[cfg(all(unix, feature = "config"))]
 mod pipes {
     use super::super::queue::Bell;
@@ -108,20 +108,20 @@ mod pipes {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    /// Only a hang takes so long.
+    /// A timeout that only a hang exceeds.
     const PATIENCE: Duration = Duration::from_secs(10);
 
     fn pipe() -> (tempfile::TempDir, PathBuf) {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("a directory");
         let path = folder.path().join("pipe");
-        let made = Command::new("mkfifo").arg(&path).status().expect("there is such a program");
+        let made = Command::new("mkfifo").arg(&path).status().expect("`mkfifo` is installed");
         assert!(made.success());
         (folder, path)
     }
 
     fn reader(path: &Path) -> File {
         let mut options = OpenOptions::new();
-        options.read(true).custom_flags(nix::libc::O_NONBLOCK).open(path).expect("it is there")
+        options.read(true).custom_flags(nix::libc::O_NONBLOCK).open(path).expect("the pipe")
     }
 
     #[test]
@@ -130,20 +130,20 @@ mod pipes {
         let (sender, opened) = mpsc::channel();
         let of_thread = path.clone();
         thread::spawn(move || sender.send(Sink::file(of_thread).map(drop)));
-        let opened = opened.recv_timeout(PATIENCE).expect("nobody waits for a reader");
-        let error = opened.expect_err("nobody reads it").to_string();
-        assert!(error.contains("nobody reads this pipe"), "{error}");
+        let opened = opened.recv_timeout(PATIENCE).expect("opening does not block");
+        let error = opened.expect_err("the pipe has no reader").to_string();
+        assert!(error.contains("no process reads this pipe"), "{error}");
         let _reader = reader(&path);
-        Sink::file(path).expect("somebody reads it");
+        Sink::file(path).expect("the pipe has a reader");
     }
 
-    /// A log to `target` that nobody takes any more, with more lines than there is room for.
+    /// Starts a log whose output is not read, with more lines than the pipe has room for.
     fn stuck(log: Log, lines: &[u8]) -> crate::log::Logging {
-        let logging = log.start(1).expect("somebody reads it");
+        let logging = log.start(1).expect("the pipe has a reader");
         for _ in 0..200 {
             logging.logs[0].lines.push(lines);
         }
-        // The thread is to be in the midst of them.
+        // Wait until the thread has written some of them and is blocked.
         let begun = Instant::now();
         while logging.end.figures.unwritten() == 200 && begun.elapsed() < PATIENCE {
             thread::sleep(Duration::from_millis(1));
@@ -152,7 +152,7 @@ mod pipes {
         logging
     }
 
-    /// Waits for the last line in a file, and looks whether all lines in it are whole.
+    /// Waits for the last line of a file, checks that all lines are complete, and counts them.
     fn comes_whole(path: &Path) -> usize {
         let begun = Instant::now();
         let text = loop {
@@ -160,10 +160,10 @@ mod pipes {
             if text.ends_with("last\n") {
                 break text;
             }
-            assert!(begun.elapsed() < PATIENCE, "{} bytes came", text.len());
+            assert!(begun.elapsed() < PATIENCE, "got {} bytes", text.len());
             thread::sleep(Duration::from_millis(1));
         };
-        assert!(text.lines().all(|one| one == "last" || one.len() == 999), "lines are whole");
+        assert!(text.lines().all(|one| one == "last" || one.len() == 999), "incomplete line");
         text.lines().count()
     }
 
@@ -172,8 +172,8 @@ mod pipes {
         let (_folder, path) = pipe();
         let reader = reader(&path);
         let logging = stuck(Log::file(&path), &[&[b'x'; 999][..], b"\n"].concat());
-        fs::remove_file(&path).expect("it is there");
-        logging.place.as_ref().expect("it is a file").reopen();
+        fs::remove_file(&path).expect("the pipe exists");
+        logging.place.as_ref().expect("a file").reopen();
         logging.logs[0].lines.push(b"last\n");
         assert!(comes_whole(&path) > 100 && logging.end.figures.dropped() == 0);
         drop(reader);
@@ -181,14 +181,14 @@ mod pipes {
 
     #[test]
     fn lines_leave_an_output_that_nobody_takes_for_the_next_place() {
-        let (pipe_reader, pipe) = std::io::pipe().expect("there are descriptors");
-        let (peer, socket) = std::os::unix::net::UnixStream::pair().expect("the same");
+        let (pipe_reader, pipe) = std::io::pipe().expect("a pipe");
+        let (peer, socket) = std::os::unix::net::UnixStream::pair().expect("sockets");
         for output in [OwnedFd::from(pipe), OwnedFd::from(socket)] {
-            let folder = tempfile::tempdir().expect("a folder");
+            let folder = tempfile::tempdir().expect("a directory");
             let next = folder.path().join("next");
             let bell = Arc::new(Bell::default());
-            let shared = output.try_clone().expect("there are descriptors");
-            let mut sink = Sink::output(output).expect("it is open");
+            let shared = output.try_clone().expect("a duplicate");
+            let mut sink = Sink::output(output).expect("an open descriptor");
             let line = [&[b'x'; 999][..], b"\n"].concat();
             let switch = Arc::clone(&bell);
             let place = next.clone();
@@ -197,16 +197,16 @@ mod pipes {
                 switch.switch(Sink::file(place).expect("a new file"));
             });
             let (written, outcome) = sink.write(&line.repeat(2000), || bell.wants_another());
-            let error = outcome.expect_err("there is no room for 2 MB");
+            let error = outcome.expect_err("no room for 2 MB");
             assert_eq!((error.kind(), written % 1000), (std::io::ErrorKind::WouldBlock, 0));
             assert!(written > 0 && next.exists());
             switcher.join().expect("no panic");
-            // Who shares the output finds it as it was.
+            // The flags of the shared descriptor are unchanged.
             if let Ok(text) =
                 fs::read_to_string(format!("/proc/self/fdinfo/{}", shared.as_raw_fd()))
             {
                 let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
-                let flags = i32::from_str_radix(flags.expect("there are some").trim(), 8);
+                let flags = i32::from_str_radix(flags.expect("a flags line").trim(), 8);
                 assert_eq!(flags.expect("a number") & nix::libc::O_NONBLOCK, 0);
             }
         }
@@ -219,7 +219,7 @@ mod pipes {
         let _reader = reader(&path);
         let logging = stuck(Log::file(&path), &[&[b'x'; 999][..], b"\n"].concat());
         let next = folder.path().join("next");
-        let place = logging.place.as_ref().expect("it is a file");
+        let place = logging.place.as_ref().expect("a file");
         place.0.switch(Sink::file(next.clone()).expect("a new file"));
         logging.logs[0].lines.push(b"last\n");
         assert!(comes_whole(&next) > 100 && logging.end.figures.dropped() == 0);

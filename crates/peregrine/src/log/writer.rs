@@ -9,7 +9,8 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Lines that come within this time are written together: under load the thread wakes so often, and else it sleeps.
+/// Lines that arrive within this time are written together. Under load, the thread wakes at this
+/// interval; without load, it sleeps.
 const GATHER: Duration = Duration::from_millis(10);
 
 pub(super) struct Writer {
@@ -29,7 +30,7 @@ impl Writer {
             self.bell.answer();
             self.go_elsewhere(&mut fails);
             self.reopen();
-            // Before the last look at what waits, so that nothing comes after it.
+            // Read before the queues are emptied, so that no line is queued after the last time.
             let is_last = match self.bell.life() {
                 Life::On => false,
                 Life::Leaving => queues.iter().all(|queue| Arc::strong_count(queue) == 1),
@@ -54,12 +55,13 @@ impl Writer {
         let _ = self.done.send(Ok(()));
     }
 
-    /// Waits until there is something to do, and then a little for more.
+    /// Waits until there is something to do, and then for up to [`GATHER`] for more lines.
     fn wait(&self) {
         while self.bell.life() == Life::On && !self.bell.is_rung() {
             thread::park();
         }
-        // Whoever rings while this thread works leaves a token that ends a pause at once.
+        // A wake-up during other work leaves a park token, which makes one pause return
+        // immediately.
         let until = Instant::now() + GATHER;
         while self.bell.life() != Life::Ending && !self.bell.is_urgent() {
             let left = until.saturating_duration_since(Instant::now());
@@ -70,19 +72,20 @@ impl Writer {
         }
     }
 
-    /// Writes to another place from now on, if there is one.
+    /// Switches to the next output, if there is one.
     fn go_elsewhere(&mut self, fails: &mut bool) {
         if let Some(next) = self.bell.takes_next() {
-            // Whether this one can be written is not known yet.
+            // A failure of the new output is to be logged again.
             (self.sink, *fails) = (next, false);
-            contained(
-                || tracing::info!(target: "peregrine", log = %self.sink, "the access log goes elsewhere"),
-            );
+            contained(|| {
+                tracing::info!(target: "peregrine", log = %self.sink,
+                "the access log has a new output")
+            });
         }
     }
 
-    /// Writes whole lines. Those that the system does not take are lost; those that a pipe does not take go to the next
-    /// place, as soon as there is one, or to who has the pipe's name by now.
+    /// Writes complete lines. If writing fails, the rest is lost. If a pipe is full, the rest goes
+    /// to the next output as soon as there is one, or to the reopened path.
     fn write(&mut self, mut lines: &[u8], fails: &mut bool) {
         let count = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
         while !lines.is_empty() {
@@ -100,7 +103,7 @@ impl Writer {
         }
     }
 
-    /// Opens the file again, if that was asked for.
+    /// Reopens the file, if requested.
     fn reopen(&mut self) {
         if !self.bell.takes_reopen() {
             return;
@@ -109,37 +112,39 @@ impl Writer {
             Ok(false) => {
                 contained(|| {
                     tracing::warn!(target: "peregrine", log = %self.sink,
-                    "there is no file of a log to open again")
+                    "there is no log file to reopen")
                 });
             }
             Ok(true) => {
                 self.figures.reopened.add(1);
-                contained(
-                    || tracing::info!(target: "peregrine", log = %self.sink, "the access log was opened again"),
-                );
+                contained(|| {
+                    tracing::info!(target: "peregrine", log = %self.sink,
+                    "the access log was reopened")
+                });
             }
             Err(error) => {
                 contained(|| {
                     tracing::error!(target: "peregrine", log = %self.sink, %error,
-                    "the access log cannot be opened again; the old file goes on")
+                    "the access log cannot be reopened; writing continues to the old file")
                 });
             }
         }
     }
 }
 
-/// Tells of the first failure, and of its end, rather than of each line.
+/// Logs the first failure and the recovery from it, instead of every lost line.
 fn tell(sink: &Sink, outcome: io::Result<()>, lost: u64, fails: &mut bool) {
     match outcome {
         Ok(()) if std::mem::replace(fails, false) => {
-            contained(
-                || tracing::info!(target: "peregrine", log = %sink, "the access log is written again"),
-            );
+            contained(|| {
+                tracing::info!(target: "peregrine", log = %sink,
+                "the access log can be written again")
+            });
         }
         Err(error) if !std::mem::replace(fails, true) => {
             contained(|| {
                 tracing::error!(target: "peregrine", log = %sink, %error, lost,
-                "the access log cannot be written; what is lost is counted")
+                "the access log cannot be written; lost lines are counted")
             });
         }
         Ok(()) | Err(_) => {}

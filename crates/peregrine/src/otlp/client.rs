@@ -1,7 +1,7 @@
-//! The client that takes spans to a collector: one request at a time over HTTP/1.1, on the thread that sends.
+//! A small blocking HTTP/1.1 client for the thread that sends spans to a collector.
 //!
-//! It waits on that thread, so that it needs no runtime, and brings no other implementation of HTTP. A collector is asked
-//! every few seconds: each request has a connection of its own.
+//! It needs no runtime and no other HTTP implementation. Batches are sent only every few seconds,
+//! so each request uses a new connection.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header};
@@ -11,18 +11,18 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
-/// How long the head of an answer may be.
+/// The maximum size of a response head.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// How long what is read of its content may be: a few words.
+/// The maximum size of a response body that is read. Collectors send a few words.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// How many answers may come before the last one (RFC 9110 §15.2).
+/// The maximum number of responses, including interim responses (RFC 9110 §15.2).
 const INTERIM_MAX: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Client {
-    /// For all of a request, from its connection to its answer.
+    /// For a whole request, from connecting to the end of the response.
     pub(super) timeout: Duration,
 }
 
@@ -82,13 +82,13 @@ fn connect(host: &str, port: u16, until: Instant) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// A connection that waits for nothing beyond its time.
+/// A connection whose reads and writes fail after a deadline.
 struct Timed {
     stream: TcpStream,
     until: Instant,
 }
 
-/// Systems tell differently that the time is over.
+/// Unifies the errors with which different systems report a socket timeout.
 fn timed<T>(outcome: io::Result<T>) -> io::Result<T> {
     outcome.map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => late(),
@@ -118,7 +118,7 @@ trait Stream: Read + Write {}
 
 impl<S: Read + Write> Stream for S {}
 
-/// Speaks TLS, and trusts whom the system trusts.
+/// Wraps a connection in TLS, with the system's root certificates.
 #[cfg(feature = "tls")]
 fn secure(host: &str, stream: Timed) -> io::Result<impl Stream> {
     use peregrine_tls::rustls::crypto::aws_lc_rs;
@@ -143,9 +143,9 @@ fn secure(host: &str, stream: Timed) -> io::Result<impl Stream> {
 
 #[cfg(not(feature = "tls"))]
 fn secure(_: &str, stream: Timed) -> io::Result<impl Stream> {
-    // Of one type with the other.
+    // Only gives `impl Stream` a concrete type.
     let none: io::Result<Timed> = Err(fault(
-        "`https` needs the feature `tls` of `peregrine`, without which this program is built",
+        "`https` needs the feature `tls` of `peregrine`, which this program was built without",
     ));
     drop(stream);
     none
@@ -167,15 +167,15 @@ fn ask(stream: &mut impl Stream, request: &Request<Bytes>) -> io::Result<Respons
             return Ok(response);
         }
     }
-    Err(fault("the collector's answer does not come to its end"))
+    Err(fault("the collector sent too many interim responses"))
 }
 
-/// The request in one piece.
+/// The bytes of the request.
 fn written(request: &Request<Bytes>) -> Vec<u8> {
     let uri: &Uri = request.uri();
     let target = uri.path_and_query().map_or("/", |target| target.as_str());
     let host = uri.authority().map_or("", |authority| authority.as_str());
-    // RFC 9110 §7.2: without user and password.
+    // RFC 9110 §7.2: `Host` excludes user and password.
     let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
     let mut text = format!(
         "{} {target} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {}\r\nconnection: close\r\n",
@@ -195,7 +195,7 @@ fn written(request: &Request<Bytes>) -> Vec<u8> {
     text
 }
 
-/// Reads until there is a whole head; where it ends.
+/// Reads until the head is complete. Returns its length.
 fn read_head(stream: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<usize> {
     const END: &[u8] = b"\r\n\r\n";
     loop {
@@ -203,7 +203,7 @@ fn read_head(stream: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<usize> {
             return Ok(at + END.len());
         }
         if bytes.len() > HEAD_BYTES_MAX {
-            return Err(fault("the head of the collector's answer is too long"));
+            return Err(fault("the head of the collector's response is too long"));
         }
         read_more(stream, bytes)?;
     }
@@ -222,7 +222,7 @@ fn read_more(stream: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<()> {
 }
 
 fn head(bytes: &[u8]) -> io::Result<(StatusCode, HeaderMap)> {
-    let no_http = || fault("what answers at the collector's address does not speak HTTP/1.1");
+    let no_http = || fault("the server at the collector's address does not speak HTTP/1.1");
     let text = std::str::from_utf8(bytes).map_err(|_| no_http())?;
     let mut lines = text.split("\r\n");
     let line = lines.next().and_then(|line| line.strip_prefix("HTTP/1."));
@@ -235,7 +235,7 @@ fn head(bytes: &[u8]) -> io::Result<(StatusCode, HeaderMap)> {
     Ok((status, lines.filter_map(field).collect()))
 }
 
-/// What the collector says beside its status, if it says how long that is: otherwise the status is enough.
+/// Reads the body if the response has a `Content-Length`. Otherwise the status is enough.
 fn read_body(stream: &mut impl Read, mut bytes: Vec<u8>, fields: &HeaderMap) -> io::Result<Bytes> {
     let is_framed = fields.contains_key(header::TRANSFER_ENCODING);
     let length = fields.get(header::CONTENT_LENGTH).filter(|_| !is_framed);
@@ -258,15 +258,16 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(30);
 
-    /// Answers one request with `answer`, and keeps the connection until the client leaves; the request.
+    /// Answers one request with `answer` and then waits for the client to close the connection. The
+    /// thread returns the request.
     fn collector(answer: &'static [u8]) -> (SocketAddr, thread::JoinHandle<Vec<u8>>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("a bound socket");
         let serve = move || {
-            let (mut peer, _) = listener.accept().expect("somebody comes");
+            let (mut peer, _) = listener.accept().expect("a client connects");
             let mut request = Vec::new();
             while !request.ends_with(b"spans") {
-                read_more(&mut peer, &mut request).expect("a request comes");
+                read_more(&mut peer, &mut request).expect("a whole request");
             }
             peer.write_all(answer).expect("connected");
             let _ = peer.read_to_end(&mut Vec::new());
@@ -280,7 +281,7 @@ mod tests {
         let request = Request::post(format!("http://{address}/v1/traces?a=b"))
             .header("x-tenant", "birds")
             .header("host", "elsewhere");
-        let request = request.body(Bytes::from_static(b"spans")).expect("it is sound");
+        let request = request.body(Bytes::from_static(b"spans")).expect("a valid request");
         let outcome = Client { timeout }.send(&request);
         let request = serving.join().expect("no panic");
         let text = String::from_utf8(request).expect("text").replace(&address.to_string(), "at");
@@ -290,7 +291,7 @@ mod tests {
     #[test]
     fn a_time_that_is_too_far_away_for_the_clock_never_comes() {
         let (outcome, _) = send(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", Duration::MAX);
-        assert_eq!(outcome.expect("it is answered").status(), 200);
+        assert_eq!(outcome.expect("a response").status(), 200);
     }
 
     #[test]
@@ -302,7 +303,7 @@ mod tests {
             (b"HTTP/1.0 400 Bad\r\n\r\nno", 400, ""),
         ] {
             let (outcome, request) = send(answer, TIMEOUT);
-            let response = outcome.expect("an answer");
+            let response = outcome.expect("a response");
             assert_eq!((response.status().as_u16(), &response.body()[..]), (status, body.as_bytes()));
             assert_eq!(
                 request,
@@ -318,10 +319,10 @@ mod tests {
             (&b"SSH-2.0-OpenSSH\r\n\r\n"[..], "does not speak HTTP"),
             (b"HTTP/1.1 9\r\n\r\n", "does not speak HTTP"),
         ] {
-            let error = send(answer, TIMEOUT).0.expect_err("it is no answer").to_string();
+            let error = send(answer, TIMEOUT).0.expect_err("not HTTP").to_string();
             assert!(error.contains(says), "{error}");
         }
-        let error = send(b"HTTP/1.1 200", Duration::from_millis(300)).0.expect_err("it is none");
+        let error = send(b"HTTP/1.1 200", Duration::from_millis(300)).0.expect_err("a hang");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
     }
 }

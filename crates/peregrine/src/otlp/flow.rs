@@ -1,4 +1,5 @@
-//! Spans on their way to a collector, counted: each is sent, refused, or dropped because too many wait.
+//! The span queue, with counters for spans that are sent, that fail, or that are dropped because
+//! the queue is full.
 
 use opentelemetry::Context;
 use opentelemetry_sdk::Resource;
@@ -11,17 +12,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How many spans may wait, by default.
+/// The maximum number of queued spans, by default.
 const WAITING_MAX: usize = 2048;
 
-/// What became of the spans of this process.
+/// Counters of the spans of this process.
 #[derive(Debug)]
 struct Figures {
     made: AtomicU64,
     exported: AtomicU64,
-    /// There was no room for them.
+    /// The queue had no room for them.
     dropped: AtomicU64,
-    /// The collector did not take them.
+    /// They could not be sent, or the collector rejected them.
     failed: AtomicU64,
 }
 
@@ -40,15 +41,15 @@ fn of(count: &AtomicU64) -> u64 {
     count.load(Ordering::Relaxed)
 }
 
-/// Spans that are not sent yet.
+/// The number of queued spans.
 pub(super) fn waiting() -> u64 {
     let Figures { made, exported, dropped, failed } = &FIGURES;
-    // Those that are over are read first, so that none seems to be over before it was made.
+    // Read before `made`, so that the difference cannot be negative.
     let over = of(exported) + of(dropped) + of(failed);
     of(made).saturating_sub(over)
 }
 
-/// Hands spans to the thread that sends them, at most so many at a time.
+/// Passes spans to the thread that sends them, and limits how many are queued.
 #[derive(Debug)]
 pub(super) struct Entrance {
     batches: BatchSpanProcessor,
@@ -57,14 +58,14 @@ pub(super) struct Entrance {
 }
 
 impl Entrance {
-    /// The way to this collector.
+    /// A queue for this exporter.
     pub(super) fn to(collector: opentelemetry_otlp::SpanExporter) -> Self {
         let said = std::env::var("OTEL_BSP_MAX_QUEUE_SIZE").ok();
         let said = said.and_then(|said| said.trim().parse().ok()).filter(|most| *most > 0);
         let waiting_max = said.unwrap_or(WAITING_MAX);
         let waiting = Arc::<AtomicUsize>::default();
         let exit = Exit { collector, waiting: Arc::clone(&waiting) };
-        // There is room for all that come in here, so that nothing is dropped behind it, uncounted.
+        // The SDK's queue has the same size as ours, so it never drops a span that is not counted.
         let config = BatchConfigBuilder::default().with_max_queue_size(waiting_max).build();
         let batches = BatchSpanProcessor::builder(exit).with_batch_config(config).build();
         Self { batches, waiting, waiting_max }
@@ -101,7 +102,7 @@ impl SpanProcessor for Entrance {
     }
 }
 
-/// Sends them.
+/// Sends batches, and counts their spans.
 #[derive(Debug)]
 struct Exit {
     collector: opentelemetry_otlp::SpanExporter,
@@ -134,19 +135,19 @@ const MADE: Family<'_> = Family {
     name: "peregrine_trace_spans",
     kind: Kind::Counter,
     unit: "",
-    help: "Spans that were made to be sent to a collector.",
+    help: "Spans that were recorded for export to a collector.",
 };
 const EXPORTED: Family<'_> = Family {
     name: "peregrine_trace_exported_spans",
     kind: Kind::Counter,
     unit: "",
-    help: "Spans that a collector took.",
+    help: "Spans that a collector accepted.",
 };
 const DROPPED: Family<'_> = Family {
     name: "peregrine_trace_dropped_spans",
     kind: Kind::Counter,
     unit: "",
-    help: "Spans that are lost, by why.",
+    help: "Spans that were lost, by reason.",
 };
 const WAITING: Family<'_> = Family {
     name: "peregrine_trace_waiting_spans",
@@ -155,11 +156,11 @@ const WAITING: Family<'_> = Family {
     help: "Spans that wait to be sent.",
 };
 
-/// The families that [`write()`] writes, in order.
+/// The metric families that [`write()`] writes, in order.
 #[cfg(test)]
 pub(crate) const FAMILIES: &[Family<'static>] = &[MADE, EXPORTED, DROPPED, WAITING];
 
-/// Writes what is known.
+/// Writes the metrics.
 pub(crate) fn write(page: &mut Page) {
     let waiting = waiting();
     page.family(&MADE);

@@ -1,5 +1,5 @@
-//! Where there are no restarts without loss: on other systems than Linux, and without the feature
-//! `restart`. Nothing here has a value, or does anything.
+//! Stubs for builds without upgrades: on systems other than Linux, and without the feature
+//! `restart`. Nothing here has a value or does anything.
 
 use crate::entrances::Holding;
 use crate::error::Error;
@@ -28,7 +28,7 @@ impl Successor {
 #[derive(Debug, Default)]
 pub(crate) struct Restart(());
 
-/// A reload that is under way until this is dropped. There is nobody to be told.
+/// A reload in progress, until this is dropped. It reports nothing.
 #[derive(Debug)]
 pub(crate) struct Reloading(());
 
@@ -83,7 +83,7 @@ impl Restart {
 #[cfg(unix)]
 impl Handle {
     pub(crate) fn upgrade_beside(&self) {
-        tracing::warn!(target: "peregrine", "this program is built without upgrades");
+        tracing::warn!(target: "peregrine", "this program was built without upgrades");
     }
 }
 
@@ -91,7 +91,7 @@ impl Handle {
 pub(crate) struct Heir(Infallible);
 
 impl Heir {
-    #[expect(clippy::unnecessary_wraps, reason = "where there are heirs, there are errors")]
+    #[expect(clippy::unnecessary_wraps, reason = "the signature of the Linux version")]
     pub(crate) fn find() -> Result<Option<Self>, Error> {
         Ok(None)
     }

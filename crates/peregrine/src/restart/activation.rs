@@ -1,4 +1,4 @@
-//! Sockets that a service manager made and handed to this process when it was started.
+//! Sockets that a service manager created and passed to this process at startup.
 
 use listenfd::ListenFd;
 use peregrine_driver::Socket;
@@ -6,24 +6,24 @@ use std::env;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// A socket without a name, in the words of sd_listen_fds_with_names(3).
+/// The name of sockets without a name, as defined by sd_listen_fds_with_names(3).
 const UNNAMED: &str = "unknown";
 
-/// What was handed over. It can be taken once.
+/// The sockets passed to this process. Each can be taken once.
 struct Given {
     sockets: Vec<(String, Option<Result<Socket, String>>)>,
-    /// Why there is nothing.
+    /// Why no sockets were passed.
     reason: &'static str,
 }
 
 static GIVEN: Mutex<Option<Given>> = Mutex::new(None);
 
-/// Why there is no socket of a name.
+/// Why a name has no socket.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Missing {
-    /// No sockets at all were handed to this process.
+    /// No sockets at all were passed to this process.
     All(&'static str),
-    /// Others were: these names. Or what has the name does not do.
+    /// No available socket has the name, or the socket cannot be used. Contains the message.
     Name(String),
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Missing {
     }
 }
 
-/// All sockets of that name.
+/// Takes all sockets of that name.
 pub(super) fn take(name: &str) -> Result<Vec<Socket>, Missing> {
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
     given.get_or_insert_with(Given::from_environment).take(name)
@@ -46,13 +46,13 @@ impl Given {
     fn from_environment() -> Self {
         let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
         let is_none = env::var_os("LISTEN_FDS").is_none();
-        // This forgets the variables, so that no child believes that they are for it.
+        // Also removes the variables, so that child processes do not use them.
         let mut all = ListenFd::from_env();
         let reason = if is_none {
-            "none was handed to this process (LISTEN_FDS is not set): start it by its socket unit"
+            "none was passed to this process (LISTEN_FDS is not set): start it by its socket unit"
         } else {
-            "those that were handed over are for another process (LISTEN_PID): a script that starts \
-             the program must `exec` it"
+            "the sockets are for another process (LISTEN_PID): a script that starts the program \
+             must `exec` it"
         };
         let named = name_all(&names, all.len()).into_iter().enumerate();
         let sockets = named.map(|(index, name)| {
@@ -69,7 +69,7 @@ impl Given {
         if self.sockets.is_empty() {
             return Err(Missing::All(self.reason));
         }
-        // One alone that nobody named can only be meant for who asks. Among several there is no telling.
+        // A single unnamed socket must be for the caller. Several unnamed ones are ambiguous.
         if let [(known, Some(_))] = &mut *self.sockets
             && is_of_nobody(known)
         {
@@ -82,31 +82,32 @@ impl Given {
             Ok(sockets) if sockets.is_empty() => Err(Missing::Name(self.names(name))),
             Ok(sockets) => Ok(sockets),
             Err(error) => Err(Missing::Name(format!(
-                "what was handed over is no listening stream socket ({error}): write ListenStream= \
-                 in the socket unit, and Accept=no"
+                "the socket is not a listening stream socket ({error}): set ListenStream= and \
+                 Accept=no in the socket unit"
             ))),
         }
     }
 
     fn names(&self, asked: &str) -> String {
         if self.sockets.iter().any(|(name, _)| name == asked) {
-            return "it was taken already: name it once".to_owned();
+            return "another listener has taken it: use each name once".to_owned();
         }
         let names: Vec<_> = self.sockets.iter().map(|(name, _)| format!("`{name}`")).collect();
         let names = names.join(", ");
         format!(
-            "handed over were {names}: write FileDescriptorName={asked} in the socket unit, or have \
-             LISTEN_FDNAMES name each one, with colons between them"
+            "the sockets passed are {names}: set FileDescriptorName={asked} in the socket unit, or \
+             list a name for each in LISTEN_FDNAMES, separated by colons"
         )
     }
 }
 
-/// Is that what a socket is called to which nobody gave a name? systemd calls it as its unit then.
+/// Whether this is the name of an unnamed socket. systemd uses the name of the unit for those.
 fn is_of_nobody(name: &str) -> bool {
     name.is_empty() || name == UNNAMED || name.ends_with(".socket")
 }
 
-/// A name for each of `count` sockets. Who has none is called as sd_listen_fds_with_names(3) does it.
+/// A name for each of `count` sockets. Those without a name get the one that
+/// sd_listen_fds_with_names(3) uses.
 fn name_all(names: &str, count: usize) -> Vec<String> {
     let given = names.split(':').filter(|_| !names.is_empty());
     let all = given.map(str::to_owned).chain(std::iter::repeat(UNNAMED.to_owned()));
@@ -143,10 +144,10 @@ mod tests {
         let text = given.take("wbe").expect_err("no such name").to_string();
         assert!(text.contains("`web`, `admin`"), "{text}");
         assert!(text.contains("FileDescriptorName=wbe"), "{text}");
-        assert_eq!(given.take("web").expect("there are two").len(), 2);
-        let text = given.take("web").expect_err("they are taken").to_string();
-        assert!(text.contains("taken already"), "{text}");
-        assert_eq!(given.take("admin").expect("there is one").len(), 1);
+        assert_eq!(given.take("web").expect("two sockets").len(), 2);
+        let text = given.take("web").expect_err("already taken").to_string();
+        assert!(text.contains("has taken it"), "{text}");
+        assert_eq!(given.take("admin").expect("one socket").len(), 1);
     }
 
     #[test]
@@ -154,16 +155,16 @@ mod tests {
         for name in ["", "unknown", "app.socket"] {
             let mut given =
                 Given { sockets: vec![(name.to_owned(), Some(Ok(socket())))], reason: "" };
-            assert_eq!(given.take("web").expect("it is meant").len(), 1, "{name:?}");
-            let text = given.take("admin").expect_err("it is taken").to_string();
-            assert!(text.contains("were `web`: ") && text.contains("=admin"), "{text}");
-            let text = given.take("web").expect_err("it is taken").to_string();
-            assert!(text.contains("taken already"), "{text}");
+            assert_eq!(given.take("web").expect("the only socket").len(), 1, "{name:?}");
+            let text = given.take("admin").expect_err("already taken").to_string();
+            assert!(text.contains("are `web`: ") && text.contains("=admin"), "{text}");
+            let text = given.take("web").expect_err("already taken").to_string();
+            assert!(text.contains("has taken it"), "{text}");
         }
         for names in [vec!["http"], vec!["unknown", "unknown"], vec!["http", "unknown"]] {
             let sockets = names.iter().map(|name| ((*name).to_owned(), Some(Ok(socket()))));
             let mut given = Given { sockets: sockets.collect(), reason: "" };
-            let text = given.take("web").expect_err("it may be meant or not").to_string();
+            let text = given.take("web").expect_err("it is ambiguous").to_string();
             assert!(text.contains("LISTEN_FDNAMES"), "{text}");
         }
     }
@@ -172,7 +173,7 @@ mod tests {
     fn what_cannot_be_listened_on_is_told_and_nothing_is_something_else() {
         let broken = ("web".to_owned(), Some(Err("fd 3 is not a valid tcp socket".to_owned())));
         let mut given = Given { sockets: vec![broken], reason: "" };
-        let text = given.take("web").expect_err("it is none").to_string();
+        let text = given.take("web").expect_err("not a socket").to_string();
         assert!(text.contains("fd 3") && text.contains("ListenStream="), "{text}");
         let mut nothing = Given { sockets: Vec::new(), reason: "none" };
         assert!(matches!(nothing.take("web"), Err(Missing::All("none"))));

@@ -1,4 +1,4 @@
-//! The process that takes over.
+//! The successor's side of an upgrade.
 
 use super::parcel::{self, Parcel};
 use super::{lock, step};
@@ -20,27 +20,27 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// The environment variable that tells a process of its predecessor: the version of what the two say to
-/// each other, and the number of the socket that is the heir's standard input. A process that only
-/// inherited the variable has another input.
+/// The environment variable that announces a predecessor to its successor. It contains the version
+/// of the protocol between the two, and the inode number of the socket that is the successor's
+/// standard input. A process that merely inherited the variable has a different standard input.
 pub(super) const VARIABLE: &str = "PEREGRINE_PREDECESSOR";
 const VERSION: &str = "1";
 
-/// How long a predecessor may take to hand over, and to say its last word.
+/// The timeout for each of the predecessor's messages, except [`step::GO`].
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long to listen to it before looking whether there are orders.
+/// How long to wait for a message before checking for orders.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What the predecessor of this process handed over.
+/// The sockets that the predecessor passed to this process, and the link to it.
 #[derive(Debug)]
 pub(crate) struct Heir {
     link: UnixStream,
     inherited: Vec<Inherited>,
-    /// Sockets that are this process's alone when it has taken over.
+    /// The sockets that belong to this process alone once it has taken over.
     own: Vec<Shared>,
 }
 
-/// The sockets of one place.
+/// The sockets of one listener.
 #[derive(Debug)]
 struct Inherited {
     key: String,
@@ -51,7 +51,7 @@ struct Inherited {
     secrets: Secrets,
 }
 
-/// What was found when a server first looked, until a server takes it.
+/// The result of the first search for a predecessor, until a server takes it.
 static FOUND: Mutex<Option<Option<Heir>>> = Mutex::new(None);
 
 /// The value of [`VARIABLE`] for a process with this standard input.
@@ -64,10 +64,11 @@ fn number(descriptor: OwnedFd) -> io::Result<u64> {
 }
 
 impl Heir {
-    /// What the predecessor handed over, if there is one and no other server of this process has it.
+    /// Returns what the predecessor passed on, if there is a predecessor and no other server of
+    /// this process has taken it.
     ///
     /// # Errors
-    /// The predecessor is there, and does not hand over.
+    /// There is a predecessor, but it does not pass on its sockets.
     pub(crate) fn find() -> Result<Option<Self>, Error> {
         let mut found = lock(&FOUND);
         if found.is_none() {
@@ -76,12 +77,12 @@ impl Heir {
         Ok(found.as_mut().and_then(Option::take))
     }
 
-    /// Leaves it to another server of this process: this one needs nothing of it.
+    /// Leaves the sockets to another server of this process, because this server uses none of them.
     pub(crate) fn put_back(self) {
         *lock(&FOUND) = Some(Some(self));
     }
 
-    /// Was anything taken?
+    /// Whether any socket was taken.
     pub(crate) fn is_used(&self) -> bool {
         !self.own.is_empty()
     }
@@ -94,8 +95,7 @@ impl Heir {
             return Ok(None);
         }
         if version != VERSION {
-            let text =
-                format!("it speaks version {version} of this, not {VERSION}: restart instead");
+            let text = format!("protocol version {version}, expected {VERSION}: restart instead");
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
         let mut heir = Self { link: input.into(), inherited: Vec::new(), own: Vec::new() };
@@ -104,7 +104,7 @@ impl Heir {
             let Parcel { name, bytes, mut descriptors } = parcel;
             match &*name {
                 step::END => return Ok(Some(heir)),
-                // The link took its place.
+                // Restores the standard input, which the link had replaced.
                 step::INPUT => {
                     descriptors.pop().map_or(Ok(()), rustix::stdio::dup2_stdin)?;
                 }
@@ -117,14 +117,15 @@ impl Heir {
         }
     }
 
-    /// What listens where `key` says, which may be the address in other words.
+    /// Takes the sockets of the listener with this key, or else of one whose address resolves to
+    /// the same.
     pub(crate) fn take(&mut self, key: &str, address: Option<&str>) -> Vec<Bound> {
         let mut taken: Vec<_> = self.inherited.extract_if(.., |one| one.key == key).collect();
         if let (Some(address), true) = (address, taken.is_empty()) {
             let position = self.inherited.iter().position(|one| leads_to(address, &one.place));
             taken.extend(position.map(|position| self.inherited.remove(position)));
         }
-        // An address that is named twice, such as port 0, leads to one place each time.
+        // An address that is listed twice, such as port 0, matches one listener each time.
         if address.is_some() && taken.len() > 1 {
             self.inherited.extend(taken.drain(1..));
         }
@@ -134,7 +135,7 @@ impl Heir {
     fn bound(&mut self, one: Inherited) -> Bound {
         let Inherited { place, sockets, is_foreign, file, secrets, .. } = one;
         let shared = Shared::from(true);
-        // A foreign one stays shared for ever, and what is in this list has a clone of its own.
+        // A foreign socket always stays shared. The entry in this list is then an unrelated flag.
         self.own.push(if is_foreign { Shared::default() } else { shared.clone() });
         let file = match (&place, file) {
             (Place::Unix(path), Some(identity)) => {
@@ -145,17 +146,18 @@ impl Heir {
         Bound { place, sockets, file, shared, is_foreign, secrets }
     }
 
-    /// Serves when the predecessor says so, and waits until it has left. Nothing happens if this process
-    /// is ordered to end before. `check` says whether the workers are well.
+    /// Starts serving when the predecessor permits it, and waits until the predecessor has released
+    /// the sockets. Does nothing if this process is ordered to stop first. `check` reports failed
+    /// workers.
     ///
     /// # Errors
-    /// The predecessor ended before it said so, or a worker did.
+    /// The predecessor or a worker ended before serving started.
     pub(crate) fn succeed(
         &mut self,
         handle: &Handle,
         mut check: impl FnMut() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        // Not all workers are ready then.
+        // Not all workers are ready in this case.
         if handle.present() > Order::Serve {
             return Ok(());
         }
@@ -174,10 +176,10 @@ impl Heir {
                 _ => {}
             }
         }
-        // What this process does not listen on, the other one closes.
+        // The predecessor closes the sockets that this process does not use.
         self.inherited.clear();
         handle.open();
-        // Whatever is wrong with the predecessor now, this process serves.
+        // From here on this process serves, even if the predecessor fails.
         let _ = parcel::send(&self.link, step::SERVING, &[], &[]);
         while let Ok(Some(Parcel { name, .. })) = parcel::receive(&self.link, PATIENCE) {
             match &*name {
@@ -190,15 +192,15 @@ impl Heir {
         Ok(())
     }
 
-    /// Tells the predecessor why this process does not take over.
+    /// Reports to the predecessor why this process does not take over.
     pub(crate) fn fail(&self, error: &Error) {
-        // If it is gone, nobody needs to know.
+        // An error means that the predecessor has ended and needs no report.
         let _ = parcel::send(&self.link, step::FAILED, error.to_string().as_bytes(), &[]);
     }
 }
 
 impl Inherited {
-    /// `None` if there are no sockets.
+    /// Returns `None` if `descriptors` is empty.
     fn from(key: &str, note: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Option<Self>> {
         let note = String::from_utf8_lossy(note);
         let mut words = note.split(' ');
@@ -228,7 +230,7 @@ fn identity<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<Identity> {
     ))
 }
 
-/// Reads 64 hexadecimal digits.
+/// Parses 64 hexadecimal digits.
 fn secret(word: &str) -> Option<[u8; 32]> {
     let mut secret = [0; 32];
     if word.len() != 2 * secret.len() {
@@ -247,7 +249,7 @@ fn socket(descriptor: OwnedFd) -> io::Result<Socket> {
     })
 }
 
-/// Does an address, as people write it, lead to that place?
+/// Whether an address, as written in the configuration, resolves to that place.
 fn leads_to(address: &str, place: &Place) -> bool {
     match (address.strip_prefix("unix:"), place) {
         (Some(path), Place::Unix(known)) => Path::new(path) == known,
@@ -266,9 +268,9 @@ mod tests {
         let inherited = keys.iter().map(|key| {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
             let one = Inherited::from(key, b"foreign 0", vec![listener.into()]);
-            one.expect("it is a listener").expect("there is one")
+            one.expect("a listener").expect("one socket")
         });
-        let (link, _) = UnixStream::pair().expect("there are descriptors");
+        let (link, _) = UnixStream::pair().expect("free descriptors");
         let inherited: Vec<_> = inherited.collect();
         let places = inherited.iter().map(|one| one.place.clone()).collect();
         (Heir { link, inherited, own: Vec::new() }, places)
@@ -310,16 +312,16 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("s");
         let listener = UnixListener::bind(&path).expect("a new path");
-        let data = std::fs::symlink_metadata(&path).expect("it is there");
+        let data = std::fs::symlink_metadata(&path).expect("the file exists");
         let (device, inode) = (data.dev(), data.ino());
         let note =
             format!("foreign 0 file {device} {inode} {} {}", data.mtime(), data.mtime_nsec());
         let descriptor = OwnedFd::from(listener);
         for is_own in [false, true] {
-            let descriptors = vec![descriptor.try_clone().expect("there are descriptors")];
+            let descriptors = vec![descriptor.try_clone().expect("free descriptors")];
             let one = Inherited::from("address unix:s", note.as_bytes(), descriptors);
             let (mut heir, _) = heir(&[]);
-            heir.inherited.extend(one.expect("it is a listener"));
+            heir.inherited.extend(one.expect("a listener"));
             let bound = heir.take("address", Some(&format!("unix:{}", path.display())));
             assert_eq!(bound.len(), 1);
             if is_own {
@@ -334,7 +336,7 @@ mod tests {
     fn a_note_of_a_newer_predecessor_is_understood_as_far_as_it_goes() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let one = Inherited::from("k", b"new 5 foreign 1 more", vec![listener.into()]);
-        let one = one.expect("it is a listener").expect("there is one");
+        let one = one.expect("a listener").expect("one socket");
         assert!(one.is_foreign && one.file.is_none());
         assert_eq!(one.secrets, Secrets::default());
         assert!(Inherited::from("k", b"", Vec::new()).expect("no error").is_none());

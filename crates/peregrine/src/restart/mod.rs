@@ -1,23 +1,26 @@
-//! Restarts without loss: sockets that a service manager made, what such a manager is told, and upgrades
-//! in place.
+//! Restarts without lost connections: sockets from a service manager, notifications to it, and
+//! upgrades in place.
 //!
-//! An *upgrade in place* starts the program again, which may be a newer one, and hands it the listening
-//! sockets. When the successor is ready it serves, and only then this process drains, as
-//! [`Handle::shut_down`] says. Nobody who is connected is disturbed, and nobody who waits in a listen
-//! queue is lost: the queues themselves are handed over. A successor that dies, or is not ready in time,
-//! is given up, and this process goes on as if nothing had happened.
+//! An *upgrade in place* starts the program again, usually a newer version, and passes the
+//! listening sockets to the new process, the *successor*. When the successor is ready it starts
+//! serving, and only then does this process drain as described at [`Handle::shut_down`]. Connected
+//! clients are not disturbed, and connections in a listen queue are not lost, since the queues
+//! themselves are passed on. If the successor dies or is not ready in time, the upgrade is
+//! abandoned, and this process continues as before.
 //!
-//! [`Server::serve`](crate::Server::serve) upgrades at SIGUSR2, unless the program has a handler of its
-//! own for that signal; [`Handle::upgrade`] does it at any time. [`Successor`] says what is started.
+//! [`Server::serve`](crate::Server::serve) upgrades on SIGUSR2, unless the program has its own
+//! handler for that signal; [`Handle::upgrade`] upgrades at any time. [`Successor`] configures what
+//! is started.
 //!
-//! What listens at an address in both programs is handed over: the address as it is written, else where
-//! it leads, decides; for sockets of a service manager it is their name. What only the old program
-//! listens on is drained and closed, and what only the new one does is bound. A process upgrades one
-//! [`Server`](crate::Server): what it listens on belongs into one. The successor is a process of its
-//! own, so that a program that is the first one of its container cannot be upgraded in place.
+//! A socket is passed on if both programs listen at its address. Addresses match if they are
+//! written the same way, or else if they resolve to the same one; sockets of a service manager
+//! match by name. Listeners that only the old program has are drained and closed, and listeners
+//! that only the new program has are bound. A process can upgrade only one
+//! [`Server`](crate::Server), so give all listeners to one. The successor is a separate process, so
+//! a program that is the first process of its container cannot be upgraded in place.
 //!
-//! This works on Linux. How it is made: `upgrade.rs` is the side that hands over, `heir.rs` the one that
-//! takes over, and `parcel.rs` what is between them.
+//! This works on Linux. The predecessor's side is in `upgrade.rs`, the successor's in `heir.rs`,
+//! and the messages between them are in `parcel.rs`.
 
 mod activation;
 mod heir;
@@ -46,47 +49,48 @@ use telling::Telling;
 use upgrade::Estate;
 use watchdog::Watchdog;
 
-/// Names of what the two processes say to each other, in the order in which they say it.
+/// The names of the messages between the two processes, in the order in which they are sent.
 mod step {
-    /// The standard input of the process that hands over, which the link has taken the place of.
+    /// The original standard input: the successor's was replaced by the link between the processes.
     pub(super) const INPUT: &str = "input";
-    /// A place to listen: the rest of the name is its key.
+    /// The sockets of a listener. The rest of the name is the listener's key.
     pub(super) const LISTENER: &str = "listener ";
-    // Whatever else a successor is to have goes here: a parcel with a name of its own, which a successor
-    // that does not know it passes over.
-    /// Everything was handed over.
+    // To pass anything else to successors, add a message here: older successors ignore names that
+    // they do not know.
+    /// All sockets were passed on.
     pub(super) const END: &str = "end";
-    /// The successor does not listen where this key leads.
+    /// The successor does not listen at the address with this key.
     pub(super) const UNTAKEN: &str = "untaken";
-    /// The successor is ready, and accepts nobody.
+    /// The successor is ready, but does not accept connections yet.
     pub(super) const READY: &str = "ready";
-    /// The successor cannot begin; the bytes say why.
+    /// The successor cannot start; the bytes contain the reason.
     pub(super) const FAILED: &str = "failed";
-    /// Accept.
+    /// Tells the successor to accept connections.
     pub(super) const GO: &str = "go";
-    /// Somebody asked the predecessor to read its settings again while the successor may have read them already.
+    /// A reload was requested from the predecessor when the successor may already have read its
+    /// settings, so the successor must reload.
     pub(super) const RELOAD: &str = "reload";
-    /// The successor accepts.
+    /// The successor accepts connections.
     pub(super) const SERVING: &str = "serving";
-    /// The sockets, and the name of being the service, are the successor's alone.
+    /// The successor now owns the sockets, and is the service manager's main process.
     pub(super) const YOURS: &str = "yours";
 }
 
-/// What a server keeps for its successor and its service manager.
+/// The state that a server keeps for upgrades and for its service manager.
 #[derive(Debug, Default)]
 pub(crate) struct Restart {
-    /// Held while an upgrade is under way.
+    /// Locked while an upgrade is in progress.
     under_way: Mutex<()>,
-    /// There is one while the server serves.
+    /// Present while the server serves.
     estate: Mutex<Option<Arc<Estate>>>,
     manager: OnceLock<Option<Manager>>,
     telling: Mutex<Telling>,
-    /// Was there an order to read settings again since the last upgrade began?
+    /// Whether a reload was requested since the last upgrade began.
     reload_asked: AtomicBool,
 }
 
 impl Restart {
-    /// From now on the service manager is told of the server, if there is one.
+    /// Starts reporting to the service manager, if there is one.
     pub(crate) fn tell_manager(&self) {
         self.manager.get_or_init(Manager::from_environment);
     }
@@ -95,17 +99,17 @@ impl Restart {
         self.manager.get().and_then(Option::as_ref)
     }
 
-    /// Does SIGUSR2 upgrade the server?
+    /// Whether SIGUSR2 upgrades the server.
     pub(crate) fn is_by_signal(&self) -> bool {
         lock(&self.estate).as_ref().is_some_and(|estate| estate.is_by_signal())
     }
 
-    /// A watchdog, if the service manager wants one and is told of the server.
+    /// The watchdog, if the service manager requests one and receives reports.
     pub(crate) fn watchdog(&self) -> Option<Watchdog> {
         self.manager().and_then(|_| Watchdog::from_environment())
     }
 
-    /// The server serves, and this is what a successor would get.
+    /// Called when the server serves, with what a successor would get.
     pub(crate) fn serves(
         &self,
         handle: &Handle,
@@ -116,7 +120,7 @@ impl Restart {
     ) {
         let estate = Estate::new(holdings, successor, quiet);
         *lock(&self.estate) = Some(Arc::new(estate));
-        // An order may have come in between.
+        // An order may have arrived in the meantime.
         if handle.present() > Order::Serve {
             lock(&self.estate).take();
         } else {
@@ -124,44 +128,46 @@ impl Restart {
         }
     }
 
-    /// There is a new order: sockets that are to close must not stay open for a successor.
+    /// Handles a new order. On shutdown, sockets must be closed, and no longer be kept for a
+    /// successor.
     pub(crate) fn ordered(&self, order: Order) {
         if order <= Order::Serve {
             return;
         }
         let has_served = lock(&self.estate).take().is_some();
-        // For its manager a process that has a successor is not the service any more.
+        // The manager no longer considers a process with a successor the service.
         self.is_ending(has_served && order != Order::Leave);
     }
 
-    /// There is an order to read settings again: a successor that is on its way hears of it. Says whether another process
-    /// serves in place of this one, whose order it is then.
+    /// Records a reload request, so that a successor that is starting also reloads. Returns whether
+    /// another process has taken over: the request must then be sent to that process.
     pub(crate) fn reload_asked(&self, handle: &Handle) -> bool {
-        // In this order: who leaves looks at the one after it has done the other.
+        // The order matters: an upgrade gives `Order::Leave` before it reads this flag, so the
+        // request is seen by at least one process.
         self.reload_asked.store(true, Ordering::SeqCst);
         handle.present() == Order::Leave
     }
 
-    /// Waits until an upgrade that is under way was given up: its successor must not outlive an order to
-    /// end.
+    /// Waits until an upgrade in progress has been abandoned: its successor must not outlive an
+    /// order to stop.
     pub(crate) fn finish(&self) {
         drop(lock(&self.under_way));
     }
 }
 
-/// What is called `name` among the sockets that a service manager made; nothing if it made none at all
-/// and there is something `or` else to do.
+/// The sockets called `name` from a service manager. Empty if there are no such sockets at all and
+/// the listener `has_other` address to use instead.
 pub(crate) fn activated(name: &str, has_other: bool) -> Result<Vec<Socket>, Error> {
     match activation::take(name) {
         Ok(sockets) => Ok(sockets),
         Err(activation::Missing::All(_)) if has_other => Ok(Vec::new()),
-        Err(missing) => Err(Error::Config(format!(
-            "there is no socket `{name}` of the service manager: {missing}"
-        ))),
+        Err(missing) => {
+            Err(Error::Config(format!("the service manager passed no socket `{name}`: {missing}")))
+        }
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // None of them is left half changed by a panic.
+    // A panic leaves none of them partially updated.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What a service manager is told of a server (sd_notify).
+//! Sends the state of a server to the service manager (sd_notify).
 
 use peregrine_web::panics::contained;
 use rustix::time::{ClockId, clock_gettime};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// The environment variable that names the manager's socket.
 const VARIABLE: &str = "NOTIFY_SOCKET";
-/// How long a manager that does not read holds the server up.
+/// The maximum time that a manager that does not read can delay the server.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The service manager of this process.
@@ -24,7 +24,7 @@ pub(super) struct Manager {
 }
 
 impl Manager {
-    /// The one that the environment names, if it names one.
+    /// The manager named by the environment, if any.
     pub(super) fn from_environment() -> Option<Self> {
         let name = env::var_os(VARIABLE).filter(|name| !name.is_empty())?;
         match Self::at(&name) {
@@ -32,7 +32,7 @@ impl Manager {
             Err(error) => {
                 contained(|| {
                     tracing::warn!(target: "peregrine", %error, ?name,
-                    "{VARIABLE} names no socket that can be told anything")
+                    "{VARIABLE} does not name a usable socket")
                 });
                 None
             }
@@ -52,29 +52,29 @@ impl Manager {
         Ok(Self { socket, address })
     }
 
-    /// All workers serve.
+    /// Reports that all workers serve.
     pub(super) fn ready(&self, status: &str) {
         self.tell("READY=1", status);
     }
 
-    /// A successor is started.
+    /// Reports the start of a reload or an upgrade.
     pub(super) fn reloading(&self, status: &str) {
         let now = clock_gettime(ClockId::Monotonic);
         let microseconds = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
         self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={microseconds}"), status);
     }
 
-    /// Another process is the service from now on, and serves.
+    /// Reports that another process is the service from now on, and serves.
     pub(super) fn succeeded_by(&self, process: u32, status: &str) {
         self.tell(&format!("MAINPID={process}\nREADY=1"), status);
     }
 
-    /// The server was ordered to end.
+    /// Reports that the server was ordered to stop.
     pub(super) fn stopping(&self, status: &str) {
         self.tell("STOPPING=1", status);
     }
 
-    /// All workers go on.
+    /// Reports to the watchdog that all workers respond.
     pub(super) fn is_alive(&self) {
         self.send("WATCHDOG=1");
     }
@@ -83,11 +83,12 @@ impl Manager {
         self.send(&format!("{what}\nSTATUS={}", status.replace('\n', " ")));
     }
 
-    /// A manager that is gone, or does not read, changes nothing for those who are served.
+    /// Sends a message. If the manager is gone or does not read, this is logged, and the server
+    /// continues.
     fn send(&self, text: &str) {
         if let Err(error) = self.socket.send_to_addr(text.as_bytes(), &self.address) {
             contained(
-                || tracing::warn!(target: "peregrine", %error, text, "the service manager was not told"),
+                || tracing::warn!(target: "peregrine", %error, text, "cannot notify the service manager"),
             );
         }
     }
@@ -97,12 +98,12 @@ impl Manager {
 mod tests {
     use super::*;
 
-    /// What a manager at `address` hears of `told`.
+    /// The message that a manager at `address` receives while `told` runs.
     fn heard(address: &SocketAddr, name: &OsStr, told: impl FnOnce(&Manager)) -> String {
         let socket = UnixDatagram::bind_addr(address).expect("a new name");
         told(&Manager::at(name).expect("a name"));
         let mut text = [0; 1024];
-        let length = socket.recv(&mut text).expect("it was told");
+        let length = socket.recv(&mut text).expect("a message");
         String::from_utf8_lossy(&text[..length]).into_owned()
     }
 
@@ -129,7 +130,7 @@ mod tests {
         let before = now();
         let text = heard(&address, name.as_ref(), |manager| manager.reloading("x"));
         let time = text.lines().find_map(|line| line.strip_prefix("MONOTONIC_USEC="));
-        let seconds = time.expect("it is said").parse::<i64>().expect("a number") / 1_000_000;
+        let seconds = time.expect("a timestamp").parse::<i64>().expect("a number") / 1_000_000;
         assert!((before..=now()).contains(&seconds), "{text}");
         assert!(text.starts_with("RELOADING=1\n"), "{text}");
     }

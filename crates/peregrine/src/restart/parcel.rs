@@ -1,9 +1,9 @@
-//! Named bytes and descriptors, on their way from one process to another over a Unix socket.
+//! Messages with names, bytes and file descriptors, sent between processes over a Unix socket.
 //!
-//! A parcel is a header of three big-endian numbers (the length of its name, of its bytes, and its
-//! count of descriptors), then its name, then its bytes. Descriptors travel beside the header
-//! (`SCM_RIGHTS`), and beside a byte for each further batch of them. A name that the receiver does not
-//! know is no error, so that a process can hand things to one that is older.
+//! A parcel is a header of three big-endian numbers (the lengths of its name and its bytes, and the
+//! number of its descriptors), then its name, then its bytes. Descriptors are attached to the
+//! header (`SCM_RIGHTS`); each further batch of them is attached to one extra byte. Receivers
+//! ignore parcels with unknown names, so a process can send new kinds of parcels to an older one.
 
 use rustix::cmsg_space;
 use rustix::io::retry_on_intr;
@@ -18,16 +18,16 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 const HEADER_BYTES: usize = 12;
-/// Descriptors that travel beside one send; the kernel takes up to 253.
+/// The number of descriptors attached to one send; the kernel accepts up to 253.
 const BATCH: usize = 64;
-/// How long the rest of a parcel may take when its header has come, and how long one may take to leave.
+/// The timeout for sending a parcel, and for receiving the rest of one after its header.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What a parcel may have, beyond what any has.
+/// Upper limits on the size of a parcel, well above the size of real ones.
 const NAME_BYTES_MAX: usize = 64 * 1024;
 const BYTES_MAX: usize = 16 * 1024 * 1024;
 const DESCRIPTORS_MAX: usize = 64 * 1024;
 
-/// What came.
+/// A received parcel.
 #[derive(Debug)]
 pub(super) struct Parcel {
     pub(super) name: String,
@@ -35,7 +35,7 @@ pub(super) struct Parcel {
     pub(super) descriptors: Vec<OwnedFd>,
 }
 
-/// Sends one parcel. Nobody else sends on `link`.
+/// Sends a parcel. There must be no other sender on `link`.
 pub(super) fn send(
     mut link: &UnixStream,
     name: &str,
@@ -58,23 +58,23 @@ pub(super) fn send(
     link.write_all(bytes)
 }
 
-/// Sends a few bytes with at most a batch of descriptors beside them.
+/// Sends a few bytes with up to one batch of descriptors attached.
 fn send_with(link: &UnixStream, bytes: &[u8], batch: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(BATCH))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     if !batch.is_empty() {
         let has_room = beside.push(SendAncillaryMessage::ScmRights(batch));
-        debug_assert!(has_room, "there is room for a batch");
+        debug_assert!(has_room, "the space fits a batch");
     }
     let bytes = [IoSlice::new(bytes)];
     retry_on_intr(|| sendmsg(link, &bytes, &mut beside, SendFlags::NOSIGNAL))?;
     Ok(())
 }
 
-/// The next parcel; `None` if none begins to come `within` that time.
+/// Receives the next parcel. Returns `None` if no parcel starts `within` that time.
 ///
 /// # Errors
-/// The other end is closed ([`io::ErrorKind::UnexpectedEof`]), or what came is no parcel.
+/// The other end is closed ([`io::ErrorKind::UnexpectedEof`]), or the bytes are not a valid parcel.
 pub(super) fn receive(mut link: &UnixStream, within: Duration) -> io::Result<Option<Parcel>> {
     let mut header = [0; HEADER_BYTES];
     let mut descriptors = Vec::new();
@@ -88,7 +88,7 @@ pub(super) fn receive(mut link: &UnixStream, within: Duration) -> io::Result<Opt
         |at| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let [name, bytes, count] = [0, 4, 8].map(|at| number(at) as usize);
     if name > NAME_BYTES_MAX || bytes > BYTES_MAX || count > DESCRIPTORS_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "no parcel is so large"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the message is too large"));
     }
     while descriptors.len() < count {
         let before = descriptors.len();
@@ -105,7 +105,7 @@ pub(super) fn receive(mut link: &UnixStream, within: Duration) -> io::Result<Opt
     Ok(Some(Parcel { name, bytes: content, descriptors }))
 }
 
-/// Receives all of `bytes`, which were sent in one piece, with the descriptors beside them.
+/// Receives all of `bytes`, which were sent in one piece, and the descriptors attached to them.
 fn receive_with(
     link: &UnixStream,
     bytes: &mut [u8],
@@ -125,7 +125,7 @@ fn receive_with(
     match received.bytes {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
         all if all == length => Ok(()),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "half a header came")),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the header is incomplete")),
     }
 }
 
@@ -138,7 +138,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(1);
 
     fn pair() -> (UnixStream, UnixStream) {
-        UnixStream::pair().expect("there are descriptors")
+        UnixStream::pair().expect("free descriptors")
     }
 
     #[test]
@@ -147,25 +147,25 @@ mod tests {
             let (here, there) = pair();
             let (told, heard) = pair();
             let all: Vec<_> = (0..count).map(|_| told.as_fd()).collect();
-            send(&here, "first", b"bytes", &all).expect("it is read");
-            send(&here, "", b"", &[]).expect("it is read");
-            let first = receive(&there, LONG).expect("it is open").expect("it came");
+            send(&here, "first", b"bytes", &all).expect("the link is open");
+            send(&here, "", b"", &[]).expect("the link is open");
+            let first = receive(&there, LONG).expect("open link").expect("a parcel");
             assert_eq!((&*first.name, &*first.bytes), ("first", &b"bytes"[..]));
             assert_eq!(first.descriptors.len(), count);
             for descriptor in first.descriptors {
                 let mut one = [0];
-                (&UnixStream::from(descriptor)).write_all(b"x").expect("it is the same socket");
-                (&heard).read_exact(&mut one).expect("it arrives");
+                (&UnixStream::from(descriptor)).write_all(b"x").expect("the other end is open");
+                (&heard).read_exact(&mut one).expect("the byte arrives");
             }
-            let last = receive(&there, LONG).expect("it is open").expect("it came");
+            let last = receive(&there, LONG).expect("open link").expect("a parcel");
             assert_eq!((&*last.name, last.bytes.len(), last.descriptors.len()), ("", 0, 0));
-            assert!(receive(&there, SHORT).expect("it is open").is_none());
+            assert!(receive(&there, SHORT).expect("open link").is_none());
         }
     }
 
     #[test]
     fn an_end_and_what_is_no_parcel_are_errors() {
-        let kind = |there| receive(&there, LONG).expect_err("no parcel").kind();
+        let kind = |there| receive(&there, LONG).expect_err("an error").kind();
         let (here, there) = pair();
         drop(here);
         assert_eq!(kind(there), io::ErrorKind::UnexpectedEof);
@@ -176,7 +176,7 @@ mod tests {
             (&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0], io::ErrorKind::InvalidData),
         ] {
             let (here, there) = pair();
-            (&here).write_all(bytes).expect("there is room");
+            (&here).write_all(bytes).expect("the buffer has space");
             drop(here);
             assert_eq!(kind(there), expected, "{bytes:?}");
         }

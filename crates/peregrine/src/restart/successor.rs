@@ -1,4 +1,4 @@
-//! Which program takes over, and how long it is waited for.
+//! The program that takes over in an upgrade, and its timeout.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// What an upgrade in place starts, and how long that may take. The default is this program again, as it
-/// is on disk by then: with the arguments, the environment, the folder and the standard streams of this
-/// process.
+/// The program that an upgrade in place starts, and how long its startup may take. By default it is
+/// this program, read from disk at the time of the upgrade, with the arguments, environment,
+/// working directory and standard streams of this process.
 ///
 /// ```no_run
 /// use peregrine::prelude::*;
@@ -21,7 +21,8 @@ use std::time::Duration;
 ///
 /// fn main() -> peregrine::Result<()> {
 ///     let successor = Successor::new().timeout(Duration::from_secs(120));
-///     Server::bind("127.0.0.1:8080").successor(successor).serve(|| App::new().get("/", || "hello"))
+///     let server = Server::bind("127.0.0.1:8080").successor(successor);
+///     server.serve(|| App::new().get("/", || "hello"))
 /// }
 /// ```
 #[derive(Clone, Debug)]
@@ -33,7 +34,7 @@ pub struct Successor {
     is_by_signal: bool,
 }
 
-/// Variables that are for one process only.
+/// Environment variables that apply to one process only.
 const OWN_VARIABLES: [&str; 4] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID"];
 
 impl Default for Successor {
@@ -43,7 +44,7 @@ impl Default for Successor {
 }
 
 impl Successor {
-    /// The same program again, at SIGUSR2 too, within a minute.
+    /// The defaults: this program, also upgraded on SIGUSR2, with a timeout of 60 s.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -55,45 +56,46 @@ impl Successor {
         }
     }
 
-    /// Another program. Default: this one, at the path by which it was started, or where it was found if
-    /// it was started without a path. Links in that path are followed when the successor is started, so
-    /// that `/srv/app/current/app` is the program of the new release.
+    /// Sets the program to start. By default it is this one, at the path that it was started with,
+    /// or where it was found if it was started without a path. Symbolic links in the path are
+    /// resolved when the successor is started, so `/srv/app/current/app` is the program of the new
+    /// release.
     #[must_use]
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.program = Some(program.into());
         self
     }
 
-    /// Other arguments. Default: those of this process.
+    /// Sets the arguments. By default they are those of this process.
     #[must_use]
     pub fn arguments<A: Into<OsString>>(mut self, all: impl IntoIterator<Item = A>) -> Self {
         self.arguments = Some(all.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Sets a variable of its environment. The rest of that is this process's.
+    /// Sets an environment variable. The rest of the environment is inherited.
     #[must_use]
     pub fn variable(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), Some(value.into())));
         self
     }
 
-    /// Removes a variable of its environment.
+    /// Removes an environment variable.
     #[must_use]
     pub fn without_variable(mut self, name: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), None));
         self
     }
 
-    /// How long it may take until it serves. Default 60 s. Passing it: it is killed, and this process
-    /// goes on.
+    /// Sets how long the successor may take to start serving. The default is 60 s. After that the
+    /// successor is killed, and this process keeps serving.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Leaves SIGUSR2 alone: only [`Handle::upgrade`](crate::Handle::upgrade) upgrades.
+    /// Does not handle SIGUSR2: only [`Handle::upgrade`](crate::Handle::upgrade) upgrades.
     #[must_use]
     pub fn without_signal(mut self) -> Self {
         self.is_by_signal = false;
@@ -104,7 +106,7 @@ impl Successor {
         self.is_by_signal
     }
 
-    /// How to start it. `own` is this program.
+    /// The command that starts the successor. `own` is the path of this program.
     pub(super) fn command(&self, own: &Path) -> Command {
         let mut command = Command::new(self.program.as_deref().unwrap_or(own));
         let mut arguments = env::args_os();
@@ -129,7 +131,7 @@ impl Successor {
     }
 }
 
-/// Where this program is, for those who start it again when it was replaced.
+/// The path of this program, which stays valid when the file is replaced.
 pub(super) fn own_program() -> io::Result<PathBuf> {
     let running = Path::new("/proc/self/exe");
     if let Some(typed) = env::args_os().next().filter(|name| name.as_bytes().contains(&b'/')) {
@@ -146,7 +148,7 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
     identity(one).is_some_and(|one| identity(other) == Some(one))
 }
 
-/// The kernel marks the path of a program whose file was replaced.
+/// Removes the suffix that the kernel adds to the path of a program whose file was replaced.
 fn without_mark(path: PathBuf) -> PathBuf {
     let plain = path.as_os_str().as_bytes().strip_suffix(b" (deleted)");
     match plain.map(|plain| PathBuf::from(OsStr::from_bytes(plain))) {
@@ -187,7 +189,7 @@ mod tests {
 
     #[test]
     fn this_program_is_found() {
-        let found = own_program().expect("Linux tells it");
+        let found = own_program().expect("Linux provides the path");
         assert!(is_same_file(&found, Path::new("/proc/self/exe")), "{}", found.display());
     }
 

@@ -1,21 +1,22 @@
-//! When a service manager is told that the server reloads, and that it is ready again.
+//! Reports reloads, upgrades and the end of the server to the service manager.
 //!
-//! Reloads and an upgrade may be under way at once. Each tells when it begins, since the manager waits for a beginning after
-//! its own order (`Type=notify-reload`); that the server is ready is told when the last of them is over. A process that has a
-//! successor, or ends, says nothing more: it would speak for another one.
+//! Reloads and an upgrade can be in progress at the same time. Each reports its start, since the
+//! manager waits for that after requesting one (`Type=notify-reload`). The server is reported ready
+//! again when the last of them has completed. A process that has a successor or is stopping reports
+//! nothing more: the manager would take the report for the successor's.
 
 use super::{Restart, lock};
 use std::sync::Arc;
 
-/// What the manager was told.
+/// The state of the reports to the manager.
 #[derive(Debug, Default)]
 pub(super) struct Telling {
     stage: Stage,
-    /// Reloads and upgrades whose beginning was told, and not their end.
+    /// Reloads and upgrades that were reported as started, but not yet as completed.
     under_way: usize,
-    /// What the server says of itself when nothing is under way.
+    /// The status while nothing is in progress.
     status: String,
-    /// The same, if an upgrade has failed meanwhile.
+    /// The status to report instead, because a reload or an upgrade has failed.
     failed: Option<String>,
 }
 
@@ -27,25 +28,25 @@ enum Stage {
     Over,
 }
 
-/// A reload that is under way until this is dropped.
+/// A reload in progress, until this is dropped.
 #[derive(Debug)]
-#[must_use = "it is over when this is dropped"]
+#[must_use = "the reload completes when this is dropped"]
 pub(crate) struct Reloading {
-    /// Is to know of the end.
+    /// Notified when the reload completes, if its start was reported.
     restart: Option<Arc<Restart>>,
     failed: Option<String>,
-    /// Others that are over with this one.
+    /// Reloads that complete together with this one.
     _others: Vec<Self>,
 }
 
 impl Reloading {
-    /// Has the other one be over when this one is.
+    /// Makes `other` complete together with this reload.
     #[cfg(feature = "config")]
     pub(crate) fn join(&mut self, other: Self) {
         self._others.push(other);
     }
 
-    /// It has failed, for a reason that people are to see.
+    /// Marks the reload as failed. `text` becomes the status shown by the service manager.
     #[cfg(feature = "config")]
     pub(crate) fn fails(&mut self, text: String) {
         self.failed = Some(text);
@@ -61,17 +62,18 @@ impl Drop for Reloading {
 }
 
 impl Restart {
-    /// A reload begins.
+    /// Reports the start of a reload.
     pub(crate) fn reloading(this: &Arc<Self>) -> Reloading {
-        let is_told = this.begins("reads its settings again");
+        let is_told = this.begins("reloading");
         let restart = is_told.then(|| Arc::clone(this));
         Reloading { restart, failed: None, _others: Vec::new() }
     }
 
-    /// Something begins. Says whether its end is to be told.
+    /// Reports the start of a reload or an upgrade. Returns whether its completion must be
+    /// reported.
     pub(super) fn begins(&self, status: &str) -> bool {
         let Some(manager) = self.manager() else { return false };
-        // Held while it is told, so that it is told in the order in which it happens.
+        // Held during the report, so that reports are sent in order.
         let mut telling = lock(&self.telling);
         let is_serving = telling.stage == Stage::Serving;
         if is_serving {
@@ -81,7 +83,8 @@ impl Restart {
         is_serving
     }
 
-    /// Something whose beginning was told is over, and has `failed` for a reason that people are to see.
+    /// Reports the completion of a reload or an upgrade whose start was reported. `failed` is the
+    /// status to show if it failed.
     pub(super) fn is_over(&self, failed: Option<String>) {
         let Some(manager) = self.manager() else { return };
         let mut telling = lock(&self.telling);
@@ -93,7 +96,7 @@ impl Restart {
         }
     }
 
-    /// The server serves.
+    /// Reports that the server serves.
     pub(super) fn is_ready(&self, status: &str) {
         let Some(manager) = self.manager() else { return };
         let mut telling = lock(&self.telling);
@@ -104,21 +107,22 @@ impl Restart {
         }
     }
 
-    /// Another process is the service from now on.
+    /// Reports that another process is the service from now on.
     pub(super) fn is_succeeded_by(&self, process: u32) {
         let mut telling = lock(&self.telling);
         telling.stage = Stage::Over;
         if let Some(manager) = self.manager() {
-            manager.succeeded_by(process, "serves");
+            manager.succeeded_by(process, "serving");
         }
     }
 
-    /// The server ends; the manager is told unless it knows of a successor, or never heard of this one.
+    /// Ends reporting. If `is_told`, first reports that the server is stopping, unless the manager
+    /// already knows of a successor.
     pub(super) fn is_ending(&self, is_told: bool) {
         let mut telling = lock(&self.telling);
         let before = std::mem::replace(&mut telling.stage, Stage::Over);
         if let (true, Some(manager)) = (is_told && before != Stage::Over, self.manager()) {
-            manager.stopping("ends, when the requests in progress are answered");
+            manager.stopping("stopping after the requests in progress");
         }
     }
 }
@@ -130,19 +134,19 @@ mod tests {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-    /// A server with a manager that hears it.
+    /// A server, and the socket of its service manager.
     fn managed(name: &str) -> (Arc<Restart>, UnixDatagram) {
         let name = format!("peregrine-telling-{name}-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).expect("a short name");
         let socket = UnixDatagram::bind_addr(&address).expect("a new name");
-        socket.set_nonblocking(true).expect("it can be");
+        socket.set_nonblocking(true).expect("non-blocking mode");
         let restart = Restart::default();
         let manager = Manager::at(format!("@{name}").as_ref()).expect("a name");
-        restart.manager.set(Some(manager)).expect("it has none");
+        restart.manager.set(Some(manager)).expect("no manager is set yet");
         (Arc::new(restart), socket)
     }
 
-    /// What was told since, without the time.
+    /// The messages received since the last call, without their timestamps.
     fn told(socket: &UnixDatagram) -> Vec<String> {
         let (mut all, mut bytes) = (Vec::new(), [0; 1024]);
         while let Ok(length) = socket.recv(&mut bytes) {
@@ -153,13 +157,13 @@ mod tests {
         all
     }
 
-    const BEGINS: &str = "RELOADING=1 STATUS=reads its settings again";
+    const BEGINS: &str = "RELOADING=1 STATUS=reloading";
 
     #[test]
     fn a_reload_tells_its_beginning_and_its_end_and_nothing_before_the_server_serves() {
         let (restart, socket) = managed("reload");
         drop(Restart::reloading(&restart));
-        assert!(told(&socket).is_empty(), "that would say that the start is over");
+        assert!(told(&socket).is_empty(), "a report would end the startup");
         restart.is_ready("whole");
         assert_eq!(told(&socket), ["READY=1 STATUS=whole"]);
         let one = Restart::reloading(&restart);
@@ -169,9 +173,9 @@ mod tests {
         #[cfg(feature = "config")]
         {
             let mut one = Restart::reloading(&restart);
-            one.fails("as it was".to_owned());
+            one.fails("unchanged".to_owned());
             drop(one);
-            assert_eq!(told(&socket), [BEGINS, "READY=1 STATUS=as it was"]);
+            assert_eq!(told(&socket), [BEGINS, "READY=1 STATUS=unchanged"]);
         }
     }
 
@@ -180,26 +184,26 @@ mod tests {
     fn a_server_is_ready_when_the_last_of_what_is_under_way_is_over() {
         let (restart, socket) = managed("both");
         restart.is_ready("whole");
-        assert!(restart.begins("starts its successor"));
+        assert!(restart.begins("starting its successor"));
         let reloads = [Restart::reloading(&restart), Restart::reloading(&restart)];
         assert_eq!(told(&socket).len(), 4);
         drop(reloads);
-        assert!(told(&socket).is_empty(), "the upgrade is not over");
+        assert!(told(&socket).is_empty(), "the upgrade is in progress");
         let mut late = Restart::reloading(&restart);
         late.join(Restart::reloading(&restart));
         restart.is_over(Some("it failed".to_owned()));
-        assert_eq!(told(&socket), [BEGINS, BEGINS], "the reloads are not over");
+        assert_eq!(told(&socket), [BEGINS, BEGINS], "the reloads are in progress");
         drop(late);
-        assert_eq!(told(&socket), ["READY=1 STATUS=it failed"], "what went wrong is not lost");
+        assert_eq!(told(&socket), ["READY=1 STATUS=it failed"], "the failure is reported");
         drop(Restart::reloading(&restart));
-        assert_eq!(told(&socket), [BEGINS, "READY=1 STATUS=whole"], "nor said for ever");
+        assert_eq!(told(&socket), [BEGINS, "READY=1 STATUS=whole"], "the failure is reported once");
     }
 
     #[test]
     fn who_has_a_successor_or_ends_says_nothing_more() {
         let (restart, socket) = managed("successor");
         restart.is_ready("whole");
-        assert!(restart.begins("starts its successor"));
+        assert!(restart.begins("starting its successor"));
         let reload = Restart::reloading(&restart);
         restart.is_succeeded_by(7);
         told(&socket);

@@ -1,4 +1,4 @@
-//! The process that hands over.
+//! The predecessor's side of an upgrade.
 
 use super::parcel::{self, Parcel};
 use super::successor::{Successor, own_program};
@@ -20,12 +20,12 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long to listen to the successor before looking whether it lives, and whether there are orders.
+/// How long to wait for a message before checking for orders and for the successor's exit.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long a successor that has closed its end may take to exit, so that its status is known.
+/// How long to wait for the exit status of a successor that has closed its end of the link.
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a successor would get.
+/// Everything that is passed to a successor.
 #[derive(Debug)]
 pub(super) struct Estate {
     holdings: Vec<Holding>,
@@ -34,43 +34,43 @@ pub(super) struct Estate {
     quiet: bool,
 }
 
-/// Why there was no upgrade in place. The server goes on, unless it was ordered to end.
+/// Why an upgrade in place failed. The server keeps serving, unless it was ordered to stop.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum UpgradeError {
-    /// The server has not begun to serve, or ends.
+    /// The server has not started serving, or is stopping.
     NotServing,
-    /// Another upgrade is not over.
+    /// Another upgrade is in progress.
     UnderWay,
-    /// This is the first process of its container, whose end is the end of all others.
+    /// This is the first process of its container: all others end when it ends.
     FirstProcess,
     /// The successor's program cannot be started.
     Program {
-        /// Where it was looked for.
+        /// The path of the program.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error from the kernel.
         cause: io::Error,
     },
     /// The successor ended before it served.
     Died {
-        /// How it ended; `None` if it had to be killed.
+        /// The exit status; `None` if the successor had to be killed.
         status: Option<ExitStatus>,
-        /// What its server said; `None` if it came to no server.
+        /// The error of the successor's server; `None` if the server was not reached.
         cause: Option<String>,
     },
-    /// The successor did not serve in time, and was killed.
+    /// The successor did not serve within this timeout, and was killed.
     Late(Duration),
-    /// The server was ordered to end in the meantime. The successor was killed.
+    /// The server was ordered to stop in the meantime. The successor was killed.
     Ended,
-    /// The successor could not be given what it needs.
+    /// The sockets could not be passed to the successor.
     Link(io::Error),
 }
 
 impl fmt::Display for UpgradeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotServing => f.write_str("the server does not serve: it begins, or it ends"),
-            Self::UnderWay => f.write_str("another upgrade is not over: wait for its end"),
+            Self::NotServing => f.write_str("not serving: the server is starting or stopping"),
+            Self::UnderWay => f.write_str("another upgrade is in progress: wait until it ends"),
             Self::FirstProcess => f.write_str(
                 "this is the first process of its container, which ends with it: start it under an \
                  init (`docker run --init`), or start another container instead",
@@ -82,24 +82,22 @@ impl fmt::Display for UpgradeError {
                 f.write_str("the successor ended before it served")?;
                 match status {
                     Some(status) => write!(f, " ({status})")?,
-                    None => f.write_str(" (killed, since it did not exit)")?,
+                    None => f.write_str(" (killed because it did not exit)")?,
                 }
                 match cause {
                     Some(cause) => write!(f, ": {cause}"),
-                    None => f.write_str("; what it printed says more"),
+                    None => f.write_str("; see its output for the cause"),
                 }
             }
             Self::Late(timeout) => write!(
                 f,
-                "the successor did not serve within {timeout:?} and was killed: see what keeps it, \
-                 or raise `Successor::timeout`"
+                "the successor did not serve within {timeout:?} and was killed: find out what \
+                 delays it, or raise `Successor::timeout`"
             ),
             Self::Ended => {
-                f.write_str("the server was ordered to end, so its successor was killed")
+                f.write_str("the server was ordered to stop, so its successor was killed")
             }
-            Self::Link(cause) => {
-                write!(f, "the successor could not be handed the sockets: {cause}")
-            }
+            Self::Link(cause) => write!(f, "cannot pass the sockets to the successor: {cause}"),
         }
     }
 }
@@ -122,14 +120,15 @@ impl Estate {
         self.successor.is_by_signal()
     }
 
-    /// Whether the successor has those sockets too that it did not leave `untaken`.
+    /// Sets whether the taken sockets are shared with the successor. It has not taken those in
+    /// `untaken`.
     fn share(&self, untaken: &[String], is_so: bool) {
         let taken = self.holdings.iter().filter(|holding| !untaken.contains(&holding.key));
         taken.filter(|holding| !holding.is_foreign).for_each(|holding| holding.shared.set(is_so));
     }
 }
 
-/// What the heir needs to know of a holding.
+/// The properties of a listener that the successor needs, as text.
 fn note(holding: &Holding) -> String {
     let mut note = format!("foreign {}", u8::from(holding.is_foreign));
     if let Some((device, number, seconds, nanoseconds)) = holding.file {
@@ -143,14 +142,14 @@ fn note(holding: &Holding) -> String {
 }
 
 impl Handle {
-    /// Upgrades in place: starts the program again, hands it the listening sockets, and shuts this
-    /// server down in order as soon as the successor serves. See [`restart`](crate::restart).
+    /// Upgrades in place: starts the program again, passes the listening sockets to it, and shuts
+    /// down this server gracefully once the successor serves. See [`restart`](crate::restart).
     ///
-    /// It returns when that is so, with the successor's process id, or when the successor is given up.
-    /// So it blocks: inside of a handler, call it by [`offload`](crate::offload()).
+    /// Blocks until the successor serves, and returns its process id, or until the upgrade has
+    /// failed. In a handler, call it with [`offload`](crate::offload()).
     ///
     /// # Errors
-    /// There was no upgrade, and the server goes on unless it was ordered to end.
+    /// The upgrade failed. The server keeps serving, unless it was ordered to stop.
     pub fn upgrade(&self) -> Result<u32, UpgradeError> {
         let restart = self.restart();
         let _one = match restart.under_way.try_lock() {
@@ -163,7 +162,7 @@ impl Handle {
             return Err(UpgradeError::FirstProcess);
         }
         restart.reload_asked.store(false, Ordering::SeqCst);
-        let is_told = restart.begins("starts its successor");
+        let is_told = restart.begins("starting its successor");
         let result = Attempt::begin(self, &estate).and_then(Attempt::finish);
         match &result {
             Ok(process) => {
@@ -172,14 +171,14 @@ impl Handle {
             }
             Err(error) => {
                 if is_told {
-                    restart.is_over(Some(format!("serves; the upgrade failed: {error}")));
+                    restart.is_over(Some(format!("serving; the upgrade failed: {error}")));
                 }
             }
         }
         result
     }
 
-    /// The same for who cannot wait, such as a signal.
+    /// Upgrades on a new thread, for callers that must not block, such as signal handling.
     pub(crate) fn upgrade_beside(&self) {
         let handle = self.clone();
         let upgrade = move || {
@@ -190,12 +189,12 @@ impl Handle {
         };
         let name = "peregrine-upgrade".to_owned();
         if let Err(error) = thread::Builder::new().name(name).spawn(upgrade) {
-            complain(&format!("peregrine: no upgrade: there is no thread for it: {error}"), false);
+            complain(&format!("peregrine: no upgrade: cannot start a thread: {error}"), false);
         }
     }
 }
 
-/// One successor, until it has taken over.
+/// An upgrade in progress.
 struct Attempt<'a> {
     handle: &'a Handle,
     estate: &'a Estate,
@@ -203,12 +202,12 @@ struct Attempt<'a> {
     link: UnixStream,
     until: Option<Instant>,
     untaken: Vec<String>,
-    /// What the successor says of its failure.
+    /// The error reported by the successor.
     cause: Option<String>,
 }
 
 impl<'a> Attempt<'a> {
-    /// Starts the successor and hands it everything.
+    /// Starts the successor and passes everything to it.
     fn begin(handle: &'a Handle, estate: &'a Estate) -> Result<Self, UpgradeError> {
         let (link, theirs) = UnixStream::pair().map_err(UpgradeError::Link)?;
         let until = Instant::now().checked_add(estate.successor.timeout);
@@ -226,12 +225,13 @@ impl<'a> Attempt<'a> {
             let path = PathBuf::from(command.get_program());
             UpgradeError::Program { path, cause }
         })?;
-        // The successor alone has its end of the link now, so that its death is heard.
+        // Closes this process's copy of the successor's end, so that the link closes when the
+        // successor dies.
         drop(command);
         let successor = Fledgling(Some(child));
         let mut attempt =
             Self { handle, estate, successor, link, until, untaken: Vec::new(), cause: None };
-        // If it is dead already, why it died says more than that nobody listens.
+        // If the successor has already exited, its status says more than the broken link.
         match attempt.hand_over() {
             Ok(()) => Ok(attempt),
             Err(error) => match attempt.successor.exits() {
@@ -251,11 +251,12 @@ impl<'a> Attempt<'a> {
         parcel::send(&self.link, step::END, &[], &[])
     }
 
-    /// Lets the successor serve when it is ready, and this server drain when that serves.
+    /// Lets the successor serve when it is ready, and then drains this server.
     fn finish(mut self) -> Result<u32, UpgradeError> {
         self.hears(step::READY, true)?;
-        // From here on a drain leaves the queues to the successor. An order that came before gives the
-        // successor up; one that comes later finds both at work.
+        // From here on, a drain leaves the listen queues to the successor. An order that arrived
+        // before this abandons the upgrade; an order that arrives later finds both processes
+        // serving.
         self.estate.share(&self.untaken, true);
         let result = self.begin_serving();
         if result.is_err() {
@@ -266,10 +267,10 @@ impl<'a> Attempt<'a> {
         self.handle.restart().is_succeeded_by(process);
         self.handle.leave();
         if self.handle.restart().reload_asked.swap(false, Ordering::SeqCst) {
-            // It may have read its files before they changed.
+            // The successor may have read its files before they changed.
             let _ = parcel::send(&self.link, step::RELOAD, &[], &[]);
         }
-        // A successor that is told nothing any more knows the same.
+        // If this fails, the successor takes the closed link as the same message.
         let _ = parcel::send(&self.link, step::YOURS, &[], &[]);
         Ok(process)
     }
@@ -285,7 +286,8 @@ impl<'a> Attempt<'a> {
         self.hears(step::SERVING, false)
     }
 
-    /// Waits until the successor says `expected`. Unless `may_end`, an order to end changes nothing.
+    /// Waits for the message `expected` from the successor. An order to stop ends the wait only if
+    /// `may_end`.
     fn hears(&mut self, expected: &str, may_end: bool) -> Result<(), UpgradeError> {
         loop {
             if may_end && self.handle.present() > Order::Serve {
@@ -304,7 +306,8 @@ impl<'a> Attempt<'a> {
                         _ => {}
                     }
                 }
-                // Somebody else may have its end of the link: a child that it has started.
+                // A child of the successor may still hold the link open, so check the successor
+                // itself.
                 Ok(None) => {
                     if let Some(status) = self.successor.exited() {
                         return Err(self.died(Some(status)));
@@ -330,16 +333,17 @@ fn descriptor(socket: &Socket) -> BorrowedFd<'_> {
     }
 }
 
-/// A successor that is killed when this is dropped, unless it has left.
+/// The successor's process. It is killed when this is dropped, unless [`leave`](Self::leave) was
+/// called.
 struct Fledgling(Option<Child>);
 
 impl Fledgling {
-    /// How it ended, if it did.
+    /// The exit status, if the successor has exited.
     fn exited(&mut self) -> Option<ExitStatus> {
         self.0.as_mut().and_then(|child| child.try_wait().ok().flatten())
     }
 
-    /// The same of one that is about to end.
+    /// Waits briefly for the exit status of a successor that is about to exit.
     fn exits(&mut self) -> Option<ExitStatus> {
         let until = Instant::now() + LAST_PAUSE;
         loop {
@@ -350,7 +354,7 @@ impl Fledgling {
         }
     }
 
-    /// It lives on; its number.
+    /// Lets the successor live on, and returns its process id.
     fn leave(&mut self) -> u32 {
         self.0.take().map_or(0, |child| child.id())
     }
@@ -359,7 +363,7 @@ impl Fledgling {
 impl Drop for Fledgling {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
-            // It fails if the child has ended, which is as good.
+            // This fails if the child has already exited.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -1,6 +1,6 @@
-//! The service manager's watchdog: it is told that the server lives while every worker answers.
+//! The service manager's watchdog: notifies the manager as long as every worker responds.
 //!
-//! A worker answers from its own thread, so that one whose thread is blocked, by whatever, does not.
+//! Workers respond from their own threads, so a worker whose thread is blocked does not respond.
 
 use crate::orders::Handle;
 use peregrine_server::Order;
@@ -15,21 +15,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tokio::sync::watch as watched;
 
-/// Looks in each half of the manager's time.
+/// The number of checks in each half of the manager's timeout.
 const LOOKS: u32 = 2;
-/// A manager that asks for less is answered no faster.
+/// The minimum time between checks, however short the manager's timeout is.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 
-/// Asks the workers whether they go on.
+/// Checks that the workers respond.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
-    /// How long the manager waits before it ends the process.
+    /// The manager's timeout, after which it kills the process.
     patience: Duration,
     asked: watched::Sender<u64>,
     answers: Vec<Arc<AtomicU64>>,
 }
 
-/// A worker's end of it.
+/// A worker's side of the watchdog.
 #[derive(Debug)]
 pub(crate) struct Answering {
     asked: watched::Receiver<u64>,
@@ -37,21 +37,21 @@ pub(crate) struct Answering {
 }
 
 impl Watchdog {
-    /// The one that the manager wants, if it wants one of this process.
+    /// Creates a watchdog if the manager's environment variables request one for this process.
     pub(super) fn from_environment() -> Option<Self> {
         let variable = |name| env::var(name).ok();
         let patience = patience(variable("WATCHDOG_USEC"), variable("WATCHDOG_PID"))?;
         Some(Self { patience, asked: watched::Sender::new(0), answers: Vec::new() })
     }
 
-    /// One more worker is asked.
+    /// Adds a worker to check.
     pub(crate) fn answering(&mut self) -> Answering {
         let answer = Arc::<AtomicU64>::default();
         self.answers.push(Arc::clone(&answer));
         Answering { asked: self.asked.subscribe(), answer }
     }
 
-    /// Asks on a thread of its own until the server is ordered to end.
+    /// Runs the checks on their own thread until the server is ordered to stop.
     pub(crate) fn start(mut self, handle: Handle) -> io::Result<()> {
         let name = "peregrine-watchdog".to_owned();
         let look = move || {
@@ -64,7 +64,7 @@ impl Watchdog {
                     return;
                 }
                 let is_time = told.elapsed() + half / LOOKS / 2 >= half;
-                // Before that it is for the predecessor to speak.
+                // Until this process serves, its predecessor notifies the manager.
                 let is_service = order == Order::Serve;
                 if self.ask() && is_time && is_service {
                     told = Instant::now();
@@ -75,7 +75,8 @@ impl Watchdog {
         thread::Builder::new().name(name).spawn(look).map(drop)
     }
 
-    /// Have all workers answered since the last question? Then there is another one.
+    /// Returns whether all workers have responded since the last check, and then starts another
+    /// one.
     fn ask(&mut self) -> bool {
         let question = *self.asked.borrow();
         let is_answered = |answer: &Arc<AtomicU64>| answer.load(Ordering::Relaxed) >= question;
@@ -88,7 +89,7 @@ impl Watchdog {
 }
 
 impl Answering {
-    /// Answers until there is an order to end, or nobody asks any more.
+    /// Responds until the server is ordered to stop or the watchdog has ended.
     pub(crate) async fn run(mut self, mut orders: watched::Receiver<Order>) {
         let ordered = async move { drop(orders.wait_for(|order| *order > Order::Serve).await) };
         let answers = async move {
@@ -106,7 +107,7 @@ impl Answering {
     }
 }
 
-/// How long the manager waits, if its question is for this process.
+/// The manager's timeout, if the variables apply to this process.
 fn patience(microseconds: Option<String>, process: Option<String>) -> Option<Duration> {
     let is_own = process.is_none_or(|process| process.parse() == Ok(std::process::id()));
     let microseconds = microseconds?.parse().ok().filter(|time| *time > 0)?;
@@ -139,11 +140,11 @@ mod tests {
         let asked = watched::Sender::new(0);
         let mut watchdog = Watchdog { patience: PAUSE_MIN, asked, answers: Vec::new() };
         let [first, second] = [(), ()].map(|()| watchdog.answering());
-        assert!(!watchdog.ask(), "nobody was asked");
+        assert!(!watchdog.ask(), "no check was started");
         first.answer.store(1, Ordering::Relaxed);
         assert!(!watchdog.ask() && !watchdog.ask());
         second.answer.store(1, Ordering::Relaxed);
         assert!(watchdog.ask());
-        assert!(!watchdog.ask(), "that was an answer to the question before");
+        assert!(!watchdog.ask(), "that response was to the previous check");
     }
 }

@@ -1,4 +1,4 @@
-//! The settings of a server that count in a simulation.
+//! The settings of a server that apply in a simulation.
 
 use super::Server;
 use crate::error::Error;
@@ -6,13 +6,14 @@ use crate::listener::{Listener, Settings};
 use peregrine_server::{Limits, MemoryMax, OverloadLimits, Traces};
 use std::num::NonZeroUsize;
 
-/// What is not told is two, on any machine: state that workers do not share is then seen to be apart.
+/// The default number of workers, on any machine. With two, a test notices that workers do not
+/// share state.
 const WORKERS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1);
 
-/// What a worker may hold for its peers, where a server would ask the machine.
+/// The memory limit per worker in place of `auto`, which depends on the machine.
 const MEMORY_BYTES_MAX: u64 = 1 << 30;
 
-/// What a simulated server goes by.
+/// The settings of a simulated server.
 pub(crate) struct Simulated {
     pub(crate) workers: usize,
     pub(crate) limits: Limits,
@@ -22,7 +23,7 @@ pub(crate) struct Simulated {
 }
 
 impl Server {
-    /// What of this server a simulation can have.
+    /// Extracts the settings that apply in a simulation.
     pub(crate) fn simulated(mut self) -> Result<Simulated, Error> {
         if self.listeners.is_empty() {
             self.listeners.push(Listener::at("simulated"));

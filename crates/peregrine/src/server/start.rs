@@ -1,4 +1,4 @@
-//! How a server begins: what it listens on, its workers, and what is beside them.
+//! Starts a server: its listeners, its workers, and the threads beside them.
 
 use super::Server;
 #[cfg(feature = "acme")]
@@ -30,7 +30,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Server {
-    /// The same for a server that has orders already. If one of them says to end, the start ends early.
+    /// Starts a server that may already have been given orders. An order to stop ends the startup
+    /// early.
     pub(crate) fn start_under(
         self,
         makes: &mut dyn FnMut() -> Make,
@@ -47,16 +48,16 @@ impl Server {
         running
     }
 
-    /// Can it be served at all?
+    /// Checks settings that would prevent the server from serving.
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.listeners.is_empty() {
-            let cause = "the server listens nowhere: call `Server::bind(address)`";
+            let cause = "the server has no listeners: call `Server::bind(address)`";
             return Err(Error::Config(cause.to_owned()));
         }
         self.limits.overload.fault().map_or(Ok(()), |fault| Err(Error::Config(fault)))
     }
 
-    /// Has spans sent as the tree of settings says.
+    /// Installs the exporter for spans, if the configuration has one.
     fn send_spans(&mut self) -> Result<(), Error> {
         #[cfg(all(feature = "otlp", feature = "config"))]
         if let Some(otlp) = self.otlp.take() {
@@ -68,7 +69,7 @@ impl Server {
         Ok(())
     }
 
-    /// What the admin listener shows, if there is one.
+    /// The data shown by the admin listener, if there is one.
     fn views(&self, workers: usize, handle: &Handle) -> Option<Arc<Views>> {
         let views = self.admin.as_ref()?.views(workers, handle.subscribe());
         #[cfg(feature = "tls")]
@@ -76,7 +77,7 @@ impl Server {
         Some(views)
     }
 
-    /// What the driver of one worker is told.
+    /// The driver options of one worker.
     fn options_of(&self, number: usize, shown: Option<&Begun>) -> Options {
         Options {
             cpu: if self.pin { Some(number) } else { self.options.cpu },
@@ -89,9 +90,9 @@ impl Server {
         }
     }
 
-    /// `SocketOptions::user_timeout`, raised above `rate_slack`: the kernel also counts the time in
-    /// which a client keeps its window closed, and would end readers that the server's own limit
-    /// tolerates.
+    /// `SocketOptions::user_timeout`, raised above `rate_slack`: the kernel's timeout also counts
+    /// the time in which a client keeps its receive window closed, so it would close connections of
+    /// slow readers that the server's own limit tolerates.
     fn user_timeout(&self) -> Option<Duration> {
         let own = self.listeners.iter().filter_map(Listener::rate_slack);
         let slack = own.fold(self.limits.rate_slack, Duration::max);
@@ -125,7 +126,7 @@ impl Server {
         let (proxies, sockets) = (self.proxies.as_ref(), &self.options.sockets);
         let mut all = Entrances::open(self.listeners, proxies, workers, sockets, heir)?;
         let admin = self.admin.map(|admin| admin.open(&mut all, heir)).transpose()?.flatten();
-        // It is there before the workers, so that whoever waits for them can ask.
+        // Started before the workers, so that probes respond during startup.
         let admin =
             admin.zip(views.as_ref()).map(|(admin, views)| admin.start(views)).transpose()?;
         let Entrances { plans, places, files, holdings } = all;
@@ -169,24 +170,24 @@ impl Server {
         if running.is_whole() {
             let memory = memory::text(&limits.limits.overload);
             let line = first_line(&running, &reason, workers, &memory);
-            // Who reads the line may upgrade at once.
+            // Readers of the line may request an upgrade immediately.
             let handle = running.handle();
             handle.restart().serves(&handle, holdings, self.successor, self.quiet, &line);
             tell(&line, self.quiet);
         } else {
-            tell("peregrine: ordered to end before all workers had begun", self.quiet);
+            tell("peregrine: ordered to stop before all workers had started", self.quiet);
         }
         Ok(running)
     }
 
-    /// The limits of each worker, and where it hears of others.
+    /// The limits of each worker, and the channel with their changes.
     fn limits_of_worker(&self, workers: usize, readers: &Readers) -> WorkerLimits {
         let overload = memory::settled(&self.limits.overload, workers);
         let limits = Limits { overload, ..self.limits.clone() };
         WorkerLimits { overload: readers.overload(), ..limits.into() }
     }
 
-    /// What reads files again. It begins with what the server has.
+    /// Creates the readers of files that can be reloaded, with the server's current settings.
     fn readers(&mut self, count: usize, views: Option<&Views>, patterns: &Patterns) -> Readers {
         #[cfg(feature = "config")]
         let configured = self.configured.take().map(|mut configured| {
@@ -222,7 +223,7 @@ impl Server {
         }
     }
 
-    /// Who looks after the certificates of all listeners.
+    /// Creates the reloader of the certificates of all listeners.
     #[cfg(feature = "tls")]
     fn keeper(&self) -> Keeper {
         let keeper = Keeper::of(self.listeners.iter().filter_map(Listener::certificates));
@@ -232,8 +233,8 @@ impl Server {
     }
 }
 
-/// The part of each worker in spreading connections, where there are several. Workers listen at the same places, in
-/// the same order.
+/// Creates each worker's part in balancing connections, if there are several workers. All workers
+/// have the same listeners in the same order.
 fn members(plans: &[Vec<Listen<Socket>>]) -> Vec<Option<Member<Passed>>> {
     let (workers, listeners) = (plans.len(), plans.first().map_or(0, Vec::len));
     let members = Member::all(workers, listeners).into_iter();
@@ -245,7 +246,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-/// Lets files be read again from now on: whoever finds the server ready may ask for it.
+/// Enables reloads, which may be requested as soon as the server is ready.
 fn begin_reading(readers: Readers, handle: &Handle) -> Result<Option<Arc<Reload>>, Error> {
     let reload = readers.start().map_err(Error::Worker)?;
     if let Some(reload) = &reload {
@@ -254,16 +255,16 @@ fn begin_reading(readers: Readers, handle: &Handle) -> Result<Option<Arc<Reload>
     Ok(reload)
 }
 
-/// What has begun, if there is a thread left for what blocks: tokio panics where there is none, in the middle of whatever
-/// asks for one.
+/// Returns `begun`, or an error if no further thread can be started: tokio would then panic in the
+/// first caller that needs a thread for a blocking function.
 fn with_thread_to_spare<T>(begun: T) -> std::io::Result<T> {
     let thread = threads::start("peregrine-spare", Box::new(|| ()))?;
     drop(thread.join());
     Ok(begun)
 }
 
-/// Makes the parts that all tokio runtimes share, for which tokio needs descriptors and panics if there
-/// are none. So descriptors are tested for first.
+/// Initializes the parts that all tokio runtimes share. They need descriptors, and tokio panics
+/// without them, so this first checks that some are free.
 fn begin_tokio() -> std::io::Result<()> {
     #[cfg(unix)]
     {
@@ -271,7 +272,7 @@ fn begin_tokio() -> std::io::Result<()> {
         drop([pair()?, pair()?, pair()?]);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // The caller may be inside a runtime, where waiting for another one to end panics.
+    // The caller may be inside a runtime, where dropping another one in a blocking way panics.
     runtime.shutdown_background();
     Ok(())
 }

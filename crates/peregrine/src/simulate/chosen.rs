@@ -1,15 +1,15 @@
-//! Which seeds a test is run with.
+//! [`Seeds`]: the seeds that a test runs with.
 
 use std::ops::{Range, RangeInclusive};
 
-/// The variable that says which seeds to run.
+/// The environment variable that overrides the seeds.
 pub(super) const VARIABLE: &str = "PEREGRINE_SEEDS";
 
-/// No seeds at all.
-#[expect(clippy::reversed_empty_ranges, reason = "that is what is meant")]
+/// An empty range of seeds.
+#[expect(clippy::reversed_empty_ranges, reason = "an empty range is intended")]
 const NONE: RangeInclusive<u64> = 1..=0;
 
-/// Seeds to run a test with: a range (`0..200`), or those of a list (`[3, 17]`).
+/// Seeds to run a test with: a range (`0..200`) or a list (`[3, 17]`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seeds(Kind);
 
@@ -20,7 +20,7 @@ enum Kind {
 }
 
 impl Seeds {
-    /// Those that the environment names, or these.
+    /// The seeds from the environment variable, else these.
     pub(super) fn or_told(&self) -> Result<Self, String> {
         match std::env::var(VARIABLE) {
             Ok(text) => parse(&text),
@@ -62,7 +62,7 @@ impl From<Vec<u64>> for Seeds {
     }
 }
 
-/// The seeds that the environment names: one, or a range.
+/// Parses the environment variable: one seed or a range.
 fn parse(text: &str) -> Result<Seeds, String> {
     let number = |text: &str| text.trim().replace('_', "").parse::<u64>();
     let range = match text.split_once("..") {
@@ -72,7 +72,8 @@ fn parse(text: &str) -> Result<Seeds, String> {
     match range {
         Ok(seeds) if seeds.iter().next().is_some() => Ok(seeds),
         _ => Err(format!(
-            "{VARIABLE} is {text:?}, which names no seed: write one, as `17`, or a range, as `0..1000`"
+            "{VARIABLE} is {text:?}, which is not a seed: use one, such as `17`, or a range, such \
+             as `0..1000`"
         )),
     }
 }
@@ -87,7 +88,7 @@ mod tests {
         assert_eq!(parse(" 3..5 "), Ok((3..=4).into()));
         assert_eq!(parse("1_000"), Ok((1_000..1_001).into()));
         assert_eq!(parse("18446744073709551615"), Ok((u64::MAX..=u64::MAX).into()));
-        // No list of them is made.
+        // The range is not expanded to a list.
         assert!(parse("0..18446744073709551615").is_ok_and(|seeds| seeds.iter().next() == Some(0)));
         for wrong in ["", "all", "5..3", "1..", "..2", "-1"] {
             assert!(parse(wrong).is_err_and(|text| text.contains("0..1000")), "{wrong}");

@@ -1,4 +1,4 @@
-//! A client of HTTP/1.1.
+//! [`SimClient`]: an HTTP/1.1 client of a simulated server.
 
 use super::connection::SimConnection;
 use super::reply::Reading;
@@ -10,10 +10,11 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
-/// A client of HTTP/1.1. It keeps its connections, as browsers do, and opens another one for a request while all that
-/// it has are in use. A handle: clones share connections.
+/// An HTTP/1.1 client. It keeps its connections alive, as browsers do, and opens another one if all
+/// of them are in use. This is a handle: clones share connections.
 ///
-/// No request is sent twice by itself: one that finds its connection broken is [lost](super::Lost).
+/// The client never retries: if the connection of a request breaks, the request is
+/// [lost](super::Lost).
 #[derive(Clone)]
 pub struct SimClient(Rc<Inner>);
 
@@ -21,7 +22,7 @@ struct Inner {
     server: SimServer,
     listener: usize,
     number: u64,
-    /// Connections that wait for a request.
+    /// Idle connections.
     idle: RefCell<Vec<Reading>>,
 }
 
@@ -31,7 +32,7 @@ impl SimClient {
         Self(Rc::new(Inner { server, listener, number, idle: RefCell::default() }))
     }
 
-    /// A request. `target` goes into the request line as it is.
+    /// A request. `target` is written into the request line unchanged.
     pub fn request(&self, method: Method, target: &str) -> SimRequest {
         SimRequest::new(self.clone(), method, target.to_owned())
     }
@@ -66,12 +67,12 @@ impl SimClient {
         self.request(Method::DELETE, target)
     }
 
-    /// Closes the connections that wait for a request.
+    /// Closes all idle connections.
     pub fn close(&self) {
         drop(self.0.idle.take());
     }
 
-    /// By which events name it.
+    /// The client's number in the events.
     pub(super) fn number(&self) -> u64 {
         self.0.number
     }
@@ -80,12 +81,12 @@ impl SimClient {
         self.0.server.sim()
     }
 
-    /// A connection on which nothing is going on, kept or new.
+    /// An idle connection, or a new one.
     pub(super) fn connection(&self) -> Reading {
         loop {
             let idle = self.0.idle.borrow_mut().pop();
             match idle {
-                // The server has closed it meanwhile.
+                // The server has closed it in the meantime.
                 Some(idle) if idle.has_something() => {}
                 Some(idle) => return idle,
                 None => return Reading::new(self.connect()),
@@ -100,7 +101,7 @@ impl SimClient {
         connection
     }
 
-    /// The connection waits for a request.
+    /// Returns a connection to the pool of idle ones.
     pub(super) fn keep(&self, connection: Reading) {
         self.0.idle.borrow_mut().push(connection);
     }

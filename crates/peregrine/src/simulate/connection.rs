@@ -1,4 +1,4 @@
-//! A connection to a simulated server, as bytes.
+//! [`SimConnection`]: a raw connection to a simulated server.
 
 use super::sim::Sim;
 use peregrine_driver_sim::Client;
@@ -12,20 +12,21 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The most that one call sends or receives.
+/// The maximum number of bytes that one call sends or receives.
 const PIECE_BYTES_MAX: usize = 65_536;
 
-/// A client's end of a connection: bytes both ways, for protocols and rudeness of every kind. Dropping it closes the
-/// connection.
+/// The client's end of a connection, which transfers raw bytes: for any protocol, and for
+/// misbehaving clients. Dropping it closes the connection.
 ///
-/// It is tokio's `AsyncRead` and `AsyncWrite`, so that any client runs on it that takes such a stream: hyper's for
-/// HTTP/2, tokio-tungstenite for WebSockets, tokio-rustls around it for a listener with TLS.
+/// It implements tokio's `AsyncRead` and `AsyncWrite`, so any client that accepts such a stream can
+/// use it: hyper's for HTTP/2, tokio-tungstenite for WebSockets, or tokio-rustls around it for a
+/// listener with TLS.
 pub struct SimConnection {
     client: Client,
     sim: Sim,
-    /// What was handed over to be sent.
+    /// The number of bytes queued for sending so far.
     target: Cell<u64>,
-    /// After how many bytes more it breaks.
+    /// The number of bytes after which the test cuts the connection.
     send_left: Cell<Option<u64>>,
     receive_left: Cell<Option<u64>>,
 }
@@ -36,13 +37,13 @@ impl SimConnection {
         Self { client, sim, target: Cell::new(0), send_left, receive_left }
     }
 
-    /// Breaks the connection when so many bytes more were sent, if it comes to that. The server sees these, and then a
-    /// reset.
+    /// Breaks the connection after this many more bytes have been sent. The server receives them,
+    /// and then a reset.
     pub fn cut_after_sent(&self, bytes: u64) {
         self.send_left.set(Some(bytes));
     }
 
-    /// Breaks the connection when so many bytes more were received, if it comes to that.
+    /// Breaks the connection after this many more bytes have been received.
     pub fn cut_after_received(&self, bytes: u64) {
         self.receive_left.set(Some(bytes));
     }
@@ -52,12 +53,12 @@ impl SimConnection {
         self.client.reset();
     }
 
-    /// Lets nothing that is sent from here on arrive before `time` has passed.
+    /// Delays everything that is sent from now on until `time` has passed.
     pub fn stall(&self, time: Duration) {
         self.client.stall(time);
     }
 
-    /// What the server sees as its peer's address.
+    /// The client's address, as the server sees it.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.client.address()
@@ -76,7 +77,8 @@ impl SimConnection {
         poll_fn(|context| self.poll_sent(context)).await
     }
 
-    /// The next bytes from the server; empty at the end, and then again and again.
+    /// Receives the next bytes from the server. Returns an empty vector once the server has closed
+    /// its side.
     ///
     /// # Errors
     /// The connection was refused, broke, or was cut by the test.
@@ -84,10 +86,10 @@ impl SimConnection {
         poll_fn(|context| self.poll_recv(context, PIECE_BYTES_MAX)).await
     }
 
-    /// Everything until the server's end.
+    /// Receives everything until the server closes its side.
     ///
     /// # Errors
-    /// As [`recv`](Self::recv); what came before is lost.
+    /// As [`recv`](Self::recv); the bytes received before the error are lost.
     pub async fn recv_all(&self) -> io::Result<Vec<u8>> {
         let mut all = Vec::new();
         loop {
@@ -99,7 +101,7 @@ impl SimConnection {
         }
     }
 
-    /// Ends the sending side after everything sent before. Receiving goes on.
+    /// Closes the sending side after everything queued has been sent. Receiving remains possible.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -111,19 +113,19 @@ impl SimConnection {
         self.client.number()
     }
 
-    /// Did something arrive, an end or a reset among it?
+    /// Whether data, an end or a reset has arrived.
     pub(super) fn has_something(&self) -> bool {
         self.client.has_something()
     }
 
     fn cut(&self, what: &str) -> io::Error {
-        self.sim.note(format!("connection {}: the test cuts it while it {what}", self.number()));
+        self.sim.note(format!("connection {}: cut by the test while {what}", self.number()));
         self.client.reset();
         io::Error::new(io::ErrorKind::ConnectionReset, "the test cut the connection")
     }
 
     fn poll_send(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        // What was handed over before must be on its way, so that a sender is held back.
+        // Backpressure: queued bytes must be sent first.
         ready!(self.poll_sent(context))?;
         let left = self.send_left.get();
         let most = left.map_or(usize::MAX, |left| usize::try_from(left).unwrap_or(usize::MAX));
@@ -134,12 +136,12 @@ impl SimConnection {
         Poll::Ready(Ok(size))
     }
 
-    /// Ready when everything was sent. A cut that is due happens then.
+    /// Ready when everything has been sent. Then performs a cut that is due.
     fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.client.poll_sent(context, self.target.get()))?;
         if self.send_left.get() == Some(0) {
             self.send_left.set(None);
-            return Poll::Ready(Err(self.cut("sends")));
+            return Poll::Ready(Err(self.cut("sending")));
         }
         Poll::Ready(Ok(()))
     }
@@ -148,7 +150,7 @@ impl SimConnection {
         let left = self.receive_left.get();
         if left == Some(0) {
             self.receive_left.set(None);
-            return Poll::Ready(Err(self.cut("receives")));
+            return Poll::Ready(Err(self.cut("receiving")));
         }
         let left_here = left.map_or(most, |left| usize::try_from(left).unwrap_or(most).min(most));
         let bytes = ready!(self.client.poll_recv(context, left_here))?;

@@ -1,10 +1,11 @@
-//! How a failed run is told.
+//! [`Failure`]: the report of a failed run.
 
 use peregrine_driver_sim::{Network, Stuck};
 use std::fmt;
 use std::time::Duration;
 
-/// A run that failed: its cause, and what there is to know about it. Its text is what a test that fails says.
+/// A failed run: its cause, and details about it. The `Display` form is the panic message of the
+/// test.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Failure {
     seed: u64,
@@ -12,23 +13,23 @@ pub struct Failure {
     now: Duration,
     steps: u64,
     pub(super) trace: u64,
-    /// Requests without an answer, and how long they had waited.
+    /// Requests without a response, and how long they had waited.
     waiting: Vec<(String, Duration)>,
     story: Vec<(Duration, String)>,
-    /// What became of the second run with this seed.
+    /// The outcome of the second run with this seed.
     repeated: Option<Repeated>,
     /// The name of the test, if it is known.
     test: Option<String>,
 }
 
-/// What became of the second run with a seed that failed.
+/// The outcome of the second run with a seed that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Repeated {
-    /// The same.
+    /// It failed in the same way.
     Same,
-    /// It failed otherwise, for this cause.
+    /// It failed in a different way, with this cause.
     Otherwise(String),
-    /// It did not fail.
+    /// It passed.
     Passed,
 }
 
@@ -53,9 +54,9 @@ impl Failure {
         Self { repeated: Some(repeated), test, ..self }
     }
 
-    /// Two runs with one seed passed, and were not the same.
+    /// Two runs with the same seed passed, but differed.
     pub(super) fn differing(seed: u64, test: Option<String>) -> Self {
-        let cause = "two runs with this seed passed, but not by the same events".to_owned();
+        let cause = "two runs with this seed passed, but their events differ".to_owned();
         let (waiting, story) = (Vec::new(), Vec::new());
         let (now, steps, trace) = (Duration::ZERO, 0, 0);
         let repeated = Some(Repeated::Passed);
@@ -68,7 +69,7 @@ impl Failure {
         self.seed
     }
 
-    /// What went wrong: the message of a panic, or the limit that was reached.
+    /// The cause: the message of a panic, or the limit that was reached.
     #[must_use]
     pub fn cause(&self) -> &str {
         &self.cause
@@ -80,7 +81,7 @@ impl Failure {
         self.now
     }
 
-    /// The last events before it, with their virtual times.
+    /// The last events before the failure, with their virtual times.
     #[must_use]
     pub fn events(&self) -> &[(Duration, String)] {
         &self.story
@@ -94,7 +95,7 @@ impl fmt::Display for Failure {
         writeln!(f, "seed {seed} fails at {now:.3} s of virtual time, after {steps} steps:")?;
         self.cause.lines().try_for_each(|line| writeln!(f, "  {line}"))?;
         if !self.waiting.is_empty() {
-            writeln!(f, "requests without an answer:")?;
+            writeln!(f, "requests without a response:")?;
         }
         for (request, time) in &self.waiting {
             writeln!(f, "  {request}, for {:.3} s", time.as_secs_f64())?;
@@ -110,13 +111,13 @@ impl fmt::Display for Failure {
             }
             Some(Repeated::Otherwise(cause)) => writeln!(
                 f,
-                "A second run with this seed went another way, so that something decides that is not the seed (see \
-                 \"What breaks repetition\" of peregrine::simulate). It failed: {cause}"
+                "A second run with this seed failed differently, so something other than the seed \
+                 affects the run (see \"What breaks repetition\" in peregrine::simulate): {cause}"
             )?,
             Some(Repeated::Passed) => writeln!(
                 f,
-                "Another run with this seed did not fail, so that something decides that is not the seed: see \
-                 \"What breaks repetition\" of peregrine::simulate."
+                "Another run with this seed passed, so something other than the seed affects the \
+                 run (see \"What breaks repetition\" in peregrine::simulate)."
             )?,
         }
         let test = self.test.as_deref().unwrap_or("NAME_OF_THE_TEST");
@@ -132,21 +133,22 @@ impl fmt::Debug for Failure {
 
 impl std::error::Error for Failure {}
 
-/// What a limit that was reached means, and what to do about it.
+/// Explains a limit that was reached, and how to raise it.
 pub(super) fn cause_of(stuck: &Stuck, (time_max, steps_max): (Duration, u64)) -> String {
     let Stuck { what, tasks, tokio_tasks, waiting, .. } = stuck;
     let first = match *what {
-        "deadlock" => "deadlock: the test waits, and nothing is left that could happen".to_owned(),
+        "deadlock" => "deadlock: the test waits, but no event is pending".to_owned(),
         "time is over" => format!(
-            "the test is not over after {time_max:?} of virtual time; if it may take so long, raise \
-             Simulation::time_max"
+            "the test has not ended after {time_max:?} of virtual time; if it may take this long, \
+             raise Simulation::time_max"
         ),
         _ => format!(
-            "the test is not over after {steps_max} steps: something runs again and again; if it may take so many, raise \
-             Simulation::steps_max"
+            "the test has not ended after {steps_max} steps, so a task may be in an endless loop; \
+             if it may take this many steps, raise Simulation::steps_max"
         ),
     };
     format!(
-        "{first}\nbeside the test, {tasks} tasks of the network and {tokio_tasks} of tokio are not over; waiting: {waiting}"
+        "{first}\nbesides the test, {tasks} network tasks and {tokio_tasks} tokio tasks have not \
+         ended; waiting: {waiting}"
     )
 }

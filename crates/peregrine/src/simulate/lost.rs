@@ -1,33 +1,34 @@
-//! Why a request got no answer.
+//! [`Lost`]: a simulated request that got no complete response.
 
 use std::fmt;
 use std::io;
 use std::time::Duration;
 
-/// A request that got no whole answer.
+/// A request that got no complete response.
 ///
-/// The debug form is the readable text too, for tests that `expect` an answer.
+/// The `Debug` form is the same text as the `Display` form, for tests that `expect` a response.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Lost {
     /// The request, such as `POST /orders`.
     pub request: String,
-    /// What became of it.
+    /// The reason.
     pub why: Why,
 }
 
-/// What became of a request without an answer. In all cases but the first, the server may have carried it out.
+/// Why a request got no response. In all cases except [`Refused`](Self::Refused), the server may
+/// have executed the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Why {
     /// The connection was refused.
     Refused,
-    /// The connection broke.
+    /// The connection was reset.
     Reset,
-    /// The server closed the connection before the answer was whole.
+    /// The server closed the connection before the response was complete.
     Ended,
-    /// The client waited for so long, and left.
+    /// The client disconnected after it had waited for this time.
     GaveUp(Duration),
-    /// The answer is no HTTP/1.1. The text says why.
+    /// The response is not valid HTTP/1.1. The text says why.
     Malformed(String),
 }
 
@@ -45,12 +46,12 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused => f.write_str("the connection was refused"),
-            Self::Reset => f.write_str("the connection broke"),
+            Self::Reset => f.write_str("the connection was reset"),
             Self::Ended => {
-                f.write_str("the server closed the connection before the answer was whole")
+                f.write_str("the server closed the connection before the response was complete")
             }
             Self::GaveUp(after) => write!(f, "the client gave up after {after:?}"),
-            Self::Malformed(text) => write!(f, "the answer is no HTTP/1.1: {text}"),
+            Self::Malformed(text) => write!(f, "the response is not HTTP/1.1: {text}"),
         }
     }
 }

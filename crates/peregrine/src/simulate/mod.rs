@@ -1,9 +1,11 @@
-//! Tests on a simulated network: an application, as it is, with faults, seeds and virtual time.
+//! Tests an unchanged application on a simulated network, with faults, seeds and virtual time.
 //!
-//! [`seeds`] runs a test once for each seed. Its server is the one of production (its workers, protocols, limits,
-//! timeouts and shutdown), on a network in memory that cuts, delays and loses what it is told to. Who runs next, where
-//! bytes are cut and what breaks follows from the seed, so that a failure can be had again; it names its seed. Time is
-//! virtual: when nobody can run, it jumps to when somebody can, so that hours take milliseconds.
+//! [`seeds`] runs a test once for each seed. The server is the production server, with its workers,
+//! protocols, limits, timeouts and shutdown. It runs on an in-memory network that splits, delays
+//! and loses data as configured. The seed determines which task runs next, where data is split and
+//! which connections break. So a failure, which reports its seed, can be reproduced. Time is
+//! virtual: when no task can run, the clock jumps to the next timer, so that hours take
+//! milliseconds.
 //!
 //! ```
 //! use peregrine::prelude::*;
@@ -30,32 +32,36 @@
 //! # What is simulated
 //!
 //! - The network between clients and server, and the server's clock: all its timeouts are virtual.
-//! - tokio's time. `tokio::time::{sleep, timeout, interval}` and `tokio::time::Instant` are virtual everywhere in the
-//!   run, in handlers and in tasks that they spawn. `tokio::time::Instant::now()` is thereby the clock for code that is to
-//!   be simulated: it is the system's clock in production. [`Sim::now`] and [`Sim::unix_time`] are for the test.
-//! - Several workers, each with its own application, in turns on the test's thread.
+//! - tokio's time. `tokio::time::{sleep, timeout, interval}` and `tokio::time::Instant` are virtual
+//!   everywhere in the run, in handlers and in the tasks that they spawn. So use
+//!   `tokio::time::Instant::now()` as the clock in code to be simulated; in production it is the
+//!   system's clock. [`Sim::now`] and [`Sim::unix_time`] are for the test.
+//! - Several workers, each with its own application, which take turns on the test's thread.
 //!
-//! # What is not
+//! # What is not simulated
 //!
-//! - `std::time::Instant` and `SystemTime` tell real time: nothing can change that. This holds for batteries that ask
-//!   the system's clock too: how long sessions, cached responses, idempotency keys and tokens live, and how fast rate
-//!   limits forgive.
-//! - Sockets of the application: those of tokio panic, since there is no kernel to ask. Files, and data bases that need no
-//!   sockets, are real; while a task waits for one of these alone, the network knows nothing that could happen: time runs
-//!   away, or the run ends as a deadlock. Tests have something else in their place, or a second server of the simulation.
-//!   `tokio::task::spawn_blocking` works: time stands still meanwhile.
-//! - The admin listener, the access log, files of certificates and signals are left out.
-//! - A simulation has a runtime of its own: tests are plain `#[test]`, since `#[tokio::test]` has another one.
-//! - A handler that blocks its thread blocks the test, and a task of `tokio::spawn` that never waits (but yields) keeps
-//!   the run from going on. No limit helps against these two.
+//! - `std::time::Instant` and `SystemTime` always return real time. This also affects parts of
+//!   Peregrine that use them: the lifetimes of sessions, cached responses, idempotency keys and
+//!   tokens, and how fast rate limits recover.
+//! - Sockets of the application: those of tokio panic, because the runtime has no I/O. Files, and
+//!   databases that need no sockets, are real. While a task waits only for one of these, the
+//!   simulator knows of no event to wait for: virtual time advances too far, or the run fails as a
+//!   deadlock. Use a substitute in tests, or a second simulated server.
+//!   `tokio::task::spawn_blocking` works; virtual time stands still while it runs.
+//! - The admin listener, the access log, certificate files and signals do not exist.
+//! - A simulation creates its own runtime: use a plain `#[test]`, because `#[tokio::test]` creates
+//!   another one.
+//! - A handler that blocks its thread blocks the test. A task of `tokio::spawn` that yields but
+//!   never waits prevents virtual time from advancing. No limit ends such a run.
 //!
 //! # What breaks repetition
 //!
-//! A seed decides all that the simulator decides. What an application takes from elsewhere it does not: the order of
-//! `HashMap` and `HashSet` (use `BTreeMap`, or a fixed hasher), random numbers (use [`Sim::random`] in tests), the
-//! branch that `tokio::select!` tries first (write `biased;`), threads, real clocks, and whatever outlives a run, as
-//! statics do. When a test has failed, its seed runs a second time, and the message says whether that failed in the same
-//! way. [`Simulation::twice`] does this for all seeds.
+//! A seed only determines the decisions of the simulator. It does not determine what an application
+//! gets from elsewhere: the order of `HashMap` and `HashSet` (use `BTreeMap` or a fixed hasher),
+//! random numbers (use [`Sim::random`] in tests), the branch that `tokio::select!` polls first
+//! (write `biased;`), threads, real clocks, and state that outlives a run, such as statics. When a
+//! test has failed, its seed runs a second time, and the message says whether that run failed in
+//! the same way. [`Simulation::twice`] does this for all seeds.
 
 mod chosen;
 mod client;
@@ -82,15 +88,16 @@ pub use served::SimServer;
 pub use sim::{Sim, Task};
 pub use simulation::{Passed, Simulation, Verdict};
 
-/// Runs `test` once for each seed, with delays, cuts and late timers but without loss ([`Faults::harmless`]). Seed 0 has
-/// none of these: what fails there has nothing to do with the network. For other faults and limits there is
-/// [`Simulation`].
+/// Runs `test` once for each seed, with delays, split data and late timers but without loss
+/// ([`Faults::harmless`]). Seed 0 has no faults: a failure with seed 0 is not caused by the
+/// network. Use [`Simulation`] for other faults and limits.
 ///
-/// The environment variable `PEREGRINE_SEEDS` takes precedence over `seeds`: one seed (`17`), or a range (`0..10000`).
+/// The environment variable `PEREGRINE_SEEDS` takes precedence over `seeds`: one seed (`17`) or a
+/// range (`0..10000`).
 ///
 /// # Panics
-/// The test fails with one of the seeds. The message names it, the virtual time, the last events, and how to run it
-/// alone.
+/// If the test fails with one of the seeds. The message contains the seed, the virtual time, the
+/// last events, and how to run the seed alone.
 #[track_caller]
 pub fn seeds<V: Verdict>(seeds: impl Into<Seeds>, test: impl AsyncFn(Sim) -> V) {
     Simulation::seeds(seeds).run(test);

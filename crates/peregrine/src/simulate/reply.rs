@@ -1,4 +1,4 @@
-//! Responses of HTTP/1.1 as they arrive (RFC 9112).
+//! Reads HTTP/1.1 responses (RFC 9112).
 
 use super::connection::SimConnection;
 use super::lost::Why;
@@ -7,10 +7,10 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use std::rc::Rc;
 
-/// No head, and no line of a chunked body, is longer.
+/// The maximum size of a response head, and of a line of a chunked body.
 const HEAD_BYTES_MAX: usize = 1 << 20;
 
-/// A connection, and what was received on it and not used yet.
+/// A connection, and the bytes that were received but not parsed yet.
 pub(super) struct Reading {
     connection: Rc<SimConnection>,
     unread: Vec<u8>,
@@ -22,20 +22,20 @@ pub(super) struct Head {
     pub(super) fields: HeaderMap,
     pub(super) interims: Vec<(StatusCode, HeaderMap)>,
     pub(super) rest: Rest,
-    /// No other request fits on the connection.
+    /// Whether the connection cannot be used for another request.
     pub(super) is_last: bool,
 }
 
-/// What is left of a body.
+/// The part of a body that has not been read yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// So many bytes.
+    /// This number of bytes.
     Bytes(u64),
-    /// A chunk's size comes next.
+    /// Chunks; the next line is a chunk's size.
     Chunks,
-    /// So many bytes of a chunk, and more chunks.
+    /// This number of bytes of a chunk, then more chunks.
     Chunk(u64),
-    /// Everything until the connection ends.
+    /// Everything until the server closes the connection.
     All,
 }
 
@@ -48,22 +48,22 @@ impl Reading {
         Rc::clone(&self.connection)
     }
 
-    /// Did anything arrive that nobody asked for, such as the end?
+    /// Whether anything arrived that does not belong to a response, such as the end.
     pub(super) fn has_something(&self) -> bool {
         !self.unread.is_empty() || self.connection.has_something()
     }
 
-    /// The head of the next response.
+    /// Reads the head of the next final response.
     pub(super) async fn head(&mut self, is_head_request: bool) -> Result<Head, Why> {
         let mut interims = Vec::new();
         loop {
             let lines = self.lines_until_empty().await?;
-            let (first, rest) = lines.split_first().expect("there is an empty line at least");
+            let (first, rest) = lines.split_first().expect("at least one line");
             let malformed = |line: &str| Why::Malformed(format!("{line:?}"));
             let status = status(first).ok_or_else(|| malformed(first))?;
             let fields = fields(rest).map_err(malformed)?;
-            // RFC 9110 §15.2: any number of interim responses comes before the final one. 101 is final: what follows is
-            // another protocol.
+            // RFC 9110 §15.2: any number of interim responses may precede the final one. 101 is
+            // final: another protocol follows.
             if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
                 interims.push((status, fields));
                 continue;
@@ -79,7 +79,7 @@ impl Reading {
         }
     }
 
-    /// The next piece of a body; `None` at its end.
+    /// Reads the next piece of a body; `None` at its end.
     pub(super) async fn piece(&mut self, rest: &mut Rest) -> Result<Option<Bytes>, Why> {
         loop {
             match rest {
@@ -96,7 +96,7 @@ impl Reading {
                     let size = u64::from_str_radix(size, 16)
                         .map_err(|_| Why::Malformed(format!("the size of a chunk: {line:?}")))?;
                     if size == 0 {
-                        // Trailers, and the end.
+                        // Skip the trailers.
                         while !self.line().await?.is_empty() {}
                         *rest = Rest::Bytes(0);
                         return Ok(None);
@@ -113,7 +113,7 @@ impl Reading {
         }
     }
 
-    /// Some of the bytes that are left.
+    /// Reads some of the `left` bytes.
     async fn some(&mut self, left: &mut u64) -> Result<Bytes, Why> {
         if self.unread.is_empty() {
             self.must_receive().await?;
@@ -135,16 +135,16 @@ impl Reading {
         }
     }
 
-    /// The next line, without its end.
+    /// Reads the next line, without its line ending.
     async fn line(&mut self) -> Result<String, Why> {
         loop {
             if let Some(end) = self.unread.windows(2).position(|pair| pair == b"\r\n") {
                 let line: Vec<u8> = self.unread.drain(..end + 2).take(end).collect();
                 return String::from_utf8(line)
-                    .map_err(|_| Why::Malformed("a line that is no text".to_owned()));
+                    .map_err(|_| Why::Malformed("a line is not UTF-8".to_owned()));
             }
             if self.unread.len() > HEAD_BYTES_MAX {
-                return Err(Why::Malformed("a line without an end".to_owned()));
+                return Err(Why::Malformed("a line is too long".to_owned()));
             }
             self.must_receive().await?;
         }
@@ -154,7 +154,7 @@ impl Reading {
         if self.receive().await? { Ok(()) } else { Err(Why::Ended) }
     }
 
-    /// Receives some bytes. False at the end.
+    /// Receives some bytes. Returns false at the end.
     async fn receive(&mut self) -> Result<bool, Why> {
         let bytes = self.connection.recv().await?;
         self.unread.extend_from_slice(&bytes);
@@ -162,7 +162,7 @@ impl Reading {
     }
 }
 
-/// The fields of these lines, or the line that is none.
+/// Parses header fields. The error is the first malformed line.
 fn fields(lines: &[String]) -> Result<HeaderMap, &str> {
     let mut fields = HeaderMap::new();
     for line in lines {
@@ -174,7 +174,7 @@ fn fields(lines: &[String]) -> Result<HeaderMap, &str> {
     Ok(fields)
 }
 
-/// How the body is delimited (RFC 9112 §6.3).
+/// The framing of the body (RFC 9112 §6.3).
 fn body_of(fields: &HeaderMap) -> Result<Rest, Why> {
     if fields.get(header::TRANSFER_ENCODING).is_some_and(|value| value == "chunked") {
         return Ok(Rest::Chunks);

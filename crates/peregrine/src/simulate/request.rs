@@ -1,4 +1,4 @@
-//! A request over the simulated network, from its parts to its answer.
+//! [`SimRequest`]: builds and sends a request over the simulated network.
 
 use super::client::SimClient;
 use super::lost::{Lost, Why};
@@ -16,7 +16,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// The host of requests that name none.
+/// The `Host` field of requests that do not set it.
 const HOST: &str = "sim.example";
 
 /// A request to be sent.
@@ -39,7 +39,8 @@ impl SimRequest {
         Self { client, method, target, fields, body, patience, cut_request, cut_response }
     }
 
-    /// Adds a header field. `Host` and `Content-Length` are added unless they are given.
+    /// Adds a header field. `Host` and `Content-Length` are added automatically if they are not
+    /// set.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
         self.fields.push((name.into(), value.into()));
         self
@@ -54,35 +55,37 @@ impl SimRequest {
     /// Sets a JSON body, with its `Content-Type`.
     ///
     /// # Panics
-    /// The value cannot be written as JSON.
+    /// If the value cannot be serialized as JSON.
     pub fn json(self, value: &(impl Serialize + ?Sized)) -> Self {
-        let json = serde_json::to_vec(value).expect("the value can be written as JSON");
+        let json = serde_json::to_vec(value).expect("the value is serializable as JSON");
         self.header("content-type", "application/json").body(json)
     }
 
-    /// Lets the client wait for so long, and leave then. Default: for ever.
+    /// Limits how long the client waits for the response before it disconnects. Default: no limit.
     pub fn patience(mut self, time: Duration) -> Self {
         self.patience = Some(time);
         self
     }
 
-    /// Breaks the connection when so many bytes of the request were sent. It is a new one.
+    /// Breaks the connection after this many bytes of the request have been sent. The request uses
+    /// a new connection.
     pub fn cut_request_after(mut self, bytes: u64) -> Self {
         self.cut_request = Some(bytes);
         self
     }
 
-    /// Breaks the connection when so many bytes of the response were received. It is a new one.
+    /// Breaks the connection after this many bytes of the response have been received. The request
+    /// uses a new connection.
     pub fn cut_response_after(mut self, bytes: u64) -> Self {
         self.cut_response = Some(bytes);
         self
     }
 
-    /// Sends the request and waits for the whole response. Dropping the future closes the connection, as a client does
-    /// that leaves.
+    /// Sends the request and waits for the complete response. Dropping the future closes the
+    /// connection, like a client that disconnects.
     ///
     /// # Errors
-    /// There is no whole answer; see [`Why`].
+    /// If there is no complete response; see [`Why`].
     pub async fn send(self) -> Result<TestResponse, Lost> {
         self.told(async |request| {
             let (mut reading, mut head) = request.ask().await?;
@@ -96,14 +99,15 @@ impl SimRequest {
         .await
     }
 
-    /// Sends the request and waits for the response's head: its body is read by
-    /// [`TestResponse::chunk`], [`event`](TestResponse::event) or [`collect`](TestResponse::collect). For streams
-    /// without an end.
+    /// Sends the request and waits for the response's head. Use it for endless streams: read the
+    /// body with [`TestResponse::chunk`], [`event`](TestResponse::event) or
+    /// [`collect`](TestResponse::collect).
     ///
-    /// Do not call `text()` and the like before `collect()`: they would wait for the network on its own thread.
+    /// Do not call `text()` or similar methods before `collect()`: they would block the thread on
+    /// which the network runs.
     ///
     /// # Errors
-    /// There is no answer; see [`Why`].
+    /// If there is no response; see [`Why`].
     pub async fn open(self) -> Result<TestResponse, Lost> {
         self.told(async |request| {
             let (reading, mut head) = request.ask().await?;
@@ -117,7 +121,7 @@ impl SimRequest {
         .await
     }
 
-    /// Tells of a request and what becomes of it.
+    /// Sends the request through `ask`, and records it and its outcome as events.
     async fn told(
         self,
         ask: impl AsyncFnOnce(&Self) -> Result<TestResponse, Why>,
@@ -142,7 +146,7 @@ impl SimRequest {
         result.map_err(|why| Lost { request, why })
     }
 
-    /// Sends the request, and reads the response's head meanwhile.
+    /// Sends the request, and reads the response's head at the same time.
     async fn ask(&self) -> Result<(Reading, Head), Why> {
         let is_cut = self.cut_request.is_some() || self.cut_response.is_some();
         if is_cut {
@@ -165,7 +169,8 @@ impl SimRequest {
                 }
                 let head = receiving.as_mut().poll(context);
                 match &mut unsent {
-                    // An answer may be there all the same: a server need not read to the end.
+                    // Sending failed. There may still be a response: a server may answer without
+                    // reading the whole request.
                     Some(Err(_)) if head.is_pending() => {
                         let error = unsent.take().and_then(Result::err);
                         Poll::Ready(Err(error.map_or(Why::Reset, Why::from)))
@@ -176,7 +181,7 @@ impl SimRequest {
             .await
         };
         let mut head = head?;
-        // The rest of the request is not sent any more.
+        // If the request was not sent completely, the connection cannot be reused.
         head.is_last |= unsent.is_some() || is_cut;
         Ok((reading, head))
     }
@@ -187,7 +192,7 @@ impl SimRequest {
         }
     }
 
-    /// The request as it is sent.
+    /// The bytes of the request.
     fn bytes(&self) -> Vec<u8> {
         let has = |wanted: &str| {
             self.fields.iter().any(|(present, _)| present.eq_ignore_ascii_case(wanted))
@@ -228,7 +233,7 @@ impl Head {
     }
 }
 
-/// Receives the rest of a response while somebody reads it.
+/// Receives the rest of a response, as fast as the test reads it.
 async fn pump(client: SimClient, mut reading: Reading, mut head: Head, writer: Writer) {
     loop {
         if poll_fn(|context| writer.poll_room(context)).await.is_err() {
@@ -252,7 +257,7 @@ impl fmt::Debug for SimRequest {
     }
 }
 
-/// What a status line says.
+/// Parses a status line.
 pub(super) fn status(line: &str) -> Option<StatusCode> {
     let (version, rest) = line.split_once(' ')?;
     let digits = rest.split(' ').next()?;

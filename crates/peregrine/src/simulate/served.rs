@@ -1,4 +1,4 @@
-//! A server on the simulated network.
+//! [`SimServer`]: a server on the simulated network.
 
 use super::client::SimClient;
 use super::connection::SimConnection;
@@ -19,17 +19,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 
-/// A server on the simulated network. It serves until it is told to end, or the test is over. A handle, cloned freely.
+/// A server on the simulated network. It serves until it is shut down or the test ends. This is a
+/// handle: clones refer to the same server.
 #[derive(Clone)]
 pub struct SimServer {
     sim: Sim,
     running: Rc<Running>,
 }
 
-/// What there is to know of a server.
+/// The shared state of a running server.
 pub(super) struct Running {
     orders: watch::Sender<Order>,
-    /// Of each listener, the port of each worker, and whether TLS is spoken there.
+    /// For each listener, the port of each worker, and whether it speaks TLS.
     places: Vec<(Vec<u64>, bool)>,
     workers: Vec<Rc<Observed>>,
     reports: RefCell<Vec<Option<Report>>>,
@@ -85,28 +86,28 @@ impl SimServer {
         Self { sim: sim.clone(), running }
     }
 
-    /// A client of HTTP/1.1, at the first listener that speaks plain HTTP.
+    /// An HTTP/1.1 client for the first listener that speaks plain HTTP.
     ///
     /// # Panics
-    /// There is none.
+    /// If there is no such listener.
     #[must_use]
     pub fn client(&self) -> SimClient {
         let plain = self.running.places.iter().position(|(_, is_tls)| !is_tls);
-        let listener = plain.expect("a client speaks plain HTTP, and all listeners speak TLS");
+        let listener = plain.expect("a client needs plain HTTP, but all listeners speak TLS");
         SimClient::new(self.clone(), listener)
     }
 
-    /// A connection to the first listener, as bytes.
+    /// Connects to the first listener. The connection transfers raw bytes.
     #[must_use]
     pub fn connect(&self) -> SimConnection {
         self.connect_to(0)
     }
 
-    /// A connection to a listener, by its place among those of the server, as bytes. Which worker accepts it follows from
-    /// the seed.
+    /// Connects to a listener, by its index among those of the server. The connection transfers raw
+    /// bytes. The seed determines which worker accepts it.
     ///
     /// # Panics
-    /// There are not so many listeners.
+    /// If there is no listener with this index.
     #[must_use]
     pub fn connect_to(&self, listener: usize) -> SimConnection {
         let places = &self.running.places;
@@ -117,27 +118,29 @@ impl SimServer {
         SimConnection::new(self.sim.shared().network.connect_to(port), self.sim.clone())
     }
 
-    /// Shuts down in order, as SIGTERM does, and waits for the end: what is left at
-    /// [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout) is cut. The result names that.
+    /// Shuts down gracefully, like SIGTERM, and waits until the server has ended. Connections that
+    /// are left after [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout) are cut, and
+    /// listed in the result.
     pub async fn shut_down(&self) -> Stopped {
         self.order(Order::Drain);
         self.ended().await
     }
 
-    /// Ends everything at once, as a second signal does: handlers are dropped where they wait, and connections are closed.
+    /// Ends the server immediately, like a second signal: handlers are dropped at their current
+    /// `await`, and connections are closed.
     pub async fn cut(&self) -> Stopped {
         self.running.is_cut_ordered.set(true);
         self.order(Order::Cut);
         self.ended().await
     }
 
-    /// The figures of each worker so far.
+    /// The current counters of each worker.
     #[must_use]
     pub fn snapshots(&self) -> Vec<Snapshot> {
         self.running.workers.iter().map(|observed| observed.snapshot()).collect()
     }
 
-    /// The simulation that it is part of.
+    /// The simulation that this server is part of.
     #[must_use]
     pub fn sim(&self) -> &Sim {
         &self.sim
@@ -145,8 +148,8 @@ impl SimServer {
 
     fn order(&self, order: Order) {
         self.sim.note(match order {
-            Order::Cut => "a server is told to end at once",
-            _ => "a server is told to shut down",
+            Order::Cut => "a server is ordered to cut its connections",
+            _ => "a server is ordered to shut down",
         });
         self.running.order(order);
     }
@@ -168,7 +171,7 @@ impl fmt::Debug for SimServer {
 }
 
 impl Running {
-    /// Orders only go forward.
+    /// Gives an order, unless a later one was given before.
     pub(super) fn order(&self, order: Order) {
         self.orders.send_if_modified(|present| {
             let is_further = order > *present;
@@ -177,7 +180,7 @@ impl Running {
         });
     }
 
-    /// Ends when all workers have ended.
+    /// Completes when all workers have ended.
     pub(super) async fn ended(&self) {
         loop {
             let mut ended = pin!(self.ended.notified());
@@ -190,7 +193,7 @@ impl Running {
     }
 }
 
-/// What one worker begins with.
+/// The inputs of one worker.
 struct Worker {
     make: Make,
     listens: Vec<Listen<Port>>,
@@ -201,12 +204,13 @@ struct Worker {
 }
 
 impl Worker {
-    /// Runs to the end, or says why it cannot.
+    /// Runs the worker until it ends. Returns an error if it cannot start.
     async fn run(self, sim: &Sim) -> Result<Report, String> {
         let Self { make, listens, limits, observed, orders, member } = self;
-        let wrong = |error: &dyn fmt::Display| format!("the server cannot begin: {error}");
+        let wrong = |error: &dyn fmt::Display| format!("the server cannot start: {error}");
         let application = make().await.map_err(|error| wrong(&error))?;
-        // Workers take turns on this thread.
+        // All workers share this thread, so each announces its worker-local state before it is
+        // polled.
         let locals = Rc::new(RefCell::new(None::<Locals>));
         let mine = Rc::clone(&locals);
         let announce = move || {

@@ -1,4 +1,4 @@
-//! The simulation as its test sees it.
+//! [`Sim`]: a test's interface to its simulation.
 
 use super::faults::Faults;
 use super::served::{Running, SimServer};
@@ -16,10 +16,11 @@ use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, oneshot};
 
-/// What the simulated calendar says at the start.
+/// The simulated Unix time at the start of a run.
 const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 
-/// One run of a test: its network, its clock, and what is random in it. A handle, cloned freely.
+/// One run of a test: its network, its clock, and its source of randomness. This is a handle:
+/// clones refer to the same run.
 #[derive(Clone)]
 pub struct Sim(Rc<Shared>);
 
@@ -27,11 +28,11 @@ pub(super) struct Shared {
     pub(super) network: Network,
     driver: OnceCell<Driver>,
     allows_panics: bool,
-    /// The first thing that went wrong beside the test itself.
+    /// The first failure.
     failure: RefCell<Option<String>>,
     failed: Notify,
     pub(super) servers: RefCell<Vec<Rc<Running>>>,
-    /// Requests without an answer, and since when.
+    /// Requests without a response, and when they started.
     asked: RefCell<BTreeMap<u64, (String, Duration)>>,
     last_number: Cell<u64>,
     last_client: Cell<u64>,
@@ -52,20 +53,22 @@ impl Sim {
         }))
     }
 
-    /// Serves an application as [`Server::serve`] does, with two workers and default limits, until the test ends.
-    /// `make` is called once for each worker, and may be `async`. Clients may connect at once.
+    /// Serves an application like [`Server::serve`], with two workers and default limits, until the
+    /// test ends. `make` is called once for each worker, and may be `async`. Clients may connect
+    /// immediately.
     ///
-    /// There may be several servers, one after the other or at the same time.
+    /// A test may start several servers, one after the other or at the same time.
     pub fn serve<Via, M: MakeApplication<Via>>(&self, make: M) -> SimServer {
         self.serve_with(|server| server, make)
     }
 
-    /// The same with a server changed by `configure`: best by the function that production uses too. Of its settings,
-    /// limits, workers, trusted proxies, traces, and the settings of each listener count; addresses are not bound, and what
-    /// [is left out](crate::simulate#what-is-not) is ignored.
+    /// Like [`serve`](Self::serve), with a server that `configure` changes first; best with the
+    /// same function as in production. Limits, workers, trusted proxies, traces and the settings of
+    /// each listener take effect. Addresses are not bound, and settings of features that are [not
+    /// simulated](crate::simulate#what-is-not-simulated) are ignored.
     ///
     /// # Panics
-    /// A setting is not possible.
+    /// If a setting is invalid.
     pub fn serve_with<Via, M: MakeApplication<Via>>(
         &self,
         configure: impl FnOnce(Server) -> Server,
@@ -77,8 +80,9 @@ impl Sim {
         }
     }
 
-    /// Starts a task beside the test: a client, say. If it panics, the run fails. It goes on when the result is dropped,
-    /// and is dropped itself when the test is over.
+    /// Starts a task that runs concurrently with the test, such as a client. If it panics, the run
+    /// fails. The task keeps running when the returned [`Task`] is dropped, and is dropped when the
+    /// test ends.
     pub fn spawn<F>(&self, future: F) -> Task<F::Output>
     where
         F: Future + 'static,
@@ -100,7 +104,7 @@ impl Sim {
         self.0.network.sleep(time).await;
     }
 
-    /// What `future` gives, or `None` when `time` has passed before; it is dropped then.
+    /// Awaits `future` for up to `time`. Returns `None`, and drops `future`, if it takes longer.
     pub async fn timeout<F: Future>(&self, time: Duration, future: F) -> Option<F::Output> {
         let (mut future, mut over) = (pin!(future), pin!(self.sleep(time)));
         poll_fn(|context| match future.as_mut().poll(context) {
@@ -110,33 +114,34 @@ impl Sim {
         .await
     }
 
-    /// Virtual time since the run began.
+    /// The virtual time since the start of the run.
     #[must_use]
     pub fn now(&self) -> Duration {
         self.0.network.now()
     }
 
-    /// The virtual calendar: what `Date` says in responses. It begins on 14 November 2023.
+    /// The virtual wall clock, which the `Date` field of responses shows. It starts on 14 November
+    /// 2023.
     #[must_use]
     pub fn unix_time(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + EPOCH + self.now()
     }
 
-    /// A number below `limit` from the seed, or 0 if `limit` is 0.
+    /// A random number below `limit`, determined by the seed; 0 if `limit` is 0.
     #[must_use]
     pub fn random(&self, limit: u64) -> u64 {
         self.0.network.random(limit)
     }
 
-    /// One of `items` from the seed.
+    /// A random element of `items`, determined by the seed.
     ///
     /// # Panics
-    /// There are none.
+    /// If `items` is empty.
     #[must_use]
     pub fn choose<'a, T>(&self, items: &'a [T]) -> &'a T {
-        assert!(!items.is_empty(), "there is nothing to choose from");
+        assert!(!items.is_empty(), "cannot choose from an empty list");
         let count = u64::try_from(items.len()).expect("a length has at most 64 bits");
-        &items[usize::try_from(self.random(count)).expect("it is below the length")]
+        &items[usize::try_from(self.random(count)).expect("less than the length")]
     }
 
     /// The seed of this run.
@@ -145,30 +150,32 @@ impl Sim {
         self.0.network.seed()
     }
 
-    /// Changes the faults from now on: the calm after a storm, say. Connections keep the buffers that they have.
+    /// Changes the faults from now on, for example to let the network recover. Existing connections
+    /// keep their buffer sizes.
     pub fn set_faults(&self, faults: &Faults) {
         self.0.network.set_faults(faults.of_network());
     }
 
-    /// Adds a line to the events that a failure tells.
+    /// Adds a line to the events that a failure report lists.
     pub fn note(&self, text: impl Into<String>) {
         self.0.network.note(text);
     }
 
-    /// Ends the run with this cause, unless it has failed already.
+    /// Fails the run with this cause, unless it has already failed.
     pub(super) fn fail(&self, cause: String) {
         self.0.network.freeze();
         self.0.failure.borrow_mut().get_or_insert(cause);
         self.0.failed.notify_one();
     }
 
-    /// A handler, or something else of the application, panicked.
+    /// Called when a handler or another part of the application panics.
     pub(super) fn panicked(&self, message: &str) {
         self.note(format!("the application panics: {message}"));
         if !self.0.allows_panics {
-            // What tokio says of a socket is no help here.
+            // tokio's message about a socket does not help here.
             let hint = if message.contains("IO is disabled") {
-                "\nThere are no sockets in a simulation: see \"What is not\" of peregrine::simulate."
+                "\nThere are no sockets in a simulation: see \"What is not simulated\" in \
+                 peregrine::simulate."
             } else {
                 ""
             };
@@ -177,7 +184,7 @@ impl Sim {
     }
 
     pub(super) fn begin(&self, driver: Driver) {
-        // A run begins once.
+        // Never set before: a run starts only once.
         let _ = self.0.driver.set(driver);
     }
 
@@ -189,7 +196,7 @@ impl Sim {
         &self.0
     }
 
-    /// Ends when something failed.
+    /// Completes when the run has failed.
     pub(super) async fn failed(&self) {
         while self.0.failure.borrow().is_none() {
             self.0.failed.notified().await;
@@ -205,7 +212,7 @@ impl Sim {
         self.0.last_client.get()
     }
 
-    /// A request waits for its answer until the result is dropped.
+    /// Records that a request waits for its response, until the result is dropped.
     pub(super) fn asks(&self, request: String) -> Asked {
         let number = self.0.last_number.get() + 1;
         self.0.last_number.set(number);
@@ -213,7 +220,7 @@ impl Sim {
         Asked { sim: self.clone(), number }
     }
 
-    /// Requests without an answer, with the time since when they wait.
+    /// Requests without a response, with the time at which they started.
     pub(super) fn asked(&self) -> Vec<(String, Duration)> {
         self.0.asked.borrow().values().cloned().collect()
     }
@@ -226,7 +233,7 @@ impl fmt::Debug for Sim {
     }
 }
 
-/// A request that waits for its answer.
+/// A request that waits for its response.
 pub(super) struct Asked {
     sim: Sim,
     number: u64,
@@ -234,14 +241,14 @@ pub(super) struct Asked {
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        // Who waited when a run failed is told.
+        // After a failure, the entry stays for the report.
         if !self.sim.0.network.is_frozen() {
             self.sim.0.asked.borrow_mut().remove(&self.number);
         }
     }
 }
 
-/// A task that [`Sim::spawn`] has started. Awaiting it gives its result.
+/// A task that [`Sim::spawn`] has started. Awaiting it returns its result.
 #[derive(Debug)]
 pub struct Task<T>(oneshot::Receiver<T>);
 
@@ -251,13 +258,13 @@ impl<T> Future for Task<T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         match Pin::new(&mut self.0).poll(context) {
             Poll::Ready(Ok(output)) => Poll::Ready(output),
-            // It panicked, and the run is about to fail by that.
+            // An error means that the task panicked, and the run is about to fail because of that.
             Poll::Ready(Err(_)) | Poll::Pending => Poll::Pending,
         }
     }
 }
 
-/// Awaits `future`. Its panic is an error, with the message.
+/// Awaits `future`, and turns its panic into an error with the panic's message.
 pub(super) async fn caught<F: Future>(future: F) -> Result<F::Output, String> {
     let mut future = pin!(future);
     let polled =
@@ -268,9 +275,9 @@ pub(super) async fn caught<F: Future>(future: F) -> Result<F::Output, String> {
     polled.await
 }
 
-/// A panic's message.
+/// The message of a panic.
 pub(super) fn message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("(it said nothing)").to_owned()
+    text.unwrap_or("(no message)").to_owned()
 }

@@ -1,4 +1,4 @@
-//! Runs a test with many seeds.
+//! [`Simulation`] runs a test with many seeds.
 
 use super::chosen::Seeds;
 use super::failure::{Failure, Repeated, cause_of};
@@ -16,7 +16,8 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// A test that is run once for each of many seeds, with faults and limits. [`seeds`](super::seeds) is its short form.
+/// Runs a test once for each of many seeds, with faults and limits. [`seeds`](super::seeds) is the
+/// short form.
 ///
 /// ```
 /// use peregrine::prelude::*;
@@ -26,7 +27,7 @@ use std::time::Duration;
 ///     let server = sim.serve(|| App::new().get("/", || "hello"));
 ///     match server.client().get("/").send().await {
 ///         Ok(response) if response.status() == 200 => assert_eq!(response.text(), "hello"),
-///         // On such a network a request may come too late, or be lost.
+///         // On such a network, a request may arrive too late or be lost.
 ///         Ok(late) => assert_eq!(late.status(), 408),
 ///         Err(lost) => sim.note(lost.to_string()),
 ///     }
@@ -43,9 +44,9 @@ pub struct Simulation {
     twice: bool,
 }
 
-/// What a test gives: nothing, or a result whose error fails it.
+/// The return value of a test: nothing, or a `Result` whose error fails the test.
 pub trait Verdict {
-    /// What was wrong, if anything.
+    /// The error, if there is one.
     #[doc(hidden)]
     fn fault(self) -> Option<String>;
 }
@@ -58,25 +59,26 @@ impl Verdict for () {
 
 impl<E: Debug> Verdict for Result<(), E> {
     fn fault(self) -> Option<String> {
-        self.err().map(|error| format!("the test gave an error: {error:?}"))
+        self.err().map(|error| format!("the test returned an error: {error:?}"))
     }
 }
 
-/// A run that did not fail.
+/// A successful run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Passed {
-    /// A digest of all that happened. Two runs with one seed have the same, unless something else
-    /// [decides](crate::simulate#what-breaks-repetition) too.
+    /// A digest of all events. Two runs with the same seed have the same digest, unless something
+    /// other than the seed [affects them](crate::simulate#what-breaks-repetition).
     pub trace: u64,
-    /// How long it took, on the virtual clock.
+    /// How long the run took, on the virtual clock.
     pub time: Duration,
     /// How often a task was polled.
     pub steps: u64,
 }
 
 impl Simulation {
-    /// A run for each of these seeds. The environment variable `PEREGRINE_SEEDS` takes precedence.
+    /// One run for each of these seeds. The environment variable `PEREGRINE_SEEDS` takes
+    /// precedence.
     pub fn seeds(seeds: impl Into<Seeds>) -> Self {
         Self {
             seeds: seeds.into(),
@@ -88,29 +90,30 @@ impl Simulation {
         }
     }
 
-    /// What goes wrong on the network, with each seed. Default: [`Faults::harmless`], and none with seed 0.
+    /// Sets the network's faults, for every seed. Default: [`Faults::harmless`], and none for seed
+    /// 0.
     pub fn faults(self, faults: Faults) -> Self {
         Self { faults: Some(faults), ..self }
     }
 
-    /// The longest time that a run may take, on the virtual clock. Default: a week.
+    /// Sets how long a run may take, on the virtual clock. Default: one week.
     pub fn time_max(self, time_max: Duration) -> Self {
         Self { time_max, ..self }
     }
 
-    /// How often tasks of the network may be polled in a run. Default: 10 million.
+    /// Sets how often network tasks may be polled in a run. Default: 10 million.
     pub fn steps_max(self, steps_max: u64) -> Self {
         Self { steps_max, ..self }
     }
 
-    /// Lets the application panic, as it may in production, where the client gets a 500. Default: a panic of a handler
-    /// fails the run.
+    /// Allows the application to panic, as in production, where the client then gets a 500.
+    /// Default: a panic of the application fails the run.
     pub fn allow_panics(self) -> Self {
         Self { allows_panics: true, ..self }
     }
 
-    /// Runs each seed twice, and fails if the two runs differ: then something decides that is not the seed, and a failure
-    /// could not be had again.
+    /// Runs each seed twice, and fails if the two runs differ. Something other than the seed then
+    /// affects them, and failures could not be reproduced.
     pub fn twice(self) -> Self {
         Self { twice: true, ..self }
     }
@@ -118,15 +121,15 @@ impl Simulation {
     /// Runs `test` with all seeds, up to the first one with which it fails.
     ///
     /// # Panics
-    /// The test fails with one of them; see [`seeds`](super::seeds). `PEREGRINE_SEEDS` cannot be understood. There is no
-    /// seed.
+    /// If the test fails with one of the seeds, see [`seeds`](super::seeds); if `PEREGRINE_SEEDS`
+    /// is invalid; or if there are no seeds.
     #[track_caller]
     pub fn run<V: Verdict>(&self, test: impl AsyncFn(Sim) -> V) {
         let seeds = match self.seeds.or_told() {
             Ok(seeds) => seeds,
             Err(text) => panic!("{text}"),
         };
-        assert!(seeds.iter().next().is_some(), "a simulation needs a seed: `0..100`, say");
+        assert!(seeds.iter().next().is_some(), "a simulation needs a seed, such as `0..100`");
         if let Err(failure) = self.run_all(&seeds, &test) {
             panic!("{failure}");
         }
@@ -148,7 +151,7 @@ impl Simulation {
                 },
                 Err(failure) => {
                     eprintln!(
-                        "seed {seed} fails; it runs once more, to see whether it does so again"
+                        "seed {seed} fails; running it again, to see whether the failure repeats"
                     );
                     let repeated = match self.run_one(seed, test) {
                         Ok(_) => Repeated::Passed,
@@ -166,7 +169,7 @@ impl Simulation {
     /// Runs `test` with one seed.
     ///
     /// # Errors
-    /// It fails.
+    /// If the test fails.
     pub fn run_one<V: Verdict>(
         &self,
         seed: u64,
@@ -200,20 +203,20 @@ impl Simulation {
                 let (trace, time) = (network.trace(), network.now());
                 return Ok(Passed { trace, time, steps: network.polls() });
             }
-            (Ok(Err(error)), ..) => format!("there is no runtime to be had: {error}"),
+            (Ok(Err(error)), ..) => format!("cannot create a tokio runtime: {error}"),
         };
         Err(Box::new(Failure::of(&network, cause, sim.asked())))
     }
 }
 
-/// The test, and then the end of its servers. What fails is told to `sim`.
+/// Runs the test and then shuts down its servers. Reports failures to `sim`.
 async fn live<V: Verdict>(sim: &Sim, test: impl AsyncFn(Sim) -> V) {
     let (mut failed, mut tested) = (pin!(sim.failed()), pin!(test(sim.clone())));
     let has_passed = poll_fn(|context| {
         if failed.as_mut().poll(context).is_ready() {
             return Poll::Ready(false);
         }
-        // Caught here, so that what is told is how things were, and not how they ended by it.
+        // Caught here, so that the report shows the state before unwinding dropped the servers.
         let run = AssertUnwindSafe(|| tested.as_mut().poll(context));
         let fault = match catch_unwind(run) {
             Ok(Poll::Pending) => return Poll::Pending,
@@ -241,8 +244,8 @@ async fn live<V: Verdict>(sim: &Sim, test: impl AsyncFn(Sim) -> V) {
     }
 }
 
-/// Hears of panics until it is dropped. Then the thread is as if no worker had been there, and whoever heard before
-/// hears again.
+/// Installs a panic listener for this thread. Dropping it restores the previous listener, and
+/// resets the thread's worker state.
 struct Hearing(Option<panics::Listener>);
 
 impl Hearing {
@@ -258,17 +261,18 @@ impl Drop for Hearing {
     }
 }
 
-/// What a run that did not begin died of, with the remedy where it is known.
+/// The cause of a panic that was not caught in the run, with its remedy if known.
 fn of_run(message: String) -> String {
     if message.contains("runtime from within a runtime") {
-        return "a simulation has a runtime of its own, and there is one on this thread already: call it from a plain #[test] \
-                rather than #[tokio::test], and not from within another simulation"
+        return "a simulation creates its own runtime, but this thread is already in one: call it \
+                from a plain #[test], not from #[tokio::test], and not from within another \
+                simulation"
             .to_owned();
     }
     message
 }
 
-/// The test's name, which its thread has.
+/// The test's name, which is the name of its thread.
 fn test_name() -> Option<String> {
     let thread = std::thread::current();
     thread.name().filter(|name| *name != "main").map(str::to_owned)

@@ -1,4 +1,4 @@
-//! What simulations promise.
+//! Tests of the guarantees that simulations give.
 
 mod attacks;
 mod failures;
@@ -24,13 +24,13 @@ fn one() -> Simulation {
     Simulation::seeds(0..1)
 }
 
-/// The failure of a run with this seed.
+/// Runs `test` with this seed, and returns the failure.
 fn failing<V: Verdict>(
     simulation: &Simulation,
     seed: u64,
     test: impl AsyncFn(Sim) -> V,
 ) -> Box<Failure> {
-    simulation.run_one(seed, &test).expect_err("it fails")
+    simulation.run_one(seed, &test).expect_err("a failure")
 }
 
 fn app() -> App {
@@ -89,14 +89,14 @@ fn hours_pass_on_the_virtual_clock_alone_and_timeouts_are_on_time() {
         assert_eq!(client.get("/slow/36000").send().await?.text(), "after 36000");
         let took = sim.now() - asked;
         assert!((10 * HOUR..10 * HOUR + SECOND).contains(&took), "{took:?}");
-        // An idle connection is closed when its time is over, and not before.
+        // An idle connection is closed exactly when its timeout expires.
         let connection = server.connect();
-        connection.send(b"GET /hello HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("it is there");
+        connection.send(b"GET /hello HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("connected");
         let idle_since = sim.now();
-        while !connection.recv().await.expect("it does not break").is_empty() {}
+        while !connection.recv().await.expect("no reset").is_empty() {}
         let idle = sim.now() - idle_since;
         assert!((2 * HOUR..2 * HOUR + SECOND).contains(&idle), "{idle:?}");
-        // So were those of the client, which notices when it has heard of it.
+        // The client's idle connections were closed too, which it notices after a moment.
         sim.sleep(SECOND).await;
         assert_eq!(client.get("/hello").send().await?.text(), "hello");
         assert!(sim.timeout(SECOND, client.get("/slow/5").send()).await.is_none());
@@ -104,7 +104,7 @@ fn hours_pass_on_the_virtual_clock_alone_and_timeouts_are_on_time() {
     });
 }
 
-/// Many clients on a bad network, and what became of their requests.
+/// Many clients, some of which give up, on a bad network.
 async fn crowd(sim: Sim) {
     let server = sim.serve(app);
     let clients: Vec<_> = (0..6_u64)
@@ -129,7 +129,7 @@ async fn crowd(sim: Sim) {
 #[test]
 fn the_same_seed_gives_the_same_run_and_another_seed_another_one() {
     let simulation = one().faults(Faults::hostile());
-    let run = |seed| simulation.run_one(seed, &crowd).expect("it passes");
+    let run = |seed| simulation.run_one(seed, &crowd).expect("the test passes");
     let mut traces = BTreeSet::new();
     for seed in 0..20 {
         let first = run(seed);
@@ -140,12 +140,12 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another_one() {
     Simulation::seeds(20..25).faults(Faults::hostile()).twice().run(crowd);
 }
 
-/// How the requests of many clients ended, with these faults.
+/// The number of responses, and the reasons for lost requests, with these faults.
 fn endings(faults: &Faults) -> (usize, BTreeSet<String>) {
     endings_of(10_000, faults)
 }
 
-/// The same for requests with this much content.
+/// Like [`endings`], for requests whose body has this size.
 fn endings_of(size: usize, faults: &Faults) -> (usize, BTreeSet<String>) {
     let (answered, lost) = (AtomicUsize::new(0), Mutex::new(BTreeSet::new()));
     Simulation::seeds(0..20).faults(faults.clone()).run(async |sim| {
@@ -154,15 +154,15 @@ fn endings_of(size: usize, faults: &Faults) -> (usize, BTreeSet<String>) {
             match server.client().post("/echo").body(vec![b'x'; size]).send().await {
                 Ok(_) => drop(answered.fetch_add(1, Ordering::Relaxed)),
                 Err(error) => {
-                    lost.lock().expect("nobody panics").insert(format!("{:?}", error.why));
+                    lost.lock().expect("not poisoned").insert(format!("{:?}", error.why));
                 }
             }
         }
     });
-    (answered.into_inner(), lost.into_inner().expect("nobody panicked"))
+    (answered.into_inner(), lost.into_inner().expect("not poisoned"))
 }
 
-/// Faults after which every request is answered all the same.
+/// Faults with which every request still gets a response.
 macro_rules! harmless {
     ($($name:ident: $faults:expr,)*) => {
         mod harmless {
@@ -230,18 +230,18 @@ fn what_a_fault_takes_is_virtual_time() {
 fn faults_may_change_in_the_middle() {
     one().faults(Faults::none().refusals(1000)).run(async |sim| {
         let server = sim.serve(app);
-        let lost = server.client().get("/hello").send().await.expect_err("it is refused");
+        let lost = server.client().get("/hello").send().await.expect_err("refused");
         assert_eq!(lost.why, Why::Refused);
         assert_eq!(lost.to_string(), "no answer to GET /hello: the connection was refused");
         sim.set_faults(&Faults::none());
         assert_eq!(
-            server.client().get("/hello").send().await.expect("all is well").text(),
+            server.client().get("/hello").send().await.expect("no more faults").text(),
             "hello"
         );
     });
 }
 
-/// Counts handlers that began, and those that were dropped before their end.
+/// Counts handlers that started, and those that were dropped before they returned.
 #[derive(Clone, Default)]
 struct Fates(Arc<[AtomicU64; 2]>);
 
@@ -286,20 +286,20 @@ fn a_test_says_exactly_when_a_client_is_gone() {
         let request = || client.post("/").body(vec![b'x'; 100]);
         assert_eq!(request().send().await.expect("nothing is lost").text(), "100");
         assert_eq!(mine.told(), [1, 0]);
-        let lost = request().patience(SECOND / 2).send().await.expect_err("it left");
+        let lost = request().patience(SECOND / 2).send().await.expect_err("too late");
         assert_eq!(lost.why, Why::GaveUp(SECOND / 2));
         sim.sleep(10 * SECOND).await;
-        assert_eq!(mine.told(), [2, 1], "the handler is dropped where it waits");
-        // In the middle of the head, no handler is called.
-        let lost = request().cut_request_after(10).send().await.expect_err("it was cut");
+        assert_eq!(mine.told(), [2, 1], "the handler is dropped at its `await`");
+        // After a cut in the request's head, no handler is called.
+        let lost = request().cut_request_after(10).send().await.expect_err("cut");
         assert_eq!(lost.why, Why::Reset);
         sim.sleep(10 * SECOND).await;
         assert_eq!(mine.told(), [2, 1]);
-        // In the middle of the response, it is over.
-        let lost = request().cut_response_after(10).send().await.expect_err("it was cut");
+        // At a cut in the response, the handler has already returned.
+        let lost = request().cut_response_after(10).send().await.expect_err("cut");
         assert_eq!(lost.why, Why::Reset);
         assert_eq!(mine.told(), [3, 1]);
-        assert_eq!(request().send().await.expect("this one is not cut").text(), "100");
+        assert_eq!(request().send().await.expect("not cut").text(), "100");
     });
 }
 
@@ -308,20 +308,20 @@ fn a_connection_may_be_rude() {
     seeds(0..10, async |sim| {
         let server = sim.serve(app);
         let begun = server.connect();
-        begun.send(b"GET /hello HT").await.expect("it is there");
-        begun.half_close().await.expect("it is there");
+        begun.send(b"GET /hello HT").await.expect("connected");
+        begun.half_close().await.expect("connected");
         let end = begun.recv_all().await;
         assert!(end.is_ok_and(|bytes| bytes.is_empty() || bytes.starts_with(b"HTTP/1.1 400")));
         let reset = server.connect();
-        reset.send(b"GET /slow/9 HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("it is there");
+        reset.send(b"GET /slow/9 HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("connected");
         reset.reset();
         assert!(reset.recv().await.is_err());
         let stalled = server.connect();
         stalled.stall(HOUR);
-        // Where buffers are small, it breaks while this is sent.
+        // With small buffers, the connection breaks during this call.
         let _ = stalled.send(b"GET /hello HTTP/1.1\r\nHost: a\r\n\r\n").await;
         let all = stalled.recv_all().await.unwrap_or_default();
-        assert!(!String::from_utf8_lossy(&all).contains("hello"), "the server waits less");
+        assert!(!String::from_utf8_lossy(&all).contains("hello"), "the server times out");
         assert!(catch_unwind(AssertUnwindSafe(|| server.connect_to(1))).is_err());
     });
 }
@@ -339,16 +339,16 @@ fn servers_end_in_order_and_name_what_they_cut() {
         let stopped = server.shut_down().await;
         let took = sim.now() - ordered;
         assert!((29 * SECOND..32 * SECOND).contains(&took), "{took:?}");
-        assert_eq!(quick.await.expect("it is waited for").text(), "after 20");
+        assert_eq!(quick.await.expect("drained").text(), "after 20");
         assert!(slow.await.is_err());
         assert_eq!(stopped.cut.len(), 1, "{stopped}");
         assert_eq!(stopped.cut[0].request.as_deref(), Some("GET /slow/{seconds}"));
         assert_eq!(stopped.requests(), 2);
-        let late = server.client().get("/hello").send().await.expect_err("it has ended");
+        let late = server.client().get("/hello").send().await.expect_err("server has ended");
         assert_eq!(late.why, Why::Refused);
-        // A server in its place.
+        // Another server replaces it.
         let next = sim.serve(app);
-        assert_eq!(next.client().get("/hello").send().await.expect("it serves").text(), "hello");
+        assert_eq!(next.client().get("/hello").send().await.expect("serving").text(), "hello");
         let waits = next.client();
         let waits = sim.spawn(async move { waits.get("/slow/999").send().await });
         sim.sleep(SECOND).await;
@@ -363,7 +363,7 @@ fn servers_end_in_order_and_name_what_they_cut() {
 fn workers_have_states_of_their_own_as_many_as_there_are() {
     let counters = |workers: usize| {
         one().run(async |sim| {
-            let workers = NonZeroUsize::new(workers).expect("it is not zero");
+            let workers = NonZeroUsize::new(workers).expect("not zero");
             let app = || {
                 let count = Cell::new(0);
                 App::new().get("/", move || {
@@ -407,17 +407,18 @@ fn each_worker_has_its_own_clock_and_orders() {
         sim.sleep(SECOND).await;
         leaves.shut_down().await;
         for wait in waits {
-            assert_eq!(wait.await.expect("it is drained").text(), "ordered");
+            assert_eq!(wait.await.expect("drained").text(), "ordered");
         }
-        // Comments come by the clock of the worker, which is not the one that was announced last.
+        // Comments are sent by the clock of the stream's worker, not of the worker that was
+        // announced last.
         for events in &mut events {
-            let comment = sim.timeout(HOUR, events.chunk()).await.expect("it is not silent");
+            let comment = sim.timeout(HOUR, events.chunk()).await.expect("not silent");
             assert!(comment.is_some_and(|piece| piece.is_ok_and(|piece| piece.starts_with(b":"))));
         }
     });
 }
 
-/// A stream that has nothing to say.
+/// A stream that never yields an event.
 struct Silent;
 
 impl futures_core::Stream for Silent {

@@ -1,4 +1,4 @@
-//! Handlers and middleware as they should be.
+//! Valid handlers and middleware, which compile.
 
 use peregrine::prelude::*;
 use std::cell::Cell;

@@ -1,4 +1,4 @@
-//! An argument of a type that nothing makes of a request.
+//! A last argument whose type is not an extractor.
 
 use peregrine::prelude::*;
 

@@ -1,4 +1,4 @@
-//! An argument before the last of a type that nothing makes of a request.
+//! An argument before the last whose type is not an extractor.
 
 use peregrine::prelude::*;
 

@@ -1,4 +1,4 @@
-//! An argument that reads the body stands before another.
+//! An argument that reads the body, before another argument.
 
 use peregrine::prelude::*;
 

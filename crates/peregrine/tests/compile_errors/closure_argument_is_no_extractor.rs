@@ -1,4 +1,4 @@
-//! A closure with an argument that nothing makes of a request.
+//! A closure with an argument whose type is not an extractor.
 
 use peregrine::prelude::*;
 

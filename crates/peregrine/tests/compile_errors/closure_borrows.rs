@@ -1,4 +1,4 @@
-//! A closure that borrows from the function around it.
+//! A closure that borrows from the enclosing function.
 
 use peregrine::prelude::*;
 

@@ -1,4 +1,4 @@
-//! A closure that changes what it captures is `FnMut`.
+//! A closure that mutates a captured value, and so is only `FnMut`.
 
 use peregrine::prelude::*;
 

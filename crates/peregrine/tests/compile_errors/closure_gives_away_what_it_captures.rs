@@ -1,4 +1,4 @@
-//! A closure that gives away what it captures is `FnOnce`.
+//! A closure that moves out of a captured value, and so is only `FnOnce`.
 
 use peregrine::prelude::*;
 

@@ -1,4 +1,4 @@
-//! An `async` closure returns what is no response.
+//! An `async` closure whose return type is not a response.
 
 use peregrine::prelude::*;
 

@@ -7,7 +7,7 @@ pub struct Bird {
     pub name: String,
 }
 
-/// Nothing is asked of it.
+/// Does not implement `JsonSchema`.
 #[derive(serde::Deserialize, serde::Serialize)]
 pub struct Plain {
     pub name: String,

@@ -1,4 +1,4 @@
-//! The error in a handler's `Result` is no response.
+//! A handler returns a `Result` whose error is not a response.
 
 use peregrine::prelude::*;
 

@@ -1,4 +1,4 @@
-//! A wrong handler in a method router.
+//! An invalid handler in a method router.
 
 use peregrine::prelude::*;
 use peregrine::web::route;

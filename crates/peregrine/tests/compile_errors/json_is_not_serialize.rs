@@ -1,4 +1,4 @@
-//! A response of JSON of a type without `Serialize`.
+//! A JSON response of a type without `Serialize`.
 
 use peregrine::prelude::*;
 

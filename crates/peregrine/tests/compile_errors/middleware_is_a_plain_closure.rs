@@ -1,4 +1,4 @@
-//! A middleware as a closure that is not `async` itself.
+//! A closure as middleware that is not an `async` closure.
 
 use peregrine::prelude::*;
 

@@ -1,4 +1,4 @@
-//! What is given as a middleware is none.
+//! A type without `Middleware` as middleware.
 
 use peregrine::prelude::*;
 

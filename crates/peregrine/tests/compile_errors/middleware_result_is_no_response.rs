@@ -1,4 +1,4 @@
-//! A middleware returns what is no response.
+//! Middleware whose return type is not a response.
 
 use peregrine::prelude::*;
 

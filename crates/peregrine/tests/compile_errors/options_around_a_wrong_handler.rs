@@ -1,4 +1,4 @@
-//! A wrong handler with an option.
+//! An invalid handler with route options.
 
 use peregrine::prelude::*;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A tuple with something before the body that is no part of a response.
+//! A tuple with an element before the body that is not a part of a response.
 
 use peregrine::web::IntoResponse;
 

@@ -1,4 +1,4 @@
-//! A handler that is not `async` returns what is no response.
+//! A non-`async` handler whose return type is not a response.
 
 use peregrine::prelude::*;
 

@@ -1,4 +1,4 @@
-//! An `async` handler returns what is no response.
+//! An `async` handler whose return type is not a response.
 
 use peregrine::prelude::*;
 

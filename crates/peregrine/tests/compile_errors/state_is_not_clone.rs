@@ -1,4 +1,4 @@
-//! A state that cannot be cloned.
+//! A state that is not `Clone`.
 
 use peregrine::prelude::*;
 

@@ -1,4 +1,4 @@
-//! More arguments than a handler may have.
+//! A handler with more arguments than allowed.
 
 use peregrine::prelude::*;
 

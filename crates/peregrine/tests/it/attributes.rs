@@ -1,10 +1,10 @@
-//! Handlers with attributes, whatever they are called.
+//! Handlers with attributes may have any name.
 
 use peregrine::macros::{get, on};
 use peregrine::prelude::*;
 use peregrine::web::guard;
 
-/// The name that the code of the attribute has for what it adds to.
+/// Has the same name as a variable in the code that the attribute generates.
 #[get("/scope")]
 async fn scope() -> &'static str {
     "scope"

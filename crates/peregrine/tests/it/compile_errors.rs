@@ -1,11 +1,9 @@
-//! What the compiler says about a handler or a middleware that is none must name the culprit and the
-//! remedy.
+//! The compiler's errors for invalid handlers and middleware must name the cause and the fix.
 //!
-//! Each `compile_errors/*.rs` is compiled against this crate, as a user's program is. Beside it
-//! stands a `.stderr` file with phrases, one on a line, all of which must occur in what the compiler
-//! says. They are phrases and not the whole text because the rest belongs to the compiler and changes
-//! with it. A case without such a file must compile, which shows that the others fail for their own
-//! reason.
+//! Each `compile_errors/*.rs` is compiled against this crate, like a user's program. The `.stderr`
+//! file of the same name contains phrases, one per line, all of which must occur in the compiler's
+//! output. The rest of the output may change with the compiler. A case without a `.stderr` file
+//! must compile, which shows that the other cases fail for the intended reason.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -22,7 +20,7 @@ fn the_compiler_names_the_culprit_and_the_remedy() {
     let libraries = Libraries::check_all();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/compile_errors");
     let mut cases = Vec::new();
-    for entry in fs::read_dir(folder).expect("the cases are there") {
+    for entry in fs::read_dir(folder).expect("the directory of the cases") {
         let case = entry.expect("readable").path();
         if case.extension().is_some_and(|extension| extension == "rs") {
             cases.push(case);
@@ -44,21 +42,21 @@ fn the_compiler_names_the_culprit_and_the_remedy() {
     assert!(complaints.is_empty(), "{}", complaints.join("\n\n"));
 }
 
-/// What a case is compiled against.
+/// The libraries that the cases are compiled against.
 struct Libraries {
-    /// Where to find each crate that a case may name.
+    /// The file of each crate that a case may use.
     named: BTreeMap<String, PathBuf>,
-    /// The folder with all that these need.
+    /// The directory with their dependencies.
     folder: PathBuf,
 }
 
 impl Libraries {
-    /// Has Cargo type-check what the cases need and report the files. That is quick: no code is
-    /// generated, and the features are only those that the cases use.
+    /// Lets Cargo type-check the libraries and report their files. This is quick, because it
+    /// generates no code and enables only the features that the cases use.
     fn check_all() -> Self {
         // The test is `<target>/<profile>/deps/<name>`.
         let test = env::current_exe().expect("a test is a file");
-        let target = test.ancestors().nth(3).expect("three folders up");
+        let target = test.ancestors().nth(3).expect("three levels up");
         let output = Command::new(env!("CARGO"))
             .args(["check", "--offline", "--package", "peregrine", "--lib"])
             .args(["--no-default-features", "--features", "openapi,serde/derive"])
@@ -67,7 +65,7 @@ impl Libraries {
             .arg(target)
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .output()
-            .expect("cargo started this test, so it is there");
+            .expect("cargo exists, because it started this test");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let named: BTreeMap<String, PathBuf> = String::from_utf8(output.stdout)
             .expect("cargo writes UTF-8")
@@ -77,7 +75,7 @@ impl Libraries {
         Self { named, folder: target.join("debug/deps") }
     }
 
-    /// Compiles one case; `Some` says what is wrong.
+    /// Compiles one case. Returns a description of the problem, if there is one.
     fn check(&self, case: &Path) -> Option<String> {
         let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
         rustc.args(["--edition=2024", "--crate-type=lib", "--emit=metadata", "--color=never"]);
@@ -89,21 +87,21 @@ impl Libraries {
         for name in ["peregrine", "serde"] {
             rustc.arg("--extern").arg(format!("{name}={}", self.named[name].display()));
         }
-        let output = rustc.arg(case).output().expect("the compiler is there");
+        let output = rustc.arg(case).output().expect("the compiler runs");
         let said = String::from_utf8_lossy(&output.stderr);
         let Ok(phrases) = fs::read_to_string(case.with_extension("stderr")) else {
             return (!output.status.success()).then(|| format!("{name} should compile:\n{said}"));
         };
         if output.status.success() {
-            return Some(format!("{name} compiles, but should not"));
+            return Some(format!("{name} compiles, but must not"));
         }
         let absent: Vec<_> = phrases.lines().filter(|phrase| !said.contains(phrase)).collect();
         let absent = absent.join("\n");
-        (!absent.is_empty()).then(|| format!("{name} should say\n{absent}\nbut says\n{said}"))
+        (!absent.is_empty()).then(|| format!("{name} lacks the phrases\n{absent}\nin\n{said}"))
     }
 }
 
-/// The name and the file of a library that cargo tells of.
+/// The name and the file of a library, from a message of cargo.
 fn library(message: &Value) -> Option<(String, PathBuf)> {
     let name = message.pointer("/target/name")?.as_str()?;
     let mut files = message.get("filenames")?.as_array()?.iter().filter_map(Value::as_str);

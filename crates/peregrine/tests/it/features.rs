@@ -10,9 +10,9 @@ fn read(path: &str) -> Option<String> {
 
 /// The features of `Cargo.toml`.
 fn features() -> BTreeSet<String> {
-    let manifest = read("Cargo.toml").expect("it is there");
+    let manifest = read("Cargo.toml").expect("the manifest");
     let section = manifest.split("\n[").find_map(|section| section.strip_prefix("features]"));
-    let lines = section.expect("there are features").lines();
+    let lines = section.expect("a features section").lines();
     let names = lines.filter(|line| !line.starts_with([' ', '#', ']'])).filter_map(|line| {
         let (name, _) = line.split_once(" = ")?;
         Some(name.to_owned())
@@ -22,18 +22,18 @@ fn features() -> BTreeSet<String> {
 
 #[test]
 fn each_feature_has_a_line_in_the_documentation_of_the_crate() {
-    let source = read("src/lib.rs").expect("it is there");
+    let source = read("src/lib.rs").expect("the source");
     let lines = source.lines().filter_map(|line| line.strip_prefix("//! | `")?.split_once("` | "));
     let documented: BTreeSet<_> = lines.map(|(name, _)| name.to_owned()).collect();
-    assert!(documented.len() > 5, "the table is found");
+    assert!(documented.len() > 5, "the table was not found");
     assert_eq!(documented, features());
 }
 
 #[test]
 fn each_feature_is_checked_alone() {
-    // It is not in the package.
+    // The script is not part of the published package.
     let Some(script) = read("../../.ci/nightly") else { return };
     let list = script.lines().find_map(|line| line.strip_prefix("for feature in "));
-    let list = list.and_then(|list| list.strip_suffix("; do")).expect("there is such a line");
+    let list = list.and_then(|list| list.strip_suffix("; do")).expect("a `for` loop");
     assert_eq!(list.split(' ').map(str::to_owned).collect::<BTreeSet<_>>(), features());
 }

@@ -1,4 +1,4 @@
-//! What users of the crate see: attributes, features, and compile errors.
+//! Tests of the crate's public surface: attributes, features, and compile errors.
 
 #[cfg(feature = "macros")]
 mod attributes;

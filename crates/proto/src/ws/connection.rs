@@ -238,7 +238,7 @@ impl<C: Compression> Connection<C> {
 
     /// Ends the connection because the peer violated a rule, and sends that rule to it.
     // RFC 6455 §7.1.7: to fail the connection, an endpoint SHOULD send a Close frame with a code,
-    // and MUST NOT go on to process data.
+    // and MUST NOT process further data.
     #[cold]
     pub(super) fn fail(&mut self, reject: Reject, out: &mut Vec<u8>) -> Event<'static> {
         if self.state == State::Open {

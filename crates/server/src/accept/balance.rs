@@ -1,13 +1,15 @@
-//! Which worker gets a connection that another one has accepted.
+//! Balances connections: decides which worker serves a connection that another one has accepted.
 //!
-//! The kernel decides who accepts: by a hash, where workers have sockets of their own, and otherwise by who comes
-//! first. With many connections that is even. With few that live long it is not, and one core works for two. So a
-//! worker that has more connections than another passes on what it has just accepted, of which nothing is received.
+//! The kernel chooses the worker that accepts: by a hash if each worker has its own socket, and
+//! otherwise the first one to call accept. With many connections the result is even. With few
+//! long-lived ones it is not, and one core may do the work of two. So a worker that has more
+//! connections than another hands over connections that it has just accepted, before it receives
+//! anything on them.
 //!
-//! Whoever is passed something takes it in its next turn. If nobody has taken it after [`MOMENT`], the worker that
-//! accepted it takes it back and serves it, and passes no more there until the other shows that it takes what it is
-//! given: so a worker that is blocked, is full, ends, or is gone keeps nobody waiting for long, and none of these has
-//! to be told apart.
+//! The other worker takes the connection in its next turn. If it has not done so after [`MOMENT`],
+//! the worker that accepted the connection takes it back and serves it, and hands over no more to
+//! that worker until it takes connections again. A worker that is blocked, full, shutting down or
+//! gone therefore delays a connection only briefly, and these cases need not be distinguished.
 
 use peregrine_metrics::Level;
 use std::cell::{Cell, RefCell};
@@ -17,46 +19,48 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// How long a worker has to take what it was passed. Turns are much shorter; a machine with too much to do may let a
-/// thread wait for some of it.
+/// How long a worker has to take a connection that was handed to it. Turns are much shorter, but on
+/// an overloaded machine a thread may have to wait this long for a CPU.
 pub(crate) const MOMENT: Duration = Duration::from_millis(50);
 
-/// A worker passes at most so many connections in each [`WINDOW`]. Those that live for seconds are spread by that, and
-/// where thousands come and go in a second, which evens out by itself, passing costs next to nothing.
+/// The maximum number of connections that a worker hands over per [`WINDOW`]. That is enough to
+/// balance connections that live for seconds. Thousands of connections that open and close each
+/// second are balanced without help; the limit then makes the cost of handing over negligible.
 const PASSES_MAX: u32 = 64;
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// At so many others a worker looks before it decides, since each look may be a miss of the cache.
+/// How many other workers are checked per decision, since each check may be a cache miss.
 const LOOKS_MAX: usize = 8;
 
-/// The part that one worker has in spreading the connections of a server.
+/// One worker's part in balancing the connections of a server.
 #[derive(Debug)]
 pub struct Member<P> {
     seats: Arc<[Seat<P>]>,
     number: usize,
-    /// Where the next look at others begins.
+    /// The other worker to check first next time.
     next: Cell<usize>,
-    /// When the present window began, and what was passed in it.
+    /// When the current window began, and how many connections were handed over in it.
     window: Cell<(Duration, u32)>,
-    /// Who waits at each listener for what others pass.
+    /// The task that waits at each listener for connections from other workers.
     waits: Box<[RefCell<Option<Waker>>]>,
 }
 
-/// What others see of a worker.
-// No two workers write to one line of the cache, or to one that is fetched with it.
+/// The part of a worker's state that other workers read.
+// Aligned so that no two workers write to the same cache line, or to one that is prefetched with
+// it.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Seat<P> {
-    /// Open connections. The worker alone writes.
+    /// Open connections. Only the worker itself writes this.
     open: Level,
     /// By the number of the listener.
     boxes: Box<[Arc<Mailbox<P>>]>,
 }
 
-/// Connections of one listener that were passed to a worker, and not taken yet.
+/// Connections of one listener that were handed to a worker and not taken yet.
 #[derive(Debug)]
 struct Mailbox<P> {
-    /// Does the worker take what it is given?
+    /// Whether the worker takes connections that are handed to it.
     is_open: AtomicBool,
     count: AtomicUsize,
     inside: Mutex<Inside<P>>,
@@ -70,8 +74,8 @@ struct Inside<P> {
 }
 
 impl<P> Member<P> {
-    /// The members of a server with so many `workers`, each of which listens at the same so many places, in the same
-    /// order.
+    /// The members of a server with this many `workers`. All of them have the same listeners, in
+    /// the same order.
     #[must_use]
     pub fn all(workers: usize, listeners: usize) -> Vec<Self> {
         let boxes = || (0..listeners).map(|_| Arc::default()).collect();
@@ -91,13 +95,13 @@ impl<P> Member<P> {
         &self.seats[self.number]
     }
 
-    /// So many connections are open.
+    /// Sets the number of open connections.
     pub(crate) fn has_open(&self, connections: usize) {
         self.seat().open.set(i64::try_from(connections).unwrap_or(i64::MAX));
     }
 
-    /// Who is to get a connection that this worker has just accepted at `listener`, beside those that are open.
-    /// `None`: this worker itself.
+    /// Chooses the worker for a connection that this worker has just accepted at `listener`, in
+    /// addition to its open ones. `None` means this worker.
     pub(crate) fn whom(&self, listener: usize, now: impl FnOnce() -> Duration) -> Option<Whom<P>> {
         let open = self.seat().open.get().max(0).cast_unsigned() + 1;
         let others = self.seats.len() - 1;
@@ -114,7 +118,7 @@ impl<P> Member<P> {
         }
         self.next.set(self.next.get().wrapping_add(1));
         let (load, mailbox) = least?;
-        // A sixteenth is no difference worth a change of threads.
+        // A difference of one sixteenth is not worth a change of threads.
         if open <= load + 1 + load / 16 || !self.may_pass(now()) {
             return None;
         }
@@ -129,7 +133,7 @@ impl<P> Member<P> {
         may
     }
 
-    /// What was passed to this worker by another that accepted it at `listener`.
+    /// Takes a connection that another worker accepted at `listener` and handed to this one.
     pub(crate) fn poll_taken(&self, listener: usize, context: &Context<'_>) -> Poll<P> {
         let mailbox = &self.seat().boxes[listener];
         if !mailbox.is_open.load(Ordering::Relaxed) {
@@ -137,7 +141,7 @@ impl<P> Member<P> {
         }
         let mut waits = self.waits[listener].borrow_mut();
         let is_known = waits.as_ref().is_some_and(|waker| waker.will_wake(context.waker()));
-        // Who passes something after this look wakes who is known.
+        // A worker that adds a connection after this check wakes the registered waker.
         if is_known && mailbox.count.load(Ordering::Acquire) == 0 {
             return Poll::Pending;
         }
@@ -149,12 +153,12 @@ impl<P> Member<P> {
         let taken = inside.waiting.pop_front();
         mailbox.count.store(inside.waiting.len(), Ordering::Release);
         drop(inside);
-        // It may be the last of its task.
+        // Dropped outside the lock: it may be the last reference to its task.
         drop(old);
         taken.map_or(Poll::Pending, |(_, passed)| Poll::Ready(passed))
     }
 
-    /// Nobody is to pass anything to this worker at `listener`, until it asks for that again.
+    /// Closes this worker's mailbox of `listener` until [`Member::poll_taken`] is called again.
     pub(crate) fn shut(&self, listener: usize) {
         let mailbox = &self.seat().boxes[listener];
         if mailbox.is_open.load(Ordering::Relaxed) {
@@ -162,7 +166,7 @@ impl<P> Member<P> {
         }
     }
 
-    /// What was passed and not taken, after which nobody passes any more.
+    /// Takes a connection that was handed over and not taken, and closes the mailbox.
     pub(crate) fn take_last(&self, listener: usize) -> Option<P> {
         let mailbox = &self.seat().boxes[listener];
         let mut inside = mailbox.shut();
@@ -174,13 +178,14 @@ impl<P> Member<P> {
 
 impl<P> Drop for Member<P> {
     fn drop(&mut self) {
-        // What is left there goes back to who passed it, or is closed with the last of them.
+        // Connections that are left in the mailboxes are taken back by the workers that put them
+        // there, or closed when the last reference to the mailbox is dropped.
         (0..self.waits.len()).for_each(|listener| self.shut(listener));
     }
 }
 
 impl<P> Seat<P> {
-    /// Connections that the worker has, and those that it is about to have.
+    /// Connections that the worker has, and those that are waiting in its mailboxes.
     fn load(&self) -> u64 {
         let coming = |mailbox: &Arc<Mailbox<P>>| mailbox.count.load(Ordering::Relaxed) as u64;
         let open = self.open.get().max(0).cast_unsigned();
@@ -200,11 +205,11 @@ impl<P> Default for Mailbox<P> {
 
 impl<P> Mailbox<P> {
     fn lock(&self) -> MutexGuard<'_, Inside<P>> {
-        // A queue stays whole, even if a thread panicked while it held the lock.
+        // The queue is always consistent, even if a thread panicked while it held the lock.
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on nobody puts anything into it.
+    /// Closes the mailbox: nothing is added from now on.
     fn shut(&self) -> MutexGuard<'_, Inside<P>> {
         let inside = self.lock();
         self.is_open.store(false, Ordering::Relaxed);
@@ -212,11 +217,11 @@ impl<P> Mailbox<P> {
     }
 }
 
-/// The worker that is to get a connection.
+/// The worker that was chosen for a connection.
 #[derive(Debug)]
 pub(crate) struct Whom<P>(Arc<Mailbox<P>>);
 
-/// A connection that was passed to a worker.
+/// A connection that was handed to a worker.
 #[derive(Debug)]
 pub(crate) struct Given<P> {
     mailbox: Arc<Mailbox<P>>,
@@ -224,10 +229,10 @@ pub(crate) struct Given<P> {
 }
 
 impl<P> Whom<P> {
-    /// Gives the connection to that worker.
+    /// Hands the connection to that worker.
     ///
     /// # Errors
-    /// That has stopped taking any.
+    /// The worker takes no more connections. The connection is returned.
     pub(crate) fn give(self, passed: P) -> Result<Given<P>, P> {
         let Self(mailbox) = self;
         let mut inside = mailbox.lock();
@@ -246,7 +251,8 @@ impl<P> Whom<P> {
 }
 
 impl<P> Given<P> {
-    /// Takes the connection back, if nobody has taken it, and then passes that worker no more for now.
+    /// Takes the connection back if the other worker has not taken it, and hands over no more to
+    /// that worker for now.
     pub(crate) fn take_back(self) -> Option<P> {
         let mut inside = self.mailbox.lock();
         let at = inside.waiting.iter().position(|(number, _)| *number == self.number)?;
@@ -264,7 +270,8 @@ mod tests {
 
     const NOW: Duration = Duration::ZERO;
 
-    /// Lets all members take what they are passed; the numbers of what they took.
+    /// Lets all members take the connections in their mailboxes, and returns the numbers of these
+    /// connections.
     fn taken(members: &[Member<usize>]) -> Vec<Vec<usize>> {
         let context = &Context::from_waker(Waker::noop());
         let take = |member: &Member<usize>| {
@@ -277,8 +284,8 @@ mod tests {
         members.iter().map(take).collect()
     }
 
-    /// Accepts so many connections at the first member, of which others take theirs `at_once` or at the end; how many
-    /// each has.
+    /// Accepts this many connections at the first member. The others take theirs `at_once` or at
+    /// the end. Returns how many connections each member has.
     fn spread(workers: usize, connections: usize, at_once: bool) -> Vec<usize> {
         let members = Member::all(workers, 1);
         taken(&members);
@@ -325,19 +332,19 @@ mod tests {
         let members = Member::all(2, 1);
         let [here, there] = &members[..] else { unreachable!() };
         here.has_open(5);
-        assert!(here.whom(0, || NOW).is_none(), "it has not begun");
+        assert!(here.whom(0, || NOW).is_none(), "the other worker has not started");
         taken(&members);
         let given = here.whom(0, || NOW).unwrap().give(7).unwrap();
         let late = here.whom(0, || NOW).unwrap();
         assert_eq!(given.take_back(), Some(7));
-        assert!(here.whom(0, || NOW).is_none(), "it took nothing");
+        assert!(here.whom(0, || NOW).is_none(), "the other worker took nothing");
         assert_eq!(late.give(8).unwrap_err(), 8);
         taken(&members);
         let given = here.whom(0, || NOW).unwrap().give(9).unwrap();
         assert_eq!(taken(&members)[1], [9]);
         assert_eq!(given.take_back(), None);
         there.shut(0);
-        assert!(here.whom(0, || NOW).is_none(), "it is full");
+        assert!(here.whom(0, || NOW).is_none(), "the other worker is full");
     }
 
     #[test]
@@ -348,12 +355,12 @@ mod tests {
         let first = members[0].whom(0, || NOW).unwrap().give(1).unwrap();
         let second = members[0].whom(0, || NOW).unwrap().give(2).unwrap();
         assert_eq!([1, 2].map(|it: usize| members[it].take_last(0)), [Some(1), Some(2)]);
-        assert!(members[0].whom(0, || NOW).is_none(), "all others end");
+        assert!(members[0].whom(0, || NOW).is_none(), "all other workers are shutting down");
         assert_eq!((first.take_back(), second.take_back()), (None, None));
         taken(&members[..2]);
         let given = members[0].whom(0, || NOW).unwrap().give(3).unwrap();
         drop(members.remove(1));
-        assert!(members[0].whom(0, || NOW).is_none(), "it is gone");
+        assert!(members[0].whom(0, || NOW).is_none(), "the other worker is gone");
         assert_eq!(given.take_back(), Some(3));
     }
 
@@ -399,7 +406,7 @@ mod tests {
             assert!(members[1].poll_taken(1, context).is_pending());
         }
         members[0].has_open(1);
-        assert!(members[0].whom(0, || NOW).is_none(), "it takes from the other listener only");
+        assert!(members[0].whom(0, || NOW).is_none(), "only the other listener takes connections");
         drop(members[0].whom(1, || NOW).unwrap().give(5).unwrap());
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
         assert_eq!(members[1].poll_taken(1, context), Poll::Ready(5));

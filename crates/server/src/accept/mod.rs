@@ -1,10 +1,10 @@
 //! The accept loop of one listener.
 //!
-//! It takes a connection from the kernel only when a [`Room`] is free, so excess connections wait in
-//! the backlog and cost the process nothing. If another worker has clearly fewer connections, the
-//! new one is handed off to that worker. When the process runs out of descriptors or memory, the
-//! loop backs off exponentially and continues. On shutdown it stops new connections and then serves
-//! the ones already in the backlog.
+//! It accepts a connection only when a [`Room`] is free, so excess connections wait in the kernel's
+//! backlog and cost the process nothing. If another worker has clearly fewer connections, the new
+//! one is handed to that worker. When the process runs out of descriptors or memory, the loop backs
+//! off exponentially and retries. On shutdown it stops new connections and then serves those in the
+//! backlog.
 
 pub(crate) mod balance;
 
@@ -25,18 +25,19 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The first pause after the process ran out of something, doubled each time up to the last.
+/// The first pause after the process ran out of a resource. It doubles each time, up to the
+/// maximum.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How often accepting who waits at the end may fail when no connection is left whose end would free something: for two
-/// seconds and a half.
+/// How often accepting the rest of the backlog may fail on shutdown if no connection is open that
+/// could free a resource by closing: for two and a half seconds.
 const LAST_TRIES: usize = 8;
 
-/// When the socket takes no new connections any more: how long to wait for those that are on their way.
+/// On shutdown: how long to wait for connections that are on their way to the closed socket.
 const LAST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts until the worker drains, and then the connections that wait already.
+/// Accepts connections until the worker drains, and then those that are left in the backlog.
 pub(crate) async fn run<D: Driver>(
     worker: Rc<Worker<D>>,
     entrance: Rc<Entrance<D>>,
@@ -47,12 +48,12 @@ pub(crate) async fn run<D: Driver>(
 ) {
     let alarm = worker.wheel.alarm();
     worker.ordered(&alarm, Order::Serve).await;
-    // Whoever is ordered to end before it was to serve accepts nobody.
+    // A worker that is ordered to end before it was ordered to serve accepts nothing.
     let is_late = worker.order() >= Order::Drain;
     let mut way = WayIn { worker, entrance, live, spreading };
     if !is_late {
-        // What drivers and libraries log may panic as well, where nobody can write the log. Never trying again would be the end of
-        // the server.
+        // Log calls of drivers and libraries may panic too, for example when the log cannot be
+        // written. The server must continue to accept after that.
         while let Err(panic) = or_panic(way.serve(&listener)).await {
             discard(panic);
             let worker = &way.worker;
@@ -68,14 +69,14 @@ pub(crate) async fn run<D: Driver>(
     }
 }
 
-/// The part that a listener's connections have in spreading them over workers.
+/// Balances a listener's connections over the workers.
 pub(crate) struct Spreading<P> {
     pub(crate) member: Rc<Member<P>>,
     /// The listener's number.
     pub(crate) listener: usize,
 }
 
-/// How connections come to this worker by one listener.
+/// The accept loop's state: how connections of one listener reach this worker.
 struct WayIn<D: Driver> {
     worker: Rc<Worker<D>>,
     entrance: Rc<Entrance<D>>,
@@ -84,7 +85,7 @@ struct WayIn<D: Driver> {
 }
 
 impl<D: Driver> WayIn<D> {
-    /// Accepts until the worker drains.
+    /// Accepts connections until the worker drains.
     async fn serve(&mut self, listener: &impl Listener<Stream = D::Stream>) {
         let worker = Rc::clone(&self.worker);
         let alarm = worker.wheel.alarm();
@@ -95,7 +96,7 @@ impl<D: Driver> WayIn<D> {
                     return;
                 }
                 if !self.makes_room() {
-                    // Who waits in the backlog costs nothing here.
+                    // Connections in the backlog cost nothing here.
                     let over = worker.driver.sleep_until(worker.driver.now() + PAUSE_MIN);
                     first_of(over, worker.ordered(&alarm, Order::Drain)).await;
                     continue;
@@ -109,8 +110,9 @@ impl<D: Driver> WayIn<D> {
                 before(self.accept(listener), worker.ordered(&alarm, Order::Drain)).await;
             let Some(accepted) = accepted else { return };
             match accepted {
-                // Another listener has given the last place away. Who came here at the same time would wait: no other worker
-                // was told of it.
+                // A connection of another listener took the last slot. If this worker was woken for
+                // a connection at the same time, no other worker was, so it is accepted over the
+                // limit.
                 None => {
                     if let Ok(Some(stream)) = listener.last().await {
                         self.open_or_pass(self.room_beyond(), stream);
@@ -121,25 +123,29 @@ impl<D: Driver> WayIn<D> {
                     self.follow_settings();
                     self.open_or_pass(room, stream);
                     if !self.has_room() {
-                        // Who waits for a place as well and was told of this one asks again before this listener does, and so
-                        // gets the next.
+                        // Another listener of this worker, woken because this slot was free, may
+                        // have found it taken. Yielding lets it wait first for the next slot.
                         others_first().await;
                     }
                 }
-                // The peer was gone before it was accepted.
+                // The peer closed the connection before it was accepted.
                 Some(Err(error)) if is_of_the_peer(&error) => {
-                    contained(|| tracing::debug!(target: "peregrine", %error, "a peer gave up"));
+                    contained(|| {
+                        tracing::debug!(target: "peregrine", %error,
+                            "a peer left before it was accepted");
+                    });
                 }
-                // One that is kept for this is free from now on: once more.
+                // A reserved descriptor is available now: retry.
                 Some(Err(error))
                     if has_no_descriptor(&error) && worker.observed.spend_reserve() => {}
                 Some(Err(error)) => {
-                    // The connection waits in the backlog until something is freed. Trying again at
-                    // once would spin; never trying again would be the end of the server.
+                    // The connection stays in the backlog until a resource is freed. Retrying at
+                    // once would spin, and giving up would stop the server.
                     let remedy = remedy(&error);
-                    contained(
-                        || tracing::warn!(target: "peregrine", %error, ?pause, "cannot accept{remedy}"),
-                    );
+                    contained(|| {
+                        tracing::warn!(target: "peregrine", %error, ?pause,
+                            "cannot accept{remedy}");
+                    });
                     worker.observed.refused();
                     let over = worker.driver.sleep_until(worker.driver.now() + pause);
                     first_of(over, worker.ordered(&alarm, Order::Drain)).await;
@@ -150,16 +156,16 @@ impl<D: Driver> WayIn<D> {
         }
     }
 
-    /// Is there little room, so that who comes now comes by the wicket?
+    /// Returns whether new connections must use reserved slots.
     fn is_narrow(&self) -> bool {
         self.entrance.door.is_narrow(self.worker.spare_connections)
     }
 
-    /// May one more come by the wicket?
+    /// Returns whether one more connection may use a reserved slot, and frees memory for it.
     fn makes_room(&self) -> bool {
         let worker = &self.worker;
         if account::filling() >= Filling::Tight {
-            // What is kept for reuse is memory, too.
+            // Buffers that are kept for reuse take memory too.
             self.entrance.sessions.clear();
             self.shut();
             worker.observed.limit("overload.memory_max");
@@ -167,8 +173,8 @@ impl<D: Driver> WayIn<D> {
         worker.wicket.makes_room(&worker.wheel, worker.driver.now())
     }
 
-    /// Ends when there is a place for one more connection. One that would be too many stays in the kernel's backlog, or
-    /// with the worker that accepted it. Settings that change meanwhile may allow it earlier.
+    /// Waits for a free connection slot. Excess connections stay in the kernel's backlog, or with
+    /// the worker that accepted them. A change of the settings may end the wait.
     async fn vacancy(&mut self) {
         while !self.has_room() {
             self.shut();
@@ -191,8 +197,9 @@ impl<D: Driver> WayIn<D> {
         door.rooms.try_room(door.limits.connections_max)
     }
 
-    /// The next connection in the kernel's queue, with its place. Meanwhile those that other workers pass are opened.
-    /// `None`: there is no place any more, since another listener has given it away.
+    /// Accepts the next connection in the kernel's queue and takes a slot for it. Meanwhile,
+    /// connections that other workers hand over are opened. Returns `None` if another listener took
+    /// the last slot.
     async fn accept(
         &mut self,
         listener: &impl Listener<Stream = D::Stream>,
@@ -204,14 +211,15 @@ impl<D: Driver> WayIn<D> {
             if door.rooms.poll_full(door.limits.connections_max, context).is_ready() {
                 return Poll::Ready(None);
             }
-            // Only now: a listener to which nobody comes keeps no place from the others.
-            let room = || self.try_room().expect("there was one just now");
+            // The slot is taken only now, so an idle listener does not occupy one.
+            let room = || self.try_room().expect("`poll_full` found a free slot");
             accepted.as_mut().poll(context).map_ok(|stream| (room(), stream)).map(Some)
         })
         .await
     }
 
-    /// Opens what others have passed, as long as there is a place beside the one for who is accepted next.
+    /// Opens connections that other workers hand over, but leaves one slot for the next accepted
+    /// one.
     fn open_passed(&mut self, context: &Context<'_>) {
         let Some(Spreading { member, listener }) = &self.spreading else { return };
         let (member, listener) = (Rc::clone(member), *listener);
@@ -223,20 +231,20 @@ impl<D: Driver> WayIn<D> {
             }
             let Poll::Ready(passed) = member.poll_taken(listener, context) else { return };
             self.worker.observed.counts().taken.add(1);
-            let room = self.try_room().expect("nobody has taken a place since");
+            let room = self.try_room().expect("`has_room` found a free slot");
             self.follow_settings();
             self.adopt(room, passed);
         }
     }
 
-    /// Settings that have changed hold from now on.
+    /// Applies settings that have changed.
     fn follow_settings(&mut self) {
         if let Some(changed) = self.live.as_mut().and_then(|live| changed(&self.entrance, live)) {
             self.entrance = changed;
         }
     }
 
-    /// The connection is another worker's, if that has fewer, and otherwise this one's.
+    /// Hands the connection to a worker with fewer connections, or opens it here.
     fn open_or_pass(&self, room: Room, stream: D::Stream) {
         let driver = &self.worker.driver;
         let whom = self.spreading.as_ref().and_then(|spreading| {
@@ -248,14 +256,16 @@ impl<D: Driver> WayIn<D> {
             Ok(Ok(given)) => self.look_after(given, room),
             Ok(Err(passed)) => self.adopt(room, passed),
             Err(error) => {
-                contained(
-                    || tracing::debug!(target: "peregrine", %error, "a connection broke while it was passed"),
-                );
+                contained(|| {
+                    tracing::debug!(target: "peregrine", %error,
+                        "a connection failed while being handed over");
+                });
             }
         }
     }
 
-    /// Takes what was passed back if it is not taken in time. The place for it is kept so long.
+    /// Takes the connection back if the other worker does not take it in time. Its slot is kept
+    /// until then.
     fn look_after(&self, given: Given<D::Passed>, room: Room) {
         let way = Self {
             worker: Rc::clone(&self.worker),
@@ -281,9 +291,10 @@ impl<D: Driver> WayIn<D> {
             Ok(stream) => self.open(room, stream),
             Err(error) => {
                 let remedy = remedy(&error);
-                contained(
-                    || tracing::warn!(target: "peregrine", %error, "cannot take a connection over{remedy}"),
-                );
+                contained(|| {
+                    tracing::warn!(target: "peregrine", %error,
+                        "cannot take over a connection{remedy}");
+                });
                 self.worker.observed.refused();
             }
         }
@@ -294,7 +305,7 @@ impl<D: Driver> WayIn<D> {
         let client_at = entrance.door.client_at(stream.peer());
         let Ok(client) = worker.overload.connect(client_at) else {
             worker.observed.limit("overload.connections_per_client_max");
-            // The kernel is to keep nothing of it.
+            // The reset leaves nothing of the connection in the kernel.
             return stream.reset_on_drop();
         };
         let (worker, entrance) = (Rc::clone(worker), Rc::clone(entrance));
@@ -302,19 +313,20 @@ impl<D: Driver> WayIn<D> {
         self.worker.driver.spawn(connection);
     }
 
-    /// A place, also if there is none: for a connection that nobody else will be told of.
+    /// Takes a slot even if none is free, for a connection that no other worker is woken for.
     fn room_beyond(&self) -> Room {
         self.try_room().unwrap_or_else(|| self.entrance.door.rooms.last_room())
     }
 
-    /// Others are to pass nothing here for now.
+    /// Stops other workers from handing over connections for now.
     fn shut(&self) {
         if let Some(Spreading { member, listener }) = &self.spreading {
             member.shut(*listener);
         }
     }
 
-    /// Takes what others have passed until now, and nothing more. What there is no place for, they take back.
+    /// Takes connections that were handed over until now, and no more after that. Other workers
+    /// take back those for which no slot is free.
     fn take_last_passed(&self) {
         let Some(Spreading { member, listener }) = &self.spreading else { return };
         member.shut(*listener);
@@ -326,13 +338,13 @@ impl<D: Driver> WayIn<D> {
         }
     }
 
-    /// Accepts who waits in a queue that gets no longer.
+    /// Accepts the rest of a backlog that no longer grows.
     async fn empty_queue(&self, listener: &impl Listener<Stream = D::Stream>) {
         let worker = &self.worker;
         let cut = worker.wheel.alarm();
         let (mut pause, mut tries) = (PAUSE_MIN, LAST_TRIES);
         loop {
-            // Whoever has a place now leaves it soon: connections that are idle are closed in a moment.
+            // Slots become free soon: idle connections are about to be closed.
             let door = &self.entrance.door;
             let room = door.rooms.room(door.limits.connections_max);
             let room = before(room, worker.ordered(&cut, Order::Cut)).await;
@@ -342,17 +354,18 @@ impl<D: Driver> WayIn<D> {
             match before(listener.accept(), over).await {
                 Some(Ok(stream)) => self.open(room, stream),
                 Some(Err(error)) if is_of_the_peer(&error) => {}
-                // Nobody is left.
+                // The backlog is empty.
                 Some(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => return,
                 Some(Err(error)) => {
                     let remedy = remedy(&error);
                     contained(|| {
                         tracing::warn!(target: "peregrine", %error, ?pause,
-                        "cannot accept who waits at the end{remedy}")
+                        "cannot accept the rest of the backlog{remedy}")
                     });
                     worker.observed.refused();
                     drop(room);
-                    // Whether somebody waits is not known, and each connection that ends frees something.
+                    // It is unknown whether connections wait, and every connection that ends frees
+                    // resources.
                     if worker.observed.has_no_connection() {
                         tries -= 1;
                         if tries == 0 {
@@ -369,22 +382,22 @@ impl<D: Driver> WayIn<D> {
     }
 }
 
-/// The way in with settings that have changed, if they have.
+/// Returns the listener's state with new settings, if they have changed.
 fn changed<D: Driver>(
     entrance: &Entrance<D>,
     live: &mut watch::Receiver<Live>,
 ) -> Option<Rc<Entrance<D>>> {
-    // Who could change them may be gone: with the server, or because there is nothing to read again.
+    // The sender may be gone: with the server, or because no configuration can be reloaded.
     live.has_changed().unwrap_or(false).then(|| renewed(entrance, live))
 }
 
-/// The way in with the settings that count now.
+/// Returns the listener's state with the current settings.
 fn renewed<D: Driver>(entrance: &Entrance<D>, live: &mut watch::Receiver<Live>) -> Rc<Entrance<D>> {
     let door = entrance.door.with(&live.borrow_and_update());
     Rc::new(Entrance { door, sessions: Rc::clone(&entrance.sessions) })
 }
 
-/// Ends when all tasks that are ready have been polled.
+/// Completes when all ready tasks have been polled.
 async fn others_first() {
     let mut is_asked = false;
     poll_fn(|context| {
@@ -397,21 +410,21 @@ async fn others_first() {
     .await;
 }
 
-/// Ends when there are new settings.
+/// Completes when there are new settings.
 async fn told(live: &mut watch::Receiver<Live>) {
-    // Nobody may be there any more who could change them.
+    // The sender may be gone.
     if live.changed().await.is_err() {
         pending::<()>().await;
     }
 }
 
-/// Does the error tell of a connection that broke while it was accepted?
+/// Returns whether the error means that a connection failed before it was accepted.
 fn is_of_the_peer(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted | WouldBlock)
 }
 
-/// What helps against an error, for the log.
+/// A hint for the log on how to fix the error.
 fn remedy(error: &io::Error) -> &'static str {
     if is_exhausted(error) {
         "; raise the limit of descriptors (ulimit -n) or lower connections_max"
@@ -420,13 +433,13 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// Is the process or the system out of descriptors?
+/// Returns whether the process or the system is out of descriptors.
 fn has_no_descriptor(error: &io::Error) -> bool {
-    // EMFILE, ENFILE: the numbers are those of every Unix.
+    // EMFILE and ENFILE have these numbers on every Unix.
     matches!(error.raw_os_error(), Some(24 | 23))
 }
 
-/// Is the process or the system out of descriptors or memory?
+/// Returns whether the process or the system is out of descriptors or memory.
 fn is_exhausted(error: &io::Error) -> bool {
     // ENOMEM, which has the same number on every Unix, and ENOBUFS.
     has_no_descriptor(error)

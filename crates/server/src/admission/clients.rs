@@ -1,31 +1,33 @@
-//! What each client has in progress, by its address.
+//! Counts the connections and requests of each client, by its address.
 
 use foldhash::fast::RandomState;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Room for so many clients is kept when there are few.
+/// The table keeps room for this many clients when it shrinks.
 const KEPT_MIN: usize = 1024;
 
-/// What clients have in progress. Those who have nothing are not in it, one at most excepted, so that there are
-/// never more than there are connections and requests.
+/// The number of connections and requests in progress per client. Clients without any are removed,
+/// except possibly `latest`, so the table never has more entries than there are connections and
+/// requests.
 ///
-/// A request that is answered at once is over before the next one comes. Of such a client a place is kept outside of
-/// the table, where nothing has to be looked for. A client is in one of the two, never in both.
+/// A request that is answered at once ends before the next one begins. The client of such a request
+/// is kept in `latest`, outside of the table, so that no lookup is needed. A client is in one of
+/// the two, never in both.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     latest: RefCell<Option<(Address, Taken)>>,
-    /// It is looked into for each request, so that its hash has to be quick. It has a secret, and peers see neither the
-    /// hash nor an order.
+    /// Used for each request, so its hash must be fast. The hash is keyed with a secret, and peers
+    /// see neither hashes nor the order of entries.
     all: RefCell<HashMap<Address, Taken, RandomState>>,
 }
 
-/// The address that stands for a client, as IPv6 writes it.
+/// The address that identifies a client, as an IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Address(u128);
 
-/// What is counted of a client.
+/// The kinds of things that are counted for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Connection,
@@ -38,7 +40,7 @@ struct Taken {
 }
 
 impl Clients {
-    /// Counts one more of this client, unless there are as many as there may be.
+    /// Counts one more for this client. Returns false if the client has reached the limit.
     pub(crate) fn take(&self, client: Address, kind: Kind, most: usize) -> bool {
         if most == 0 {
             return false;
@@ -63,7 +65,7 @@ impl Clients {
         is_room
     }
 
-    /// One of them is over.
+    /// Counts one less.
     pub(crate) fn give(&self, client: Address, kind: Kind) {
         if let Some((address, taken)) = &mut *self.latest.borrow_mut()
             && *address == client
@@ -81,7 +83,7 @@ impl Clients {
         }
     }
 
-    /// How many clients have something in progress.
+    /// The number of clients with something in progress.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         let latest = self.latest.borrow();
@@ -109,7 +111,7 @@ impl Taken {
 }
 
 impl Address {
-    /// Of IPv6, the first bits stand for a client.
+    /// For IPv6, only the first `prefix_v6` bits identify the client.
     pub(crate) fn of(address: IpAddr, prefix_v6: u8) -> Self {
         match address.to_canonical() {
             IpAddr::V6(address) => {
@@ -117,7 +119,7 @@ impl Address {
                 let mask = u128::MAX.checked_shl(rest).unwrap_or(0);
                 Self(address.to_bits() & mask)
             }
-            // No IPv6 address is the same: what is mapped is an IPv4 address.
+            // No conflict with an IPv6 client is possible: mapped addresses are IPv4 addresses.
             IpAddr::V4(address) => Self(address.to_ipv6_mapped().to_bits()),
         }
     }
@@ -173,7 +175,7 @@ mod tests {
         let mut counts = [[0_usize; 2]; 5];
         let mut state = 1_u64;
         for step in 0..100_000 {
-            // Numbers that only have to be unlike each other (Knuth's constants).
+            // These numbers only need to differ from each other (Knuth's constants).
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
@@ -181,7 +183,7 @@ mod tests {
             let client = address(at as u32);
             let which = [Kind::Connection, Kind::Request][kind];
             let count = &mut counts[at][kind];
-            // Times in which all come are followed by times in which all leave.
+            // Phases in which most clients arrive alternate with phases in which most leave.
             let comes = (state >> 60) as usize % 8 < if step / 100 % 2 == 0 { 6 } else { 2 };
             if comes {
                 assert_eq!(clients.take(client, which, 3), *count < 3, "step {step}");

@@ -1,8 +1,8 @@
 //! Limits how many connections are open at a time, and counts them.
 //!
 //! Listeners that share a limit share one [`Rooms`]. A [`Room`] permits one more connection until
-//! it is dropped. Once its connection exists, it becomes an [`Open`], which reports to [`Observed`]
-//! what the connection does and how it ended.
+//! it is dropped. Once its connection exists, it becomes an [`Open`], which reports the state of
+//! the connection and how it ended to [`Observed`].
 
 use crate::observe::Observed;
 use crate::observe::close_reason::Ended;
@@ -12,14 +12,14 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Places for connections: as many as there may be by the limits that they share.
+/// The connection slots of listeners that share a limit.
 pub(crate) struct Rooms {
     observed: Rc<Observed>,
-    /// Connections, and places kept for those that others may give back.
+    /// Connections, and slots that are taken but not used yet.
     taken: Cell<usize>,
-    /// Those who wait for a place.
+    /// Accept loops that wait for a free slot.
     waiting: RefCell<Vec<Waker>>,
-    /// Those who are to know when there is none any more.
+    /// Accept loops to wake when the last slot is taken.
     accepting: RefCell<Vec<Waker>>,
 }
 
@@ -33,13 +33,13 @@ impl Rooms {
         })
     }
 
-    /// Waits for a place for one more connection, of at most `max`.
+    /// Waits for a slot for one more connection, of at most `max`.
     pub(crate) async fn room(self: &Rc<Self>, max: usize) -> Room {
         self.vacancy(max).await;
-        self.try_room(max).expect("there was one just now")
+        self.try_room(max).expect("`vacancy` found a free slot")
     }
 
-    /// Waits until there may be one more connection, of at most `max`.
+    /// Waits until one more connection is allowed, of at most `max`.
     pub(crate) async fn vacancy(&self, max: usize) {
         let mut is_told = false;
         poll_fn(|context| {
@@ -55,36 +55,36 @@ impl Rooms {
         .await;
     }
 
-    /// Ready when there may be no more connections than there are, of at most `max`.
+    /// Ready when no more connections are allowed, of at most `max`.
     pub(crate) fn poll_full(&self, max: usize, context: &Context<'_>) -> Poll<()> {
         if !self.has_room(max) {
             return Poll::Ready(());
         }
         let mut accepting = self.accepting.borrow_mut();
-        // As many accept as there are listeners: few.
+        // There are only as many entries as listeners.
         if !accepting.iter().any(|waker| waker.will_wake(context.waker())) {
             accepting.push(context.waker().clone());
         }
         Poll::Pending
     }
 
-    /// May there be one more connection, of at most `max`?
+    /// Returns whether one more connection is allowed, of at most `max`.
     pub(crate) fn has_room(&self, max: usize) -> bool {
         self.taken.get() < max
     }
 
-    /// Is there less room than for so many connections, or are descriptors missing of those that are kept?
+    /// Returns whether fewer than `spare` slots are free, or reserved descriptors are missing.
     pub(crate) fn is_nearly_full(&self, max: usize, spare: usize) -> bool {
         max.saturating_sub(self.taken.get()) < spare || self.observed.is_reserve_short()
     }
 
-    /// A place for a connection that is there already, whether or not there may be one more.
+    /// Takes a slot for a connection that already exists, even if none is free.
     pub(crate) fn last_room(self: &Rc<Self>) -> Room {
         self.taken.set(self.taken.get() + 1);
         Room(Rc::clone(self))
     }
 
-    /// A place for one more connection, if there may be one.
+    /// Takes a slot for one more connection, of at most `max`.
     pub(crate) fn try_room(self: &Rc<Self>, max: usize) -> Option<Room> {
         let taken = self.taken.get();
         if taken >= max {
@@ -98,7 +98,7 @@ impl Rooms {
     }
 }
 
-/// A place among the connections there may be, until it is dropped.
+/// A connection slot, taken until this is dropped.
 pub(crate) struct Room(Rc<Rooms>);
 
 /// A connection that counts as open until this is dropped.
@@ -109,7 +109,7 @@ pub(crate) struct Open {
 }
 
 impl Room {
-    /// A connection takes the place.
+    /// A connection was opened in this slot.
     pub(crate) fn open(self) -> Open {
         let observed = &self.0.observed;
         observed.has_open(observed.connections() + 1);
@@ -121,7 +121,7 @@ impl Room {
 }
 
 impl Open {
-    /// The connection does something else from now on.
+    /// The connection has changed its state.
     #[inline]
     pub(crate) fn moves(&mut self, place: Place) {
         let before = std::mem::replace(&mut self.place, place);
@@ -141,7 +141,7 @@ impl Open {
 impl Drop for Room {
     fn drop(&mut self) {
         self.0.taken.set(self.0.taken.get() - 1);
-        // As many wait as there are listeners: few.
+        // There are only as many entries as listeners.
         self.0.waiting.take().into_iter().for_each(Waker::wake);
     }
 }
@@ -152,7 +152,7 @@ impl Drop for Open {
         observed.has_open(observed.connections() - 1);
         observed.counts().places[self.place as usize].add(-1);
         if !self.is_told {
-            // Its task was dropped, by a panic or by the end of the worker.
+            // The connection's task was dropped, by a panic or at the end of the worker.
             observed.counts().ended.note("lost");
         }
         observed.refill_reserve();

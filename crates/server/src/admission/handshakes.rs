@@ -1,4 +1,4 @@
-//! TLS handshakes in progress, as many as the limit allows.
+//! Limits TLS handshakes in progress.
 
 use crate::timer_wheel::{Alarm, Wheel};
 use std::cell::{Cell, RefCell};
@@ -7,26 +7,27 @@ use std::rc::Rc;
 
 /// The handshakes of one worker, the oldest first.
 ///
-/// When there is one too many, the oldest ends. An honest peer is done after two round trips; one
-/// that never goes on becomes the oldest, so that any number of those keeps nobody else out.
+/// When there are too many, the oldest is aborted. An honest peer completes its handshake within
+/// two round trips. A peer that stalls becomes the oldest, so stalled handshakes cannot keep others
+/// out, however many there are.
 #[derive(Default)]
 pub(crate) struct Handshakes {
-    /// The serial number of each, and its connection's alarm.
+    /// The serial number of each handshake, and the alarm of its connection.
     all: RefCell<VecDeque<(u64, u32)>>,
     last: Cell<u64>,
-    /// All up to this serial number have ended, or are to end.
+    /// All handshakes up to this serial number have ended or must end.
     over: Cell<u64>,
 }
 
-/// A handshake in progress, until it is dropped.
+/// A handshake in progress, until this is dropped.
 pub(crate) struct Handshake {
     all: Rc<Handshakes>,
     serial: u64,
 }
 
 impl Handshakes {
-    /// Begins the handshake of the connection that has this alarm. If there are more than `max`
-    /// then, the oldest is to end, and its connection is woken.
+    /// Begins the handshake of the connection with this alarm. If there are then more than `max`,
+    /// the oldest must end, and its connection is woken.
     pub(crate) fn begin(self: &Rc<Self>, wheel: &Wheel, alarm: &Alarm, max: usize) -> Handshake {
         let serial = self.last.get() + 1;
         self.last.set(serial);
@@ -44,7 +45,7 @@ impl Handshakes {
 }
 
 impl Handshake {
-    /// Is this handshake to end, because there are too many?
+    /// Returns whether this handshake must end because there are too many.
     pub(crate) fn is_over(&self) -> bool {
         self.serial <= self.all.over.get()
     }

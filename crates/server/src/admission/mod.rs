@@ -1,7 +1,7 @@
-//! What a worker takes on, and what it refuses: before a request's body is read, and before any code of
-//! the application runs for it.
+//! Decides whether a worker admits a request or rejects it because of overload. This happens before
+//! the request's body is read and before any application code runs for it.
 //!
-//! Start with [`Overload::admit`]. What is looked at there goes from cheap to dear.
+//! Start with [`Overload::admit`], which performs the cheapest checks first.
 
 mod clients;
 pub(crate) mod connections;
@@ -30,10 +30,11 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One request in so many has its delay measured: a clock costs what a small request can tell.
+/// The queue delay of one in this many requests is measured, because reading the clock is
+/// noticeable in a small request.
 const SAMPLED: u32 = 16;
 
-/// What a worker takes on, and what it has.
+/// The overload limits of a worker, and what currently counts towards them.
 pub(crate) struct Overload {
     rules: RefCell<Rules>,
     counts: Arc<Counts>,
@@ -41,14 +42,15 @@ pub(crate) struct Overload {
     clients: Clients,
     /// Requests until the next one whose delay is measured.
     unsampled: Cell<u32>,
-    /// Does somebody look whether those who waited too long are still refused, though nobody asks?
+    /// Whether a task already waits for the end of queue-delay rejections, in case no more requests
+    /// arrive.
     is_watched: Cell<bool>,
     answers: Answers,
-    /// What goes on without an exchange finds it by this.
+    /// Lets work that continues without an exchange find this `Overload`.
     known: Known,
 }
 
-/// A route, and its requests in progress where there may be so many only.
+/// A route, and its number of requests in progress if that is limited.
 struct Route {
     count: Cell<usize>,
     requests_max: Option<usize>,
@@ -62,14 +64,14 @@ impl Route {
     }
 }
 
-/// What it goes by, which may change.
+/// The limits in effect, which may change.
 #[derive(Debug)]
 struct Rules {
     limits: OverloadLimits,
     queue: Option<Queue>,
 }
 
-/// Why a request is refused.
+/// Why a request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Memory,
@@ -80,7 +82,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Its name in metrics.
+    /// The name in metrics.
     fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -91,7 +93,7 @@ impl Refusal {
         }
     }
 
-    /// What it is told as. What a client does too often is nothing that fails here.
+    /// The fault to report. Too many requests of one client are not a fault of the server.
     pub(crate) fn fault(self) -> Fault {
         match self {
             Self::Memory | Self::Requests | Self::Route | Self::QueueDelay => Fault::Overloaded,
@@ -111,14 +113,14 @@ impl Refusal {
     }
 }
 
-/// A request that asks to be let in.
+/// A request to be admitted.
 pub(crate) struct Asking<'a> {
     pub(crate) target: &'a Target<'a>,
     pub(crate) head: &'a Head,
     pub(crate) info: &'a ConnectionInfo,
-    /// Is content of it still to be received?
+    /// Whether content of the request is still to be received.
     pub(crate) has_content: bool,
-    /// Did its connection come while there was little room?
+    /// Whether its connection uses a reserved slot.
     pub(crate) is_by_wicket: bool,
 }
 
@@ -163,7 +165,7 @@ impl Overload {
         self.known.number()
     }
 
-    /// Goes by these limits from now on. What has begun goes on, whatever they say, and counts.
+    /// Applies new limits. Requests in progress continue and are counted, even over the new limits.
     pub(crate) fn renew(&self, limits: &OverloadLimits) {
         let mut rules = self.rules.borrow_mut();
         let delay = |of: &OverloadLimits| (of.queue_delay_target, of.queue_delay_interval);
@@ -176,7 +178,7 @@ impl Overload {
         self.set_ceiling();
     }
 
-    /// The thread is this worker's.
+    /// Sets the memory limit of the current thread, which is this worker's.
     fn set_ceiling(&self) {
         let most = self.rules.borrow().limits.memory_max.bytes();
         account::limit(most.map(|most| usize::try_from(most).unwrap_or(usize::MAX)));
@@ -184,8 +186,8 @@ impl Overload {
         self.counts.memory_bytes_max.set(i64::try_from(shown).unwrap_or(i64::MAX));
     }
 
-    /// Lets a request in, or says why not. `delay` tells when the worker looked for what is ready, and the
-    /// time now.
+    /// Admits a request or returns why it is rejected. `delay` returns when the worker last polled
+    /// the kernel, and the current time.
     #[inline]
     pub(crate) fn admit(
         self: &Rc<Self>,
@@ -205,7 +207,7 @@ impl Overload {
         taken.map_err(|refusal| self.refuse(refusal))
     }
 
-    /// Counts one more in progress, unless there are as many as there may be, and `more`.
+    /// Counts one more request in progress. Fails if that exceeds the limits plus `more`.
     #[inline]
     fn take(
         self: &Rc<Self>,
@@ -243,7 +245,7 @@ impl Overload {
         Ok(admitted)
     }
 
-    /// What holds for all requests of the worker, and takes no clock.
+    /// Checks the limits of the worker as a whole that need no clock.
     #[inline]
     fn check(&self, asking: &Asking<'_>, limits: &OverloadLimits) -> Result<(), Refusal> {
         let may_grow = asking.has_content || asking.is_by_wicket;
@@ -261,7 +263,8 @@ impl Overload {
         limits.requests_max.is_some_and(is_full).then_some(Refusal::Requests)
     }
 
-    /// Has a request waited for too long? Looks only where somebody wants to know.
+    /// Returns whether a request has waited too long. Reads the clock only if the limit is set or
+    /// this request is sampled.
     #[inline]
     fn is_late(&self, queue: Option<&Queue>, delay: impl FnOnce() -> (Duration, Duration)) -> bool {
         let left = self.unsampled.get();
@@ -283,14 +286,15 @@ impl Overload {
         })
     }
 
-    /// Is somebody to look from now on when refusing is over, because nobody does yet? True once, until that was seen.
+    /// Returns true if the caller must start a task that waits for the end of queue-delay
+    /// rejections: once, until that task has seen the end.
     #[inline]
     pub(crate) fn is_to_be_watched(&self) -> bool {
         self.counts.is_refusing.get() != 0 && !self.is_watched.replace(true)
     }
 
-    /// When to look again whether refusing is over; `None` when it is: where nobody asks for an interval, nobody is
-    /// refused.
+    /// When to check again whether requests are still rejected; `None` if they are not. If no
+    /// requests arrive for an interval, rejecting ends.
     pub(crate) fn look_again_at(&self, now: Duration) -> Option<Duration> {
         let rules = self.rules.borrow();
         let quiet_at = rules.queue.as_ref().map(Queue::quiet_at);
@@ -316,15 +320,17 @@ impl Overload {
         refusal
     }
 
-    /// The answer to a request that was refused.
+    /// The response to a rejected request.
     #[cold]
     pub(crate) fn answer(&self, refusal: Refusal, application: &Application) -> Response {
         let base = self.rules.borrow().limits.retry_after_seconds();
         self.answers.response(refusal == Refusal::Client, base, application)
     }
 
-    /// Counts a connection of the client at `address`, where connections of clients are counted. `Err`: the
-    /// client has as many as it may.
+    /// Counts a connection of the client at `address`, if connections per client are limited.
+    ///
+    /// # Errors
+    /// The client has reached the limit.
     pub(crate) fn connect(
         self: &Rc<Self>,
         address: Option<IpAddr>,
@@ -339,14 +345,14 @@ impl Overload {
         Ok(Some(Box::new(Connected { overload: Rc::clone(self), client })))
     }
 
-    /// Shows how much is held for peers.
+    /// Updates the metric of memory that is held for peers.
     #[inline]
     pub(crate) fn show_memory(&self) {
         self.counts.memory_bytes.set(i64::try_from(account::held()).unwrap_or(i64::MAX));
     }
 }
 
-/// What goes on when an exchange is over, or begins beside one.
+/// Counts work that continues after its exchange has ended, or starts beside one.
 impl Counting for Overload {
     fn count(
         self: Rc<Self>,
@@ -355,7 +361,7 @@ impl Counting for Overload {
         must: bool,
     ) -> Option<Box<dyn Any>> {
         let rules = self.rules.borrow();
-        // Whoever begins something beside itself has a place, and does no work any more.
+        // The exchange that starts this work still counts, although it does nothing more.
         let more = if must { usize::MAX } else { 1 };
         let number = head.server_route();
         let route = number.and_then(|number| self.routes.get(number as usize));
@@ -372,7 +378,7 @@ fn queue_of(limits: &OverloadLimits) -> Option<Queue> {
     limits.queue_delay_target.map(|target| Queue::new(target, limits.queue_delay_interval))
 }
 
-/// A client has as many connections as it may.
+/// A client has reached its limit of connections.
 #[derive(Debug)]
 pub(crate) struct TooMany;
 

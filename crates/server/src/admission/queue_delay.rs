@@ -1,28 +1,29 @@
-//! Whether there is more to do than can be done, by how long requests wait for their turn.
+//! Detects overload by how long requests wait for the worker's thread.
 
 use std::cell::Cell;
 use std::time::Duration;
 
-/// The queue of one worker: what was ready when it last looked.
+/// The queue of one worker: what was ready when the worker last polled the kernel.
 ///
-/// After CoDel's idea (RFC 8289): a queue that is long for a moment is a burst, and does no harm; one that
-/// is never short within an interval is standing, and makes everybody late for nothing. CoDel's
-/// senders slow down when a packet is dropped, so that it drops few. Those who send requests do not,
-/// so that here all are refused that are late, for as long as some are.
+/// Based on CoDel (RFC 8289): a queue that is long for a moment is a burst and does no harm; one
+/// that is never short within an interval is a standing queue and delays all requests for nothing.
+/// TCP senders slow down when a packet is dropped, so CoDel drops few. HTTP clients do not slow
+/// down, so all late requests are rejected here, as long as there are any.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    /// How long a request may wait since the look that found it. It may have waited as long before.
+    /// How long a request may wait after the poll that found it. It may have waited equally long
+    /// before that poll.
     wait_max: Duration,
     interval: Duration,
-    /// The look that found what is worked on.
+    /// The time of the poll that found the requests being handled.
     look: Cell<Duration>,
-    /// Was somebody late whom it found?
+    /// Whether any request that this poll found was late.
     is_long: Cell<bool>,
-    /// The second of the looks that one after the other found somebody who was late.
+    /// The time of the second of the consecutive polls that found late requests.
     long_since: Cell<Option<Duration>>,
-    /// When a request had its turn last.
+    /// When a request was last handled.
     last: Cell<Duration>,
-    /// When somebody was late last, while late ones are refused.
+    /// When a request was last late, while late requests are rejected.
     refused_at: Cell<Option<Duration>>,
 }
 
@@ -39,8 +40,9 @@ impl Queue {
         }
     }
 
-    /// Is that certain without more thought? Most requests are found by the same look as the one before, are not
-    /// late, and come while nobody is refused. It is noted as [`refuses`](Self::refuses) would note it, which says no.
+    /// A fast check that the request need not be rejected. Most requests were found by the same
+    /// poll as the one before, are not late, and arrive while none are rejected. The effect is the
+    /// same as that of [`refuses`](Self::refuses), which would return false.
     #[inline]
     pub(crate) fn is_short(&self, look: Duration, now: Duration) -> bool {
         let is_short = self.look.get() == look
@@ -52,12 +54,13 @@ impl Queue {
         is_short
     }
 
-    /// Is a request to be refused that the look at that time found, and that has its turn `now`?
+    /// Returns whether to reject a request that was found by the poll at `look` and is handled
+    /// `now`.
     pub(crate) fn refuses(&self, look: Duration, now: Duration) -> bool {
         let is_late = now.saturating_sub(look) > self.wait_max;
         let last = self.last.replace(now);
         if self.look.replace(look) != look {
-            // In a pause without requests the queue was empty.
+            // If no requests arrived for an interval, the queue was empty.
             let is_next = look.saturating_sub(last) < self.interval;
             if !is_next {
                 self.refused_at.set(None);
@@ -69,8 +72,8 @@ impl Queue {
         let has_lasted = |since: Duration| now.saturating_sub(since) >= self.interval;
         match self.refused_at.get() {
             None => {
-                // The first look may have been long because a handler kept the thread, and the second
-                // because of all that came meanwhile.
+                // The first poll may have a long queue because a handler blocked the thread, and
+                // the second one because of everything that arrived in the meantime.
                 let is_standing = |since: &Duration| *since != look && has_lasted(*since);
                 let is_standing = self.long_since.get().as_ref().is_some_and(is_standing);
                 if is_late && is_standing {
@@ -91,12 +94,12 @@ impl Queue {
         }
     }
 
-    /// When the queue has been empty for an interval, if nobody asks until then.
+    /// When the queue will have been empty for an interval, if no request arrives until then.
     pub(crate) fn quiet_at(&self) -> Duration {
         self.last.get().saturating_add(self.interval)
     }
 
-    /// Are late requests refused?
+    /// Returns whether late requests are rejected.
     pub(crate) fn is_refusing(&self) -> bool {
         self.refused_at.get().is_some()
     }
@@ -106,7 +109,7 @@ impl Queue {
 mod tests {
     use super::*;
 
-    /// A worker with handlers of one millisecond, and the clock.
+    /// A worker whose handlers take one millisecond, and the clock.
     struct Bench {
         queue: Queue,
         now: u64,
@@ -118,7 +121,7 @@ mod tests {
             Self { queue: Queue::new(ms(10), ms(100)), now: 1000 }
         }
 
-        /// Works on so many requests that one look found. How many were refused.
+        /// Handles this many requests that one poll found, and returns how many were rejected.
         fn turn(&mut self, requests: u64) -> u64 {
             let look = self.now;
             let mut refused = 0;
@@ -147,7 +150,7 @@ mod tests {
     fn a_queue_that_stands_for_an_interval_is_cut_to_the_target() {
         let mut bench = Bench::new();
         let refused: Vec<_> = (0..7).map(|_| bench.turn(40)).collect();
-        // From the second turn of 40 ms on the interval counts, and ends in the midst of the fourth.
+        // The interval starts with the second turn of 40 ms and ends in the middle of the fourth.
         assert_eq!(refused[..3], [0, 0, 0]);
         assert!(refused[3] > 0 && refused[3] < 34, "{refused:?}");
         assert_eq!(refused[4..], [34, 34, 34]);
@@ -166,7 +169,7 @@ mod tests {
         let mut bench = Bench::new();
         while bench.turn(40) == 0 {}
         assert!(bench.queue.is_refusing());
-        // A single late one goes on being refused.
+        // Single late requests are still rejected.
         assert_eq!((bench.turn(6), bench.turn(7), bench.turn(7)), (0, 1, 1));
         for _ in 0..25 {
             assert_eq!(bench.turn(5), 0);

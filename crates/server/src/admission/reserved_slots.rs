@@ -1,4 +1,4 @@
-//! The way in for few connections at a time, where there is no room for more that stay.
+//! Connection slots that are reserved for times when memory or connections are short.
 
 use crate::timer_wheel::{Alarm, Wheel};
 use std::cell::{Cell, RefCell};
@@ -6,41 +6,44 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Connections that have come by the wicket and are there.
+/// The maximum number of connections in reserved slots.
 pub(crate) const PLACES: usize = 64;
 
-/// Who comes by it has so long to ask for something, before another one may take the place.
+/// How long a connection in a reserved slot has to send a request before another one may take its
+/// slot.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// A worker's wicket: for those who come while memory is short, or while few places are left, since they may ask for
-/// what is never refused.
+/// The reserved slots of a worker. Connections that are accepted while memory is short, or while
+/// few connection slots are left, use them, since they may send requests that must not be rejected.
 ///
-/// As with handshakes, the oldest gives way when there is one too many: who asks at once is answered at once and gone,
-/// and those who do not ask keep nobody else out for long.
+/// As with handshakes, the oldest connection is closed when there are too many. A client that sends
+/// its request at once gets its response and is closed; a client that sends nothing does not keep
+/// others out for long.
 #[derive(Default)]
 pub(crate) struct Wicket {
     /// The oldest first.
     all: RefCell<VecDeque<Entry>>,
     last: Cell<u64>,
-    /// All up to this serial number are gone, or are to go.
+    /// All connections up to this serial number are gone or must go.
     over: Cell<u64>,
 }
 
 struct Entry {
     serial: u64,
-    /// Its connection's alarm.
+    /// The alarm of its connection.
     alarm: u32,
     since: Duration,
 }
 
-/// A connection's place at the wicket, until it is dropped.
+/// A connection's reserved slot, until this is dropped.
 pub(crate) struct ByWicket {
     wicket: Rc<Wicket>,
     serial: u64,
 }
 
 impl Wicket {
-    /// May one more come? Where all places are taken and the oldest has had its time, that one is to go.
+    /// Returns whether one more connection may be accepted. If all slots are taken and the oldest
+    /// connection has had its time, that one must go.
     pub(crate) fn makes_room(&self, wheel: &Wheel, now: Duration) -> bool {
         let oldest = {
             let mut all = self.all.borrow_mut();
@@ -55,7 +58,7 @@ impl Wicket {
         true
     }
 
-    /// The connection that has this alarm comes by the wicket.
+    /// Takes a reserved slot for the connection with this alarm.
     pub(crate) fn enter(self: &Rc<Self>, alarm: &Alarm, now: Duration) -> ByWicket {
         let serial = self.last.get() + 1;
         self.last.set(serial);
@@ -66,7 +69,7 @@ impl Wicket {
 }
 
 impl ByWicket {
-    /// Is this connection to go, because others wait for its place?
+    /// Returns whether this connection must go because others wait for its slot.
     pub(crate) fn is_over(&self) -> bool {
         self.serial <= self.wicket.over.get()
     }
@@ -94,13 +97,14 @@ mod tests {
             assert!(wicket.makes_room(&wheel, Duration::ZERO));
             all.push_back(wicket.enter(alarm, Duration::ZERO));
         }
-        assert!(!wicket.makes_room(&wheel, GRACE / 2), "none has had its time");
+        assert!(!wicket.makes_room(&wheel, GRACE / 2), "no connection has had its time");
         assert!(wicket.makes_room(&wheel, GRACE));
         all.push_back(wicket.enter(&alarms[PLACES], GRACE));
         let over: Vec<_> = all.iter().map(ByWicket::is_over).collect();
         assert_eq!(over.iter().position(|over| *over), Some(0));
         assert_eq!(over.iter().filter(|over| **over).count(), 1);
-        // One that leaves makes room by itself, wherever it is, and nobody else has to go.
+        // A connection that ends by itself frees its slot, whatever its position, and no other one
+        // has to go.
         drop(all.remove(PLACES / 2));
         assert!(wicket.makes_room(&wheel, GRACE));
         all.push_back(wicket.enter(&alarms[PLACES + 1], GRACE));

@@ -1,4 +1,4 @@
-//! What refused requests are answered: made once, because there may be very many.
+//! The responses to rejected requests. They are rendered once, because there may be very many.
 
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
@@ -9,12 +9,13 @@ use peregrine_web::{IntoResponse, Problem, Response};
 use std::cell::{Cell, OnceCell};
 use std::fmt;
 
-/// The answers of one worker, in the application's form for problems, which is asked once for each.
+/// The responses of one worker, in the application's format for problems. The application renders
+/// each of them once.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     overloaded: OnceCell<Answer>,
     too_many: OnceCell<Answer>,
-    /// How many were given.
+    /// How many were sent.
     given: Cell<u64>,
 }
 
@@ -22,13 +23,14 @@ struct Answer {
     status: StatusCode,
     fields: Vec<(HeaderName, HeaderValue)>,
     body: Bytes,
-    /// The field that tells when to come again, unless the application's form tells another time.
+    /// The index of the `Retry-After` field, unless the application changed its value.
     retry_after: Option<usize>,
 }
 
 impl Answers {
-    /// The answer to a request that is refused; `is_clients_fault`: because of what its client does. It tells to come
-    /// again after `retry_after` seconds or somewhat more.
+    /// Returns the response to a rejected request. `is_clients_fault` is true if it was rejected
+    /// because of what its client does. The response asks for a retry after `retry_after` seconds
+    /// or slightly more.
     pub(crate) fn response(
         &self,
         is_clients_fault: bool,
@@ -47,13 +49,14 @@ impl Answers {
     }
 }
 
-/// When the one of this number is to come again: up to half as much later, and at least up to a second.
+/// The `Retry-After` value of the response with this number: `seconds`, plus up to half of it and
+/// at least up to a second.
 ///
-/// By the golden ratio, those who are refused one after the other are spread as evenly as can be, without a random number.
+/// The golden ratio spreads consecutive responses as evenly as possible without random numbers.
 fn spread(seconds: u64, number: u64) -> u64 {
     let choices = u128::from((seconds / 2).max(1)) + 1;
     let part = u128::from(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    // Less than `choices`, which is little more than a half of 2^64.
+    // Less than `choices`, which is little more than half of 2^64.
     let later = u64::try_from((part * choices) >> 64).unwrap_or(0);
     seconds.saturating_add(later)
 }
@@ -61,7 +64,7 @@ fn spread(seconds: u64, number: u64) -> u64 {
 impl Answer {
     fn of(problem: impl Fn() -> Problem, retry_after: u64, application: &Application) -> Self {
         let rendered = application.render(problem(), &Head::take());
-        // A form that streams cannot be kept.
+        // A response that is streamed cannot be kept.
         let response = match rendered.body.as_slice() {
             Some(_) => rendered,
             None => problem().into_response(),

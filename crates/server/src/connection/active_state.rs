@@ -1,4 +1,4 @@
-//! What a connection has while it works, and not while it waits for a request.
+//! The state that a connection has only while it is busy.
 
 use super::lingering::Closing;
 use super::upgraded::Upgrade;
@@ -13,64 +13,65 @@ use peregrine_slot::{Pool, Reuse};
 use peregrine_web::account::Charge;
 use std::rc::Rc;
 
-/// Sessions kept for the next connections that have something to do; more are freed.
+/// How many sessions are kept for later connections. More are freed.
 const SESSIONS_MAX: usize = 128;
 
-/// Buffers that grew beyond this on a lease are freed when it is given back.
+/// Larger buffers are freed when a session is returned.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
 
-/// What a session takes itself, beside its buffers: about its size.
+/// The approximate size of a session without its buffers.
 const SESSION_BYTES: usize = 4 * 1024;
 
-/// What connections of a worker lease while they have something to do.
+/// The sessions that a worker lends to busy connections.
 pub(crate) type Sessions<D> = Pool<Box<Session<D>>>;
 
-/// No sessions yet.
+/// Makes an empty pool.
 pub(crate) fn sessions<D: Driver>() -> Sessions<D> {
     Pool::new(SESSIONS_MAX)
 }
 
-/// What connections of one listener share on a worker.
+/// The state shared by the connections of one listener on a worker.
 pub(crate) struct Entrance<D: Driver> {
     pub(crate) door: Door,
     pub(crate) sessions: Rc<Sessions<D>>,
 }
 
-/// What a connection has while it works, and not while it waits for a request.
+/// The state that a connection has only while it is busy, and not while it waits for a request.
 ///
-/// Fields lie as they stand, for the sake of the cache: see [`Exchange`](crate::exchange::Exchange).
+/// The order of the fields is chosen for the processor's cache: see
+/// [`Exchange`](crate::exchange::Exchange).
 #[repr(C)]
 pub(crate) struct Session<D: Driver> {
     pub(super) phase: Phase,
-    /// What it holds, in use or kept for the next lease.
+    /// The memory that is held, in use or kept for the next connection.
     charge: Charge,
-    /// A handler that runs to its end went on without the connection.
+    /// Whether a handler that runs to its end continues without the connection.
     pub(super) has_detached: bool,
     pub(super) io: Io<D>,
     pub(super) http1: Http1,
     pub(super) http2: Http2,
 }
 
-/// What the connection does at present.
+/// The current phase of a connection.
 pub(super) enum Phase {
-    /// A PROXY header is read. It counts as a handshake.
+    /// Reads a PROXY header. Counts as a handshake.
     Header(Handshake),
-    /// TLS shakes hands.
+    /// Performs the TLS handshake.
     Handshake(Handshake),
-    /// The first bytes may be those of HTTP/1 or HTTP/2.
+    /// Reads the first bytes, to distinguish HTTP/1 from HTTP/2.
     Preface,
-    /// Requests and responses.
+    /// HTTP/1 requests and responses.
     Http1,
-    /// The same, many at a time.
+    /// HTTP/2 requests and responses.
     Http2,
     /// Another protocol.
     Upgraded(Box<Upgrade>),
-    /// The end.
+    /// The connection is being closed.
     Closing(Closing),
 }
 
 impl Phase {
-    /// Where a connection is counted that waits in this phase.
+    /// The state in which the metrics count a connection that waits in this phase.
     pub(super) fn place(&self) -> Place {
         match self {
             Self::Header(_) | Self::Handshake(_) | Self::Preface => Place::Opening,
@@ -83,18 +84,19 @@ impl Phase {
 }
 
 impl<D: Driver> Session<D> {
-    /// Takes stock of what is held.
+    /// Updates the memory that is accounted for this session.
     #[inline]
     pub(super) fn weigh(&mut self) {
         let bytes = match self.phase {
-            // Thousands may talk in turn: what they do not use is not looked at.
+            // Thousands of upgraded connections may be active: memory that they do not use is not
+            // read.
             Phase::Upgraded(_) => 0,
             _ => self.http1.held_bytes() + self.http2.held_bytes(),
         };
         self.charge.set(SESSION_BYTES + self.io.held_bytes() + bytes);
     }
 
-    /// Is a request being answered?
+    /// Returns whether a request is being answered.
     pub(super) fn is_busy(&self) -> bool {
         match &self.phase {
             Phase::Http1 => self.http1.is_busy(),
@@ -105,12 +107,12 @@ impl<D: Driver> Session<D> {
         }
     }
 
-    /// Is a request being answered that is never refused?
+    /// Returns whether a request is being answered that must never be rejected.
     pub(super) fn is_never_shed(&self) -> bool {
         self.http1.is_never_shed() || self.http2.is_never_shed()
     }
 
-    /// Does another protocol run, which may be silent for days?
+    /// Returns whether another protocol runs, which may be silent for days.
     pub(super) fn is_tunnel(&self) -> bool {
         match self.phase {
             Phase::Upgraded(_) => true,

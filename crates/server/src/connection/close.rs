@@ -1,4 +1,4 @@
-//! How a connection comes to its end, in order or not.
+//! How a connection ends, in order or not.
 
 use super::active_state::{Phase, Session};
 use super::lingering::Closing;
@@ -18,11 +18,12 @@ use std::io;
 use std::task::Poll;
 
 impl<D: Driver> Connection<D> {
-    /// Something happened that a turn does not see by itself. The reason, if that is the end.
+    /// Handles an event that a protocol's turn does not see. Returns the reason if the connection
+    /// is over.
     pub(super) fn on_event(&mut self, session: &mut Session<D>, event: Event) -> Option<Ended> {
         match event {
             Event::Woken => None,
-            // What comes after an alert is thrown away like everything else then.
+            // Bytes after an alert are discarded, like all others while closing.
             Event::NoTls(_) if matches!(session.phase, Phase::Closing(_)) => None,
             Event::NoTls(reject) => {
                 self.refuse_tls(session, &reject);
@@ -32,8 +33,8 @@ impl<D: Driver> Connection<D> {
             Event::Broken(io::ErrorKind::UnexpectedEof) => {
                 contained(|| {
                     tracing::error!(target: "peregrine", peer = %self.info.peer,
-                    "a file became shorter while it was sent, or could not be read, so the response was cut: \
-                     put new files beside old ones and rename them")
+                    "a file was truncated while it was sent, or could not be read, so the response \
+                     was cut short: replace files by renaming new ones over them")
                 });
                 Some(self.abandon(session, Ended::ResponseFailed))
             }
@@ -61,7 +62,7 @@ impl<D: Driver> Connection<D> {
                 return Some(self.abandon(session, Ended::HandshakeLate));
             }
             Phase::Upgraded(_) if wait == Wait::Probe => {
-                // The turn sets the time of the next one.
+                // The turn schedules the next probe.
                 let has_left = self.stream.is_broken();
                 return has_left.then(|| self.abandon(session, Ended::PeerLeft));
             }
@@ -90,7 +91,7 @@ impl<D: Driver> Connection<D> {
         None
     }
 
-    /// Gives the session back. Where memory is short, none is kept.
+    /// Returns the session to the pool. If memory is short, the pool is cleared.
     pub(super) fn give_back(&self, session: Box<Session<D>>) {
         self.entrance.sessions.give(session);
         if account::filling() >= Filling::Tight {
@@ -108,8 +109,9 @@ impl<D: Driver> Connection<D> {
         Poll::Ready(())
     }
 
-    /// May the worker hold as much as it does now, though it has become more? Near the ceiling only that may grow
-    /// which is never refused, or is about to ask for that.
+    /// Returns whether the worker may hold this much memory after this connection's share has
+    /// grown. Near the limit, only requests that must never be rejected, and connections that may
+    /// send such requests, may grow.
     #[inline]
     pub(super) fn may_grow(&self, session: &Session<D>) -> bool {
         match account::filling() {
@@ -119,8 +121,9 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// A connection that came by the wicket is like all others when there is room again. Until then it goes when
-    /// others wait for its place, unless it is being answered. Ready: it is over.
+    /// Handles a connection in a reserved slot. If there is room again, it becomes an ordinary one.
+    /// Until then, it is closed if another connection needs its slot, unless it is being answered.
+    /// Ready if it is over.
     #[cold]
     pub(super) fn gives_way(&mut self) -> Poll<()> {
         if !self.entrance.door.is_narrow(self.worker.spare_connections) {
@@ -132,8 +135,8 @@ impl<D: Driver> Connection<D> {
         if !is_over || is_busy {
             return Poll::Pending;
         }
-        // RFC 9113 §6.8: a peer that is told knows which of its requests it may send again. One for whose goodbye there
-        // is no room has had its time.
+        // RFC 9113 §6.8: GOAWAY tells the peer which of its requests it may retry. If there is no
+        // room to send it, the peer has already had its time.
         let close = Close { ended: Ended::GaveWay, lingers: false };
         let is_heard = self.stream.has_room();
         match self.session.take() {
@@ -157,7 +160,7 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// The worker holds as much as it may, and this connection is the one that needs more.
+    /// The worker holds as much memory as it may, and this connection needs more.
     #[cold]
     pub(super) fn outgrown(&mut self, mut session: Box<Session<D>>) -> Poll<()> {
         self.stream.reset_on_drop();
@@ -184,7 +187,7 @@ impl<D: Driver> Connection<D> {
         }
         if matches!(session.phase, Phase::Http2) {
             self.fail_streams(session);
-            // After an alert nothing is said any more.
+            // Nothing may be sent after an alert.
             if !close.ended.is_by_tls() {
                 session.http2.close(&mut session.io.writer.plain);
             }
@@ -194,11 +197,11 @@ impl<D: Driver> Connection<D> {
         session.phase = Phase::Closing(Closing::new(close, is_cut_short));
     }
 
-    /// The connection is over without a goodbye.
+    /// Ends the connection without an orderly close.
     pub(super) fn abandon(&mut self, session: &mut Session<D>, ended: Ended) -> Ended {
         self.reset_if_cut_short(session);
         match std::mem::replace(&mut session.phase, Phase::Http1) {
-            // Why it was to be closed says more, as long as the answer may have arrived.
+            // The reason for closing is more informative, as long as the response may have arrived.
             Phase::Closing(closing) if !closing.is_sending() => return closing.into_ended(),
             Phase::Upgraded(mut upgrade) => upgrade.fail(),
             Phase::Http1 => self.keep_promise(session),
@@ -208,13 +211,13 @@ impl<D: Driver> Connection<D> {
         ended
     }
 
-    /// No stream of HTTP/2 goes on.
+    /// Fails all HTTP/2 streams.
     fn fail_streams(&mut self, session: &mut Session<D>) {
         session.http2.fail_all();
         self.detach(session);
     }
 
-    /// Handlers of HTTP/2 that were promised to run to their end do so without their streams.
+    /// Lets HTTP/2 handlers that must run to their end continue without their streams.
     pub(super) fn detach(&mut self, session: &mut Session<D>) {
         for (exchange, left) in session.http2.take_promised() {
             session.has_detached = true;
@@ -223,15 +226,15 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// The connection was closed as it should.
+    /// The connection was closed in order.
     pub(super) fn over(&mut self, session: &mut Session<D>) -> Ended {
         match std::mem::replace(&mut session.phase, Phase::Http1) {
             Phase::Closing(closing) => closing.into_ended(),
-            _ => unreachable!("only a closing connection is over by itself"),
+            _ => unreachable!("only a closing connection ends by itself"),
         }
     }
 
-    /// The connection ends in the middle of its work, and the report of the shutdown names it.
+    /// Ends the connection in the middle of its work, and names it in the shutdown report.
     pub(super) fn cut(&mut self, session: &mut Session<D>) -> Ended {
         if let Phase::Closing(closing) = &session.phase
             && (!closing.is_sending() || session.has_detached)
@@ -239,7 +242,7 @@ impl<D: Driver> Connection<D> {
             return self.over(session);
         }
         self.reset_if_cut_short(session);
-        // What was delivered is not named.
+        // Requests whose responses were delivered are not named.
         let is_sent = session.io.writer.is_empty() && self.stream.is_sent();
         let now = self.worker.driver.now();
         let peer = || self.info.peer.to_string();
@@ -270,14 +273,14 @@ impl<D: Driver> Connection<D> {
         Ended::Cut
     }
 
-    /// An orderly end would say that everything was sent.
+    /// An orderly close would mean that everything was sent.
     fn reset_if_cut_short(&self, session: &Session<D>) {
         if !self.stream.is_sent() || session.http1.is_until_close() {
             self.stream.reset_on_drop();
         }
     }
 
-    /// A handler that was promised to run to its end does so as a task of the worker's.
+    /// Lets a handler that must run to its end continue as a task of the worker.
     pub(super) fn keep_promise(&mut self, session: &mut Session<D>) {
         session.http1.fail();
         if let Some(exchange) = session.http1.take_promised() {
@@ -304,7 +307,7 @@ impl<D: Driver> Connection<D> {
         if let Phase::Upgraded(upgrade) = &mut session.phase {
             upgrade.fail();
         }
-        // Nothing can be encrypted any more, and the alert is to arrive.
+        // Nothing can be encrypted any more, and the alert must arrive.
         session.io.writer.drop_plain();
         self.end(session, Close { ended, lingers: true });
     }

@@ -1,9 +1,9 @@
 //! Limits how much one connection may do before the worker polls other tasks.
 //!
-//! Each turn of the protocol costs one unit of a budget of [`EVENTS_PER_POLL`]; every 4 KiB received
-//! costs one more, and a large zero-copy write costs a third of the budget. When the budget is
-//! spent, the connection yields until the driver has polled the kernel. Bytes that arrive in the
-//! meantime are still read, so a response that never ends cannot hide a disconnect.
+//! Each turn of the protocol costs one unit of a budget of [`EVENTS_PER_POLL`]; every 4 KiB
+//! received costs one more, and a large zero-copy write costs a third of the budget. When the
+//! budget is spent, the connection yields until the driver has polled the kernel. Bytes that arrive
+//! in the meantime are still read, so a response that never ends cannot hide a disconnect.
 
 use super::active_state::{Phase, Session};
 use super::upgraded::Upgrade;
@@ -16,30 +16,32 @@ use peregrine_tls::Reject as TlsReject;
 use peregrine_web::turn;
 use std::task::{Context, Poll, ready};
 
-/// Things that may happen to a connection before others have their turn.
+/// Events after which a connection yields.
 const EVENTS_PER_POLL: usize = 64;
 
-/// So many bytes that come count as one more of them: 256 KiB are enough for one turn, since who sends small parts as
-/// fast as they are read makes a lot of work of them.
+/// Every 4 KiB received counts as one event, so a connection yields after 256 KiB. Otherwise a peer
+/// that sends small messages as fast as they are read could cause much work in one turn.
 const BYTES_PER_EVENT: u64 = 4 * 1024;
 
-/// A part of large content counts as so many of them, so that others have their turn after four: a peer
-/// that takes everything at once never makes the connection wait.
+/// A large piece of content counts as this many events, so a connection yields after four.
+/// Otherwise it might never yield, because a peer that receives everything at once never makes it
+/// wait.
 const EVENTS_PER_PART: usize = EVENTS_PER_POLL / 3;
 
-/// As how many events bytes count that came.
+/// The number of events that received bytes count for.
 pub(super) fn events_of(bytes: u64) -> usize {
     usize::try_from(bytes / BYTES_PER_EVENT).unwrap_or(usize::MAX)
 }
 
 impl<D: Driver> Connection<D> {
-    /// Works until there is nothing to do. Ready when the connection is idle or, with its reason, over.
+    /// Works until nothing can be done. Ready when the connection is idle or, with its reason,
+    /// over.
     pub(super) fn work(
         &mut self,
         session: &mut Session<D>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Ended>> {
-        // What came goes to another protocol in its first turn, which is mostly the only one.
+        // Another protocol gets received bytes in its first turn, which is usually the only one.
         if matches!(&session.phase, Phase::Upgraded(upgrade) if upgrade.is_reading())
             && let Poll::Ready(event) = self.poll_bytes(session, context)
             && let Some(ended) = self.on_event(session, event)
@@ -47,12 +49,12 @@ impl<D: Driver> Connection<D> {
             return Poll::Ready(Some(ended));
         }
         loop {
-            // A connection that is being closed makes nothing more.
+            // After the order to cut, a connection only finishes closing.
             if session.io.had_last_turn && !matches!(session.phase, Phase::Closing(_)) {
                 return self.last_words(session, context).map(Some);
             }
             let what = match self.turn(session, context) {
-                // Among others after each exchange: there may be thousands in what has come.
+                // The received bytes may contain thousands of requests, so each exchange counts.
                 Some(Turn::Again) => {
                     self.events += 1;
                     if self.events < EVENTS_PER_POLL {
@@ -68,7 +70,7 @@ impl<D: Driver> Connection<D> {
                 Some(Turn::Rest) => {
                     let flushed = self.flush(session);
                     match flushed {
-                        // A peer that takes a response slowly is not idle.
+                        // A peer that receives a response slowly is not idle.
                         Ok(_) if session.io.writer.is_empty() && self.stream.has_room() => {
                             return Poll::Ready(None);
                         }
@@ -88,7 +90,8 @@ impl<D: Driver> Connection<D> {
                     )));
                     continue;
                 }
-                // Nobody is owed a goodbye, unless an earlier answer is on its way.
+                // The peer has left, so nothing needs to be sent unless an earlier response is on
+                // its way.
                 Some(Turn::Close(Close { ended: ended @ Ended::PeerLeft, .. }))
                     if session.io.writer.is_empty() && self.stream.is_sent() =>
                 {
@@ -114,7 +117,7 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// Counts a turn of the protocol. Is it others' turn?
+    /// Counts a turn of the protocol. Returns whether the connection must yield.
     fn has_done_enough(&mut self, session: &Session<D>) -> bool {
         self.events += if session.io.writer.is_sharing() { EVENTS_PER_PART } else { 1 };
         if turn::take_asked() {
@@ -123,7 +126,8 @@ impl<D: Driver> Connection<D> {
         self.events > EVENTS_PER_POLL
     }
 
-    /// Waits until something happens, or until others have had their turn, if there were enough events.
+    /// Waits until something happens or, if the connection must yield, until other tasks were
+    /// polled.
     fn wait_in_turn(
         &mut self,
         session: &mut Session<D>,
@@ -132,7 +136,7 @@ impl<D: Driver> Connection<D> {
         context: &mut Context<'_>,
     ) -> Poll<Event> {
         let mut waited = if is_enough {
-            // A peer is heard beside a response that always has more.
+            // Receives even if the response always has more to send.
             let came = if what.bytes { self.poll_bytes(session, context) } else { Poll::Pending };
             match came {
                 Poll::Pending | Poll::Ready(Event::Woken) => {}
@@ -143,7 +147,7 @@ impl<D: Driver> Connection<D> {
             self.wait(session, what, context)
         };
         if is_enough && matches!(waited, Poll::Ready(Event::Woken)) {
-            // Others have their turn before more is written, and deadlines and orders are heard.
+            // Yields before more is written, but still checks deadlines and orders.
             waited = self.await_deadline(session, context);
         }
         if waited.is_pending() {
@@ -155,7 +159,7 @@ impl<D: Driver> Connection<D> {
         waited
     }
 
-    /// Has the connection polled again when others have had their turn, and not before.
+    /// Yields: the connection is polled again after other tasks, and not before.
     fn others_first(&mut self, context: &mut Context<'_>) {
         self.events = 0;
         let driver = &self.worker.driver;
@@ -166,7 +170,8 @@ impl<D: Driver> Connection<D> {
         driver.others_first(&mut Context::from_waker(&opens));
     }
 
-    /// After the last turn, nothing more is made: whoever always has more to send would never be cut.
+    /// After its last turn the connection produces nothing more. Otherwise an endless response
+    /// would never be cut.
     fn last_words(&mut self, session: &mut Session<D>, context: &mut Context<'_>) -> Poll<Ended> {
         loop {
             let event = ready!(self.wait(session, For::default(), context));
@@ -178,7 +183,7 @@ impl<D: Driver> Connection<D> {
 }
 
 impl<D: Driver> Connection<D> {
-    /// Waits for bytes, or for the peer's end, unless that has come.
+    /// Receives bytes or the end of the peer's sending side, unless that has ended already.
     pub(super) fn poll_bytes(
         &mut self,
         session: &mut Session<D>,
@@ -200,10 +205,10 @@ impl<D: Driver> Connection<D> {
         })
     }
 
-    /// Takes what the driver received.
+    /// Adds bytes that the driver received.
     ///
     /// # Errors
-    /// The bytes are no TLS.
+    /// The TLS session does not accept the bytes.
     pub(super) fn take(
         &mut self,
         session: &mut Session<D>,

@@ -1,4 +1,4 @@
-//! How a connection begins: with a PROXY header, with a handshake, or with the preface of HTTP/2.
+//! How a connection begins: with a PROXY header, a TLS handshake, or the HTTP/2 preface.
 
 use super::Connection;
 use super::active_state::{Phase, Session};
@@ -21,13 +21,13 @@ use std::task::Context;
 use std::time::Duration;
 
 impl<D: Driver> Connection<D> {
-    /// Does the connection begin with a handshake, behind its header if there is one?
+    /// Returns whether the connection begins with a TLS handshake, which may follow a PROXY header.
     pub(super) fn is_to_shake_hands(&self) -> bool {
         let begins_so = self.beginning == Beginning::Header && self.entrance.door.tls.is_some();
         begins_so || self.stage.is_handshaking()
     }
 
-    /// The phase that the first bytes begin.
+    /// Chooses the phase that starts with the first bytes.
     pub(super) fn begin_phase(&mut self, session: &mut Session<D>) {
         let limits = &self.entrance.door.limits;
         let is_header = self.beginning == Beginning::Header;
@@ -51,7 +51,7 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// Until when the header must be whole.
+    /// When the PROXY header must be complete.
     pub(super) fn header_until(&self) -> Duration {
         let limits = &self.entrance.door.limits;
         let is_tls = self.entrance.door.tls.is_some();
@@ -59,19 +59,19 @@ impl<D: Driver> Connection<D> {
         self.born().saturating_add(patience)
     }
 
-    /// The header was not whole in time.
+    /// The close reason if the PROXY header was not complete in time.
     pub(super) fn header_late(&self) -> Ended {
         if self.entrance.door.tls.is_some() { Ended::HandshakeLate } else { Ended::FirstByteLate }
     }
 
-    /// Reads the header, if that is whole.
+    /// Reads the PROXY header, if it is complete.
     pub(super) fn read_header(&mut self, session: &mut Session<D>) -> Turn {
         let Phase::Header(handshake) = &session.phase else {
             unreachable!("the header is read in its phase")
         };
         let reader = &mut session.io.reader;
         let settings =
-            self.entrance.door.proxy_protocol.as_ref().expect("without it no header is read");
+            self.entrance.door.proxy_protocol.as_ref().expect("this phase requires these settings");
         let is_ended = reader.is_ended(&self.stage);
         let used = match receive(reader.unread(), settings.header_bytes_max) {
             Ok(Received::Header(used, header)) => {
@@ -101,9 +101,10 @@ impl<D: Driver> Connection<D> {
         self.begin_behind_header(session)
     }
 
-    /// Counts the connection for the client that its header tells. False if that has as many as it may.
+    /// Counts the connection for the client named in its header. Returns false if that client has
+    /// reached its limit.
     fn count_client(&mut self) -> bool {
-        // A proxy that speaks for itself is nobody's client.
+        // A proxy that connects for itself is not counted as a client.
         let is_told = self.info.proxy.is_some() && self.info.proxies.is_none();
         let of = self.info.peer.tcp().filter(|_| is_told);
         let counted = self.worker.overload.connect(of.map(|address| address.ip()));
@@ -114,7 +115,7 @@ impl<D: Driver> Connection<D> {
         true
     }
 
-    /// A handshake that waited for what another instance answers goes on when that is known.
+    /// Continues a handshake that waited for an external lookup, once the result is known.
     pub(super) fn go_on_shaking_hands(
         &mut self,
         session: &mut Session<D>,
@@ -129,12 +130,12 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// The connection begins again with what follows the header, which may have come already.
+    /// Starts the connection again with the bytes after the header, which may have arrived already.
     fn begin_behind_header(&mut self, session: &mut Session<D>) -> Turn {
         self.beginning = Beginning::Itself;
         session.io.deadlines.clear_all();
         self.stage = Stage::new(self.entrance.door.tls.as_ref().map(Tls::session));
-        // The header's place among the handshakes ends here, and the handshake takes one of its own.
+        // The header's entry among the handshakes ends here; the TLS handshake gets its own.
         session.phase = Phase::Http1;
         let reader = &mut session.io.reader;
         if reader.is_empty() {
@@ -150,7 +151,7 @@ impl<D: Driver> Connection<D> {
     }
 }
 
-/// Goes on until the first bytes tell which protocol they begin. The phase that follows.
+/// Detects the protocol by the first bytes. Returns the next phase.
 pub(super) fn tell_protocol<D: Driver>(link: &mut Link<'_, D>) -> (Turn, Phase) {
     match is_preface(link.io.reader.unread()) {
         PrefaceMatch::Match => (Turn::Again, Phase::Http2),
@@ -163,7 +164,7 @@ pub(super) fn tell_protocol<D: Driver>(link: &mut Link<'_, D>) -> (Turn, Phase) 
     }
 }
 
-/// Goes on with a handshake. [`Turn::Again`]: it is complete.
+/// Continues a handshake. [`Turn::Again`] means that it is complete.
 pub(super) fn shake_hands<D: Driver>(handshake: &Handshake, link: &mut Link<'_, D>) -> Turn {
     if !link.stage.is_handshaking() {
         let tls = link.stage.info().map(Arc::new);

@@ -1,4 +1,4 @@
-//! A connection that waits for a request, and holds no buffers.
+//! A connection that waits for a request and holds no buffers.
 
 use super::{Connection, FirstBytes, milliseconds};
 use crate::observe::close_reason::Ended;
@@ -9,9 +9,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 impl<D: Driver> Connection<D> {
-    /// Waits for the first bytes of a request or of a handshake, or for something to do without any.
+    /// Waits for the first bytes of a request or a handshake, or for work that needs no bytes.
     pub(super) fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<FirstBytes<D>> {
-        // The last response may turn out to find no room.
+        // The kernel may turn out to have no room for the last response.
         if !self.stream.has_room() {
             return Poll::Ready(Ok(None));
         }
@@ -25,7 +25,7 @@ impl<D: Driver> Connection<D> {
         self.poll_end(context)
     }
 
-    /// Waits for as long as there is patience with a connection on which nothing comes.
+    /// Waits for the timeout of an idle connection.
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<FirstBytes<D>> {
         let (worker, limits) = (&*self.worker, &self.entrance.door.limits);
         let is_new = match &self.http2 {
@@ -37,7 +37,7 @@ impl<D: Driver> Connection<D> {
         let end_of_life = limits.end_of_life(self.born());
         let drained = match worker.order() {
             Order::Wait | Order::Serve | Order::LameDuck => Duration::MAX,
-            // A request may be under way to a connection that is idle.
+            // A request may be on its way to an idle connection.
             Order::Leave | Order::Drain => {
                 worker.ordered_at().max(since).saturating_add(limits.drain_idle_timeout)
             }
@@ -45,10 +45,12 @@ impl<D: Driver> Connection<D> {
         };
         let (end_of_life, drained) = match &self.http2 {
             None => (end_of_life, drained),
-            // Who has asked for nothing yet is closed as over HTTP/1, and a cut says no goodbye.
+            // Before its first request, an HTTP/2 connection is closed as over HTTP/1. A cut sends
+            // no GOAWAY.
             Some(core) if core.is_new() || worker.order() == Order::Cut => (end_of_life, drained),
             Some(core) => match core.told_at() {
-                // RFC 9113 §6.8: a peer is told first, and may have sent requests before it knew.
+                // RFC 9113 §6.8: the peer gets a GOAWAY first, and may have sent requests before it
+                // arrived.
                 None if drained != Duration::MAX
                     || worker.order() == Order::LameDuck
                     || end_of_life <= worker.driver.now() =>
@@ -72,7 +74,7 @@ impl<D: Driver> Connection<D> {
             if !is_drained && self.alarm.poll(context).is_pending() {
                 return Poll::Pending;
             }
-            // The worker may have had no time to look for long, nor to send.
+            // The worker may have been too busy to receive or to send for a long time.
             if worker.order() < Order::Cut
                 && let Some(chunk) = self.stream.recv_now()
             {
@@ -97,7 +99,7 @@ impl<D: Driver> Connection<D> {
         }))
     }
 
-    /// For how long it may wait.
+    /// How long the connection may wait.
     fn patience(&self, is_new: bool) -> Duration {
         let limits = &self.entrance.door.limits;
         match (self.is_to_shake_hands(), is_new) {

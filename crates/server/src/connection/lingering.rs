@@ -1,4 +1,4 @@
-//! Closing a connection: what was written is sent, and what the peer still sends is thrown away for a
+//! Closes a connection: sends what was written, then receives and discards data from the peer for a
 //! while.
 
 use crate::io::context::{Close, For, Link, Turn};
@@ -12,18 +12,18 @@ use std::time::Duration;
 /// A connection that is being closed.
 pub(crate) struct Closing {
     ended: Ended,
-    /// The end of the connection must not look like that of a complete response.
+    /// Whether the close must not look like the end of a complete response.
     is_cut_short: bool,
     step: Step,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// What was written is sent.
+    /// Sends the remaining output.
     Flush { lingers: bool },
-    /// The end of the TLS session is sent.
+    /// Sends the end of the TLS session.
     Notify { lingers: bool },
-    /// The end of our side was sent, at this time. What the peer sends is thrown away.
+    /// The sending side was shut down at this time. Data from the peer is discarded.
     Linger(Duration),
 }
 
@@ -38,12 +38,12 @@ impl Closing {
         self.ended
     }
 
-    /// Does the peer still have to take something?
+    /// Returns whether the peer has not received everything yet.
     pub(crate) fn is_sending(&self) -> bool {
         !matches!(self.step, Step::Linger(_))
     }
 
-    /// The next step. `None`: the connection may be dropped.
+    /// Takes the next step. Returns `None` if the connection may be dropped.
     pub(crate) fn turn<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Option<Turn> {
         let is_sent = link.io.writer.is_empty() && link.stream.is_sent();
         match self.step {
@@ -63,7 +63,7 @@ impl Closing {
                 let now = link.worker.driver.now();
                 link.io.deadlines.clear_all();
                 link.io.deadlines.set(Wait::Linger, now.saturating_add(limits.linger_max));
-                // What came before is no sign that the peer goes on.
+                // Data that arrived before does not show that the peer continues to send.
                 throw_away(link);
                 self.await_silence(link);
                 self.step = Step::Linger(now);
@@ -83,7 +83,7 @@ impl Closing {
         }
     }
 
-    /// Goes on receiving until the peer pauses for `linger_timeout`.
+    /// Continues to receive until the peer pauses for `linger_timeout`.
     fn await_silence<D: Driver>(&self, link: &mut Link<'_, D>) {
         let limits = &link.door.limits;
         let timeout = match link.worker.order() >= Order::Drain {
@@ -94,7 +94,8 @@ impl Closing {
         link.io.deadlines.set(Wait::Silence, until);
     }
 
-    /// Nobody who goes on sending holds a drain up for long, and who is silent holds it up as who is idle does.
+    /// Shortens the deadlines while the worker drains: a peer that keeps sending does not delay the
+    /// drain for long, and a silent one no longer than an idle one.
     fn hasten<D: Driver>(&self, since: Duration, link: &mut Link<'_, D>) {
         let (worker, limits) = (link.worker, &link.door.limits);
         if worker.order() >= Order::Drain {
@@ -106,7 +107,7 @@ impl Closing {
     }
 
     fn notify<D: Driver>(&self, link: &mut Link<'_, D>) {
-        // After an alert nothing is said any more, and a response that broke off must not look whole.
+        // Nothing may be sent after an alert, and a truncated response must not look complete.
         let is_cut_short = self.is_cut_short
             || matches!(self.ended, Ended::ResponseFailed | Ended::ExchangeLate | Ended::Broken(_));
         if is_cut_short || self.ended.is_by_tls() {
@@ -118,7 +119,7 @@ impl Closing {
     }
 }
 
-/// Throws away what the peer has sent. False if that was nothing.
+/// Discards received data. Returns false if there was none.
 fn throw_away<D: Driver>(link: &mut Link<'_, D>) -> bool {
     let reader = &mut link.io.reader;
     let unread = reader.unread().len();

@@ -1,9 +1,10 @@
-//! One connection, from its first byte to its last: the loop that drives everything else.
+//! Drives one connection from accept to close.
 //!
-//! The connection is a future of one state. Waiting for a request it is `idle` and holds no buffers.
-//! When bytes come it leases a [`Session`] and works, turn by turn: the protocol does what can be done
-//! ([`Connection::turn`]), then [`Connection::wait`] hands what was written to the driver and asks for
-//! whatever may happen next: bytes, room, a deadline, an order. That is the only place that waits.
+//! A [`Connection`] is a hand-written future. While it waits for a request, it is `idle` and holds
+//! no buffers. When bytes arrive, it borrows a [`Session`] from the worker's pool and alternates
+//! two steps: [`Connection::turn`] runs the protocol as far as it can; [`Connection::wait`] passes
+//! output to the driver and suspends until bytes arrive, there is room to send, a deadline expires,
+//! or an order is given. `wait` is the only place that suspends a busy connection.
 
 mod active_state;
 mod close;
@@ -48,37 +49,40 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// What an idle connection takes beside its own size: its task, its stream with the driver, its facts.
+/// The memory of an idle connection beside its own size: its task, its stream in the driver, and
+/// its [`ConnectionInfo`].
 const TASK_BYTES: usize = 512;
 
-/// Where so much was received and not understood yet, no more of it makes a peer less late.
+/// If this much was received and not parsed, more bytes do not extend a deadline.
 const UNREAD_BYTES_MAX: usize = 64 * 1024;
 
-/// What came of waiting.
+/// The reason why a wait ended.
 enum Event {
-    /// Bytes came, or the peer's end, or there is room, or it is time to look again.
+    /// Bytes or the end of the peer's sending side arrived, there is room to send, or another turn
+    /// is due.
     Woken,
-    /// The time of a wait is over.
+    /// A deadline expired.
     Late(Wait),
-    /// The connection broke.
+    /// The connection failed.
     Broken(io::ErrorKind),
-    /// What came is no TLS.
+    /// The TLS session did not accept the received bytes.
     NoTls(TlsReject),
-    /// The connection is to end at once.
+    /// The connection must end at once.
     Cut,
 }
 
-/// A connection. An idle connection costs what this struct has, and nothing else.
+/// A connection. While it is idle, this struct is all that it needs.
 ///
-/// Fields lie as they stand, for the sake of the cache: see [`Exchange`](crate::exchange::Exchange).
+/// The order of the fields is chosen for the processor's cache: see
+/// [`Exchange`](crate::exchange::Exchange).
 #[repr(C)]
 pub(crate) struct Connection<D: Driver> {
     session: Option<Box<Session<D>>>,
-    /// It came when there was little room.
+    /// The reserved slot, if the connection uses one.
     by_wicket: Option<Box<ByWicket>>,
-    /// `None`: others never had to go first.
+    /// `None` if the connection never had to yield.
     gate: Option<Arc<Gate>>,
-    /// What has happened since others had their turn.
+    /// Events since the connection last yielded.
     events: usize,
     beginning: Beginning,
     entrance: Rc<Entrance<D>>,
@@ -89,15 +93,15 @@ pub(crate) struct Connection<D: Driver> {
     alarm: Alarm,
     /// When the handshake or the last exchange ended.
     since: u64,
-    /// It is not known yet when the last answer left.
+    /// Whether the time when the last response left is not known yet.
     is_leaving: bool,
-    /// What takes the place of `protocol` on a connection of HTTP/2, while it is idle.
+    /// The HTTP/2 state of an idle connection, in place of `protocol`.
     http2: Option<Box<Core>>,
     protocol: h1::Connection,
     info: Rc<ConnectionInfo>,
-    /// When the connection began, in milliseconds of the driver's clock.
+    /// When the connection was accepted, in milliseconds of the driver's clock.
     born: u64,
-    /// It is counted for its client.
+    /// Counts the connection for its client.
     client: Option<Box<Connected>>,
     _charge: Charge,
 }
@@ -169,7 +173,8 @@ impl<D: Driver> Future for Connection<D> {
         }
         let _ = turn::take_asked();
         if D::IS_FAIR_TO_OTHERS {
-            // It is polled once in a turn. Elsewhere, what wakes itself may be polled many times in one.
+            // Polled once per turn here. With other drivers, a task that wakes itself may be polled
+            // many times in one turn.
             this.events = 0;
         }
         loop {
@@ -187,7 +192,7 @@ impl<D: Driver> Future for Connection<D> {
             };
             match this.work(&mut session, context) {
                 Poll::Pending => {
-                    // The driver's buffers are for those who have something to do.
+                    // Idle connections must not keep the driver's buffers.
                     session.io.reader.settle();
                     if session.is_tunnel() {
                         session.io.slim();
@@ -221,11 +226,12 @@ impl<D: Driver> Future for Connection<D> {
     }
 }
 
-/// The first bytes of what there is to do, if bytes are what makes it, or the reason to end.
+/// The first bytes for a busy connection, `None` if it has work without bytes, or the reason to
+/// end.
 type FirstBytes<D> = Result<Option<<<D as Driver>::Stream as Stream>::Chunk>, Ended>;
 
 impl<D: Driver> Connection<D> {
-    /// Leases what it takes to work.
+    /// Borrows a session and starts to work.
     fn begin(&mut self, first: FirstBytes<D>) -> Box<Session<D>> {
         let mut session = self.entrance.sessions.take();
         if let Some(core) = self.http2.take() {
@@ -253,7 +259,7 @@ impl<D: Driver> Connection<D> {
         session
     }
 
-    /// Lets the present phase do what can be done. `None`: the connection is over.
+    /// Lets the current phase do what it can. Returns `None` if the connection is over.
     fn turn(&mut self, session: &mut Session<D>, context: &mut Context<'_>) -> Option<Turn> {
         match session.phase {
             Phase::Header(_) => return Some(self.read_header(session)),
@@ -284,14 +290,14 @@ impl<D: Driver> Connection<D> {
                 session.phase = phase;
                 turn
             }
-            Phase::Header(_) => unreachable!("it was read above"),
+            Phase::Header(_) => unreachable!("this phase is handled above"),
             Phase::Upgraded(upgrade) => upgrade.turn(&mut link, context),
             Phase::Closing(closing) => return closing.turn(&mut link),
         })
     }
 
-    /// Waits until something happens: the only place that does. What was written goes to the driver
-    /// first.
+    /// Passes output to the driver, then waits until something happens. No other method suspends a
+    /// busy connection.
     fn wait(
         &mut self,
         session: &mut Session<D>,
@@ -299,7 +305,7 @@ impl<D: Driver> Connection<D> {
         context: &mut Context<'_>,
     ) -> Poll<Event> {
         let mut has_room = false;
-        // Whoever waits for bytes learns from them that the connection broke.
+        // A connection that waits for bytes learns of a failure from receiving.
         if what.room || !what.bytes || !session.io.writer.is_empty() {
             match self.stream.poll_sent(context) {
                 Poll::Pending => {}
@@ -308,8 +314,8 @@ impl<D: Driver> Connection<D> {
                     if let Err(event) = self.flush(session) {
                         return Poll::Ready(event);
                     }
-                    // Bytes come first: there may be room for hours, and the peer is to be heard.
-                    // What is written behind shared bytes goes with the next turn.
+                    // Receive first: there may be room to send for hours, and the peer's bytes must
+                    // be read. Output behind shared bytes is sent in the next turn.
                     has_room = what.room || !session.io.writer.is_empty();
                     if has_room && !what.bytes {
                         return Poll::Ready(Event::Woken);
@@ -333,7 +339,7 @@ impl<D: Driver> Connection<D> {
         self.await_deadline(session, context)
     }
 
-    /// Waits for the first deadline, or for the order to end.
+    /// Waits for the first deadline or the order to cut.
     fn await_deadline(
         &mut self,
         session: &mut Session<D>,
@@ -341,7 +347,8 @@ impl<D: Driver> Connection<D> {
     ) -> Poll<Event> {
         let (worker, io) = (&*self.worker, &mut session.io);
         if worker.order() >= Order::Cut {
-            // Whether the peer has what was sent last is known in a moment, and the report asks for it.
+            // Whether the peer has received the last data is known in a moment, and the shutdown
+            // report needs it.
             if self.stream.has_room() && self.stream.poll_sent(context).is_pending() {
                 return Poll::Pending;
             }
@@ -390,18 +397,19 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// The peer is late, unless what it has sent is here, and the worker has had no time to look for long.
+    /// Returns the deadline event, unless the peer's data has arrived and the worker was too busy
+    /// to receive it.
     fn late_unless_here(&mut self, session: &mut Session<D>, wait: Wait) -> Event {
         if session.io.reader.unread().len() >= UNREAD_BYTES_MAX {
             return Event::Late(wait);
         }
         let Some(chunk) = self.stream.recv_now() else { return Event::Late(wait) };
-        // If that is not all there is to come, it is late nevertheless.
+        // If more data is missing, the deadline expires right after this.
         session.io.deadlines.set(wait, self.worker.driver.now());
         self.take(session, chunk).map_or_else(Event::NoTls, |()| Event::Woken)
     }
 
-    /// Gives what is written to the driver, if it can take it.
+    /// Passes output to the driver, if it has room.
     fn flush(&mut self, session: &mut Session<D>) -> Result<(), Event> {
         let io = &mut session.io;
         if io.writer.is_empty() || !self.stream.has_room() {
@@ -420,7 +428,7 @@ impl<D: Driver> Connection<D> {
         Ok(())
     }
 
-    /// What a turn works with.
+    /// The context for a turn.
     fn link<'t>(&'t mut self, io: &'t mut Io<D>) -> Link<'t, D> {
         Link {
             born: self.born(),
@@ -441,6 +449,6 @@ impl<D: Driver> Connection<D> {
 }
 
 fn milliseconds(time: Duration) -> u64 {
-    // Without the division of 128 bits that `as_millis` makes.
+    // Avoids the 128-bit division of `as_millis`.
     time.as_secs().saturating_mul(1000).saturating_add(u64::from(time.subsec_millis()))
 }

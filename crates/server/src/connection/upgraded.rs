@@ -1,4 +1,4 @@
-//! A connection after HTTP: bytes both ways until one side is done (RFC 9110 §7.8).
+//! A connection after HTTP: bytes in both directions until one side is done (RFC 9110 §7.8).
 
 use crate::exchange::Exchange;
 use crate::exchange::in_flight::InProgress;
@@ -13,22 +13,22 @@ use peregrine_web::pipe::{Writer, pipe};
 use peregrine_web::upgrade::{OnUpgrade, Outgoing, UPGRADED_BYTES_MAX, Upgraded};
 use std::task::Context;
 
-/// The other protocol, and the two ways to and from it.
+/// The other protocol, and its two byte streams.
 pub(crate) struct Upgrade {
-    /// The exchange whose response began the protocol, and which has it.
+    /// The exchange whose response switched protocols, and which runs the other protocol.
     exchange: Exchange,
-    /// To the protocol, until the peer's end was handed on.
+    /// To the protocol, until the end of the peer's sending side was passed on.
     incoming: Option<Writer>,
     /// From the protocol.
     outgoing: Outgoing,
-    /// There is room for more of what the peer sends.
+    /// Whether there is room for more of the peer's bytes.
     is_reading: bool,
-    /// Looks whether the peer is there while there is none.
+    /// Checks whether the peer is still connected while there is no room.
     probes: Probes,
 }
 
 impl Upgrade {
-    /// Begins what the handler left to run. It is polled by the first turn.
+    /// Starts the protocol that the handler returned. The first turn polls it.
     pub(crate) fn new(upgrade: OnUpgrade, mut exchange: Exchange) -> Self {
         let (writer, reader) = pipe(UPGRADED_BYTES_MAX, None);
         let outgoing = Outgoing::default();
@@ -43,12 +43,12 @@ impl Upgrade {
         self.exchange.in_progress()
     }
 
-    /// Is there room for more of what the peer sends, as far as the last turn knew?
+    /// Returns whether the last turn left room for more of the peer's bytes.
     pub(crate) fn is_reading(&self) -> bool {
         self.is_reading
     }
 
-    /// Moves bytes both ways, and lets the protocol run.
+    /// Moves bytes in both directions, and polls the protocol.
     pub(crate) fn turn<D: Driver>(
         &mut self,
         link: &mut Link<'_, D>,
@@ -62,7 +62,8 @@ impl Upgrade {
             self.exchange.tell_panic("an upgraded protocol", &panicked, &link.info.peer);
             return Turn::linger(Ended::HandlerPanicked);
         }
-        // What could not be taken, or is the last, asks for another turn once this is with the driver.
+        // If there was no room for all output, or the protocol has ended, another turn is needed
+        // once the output was passed to the driver.
         let mut asks_for_room = !link.io.writer.plain.is_empty();
         if !asks_for_room && self.outgoing.poll_take(context, &mut link.io.writer.plain).is_ready()
         {
@@ -78,7 +79,7 @@ impl Upgrade {
         Turn::Wait(For { bytes: self.is_reading, room: asks_for_room })
     }
 
-    /// Hands what came to the protocol. Is there room for more?
+    /// Passes received bytes to the protocol. Returns whether there is room for more.
     fn receive<D: Driver>(
         &mut self,
         link: &mut Link<'_, D>,
@@ -93,11 +94,11 @@ impl Upgrade {
         let unread = link.io.reader.unread();
         if !unread.is_empty() {
             *has_moved = true;
-            // A protocol that does not read any more loses what comes.
+            // A protocol that no longer reads loses these bytes.
             let _ = incoming.push_before_poll(Bytes::copy_from_slice(unread), context);
             let all = unread.len();
             link.io.reader.consume(all);
-            // This asks for a wake-up when there is room again.
+            // Registers for a wake-up when there is room again.
             if incoming.poll_room(context).is_pending() {
                 return false;
             }
@@ -111,8 +112,8 @@ impl Upgrade {
         true
     }
 
-    /// Where nothing is received, only the kernel knows that the peer broke the connection off. It is asked
-    /// now and then.
+    /// While nothing is received, only the kernel knows whether the peer has reset the connection,
+    /// so the server checks from time to time.
     fn watch_peer<D: Driver>(&mut self, link: &mut Link<'_, D>) {
         if !self.is_reading {
             self.probes.begin(|| link.worker.driver.now(), &mut link.io.deadlines);
@@ -122,7 +123,7 @@ impl Upgrade {
         }
     }
 
-    /// The connection is over: neither way goes on.
+    /// The connection is over, in both directions.
     pub(crate) fn fail(&mut self) {
         self.outgoing.close();
         if let Some(incoming) = self.incoming.take() {

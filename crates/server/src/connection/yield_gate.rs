@@ -1,11 +1,12 @@
-//! Letting others have their turn, on a driver where a task that wakes itself comes before what the kernel has.
+//! Makes a connection yield on drivers where a task that wakes itself is polled again before the
+//! kernel is.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Wake, Waker};
 
-/// Shut from when a task lets others go first until the driver has looked for what the kernel has. A task that was
-/// woken for something else meanwhile, mostly by itself, waits for that as well.
+/// Closed from the moment when a task yields until the driver has polled the kernel. Other wake-ups
+/// of the task, usually by itself, have no effect until then.
 #[derive(Default)]
 pub(super) struct Gate {
     is_shut: AtomicBool,
@@ -13,7 +14,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// Shuts the gate, and gives who opens it. The task is woken then, and looks at everything.
+    /// Closes the gate and returns the waker that opens it. Opening it wakes the task.
     pub(super) fn shut(self: &Arc<Self>, context: &Context<'_>) -> Waker {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *task {

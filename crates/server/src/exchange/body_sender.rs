@@ -1,4 +1,4 @@
-//! A request's body on its way to the handler: the connection's end of the pipe.
+//! Sends a request's body to the handler: the connection's end of the pipe.
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -6,41 +6,41 @@ use peregrine_web::body::BodyError;
 use peregrine_web::pipe::Writer;
 use std::task::{Context, Poll};
 
-/// What the connection has to do for the body of the present request.
+/// The state of receiving the current request's body.
 #[derive(Default)]
 pub(crate) enum Upload {
-    /// Nothing: there is no body, or all of it was received, or it broke off.
+    /// There is no body, or it was received completely, or receiving it failed.
     #[default]
     Done,
-    /// The body flows into a pipe.
+    /// The body is sent through a pipe.
     Flowing {
         pipe: Writer,
-        /// The peer waits for an interim 100 response before it sends.
+        /// Whether the peer waits for an interim 100 response before it sends.
         is_awaited: bool,
-        /// The peer told how much content there is.
+        /// Whether the peer declared the length of the content.
         is_promised: bool,
     },
-    /// Nobody wants the rest.
+    /// The rest of the body is unwanted.
     Unwanted,
 }
 
-/// May more be received for the body?
+/// Whether more of the body may be received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     /// Yes.
     Free,
     /// Yes, once an interim 100 response is sent.
     Awaited,
-    /// Not before the handler takes what is there.
+    /// Only when the handler has read some of it.
     Full,
-    /// Not before the handler asks for the body, which the peer waits for.
+    /// Only when the handler reads the body, which the peer waits for.
     Unasked,
-    /// There is nothing to receive, or nobody wants it.
+    /// There is nothing to receive, or the rest is unwanted.
     None,
 }
 
 impl Upload {
-    /// Whether there is room. Registers the caller where there is none yet.
+    /// Returns whether there is room. If not, registers the caller for a wake-up.
     pub(crate) fn poll_room(&mut self, context: &mut Context<'_>) -> Room {
         let Self::Flowing { pipe, is_awaited, .. } = self else { return Room::None };
         let polled = if *is_awaited { pipe.poll_wanted(context) } else { pipe.poll_room(context) };
@@ -59,7 +59,7 @@ impl Upload {
         }
     }
 
-    /// Is there more to come that nobody wants?
+    /// Returns whether more content follows that is unwanted.
     pub(crate) fn is_unwanted(&self) -> bool {
         match self {
             Self::Done => false,
@@ -68,12 +68,12 @@ impl Upload {
         }
     }
 
-    /// Is there somebody who may read on?
+    /// Returns whether a reader exists that may read more.
     pub(crate) fn is_read(&self) -> bool {
         matches!(self, Self::Flowing { pipe, is_awaited: false, .. } if !pipe.is_reader_gone())
     }
 
-    /// Did the peer not tell how much content there is?
+    /// Returns whether the length of the content is unknown.
     pub(crate) fn is_open_ended(&self) -> bool {
         matches!(self, Self::Flowing { is_promised: false, .. })
     }
@@ -92,7 +92,8 @@ impl Upload {
         }
     }
 
-    /// As [`Upload::push`], by a task that polls the reader next, if that is who waits: then nobody is woken. True if so.
+    /// Like [`Upload::push`], for a task that polls the reader next. If that task is the one that
+    /// waits, it is not woken. Returns true in that case.
     pub(crate) fn push_before_poll(&mut self, bytes: Bytes, context: &Context<'_>) -> bool {
         match self {
             Self::Flowing { pipe, .. } => pipe.push_before_poll(bytes, context),
@@ -107,7 +108,7 @@ impl Upload {
         }
     }
 
-    /// The body will not be complete, and `error` tells its reader.
+    /// The body stays incomplete, and its reader gets `error`.
     pub(crate) fn fail(&mut self, error: BodyError) {
         if let Self::Flowing { pipe, .. } = std::mem::take(self) {
             pipe.fail(error);

@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use peregrine_web::Fields;
 
-/// Fields that the protocol has checked.
+/// Converts fields that the protocol has checked.
 pub(crate) fn header_map<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> HeaderMap {
     let pairs = pairs.filter_map(|(name, value)| {
         Some((HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?))
@@ -11,12 +11,12 @@ pub(crate) fn header_map<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) 
     pairs.collect()
 }
 
-/// The fields of trailers, or of an interim response.
+/// The fields of trailers or of an interim response.
 pub(crate) fn map_pairs(fields: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
     fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
 }
 
-/// A response's fields.
+/// The fields of a response.
 pub(crate) fn pairs(fields: &Fields) -> impl Iterator<Item = (&[u8], &[u8])> {
     fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
 }

@@ -1,4 +1,4 @@
-//! What is known of a request until its exchange is over, and the protocol that it may become.
+//! The name and state of a request in progress, and the protocol that it may switch to.
 
 use crate::observe::close_reason::Unfinished;
 use peregrine_proto::Method;
@@ -10,10 +10,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// What names a request in logs and in the report of a shutdown.
+/// Names a request in logs and in the shutdown report.
 pub(crate) struct RequestName {
     pub(super) method: Method,
-    /// The route's pattern: a path may hold what no report should.
+    /// The route's pattern. The path may contain private data.
     pub(super) pattern: Option<Rc<str>>,
 }
 
@@ -24,24 +24,24 @@ impl fmt::Display for RequestName {
     }
 }
 
-/// A request that is not over.
+/// A request in progress.
 pub(crate) struct InProgress<'a> {
     pub(crate) name: &'a RequestName,
     pub(crate) unfinished: Unfinished,
-    /// Since when it has been waited for.
+    /// Since when it has been in progress.
     pub(crate) since: Option<Duration>,
 }
 
 impl<'a> InProgress<'a> {
-    /// One whose response is complete, and not with the peer.
+    /// A request whose response is complete and not yet delivered.
     pub(crate) fn delivery(name: &'a RequestName) -> Self {
         Self { name, unfinished: Unfinished::Delivery, since: None }
     }
 }
 
-/// What a stream or a connection speaks instead of HTTP.
+/// The protocol that a stream or a connection switches to.
 pub(super) enum Protocol {
-    /// Nothing of it has run.
+    /// It was not polled yet.
     Beginning(Option<(OnUpgrade, Upgraded)>),
     Running(Pin<Box<dyn Future<Output = ()>>>),
 }
@@ -49,7 +49,7 @@ pub(super) enum Protocol {
 impl Protocol {
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Self::Beginning(beginning) = self {
-            // It was taken already where beginning has panicked, after which this is not called again.
+            // `None` if starting the protocol panicked; it is not polled again after that.
             let Some((upgrade, io)) = beginning.take() else { return Poll::Ready(()) };
             *self = Self::Running(upgrade.run(io));
         }

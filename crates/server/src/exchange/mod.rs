@@ -1,9 +1,9 @@
-//! One request and its response, independent of connection and protocol.
+//! One request and its response, independent of the connection and the HTTP version.
 //!
 //! An [`Exchange`] takes a request and, through an [`Upload`](body_sender::Upload), its body; it
-//! produces interim responses, a response head and body frames. All application code runs here
-//! (handlers, bodies, upgraded protocols) inside the request's span, and every panic of that code
-//! stops here. The memory of a handler's future is kept for the next request.
+//! produces interim responses, a response head and body frames. All application code (handlers,
+//! bodies, upgraded protocols) runs here, inside the request's span, and every panic of that code
+//! is caught here. The memory of a handler's future is kept for the next request.
 
 pub(crate) mod body_sender;
 pub(crate) mod fields;
@@ -43,54 +43,55 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A slot that grew beyond this is freed when its exchange is over.
+/// Larger slots are freed when the exchange is over.
 const SLOT_BYTES_MAX: usize = 64 * 1024;
 
-/// What a request takes that waits, beside its head and its content: about what its index and a handler's
-/// future take.
+/// The approximate memory of a waiting request, beside its head and content: its index and the
+/// handler's future.
 const WAITING_BYTES: usize = 1024;
 
-/// Beyond so many unsent bytes, interim responses are left out.
+/// Interim responses are dropped if more bytes than this are unsent.
 const INTERIM_UNSENT_BYTES_MAX: usize = 16 * 1024;
 
-/// One exchange at a time, in memory that is used again.
+/// One exchange at a time, in memory that is reused.
 ///
-/// Fields lie as they stand, and what another protocol looks at with each message is first: thousands have their turn
-/// one after the other, and each line of the cache has to be fetched.
+/// The order of the fields is chosen for the processor's cache, and `repr(C)` keeps it. The fields
+/// that an upgraded protocol uses for each message come first: if thousands of connections take
+/// turns, each cache line has to be fetched from memory.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct Exchange {
-    /// The other protocol that a stream speaks from its response on.
+    /// The protocol that runs after the response.
     protocol: Option<Protocol>,
     name: Option<RequestName>,
-    /// All code of the application runs in it.
+    /// Application code runs inside its span.
     traced: Traced,
     handler: Option<Held<'static, Response>>,
-    /// Memory for handlers' futures, while no handler has it.
+    /// Memory for handlers' futures, while no handler uses it.
     slot: FutureSlot,
-    /// The body of the response, while it is being sent.
+    /// The body of the response while it is being sent.
     body: Option<Body>,
-    /// What runs on when the response is complete.
+    /// Runs on when the response is complete.
     rest: Option<Rest>,
-    /// Since when its end has been waited for.
+    /// Since when the exchange has been in progress.
     since: Option<Duration>,
     on_disconnect: OnDisconnect,
-    /// What is measured of it.
+    /// Measures the request.
     pub(crate) tally: Tally,
-    /// It counts as in progress.
+    /// Counts the request as in progress.
     pub(crate) admitted: Option<Admitted>,
-    /// What is held of its request while it waits, and how much of that is content.
+    /// The memory that is accounted for a waiting request, and the part of it that is content.
     charge: Charge,
     content_bytes: usize,
-    /// How long the handler may take.
+    /// The timeout of the handler.
     pub(crate) timeout: Option<Duration>,
-    /// The request's head, for what the server says of it.
+    /// The request's head, for the server's own responses and log lines.
     head: Option<Head>,
-    /// What the handler says before its response.
+    /// Interim responses of the handler.
     interims: Vec<(StatusCode, HeaderMap)>,
 }
 
-/// Drops a handler's future, and keeps its memory for the next.
+/// Drops a handler's future and keeps its memory for the next one.
 fn keep_slot(place: &mut FutureSlot, handler: Held<'static, Response>) {
     match guarded("the destructor of a handler's future", || handler.into_slot()) {
         Some(slot) if slot.capacity() <= SLOT_BYTES_MAX => *place = slot,
@@ -98,7 +99,7 @@ fn keep_slot(place: &mut FutureSlot, handler: Held<'static, Response>) {
     }
 }
 
-/// Something that the application made panicked, with this message.
+/// Application code panicked with this message.
 #[derive(Debug)]
 pub(crate) struct Panicked(pub(crate) String);
 
@@ -106,7 +107,7 @@ pub(crate) struct Panicked(pub(crate) String);
 pub(crate) type Framed = Option<Result<Frame<Bytes>, BodyError>>;
 
 impl Exchange {
-    /// Begins to answer `request`. Nothing of the application runs before the first poll.
+    /// Begins to answer `request`. No application code runs before the first poll.
     pub(crate) fn begin(&mut self, target: Target<'_>, request: Request) {
         debug_assert!(self.handler.is_none(), "one exchange at a time");
         let options = target.options();
@@ -122,7 +123,7 @@ impl Exchange {
         self.handler = Some(target.call(std::mem::take(&mut self.slot), request));
     }
 
-    /// Begins the request's span, where somebody asks for it.
+    /// Begins the request's span, if spans are enabled.
     #[inline]
     fn trace(&mut self, request: &Request, pattern: Option<&str>) {
         let Some(tracing) = self.tally.tracing() else {
@@ -136,7 +137,7 @@ impl Exchange {
         }
     }
 
-    /// The response is complete: that is counted, and told to all who asked.
+    /// The response is complete. Reports that to metrics, traces and the access log.
     pub(crate) fn finish(&mut self) {
         if self.tally.tracing().is_some()
             && let Some(span) = &self.traced.span
@@ -146,14 +147,14 @@ impl Exchange {
         self.tally.finish();
     }
 
-    /// It is not over at once: from `now` on it is waited for.
+    /// The exchange does not complete at once; it has been in progress since `now`.
     pub(crate) fn goes_on(&mut self, now: Duration) {
         self.since.get_or_insert(now);
         let head_bytes = self.head.as_ref().map_or(0, |head| head.as_bytes().len());
         self.charge.set(WAITING_BYTES + head_bytes + self.content_bytes);
     }
 
-    /// The request, as long as it is not over.
+    /// The request, while it is in progress.
     pub(crate) fn in_progress(&self) -> Option<InProgress<'_>> {
         let unfinished = match () {
             () if self.handler.is_some() => Unfinished::Handler,
@@ -173,12 +174,12 @@ impl Exchange {
         self.head.as_ref()
     }
 
-    /// Tells of the request in its span.
+    /// Logs something inside the request's span.
     pub(crate) fn tell(&self, tell: impl FnOnce()) {
         contained(|| self.traced.run(tell));
     }
 
-    /// Tells of a panic of `who`, with the request that it belongs to.
+    /// Logs a panic of `who`, with the request.
     pub(crate) fn tell_panic(&self, who: &str, panicked: &Panicked, peer: &impl fmt::Display) {
         let request = self.name.as_ref().map(ToString::to_string).unwrap_or_default();
         let (panic, route) = (&panicked.0, self.route());
@@ -193,26 +194,26 @@ impl Exchange {
         self.name.as_ref()?.pattern.as_deref().map(readable)
     }
 
-    /// Takes the request's name out, for use after the exchange.
+    /// Takes the request's name, for use after the exchange.
     pub(crate) fn take_request_name(&mut self) -> Option<RequestName> {
         self.name.take()
     }
 
-    /// Is there a handler that runs to its end even if its peer leaves?
+    /// Returns whether a handler runs that must run to its end even if its client disconnects.
     pub(crate) fn runs_to_end(&self) -> bool {
         self.handler.is_some() && self.on_disconnect == OnDisconnect::RunToEnd
     }
 
-    /// The response. Not to be called again after it.
+    /// Polls the handler for its response. Must not be called after it has returned one.
     pub(crate) fn poll_response(
         &mut self,
         context: &mut Context<'_>,
         pulse: &Pulse,
     ) -> Poll<Result<Response, Panicked>> {
-        let mut handler = self.handler.take().expect("a handler is there until its response came");
+        let mut handler = self.handler.take().expect("not polled after the response");
         let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
         let beat = pulse.beat(pattern);
-        // A future is not polled again after a panic, so whatever state it left is never seen.
+        // A future is not polled again after a panic, so an inconsistent state is never seen.
         let polled = self.traced.run(|| {
             let run = AssertUnwindSafe(|| Pin::new(&mut handler).poll(context));
             let polled = catch_unwind(run);
@@ -224,7 +225,7 @@ impl Exchange {
         });
         let is_told = beat.is_told();
         drop(beat);
-        // The pattern of a mount says nothing about what it has inside.
+        // The pattern of a mount does not contain the route inside it.
         if is_told
             && pattern.is_some_and(|pattern| pattern.ends_with(REST))
             && let Some(head) = &self.head
@@ -240,7 +241,8 @@ impl Exchange {
                 if let Some(head) = &self.head {
                     Personal::finish(head, &mut response);
                 }
-                // What an extractor had no memory for is refused as what is not begun for want of it.
+                // If an extractor ran out of memory, the request counts as rejected because of
+                // overload.
                 let marks = response.extensions().filter(|_| response.status.is_server_error());
                 if marks.is_some_and(|marks| marks.get::<WasOverloaded>().is_some()) {
                     self.tally.fail(Fault::Overloaded);
@@ -252,8 +254,8 @@ impl Exchange {
         Poll::Ready(outcome)
     }
 
-    /// Hands the interim responses of the last poll to `send`, unless `unsent` bytes wait for the peer: it
-    /// takes nothing, and they are but hints.
+    /// Passes the interim responses of the last poll to `send`. If many bytes are `unsent`, the
+    /// peer does not receive them, and interim responses are only hints, so they are dropped.
     pub(crate) fn send_interims(&mut self, unsent: usize, mut send: impl FnMut(u16, &HeaderMap)) {
         for (status, fields) in std::mem::take(&mut self.interims) {
             if unsent <= INTERIM_UNSENT_BYTES_MAX {
@@ -262,44 +264,44 @@ impl Exchange {
         }
     }
 
-    /// The handler's future is dropped where it is.
+    /// Drops the handler's future in place.
     pub(crate) fn drop_handler(&mut self) {
         if let Some(handler) = self.handler.take() {
             self.traced.run(|| keep_slot(&mut self.slot, handler));
         }
     }
 
-    /// Is it for something that is never refused?
+    /// Returns whether the request must never be rejected.
     pub(crate) fn is_never_shed(&self) -> bool {
         self.admitted.as_ref().is_some_and(|admitted| admitted.is_never_shed)
     }
 
-    /// How many bytes `body` will have, if that is known.
+    /// The length of `body`, if it is known.
     pub(crate) fn length_of(body: &Body) -> Option<u64> {
         guarded("a body's size hint", || body.length()).flatten()
     }
 
-    /// Has a body ended already, so that no trailers follow either?
+    /// Returns whether a body has ended, so that no trailers follow either.
     pub(crate) fn is_over(body: &Body) -> bool {
         guarded("a body's end", || body.is_end_stream()).unwrap_or(true)
     }
 
-    /// What runs on when the response is complete.
+    /// Stores a future that runs on when the response is complete.
     pub(crate) fn keep_rest(&mut self, rest: Option<Rest>) {
         self.rest = rest;
     }
 
-    /// The same, when the response is complete.
+    /// Takes that future, when the response is complete.
     pub(crate) fn take_rest(&mut self) -> Option<Rest> {
         self.rest.take()
     }
 
-    /// From now on another protocol runs.
+    /// Starts another protocol.
     pub(crate) fn begin_protocol(&mut self, upgrade: OnUpgrade, io: Upgraded) {
         self.protocol = Some(Protocol::Beginning(Some((upgrade, io))));
     }
 
-    /// Runs the other protocol. Once it is over, there is none.
+    /// Polls the other protocol, and drops it when it has ended.
     pub(crate) fn poll_protocol(
         &mut self,
         context: &mut Context<'_>,
@@ -317,7 +319,7 @@ impl Exchange {
         polled.map(drop).map_err(|panic| Panicked(message_of(panic)))
     }
 
-    /// Does another protocol run?
+    /// Returns whether another protocol runs.
     pub(crate) fn has_protocol(&self) -> bool {
         self.protocol.is_some()
     }
@@ -328,17 +330,17 @@ impl Exchange {
         self.traced.run(dropped);
     }
 
-    /// The response's body is sent frame by frame.
+    /// Stores the response's body, to be sent frame by frame.
     pub(crate) fn stream(&mut self, body: Body) {
         self.body = Some(body);
     }
 
-    /// The next frame of the response's body. If that panics, the body has failed.
+    /// Polls the next frame of the response's body. A panic counts as a failed body.
     pub(crate) fn poll_frame(&mut self, context: &mut Context<'_>, pulse: &Pulse) -> Poll<Framed> {
         self.poll_body(pulse, |body| body.poll_frame(context))
     }
 
-    /// The same, for a connection that can send files by itself.
+    /// The same, for a connection that can send files without reading them.
     pub(crate) fn poll_part(
         &mut self,
         context: &mut Context<'_>,
@@ -354,7 +356,7 @@ impl Exchange {
     ) -> Poll<Option<Result<T, BodyError>>> {
         let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
         let _beat = pulse.beat(pattern);
-        let body = Pin::new(self.body.as_mut().expect("a body is there while it is sent"));
+        let body = Pin::new(self.body.as_mut().expect("a streamed response has a body"));
         let run = AssertUnwindSafe(|| poll(body));
         let polled = self.traced.run(|| catch_unwind(run));
         polled.unwrap_or_else(|panic| {
@@ -383,7 +385,7 @@ impl Exchange {
         self.charge.set(0);
     }
 
-    /// The exchange is over: what is left of it is dropped.
+    /// Ends the exchange and drops the rest of its state.
     pub(crate) fn clear(&mut self) {
         self.stop();
         (self.name, self.head, self.since) = (None, None, None);
@@ -397,14 +399,14 @@ impl Drop for Exchange {
     }
 }
 
-/// Names the request, after a warning that could only name the mount.
+/// Logs the request after a warning that could only name the mount.
 #[cold]
 fn name_blocking(pattern: Option<&str>, head: &Head) {
     let route = pattern.map(readable).unwrap_or_default();
     let (method, path) = (head.method_name(), head.path());
     contained(|| {
         tracing::warn!(target: "peregrine", %route, method, path,
-        "this is the request whose handler, inside a mounted service, blocked its thread")
+        "this request's handler, inside a mounted service, blocked its thread")
     });
 }
 

@@ -21,7 +21,7 @@ pub(crate) fn head(
     protocol.respond(response.status.as_u16(), pairs(&response.fields), length, date, out)
 }
 
-/// Writes a response whose body is here. Returns how much content is written.
+/// Writes a response whose body is in memory. Returns how much content was written.
 pub(crate) fn whole(
     protocol: &mut Connection,
     response: &Response,
@@ -35,7 +35,7 @@ pub(crate) fn whole(
     sent
 }
 
-/// Writes content with its framing, without a copy if it is large. Returns how much is written.
+/// Writes content with its framing, without a copy if it is large. Returns how much was written.
 pub(crate) fn content(protocol: &mut Connection, content: Bytes, writer: &mut Writer) -> usize {
     let mut content = Quiet::new(content);
     let announced = protocol.announce(content.len(), &mut writer.plain);
@@ -45,7 +45,7 @@ pub(crate) fn content(protocol: &mut Connection, content: Bytes, writer: &mut Wr
     announced.taken
 }
 
-/// Writes a part of a file with its framing. Returns how much of it.
+/// Writes a part of a file with its framing. Returns how much of it was written.
 pub(crate) fn file(protocol: &mut Connection, mut part: FilePart, writer: &mut Writer) -> usize {
     let announced = protocol.announce(part.length, &mut writer.plain);
     part.length = announced.taken;
@@ -56,7 +56,8 @@ pub(crate) fn file(protocol: &mut Connection, mut part: FilePart, writer: &mut W
     announced.taken
 }
 
-/// Writes the 101 that hands the connection over. False if the request did not ask for it.
+/// Writes the 101 that hands the connection over. Returns false if the request did not ask for an
+/// upgrade.
 pub(crate) fn switch_protocols(
     protocol: &mut Connection,
     response: &Response,
@@ -71,7 +72,7 @@ pub(crate) fn finish(protocol: &mut Connection, trailers: &HeaderMap, out: &mut 
     protocol.finish(map_pairs(trailers), out);
 }
 
-/// The trailers of the present request.
+/// The trailers of the current request.
 pub(crate) fn trailers(protocol: &Connection) -> HeaderMap {
     header_map(protocol.trailers())
 }

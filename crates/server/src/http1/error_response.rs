@@ -1,4 +1,4 @@
-//! What the server answers by itself.
+//! The responses that the server produces itself.
 
 use super::{Http1, encode};
 use crate::admission::Refusal;
@@ -12,7 +12,8 @@ use peregrine_web::head::Head;
 use peregrine_web::{Problem, Response};
 
 impl Http1 {
-    /// Answers a request that is not let in. Of its body nothing is read but to find the next one.
+    /// Responds to a request that was rejected because of overload. Its body is only read to find
+    /// the next request.
     #[cold]
     pub(super) fn refuse<D: Driver>(
         &mut self,
@@ -31,14 +32,14 @@ impl Http1 {
         self.respond(Ok(response), link)
     }
 
-    /// Answers a broken rule.
+    /// Responds to a request that broke a rule of the protocol.
     pub(super) fn reject<D: Driver>(&mut self, reject: Reject, link: &mut Link<'_, D>) -> Turn {
         link.protocol.drain();
         self.answer(reject.into(), link);
         Turn::linger(Ended::Rejected(reject))
     }
 
-    /// Writes an answer of the server's own, to a request that may not have been understood.
+    /// Writes a response of the server itself, to a request that may not have been understood.
     pub(super) fn answer<D: Driver>(&mut self, problem: Problem, link: &mut Link<'_, D>) {
         let response = self.render(problem, link);
         let (worker, tally) = (link.worker, &mut self.exchange.tally);
@@ -53,7 +54,7 @@ impl Http1 {
         self.exchange.finish();
     }
 
-    /// A problem in the form that the application gives its problems.
+    /// Renders a problem in the application's format.
     pub(super) fn render<D: Driver>(&self, problem: Problem, link: &Link<'_, D>) -> Response {
         let application = &link.worker.application;
         match self.exchange.head() {

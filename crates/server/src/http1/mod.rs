@@ -1,6 +1,6 @@
-//! HTTP/1 on a busy connection: requests in, one exchange at a time, responses out.
+//! HTTP/1 on a busy connection: one exchange at a time.
 //!
-//! Start with [`Http1::turn`]. A turn does what can be done and says what it waits for; it never
+//! Start with [`Http1::turn`]. A turn does as much as it can and returns what to wait for; it never
 //! waits itself.
 
 mod disconnect;
@@ -33,52 +33,53 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// What HTTP/1 needs to work on requests, in memory that is used again.
+/// The HTTP/1 state of a busy connection, in memory that is reused.
 pub(crate) struct Http1 {
     step: Step,
     /// The head that is being received.
     head: Option<Head>,
-    /// An index for the calls of the protocol core that write none.
+    /// A head index to pass to calls of the protocol core that do not fill it.
     spare: HeadIndex,
     exchange: Exchange,
     upload: Upload,
-    /// Something came for whoever in this task waits for more of the body, and was not woken.
+    /// Whether content was pushed for a reader that this task polls and that was therefore not
+    /// woken.
     has_fed: bool,
-    /// The rule that the present body broke.
+    /// The rule that the current body broke.
     rejected: Option<Reject>,
-    /// The present handler panicked.
+    /// Whether the current handler panicked.
     panicked: bool,
-    /// The peer said that it sends no further request.
+    /// Whether the peer announced that it sends no further request.
     is_last: bool,
-    /// May a peer that ended its sending side be probed?
+    /// Whether a peer that has ended its sending side may be probed.
     can_probe: bool,
     probes: Probes,
-    /// What a large body that is here takes by itself, until its step is over.
+    /// The memory of a large response body that is being sent.
     whole_bytes: usize,
-    /// The last request whose response is written and may not be sent.
+    /// The last request whose response is written but perhaps not sent yet.
     written: Option<RequestName>,
-    /// The present exchange could not be answered at once.
+    /// Whether the current exchange could not be answered at once.
     has_waited: bool,
-    /// A request was answered.
+    /// Whether a request was answered in this session.
     answered: bool,
 }
 
-/// What is done at present.
+/// The current step.
 enum Step {
-    /// A head is received, or nothing yet.
+    /// Receives a head, or waits for one.
     Head,
     /// The handler works on its response.
     Handler,
-    /// A large body that is here is sent: this is the rest of it.
+    /// Sends a large body from memory; this is the rest of it.
     Whole(Quiet<Bytes>),
-    /// A body is sent frame by frame.
+    /// Sends a body frame by frame.
     Stream(Streaming),
-    /// The response is complete, and somebody goes on reading the request's body.
+    /// The response is complete, and a task continues to read the request's body.
     ReadOn {
-        /// Bytes that were taken when nothing could be received the last time.
+        /// Bytes that the task had taken when its pipe was last full.
         consumed: Option<u64>,
     },
-    /// What the handler left of its request's body is thrown away.
+    /// Discards the part of the request's body that the handler did not read.
     Unread,
 }
 
@@ -105,7 +106,7 @@ impl Default for Http1 {
 }
 
 impl Http1 {
-    /// Does what can be done now.
+    /// Does as much as it can.
     pub(crate) fn turn<D: Driver>(
         &mut self,
         link: &mut Link<'_, D>,
@@ -121,7 +122,7 @@ impl Http1 {
         }
     }
 
-    /// The time of `wait` is over.
+    /// The deadline of `wait` has expired.
     pub(crate) fn late<D: Driver>(&mut self, wait: Wait, link: &mut Link<'_, D>) -> Turn {
         match (wait, &self.step) {
             (Wait::Head, _) => {
@@ -161,7 +162,8 @@ impl Http1 {
                 self.respond(Ok(late), link)
             }
             (Wait::Exchange, _) => Turn::close(Ended::ExchangeLate),
-            // While what came has no room, the server receives nothing, and so hears of no reset.
+            // While received data has no room, the server receives nothing and does not notice a
+            // reset.
             (Wait::Probe, _) if link.stream.is_broken() => {
                 self.upload.fail(BodyError::Disconnected);
                 Turn::close(Ended::PeerLeft)
@@ -177,22 +179,22 @@ impl Http1 {
         self.upload.fail(BodyError::Disconnected);
     }
 
-    /// The exchange, if its handler was promised to run to its end.
+    /// Takes the exchange, if its handler must run to its end.
     pub(crate) fn take_promised(&mut self) -> Option<Exchange> {
         self.exchange.runs_to_end().then(|| std::mem::take(&mut self.exchange))
     }
 
-    /// The exchange, for the other protocol that its response began.
+    /// Takes the exchange, for the other protocol that its response started.
     pub(crate) fn take_exchange(&mut self) -> Exchange {
         std::mem::take(&mut self.exchange)
     }
 
-    /// Is there a request whose response is not complete?
+    /// Returns whether a request's response is not complete.
     pub(crate) fn is_busy(&self) -> bool {
         !matches!(self.step, Step::Head | Step::ReadOn { .. } | Step::Unread)
     }
 
-    /// Is it one that is never refused?
+    /// Returns whether the current request must never be rejected.
     pub(crate) fn is_never_shed(&self) -> bool {
         self.exchange.is_never_shed()
     }
@@ -203,33 +205,34 @@ impl Http1 {
         self.exchange.in_progress().or(written.map(InProgress::delivery))
     }
 
-    /// Is a response being sent whose end is that of the connection?
+    /// Returns whether a response is being sent that ends with the connection.
     pub(crate) fn is_until_close(&self) -> bool {
         matches!(&self.step, Step::Stream(streaming) if streaming.is_until_close())
     }
 
-    /// Nobody waits for the handler or its response any more.
+    /// Drops the handler and its response, which are no longer needed.
     pub(crate) fn stop(&mut self) {
         self.exchange.stop();
     }
 
-    /// A response of the last lease is still on its way: the time to be idle begins when it is sent.
+    /// A response of the previous session is still being sent. The idle time begins when it is
+    /// sent.
     pub(crate) fn goes_on(&mut self) {
         self.answered = true;
     }
 
-    /// Was a request answered on this lease?
+    /// Returns whether a request was answered in this session.
     pub(crate) fn has_answered(&self) -> bool {
         self.answered
     }
 
-    /// What waits to be sent of a response that is here.
+    /// The memory of a response body that waits to be sent.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
         if matches!(self.step, Step::Whole(_)) { self.whole_bytes } else { 0 }
     }
 
-    /// Drops everything of the application, for the next lease.
+    /// Drops everything that belongs to the application, for the next session.
     pub(crate) fn reset(&mut self) {
         self.upload = Upload::Done;
         self.step = Step::Head;
@@ -253,7 +256,7 @@ impl Http1 {
         let (used, event) = link.protocol.receive(&link.door.protocol, unread, head.index_mut());
         match event {
             Event::Head(framing) => {
-                let mut head = self.head.take().expect("it was just filled");
+                let mut head = self.head.take().expect("set before receiving");
                 let skip = usize::from(framing.skip);
                 head.set_bytes(&link.io.reader.unread()[skip..used]);
                 link.io.reader.consume(used);
@@ -272,7 +275,7 @@ impl Http1 {
         }
     }
 
-    /// There is no whole head.
+    /// Waits for the rest of a head.
     fn await_head<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
         let is_between = matches!(link.protocol.waiting(), Waiting::FirstByte | Waiting::Idle);
         let is_nothing = link.io.reader.is_empty() && is_between;
@@ -340,7 +343,7 @@ impl Http1 {
         self.attend(Progress::None, link, context)
     }
 
-    /// Begins the time that an exchange may take as a whole, where there is such a limit.
+    /// Starts the timeout of the whole exchange, if there is one.
     fn limit_exchange<D: Driver>(&mut self, now: Duration, link: &mut Link<'_, D>) {
         self.exchange.goes_on(now);
         if let Some(timeout) = link.door.limits.exchange_timeout {
@@ -372,8 +375,8 @@ impl Http1 {
         polled
     }
 
-    /// While the handler, or a stream that it made, is not ready: receive the request's body, and
-    /// notice when the peer leaves.
+    /// Receives the request's body, and detects a disconnect, while the handler or a stream that it
+    /// returned is not ready.
     fn attend<D: Driver>(
         &mut self,
         progress: Progress,
@@ -384,7 +387,7 @@ impl Http1 {
         let has_fed = std::mem::take(&mut self.has_fed);
         match fed {
             Fed::Left => Turn::close(Ended::PeerLeft),
-            // Who reads it is asked at once. A task that wakes itself has its next turn before others.
+            // The content's reader was not woken: the next turn of this task polls it.
             _ if has_fed => Turn::Again,
             Fed::Wait(bytes) => {
                 self.watch_peer(bytes, link);
@@ -399,7 +402,8 @@ impl Http1 {
         }
     }
 
-    /// After a response: the next request, the rest of this one's body, or the end.
+    /// After a response: continues with the next request or the rest of this request's body, or
+    /// closes.
     fn after<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
         self.answered = true;
         self.exchange.finish();

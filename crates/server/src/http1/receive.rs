@@ -1,4 +1,4 @@
-//! A request's body: from the bytes that came to the handler, or away.
+//! Receives a request's body and passes it to the handler, or discards it.
 
 use super::{Http1, Step, encode};
 use crate::exchange::body_sender::{Room, Upload};
@@ -16,9 +16,9 @@ use peregrine_web::pipe::pipe;
 use peregrine_web::{Body, pool};
 use std::task::Context;
 
-/// What receiving gave.
+/// The result of receiving.
 pub(super) enum Received {
-    /// Where the data is in the unread bytes, and how many of those are done with.
+    /// The range of the data in the unread bytes, and how many of them to consume after it.
     Data {
         data: std::ops::Range<usize>,
         used: usize,
@@ -28,18 +28,18 @@ pub(super) enum Received {
     Reject(Reject),
 }
 
-/// How far moving a body has come.
+/// The state of passing on a body.
 pub(super) enum Fed {
-    /// It goes on when the handler takes some, and with `true` also when more bytes come.
+    /// Continues when the handler reads some of it and, if `true`, also when more bytes arrive.
     Wait(bool),
-    /// Nothing more is to come, or to be wanted.
+    /// Nothing more arrives, or it is unwanted.
     Over,
-    /// The peer ended its sending side in the middle.
+    /// The peer ended its sending side before the end of the body.
     Left,
 }
 
 impl Http1 {
-    /// Takes as much of the body as is here already. A whole body needs no pipe.
+    /// Takes as much of the body as has arrived. A complete body needs no pipe.
     pub(super) fn receive_body<D: Driver>(
         &mut self,
         framing: Framing,
@@ -58,7 +58,7 @@ impl Http1 {
                     here.extend_from_slice(&link.io.reader.unread()[data]);
                     link.io.reader.consume(used);
                 }
-                // Trailers are rare. A pipe has a place for them.
+                // Trailers are rare and are passed through a pipe.
                 Received::End if link.protocol.trailers().next().is_none() => {
                     return Ok(Body::buffer(here).limited(limit));
                 }
@@ -85,7 +85,7 @@ impl Http1 {
         Ok(Body::incoming(reader, limit))
     }
 
-    /// Moves what is here of the request's body to the handler, as far as there is room.
+    /// Passes received content to the handler, as far as there is room.
     pub(super) fn feed<D: Driver>(
         &mut self,
         link: &mut Link<'_, D>,
@@ -101,9 +101,10 @@ impl Http1 {
                     link.pause_content();
                     return Fed::Wait(false);
                 }
-                // Nothing more comes: what is here is all there is, asked for or not.
+                // Nothing more arrives, so the rest is passed on even if the handler has not asked
+                // for it.
                 Room::Unasked if link.is_ended() => {}
-                // The peer sends nothing before the handler asks for it, but a reset may come.
+                // The peer sends nothing before the handler asks for it, but a reset may arrive.
                 Room::Unasked => {
                     link.pause_content();
                     return Fed::Wait(link.reads_ahead());
@@ -129,7 +130,8 @@ impl Http1 {
                 }
                 Some(Received::End) => {
                     self.upload.finish(|| encode::trailers(link.protocol));
-                    // The handler sees the whole body before the peer's end may cancel it.
+                    // The handler must see the whole body before the end of the peer's sending side
+                    // may cancel it.
                     self.has_fed |= link.is_ended();
                 }
                 Some(Received::Reject(reject)) => {
@@ -141,8 +143,8 @@ impl Http1 {
         }
     }
 
-    /// The response is complete, and somebody reads on: goes on receiving for them. Where they take
-    /// nothing, nothing moves, and a connection on which nothing moves is idle.
+    /// The response is complete, and a task continues to read the body. If the task reads nothing,
+    /// no bytes move, and the connection counts as idle.
     pub(super) fn read_on<D: Driver>(
         &mut self,
         link: &mut Link<'_, D>,
@@ -175,13 +177,14 @@ impl Http1 {
         }
     }
 
-    /// Moves data. `None`: there was some, and there may be no room for more.
+    /// Passes on received data up to the next event. Returns `None` if there was data and more
+    /// input is needed; the caller must then check for room again.
     pub(super) fn feed_some<D: Driver>(
         &mut self,
         link: &mut Link<'_, D>,
         context: &Context<'_>,
     ) -> Option<Received> {
-        // Small chunks go together: each piece costs more memory than a chunk of one byte.
+        // Small chunks are combined: a separate piece takes more memory than a one-byte chunk.
         let mut piece = Vec::new();
         let mut any = false;
         let last = loop {
@@ -226,7 +229,7 @@ impl Http1 {
         }
     }
 
-    /// Reads what the handler left of its request's body, so that the next request can be found.
+    /// Discards the rest of the request's body, so that the next request can be found.
     pub(super) fn throw_away<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
         while link.protocol.next() == Next::FinishBody {
             let reader = &mut link.io.reader;
@@ -235,7 +238,7 @@ impl Http1 {
             reader.consume(used);
             match event {
                 Event::NeedInput if link.is_ended() => return Turn::close(Ended::PeerClosed),
-                // The response is written, so that nothing is in progress.
+                // The response is written, so nothing is in progress.
                 Event::NeedInput if link.worker.order() >= Order::Drain => {
                     return Turn::linger(Ended::Drained);
                 }

@@ -1,4 +1,4 @@
-//! A response: its head, and its body as it becomes ready and as the peer takes it.
+//! Sends a response: its head, then its body, as it becomes ready and the peer receives it.
 
 use super::disconnect::Progress;
 use super::receive::Fed;
@@ -18,41 +18,42 @@ use peregrine_web::panics::contained;
 use peregrine_web::{Problem, Response};
 use std::task::{Context, Poll};
 
-/// Frames of a response's body that are taken in one turn. A stream that is always ready must not
-/// keep the worker for itself.
+/// How many frames of a response's body are taken in one turn. A stream that is always ready must
+/// not monopolise the worker.
 const FRAMES_PER_TURN: usize = 32;
 
-/// After so much content others have their turn: to a peer that takes everything at once, one connection
-/// could send for as long as it likes.
+/// After this much content the connection yields. A peer that receives everything at once would
+/// otherwise let one connection send forever.
 const YIELD_BYTES: usize = 256 * 1024;
 
-/// A response's body on its way.
+/// A response's body that is being sent.
 pub(super) struct Streaming {
     mode: BodyMode,
-    /// Bytes still to come, where a length was promised. Bytes beyond that length are not sent, so that
-    /// an endless stream of them would never have to wait for the peer, and would hold the worker.
+    /// Bytes still to be sent, if the length was declared. More bytes are not sent: an endless
+    /// stream of them would never wait for the peer, and would monopolise the worker.
     left: Option<u64>,
     trailers: HeaderMap,
-    /// Bytes since others had their turn for the sake of this body.
+    /// Bytes since this body last made the connection yield.
     unbroken: usize,
 }
 
 impl Streaming {
-    /// Does the body end with the connection?
+    /// Returns whether the body ends with the connection.
     pub(super) fn is_until_close(&self) -> bool {
         self.mode == BodyMode::UntilClose
     }
 
-    /// Is the length of the body unknown until it ends?
+    /// Returns whether the length of the body is unknown.
     pub(super) fn is_open_ended(&self) -> bool {
         self.left.is_none()
     }
 }
 
 impl Http1 {
-    /// What the response says of the connection, and what becomes of the rest of the request.
+    /// Decides whether the connection closes after this response, and what happens to the rest of
+    /// the request.
     fn settle_request<D: Driver>(&self, link: &mut Link<'_, D>) {
-        // Where there is little room, nobody keeps a place.
+        // Connections in reserved slots close after their response.
         if link.is_to_close() || link.is_by_wicket {
             link.protocol.drain();
         }
@@ -89,8 +90,8 @@ impl Http1 {
             }
             contained(|| {
                 tracing::error!(target: "peregrine",
-                "a handler answered with an upgrade to a request that did not ask for one, or whose \
-                 body was not read; the peer got a 500")
+                "a handler answered with an upgrade to a request that did not ask for one, or \
+                 whose body was not read; the peer got a 500")
             });
             let unused =
                 std::mem::replace(&mut *response, self.render(Problem::handler_panicked(), link));
@@ -102,7 +103,7 @@ impl Http1 {
         let writer = &mut link.io.writer;
         if let Some(bytes) = response.body.as_slice() {
             let length = bytes.len();
-            // A buffer of the stock is worth more than the copy.
+            // A pooled buffer is worth more than the copy.
             if length <= most && (length < SHARED_BYTES_MIN || response.body.is_buffer()) {
                 let out = &mut writer.plain;
                 self.exchange.tally.send(encode::whole(link.protocol, &response, &date, out));
@@ -139,15 +140,15 @@ impl Http1 {
         Turn::Again
     }
 
-    /// Sends a body that is here in pieces, as fast as the peer takes them.
+    /// Sends a body from memory in pieces, as fast as the peer receives them.
     pub(super) fn send_whole<D: Driver>(
         &mut self,
         link: &mut Link<'_, D>,
         context: &mut Context<'_>,
     ) -> Turn {
         let most = link.door.limits.pending_output_bytes_max.max(1);
-        let Step::Whole(rest) = &mut self.step else { unreachable!("it is this step") };
-        // The exchange lasts until the driver waits for nothing of its content.
+        let Step::Whole(rest) = &mut self.step else { unreachable!("wrong step") };
+        // The exchange lasts until the driver has sent its content.
         if link.is_full() || (rest.is_empty() && !link.stream.has_room()) {
             return self.await_room(link, context);
         }
@@ -175,7 +176,7 @@ impl Http1 {
             if link.is_full() {
                 return self.await_room(link, context);
             }
-            let Step::Stream(streaming) = &mut self.step else { unreachable!("it is this step") };
+            let Step::Stream(streaming) = &mut self.step else { unreachable!("wrong step") };
             if streaming.left == Some(0) {
                 return self.finish_stream(link);
             }
@@ -202,7 +203,7 @@ impl Http1 {
                 }
                 Part::Frame(frame) => match frame.into_data() {
                     Ok(data) => encode::content(link.protocol, data, &mut link.io.writer),
-                    // Trailers are the last frame of a body, which is not asked again.
+                    // Trailers are the last frame of a body, which is not polled again.
                     Err(frame) => {
                         if let Ok(trailers) = frame.into_trailers() {
                             streaming.trailers = trailers;
@@ -223,7 +224,8 @@ impl Http1 {
                 break;
             }
         }
-        // A response that is always ready may wait for what its request brings, and may bring nothing itself.
+        // A response that is always ready may depend on its request's content, and may produce none
+        // itself.
         match self.attend(progress, link, context) {
             Turn::Wait(what) => Turn::Yield(what),
             turn => turn,
@@ -231,13 +233,13 @@ impl Http1 {
     }
 
     pub(super) fn finish_stream<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
-        let Step::Stream(streaming) = &self.step else { unreachable!("it is this step") };
+        let Step::Stream(streaming) = &self.step else { unreachable!("wrong step") };
         encode::finish(link.protocol, &streaming.trailers, &mut link.io.writer.plain);
         self.after(link)
     }
 
-    /// What was promised cannot be kept, and only the end of the connection says so: the peer sees a
-    /// body that ends too early.
+    /// Ends the connection because the declared body cannot be completed. The peer sees a truncated
+    /// body.
     pub(super) fn break_stream<D: Driver>(
         &mut self,
         error: &BodyError,
@@ -252,18 +254,18 @@ impl Http1 {
                     "the body of a response failed");
             } else {
                 tracing::debug!(target: "peregrine", %error, request, %peer,
-                    "the body of a response ended with that of its request");
+                    "the body of a response failed because that of its request did");
             }
         });
         if let Step::Stream(Streaming { mode: BodyMode::UntilClose, .. }) = self.step {
-            // An orderly end would say that the body is whole.
+            // An orderly close would mean that the body is complete.
             link.stream.reset_on_drop();
             return Turn::close(Ended::ResponseFailed);
         }
         Turn::linger(Ended::ResponseFailed)
     }
 
-    /// There is enough to be sent. The request's body goes on being received meanwhile.
+    /// Enough output is waiting. The request's body is still received in the meantime.
     pub(super) fn await_room<D: Driver>(
         &mut self,
         link: &mut Link<'_, D>,

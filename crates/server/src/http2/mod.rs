@@ -1,8 +1,8 @@
-//! HTTP/2 on a busy connection: many exchanges at a time, each of them as over HTTP/1.
+//! HTTP/2 on a busy connection: many concurrent exchanges, each of them as over HTTP/1.
 //!
-//! Start with [`Http2::turn`], which never waits itself. `receive.rs` takes received bytes to their
-//! streams; streams that were woken are polled; `send.rs` sends what they produce, as far as the peer's
-//! windows and the connection's buffer allow.
+//! Start with [`Http2::turn`], which never waits itself. `receive.rs` passes received bytes to
+//! their streams; then streams that were woken are polled; `send.rs` sends what they produce, as
+//! far as the peer's windows and the connection's buffer allow.
 
 mod ready_set;
 mod receive;
@@ -28,43 +28,44 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// What an HTTP/2 connection keeps while it is idle.
+/// The HTTP/2 state that a connection keeps while it is idle.
 pub(crate) struct Core {
     protocol: Connection,
-    /// When the peer was told to open no more streams.
+    /// When GOAWAY was sent.
     told_at: Option<Duration>,
-    /// What it keeps while it is idle.
+    /// Which memory has not been freed yet.
     kept: Kept,
     charge: Charge,
 }
 
-/// How long after its last exchange a connection gives back what only another one needs.
+/// How long after its last exchange a connection frees memory that only another exchange needs.
 const TRIM_AFTER: Duration = Duration::from_secs(1);
-/// How long after it the HPACK tables are given back too: the next response then repeats its fields once.
+/// How long after its last exchange it frees the HPACK tables too. The next response must then
+/// repeat its fields once.
 const SHRINK_AFTER: Duration = Duration::from_secs(20);
 
-/// What an idle connection has kept of its memory.
+/// Which memory an idle connection has kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kept {
     All,
     /// The HPACK tables.
     Tables,
-    /// The entries that the peer counts on.
+    /// The table entries that the peer relies on.
     Entries,
 }
 
 impl Core {
-    /// Does the connection wait for its first request?
+    /// Returns whether the connection waits for its first request.
     pub(crate) fn is_new(&self) -> bool {
         !self.protocol.has_had_requests()
     }
 
-    /// When the peer was told to open no more streams.
+    /// When GOAWAY was sent.
     pub(crate) fn told_at(&self) -> Option<Duration> {
         self.told_at
     }
 
-    /// When a connection that is idle since then gives the next part of its memory back.
+    /// When a connection that has been idle since `since` frees the next part of its memory.
     pub(crate) fn gives_back_at(&self, since: Duration) -> Duration {
         match self.kept {
             Kept::All => since.saturating_add(TRIM_AFTER),
@@ -73,13 +74,13 @@ impl Core {
         }
     }
 
-    /// Takes stock of what is held.
+    /// Updates the memory that is accounted for the connection.
     fn weigh(&mut self) {
         let (tables, others) = self.protocol.memory_bytes();
         self.charge.set(size_of::<Self>() + tables + others);
     }
 
-    /// Gives that part back.
+    /// Frees the next part of the memory.
     pub(crate) fn give_back(&mut self) {
         self.kept = if self.kept == Kept::All {
             self.protocol.trim();
@@ -92,47 +93,48 @@ impl Core {
     }
 }
 
-/// What HTTP/2 needs to work on requests, in memory that is reused.
+/// The HTTP/2 state of a busy connection, in memory that is reused.
 #[derive(Default)]
 pub(crate) struct Http2 {
-    /// On loan from the connection, from the first turn on.
+    /// Moved here from the connection, from the first turn on.
     core: Option<Box<Core>>,
     streams: Streams,
-    /// The head that is received next.
+    /// The buffer for the next head.
     head: Option<Head>,
-    /// Numbers of streams whose handler begins once all that was received is read.
+    /// Numbers of streams whose handler is called once all received bytes were read.
     gathering: Vec<u32>,
-    /// Numbers of streams for which content came in this turn.
+    /// Numbers of streams that received content in this turn.
     fed: Vec<u32>,
     /// Numbers of streams that are polled in this turn.
     woken: Vec<u32>,
-    /// Exchanges that go on without their streams, and until when.
+    /// Exchanges that continue without their streams, and their deadlines.
     promised: Vec<(Exchange, Option<Duration>)>,
     /// The last request whose response is written but perhaps not sent yet.
     written: Option<RequestName>,
-    /// A stream ended, in whatever way: from then on the connection is idle.
+    /// Whether any stream has ended, which restarts the idle time.
     has_progressed: bool,
-    /// Bytes of content received and sent on all streams. They share the connection, so a stream that waits
-    /// for its turn is not late while others move.
+    /// Bytes of content received and sent on all streams. They share the connection, so a stream
+    /// that waits is not late while other streams move.
     received: u64,
     sent: u64,
-    /// The most that `received` was with what had come of a record of TLS that was not complete.
+    /// The maximum, so far, of `received` plus the received bytes of an incomplete TLS record.
     arrived: u64,
-    /// Bytes that had come when the peer was last heard of.
+    /// Bytes received from the peer when it last sent something.
     heard: u64,
-    /// When a timer wakes the connection because of content that is held back.
+    /// When a timer wakes the connection to send content that is held back.
     release_at: Duration,
-    /// The peer was asked whether it is there, and was not heard of since.
+    /// Whether a PING was sent and nothing was received since.
     is_asked: bool,
-    /// Bytes that the kernel had taken when it was last looked at for an answer, and whether more waited.
+    /// How many bytes the kernel had taken at the last check for an answer to a PING, and whether
+    /// more waited.
     taken: (u64, bool),
-    /// A stream was taken over by another protocol.
+    /// Whether another protocol has taken over a stream.
     has_tunnelled: bool,
-    /// There is something to clear after the lease.
+    /// Whether there is anything to reset after this session.
     is_used: bool,
 }
 
-/// The protocol core, while a turn is at work.
+/// The protocol core, during a turn.
 fn protocol(core: &mut Option<Box<Core>>) -> &mut Connection {
     &mut core.as_mut().expect("every turn begins with a core").protocol
 }
@@ -145,12 +147,12 @@ impl Http2 {
         self.is_used = true;
     }
 
-    /// Gives the core back to a connection that becomes idle.
+    /// Returns the core for a connection that becomes idle.
     pub(crate) fn take_core(&mut self) -> Option<Box<Core>> {
         self.core.take()
     }
 
-    /// Does all that can be done now.
+    /// Does as much as it can.
     pub(crate) fn turn<D: Driver>(
         &mut self,
         link: &mut Link<'_, D>,
@@ -193,8 +195,8 @@ impl Http2 {
         }
     }
 
-    /// Tells the peer that no other streams are wanted, once it has begun one: a connection that is made
-    /// in a lame duck's time is to be of use.
+    /// Sends GOAWAY once the peer has opened a stream. A connection that is opened during the
+    /// lame-duck time should still be useful.
     fn say_goodbye<D: Driver>(&mut self, link: &mut Link<'_, D>) {
         let core = self.core.as_mut().expect("every turn begins with a core");
         if core.told_at.is_some() || !core.protocol.has_had_requests() || !link.is_to_close() {
@@ -207,7 +209,7 @@ impl Http2 {
         link.io.deadlines.hasten(Wait::Streams, until);
     }
 
-    /// Ends a turn: decides what the connection waits for, if anything.
+    /// Ends a turn and decides what the connection waits for.
     fn end_turn<D: Driver>(&mut self, link: &mut Link<'_, D>, context: &mut Context<'_>) -> Turn {
         let core = self.core.as_mut().expect("every turn begins with a core");
         core.weigh();
@@ -236,13 +238,13 @@ impl Http2 {
         }
         match waiting {
             Waiting::Head if !is_flooded => self.await_rest(link),
-            // Any other frame is waited for like a head only where nothing else limits the wait.
+            // Any other frame gets the timeout of a head only if nothing else limits the wait.
             Waiting::Preface | Waiting::Frame if !is_flooded && is_idle => self.await_rest(link),
             _ => link.io.deadlines.clear(Wait::Head),
         }
         if !self.streams.is_empty() {
             if !is_told {
-                // Streams may be silent for longer, and the peer is to be told in time.
+                // Streams may be silent for longer than that, and the GOAWAY must be sent in time.
                 link.io.deadlines.hasten(Wait::Streams, link.end_of_life());
             }
             self.watch_peer(link);
@@ -256,13 +258,13 @@ impl Http2 {
         Turn::Wait(For { bytes: !is_flooded, room: is_full || is_ready })
     }
 
-    /// Limits the wait for the rest of a frame to the time for heads.
+    /// Limits the wait for the rest of a frame to the timeout for heads.
     fn await_rest<D: Driver>(&self, link: &mut Link<'_, D>) {
         let late = link.worker.driver.now().saturating_add(link.door.limits.head_timeout);
         link.io.deadlines.begin(Wait::Head, late);
     }
 
-    /// Calls the handler of a request. One that is ready at once is answered here.
+    /// Calls the handler of a request. If it is ready at once, the response is sent here.
     fn begin<D: Driver>(
         &mut self,
         number: u32,
@@ -337,8 +339,8 @@ impl Http2 {
         self.streams.weigh(number);
     }
 
-    /// Ends an exchange whose response is complete, and its stream as well, unless the request is not
-    /// complete yet.
+    /// Ends an exchange whose response is complete. Its stream ends as well, unless the request is
+    /// not complete yet.
     fn finish<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         self.has_progressed = true;
         let stream = self.streams.at(number);
@@ -352,7 +354,7 @@ impl Http2 {
         }
         self.written = stream.exchange.take_request_name();
         stream.exchange.clear();
-        // A task that reads on gets what arrived, if that is all of it.
+        // A task that continues to read gets what has arrived, if that is all of it.
         if let Some(trailers) = stream.end.take() {
             stream.upload.push(std::mem::take(&mut stream.gathered).into());
             stream.upload.finish(|| trailers);
@@ -360,7 +362,8 @@ impl Http2 {
         if !stream.key.is_some_and(|key| protocol(&mut self.core).is_open(key)) {
             return self.streams.close(number);
         }
-        // The stream of another protocol ends with that protocol, whoever has its bytes.
+        // The stream of another protocol ends with that protocol, even if a task still reads its
+        // bytes.
         if stream.upload.is_read() && !stream.is_tunnel {
             stream.step = Step::ReadOn;
             if let Some(timeout) = link.door.limits.exchange_timeout {
@@ -386,7 +389,7 @@ impl Http2 {
         self.streams.close(number);
     }
 
-    /// Ends a stream for a reason of the server's.
+    /// Resets a stream.
     fn reset_stream<D: Driver>(&mut self, number: u32, code: Code, link: &mut Link<'_, D>) {
         if let Some(key) = self.streams.at(number).key {
             protocol(&mut self.core).reset(key, code, &mut link.io.writer.plain);
@@ -403,54 +406,54 @@ impl Http2 {
         }
     }
 
-    /// Says goodbye, unless that was done.
+    /// Sends GOAWAY, unless that was done.
     pub(crate) fn close(&mut self, out: &mut Vec<u8>) {
         if let Some(core) = &mut self.core {
             core.protocol.close(Code::NO_ERROR, out);
         }
     }
 
-    /// Takes the exchanges that must run to their end, and whose streams are over.
+    /// Takes the exchanges that must run to their end and whose streams are over.
     pub(crate) fn take_promised(&mut self) -> impl Iterator<Item = (Exchange, Option<Duration>)> {
         self.promised.drain(..)
     }
 
-    /// Is a request in progress that is never refused?
+    /// Returns whether a request is in progress that must never be rejected.
     pub(crate) fn is_never_shed(&self) -> bool {
         self.streams.open_streams().any(|stream| stream.exchange.is_never_shed())
     }
 
-    /// Is there a request whose response is not complete?
+    /// Returns whether any request's response is not complete.
     pub(crate) fn is_busy(&self) -> bool {
         self.streams.open_streams().any(Stream::is_busy)
     }
 
-    /// Requests whose responses are not complete and, unless everything `is_sent`, the last one that
-    /// was answered.
+    /// The requests whose responses are not complete and, unless everything `is_sent`, the last one
+    /// that was answered.
     pub(crate) fn in_progress(&self, is_sent: bool) -> impl Iterator<Item = InProgress<'_>> {
         let open = self.streams.open_streams().filter_map(|stream| stream.exchange.in_progress());
         open.chain(self.written.as_ref().filter(|_| !is_sent).map(InProgress::delivery))
     }
 
-    /// Did a stream end during this lease?
+    /// Returns whether any stream ended in this session.
     pub(crate) fn has_progressed(&self) -> bool {
         self.has_progressed
     }
 
-    /// Was a stream taken over by another protocol during this lease?
+    /// Returns whether another protocol has taken over a stream in this session.
     pub(crate) fn has_tunnelled(&self) -> bool {
         self.has_tunnelled
     }
 
-    /// What places for streams take. What streams hold is charged by them.
+    /// The memory of the stream table. Each stream accounts for its own content.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
         self.streams.places_bytes()
     }
 
-    /// Drops everything that belongs to the application, for the next lease.
+    /// Drops everything that belongs to the application, for the next session.
     pub(crate) fn reset(&mut self) {
-        // HTTP/1 connections pay for this check only.
+        // For HTTP/1 connections, this check is the only cost.
         if !std::mem::take(&mut self.is_used) {
             return;
         }
@@ -467,7 +470,7 @@ impl Http2 {
         (self.heard, self.is_asked, self.taken) = (0, false, (0, false));
     }
 
-    /// Renders a problem in the application's form.
+    /// Renders a problem in the application's format.
     fn render<D: Driver>(&mut self, number: u32, problem: Problem, link: &Link<'_, D>) -> Response {
         let application = &link.worker.application;
         match self.streams.at(number).exchange.head() {

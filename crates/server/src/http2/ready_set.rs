@@ -1,13 +1,14 @@
 //! The set of streams that were woken since the last turn.
 //!
-//! Each stream has a waker of its own, so a turn polls only streams with something to do. The first
+//! Each stream has its own waker, so a turn polls only streams with something to do. The first
 //! stream that is woken wakes the connection.
 
 use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 
-/// Which streams were woken, and the connection's waker. Handlers may wake from any thread.
+/// Which streams were woken, and the connection's waker. Handlers may wake their stream from any
+/// thread.
 #[derive(Default)]
 pub(super) struct Woken(Mutex<Set>);
 
@@ -16,7 +17,7 @@ struct Set {
     /// A bit for each number.
     words: Vec<u64>,
     is_any: bool,
-    /// The waker to call at the first bit; `None` while a turn is at work.
+    /// The waker to call when the first bit is set; `None` during a turn.
     connection: Option<Waker>,
 }
 
@@ -52,7 +53,7 @@ impl Woken {
         true
     }
 
-    /// Nobody is to be told of streams that wake late.
+    /// Forgets the connection and all wake-ups.
     pub(super) fn forget(&self) {
         let connection = {
             let mut set = self.lock();
@@ -63,7 +64,7 @@ impl Woken {
         drop(connection);
     }
 
-    /// Marks a stream.
+    /// Marks a stream as woken.
     pub(super) fn wake(&self, number: u32) {
         let connection = {
             let mut set = self.lock();
@@ -81,7 +82,7 @@ impl Woken {
     }
 
     fn lock(&self) -> MutexGuard<'_, Set> {
-        // Nothing that panics runs under the lock.
+        // No code that can panic runs under the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

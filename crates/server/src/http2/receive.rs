@@ -26,7 +26,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 impl Http2 {
-    /// Reads all that arrived, as long as there is room for answers.
+    /// Reads everything that arrived, as long as there is room for replies.
     pub(super) fn receive<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Result<(), Turn> {
         let outcome = self.receive_all(link);
         for number in take(&mut self.gathering) {
@@ -55,7 +55,7 @@ impl Http2 {
                 continue;
             }
             link.io.reader.consume(used);
-            // These bring nothing forward, as frames without an event do.
+            // These make no progress, and neither do frames without an event.
             let is_idle =
                 matches!(event, Event::Settings | Event::Rejected { .. } | Event::GoAway { .. });
             if !is_idle && !matches!(event, Event::NeedInput) {
@@ -68,8 +68,8 @@ impl Http2 {
                 Event::Refuse { stream, reject } => self.refuse(stream, reject, link),
                 Event::Reset { stream, cause } => {
                     contained(|| {
-                        tracing::debug!(target: "peregrine", peer = %link.info.peer, id = stream.id(),
-                        ?cause, "a stream was reset")
+                        tracing::debug!(target: "peregrine", peer = %link.info.peer,
+                        id = stream.id(), ?cause, "a stream was reset")
                     });
                     if let Some(number) = self.streams.find(stream) {
                         self.fail(number);
@@ -85,7 +85,7 @@ impl Http2 {
                 Event::GoAway { code } => {
                     contained(|| {
                         tracing::debug!(target: "peregrine", peer = %link.info.peer, ?code,
-                        "the peer wants no other streams")
+                        "the peer sent GOAWAY")
                     });
                 }
                 Event::Settings | Event::Data { .. } => {}
@@ -97,7 +97,7 @@ impl Http2 {
     }
 
     fn request<D: Driver>(&mut self, request: Request, link: &mut Link<'_, D>) {
-        let mut head = self.head.take().expect("it was just filled");
+        let mut head = self.head.take().expect("set before receiving");
         link.worker.observed.request();
         let number = self.streams.open(request.stream);
         self.measure(number, Some(&head), link);
@@ -129,8 +129,8 @@ impl Http2 {
         self.gathering.push(number);
     }
 
-    /// Answers a request that is not let in. REFUSED_STREAM would say the same for less, but clients send
-    /// such a request again at once, and nothing would tell them to wait.
+    /// Responds to a request that was rejected because of overload. REFUSED_STREAM would be
+    /// cheaper, but clients retry such a request at once, and it has no `Retry-After`.
     #[cold]
     pub(super) fn refuse_request<D: Driver>(
         &mut self,
@@ -147,14 +147,14 @@ impl Http2 {
         self.respond(number, Ok(response), link);
     }
 
-    /// Begins to measure a request.
+    /// Starts to measure a request.
     fn measure<D: Driver>(&mut self, number: u32, head: Option<&Head>, link: &Link<'_, D>) {
         let facts = (Version::Http2, &*link.info);
         let (meters, now) = (link.worker.meters.as_ref(), || link.worker.driver.now());
         self.streams.at(number).exchange.tally.begin(meters, head, facts, now);
     }
 
-    /// Takes content that arrived.
+    /// Takes received content.
     fn gather<D: Driver>(&mut self, key: StreamKey, range: Range<usize>, link: &mut Link<'_, D>) {
         let Some(number) = self.streams.find(key) else { return };
         let stream = self.streams.at(number);
@@ -180,7 +180,7 @@ impl Http2 {
         }
         if trailers.is_empty() && matches!(stream.step, Step::Gather { .. }) {
             let Step::Gather { head, .. } = std::mem::replace(&mut stream.step, Step::Free) else {
-                unreachable!("it is this step");
+                unreachable!("the step was checked");
             };
             self.gathering.retain(|gathering| *gathering != number);
             return self.begin(number, head, link, |stream, limit| {
@@ -191,7 +191,7 @@ impl Http2 {
         self.fed.push(number);
     }
 
-    /// Begins a request whose content has not all arrived.
+    /// Calls the handler of a request whose content has not all arrived.
     fn begin_with_pipe<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let Some(stream) = self.streams.get(number) else { return };
         let step = std::mem::replace(&mut stream.step, Step::Free);
@@ -216,11 +216,12 @@ impl Http2 {
         self.feed(number, link);
     }
 
-    /// Moves content to the handler as far as there is room, and tells the peer what was taken.
+    /// Passes content to the handler as far as there is room, and opens the windows by what was
+    /// read.
     pub(super) fn feed<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let Some(stream) = self.streams.get(number) else { return };
         let (Some(key), Some(_)) = (stream.key, &stream.taken) else { return };
-        // The reader was told that no more comes, and may still take what came before.
+        // The reader will get no more data, but may still read the data that arrived before.
         if matches!(stream.upload, Upload::Unwanted) {
             return self.tell_taken(number, key, link);
         }
@@ -257,8 +258,7 @@ impl Http2 {
         self.watch_content(number, link);
         let (now, stream) = (link.worker.driver.now(), self.streams.at(number));
         if matches!(stream.step, Step::ReadOn) {
-            // A stream that is read on, and of which nothing is taken, is as idle as an idle
-            // connection.
+            // If the task that continues to read takes nothing, the stream counts as idle.
             stream.deadlines.rest = match is_awaiting {
                 true => Duration::MAX,
                 false => now.saturating_add(link.door.limits.idle_timeout),
@@ -267,9 +267,9 @@ impl Http2 {
         self.hasten(number, link);
     }
 
-    /// Holds the peer to the least rate while the server waits for content. Content of any stream counts,
-    /// because streams share the connection and a client may send one after the other. In a conversation
-    /// only silence counts, of both sides.
+    /// Requires the peer to send at the minimum rate while the server waits for content. Content of
+    /// all streams counts, because streams share the connection and a client may send them one
+    /// after the other. In a conversation, only silence of both sides counts.
     pub(super) fn watch_content<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let (now, limits) = (link.worker.driver.now(), &link.door.limits);
         self.arrived = self.arrived.max(self.received + link.stage.incomplete_bytes());
@@ -278,7 +278,7 @@ impl Http2 {
         if stream.is_tunnel {
             return self.watch_tunnel(number, link);
         }
-        // The handler, and those of other streams, may keep the windows shut.
+        // This handler, or those of other streams, may keep the windows closed.
         let may_send = stream.key.is_some_and(|key| protocol(&mut self.core).may_receive(key));
         let is_waiting = stream.is_awaiting && may_send;
         let is_conversation = is_waiting && stream.is_conversation();
@@ -296,8 +296,8 @@ impl Http2 {
         }
     }
 
-    /// Discards the rest of a request's content, which nobody wants, or of which its reader was told that
-    /// it does not come. What is in the pipe counts until the reader takes it, or is gone.
+    /// Discards the rest of a request's content, because it is unwanted or its reader got an error.
+    /// Content in the pipe counts until the reader takes it or is dropped.
     pub(super) fn discard<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let stream = self.streams.at(number);
         stream.upload = Upload::Unwanted;
@@ -317,7 +317,7 @@ impl Http2 {
         }
     }
 
-    /// Throws away the rest of a request whose response is complete.
+    /// Discards the rest of a request whose response is complete.
     pub(super) fn throw_away<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let stream = self.streams.at(number);
         stream.upload = Upload::Unwanted;
@@ -329,7 +329,7 @@ impl Http2 {
         let stream = self.streams.at(number);
         stream.step = Step::Unread;
         let (now, limits) = (link.worker.driver.now(), &link.door.limits);
-        // Whatever else was waited for is over, so that no other deadline passes and stays.
+        // The other deadlines are cleared: they would expire without any effect.
         stream.deadlines = Deadlines {
             receive: now.saturating_add(limits.linger_timeout),
             rest: now.saturating_add(limits.linger_max),
@@ -339,7 +339,7 @@ impl Http2 {
         self.hasten(number, link);
     }
 
-    /// Passes over content that nobody wants.
+    /// Discards content that is unwanted.
     fn pass_over<D: Driver>(
         &mut self,
         number: u32,
@@ -362,13 +362,14 @@ impl Http2 {
         }
     }
 
-    /// Closes streams that have nothing more to receive.
+    /// Closes streams that receive nothing more.
     pub(super) fn sweep<D: Driver>(&mut self, link: &mut Link<'_, D>) {
         if self.streams.unread == 0 {
             return;
         }
-        // A short rest is read, since some clients take a reset amiss. Otherwise the core gives the peer a
-        // round trip to see its response before it resets the stream.
+        // A short rest is received, since some clients treat a reset as an error. Otherwise the
+        // core waits for one round trip, so that the peer can see its response, before it resets
+        // the stream.
         let bytes_max = u64::from(link.door.limits.drain_bytes_max);
         if self.streams.is_more_to_come_than(bytes_max) && !self.streams.is_read_on() {
             protocol(&mut self.core).settle(&mut link.io.writer.plain, |_| {});
@@ -385,7 +386,8 @@ impl Http2 {
         }
     }
 
-    /// Opens the windows by what the reader has taken, and asks to be woken when it takes more.
+    /// Opens the windows by what the reader has taken, and registers for a wake-up when it takes
+    /// more.
     fn tell_taken<D: Driver>(&mut self, number: u32, key: StreamKey, link: &mut Link<'_, D>) {
         let Stream { taken, taken_told, waker, .. } = self.streams.at(number);
         let Some(all) = taken else { return };
@@ -402,13 +404,13 @@ impl Http2 {
         }
     }
 
-    /// Refuses a request that broke a rule of every version of HTTP.
+    /// Rejects a request that broke a rule of every version of HTTP.
     fn refuse<D: Driver>(&mut self, key: StreamKey, reject: Reject, link: &mut Link<'_, D>) {
         link.worker.observed.counts().refuse(Rule::Http(reject));
         let Some(number) = self.streams.find(key) else {
             let number = self.streams.open(key);
             self.measure(number, None, link);
-            // The core hands nothing of it out, so that its end is not waited for.
+            // The core yields no content of it, so the end is not awaited.
             self.streams.at(number).length = Some(u64::MAX);
             return self.answer(number, reject.into(), link);
         };
@@ -419,7 +421,7 @@ impl Http2 {
                 stream.step = Step::Free;
                 self.answer(number, reject.into(), link);
             }
-            // As over HTTP/1, the handler answers.
+            // As over HTTP/1, the handler responds.
             _ => {
                 stream.upload.fail(BodyError::Rejected(reject));
                 self.discard(number, link);

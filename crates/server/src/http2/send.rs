@@ -1,4 +1,4 @@
-//! Responses: their heads, and their content as it becomes ready and as the peer takes it.
+//! Sends responses: their heads, then their content, as it becomes ready and the peer receives it.
 
 use super::streams::{Frames, Step, Stream};
 use super::{Http2, protocol};
@@ -18,11 +18,12 @@ use std::mem::take;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How many frames without content are taken of a response's body in one turn, and how many with content of all bodies.
+/// The limit per turn of frames without content from one response's body, and of frames with
+/// content from all bodies.
 const FRAMES_PER_TURN: usize = 32;
 
 impl Http2 {
-    /// Writes an answer of the server's own.
+    /// Writes a response of the server itself.
     pub(super) fn answer<D: Driver>(
         &mut self,
         number: u32,
@@ -58,8 +59,8 @@ impl Http2 {
         } else if let Some(upgrade) = response.take_upgrade() {
             contained(|| {
                 tracing::error!(target: "peregrine",
-                "a handler answered with an upgrade to a request that did not ask for one; the peer got \
-                 a 500")
+                "a handler answered with an upgrade to a request that did not ask for one; the \
+                 peer got a 500")
             });
             let answer = self.render(number, Problem::handler_panicked(), link);
             let unused = std::mem::replace(&mut response, answer);
@@ -73,7 +74,7 @@ impl Http2 {
         }
     }
 
-    /// Writes a response whose body is at hand.
+    /// Writes a response whose body is in memory.
     fn respond_whole<D: Driver>(
         &mut self,
         number: u32,
@@ -144,7 +145,7 @@ impl Http2 {
         protocol(&mut self.core).respond(limits, key, status, fields, length, &date, out)
     }
 
-    /// Begins the time that an exchange may take as a whole, where there is such a limit.
+    /// Starts the timeout of the whole exchange, if there is one.
     fn limit_sending<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let now = link.worker.driver.now();
         self.streams.at(number).exchange.goes_on(now);
@@ -158,8 +159,8 @@ impl Http2 {
         self.hasten(number, link);
     }
 
-    /// Asks the application for content, unless some is at hand. Before the last byte of a known length
-    /// is sent, the body is asked once more, since trailers may follow.
+    /// Polls the application for content, unless some is at hand. Before the last byte of a known
+    /// length is sent, the body is polled once more, since trailers may follow.
     pub(super) fn pump<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         if !self.run_tunnel(number, link) {
             return;
@@ -179,14 +180,14 @@ impl Http2 {
                 Poll::Ready(Some(Err(error))) => return self.break_off(number, &error, link),
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data().map(Quiet::new) {
                     Ok(data) if data.is_empty() => {}
-                    // More than was promised is not sent.
+                    // Content beyond the declared length is not sent.
                     Ok(_) if is_whole => frames.is_over = true,
                     Ok(mut data) => {
                         let left = frames.left.and_then(|left| usize::try_from(left).ok());
                         data.truncate(left.unwrap_or(usize::MAX));
                         frames.data = data;
                     }
-                    // Trailers are the last frame of a body, which is not asked again.
+                    // Trailers are the last frame of a body, which is not polled again.
                     Err(frame) => {
                         if let Ok(trailers) = frame.into_trailers() {
                             (frames.trailers, frames.is_over) = (trailers, true);
@@ -196,11 +197,11 @@ impl Http2 {
             }
         }
         self.go_on(number, link);
-        // A body that is always ready, and has nothing, is asked again after others had their turn.
+        // A body that is always ready but has no content is polled again after other tasks.
         self.streams.woken.wake(number);
     }
 
-    /// Offers the content that is at hand, or ends the response where none is to come.
+    /// Offers the content at hand, or ends the response if there is no more.
     fn go_on<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let Stream { key, step, .. } = self.streams.at(number);
         let (Some(key), Step::Frames(frames)) = (*key, step) else { return };
@@ -215,7 +216,7 @@ impl Http2 {
         }
     }
 
-    /// Resets a stream whose body failed, so that the peer learns that the content is not whole.
+    /// Resets a stream whose body failed, so that the peer learns that the content is incomplete.
     fn break_off<D: Driver>(&mut self, number: u32, error: &BodyError, link: &mut Link<'_, D>) {
         let (peer, exchange) = (&link.info.peer, &self.streams.at(number).exchange);
         let request = exchange.request_name().map(ToString::to_string).unwrap_or_default();
@@ -223,13 +224,13 @@ impl Http2 {
             BodyError::Failed(_) => tracing::error!(target: "peregrine", %error, request, %peer,
                 "the body of a response failed"),
             _ => tracing::debug!(target: "peregrine", %error, request, %peer,
-                "the body of a response ended with that of its request"),
+                "the body of a response failed because that of its request did"),
         });
         self.reset_stream(number, Code::INTERNAL_ERROR, link);
     }
 
-    /// Writes content, the most urgent first, until the buffer is full.
-    /// False: others have their turn before there is more, since what is ready has little in many frames.
+    /// Writes content, the most urgent first, until the buffer is full. Returns false if the
+    /// connection must yield because much of the content consists of small frames.
     pub(super) fn send_ready<D: Driver>(&mut self, link: &mut Link<'_, D>) -> bool {
         let limits = &link.door.http2;
         let mut frames = 0;
@@ -282,8 +283,9 @@ impl Http2 {
         true
     }
 
-    /// Holds the peer to the least rate while content waits for its window. Where the producer pauses,
-    /// the peer took everything that there was, and no earlier waiting is counted against the peer.
+    /// Requires the peer to open its windows at the minimum rate while content waits for them. If
+    /// the producer pauses, the peer has received everything so far, and no earlier waiting time
+    /// counts against it.
     pub(super) fn watch_window<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let Some(stream) = self.streams.get(number) else { return };
         let has_content = match &stream.step {
@@ -307,7 +309,7 @@ impl Http2 {
                 stream.sharing.wait(now, sent, rate)
             } else {
                 stream.sharing.pause(now, sent, rate);
-                // The window of the connection may close while another stream has its turn.
+                // The connection's window may close because of another stream.
                 if has_content { now.saturating_add(rate.slack) } else { Duration::MAX }
             }
         };

@@ -1,4 +1,4 @@
-//! The open streams of a connection, each with its exchange, in memory that is reused.
+//! The open streams of a connection and their exchanges, in memory that is reused.
 
 use super::ready_set::Woken;
 use crate::exchange::Exchange;
@@ -18,70 +18,70 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-/// How many streams' memory a session keeps for its next connection; the rest is freed.
+/// For how many streams a session keeps the memory for its next connection. The rest is freed.
 const STREAMS_KEPT_MAX: usize = 16;
 
-/// One stream: a request, its exchange, and the progress of both directions.
+/// One stream: a request, its exchange, and the progress in both directions.
 pub(super) struct Stream {
-    /// The stream's key; `None` while the place is free.
+    /// The stream's key; `None` for a free entry.
     pub(super) key: Option<StreamKey>,
     pub(super) step: Step,
     pub(super) exchange: Exchange,
     pub(super) upload: Upload,
-    /// How much the reader of the content has taken, also when all of it is in the pipe.
+    /// How much the content's reader has taken, even after all content is in the pipe.
     pub(super) taken: Option<Taken>,
-    /// How much of that the protocol core knows of.
+    /// How much of that the protocol core was informed of.
     pub(super) taken_told: u64,
-    /// Content that is in no pipe yet: one piece of memory, however small its frames were.
+    /// Content that is in no pipe yet, in one buffer even if its frames were small.
     pub(super) gathered: Vec<u8>,
-    /// The trailers of content that is complete, except for what was gathered.
+    /// The trailers of content that is complete apart from `gathered`.
     pub(super) end: Option<HeaderMap>,
-    /// Does the server wait for content?
+    /// Whether the server waits for content.
     pub(super) is_awaiting: bool,
-    /// How fast the peer sends on all streams, while it does.
+    /// How fast the peer sends on all streams while the server waits for content.
     pub(super) receiving: Meter,
     pub(super) received: u64,
-    /// How long neither side has said anything, while both talk by turns.
+    /// How long neither side has sent anything in a conversation.
     pub(super) talking: Meter,
-    /// Do both talk by turns, whatever is answered so far?
+    /// Whether this is a gRPC call, which is a conversation even before its response.
     pub(super) is_call: bool,
-    /// How much content there will be, if that is known.
+    /// The length of the content, if it is known.
     pub(super) length: Option<u64>,
-    /// Content that was thrown away.
+    /// Content that was discarded.
     pub(super) thrown_away: u64,
-    /// Did the peer ask for another protocol?
+    /// Whether the peer asked for another protocol.
     pub(super) is_tunnel: bool,
-    /// Where that protocol will read, until the response.
+    /// The input of that protocol, until the response.
     pub(super) tunnel: Option<Reader>,
-    /// How much had moved, either way, when that was last looked at.
+    /// Bytes that had moved in either direction at the last check.
     pub(super) moved: u64,
-    /// How fast the peer opens the stream's window, while the server waits for that.
+    /// How fast the peer opens the stream's window while the server waits for it.
     pub(super) sending: Meter,
     pub(super) sent: u64,
-    /// How fast all streams move, while the server waits for the connection's window.
+    /// How fast all streams move while the server waits for the connection's window.
     pub(super) sharing: Meter,
     pub(super) deadlines: Deadlines,
-    /// What is held for it: content that came, and content that waits to be sent.
+    /// The memory that is accounted for it: received content, and content that waits to be sent.
     charge: Charge,
     pub(super) waker: Waker,
 }
 
-/// The present step of a stream.
+/// The current step of a stream.
 pub(super) enum Step {
-    /// Content is gathered as long as there are unread bytes: most of it arrives whole with its
-    /// head.
+    /// Content is gathered as long as there are unread bytes: most content arrives together with
+    /// its head.
     Gather { head: Head, request: Request },
     /// The handler works on its response.
     Handler,
-    /// A body at hand is sent, from this offset on.
+    /// A body in memory is sent, from this offset on.
     Whole { body: Quiet<Body>, from: usize },
     /// A body is sent frame by frame.
     Frames(Frames),
-    /// The response is complete, and somebody goes on reading the request's content.
+    /// The response is complete, and a task continues to read the request's content.
     ReadOn,
-    /// The response is complete, and the rest of the request is thrown away.
+    /// The response is complete, and the rest of the request is discarded.
     Unread,
-    /// Nothing: there is no stream.
+    /// The entry is free.
     Free,
 }
 
@@ -90,9 +90,9 @@ pub(super) enum Step {
 pub(super) struct Frames {
     /// Content at hand.
     pub(super) data: Quiet<Bytes>,
-    /// Bytes still to come, where a length was promised.
+    /// Bytes still to be sent, if the length was declared.
     pub(super) left: Option<u64>,
-    /// The body has ended: nothing but trailers comes after what is at hand.
+    /// Whether the body has ended: only trailers follow the content at hand.
     pub(super) is_over: bool,
     pub(super) trailers: HeaderMap,
 }
@@ -104,8 +104,7 @@ pub(super) struct Deadlines {
     pub(super) exchange: Duration,
     pub(super) receive: Duration,
     pub(super) send: Duration,
-    /// For a reader to take something more, for content that is thrown away to end, or for bytes that
-    /// another protocol sends or receives.
+    /// For a reader to take more, for discarded content to end, or for bytes of another protocol.
     pub(super) rest: Duration,
 }
 
@@ -153,19 +152,20 @@ impl Stream {
         }
     }
 
-    /// Does a handler work, or is a response being sent?
+    /// Returns whether a handler works or a response is being sent.
     pub(super) fn is_busy(&self) -> bool {
         matches!(self.step, Step::Handler | Step::Whole { .. } | Step::Frames(_))
     }
 
-    /// May either side be the next to speak, and both be silent?
+    /// Returns whether the stream is a conversation, in which both sides may be silent.
     pub(super) fn is_conversation(&self) -> bool {
         let is_answering = matches!(self.step, Step::Whole { .. } | Step::Frames(_));
         let is_called = self.is_call && matches!(self.step, Step::Handler);
         (is_answering || is_called) && self.upload.is_open_ended()
     }
 
-    /// Keeps the head of a request whose handler will not be called, for who counts it and for the access log.
+    /// Keeps the head of a request whose handler will not be called, for metrics and the access
+    /// log.
     pub(super) fn keep_head(&mut self) {
         if let Step::Gather { head, .. } = &self.step {
             self.exchange.tally.route(head.route());
@@ -196,7 +196,7 @@ impl Stream {
 /// The streams of one connection.
 #[derive(Default)]
 pub(super) struct Streams {
-    /// By the streams' numbers, which last as long as the session.
+    /// Indexed by the streams' numbers, which last as long as the session.
     all: Vec<Stream>,
     free: Vec<u32>,
     /// Numbers of streams, by their places in the protocol core.
@@ -204,12 +204,12 @@ pub(super) struct Streams {
     /// How many streams are `Unread`.
     pub(super) unread: usize,
     pub(super) woken: Arc<Woken>,
-    /// It may know a connection.
+    /// Whether `woken` may hold a connection's waker.
     is_armed: bool,
 }
 
 impl Streams {
-    /// Takes a place for a stream that has begun.
+    /// Allocates an entry for a new stream.
     pub(super) fn open(&mut self, key: StreamKey) -> u32 {
         let number = self.free.pop().unwrap_or_else(|| {
             let number = u32::try_from(self.all.len()).expect("there are at most 32,768 streams");
@@ -234,12 +234,12 @@ impl Streams {
         &mut self.all[number as usize]
     }
 
-    /// The stream of this number, if it is open.
+    /// The stream with this number, if it is open.
     pub(super) fn get(&mut self, number: u32) -> Option<&mut Stream> {
         self.all.get_mut(number as usize).filter(|stream| stream.key.is_some())
     }
 
-    /// Takes stock of what is held for a stream.
+    /// Updates the memory that is accounted for a stream.
     pub(super) fn weigh(&mut self, number: u32) {
         let Some(stream) = self.get(number) else { return };
         let unsent = match &stream.step {
@@ -250,12 +250,12 @@ impl Streams {
         stream.charge.set(stream.gathered.capacity() + unsent);
     }
 
-    /// What the places take.
+    /// The memory of the table.
     pub(super) fn places_bytes(&self) -> usize {
         self.all.capacity() * size_of::<Stream>()
     }
 
-    /// Closes a stream, and drops everything in it that belongs to the application.
+    /// Closes a stream and drops everything in it that belongs to the application.
     pub(super) fn close(&mut self, number: u32) {
         let stream = self.at(number);
         let was_unread = matches!(stream.step, Step::Unread);
@@ -268,7 +268,7 @@ impl Streams {
         self.free.len() == self.all.len()
     }
 
-    /// Numbers below this one may be in use.
+    /// The numbers that may be in use.
     pub(super) fn numbers(&self) -> std::ops::Range<u32> {
         0..u32::try_from(self.all.len()).unwrap_or(u32::MAX)
     }
@@ -277,13 +277,13 @@ impl Streams {
         self.all.iter().filter(|stream| stream.key.is_some())
     }
 
-    /// Does somebody read the content of a request that is answered?
+    /// Returns whether a task reads the content of a request whose response is complete.
     pub(super) fn is_read_on(&self) -> bool {
         self.open_streams().any(|stream| matches!(stream.step, Step::ReadOn))
     }
 
-    /// Is more content to come than `bytes_max`, or has more come, of a request that is answered and that
-    /// nobody reads?
+    /// Returns whether more than `bytes_max` bytes of discarded content are still to come, or have
+    /// come, on any stream whose response is complete.
     pub(super) fn is_more_to_come_than(&self, bytes_max: u64) -> bool {
         let mut open = self.open_streams();
         open.any(|stream| {
@@ -292,7 +292,7 @@ impl Streams {
         })
     }
 
-    /// Drops everything that belongs to the application, for the next lease.
+    /// Drops everything that belongs to the application, for the next session.
     pub(super) fn reset(&mut self) {
         if !self.is_empty() {
             for stream in &mut self.all {
@@ -304,14 +304,15 @@ impl Streams {
         self.free.extend(self.numbers().rev());
         self.by_place.clear();
         self.unread = 0;
-        // Mostly nothing waited, and a lock is dear behind all that the turn has written. A stream that is woken
-        // late makes one of the next lease be polled once more.
+        // Usually no stream waited, and a lock is expensive after everything that the turn has
+        // written. If a stream is woken late, one in the next session is polled once more.
         if take(&mut self.is_armed) {
             self.woken.forget();
         }
     }
 
-    /// Ends a turn: the next stream that is woken wakes `connection`. False if one already was.
+    /// Ends a turn: the next stream that is woken wakes `connection`. Returns false if one already
+    /// was.
     pub(super) fn arm(&mut self, connection: &Waker) -> bool {
         self.is_armed = true;
         self.woken.arm(connection)

@@ -1,4 +1,4 @@
-//! Deadlines that have passed: of a head, of a stream, of the goodbye.
+//! Expired deadlines: of heads, streams, PING and GOAWAY.
 
 use super::streams::{Step, Stream};
 use super::{Http2, protocol};
@@ -15,7 +15,7 @@ use std::task::Context;
 use std::time::Duration;
 
 impl Http2 {
-    /// Acts on the end of `wait`.
+    /// Handles the expired deadline of `wait`.
     pub(crate) fn late<D: Driver>(&mut self, wait: Wait, link: &mut Link<'_, D>) -> Turn {
         match wait {
             Wait::Head => Turn::linger(Ended::HeadLate),
@@ -28,7 +28,7 @@ impl Http2 {
         }
     }
 
-    /// Looks out for signs of a client whose streams are open.
+    /// Schedules a PING if streams are open and the client is silent.
     pub(super) fn watch_peer<D: Driver>(&mut self, link: &mut Link<'_, D>) {
         let Some(after) = link.door.limits.http2.ping_after else { return };
         let heard = link.io.reader.received();
@@ -38,11 +38,13 @@ impl Http2 {
         }
     }
 
-    /// Asks a silent client whether it is there, once. One that goes on taking what was sent before the
-    /// question has not seen it yet: a large window lets a slow reader be silent for minutes. What the
-    /// kernel takes at once, because it has room, says nothing about the client.
+    /// Sends a PING to a silent client, once. If the client still receives data that was sent
+    /// before the PING, it has not seen it yet: with a large window, a slow reader may be silent
+    /// for minutes. Bytes that the kernel takes at once, because it has room, show nothing about
+    /// the client.
     fn ask_peer<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
-        // Who is not read, because it does not read either, is watched for that.
+        // While too much output waits, the server does not read from the client, and the deadline
+        // for sending applies instead.
         if link.io.reader.received() != self.heard || link.is_flooded() {
             return Turn::Again;
         }
@@ -60,12 +62,12 @@ impl Http2 {
         Turn::Again
     }
 
-    /// Wakes the connection when content that is held back must be sent. Its alarm would be too
-    /// late: the wheel is coarse.
+    /// Wakes the connection when content that is held back must be sent. The timer wheel is too
+    /// coarse for that.
     pub(super) fn await_release<D: Driver>(&mut self, link: &Link<'_, D>, context: &Context<'_>) {
         let driver = &link.worker.driver;
         let Some(until_ms) = protocol(&mut self.core).held_until() else { return };
-        // The turn that an earlier timer begins comes here again.
+        // The turn that the earlier timer starts calls this method again.
         if self.release_at > driver.now() {
             return;
         }
@@ -78,7 +80,7 @@ impl Http2 {
         }));
     }
 
-    /// Lets the connection look at a stream's deadlines when the first of them has come.
+    /// Schedules a check of a stream's deadlines at the first of them.
     pub(super) fn hasten<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let first = self.streams.at(number).deadlines.first();
         if first != Duration::MAX {
@@ -95,7 +97,7 @@ impl Http2 {
             };
             self.look_at_stream(number, now, link);
             if let Some(Stream { deadlines, .. }) = self.streams.get(number) {
-                // Otherwise the alarm would ring for it at once, again and again.
+                // Otherwise the alarm would fire for it at once, again and again.
                 let is_over = deadlines.first() > now || *deadlines != before;
                 debug_assert!(is_over, "a deadline passed, and nothing was done");
                 self.hasten(number, link);
@@ -103,7 +105,7 @@ impl Http2 {
         }
     }
 
-    /// Ends the goodbye, once the peer has had time to learn that no more streams are wanted.
+    /// Stops accepting streams, once the peer has had time to receive the GOAWAY.
     fn end_goodbye<D: Driver>(&mut self, now: Duration, link: &mut Link<'_, D>) {
         let told_at = self.core.as_ref().and_then(|core| core.told_at());
         let Some(told_at) = told_at else { return };
@@ -135,14 +137,14 @@ impl Http2 {
         }
         if deadlines.rest <= now && matches!(stream.step, Step::Frames(_)) {
             link.worker.observed.limit("upgraded_idle_timeout");
-            return self.cut_off(number, "another protocol was idle for too long", link);
+            return self.cut_off(number, "its upgraded protocol was idle for too long", link);
         }
         if deadlines.exchange <= now {
             link.worker.observed.limit("exchange_timeout");
-            return self.cut_off(number, "an exchange took too long", link);
+            return self.cut_off(number, "its exchange took too long", link);
         }
-        // RFC 9113 §8.1: after a complete response, the server may ask the client to stop sending the
-        // request, by RST_STREAM with NO_ERROR.
+        // RFC 9113 §8.1: after a complete response, the server may ask the client to stop sending
+        // the request, by RST_STREAM with NO_ERROR.
         if matches!(stream.step, Step::Unread) {
             if deadlines.receive.min(deadlines.rest) <= now {
                 self.reset_stream(number, Code::NO_ERROR, link);

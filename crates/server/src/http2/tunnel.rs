@@ -1,8 +1,8 @@
-//! Streams that another protocol takes over (RFC 8441), as it takes over a connection of HTTP/1.1.
+//! Streams that another protocol takes over (RFC 8441), as it takes over an HTTP/1.1 connection.
 //!
-//! The core writes such a request as HTTP/1.1's GET with `Upgrade`, so that handlers need not know
-//! which it was. What the peer sends is no content of that request, which has none: it goes to the
-//! protocol, and what the protocol sends leaves as the content of the response.
+//! The core presents such a request as an HTTP/1.1 GET with `Upgrade`, so handlers need not
+//! distinguish the two. The request has no content: what the peer sends goes to the other protocol,
+//! and what that protocol sends becomes the content of the response.
 
 use super::Http2;
 use super::streams::{Step, Stream};
@@ -48,8 +48,8 @@ impl Http2 {
         self.feed(number, link);
     }
 
-    /// Answers a request for another protocol, which runs from then on; or returns what is to be
-    /// answered instead.
+    /// Responds to a request for another protocol, and starts that protocol. Returns the response
+    /// to send instead if the handler did not agree.
     pub(super) fn open_tunnel<D: Driver>(
         &mut self,
         number: u32,
@@ -61,11 +61,11 @@ impl Http2 {
         let Some(reader) = stream.tunnel.take() else { return Some(response) };
         let is_agreed = response.status == StatusCode::SWITCHING_PROTOCOLS;
         let Some(upgrade) = response.take_upgrade().filter(|_| is_agreed) else {
-            // RFC 9110 §9.3.6: any 2xx would say that the other protocol begins.
+            // RFC 9110 §9.3.6: any 2xx would mean that the other protocol begins.
             let is_refusal = !is_agreed && !response.status.is_success();
             return Some(if is_refusal { response } else { self.unspoken(number, response, link) });
         };
-        // RFC 8441 §5: a 200 says what 101 says in HTTP/1.1, and there is no key to accept.
+        // RFC 8441 §5: a 200 means what 101 means in HTTP/1.1, and there is no key to accept.
         response.status = StatusCode::OK;
         response.fields.remove(&header::SEC_WEBSOCKET_ACCEPT);
         let outgoing = Outgoing::default();
@@ -84,7 +84,7 @@ impl Http2 {
         None
     }
 
-    /// The answer where nobody speaks the protocol that was asked for.
+    /// The response if the handler does not support the requested protocol.
     #[cold]
     fn unspoken<D: Driver>(
         &mut self,
@@ -93,12 +93,13 @@ impl Http2 {
         link: &Link<'_, D>,
     ) -> Response {
         guarded("the destructor of a response", || drop(response));
-        let detail = "This resource does not speak the protocol that was asked for.";
+        let detail = "This resource does not support the requested protocol.";
         let problem = Problem::new(StatusCode::NOT_IMPLEMENTED, "protocol-unknown", detail);
         self.render(number, problem, link)
     }
 
-    /// Lets the other protocol of a stream run, if there is one. False if the stream is over by that.
+    /// Polls the other protocol of a stream, if there is one. Returns false if that ended the
+    /// stream.
     pub(super) fn run_tunnel<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) -> bool {
         let Stream { is_tunnel, exchange, waker, .. } = self.streams.at(number);
         if !*is_tunnel {
@@ -113,8 +114,8 @@ impl Http2 {
         false
     }
 
-    /// Limits how long no byte may move, either way, while another protocol runs. Its peer may be silent
-    /// for as long as that; what it does not read is limited like any response.
+    /// Limits how long no byte may move in either direction while another protocol runs. The peer
+    /// may be silent for that long; receiving is limited as for any response.
     pub(super) fn watch_tunnel<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let stream = self.streams.at(number);
         stream.deadlines.receive = Duration::MAX;
@@ -128,7 +129,7 @@ impl Http2 {
     }
 }
 
-/// What the other protocol sends. It has no end of its own: the protocol's end is it.
+/// The output of the other protocol. It does not end by itself: the protocol's end ends the stream.
 struct Sent(Outgoing);
 
 impl http_body::Body for Sent {

@@ -1,18 +1,18 @@
-//! Bytes that arrived and were not parsed yet.
+//! Buffers received bytes that were not parsed yet.
 
 use bytes::Bytes;
 use std::ops::Deref;
 
-/// Unread bytes of one connection, contiguous.
+/// The unread bytes of one connection, contiguous.
 ///
-/// A chunk is read where the driver put it. Its rest is copied only when more bytes must follow it,
-/// or when the connection is about to wait and the driver wants its buffer back.
+/// A chunk is read in the driver's buffer. The unread rest of a chunk is copied only when more
+/// bytes follow it, or when the connection is about to wait and must return the driver's buffer.
 #[derive(Debug)]
 pub(crate) struct Inbox<C> {
     chunk: Option<C>,
-    /// Used only while there is no chunk.
+    /// Used only if there is no chunk.
     owned: Vec<u8>,
-    /// Bytes of the chunk, or of `owned`, that were read.
+    /// How many bytes of the chunk, or of `owned`, were read.
     read: usize,
 }
 
@@ -21,7 +21,7 @@ impl<C: Deref<Target = [u8]>> Inbox<C> {
         Self { chunk: None, owned: Vec::new(), read: 0 }
     }
 
-    /// What was not read yet.
+    /// The bytes that were not read yet.
     pub(crate) fn unread(&self) -> &[u8] {
         match &self.chunk {
             Some(chunk) => &chunk[self.read..],
@@ -33,13 +33,13 @@ impl<C: Deref<Target = [u8]>> Inbox<C> {
         self.unread().is_empty()
     }
 
-    /// Memory that is not the driver's.
+    /// The memory of this buffer, without that of the driver.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
         self.owned.capacity()
     }
 
-    /// The first `bytes` of the unread ones are read.
+    /// Marks the first `bytes` unread bytes as read.
     pub(crate) fn consume(&mut self, bytes: usize) {
         debug_assert!(bytes <= self.unread().len());
         self.read += bytes;
@@ -48,7 +48,7 @@ impl<C: Deref<Target = [u8]>> Inbox<C> {
         }
     }
 
-    /// Adds what the driver received.
+    /// Adds a chunk that the driver received.
     pub(crate) fn push(&mut self, chunk: C) {
         if self.is_empty() {
             self.clear();
@@ -60,15 +60,15 @@ impl<C: Deref<Target = [u8]>> Inbox<C> {
         }
     }
 
-    /// Lets `fill` append bytes of its own making, such as decrypted ones.
+    /// Lets `fill` append bytes, such as decrypted ones.
     pub(crate) fn extend_by<T>(&mut self, fill: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         self.settle();
         self.compact();
         fill(&mut self.owned)
     }
 
-    /// Forgets what was read, where that is at least half: a reader that never comes to the end must not
-    /// keep everything that was ever received.
+    /// Removes read bytes if they are at least half of `owned`. Otherwise the buffer would keep
+    /// everything that was ever received if the reader never consumes all of it.
     fn compact(&mut self) {
         if self.chunk.is_none() && self.read > 0 && self.read >= self.owned.len() / 2 {
             self.owned.drain(..self.read);
@@ -76,7 +76,7 @@ impl<C: Deref<Target = [u8]>> Inbox<C> {
         }
     }
 
-    /// Gives the driver's buffer back, keeping a copy of what is unread in it.
+    /// Returns the driver's buffer and keeps a copy of its unread bytes.
     pub(crate) fn settle(&mut self) {
         if let Some(chunk) = self.chunk.take() {
             self.owned.clear();
@@ -85,8 +85,8 @@ impl<C: Deref<Target = [u8]>> Inbox<C> {
         }
     }
 
-    /// Takes all unread bytes out without a copy, if `keep` gives the memory of the chunk that they
-    /// are in. Otherwise they stay.
+    /// Takes all unread bytes without a copy, if `keep` returns the memory of their chunk.
+    /// Otherwise they stay.
     pub(crate) fn take_kept(
         &mut self,
         keep: impl FnOnce(C) -> Result<Vec<u8>, C>,
@@ -104,7 +104,7 @@ impl<C: Deref<Target = [u8]>> Inbox<C> {
         }
     }
 
-    /// Forgets everything, and keeps only a small buffer for the next connection.
+    /// Clears the buffer, and keeps its memory for the next connection if it is small.
     pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
         self.clear();
         if self.owned.capacity() > keep_bytes_max {

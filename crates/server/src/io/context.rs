@@ -1,4 +1,5 @@
-//! What a protocol works with during a turn: the way to the peer, and the times that count.
+//! The context that a protocol gets for a turn: the connection's input, output and deadlines, and
+//! the state of its listener and worker.
 
 use super::Io;
 use super::timeouts::Wait;
@@ -23,7 +24,7 @@ use std::time::Duration;
 /// A busy connection during one turn.
 pub(crate) struct Link<'t, D: Driver> {
     pub(crate) worker: &'t Rc<Worker<D>>,
-    /// What the connection shares with those of the same listener.
+    /// The state shared by the connections of the listener.
     pub(crate) door: &'t Door,
     pub(crate) stream: &'t D::Stream,
     pub(crate) stage: &'t mut Stage,
@@ -31,36 +32,37 @@ pub(crate) struct Link<'t, D: Driver> {
     pub(crate) protocol: &'t mut h1::Connection,
     pub(crate) info: &'t mut Rc<ConnectionInfo>,
     pub(crate) io: &'t mut Io<D>,
-    /// When the connection began, on the driver's clock.
+    /// When the connection was accepted, on the driver's clock.
     pub(crate) born: Duration,
-    /// Did the connection come when there was little room?
+    /// Whether the connection uses a reserved slot.
     pub(crate) is_by_wicket: bool,
 }
 
-/// What a turn of a protocol came to.
+/// The result of a protocol's turn.
 #[derive(Debug)]
 pub(crate) enum Turn {
-    /// There is more to do at once.
+    /// Take another turn at once.
     Again,
-    /// There is more to do, but others should have their turn first. What has come meanwhile is read before the next turn, if it
-    /// is for that.
+    /// Take another turn after other tasks were polled. Bytes that arrive until then are read
+    /// first, if `For` includes them.
     Yield(For),
-    /// Nothing can be done until something happens.
+    /// Wait until something happens.
     Wait(For),
-    /// Everything is answered. When it is sent, the connection is idle.
+    /// All requests are answered. The connection is idle once everything is sent.
     Rest,
-    /// Another protocol takes over.
+    /// Switch to another protocol.
     Upgrade(OnUpgrade),
-    /// The connection is to be closed.
+    /// Close the connection.
     Close(Close),
 }
 
-/// What may happen that a protocol waits for, beside its exchange, its deadlines and an order.
+/// The I/O events that a protocol waits for. Its exchange, its deadlines and orders always end a
+/// wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct For {
-    /// More bytes, or the peer's end.
+    /// More bytes, or the end of the peer's sending side.
     pub(crate) bytes: bool,
-    /// Room for more to be sent.
+    /// Room to send more.
     pub(crate) room: bool,
 }
 
@@ -68,9 +70,9 @@ pub(crate) struct For {
 #[derive(Debug)]
 pub(crate) struct Close {
     pub(crate) ended: Ended,
-    /// The peer may still be sending: for a while the server receives that and throws it away.
-    /// Closing a socket that has unread input makes the kernel send a reset, and a reset takes the
-    /// answer away from a peer that has not read it yet (RFC 9112 §9.6).
+    /// The peer may still be sending, so the server receives and discards that for a while. Closing
+    /// a socket with unread input makes the kernel send a reset, and a reset may remove a response
+    /// that the peer has not read yet (RFC 9112 §9.6).
     pub(crate) lingers: bool,
 }
 
@@ -85,48 +87,50 @@ impl Turn {
 }
 
 impl<D: Driver> Link<'_, D> {
-    /// Has so much been written that it must be sent before more is produced?
+    /// Returns whether so much output waits that it must be sent before more is produced.
     pub(crate) fn is_full(&self) -> bool {
         self.io.writer.is_full(self.door.limits.pending_output_bytes_max.max(1))
     }
 
-    /// Are parts of files sent by the driver? Where records are made of them, they are read.
+    /// Returns whether the driver sends parts of files itself. With TLS they must be read and
+    /// encrypted.
     pub(crate) fn sends_files(&self) -> bool {
         matches!(self.stage, Stage::Plain) && self.stream.sends_files()
     }
 
-    /// Is there room to read what follows the present request?
+    /// Returns whether more data may be read ahead of the current request's response.
     pub(crate) fn reads_ahead(&self) -> bool {
         self.io.reader.unread().len() < self.door.limits.read_ahead_bytes_max
     }
 
-    /// Has so much been written that nothing more is read? HTTP/2 reads on when it is full: the peer's
-    /// frames open windows, reset streams and ask for answers, all of which is little.
+    /// Returns whether so much output waits that nothing more may be read. HTTP/2 continues to read
+    /// while `is_full`: the peer's frames open windows, reset streams and require only small
+    /// replies.
     pub(crate) fn is_flooded(&self) -> bool {
         self.io.writer.plain.len() / 2 >= self.door.limits.pending_output_bytes_max.max(1)
     }
 
-    /// Did the peer end its sending side?
+    /// Returns whether the peer has ended its sending side.
     pub(crate) fn is_ended(&self) -> bool {
         self.io.reader.is_ended(self.stage)
     }
 
-    // RFC 9110 §7.4: a request for an origin that this connection is not secured for is misdirected.
+    // RFC 9110 §7.4: a request is misdirected if the connection is not secured for its origin.
     #[inline]
     pub(crate) fn check_origin(&mut self, head: &Head) -> Result<(), Reject> {
-        // A trusted proxy has spoken TLS with its client, if it says so.
+        // A trusted proxy may declare that it used TLS with its client.
         let is_secure = self.info.is_secure() || self.info.proxies.is_some();
         if let Err(reject) = head.index().check_scheme(is_secure) {
             return Err(tell_misdirected(reject));
         }
         let Some(hosts) = self.stage.hosts() else { return Ok(()) };
-        // Only HTTP/1.0 may name no host.
+        // Only HTTP/1.0 may omit the host.
         let authority = head.authority();
         let is_covered = authority.is_empty() || hosts.cover(authority);
         if is_covered { Ok(()) } else { Err(Reject::Misdirected) }
     }
 
-    /// Lets a request in, or says why not.
+    /// Admits a request or returns why it is rejected.
     #[inline]
     pub(crate) fn admit(
         &self,
@@ -145,7 +149,7 @@ impl<D: Driver> Link<'_, D> {
         admitted
     }
 
-    /// The server waits for content from the peer, which is to come at the least rate.
+    /// Starts to wait for content from the peer, which must arrive at the minimum rate.
     pub(crate) fn await_content(&mut self) {
         let (now, rate) = (self.worker.driver.now(), self.door.limits.rate());
         let until = self.io.receiving.wait(now, self.io.reader.brought(), rate);
@@ -153,7 +157,7 @@ impl<D: Driver> Link<'_, D> {
         self.io.deadlines.set(Wait::Receive, until);
     }
 
-    /// The server waits for content, and is answering already: either side may be the next to speak.
+    /// Starts to wait for content while the response is being sent, so either side may send next.
     pub(crate) fn await_word(&mut self) {
         self.io.deadlines.clear(Wait::Receive);
         let rate = self.door.limits.conversation();
@@ -161,18 +165,18 @@ impl<D: Driver> Link<'_, D> {
         self.io.deadlines.set(Wait::Traffic, until);
     }
 
-    /// Did nobody say anything in a conversation for too long?
+    /// Returns whether neither side has sent anything in a conversation for too long.
     pub(crate) fn is_silent(&mut self) -> bool {
         let rate = self.door.limits.conversation();
         self.io.talking.is_late(self.worker.driver.now(), self.moved(), rate)
     }
 
-    /// Bytes that moved, either way.
+    /// Bytes that moved in either direction.
     fn moved(&self) -> u64 {
         self.io.reader.received().wrapping_add(self.stream.progress())
     }
 
-    /// The server does not wait for content any more, for now.
+    /// Stops waiting for content for now.
     pub(crate) fn pause_content(&mut self) {
         let (now, rate) = (self.worker.driver.now(), self.door.limits.rate());
         self.io.receiving.pause(now, self.io.reader.brought(), rate);
@@ -181,20 +185,21 @@ impl<D: Driver> Link<'_, D> {
         self.io.deadlines.clear(Wait::Traffic);
     }
 
-    /// Is no request to follow the present one, because the worker drains or the connection is old?
+    /// Returns whether the current request is the last one, because the worker drains or the
+    /// connection has reached its maximum age.
     pub(crate) fn is_to_close(&self) -> bool {
         let has_life = self.door.limits.lifetime_max.is_some();
         self.worker.order() >= Order::LameDuck
             || has_life && self.worker.driver.now() >= self.end_of_life()
     }
 
-    /// When the connection has lived for as long as it may.
+    /// When the connection reaches its maximum age.
     pub(crate) fn end_of_life(&self) -> Duration {
         self.door.limits.end_of_life(self.born)
     }
 }
 
-/// Notices when nobody is refused any more because nobody asks.
+/// Detects the end of queue-delay rejections if no more requests arrive.
 async fn watch_refusing<D: Driver>(worker: Rc<Worker<D>>) {
     let alarm = worker.wheel.alarm();
     while let Some(at) = worker.overload.look_again_at(worker.driver.now())
@@ -204,15 +209,17 @@ async fn watch_refusing<D: Driver>(worker: Rc<Worker<D>>) {
     }
 }
 
-/// Whoever put a gateway before this server should hear why it answers 421, once.
+/// Logs once why requests get a 421, for operators who have put a gateway in front of this server.
 #[cold]
 fn tell_misdirected(reject: Reject) -> Reject {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
-        contained(|| tracing::warn!(target: "peregrine",
-            "a request for https came over a plain connection and was answered 421: if a gateway before \
-             this server speaks TLS with the clients, name it in Server::trusted_proxies, or set \
-             Limits::behind_gateway"));
+        contained(|| {
+            tracing::warn!(target: "peregrine",
+            "a request for https arrived on a plain connection and got a 421: if a gateway in \
+             front of this server uses TLS with the clients, name it in Server::trusted_proxies, \
+             or set Limits::behind_gateway")
+        });
     });
     reject
 }

@@ -1,4 +1,4 @@
-//! What the peer sent and nobody has used yet.
+//! Received bytes that no protocol has consumed yet.
 
 use super::chunk_buffer::Inbox;
 use super::transport::{Encrypted, Stage};
@@ -10,14 +10,14 @@ use std::ops::Deref;
 #[derive(Debug)]
 pub(crate) struct Reader<C> {
     inbox: Inbox<C>,
-    /// The peer ended its sending side.
+    /// Whether the peer has ended its sending side.
     is_ended: bool,
-    /// Bytes that were received, before any decryption.
+    /// Bytes received, before decryption.
     received: u64,
-    /// Bytes of plaintext that came.
+    /// Bytes of plaintext received.
     plain: u64,
-    /// The most that those were with what had come of a record that was not complete: what brings nothing, as padding and
-    /// empty records do, counts only once.
+    /// The maximum, so far, of `plain` plus the received bytes of an incomplete TLS record. Padding
+    /// and empty records bring no plaintext, so they count only once.
     brought: u64,
 }
 
@@ -26,10 +26,10 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
         Self { inbox: Inbox::new(), is_ended: false, received: 0, plain: 0, brought: 0 }
     }
 
-    /// Takes what the driver received. What TLS has to say to that goes to `replies`.
+    /// Adds bytes that the driver received. Replies of the TLS session are written to `replies`.
     ///
     /// # Errors
-    /// The bytes are no TLS that the session accepts. An alert is in `replies`.
+    /// The TLS session does not accept the bytes. An alert was written to `replies`.
     pub(crate) fn take(
         &mut self,
         chunk: C,
@@ -47,7 +47,7 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
         }
     }
 
-    /// Takes what is encrypted.
+    /// Decrypts received bytes.
     fn open(
         &mut self,
         tls: &mut Encrypted,
@@ -63,48 +63,48 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
         taken
     }
 
-    /// What is unread came before the stage, and is given to it.
+    /// Passes unread bytes, which arrived before the TLS session began, to that session.
     ///
     /// # Errors
-    /// As for [`Reader::take`].
+    /// As [`Reader::take`].
     pub(crate) fn begin_stage(
         &mut self,
         stage: &mut Stage,
         replies: &mut Vec<u8>,
     ) -> Result<(), Reject> {
         let Stage::Tls(tls) = stage else { return Ok(()) };
-        // What came before counts no more.
+        // Earlier bytes no longer count.
         self.plain = self.brought;
         let sealed = self.inbox.unread().to_vec();
         self.inbox.consume(sealed.len());
         self.open(tls, &sealed, replies)
     }
 
-    /// The stage goes on with what it was given before.
+    /// Lets the TLS session continue with the bytes that it already has.
     ///
     /// # Errors
-    /// As for [`Reader::take`].
+    /// As [`Reader::take`].
     pub(crate) fn go_on(&mut self, stage: &mut Stage, replies: &mut Vec<u8>) -> Result<(), Reject> {
         let Stage::Tls(tls) = stage else { return Ok(()) };
         self.open(tls, &[], replies)
     }
 
-    /// The peer ended its sending side.
+    /// The peer has ended its sending side.
     pub(crate) fn end(&mut self) {
         self.is_ended = true;
     }
 
-    /// Did the peer end its sending side, by TCP or by TLS?
+    /// Returns whether the peer has ended its sending side, by TCP or by TLS.
     pub(crate) fn is_ended(&self, stage: &Stage) -> bool {
         self.is_ended || stage.is_closed()
     }
 
-    /// Bytes received so far on this lease, whatever they bring: signs of life.
+    /// Bytes received in this session, whatever they contain: signs of life.
     pub(crate) fn received(&self) -> u64 {
         self.received
     }
 
-    /// The same of plaintext, and of the record that is not complete: what a rate is measured by.
+    /// Plaintext received, plus the bytes of an incomplete record: what rates are measured by.
     pub(crate) fn brought(&self) -> u64 {
         self.brought
     }
@@ -121,7 +121,7 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
         self.inbox.consume(bytes);
     }
 
-    /// All unread bytes without a copy, if their memory may be kept.
+    /// Takes all unread bytes without a copy, if their memory may be kept.
     pub(crate) fn take_kept(
         &mut self,
         keep: impl FnOnce(C) -> Result<Vec<u8>, C>,
@@ -129,18 +129,18 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
         self.inbox.take_kept(keep)
     }
 
-    /// Memory that is not the driver's.
+    /// The memory of the buffer, without that of the driver.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
         self.inbox.held_bytes()
     }
 
-    /// Gives the driver's buffer back before the connection waits.
+    /// Returns the driver's buffer before the connection waits.
     pub(crate) fn settle(&mut self) {
         self.inbox.settle();
     }
 
-    /// Gives the memory back, if nothing is unread.
+    /// Frees the memory, if nothing is unread.
     pub(crate) fn slim(&mut self, keep_bytes_max: usize) {
         if self.inbox.is_empty() {
             self.inbox.reset(keep_bytes_max);

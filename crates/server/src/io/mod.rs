@@ -1,9 +1,9 @@
-//! What both protocols work with: the buffers of an active connection, TLS, and timeouts.
+//! The I/O state that both protocols use: the buffers of an active connection, TLS, and timeouts.
 //!
-//! Received bytes go through the [`Stage`](transport::Stage), which is TLS or nothing, to the
-//! [`Reader`]; what a protocol writes to the [`Writer`] goes the other way. A [`Link`](context::Link)
-//! lends all of this to a protocol for one turn, with what the connection shares with its listener
-//! and its worker.
+//! Received bytes pass through the [`Stage`](transport::Stage), which is TLS or nothing, to the
+//! [`Reader`]. Bytes that a protocol writes to the [`Writer`] take the opposite path. A
+//! [`Link`](context::Link) lends all of this to a protocol for one turn, together with the state
+//! that the connection shares with its listener and its worker.
 
 mod chunk_buffer;
 pub(crate) mod context;
@@ -19,29 +19,30 @@ use self::timeouts::{Deadlines, Wait};
 use self::transfer_rate::Meter;
 use peregrine_driver::{Driver, Stream};
 
-/// What only a busy connection has: buffers, and times.
+/// The I/O state of a busy connection: buffers, rates and deadlines.
 ///
-/// Fields lie as they stand, for the sake of the cache: see [`Exchange`](crate::exchange::Exchange).
+/// The order of the fields is chosen for the processor's cache: see
+/// [`Exchange`](crate::exchange::Exchange).
 #[repr(C)]
 pub(crate) struct Io<D: Driver> {
-    /// Held while the connection waits for something that the driver does not know.
+    /// Held while the connection waits for an event that the driver does not know.
     pub(crate) hold: Option<D::Hold>,
-    /// What the driver was given, until all of it is known to be sent.
+    /// Bytes that were passed to the driver and are not known to be sent.
     pub(crate) unsent_bytes: usize,
-    /// How fast it takes what is written.
+    /// How fast the peer receives.
     pub(crate) sending: Meter,
     pub(crate) reader: Reader<<D::Stream as Stream>::Chunk>,
     pub(crate) writer: Writer,
     pub(crate) deadlines: Deadlines,
-    /// The connection has had a turn since the order to cut.
+    /// Whether the connection has had its last turn after the order to cut.
     pub(crate) had_last_turn: bool,
-    /// How fast the peer sends, while the server waits for content.
+    /// How fast the peer sends while the server waits for content.
     pub(crate) receiving: Meter,
-    /// How long neither side has said anything in a conversation.
+    /// How long neither side has sent anything in a conversation.
     pub(crate) talking: Meter,
 }
 
-/// What a connection in another protocol keeps of each of its buffers while it waits.
+/// How much of each buffer an upgraded connection keeps while it waits.
 const SLIM_BYTES_MAX: usize = 4 * 1024;
 
 impl<D: Driver> Io<D> {
@@ -59,20 +60,20 @@ impl<D: Driver> Io<D> {
         }
     }
 
-    /// The peer took everything. Nobody knows when, so that no waiting is counted against the peer.
+    /// All output was sent. It is unknown when, so no waiting time is counted against the peer.
     pub(crate) fn everything_is_sent(&mut self, progress: u64) {
         self.sending = Meter::new(progress);
         self.unsent_bytes = 0;
         self.deadlines.clear(Wait::Send);
     }
 
-    /// What the buffers take, and what the driver was given and has not sent, as far as is known.
+    /// The memory of the buffers, and the bytes that the driver may not have sent yet.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
         self.reader.held_bytes() + self.writer.held_bytes() + self.unsent_bytes
     }
 
-    /// Gives back large buffers that are empty: the connection may wait for days as it is.
+    /// Frees large empty buffers: the connection may wait for days.
     pub(crate) fn slim(&mut self) {
         self.reader.slim(SLIM_BYTES_MAX);
         self.writer.slim(SLIM_BYTES_MAX);

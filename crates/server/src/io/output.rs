@@ -1,5 +1,5 @@
-//! What the server has to say: one buffer that fills, bytes of the application or of a file that are not copied,
-//! and what is with the driver.
+//! Bytes to send: a buffer that protocols write to, plus a piece of application memory or of a file
+//! that is sent without a copy.
 
 use super::transport::Stage;
 use crate::panic::Quiet;
@@ -7,24 +7,25 @@ use bytes::Bytes;
 use peregrine_driver::{FilePart, Stream};
 use peregrine_tls::SendError;
 
-/// Fewer bytes than this are copied behind what is written already: one piece of memory is the cheapest
-/// form of a small response.
+/// Shorter content is copied to the buffer: for a small response, one contiguous buffer is
+/// cheapest.
 pub(crate) const SHARED_BYTES_MIN: usize = 16 * 1024;
 
-/// The most shared bytes that the driver has of one connection at a time. With more, the other
-/// connections would wait, and calls into the kernel are few with this already.
+/// The most shared bytes that the driver gets from one connection at a time. With more, other
+/// connections would wait longer, and this already makes system calls rare.
 pub(crate) const SHARED_BYTES_MAX: usize = 1024 * 1024;
 
-/// Content at hand up to this length counts as held, whoever else holds it.
+/// Content up to this length counts as held, even if it has other owners.
 const SMALL_BYTES_MAX: usize = 64 * 1024;
 
-/// What content at hand takes. If it is large, and others hold it as well, it would be there without this
-/// connection; a small piece is mostly a part of a buffer of its producer's, and counts in any case.
+/// How much of the memory of `content` counts as held. Large content with other owners would exist
+/// without this connection as well. A small piece is usually part of its producer's buffer, and
+/// always counts.
 pub(crate) fn held_of(content: &Bytes) -> usize {
     if content.len() <= SMALL_BYTES_MAX || content.is_unique() { content.len() } else { 0 }
 }
 
-/// What the driver was given.
+/// Bytes that were passed to the driver.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Given {
     pub(crate) bytes: usize,
@@ -40,21 +41,23 @@ impl Given {
 
 /// The sending half of a busy connection.
 ///
-/// Protocols write plaintext to `plain`, and large content of the application to [`Writer::share`].
-/// [`Writer::flush`] hands it to the driver, as soon as the driver is done with what it was given before.
+/// Protocols write plaintext to `plain`, and pass large content of the application to
+/// [`Writer::share`]. [`Writer::flush`] passes it to the driver as soon as the driver has sent the
+/// previous data.
 ///
-/// There is at most one shared piece at a time, which may be a part of a file. The order is `ahead`, `shared` or
-/// `file`, `plain`; without a shared piece nothing is ahead.
+/// There is at most one shared piece at a time, which may be part of a file. The order on the wire
+/// is `ahead`, then `shared` or `file`, then `plain`; without a shared piece, `ahead` is empty.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     pub(crate) plain: Vec<u8>,
-    /// TLS records, and what the session says by itself.
+    /// TLS records, including messages of the TLS session itself.
     pub(crate) records: Vec<u8>,
     ahead: Vec<u8>,
     shared: Quiet<Bytes>,
-    /// Never there where records are made.
+    /// Always `None` with TLS.
     file: Option<FilePart>,
-    /// Does the shared piece count as held? Asked before it is split, since parts of it share it.
+    /// Whether the shared piece counts as held. Determined before it is split, since its parts
+    /// share the memory.
     is_held: bool,
 }
 
@@ -63,40 +66,39 @@ impl Writer {
         self.plain.is_empty() && self.records.is_empty() && !self.is_sharing()
     }
 
-    /// Does a shared piece wait, or a part of one?
+    /// Returns whether a shared piece, or a part of one, waits.
     pub(crate) fn is_sharing(&self) -> bool {
         !self.shared.is_empty() || self.file.is_some()
     }
 
-    /// Does so much wait that no more is to be produced? A shared piece is always enough.
+    /// Returns whether so much waits that no more should be produced. A shared piece is always
+    /// enough.
     pub(crate) fn is_full(&self, most: usize) -> bool {
         self.is_sharing() || self.plain.len() >= most
     }
 
-    /// Writes content behind everything else, without a copy if it is large.
+    /// Appends content, without a copy if it is large.
     pub(crate) fn share(&mut self, content: Quiet<Bytes>) {
         if content.len() < SHARED_BYTES_MIN || self.is_sharing() {
             self.plain.extend_from_slice(&content);
         } else {
-            // Nothing is ahead of nothing: what comes back is an empty buffer, perhaps with memory.
+            // `ahead` is empty without a shared piece, so `plain` becomes an empty buffer.
             std::mem::swap(&mut self.ahead, &mut self.plain);
             self.is_held = held_of(&content) > 0;
             self.shared = content;
         }
     }
 
-    /// Writes a part of a file behind everything else, of which nothing may be a shared piece.
+    /// Appends a part of a file. No shared piece may be waiting.
     pub(crate) fn share_file(&mut self, part: FilePart) {
-        debug_assert!(!self.is_sharing(), "whoever is full takes no more");
+        debug_assert!(!self.is_sharing(), "a writer that is full takes no more");
         std::mem::swap(&mut self.ahead, &mut self.plain);
         self.file = Some(part);
     }
 
-    /// Gives what is written to the driver, unless what it was given before waits for the peer. Of
-    /// shared bytes it gets a part at a time, and then what is written behind them waits: call again.
-    /// Returns what was given.
-    ///
-    /// At most `most` bytes of a shared piece are encrypted at a time.
+    /// Passes written bytes to the driver, unless it still waits to send earlier ones. A shared
+    /// piece is passed in parts, and bytes behind it wait until the next call. At most `most` bytes
+    /// of it are encrypted at a time. Returns how much was passed.
     ///
     /// # Errors
     /// The TLS session cannot send.
@@ -136,14 +138,14 @@ impl Writer {
         }
     }
 
-    /// The memory of its buffers, and a shared piece that waits.
+    /// The memory of the buffers, and of a shared piece that waits.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
         let buffers = self.plain.capacity() + self.records.capacity() + self.ahead.capacity();
         if self.is_held { buffers + self.shared.len() } else { buffers }
     }
 
-    /// Makes records of what is written, from the bytes where they are.
+    /// Encrypts the written bytes into records, directly from where they are.
     fn encrypt(
         &mut self,
         most: usize,
@@ -167,7 +169,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The first bytes of the shared piece, at most `most`. None of it stays when it is used up.
+    /// Takes the first bytes of the shared piece, at most `most`, or all of it if that is less.
     fn take_shared(&mut self, most: usize) -> Bytes {
         if self.shared.len() <= most {
             std::mem::take(&mut *self.shared)
@@ -176,7 +178,7 @@ impl Writer {
         }
     }
 
-    /// Forgets what was not encrypted.
+    /// Discards bytes that were not encrypted.
     pub(crate) fn drop_plain(&mut self) {
         self.ahead.clear();
         self.shared = Quiet::default();
@@ -184,7 +186,7 @@ impl Writer {
         self.plain.clear();
     }
 
-    /// Gives the memory of empty buffers back.
+    /// Frees the memory of empty buffers.
     pub(crate) fn slim(&mut self, keep_bytes_max: usize) {
         for buffer in [&mut self.plain, &mut self.records, &mut self.ahead] {
             if buffer.is_empty() && buffer.capacity() > keep_bytes_max {

@@ -1,39 +1,41 @@
 //! The timeouts of an active connection, as a small set of named deadlines.
 //!
-//! One of them is for [`Probes`]: when to ask the kernel whether a peer is still there, from which
-//! nothing is received.
+//! One of them belongs to [`Probes`]: when to check with the kernel whether the peer is still
+//! connected, while nothing is being received.
 
 use std::time::Duration;
 
-/// What a busy connection waits for. Each may have a time of its own.
+/// The events that a busy connection waits for. Each may have a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Wait {
-    /// Bytes either way on an upgraded connection, or in a conversation. It is first, and so beside the set.
+    /// Bytes in either direction on an upgraded connection or in a conversation. The first one, so
+    /// that its deadline is next to `set` in memory.
     Traffic,
-    /// The TLS handshake.
+    /// The end of the TLS handshake.
     Handshake,
     /// The rest of a head.
     Head,
-    /// Content of a request, as fast as the least rate.
+    /// Content of a request, at the minimum rate.
     Receive,
-    /// The peer, to take what is written, as fast as the least rate.
+    /// The peer to receive output, at the minimum rate.
     Send,
-    /// The handler, as long as its route allows.
+    /// The handler, within the timeout of its route.
     Handler,
-    /// The whole exchange.
+    /// The end of the whole exchange.
     Exchange,
-    /// The next look whether a peer is there that ended its side, or of whom nothing is received.
+    /// The next check whether the peer is still connected, after it has ended its sending side or
+    /// while nothing is received from it.
     Probe,
-    /// The next bytes of a peer that was answered for the last time.
+    /// More bytes from a peer to which the last response was sent.
     Silence,
-    /// The end of lingering, however the peer sends.
+    /// The end of lingering, even if the peer keeps sending.
     Linger,
-    /// Whoever reads a request's content after the response, to take what is there.
+    /// The task that reads a request's content after the response, to take available data.
     Reading,
-    /// Anything from a client of HTTP/2, or its answer to a PING.
+    /// Any bytes from an HTTP/2 client, or its answer to a PING.
     Ping,
-    /// The first of all waits of the streams of HTTP/2.
+    /// The earliest deadline of all HTTP/2 streams.
     Streams,
 }
 
@@ -54,14 +56,14 @@ const ALL: [Wait; 13] = [
     Wait::Streams,
 ];
 
-/// The times at which waits end, on the driver's clock.
+/// The deadlines of a busy connection, on the driver's clock.
 ///
-/// Few are set at a time. What is not set is not looked at: thousands of connections wait in turn, and
-/// what is read of each has left the processor's cache.
+/// Usually few are set. The others are not read: with thousands of connections, the memory of each
+/// has left the processor's cache when its turn comes.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Deadlines {
-    /// Which are set, a bit for each.
+    /// The set of deadlines, one bit each.
     set: u16,
     at: [Duration; ALL.len()],
 }
@@ -73,7 +75,7 @@ impl Default for Deadlines {
 }
 
 impl Deadlines {
-    /// Sets a time, or clears it by [`Duration::MAX`].
+    /// Sets a deadline; [`Duration::MAX`] clears it.
     pub(crate) fn set(&mut self, wait: Wait, at: Duration) {
         if at == Duration::MAX {
             return self.clear(wait);
@@ -82,21 +84,21 @@ impl Deadlines {
         self.at[wait as usize] = at;
     }
 
-    /// Sets a time unless the wait has one.
+    /// Sets a deadline, unless the wait already has one.
     pub(crate) fn begin(&mut self, wait: Wait, at: Duration) {
         if self.set & bit(wait) == 0 {
             self.set(wait, at);
         }
     }
 
-    /// Sets a time unless the wait has an earlier one.
+    /// Sets a deadline, unless the wait has an earlier one.
     pub(crate) fn hasten(&mut self, wait: Wait, at: Duration) {
         if self.of(wait).is_none_or(|earlier| at < earlier) {
             self.set(wait, at);
         }
     }
 
-    /// The time of a wait; `None` if it has none.
+    /// The deadline of a wait; `None` if it has none.
     pub(crate) fn of(&self, wait: Wait) -> Option<Duration> {
         (self.set & bit(wait) != 0).then(|| self.at[wait as usize])
     }
@@ -109,19 +111,19 @@ impl Deadlines {
         self.set = 0;
     }
 
-    /// The first of all times.
+    /// The earliest deadline.
     pub(crate) fn first(&self) -> Option<Duration> {
         self.waits().map(|wait| self.at[wait as usize]).min()
     }
 
-    /// A wait whose time has come. It is cleared.
+    /// Returns a wait whose deadline has passed, and clears that deadline.
     pub(crate) fn take_passed(&mut self, now: Duration) -> Option<Wait> {
         let passed = self.waits().find(|wait| self.at[*wait as usize] <= now)?;
         self.clear(passed);
         Some(passed)
     }
 
-    /// Those that are set, in order.
+    /// The waits with a deadline, in order.
     fn waits(&self) -> impl Iterator<Item = Wait> {
         let mut left = self.set;
         std::iter::from_fn(move || {
@@ -136,12 +138,13 @@ fn bit(wait: Wait) -> u16 {
     1 << wait as usize
 }
 
-/// The first pause between two probes, doubled each time up to the last.
+/// The first pause between two probes. It doubles each time, up to the maximum.
 const PROBE_PAUSE_MIN: Duration = Duration::from_millis(200);
 const PROBE_PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// Whoever receives learns that the peer broke the connection off. Who does not, because nobody takes what
-/// came, asks now and then: these are the pauses between two such looks.
+/// Schedules checks whether the peer has reset the connection. A connection that receives learns of
+/// a reset from that. One that does not receive, because received data is not consumed, must ask
+/// the kernel from time to time.
 #[derive(Debug)]
 pub(crate) struct Probes {
     pause: Duration,
@@ -154,14 +157,14 @@ impl Default for Probes {
 }
 
 impl Probes {
-    /// Sets the time of the next probe, unless there is one.
+    /// Schedules the next probe, unless one is scheduled.
     pub(crate) fn begin(&mut self, now: impl FnOnce() -> Duration, deadlines: &mut Deadlines) {
         if deadlines.of(Wait::Probe).is_none() {
             self.set(now(), deadlines);
         }
     }
 
-    /// Sets the time of the next probe.
+    /// Schedules the next probe.
     pub(crate) fn set(&mut self, now: Duration, deadlines: &mut Deadlines) {
         deadlines.set(Wait::Probe, now.saturating_add(self.pause));
         self.pause = (self.pause * 2).min(PROBE_PAUSE_MAX);

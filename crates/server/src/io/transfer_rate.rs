@@ -1,35 +1,37 @@
-//! Is the peer fast enough? One rule for content that is received and for responses that are sent.
+//! Measures whether a peer is fast enough, in the same way for received content and for responses.
 
 use crate::limits::Rate;
 use std::time::Duration;
 
-/// So often in a slack the server looks at the least whether something moved. Only a look tells, and silence
-/// counts from there: a peer may be silent for the slack and one part more.
+/// The server checks at least this often per slack whether bytes have moved. Silence is counted
+/// from a check, so a peer may be silent for the slack plus the time between two checks.
 const LOOKS: u32 = 8;
 
-/// How much longer the peer may take, from the bytes that it moved while the server waited for it.
+/// Limits how long a peer may take, by the bytes that it moved while the server waited for it.
 ///
-/// A peer begins with the whole slack. Waiting takes from it, second by second, and each byte gives
-/// back the time that it may take at the least rate; never more than the slack, so that a burst earns
-/// no right to be silent for longer. Time in which the server waits for something else does not count.
+/// A peer starts with the whole slack. Waiting uses it up second by second, and each byte restores
+/// the time that it may take at the minimum rate. The slack never exceeds its initial value, so a
+/// burst does not allow longer silence. Time in which the server waits for something else does not
+/// count.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
-    /// Bytes that had moved at the last look.
+    /// Bytes that had moved at the last check.
     count: u64,
-    /// The present wait: from when on it is to be counted, and when the slack will be used up.
+    /// The current wait: the time from which it counts, and the time when the slack will be used
+    /// up.
     waiting: Option<(Duration, Duration)>,
-    /// Slack that earlier waits used up.
+    /// Slack used up by earlier waits.
     used: Duration,
 }
 
 impl Meter {
-    /// A meter that begins at `count` bytes.
+    /// Makes a meter that starts at `count` bytes.
     pub(crate) fn new(count: u64) -> Self {
         Self { count, ..Self::default() }
     }
 
-    /// The server waits for the peer. Returns when to look again; that time has passed if the peer is late.
-    /// `count` is the number of bytes moved so far, ever.
+    /// The server waits for the peer. Returns when to check again; if the peer is late, that time
+    /// has passed. `count` is the total number of bytes moved so far.
     pub(crate) fn wait(&mut self, now: Duration, count: u64, rate: Rate) -> Duration {
         match self.until(now, count, rate) {
             Duration::MAX => Duration::MAX,
@@ -37,7 +39,7 @@ impl Meter {
         }
     }
 
-    /// Until when the peer may take if no byte moves.
+    /// When the slack will be used up if no byte moves.
     fn until(&mut self, now: Duration, count: u64, rate: Rate) -> Duration {
         if let Some((_, until)) = self.waiting
             && count == self.count
@@ -50,7 +52,7 @@ impl Meter {
         until
     }
 
-    /// The server does not wait for the peer any more.
+    /// The server no longer waits for the peer.
     pub(crate) fn pause(&mut self, now: Duration, count: u64, rate: Rate) {
         if let Some((since, _)) = self.waiting.take() {
             self.used = self.used.saturating_add(now.saturating_sub(since));
@@ -65,7 +67,7 @@ impl Meter {
         self.used = self.used.saturating_sub(earned);
     }
 
-    /// Is the slack used up?
+    /// Returns whether the slack is used up.
     pub(crate) fn is_late(&mut self, now: Duration, count: u64, rate: Rate) -> bool {
         self.until(now, count, rate) <= now
     }
@@ -81,7 +83,8 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// The second at which a peer that moves `lump` bytes every `pause` seconds is late, in a day.
+    /// Returns the second at which a peer that moves `lump` bytes every `pause` seconds is late;
+    /// `None` if it is not late within a day.
     fn late_at(lump: u64, pause: u64, rate: Rate) -> Option<u64> {
         let mut meter = Meter::default();
         let mut is_late = |tenth: u64| {
@@ -102,13 +105,13 @@ mod tests {
     #[test]
     fn a_silent_peer_is_late_after_the_slack() {
         assert_eq!(late_at(0, 1, RATE), Some(30));
-        // After a burst as well.
+        // Also after a burst.
         assert_eq!(late_at(1_000_000, 50_000, RATE), Some(30));
     }
 
     #[test]
     fn a_slow_peer_is_late_when_it_has_fallen_behind_by_the_slack() {
-        // With the next bytes they would have been behind by 30 s.
+        // With the next bytes, the peer would have been 30 s behind.
         assert_eq!(late_at(50, 1, RATE), Some(59));
         assert_eq!(late_at(90, 1, RATE), Some(291));
     }
@@ -118,7 +121,8 @@ mod tests {
         let mut meter = Meter::default();
         let (mut now, mut count) = (Duration::ZERO, 0);
         while now < seconds(100) {
-            // Looks when it is told to, a tick late, and then another byte has come.
+            // The check is made when requested, one tick late, and another byte has arrived by
+            // then.
             let until = meter.wait(now, count, RATE);
             if until <= now {
                 break;
@@ -164,7 +168,7 @@ mod tests {
                 let last = Duration::from_millis(u64::from(last) * 333);
                 let mut meter = Meter::default();
                 let (mut now, mut looks) = (Duration::ZERO, 0);
-                // Nobody looks but when the meter asked for it.
+                // Checks are made only when the meter requests them.
                 while !meter.is_late(now, if now < last { 0 } else { 1_000_000 }, rate) {
                     now = meter.wait(now, if now < last { 0 } else { 1_000_000 }, rate);
                     looks += 1;

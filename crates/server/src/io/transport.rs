@@ -1,4 +1,4 @@
-//! What stands between the network's bytes and the protocol's: nothing, or TLS.
+//! The layer between the network's bytes and the protocol's: TLS, or nothing.
 
 use peregrine_tls::{Hosts, Identity, Received, Reject, Session, Version};
 use peregrine_web::account::Charge;
@@ -7,17 +7,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// What a TLS session takes, about, while it shakes hands and after that.
+/// The approximate memory of a TLS session, during and after its handshake.
 const HANDSHAKE_BYTES: usize = 24 * 1024;
 const SESSION_BYTES: usize = 8 * 1024;
 
-/// A connection's stage.
+/// The transport of a connection.
 pub(crate) enum Stage {
     Plain,
     Tls(Box<Encrypted>),
 }
 
-/// A TLS session and how far it has come.
+/// A TLS session and its state.
 pub(crate) struct Encrypted {
     pub(crate) session: Session,
     pub(crate) received: Received,
@@ -40,12 +40,12 @@ impl Stage {
         matches!(self, Self::Tls(tls) if tls.received == Received::Handshaking)
     }
 
-    /// Does the handshake wait for what is looked up elsewhere?
+    /// Returns whether the handshake waits for an external lookup.
     pub(crate) fn is_looking(&self) -> bool {
         matches!(self, Self::Tls(tls) if tls.session.is_looking())
     }
 
-    /// Ready when it does not, or no longer.
+    /// Ready when the handshake does not wait for a lookup.
     pub(crate) fn poll_look(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Plain => Poll::Ready(()),
@@ -53,13 +53,13 @@ impl Stage {
         }
     }
 
-    /// Did the handshake agree on HTTP/2?
+    /// Returns whether the handshake agreed on HTTP/2.
     pub(crate) fn is_http2(&self) -> bool {
         let Self::Tls(tls) = self else { return false };
         tls.session.facts().is_some_and(|facts| facts.alpn == Some(b"h2"))
     }
 
-    /// Bytes that came of a record that is not complete, once there is content.
+    /// Received bytes of an incomplete record, after the handshake.
     pub(crate) fn incomplete_bytes(&self) -> u64 {
         match self {
             Self::Plain => 0,
@@ -67,12 +67,12 @@ impl Stage {
         }
     }
 
-    /// Did the peer say that it sends no more, on the TLS level?
+    /// Returns whether the peer has closed its sending side at the TLS level.
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self, Self::Tls(tls) if tls.received == Received::Closed)
     }
 
-    /// The hosts that requests may be for, where that is limited.
+    /// The hosts that requests may be for, if they are limited.
     #[inline]
     pub(crate) fn hosts(&mut self) -> Option<&mut Hosts> {
         match self {
@@ -81,7 +81,7 @@ impl Stage {
         }
     }
 
-    /// What the handshake agreed on.
+    /// The result of the handshake.
     pub(crate) fn info(&self) -> Option<TlsInfo> {
         let Self::Tls(tls) = self else { return None };
         let facts = tls.session.facts()?;
@@ -99,7 +99,7 @@ impl Stage {
     }
 }
 
-/// The same for handlers.
+/// Converts a client's identity for handlers.
 fn identity(client: Identity) -> ClientIdentity {
     let seconds = u64::try_from(client.not_after).unwrap_or(0);
     ClientIdentity {
@@ -117,7 +117,7 @@ fn identity(client: Identity) -> ClientIdentity {
 }
 
 impl Encrypted {
-    /// Bytes that came of a record that is not complete, once there is content.
+    /// Received bytes of an incomplete record, after the handshake.
     pub(crate) fn incomplete_bytes(&self) -> u64 {
         match self.received {
             Received::Handshaking => 0,
@@ -125,7 +125,7 @@ impl Encrypted {
         }
     }
 
-    /// Takes what the peer sent; see [`Session::receive`].
+    /// Processes received bytes; see [`Session::receive`].
     pub(crate) fn receive(
         &mut self,
         input: &[u8],

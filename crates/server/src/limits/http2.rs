@@ -5,7 +5,7 @@ use peregrine_config::{MaybeTime, Size};
 use peregrine_proto::h2;
 use std::time::Duration;
 
-/// What the server allows a peer that speaks HTTP/2. See [`Limits`](crate::Limits).
+/// Limits and settings of HTTP/2 connections. See [`Limits`](crate::Limits).
 ///
 /// ```
 /// use peregrine::{Http2Limits, Limits};
@@ -19,64 +19,67 @@ use std::time::Duration;
 #[cfg_attr(feature = "config", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 pub struct Http2Limits {
-    /// Whether a connection without TLS may begin with HTTP/2 at once, as curl's
-    /// `--http2-prior-knowledge` and gRPC without TLS do. Default true. Without it, such a connection is
-    /// answered as HTTP/1.1 answers an unknown version: 505 and close. With TLS, the protocols that are
-    /// offered decide: `Tls::with_alpn`.
+    /// Whether a connection without TLS may start with HTTP/2, as curl's `--http2-prior-knowledge`
+    /// and gRPC without TLS do. Default true. If false, the server treats it as an HTTP/1.1 request
+    /// with an unknown version: 505 and close. With TLS, the protocols offered by ALPN decide:
+    /// `Tls::with_alpn`.
     pub prior_knowledge: bool,
-    /// Whether a client may ask for another protocol on a stream (RFC 8441), as browsers do for a
-    /// WebSocket if there is an HTTP/2 connection already. Default true. Handlers, layers and mounted
-    /// services see such a request as the GET with `Upgrade` that it would be over HTTP/1.1. Without it,
-    /// browsers open a connection of HTTP/1.1 for each WebSocket.
+    /// Whether a client may request another protocol on a stream (RFC 8441), as browsers do for a
+    /// WebSocket when they already have an HTTP/2 connection. Default true. To handlers, layers and
+    /// mounted services, such a request looks like the GET with `Upgrade` that HTTP/1.1 would use.
+    /// If false, browsers open an HTTP/1.1 connection for each WebSocket.
     pub connect_protocol: bool,
-    /// While streams are open: how long the client may be silent before it is asked, by PING, whether it is
-    /// there. A client that then neither sends anything for `rate_slack` nor takes anything of what waits
-    /// for it is left, and its connection closed. Default 60 s; `None` asks nobody. A conversation, or a
-    /// response that waits for news, would otherwise keep its handler long after a client that lost its
-    /// network.
+    /// How long a client with open streams may be silent before the server sends it a PING. If the
+    /// client then sends nothing for `rate_slack`, and does not receive anything that waits to be
+    /// sent to it, the connection is closed. Default 60 s; `None` disables the PING. Without it, a
+    /// long conversation, or a response that waits for events, keeps its handler long after the
+    /// client has lost its network.
     #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub ping_after: Option<Duration>,
-    /// Streams open at a time. Default 128: the standard recommends no less than 100, which is what
-    /// browsers and load tools use. At most 32,768. Passing it: the stream is refused, and the peer may
-    /// try again.
+    /// Open streams at a time. Default 128: RFC 9113 recommends at least 100, which is what
+    /// browsers and load generators use. At most 32,768. Streams over the limit are refused, and
+    /// the client may retry them.
     pub streams_max: u32,
-    /// How much content a new stream may send before the handler takes any. Default 65,535, the
-    /// protocol's own.
+    /// How much content a client may send on a new stream before the handler reads any. Default
+    /// 65,535, as in RFC 9113.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub stream_window: u32,
-    /// How far that grows while content fills it within a round trip. Default 4 MiB, which is 300 Mbit/s
-    /// over 100 ms.
+    /// How far the window of a stream grows if content fills it within one round trip. Default 4
+    /// MiB, which is 300 Mbit/s at a round-trip time of 100 ms.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub stream_window_max: u32,
-    /// How much content all streams of a connection may send before handlers take any: what a peer can
-    /// make the server hold. Default 1 MiB. No less than 65,535.
+    /// How much content a client may send on all streams of a connection before handlers read any:
+    /// it limits what a client can make the server buffer. Default 1 MiB. At least 65,535.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub connection_window: u32,
-    /// How far that grows. Default 8 MiB.
+    /// How far the window of a connection grows. Default 8 MiB.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub connection_window_max: u32,
-    /// The table of fields that the peer fills. Default 4 KiB, the protocol's own. At most 65,535.
+    /// Size of the HPACK table of request fields, which the client fills. Default 4 KiB, as in RFC
+    /// 7541. At most 65,535.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub decoder_table_bytes_max: u32,
-    /// The table of fields of responses. Default 2 KiB, which is some thirty. At most 65,535. It is given back
-    /// when a connection has been idle for 20 s.
+    /// Size of the HPACK table of response fields. Default 2 KiB, which is about thirty fields. At
+    /// most 65,535. Its memory is freed when a connection has been idle for 20 s.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub encoder_table_bytes_max: u32,
-    /// A compressed head with all its CONTINUATION frames. Default 64 KiB: twice what a head may have,
-    /// so that one that is too long can be answered. Passing it: GOAWAY and close.
+    /// Size of a compressed head with all its CONTINUATION frames. Default 64 KiB: twice the
+    /// default limit of a head, so that a head that is slightly too long still gets a response.
+    /// Over the limit: GOAWAY and close.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub block_bytes_max: u32,
-    /// CONTINUATION frames of one head. Default 32. Passing it: GOAWAY and close.
+    /// CONTINUATION frames of one head. Default 32. Over the limit: GOAWAY and close.
     pub continuations_max: u16,
-    /// Acknowledgements and resets that may wait for a peer that does not read. Default 1,000. Passing
-    /// it: GOAWAY and close.
+    /// Acknowledgements and resets that may be queued for a client that does not read. Default
+    /// 1,000. Over the limit: GOAWAY and close.
     pub answers_max: u16,
-    /// What a peer may make the server do for nothing: requests that it resets at once cost 10, pings 2;
-    /// a complete response earns 10, and 256 bytes of content earn 1. This is what a connection begins
-    /// with, and the most that it saves up. Default 2,000, which is 200 requests that are reset at once:
-    /// a browser that leaves a page resets some 100. Passing it: GOAWAY (ENHANCE_YOUR_CALM) and close.
+    /// How much work a client may cause for nothing. A request that it resets at once costs 10 and
+    /// a PING costs 2; a complete response earns 10, and 256 bytes of content earn 1. A connection
+    /// starts with this budget and cannot save up more. Default 2,000, which is 200 requests that
+    /// are reset at once; a browser that leaves a page resets about 100. When it is used up: GOAWAY
+    /// (ENHANCE_YOUR_CALM) and close.
     pub budget_max: u32,
-    /// How much of it comes back each second. Default 50.
+    /// How much of `budget_max` is restored each second. Default 50.
     pub budget_per_second: u32,
 }
 

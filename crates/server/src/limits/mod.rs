@@ -11,11 +11,11 @@ use peregrine_config::{MaybeTime, Size, Time};
 use peregrine_proto::h2;
 use std::time::Duration;
 
-/// What the server allows a peer, and how long it waits for one. What has a default other than none
-/// is on by default.
+/// What the server allows a peer, and how long it waits for one. Limits with a default other than
+/// none apply unless you change them.
 ///
-/// Sizes are in bytes. A limit that is reached is still allowed; passing it has the effect told at
-/// each. Everything holds per connection unless said otherwise.
+/// Sizes are in bytes. A value equal to the limit is still allowed; each field says what happens
+/// over it. Limits apply to each connection unless the field says otherwise.
 ///
 /// ```
 /// use peregrine::Limits;
@@ -29,171 +29,185 @@ use std::time::Duration;
 #[cfg_attr(feature = "config", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 pub struct Limits {
-    /// A whole head: request line, fields, and the empty line. Default 32 KiB, at most 65,535.
-    /// Passing it: 431 and close.
+    /// A complete head: request line, fields and the empty line. Default 32 KiB, at most 65,535.
+    /// Over the limit: 431 and close.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub head_bytes_max: usize,
-    /// The request line. Default 8 KiB. Passing it: 414 and close.
+    /// The request line. Default 8 KiB. Over the limit: 414 and close.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub request_line_bytes_max: usize,
-    /// One field line. Default 16 KiB. Passing it: 431 and close.
+    /// One field line. Default 16 KiB. Over the limit: 431 and close.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub field_bytes_max: usize,
-    /// Field lines in one head. Default 100. Passing it: 431 and close.
+    /// Field lines in one head. Default 100. Over the limit: 431 and close.
     pub fields_max: usize,
-    /// The extensions of one chunk of a chunked body. Default 256. Passing it: 400 and close, as where those of all
-    /// chunks are more than 16 KiB longer than the content so far.
+    /// The extensions of one chunk of a chunked body. Default 256. Over the limit: 400 and close.
+    /// The same happens if the extensions of all chunks together exceed the content received so far
+    /// by more than 16 KiB.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub chunk_extension_bytes_max: u16,
-    /// The trailer section of a chunked body. Default 8 KiB. Passing it: 431 and close.
+    /// The trailer section of a chunked body. Default 8 KiB. Over the limit: 431 and close.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub trailer_bytes_max: usize,
-    /// A request's body, unless its route has a limit of its own. Default 2 MiB. Passing it is an
-    /// error for whoever reads the body; the extractors answer 413.
+    /// A request's body, unless its route has its own limit. Default 2 MiB. Over the limit, reading
+    /// the body fails; the extractors respond with 413.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub body_bytes_max: u64,
-    /// How much of a body that the handler did not read is received and thrown away so that the
-    /// connection can be used again. Default 256 KiB. Passing it: close.
+    /// How much of a body that the handler did not read is received and discarded so that the
+    /// connection can be reused. Default 256 KiB. Over the limit: close.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub drain_bytes_max: u32,
-    /// From the connection's start to the first byte of its first request. Default 30 s. Passing it:
-    /// close.
+    /// From the start of the connection to the first byte of its first request. Default 30 s. After
+    /// that: close.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub first_byte_timeout: Duration,
-    /// From the first byte of a head to its last. Default 10 s. Passing it: 408 and close.
+    /// From the first byte of a head to its last. Default 10 s. After that: 408 and close.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub head_timeout: Duration,
-    /// The least rate, in bytes a second, at which a peer must send the content that the server waits
-    /// for, and take a response. Default 240; 0: any byte will do. Over HTTP/1.1, what is around chunks counts as they do.
+    /// The minimum rate, in bytes per second, at which a peer must send the content that the server
+    /// waits for, and receive a response. Default 240. At 0, any byte is enough. Over HTTP/1.1, the
+    /// framing of chunks counts as content.
     ///
-    /// It is the rate at which this machine's kernel takes a response and gives a body, which is in lumps. Of a response
-    /// it takes more when half of `SocketOptions::unsent_bytes_max` has left, or what the peer's kernel makes room for
-    /// at a time, if that is more. So a reader may be cut off that reads, but takes less than such a lump in
-    /// `rate_slack`: below some 1.1 kB/s with the defaults, and more where its kernel has a large buffer (a sixteenth of it
-    /// is a lump; on loopback, readers of 4 to 6 kB/s were cut off). Time in which the server waits
+    /// The rate is measured where this machine's kernel takes response bytes and delivers body
+    /// bytes, which happens in lumps. The kernel takes more of a response when half of
+    /// `SocketOptions::unsent_bytes_max` has left, or as much as the peer's kernel frees at a time,
+    /// if that is more. A peer that reads less than one such lump in `rate_slack` may therefore be
+    /// disconnected although it reads: with the defaults, below about 1.1 kB/s, and at a higher
+    /// rate if its kernel has a large receive buffer. One lump is a sixteenth of that buffer; on
+    /// loopback, clients that read 4 to 6 kB/s were disconnected. Time in which the server waits
     /// for something else, such as a handler that does not read, does not count.
     ///
-    /// A *conversation* has no such rate: a request whose content promises no length, once its response has
-    /// begun, and a call of gRPC to a mounted service from its head on. Both sides may be silent there,
-    /// as on an upgraded connection, and `upgraded_idle_timeout` holds.
+    /// *Conversations* have no minimum rate: requests with content of unknown length once their
+    /// response has begun, and gRPC calls to a mounted service from their head on. Both sides may
+    /// be silent in a conversation, as on an upgraded connection, and `upgraded_idle_timeout`
+    /// applies.
     pub rate_min: u64,
-    /// How far a peer may fall behind `rate_min`, and how long it may move nothing at all. Default
-    /// 30 s. The server looks eight times in it at the least whether something moved, so silence may last an
-    /// eighth longer. Passing it with a request's body: its reader sees an error (408), and the connection is
-    /// closed after the response. With a response: the connection is reset, so that the kernel keeps
-    /// nothing of what the peer did not take.
+    /// How far a peer may fall behind `rate_min`, and how long it may transfer nothing at all.
+    /// Default 30 s. The server checks at least eight times in this period, so silence may last up
+    /// to an eighth longer. If a request's body is too slow, its reader gets an error (408), and
+    /// the connection is closed after the response. If a response is received too slowly, the
+    /// connection is reset, so that the kernel does not keep the unsent rest.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub rate_slack: Duration,
-    /// From the moment when a request could not be answered at once to the end of its response, and
-    /// of its body where somebody goes on reading that. Default none. Passing it: 503, or a reset if
-    /// the response has begun. Who reads on sees an error.
+    /// How long an exchange may take if its handler does not respond at once: until the end of its
+    /// response and, if a task continues to read the request's body, until the end of that body.
+    /// Default none. After that: 503, or a reset if the response has begun. A task that reads the
+    /// body gets an error.
     #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub exchange_timeout: Option<Duration>,
-    /// Between a response and the first byte of the next request. Default 75 s. Passing it: close.
+    /// Between a response and the first byte of the next request. Default 75 s. After that: close.
     ///
-    /// A handler may leave the request's body to a task that reads on when the response is complete.
-    /// If that task takes nothing for so long, though there is something, the connection is idle as
-    /// well, by the application's doing: the reader sees an error, and the rest is treated as one that
-    /// nobody wants.
+    /// A handler may leave the request's body to a task that reads it after the response is
+    /// complete. If that task reads nothing for this long although data is available, the
+    /// application has left the connection idle: the task gets an error, and the rest of the body
+    /// is discarded as unwanted.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub idle_timeout: Duration,
-    /// The age at which a connection is told to close, after the response in progress; over HTTP/2 by GOAWAY, in two
-    /// steps. Default none. It comes up to a tenth earlier, for each connection another part of that, so that clients
-    /// that came together do not all come again together. Clients that keep connections for days stay with the
-    /// instance, and the worker, that they found first: an age brings them to those that came later.
+    /// The age at which a connection closes, after the response in progress; over HTTP/2 by GOAWAY,
+    /// in two steps. Default none. Each connection closes up to a tenth earlier, by a different
+    /// amount, so that clients that connected together do not all reconnect together. Without a
+    /// maximum age, clients that keep connections open for days stay with the instance and the
+    /// worker that they found first; with one, they also reach instances that were started later.
     #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub lifetime_max: Option<Duration>,
-    /// Connections open at a time, per worker. Default 16,384. When it is reached, further
-    /// connections wait in the kernel's backlog. Listeners without limits of their own share them: whoever comes
-    /// first has a place, at whichever of them. On io_uring, where several come at several listeners in the moment
-    /// in which the last place is taken, one of each may be open beside it.
+    /// Open connections at a time, per worker. Default 16,384. At the limit, further connections
+    /// wait in the kernel's backlog. Listeners without their own limits share this number, first
+    /// come, first served. On io_uring, if connections arrive at several listeners at the moment
+    /// when the last slot is taken, one connection per listener may exceed the limit.
     pub connections_max: usize,
-    /// From the connection's start to the end of the TLS handshake. Default 10 s. Passing it: close.
+    /// From the start of the connection to the end of the TLS handshake. Default 10 s. After that:
+    /// close.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub handshake_timeout: Duration,
-    /// TLS handshakes in progress at a time, per worker. Default 1,024. One too many ends the oldest
-    /// of them, which is one whose peer does not go on.
+    /// TLS handshakes in progress at a time, per worker. Default 1,024. Over the limit, the oldest
+    /// handshake is aborted; its peer is the least likely to complete it.
     pub handshakes_max: usize,
-    /// Bytes of responses that may wait to be sent. Default 64 KiB. When it is reached, the server
-    /// does not read, parse or produce more for this connection until the peer took them. HTTP/2 produces no
-    /// more content then, and reads on until twice as much waits. A large piece (16 KiB and more) that the
-    /// application shares with HTTP/1 is not copied and not counted: one of them waits at a time.
+    /// Response bytes that may wait to be sent. Default 64 KiB. At the limit, the server does not
+    /// read, parse or produce more for this connection until the peer has received them. HTTP/2
+    /// then produces no more content, but continues to read until twice as much waits. A large
+    /// piece (16 KiB and more) of a response is not copied over HTTP/1 and not counted: one of them
+    /// waits at a time.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub pending_output_bytes_max: usize,
-    /// Content of a request that may wait for its handler to take it. Default 64 KiB, and at most one piece of what
-    /// the driver receives more. When it is reached, nothing more is read of this request, and over HTTP/1.1 of this
-    /// connection. Over HTTP/2 windows bound it as well.
+    /// Request content that may wait for its handler to read it. Default 64 KiB; it may be exceeded
+    /// by one chunk as received by the driver. At the limit, the server reads no more of this
+    /// request and, over HTTP/1.1, of this connection. Over HTTP/2, the flow-control windows limit
+    /// it as well.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub unread_body_bytes_max: usize,
-    /// What is read ahead of a connection of HTTP/1.1 while its request is answered: requests that follow it, and
-    /// whether the peer leaves. Default 16 KiB. When it is reached, nothing more is read until the response is written, and
-    /// the kernel is asked now and then whether the peer broke the connection off: within 10 s of that the handler ends. That
-    /// a peer only ended its side behind so much is not seen before that.
+    /// How much the server reads ahead on an HTTP/1.1 connection while a request is being answered:
+    /// pipelined requests, and the end of the connection. Default 16 KiB. At the limit, it reads
+    /// nothing more until the response is written, and checks from time to time whether the peer
+    /// has reset the connection: the handler is then cancelled within 10 s. If the peer only shuts
+    /// down its sending side behind so much data, the server does not notice until it reads again.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub read_ahead_bytes_max: usize,
-    /// After an answer that ends the connection while the peer still sends, the server goes on reading,
-    /// so that the answer is not lost to a reset: until the peer has been silent for this long, whether or not it has more to
-    /// send. Default 5 s; while the server drains, `drain_idle_timeout`, if that is less. Passing it: close.
+    /// After a response that ends the connection while the peer still sends, the server continues
+    /// to read, so that the response is not lost to a reset. It stops when the peer has been silent
+    /// for this long, whether or not the peer has more to send. Default 5 s; while the server
+    /// drains, `drain_idle_timeout` if that is less. After that: close.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub linger_timeout: Duration,
-    /// How long the server goes on reading at the most, however fast the peer sends. Default 30 s; while the server drains,
-    /// `linger_timeout`. Passing it: close.
+    /// How long the server continues to read at most, even if the peer keeps sending. Default 30 s;
+    /// while the server drains, `linger_timeout`. After that: close.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub linger_max: Duration,
-    /// How long no byte may move on an upgraded connection, or of a conversation (see `rate_min`), either way.
-    /// Default 1 hour; `None` for protocols that watch their peers themselves. Passing it: close; in a
-    /// conversation, whoever reads the request's content sees an error, up to an eighth of the time later.
+    /// How long no byte may move in either direction on an upgraded connection or in a conversation
+    /// (see `rate_min`). Default 1 hour; `None` is for protocols that monitor their peers
+    /// themselves. After that: close. In a conversation, the reader of the request's content gets
+    /// an error, up to an eighth of this time later.
     #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub upgraded_idle_timeout: Option<Duration>,
-    /// How long a handler, or a stream that it made, may keep its thread at a time, between two
-    /// `await`s that wait. Default 100 ms; `None` looks for nothing. Passing it by half: a warning
-    /// that names the route, at most one a minute for each, and [`Snapshot::blocked`] counts it; it
-    /// comes while the handler still blocks. Inside a mounted service, whose routes are not known, a
-    /// second one names the request as soon as its handler gives the thread back. The remedy is
-    /// `peregrine::offload`, or `tokio::task::spawn_blocking`: while a handler blocks, all other
-    /// connections of its worker wait. Each poll of a handler pays three stores and two loads for
-    /// this, to one line of the cache. A thread of its own looks twice in each budget while handlers
-    /// are polled, and sleeps while none is; the poll that wakes it pays for that.
+    /// How long a handler, or a stream that it returned, may occupy its thread at a time, between
+    /// two `await`s that suspend it. Default 100 ms; `None` disables the check. If a poll takes 1.5
+    /// times as long, the server logs a warning that names the route, at most one per minute and
+    /// route, while the handler still blocks, and [`Snapshot::blocked`] counts it. The routes
+    /// inside a mounted service are not known; a second warning names the request as soon as its
+    /// handler returns. To fix it, use `peregrine::offload` or `tokio::task::spawn_blocking`: while
+    /// a handler blocks, all other connections of its worker wait. The check costs three stores and
+    /// two loads to one cache line in each poll of a handler. A separate thread checks twice per
+    /// budget while handlers are polled. It sleeps while no handler is polled, and the poll that
+    /// wakes it pays for that.
     ///
     /// [`Snapshot::blocked`]: crate::Snapshot::blocked
     #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub poll_budget: Option<Duration>,
-    /// From the order to shut down: how long the server goes on accepting and answering as before, but
-    /// with `Connection: close`. Default zero. Meanwhile [`Shutdown::is_ordered`] is true, so that a
-    /// readiness probe can tell a load balancer to look elsewhere.
+    /// How long the server continues to accept and answer as before after it was ordered to shut
+    /// down, but with `Connection: close`. Default zero. Meanwhile [`Shutdown::is_ordered`] is
+    /// true, so a readiness probe can make a load balancer use other instances.
     ///
     /// [`Shutdown::is_ordered`]: crate::Shutdown::is_ordered
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub lame_duck: Duration,
-    /// After `lame_duck`: how long connections without a request stay open, since one may be on its
-    /// way. Default 1 s. A handshake or a head that has begun has the time that it always has.
+    /// How long connections without a request stay open after `lame_duck`, since a request may be
+    /// on its way. Default 1 s. A handshake or a head that has begun has its usual time.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub drain_idle_timeout: Duration,
-    /// From the order to shut down, `lame_duck` included, to the moment when what is still in progress is
-    /// cut: connections that are busy, and tasks and blocking functions that outlive their requests.
-    /// Default 30 s.
+    /// From the order to shut down, `lame_duck` included, to the moment when everything still in
+    /// progress is aborted: busy connections, and tasks and blocking functions that outlive their
+    /// requests. Default 30 s.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub shutdown_timeout: Duration,
-    /// When the last connection is over, how long to wait for tasks of the worker's runtime and for
-    /// functions on its blocking threads, within `shutdown_timeout`. Default 10 s; zero drops them at
-    /// once. [`Snapshot::tasks_cut`] counts tasks that were dropped.
+    /// How long the server waits, after the last connection has ended, for tasks of the worker's
+    /// runtime and for functions on its blocking threads, within `shutdown_timeout`. Default 10 s;
+    /// zero drops them at once. [`Snapshot::tasks_cut`] counts dropped tasks.
     ///
-    /// The application is dropped before, so that tasks of pools and clients that it holds end by
-    /// themselves; those of a client in a `static` do not. Tasks without an end await
-    /// [`Shutdown::ordered`](crate::Shutdown::ordered).
+    /// The application is dropped first, so that tasks of its pools and clients end by themselves;
+    /// those of a client in a `static` do not. A task that never ends by itself
+    /// should await [`Shutdown::ordered`](crate::Shutdown::ordered).
     ///
     /// [`Snapshot::tasks_cut`]: crate::Snapshot::tasks_cut
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub background_timeout: Duration,
-    /// Whether all plain connections come from a gateway that is trusted to have spoken TLS with the
-    /// client: a request may then be for `https`, as HAProxy and Envoy say in HTTP/2. Default false: such a
-    /// request is answered 421 (RFC 9110, section 7.4).
+    /// Whether all plain connections come from a trusted gateway that terminates TLS. Requests on
+    /// them may then be for `https`, as HAProxy and Envoy declare in HTTP/2. Default false: such a
+    /// request gets a 421 (RFC 9110, section 7.4).
     pub behind_gateway: bool,
-    /// What holds for HTTP/1.1 and HTTP/1.0 only.
+    /// Limits that apply to HTTP/1.1 and HTTP/1.0 only.
     pub http1: Http1Limits,
-    /// What holds for HTTP/2 only. All other limits hold for it as well.
+    /// Limits that apply to HTTP/2 only. All other limits apply to it as well.
     pub http2: Http2Limits,
-    /// What each worker takes on before it says no: requests, clients, delay, memory.
+    /// When each worker rejects requests because of overload: requests, clients, delay, memory.
     pub overload: OverloadLimits,
 }
 
@@ -237,16 +251,16 @@ impl Default for Limits {
     }
 }
 
-/// RFC 9113 §6.9.1: no window is larger.
+/// RFC 9113 §6.9.1: no window may be larger.
 const WINDOW_MAX: u32 = i32::MAX.cast_unsigned();
 
 impl Limits {
-    /// When a connection has lived for as long as it may.
-    ///
-    /// The part by which a life is shorter follows from the millisecond in which it began, by the golden ratio: those
-    /// that begin one after the other are spread as evenly as can be, and nothing has to be remembered.
+    /// The age limit of a connection that was opened at `born`, as a time on the driver's clock.
     pub(crate) fn end_of_life(&self, born: Duration) -> Duration {
         let Some(life) = self.lifetime_max else { return Duration::MAX };
+        // How much earlier the connection closes follows from the millisecond at which it was
+        // opened, multiplied by the golden ratio: this spreads consecutive connections as evenly as
+        // possible, without any stored state.
         let part = (born.as_millis() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
         born.saturating_add(life - life / 10 / 1024 * part as u32)
     }
@@ -255,13 +269,13 @@ impl Limits {
         Rate { min: self.rate_min, slack: self.rate_slack }
     }
 
-    /// In a conversation any byte will do, and silence may be as long as on an upgraded connection.
+    /// A conversation has no minimum rate, and may be silent as long as an upgraded connection.
     pub(crate) fn conversation(&self) -> Rate {
         Rate { min: 0, slack: self.upgraded_idle_timeout.unwrap_or(Duration::MAX) }
     }
 
-    /// What the protocol core needs of them. Bodies are measured further up, where a route may have
-    /// a limit of its own.
+    /// The limits for the protocol core. Bodies are limited in a higher layer, since a route may
+    /// have its own limit.
     pub(crate) fn protocol(&self) -> peregrine_proto::Limits {
         peregrine_proto::Limits {
             head_bytes_max: self.head_bytes_max,
@@ -275,7 +289,7 @@ impl Limits {
         }
     }
 
-    /// The same for HTTP/2.
+    /// The limits for the HTTP/2 protocol core.
     pub(crate) fn http2(&self) -> h2::Limits {
         let of = &self.http2;
         h2::Limits {
@@ -298,16 +312,16 @@ impl Limits {
     }
 }
 
-/// The least rate of a peer.
+/// The minimum rate of a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
-    /// Bytes a second; 0: any byte will do.
+    /// Bytes per second; at 0, any byte is enough.
     pub(crate) min: u64,
     /// How far the peer may fall behind.
     pub(crate) slack: Duration,
 }
 
-/// What the server allows a peer that speaks HTTP/1.1 or HTTP/1.0. See [`Limits`].
+/// Limits and settings of HTTP/1.1 and HTTP/1.0 connections. See [`Limits`].
 ///
 /// ```
 /// use peregrine::Limits;
@@ -322,16 +336,17 @@ pub(crate) struct Rate {
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 pub struct Http1Limits {
     /// Whether a client may shut down its sending side (FIN, or `close_notify` over TLS) and still
-    /// wait for responses. Default false: the end of the client's side means that the client has
-    /// closed the connection, as it nearly always does. Requests received completely are still
-    /// called once, in order, and answered if their handlers are ready at once; a body that is
-    /// complete, or whose length is known, is sent to its end. A handler that waits, or a stream
-    /// that has nothing to send, is cancelled, unless its route says `run_to_end`.
+    /// wait for responses. Default false: when the client's side ends, the server assumes that the
+    /// client has closed the connection, which is nearly always true. Handlers of requests that
+    /// were received completely are still called once, in order, and their responses are sent if
+    /// they are ready at once; a body that is complete, or whose length is known, is sent to its
+    /// end. A handler that waits, or a stream that has nothing to send, is cancelled, unless its
+    /// route has `run_to_end`.
     ///
-    /// Set it to true for clients that half-close and then wait, such as scripts around `nc`. A
-    /// client that has closed is then noticed later: while a handler waits, the server sends `102
-    /// Processing` now and then, which a closed socket answers with a reset; a stream goes on until
-    /// its next piece is sent.
+    /// Set it to true for clients that half-close and then wait, such as scripts that use `nc`. The
+    /// server then notices later that a client has closed its connection: while a handler waits,
+    /// the server sends `102 Processing` from time to time, to which a closed socket responds with
+    /// a reset; a stream continues until its next piece is sent.
     pub half_close: bool,
 }
 

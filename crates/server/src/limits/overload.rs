@@ -1,23 +1,24 @@
-//! What a worker takes on before it says no.
+//! The limits above which a worker rejects requests and connections because of overload.
 
 #[cfg(feature = "config")]
 use peregrine_config::{AutoSize, MaybeCount, MaybeTime, Time};
 use std::time::Duration;
 
-/// Less memory than that is a mistake: the buffers of a few connections.
+/// Less memory must be a mistake: it is enough for the buffers of a few connections.
 const MEMORY_MIN: u64 = 256 * 1024;
 
-/// What a worker may hold where nobody has said how much memory there is.
+/// The memory limit of a worker if the size of the memory is not known.
 const MEMORY_UNKNOWN: u64 = 1 << 30;
 
-/// What each worker takes on before it says no. Part of [`Limits`](crate::Limits), as `overload`.
+/// When each worker rejects requests because of overload. Part of [`Limits`](crate::Limits), as
+/// `overload`.
 ///
-/// Beyond a limit a request is answered at once, before its body is read and without code of the
-/// application: 503 or, where the client is to blame, 429, with `Retry-After`. Routes with
-/// `never_shed()` are begun in any case, and so is everything on the admin listener. What has begun is
-/// finished. [`Snapshot`](crate::Snapshot) and the admin listener count what is refused.
+/// A request over a limit gets a response at once, before its body is read and before any
+/// application code runs: 503, or 429 if the client caused it, with `Retry-After`. Routes with
+/// `never_shed()` and all requests on the admin listener are always served. Requests in progress
+/// are completed. [`Snapshot`](crate::Snapshot) and the admin listener count rejected requests.
 ///
-/// It holds for a worker as a whole: what a listener has as limits of its own is not taken from there.
+/// These limits apply to a worker as a whole, so the value in a listener's own limits is ignored.
 ///
 /// ```
 /// use peregrine::{Limits, MemoryMax, OverloadLimits};
@@ -35,53 +36,61 @@ const MEMORY_UNKNOWN: u64 = 1 << 30;
 #[cfg_attr(feature = "config", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 pub struct OverloadLimits {
-    /// Requests in progress at a time, per worker: from a head to the end of its response. A WebSocket
-    /// is in progress until it ends, and so is a handler that goes on without its client. Default none: connections and streams are limited already, and how
-    /// many requests are too many depends on what handlers wait for. A route has a limit of its own by
-    /// `requests_max(..)`. Passing it: 503.
+    /// Requests in progress at a time, per worker: from a request's head to the end of its
+    /// response. A WebSocket is in progress until it ends, and so is a handler that continues after
+    /// its client disconnected. Default none: connections and streams are already limited, and how
+    /// many requests are too many depends on what handlers wait for. A route can have its own
+    /// limit, `requests_max(..)`. Over the limit: 503.
     #[cfg_attr(feature = "config", serde(with = "MaybeCount"))]
     pub requests_max: Option<usize>,
-    /// The same for one client's address, which is that of `ClientAddress`: behind trusted proxies the
-    /// client's, not theirs. Default none, since many people may share an address. Clients without an
-    /// address, as on Unix domain sockets, are not counted. Passing it: 429.
+    /// The same for each client address. The address is that of `ClientAddress`: behind trusted
+    /// proxies, that of the client and not of the proxy. Default none, since many people may share
+    /// an address. Clients without an address, as on Unix domain sockets, are not counted. Over the
+    /// limit: 429.
     #[cfg_attr(feature = "config", serde(with = "MaybeCount"))]
     pub requests_per_client_max: Option<usize>,
-    /// Connections open at a time from one address, per worker. Those of trusted proxies are not counted;
-    /// behind a PROXY header the address is that of the client. Default none, as above. Passing it: the
-    /// connection is reset as soon as it is accepted.
+    /// Open connections from one address at a time, per worker. Connections of trusted proxies are
+    /// not counted; with a PROXY header, the address is that of the client. Default none, as above.
+    /// Over the limit, a connection is reset as soon as it is accepted.
     #[cfg_attr(feature = "config", serde(with = "MaybeCount"))]
     pub connections_per_client_max: Option<usize>,
-    /// How many bits of an IPv6 address tell one client from another. Default 64, which is what a
-    /// household or a machine is given; at most 128. IPv4 addresses count whole.
+    /// How many bits of an IPv6 address identify a client. Default 64, which is the usual prefix of
+    /// a household or a machine; at most 128. IPv4 addresses count as a whole.
     pub client_prefix_v6: u8,
-    /// How long a request may wait for its turn on the worker's thread, while there is more to do than
-    /// can be done. While what is ready has been more than half of this for `queue_delay_interval`, who has
-    /// waited for longer than half of it, since the worker looked for what is ready, is refused: the other half
-    /// may have passed before that look. A burst that is over sooner is waited for. Default none: handlers
-    /// that take long by themselves would be refused where nobody minds. Five times what a handler takes
-    /// of its thread is a good start. Passing it: 503.
+    /// How long a request may wait for the worker's thread when there is more work than the worker
+    /// can do. If requests have been waiting for more than half of this time for all of
+    /// `queue_delay_interval`, the server rejects requests that have waited longer than half of it
+    /// since the worker last polled the kernel; the other half may have passed before that poll. A
+    /// shorter burst is queued. Default none, because requests to slow handlers would be rejected
+    /// where a delay does not matter. Five times the CPU time of a handler is a good start. Over
+    /// the limit: 503.
     #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub queue_delay_target: Option<Duration>,
-    /// How long requests must have waited for too long before any is refused, and how long none may have
-    /// before none is. Default 100 ms.
+    /// How long requests must have waited too long before the server starts to reject them, and how
+    /// long none may have waited too long before it stops. Default 100 ms.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub queue_delay_interval: Duration,
-    /// Bytes that a worker may hold for its peers: buffers, bodies that are put together or wait for a
-    /// reader, responses that wait to be sent, TLS, tables of HTTP/2. Default `auto`: all workers together half of
-    /// the memory that the process may use, by its cgroups or the machine; `off` for no bound. What handlers allocate
-    /// is not counted, nor is content of responses that is static or that others hold as well, nor the kernel's memory,
-    /// nor what is kept for reuse: less than 8 MiB. But what up to 128 connections that are over leave to the next ones counts
-    /// (20 MB were seen after a flood of HTTP/2), and goes when memory is short.
+    /// Bytes that a worker may hold for its peers: buffers, bodies that are being assembled or wait
+    /// for a reader, responses that wait to be sent, TLS, HTTP/2 tables. Default `auto`: half of
+    /// the memory that the process may use, by its cgroups or the machine, for all workers
+    /// together; `off` for no limit.
     ///
-    /// From three quarters of it on requests with a body are answered 503, and so is everybody who connects then, one
-    /// request each; from seven eighths on, all requests are. The last sixteenth is for those who ask for what is never
-    /// refused. Beyond the rest nothing else grows: a body that an extractor puts together is answered 503, and a
-    /// connection that needs more is reset.
+    /// Not counted are: memory that handlers allocate, response content that is static or shared
+    /// with other owners, memory of the kernel, and memory that is kept for reuse, which is less
+    /// than 8 MiB. However, buffers that up to 128 ended connections leave for later ones are
+    /// counted (20 MB were measured after a flood of HTTP/2 requests), and are freed when memory is
+    /// short.
+    ///
+    /// Above three quarters of the limit, requests with a body get a 503, and new connections may
+    /// send one request each, which gets a 503; above seven eighths, all requests do. The last
+    /// sixteenth is reserved for requests that are never rejected. Nothing else may grow into it:
+    /// an extractor that buffers a body responds with 503, and a connection that needs more memory
+    /// is reset.
     #[cfg_attr(feature = "config", serde(with = "AutoSize"))]
     pub memory_max: MemoryMax,
-    /// What `Retry-After` tells at least, in whole seconds, and at least one. Default 1 s. Those who are refused are
-    /// told different times, up to half as much longer and at least a second, so that they do not come back in
-    /// one wave.
+    /// The minimum of `Retry-After`, in whole seconds and at least one. Default 1 s. The values
+    /// sent vary by up to half of it, and by at least a second, so that rejected clients do not all
+    /// retry at the same time.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub retry_after: Duration,
 }
@@ -89,23 +98,25 @@ pub struct OverloadLimits {
 /// How much memory each worker may hold for its peers: [`OverloadLimits::memory_max`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryMax {
-    /// The workers together may hold half of what the process may use: by its cgroup (version 2 or 1, with all
-    /// above it) or, if none says less, the memory of the machine. Each may hold its part of that, and 16 MiB at
-    /// least. Where the system does not tell (only Linux does), 1 GiB. The other half is for the application, for the
-    /// kernel's buffers, and for what is not counted.
+    /// The workers together may hold half of the memory that the process may use: the limit of its
+    /// cgroup (version 2 or 1, with all its parents) or, if there is none, the memory of the
+    /// machine. Each worker may hold an equal part, and at least 16 MiB. On systems other than
+    /// Linux the memory is not known, and 1 GiB is used. The other half is for the application, the
+    /// kernel's buffers, and memory that is not counted.
     ///
-    /// It is looked at when the server starts, and when settings are read again. The server says at start what it came
-    /// to, and `peregrine_worker_memory_max_bytes` shows it.
+    /// It is determined when the server starts and when the configuration is reloaded. The server
+    /// logs the result at startup, and `peregrine_worker_memory_max_bytes` shows it.
     #[default]
     Auto,
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
-    /// As much as there is.
+    /// No limit.
     Off,
 }
 
 impl MemoryMax {
-    /// A worker's ceiling. What `Auto` comes to, who starts the workers has put in its place, or nobody knows it.
+    /// The limit of one worker. The code that starts the workers replaces `Auto` with a number of
+    /// bytes; if it did not, the memory is not known.
     pub(crate) fn bytes(self) -> Option<u64> {
         match self {
             Self::Auto => Some(MEMORY_UNKNOWN),
@@ -153,19 +164,19 @@ impl Default for OverloadLimits {
 }
 
 impl OverloadLimits {
-    /// No limit at all, for a worker whose answers are wanted most when others have too much to do.
+    /// No limits at all, for a worker that must respond when others are overloaded.
     #[must_use]
     pub fn none() -> Self {
         Self { memory_max: MemoryMax::Off, ..Self::default() }
     }
 
-    /// What is wrong with them, and how to mend it.
+    /// Describes the first mistake in the settings and how to fix it.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         if self.client_prefix_v6 > 128 {
             return Some(format!(
-                "overload.client_prefix_v6 is {}, but an IPv6 address has 128 bits: 64 is what a household or a \
-                 machine is given, 128 counts each address by itself",
+                "overload.client_prefix_v6 is {}, but an IPv6 address has 128 bits: use 64 to \
+                 count a household or a machine as one client, or 128 to count each address",
                 self.client_prefix_v6
             ));
         }
@@ -176,27 +187,27 @@ impl OverloadLimits {
         ];
         if let Some((name, _)) = never.into_iter().find(|(_, most)| *most == Some(0)) {
             return Some(format!(
-                "overload.{name} is 0, with which nobody would ever be answered: leave it out for no limit"
+                "overload.{name} is 0, so every client would be rejected: leave it out for no limit"
             ));
         }
         if let MemoryMax::Bytes(most) = self.memory_max
             && most < MEMORY_MIN
         {
             return Some(format!(
-                "overload.memory_max is {most} bytes, of which a few connections would take all: give each worker \
-                 at least {MEMORY_MIN}, or write auto, or off"
+                "overload.memory_max is {most} bytes, which a few connections would use up: give \
+                 each worker at least {MEMORY_MIN}, or set it to auto or off"
             ));
         }
         if self.queue_delay_interval.is_zero() {
             return Some(
-                "overload.queue_delay_interval is zero, with which no queue would ever stand for an interval, so that \
-                 nobody would be refused: write 100 ms, or leave queue_delay_target out"
+                "overload.queue_delay_interval is zero, so no request would ever be rejected: set \
+                 it to 100 ms, or leave queue_delay_target out"
                     .to_owned(),
             );
         }
         (self.queue_delay_target == Some(Duration::ZERO)).then(|| {
-            "overload.queue_delay_target is zero, but every request waits a little: write 5 ms or more, or leave \
-             it out"
+            "overload.queue_delay_target is zero, but every request waits a little: set it to 5 ms \
+             or more, or leave it out"
                 .to_owned()
         })
     }
@@ -215,7 +226,7 @@ mod tests {
     fn a_mistake_is_named_with_its_remedy() {
         type Set = fn(&mut OverloadLimits);
         let table: [(Set, &str, &str); 8] = [
-            (|limits| limits.client_prefix_v6 = 129, "client_prefix_v6 is 129", "64 is"),
+            (|limits| limits.client_prefix_v6 = 129, "client_prefix_v6 is 129", "use 64"),
             (|limits| limits.requests_max = Some(0), "requests_max is 0", "leave it out"),
             (
                 |limits| limits.requests_per_client_max = Some(0),

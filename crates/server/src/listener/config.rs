@@ -1,4 +1,5 @@
-//! The settings of one listener: those it is opened with, and those that may change later.
+//! The settings of a listener: those that are fixed when it is opened, and those that may change
+//! later.
 
 use super::proxy_protocol::ProxyProtocol;
 use crate::limits::Limits;
@@ -8,23 +9,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::watch;
 
-/// What a worker listens on.
+/// A socket to listen on, with its settings.
 #[derive(Debug)]
 pub struct Listen<S> {
     /// The bound socket.
     pub socket: S,
-    /// Speak TLS on it.
+    /// The TLS settings, if the listener uses TLS.
     pub tls: Option<Tls>,
-    /// Do others have the socket too?
+    /// Whether other processes have the socket as well.
     pub shared: Shared,
-    /// Limits of its own in place of the worker's. What concerns a worker as a whole (`poll_budget`, `lame_duck`,
-    /// `shutdown_timeout`, `background_timeout`, `overload`) is not taken from here.
+    /// The listener's own limits, in place of the worker's. Limits of the worker as a whole
+    /// (`poll_budget`, `lame_duck`, `shutdown_timeout`, `background_timeout`, `overload`) are
+    /// ignored here.
     pub limits: Option<Limits>,
     /// Whether connections begin with a PROXY header.
     pub proxy_protocol: Option<ProxyProtocol>,
-    /// Whose word counts about who sent a request.
+    /// The proxies that may report the client of a request.
     pub proxies: Option<TrustedProxies>,
-    /// What holds in place of limits and proxies from the next connection on, each time that it changes.
+    /// Limits and proxies that replace those above for new connections, whenever they change.
     pub live: Option<watch::Receiver<Live>>,
 }
 
@@ -43,35 +45,36 @@ impl<S> Listen<S> {
     }
 }
 
-/// What holds for connections of a listener, and may change while it is open: for those that are accepted from then on.
-/// Connections that are open go on with what they began with.
+/// Settings of a listener that may change while it is open. They apply to connections that are
+/// accepted after the change; open connections keep their settings.
 ///
-/// What concerns a worker as a whole (`poll_budget`, `lame_duck`, `shutdown_timeout`, `background_timeout`,
-/// `overload`) is not taken from here.
+/// Limits of the worker as a whole (`poll_budget`, `lame_duck`, `shutdown_timeout`,
+/// `background_timeout`, `overload`) are ignored here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Live {
-    /// Limits in place of those that it had.
+    /// The new limits.
     pub limits: Limits,
-    /// Whose word counts about who sent a request.
+    /// The proxies that may report the client of a request.
     pub proxies: Option<TrustedProxies>,
 }
 
-/// Whether others have a listening socket too, and go on with it after this server: a service manager,
-/// or the process that takes over from this one. A drain leaves such a socket as it is, with those who
-/// wait in its queue; any other is closed to new connections first, and its queue is answered.
+/// Whether other processes have a listening socket as well and continue to use it after this server
+/// ends: a service manager, or the process that replaces this one. Draining leaves such a socket
+/// and the connections in its backlog alone. Any other socket is first closed to new connections,
+/// and those in its backlog are then served.
 ///
-/// It may change while the server runs. Clones change together.
+/// The value may change while the server runs. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Shared(Arc<AtomicBool>);
 
 impl Shared {
-    /// Do others have the socket?
+    /// Returns whether other processes have the socket.
     #[must_use]
     pub fn is_so(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Others have the socket from now on, or nobody else any more.
+    /// Sets whether other processes have the socket.
     pub fn set(&self, is_so: bool) {
         self.0.store(is_so, Ordering::SeqCst);
     }

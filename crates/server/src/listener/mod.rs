@@ -1,4 +1,4 @@
-//! What all connections of one listener share, on one worker.
+//! The state that all connections of one listener share, on one worker.
 
 pub(crate) mod config;
 pub(crate) mod proxy_protocol;
@@ -19,14 +19,14 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What all connections of one listener share, on one worker.
+/// The state that all connections of one listener share, on one worker.
 pub(crate) struct Door {
     pub(crate) limits: Limits,
     pub(crate) protocol: peregrine_proto::Limits,
     pub(crate) http2: h2::Limits,
-    /// The connections there may be: those of all listeners that have no limits of their own together.
+    /// Limits the number of connections. Listeners without their own limits share one.
     pub(crate) rooms: Rc<Rooms>,
-    /// The same for handshakes in progress.
+    /// Limits the number of handshakes in progress, in the same way.
     pub(crate) handshakes: Rc<Handshakes>,
     pub(crate) tls: Option<Tls>,
     pub(crate) proxy_protocol: Option<ProxyProtocol>,
@@ -34,7 +34,7 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// The way in by a listener, and its socket.
+    /// Makes the state of a listener; also returns the listener's socket.
     pub(crate) fn new<D: Driver>(
         worker: &Worker<D>,
         listen: Listen<D::Socket>,
@@ -53,14 +53,14 @@ impl Door {
             handshakes,
             tls,
             proxy_protocol,
-            // A copy of this worker's own, so that no other one counts its references.
+            // A separate copy, so that no other worker updates its reference count.
             proxies: proxies.map(Arc::new),
         };
         (door, socket)
     }
 
-    /// The same way in for connections that come from now on, with other settings. Connections are counted with those
-    /// that are there.
+    /// Returns the state for new connections after a change of the settings. The new and the
+    /// existing connections count towards the same limits.
     pub(crate) fn with(&self, live: &Live) -> Self {
         let Live { limits, proxies } = live;
         Self {
@@ -75,15 +75,17 @@ impl Door {
         }
     }
 
-    /// Is there little room: is memory short, or are no more than the `spare` places left?
+    /// Returns whether new connections must use reserved slots: memory is short, or no more than
+    /// `spare` connection slots are left.
     #[inline]
     pub(crate) fn is_narrow(&self, spare: usize) -> bool {
         account::filling() >= Filling::Tight
             || self.rooms.is_nearly_full(self.limits.connections_max, spare)
     }
 
-    /// The address for which a connection counts, where it is known when that is accepted: a PROXY header
-    /// may tell another one, and trusted proxies have many clients.
+    /// Returns the address that a connection is counted for, if it is known at accept time. It is
+    /// not if a PROXY header will report another address, or if the peer is a trusted proxy, which
+    /// has many clients.
     pub(crate) fn client_at(&self, address: Address) -> Option<IpAddr> {
         let Address::Tcp(address) = address else { return None };
         let peer = Peer::Tcp(address);
@@ -99,7 +101,8 @@ impl Door {
     }
 }
 
-/// One end of a connection, as its driver tells it; `ask` asks whose process is there.
+/// Converts the address of one end of a connection. `ask` returns the credentials of the process at
+/// that end.
 pub(crate) fn peer(address: Address, ask: impl FnOnce() -> Option<driver::Credentials>) -> Peer {
     match address {
         Address::Tcp(address) => Peer::Tcp(address),

@@ -1,18 +1,19 @@
-//! Whether a listener's connections begin with a PROXY header, and what that tells.
+//! Whether connections of a listener start with a PROXY header, and what the header contains.
 
 use peregrine_proto::proxy::{Addresses, Header, Ssl, kind};
 use peregrine_web::client::Networks;
 use peregrine_web::connection::{ConnectionInfo, Peer, Proxied, ProxiedTls};
 use std::sync::Arc;
 
-/// Whether the connections of a listener begin with a PROXY header, of version 1 or 2, by which a proxy tells whose
-/// connections it passes on. The client's address is the peer's then
+/// Whether the connections of a listener start with a PROXY header, version 1 or 2, in which a
+/// proxy reports the client it forwards. The peer of such a connection is then the client
 /// ([`ConnectionInfo::peer`](peregrine_web::connection::ConnectionInfo::peer)).
 ///
-/// The header must be whole within the time for the first request ([`Limits::first_byte_timeout`]), or with
-/// TLS for the handshake ([`Limits::handshake_timeout`]), of which it takes a part. A connection whose header is
-/// malformed is closed. One on which the proxy speaks for itself (`LOCAL`), as it does to see whether the server is
-/// there, keeps the proxy's address.
+/// The header must be complete within the time for the first request
+/// ([`Limits::first_byte_timeout`]) or, with TLS, within the time for the handshake
+/// ([`Limits::handshake_timeout`]), of which it uses a part. A connection with a malformed header
+/// is closed. If the proxy connects for itself (`LOCAL`), for example as a health check, the peer
+/// remains the proxy.
 ///
 /// [`Limits::first_byte_timeout`]: crate::Limits::first_byte_timeout
 /// [`Limits::handshake_timeout`]: crate::Limits::handshake_timeout
@@ -32,68 +33,69 @@ pub struct ProxyProtocol {
     pub(crate) header_bytes_max: usize,
 }
 
-/// What a connection begins with.
+/// How a connection starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Beginning {
-    /// The application's protocol, or TLS.
+    /// With the application protocol or TLS.
     Itself,
-    /// A PROXY header, or that, where none is required.
+    /// With a PROXY header or, if none is required, with the application protocol or TLS.
     Header,
-    /// Nothing that would be read.
+    /// The connection is closed without reading anything.
     Refused,
 }
 
 impl ProxyProtocol {
-    /// Every connection must begin with a header, and come from an address that is trusted: this machine, private
-    /// networks ([`Networks::private`]) and Unix domain sockets, unless [`ProxyProtocol::from`] says
-    /// otherwise. Others are closed.
+    /// Every connection must start with a header and come from a trusted address: this machine,
+    /// private networks ([`Networks::private`]) and Unix domain sockets, unless
+    /// [`ProxyProtocol::from`] sets others. All other connections are closed.
     #[must_use]
     pub fn required() -> Self {
         Self { is_required: true, from: Some(Networks::private()), header_bytes_max: 4096 }
     }
 
-    /// Connections from addresses that are trusted may begin with a header, and others do not. Who is trusted
-    /// [`ProxyProtocol::from`] must say.
+    /// Connections from trusted addresses may start with a header; all others are read without one.
+    /// The trusted addresses must be set with [`ProxyProtocol::from`].
     #[must_use]
     pub fn optional() -> Self {
         Self { is_required: false, from: None, ..Self::required() }
     }
 
-    /// Sets who is trusted: addresses (`10.0.0.7`), networks (`10.0.0.0/8`), and `unix:` for whoever connects to a
-    /// Unix domain socket. A text that is none of these is an error when the server starts.
+    /// Sets the trusted peers: addresses (`10.0.0.7`), networks (`10.0.0.0/8`), and `unix:` for any
+    /// process that connects to a Unix domain socket. Any other text is an error when the server
+    /// starts.
     #[must_use]
     pub fn from(mut self, networks: impl IntoIterator<Item: AsRef<str>>) -> Self {
         self.from = Some(Networks::read(networks));
         self
     }
 
-    /// Sets the longest header of version 2 that is read, in bytes. Default 4096: certificates of clients may need
-    /// more. Passing it: close.
+    /// Sets the maximum size of a version 2 header, in bytes. Default 4096; headers with client
+    /// certificates may need more. A connection with a larger header is closed.
     #[must_use]
     pub fn header_bytes_max(mut self, bytes_max: usize) -> Self {
         self.header_bytes_max = bytes_max;
         self
     }
 
-    /// Must there be a header?
+    /// Returns whether every connection must start with a header.
     #[must_use]
     pub fn is_required(&self) -> bool {
         self.is_required
     }
 
-    /// What is wrong with the settings.
+    /// Describes the mistake in the settings, if there is one.
     #[must_use]
     pub fn fault(&self) -> Option<&str> {
         match &self.from {
-            None => Some("`ProxyProtocol::optional()` must say whom to believe: add `.from([..])`"),
+            None => Some("`ProxyProtocol::optional()` must name trusted peers: add `.from([..])`"),
             Some(networks) if networks.is_empty() && networks.fault().is_none() => {
-                Some("nobody is trusted to send PROXY headers: name them in `.from([..])`")
+                Some("no peer is trusted to send PROXY headers: list the proxies in `.from([..])`")
             }
             Some(networks) => networks.fault(),
         }
     }
 
-    /// What a connection from `peer` begins with.
+    /// How a connection from `peer` starts.
     pub(crate) fn beginning(&self, peer: &Peer) -> Beginning {
         let is_trusted = self.from.as_ref().is_some_and(|networks| networks.has(peer));
         match (is_trusted, self.is_required) {
@@ -104,7 +106,7 @@ impl ProxyProtocol {
     }
 }
 
-/// The facts about a connection that began with `header`. Who is trusted is left as it was.
+/// The facts about a connection that started with `header`. The trusted proxies are not changed.
 pub(crate) fn told(info: &ConnectionInfo, header: &Header<'_>) -> ConnectionInfo {
     let mut info = info.clone();
     if header.addresses == Addresses::Local {

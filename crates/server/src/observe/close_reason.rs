@@ -1,47 +1,47 @@
-//! Why a connection ended, and what was unfinished when the server ended it.
+//! Why a connection ended, and which work was unfinished if the server ended it.
 
 use peregrine_proto::{Reject, h2, proxy};
 use std::fmt;
 use std::io;
 
-/// Why a connection is over. It is a value, so that tests and metrics can count it.
+/// Why a connection ended: a value that tests and metrics can count.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Ended {
     /// The peer closed the connection between two requests.
     PeerClosed,
-    /// The peer left while a request was being received or answered.
+    /// The peer disconnected while a request was being received or answered.
     PeerLeft,
     /// The response said `Connection: close`, or the peer asked for it.
     Agreed,
-    /// Nothing came within the time for the first byte.
+    /// No byte arrived within `first_byte_timeout`.
     FirstByteLate,
-    /// No request came within the idle time.
+    /// No request arrived within `idle_timeout`.
     Idle,
     /// A head was not complete in time.
     HeadLate,
-    /// A body came too slowly.
+    /// A body arrived too slowly.
     BodySlow,
-    /// The peer did not take what was sent in time, and was reset.
+    /// The peer did not receive the output in time. The connection was reset.
     WriteStalled,
     /// Streams were open, and the peer did not answer a PING in time.
     PeerSilent,
-    /// An exchange took longer than it may as a whole.
+    /// An exchange took longer than `exchange_timeout`.
     ExchangeLate,
-    /// The connection reached the age at which connections close.
+    /// The connection reached its maximum age.
     Lifetime,
-    /// The peer broke a rule of the protocol.
+    /// The peer broke a rule of HTTP.
     Rejected(Reject),
-    /// The peer broke a rule of HTTP/2, or made the server do too much for nothing.
+    /// The peer broke a rule of HTTP/2, or used up its budget of useless work.
     Http2(h2::Reject),
-    /// The TLS handshake, or a record after it, failed. The text says why.
+    /// The TLS handshake, or a record after it, failed. The text contains the cause.
     TlsFailed(String),
     /// The client's certificate was refused in the TLS handshake, or there was none where one is
     /// required.
     ClientCertificate {
-        /// A short name for what is wrong with it, such as `client-certificate-expired`.
+        /// A short name for the fault, such as `client-certificate-expired`.
         fault: &'static str,
-        /// What TLS says of it.
+        /// The cause, as TLS reports it.
         cause: String,
     },
     /// The TLS handshake was not complete in time.
@@ -50,25 +50,25 @@ pub enum Ended {
     PlainOnTls,
     /// The PROXY header is malformed, or missing where it is required.
     Proxy(proxy::Reject),
-    /// The peer may not send PROXY headers, and one is required.
+    /// The peer is not trusted to send PROXY headers, and one is required.
     NoProxy,
     /// A handler panicked. The peer got a 500.
     HandlerPanicked,
-    /// The body of a response failed before its end, so the connection had to be cut.
+    /// The body of a response failed before its end, so the connection was cut.
     ResponseFailed,
-    /// Another protocol took the connection over, and has finished.
+    /// Another protocol took over the connection, and has ended.
     Upgraded,
-    /// The connection was idle, or its last request was answered, when the server shut down.
+    /// The server shut down, and the connection was idle or its last request was answered.
     Drained,
-    /// The connection was still busy when the time to shut down was over.
+    /// The connection was still busy when the shutdown timeout expired.
     Cut,
     /// The connection needed more memory than the worker may hold for its peers.
     MemoryMax,
-    /// The connection had come while there was little room (memory, or places), asked for nothing for a while, and others
-    /// came.
+    /// The connection used a reserved slot, because memory or connection slots were short. It sent
+    /// no request for a while, and another connection needed the slot.
     GaveWay,
-    /// The client has as many connections as it may. Only where a PROXY header tells who it is is that
-    /// an end: others are not accepted.
+    /// The client has reached its limit of connections. This is only used if a PROXY header names
+    /// the client; otherwise such connections are not accepted.
     ClientConnectionsMax,
     /// The network failed.
     Broken(io::ErrorKind),
@@ -111,7 +111,7 @@ impl Ended {
         }
     }
 
-    /// The limit that ended the connection, by its name in `Limits`, where the reason tells which.
+    /// The limit that ended the connection, by its name in `Limits`, if the reason identifies one.
     pub(crate) fn limit(&self) -> Option<&'static str> {
         Some(match self {
             Self::FirstByteLate => "first_byte_timeout",
@@ -131,7 +131,7 @@ impl Ended {
     }
 }
 
-/// The limit that a request went beyond, by its name in `Limits`.
+/// The limit that a request exceeded, by its name in `Limits`.
 pub(crate) fn limit_of(reject: Reject) -> Option<&'static str> {
     Some(match reject {
         Reject::HeadTooLong => "head_bytes_max",
@@ -146,7 +146,7 @@ pub(crate) fn limit_of(reject: Reject) -> Option<&'static str> {
 }
 
 impl Ended {
-    /// Did the TLS session end it, with an alert or without?
+    /// Returns whether the TLS session ended the connection, with or without an alert.
     pub(crate) fn is_by_tls(&self) -> bool {
         matches!(self, Self::TlsFailed(_) | Self::ClientCertificate { .. } | Self::PlainOnTls)
     }
@@ -166,21 +166,21 @@ impl fmt::Display for Ended {
     }
 }
 
-/// What was not over when a connection was cut.
+/// The unfinished work of a connection that was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unfinished {
-    /// The handshake of TLS.
+    /// The TLS handshake.
     Handshake,
-    /// A request's head, or nothing was asked for.
+    /// A request's head, or there was no request.
     Head,
     /// The handler.
     Handler,
-    /// The content of the response, which its producer had not ended or the peer not taken.
+    /// The response: it was not complete, or the peer had not received all of it.
     Response,
-    /// The way of a complete response to its peer.
+    /// The delivery of a complete response.
     Delivery,
-    /// The protocol that the request began, a WebSocket for instance.
+    /// The protocol that the request switched to, such as a WebSocket.
     Protocol,
 }
 
@@ -192,7 +192,7 @@ impl fmt::Display for Unfinished {
             Self::Handler => "its handler had not answered",
             Self::Response => "its response was not complete",
             Self::Delivery => "its response was not delivered",
-            Self::Protocol => "the protocol that it began went on",
+            Self::Protocol => "its upgraded protocol had not ended",
         })
     }
 }

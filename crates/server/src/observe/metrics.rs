@@ -1,7 +1,7 @@
-//! What a worker counts, for other threads to read.
+//! The counters of a worker, which other threads may read.
 //!
-//! Each worker has its own [`Counts`] and is their only writer. What costs next to nothing is counted in
-//! any case; what costs a request something is counted where somebody asked for that.
+//! Each worker has its own [`Counts`] and is their only writer. Counters that cost almost nothing
+//! are always maintained; those with a noticeable cost per request only if metrics are enabled.
 
 use super::close_reason::{Ended, limit_of};
 use peregrine_driver::TURN_BOUNDS;
@@ -12,7 +12,8 @@ use peregrine_web::route::readable;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Bounds of durations in nanoseconds: OpenTelemetry's advice for `http.server.request.duration`.
+/// Histogram bounds of durations in nanoseconds: OpenTelemetry's advice for
+/// `http.server.request.duration`.
 pub(crate) const DURATION_BOUNDS: [u64; 14] = [
     5_000_000,
     10_000_000,
@@ -30,17 +31,18 @@ pub(crate) const DURATION_BOUNDS: [u64; 14] = [
     10_000_000_000,
 ];
 
-/// Bounds of sizes in bytes, of which nothing is one.
+/// Histogram bounds of sizes in bytes. The first bucket is for no content.
 pub(crate) const SIZE_BOUNDS: [u64; 11] =
     [0, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28];
 
-/// How many methods are told apart: those that the protocol knows, and all others together.
+/// The number of methods that are distinguished: those that the protocol knows, and all others
+/// together.
 const METHODS: usize = Method::Extension as usize + 1;
 
-/// All that a worker counts. It may be read from any thread at any time, and lasts as long as somebody
-/// holds it.
+/// The counters of a worker. Any thread may read them at any time, even after the worker has ended.
 #[derive(Debug, Default)]
-// No two workers write to one line of the cache, or to one that is fetched with it.
+// Aligned so that no two workers write to the same cache line, or to one that is prefetched with
+// it.
 #[repr(C, align(128))]
 pub struct Counts {
     pub(crate) requests: Count,
@@ -49,14 +51,14 @@ pub struct Counts {
     pub(crate) sent_bytes: Count,
     /// Requests in progress.
     pub(crate) in_flight: Level,
-    /// The same by scheme and method, where requests are measured one by one.
+    /// The same by scheme and method, if single requests are measured.
     pub(crate) active: [[Level; METHODS]; 2],
     pub(crate) places: [Level; Place::ALL.len()],
-    /// Connections that this worker had, whoever accepted them.
+    /// Connections of this worker, including those that another worker accepted.
     pub(crate) accepted: Count,
-    /// Connections that this worker accepted, and another one took.
+    /// Connections that this worker accepted and handed to another one.
     pub(crate) passed: Count,
-    /// Those that it took from others.
+    /// Connections that this worker took from others.
     pub(crate) taken: Count,
     pub(crate) refused: Count,
     pub(crate) ended: Few<&'static str, 32>,
@@ -65,30 +67,30 @@ pub struct Counts {
     pub(crate) handshakes: Few<Agreed, 32>,
     pub(crate) handshake_times: Histogram<{ DURATION_BOUNDS.len() }>,
     pub(crate) tls_failures: Few<TlsFailure, 64>,
-    /// Requests that were refused because there was too much to do, by what there was too much of.
+    /// Requests rejected because of overload, by the limit.
     pub(crate) shed: Few<&'static str, 8>,
-    /// How long requests had waited for their turn on the thread.
+    /// How long requests had waited for the worker's thread.
     pub(crate) queue_delays: Histogram<{ TURN_BOUNDS.len() }>,
-    /// 1 while requests that waited for too long are refused.
+    /// 1 while requests that waited too long are rejected.
     pub(crate) is_refusing: Level,
-    /// What is held for peers.
+    /// Bytes held for peers.
     pub(crate) memory_bytes: Level,
-    /// What may be held; 0 where there is no bound.
+    /// The limit of `memory_bytes`; 0 if there is none.
     pub(crate) memory_bytes_max: Level,
     measures: bool,
     pub(crate) measured: OnceLock<Measured>,
 }
 
-/// Where a connection is counted: what it does, and which protocol it speaks.
+/// How a connection is counted: by its state and its protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Nothing says yet what it speaks, or TLS shakes hands.
+    /// The protocol is not known yet, or the TLS handshake is in progress.
     Opening,
     Http1Idle,
     Http1Active,
     Http2Idle,
     Http2Active,
-    /// Another protocol has it.
+    /// Another protocol uses the connection.
     Upgraded,
     Closing,
 }
@@ -104,7 +106,7 @@ impl Place {
         Self::Closing,
     ];
 
-    /// The protocol and the state, as metrics call them.
+    /// The protocol and the state, as named in metrics.
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Opening => ("", "opening"),
@@ -118,14 +120,14 @@ impl Place {
     }
 }
 
-/// A rule of the protocol that a peer broke.
+/// A rule of HTTP that a peer broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
     Http(Reject),
     Http2(h2::Reject),
 }
 
-/// What a TLS handshake agreed on.
+/// The result of a TLS handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
     pub(crate) version: &'static str,
@@ -138,14 +140,14 @@ pub(crate) struct Agreed {
 pub(crate) struct TlsFailure {
     pub(crate) in_handshake: bool,
     pub(crate) reason: &'static str,
-    /// The alert that the peer sent, or nothing.
+    /// The alert that the peer sent, or empty.
     pub(crate) alert: &'static str,
 }
 
-/// Requests, measured one by one.
+/// Metrics of single requests.
 #[derive(Debug)]
 pub(crate) struct Measured {
-    /// The routes' patterns, by their numbers.
+    /// The route patterns, by route number.
     pub(crate) routes: Vec<String>,
     pub(crate) durations: Table<Histogram<{ DURATION_BOUNDS.len() }>>,
     pub(crate) sizes: Table<Sizes>,
@@ -153,7 +155,8 @@ pub(crate) struct Measured {
 
 /// How much content requests and responses had.
 #[derive(Debug, Default)]
-// Requests without content and small responses need what is near the middle.
+// In this order, the buckets of requests without content and of small responses are close to each
+// other.
 #[repr(C)]
 pub(crate) struct Sizes {
     pub(crate) sent: Histogram<{ SIZE_BOUNDS.len() }>,
@@ -161,28 +164,29 @@ pub(crate) struct Sizes {
 }
 
 impl Counts {
-    /// Counts of a worker whose requests are measured one by one.
+    /// Makes counters for a worker whose requests are measured individually.
     #[must_use]
     pub fn measuring() -> Self {
         Self { measures: true, ..Self::default() }
     }
 
-    /// Connections now, by protocol and state.
+    /// The current number of connections, by protocol and state.
     pub fn connections(&self) -> impl Iterator<Item = ((&'static str, &'static str), u64)> {
         let levels = self.places.iter().map(|level| u64::try_from(level.get()).unwrap_or(0));
         Place::ALL.into_iter().map(Place::names).zip(levels)
     }
 
-    /// Is so much held for peers that the worker refuses all requests?
+    /// Returns whether so much memory is held for peers that the worker rejects all requests.
     pub fn is_short_of_memory(&self) -> bool {
         let most = self.memory_bytes_max.get();
         most > 0 && self.memory_bytes.get() >= most - most / 8
     }
 
-    /// Checks what holds when a worker has ended: nothing is in progress, and each connection ended once.
+    /// Checks invariants that hold once a worker has ended: nothing is in progress, and each
+    /// connection ended once.
     ///
     /// # Panics
-    /// It does not hold.
+    /// An invariant is violated.
     #[doc(hidden)]
     pub fn check(&self) {
         for place in Place::ALL {
@@ -195,18 +199,18 @@ impl Counts {
         assert_eq!(self.accepted.get(), ended + self.ended.others(), "{:?}", self.ended);
     }
 
-    /// Are requests measured one by one?
+    /// Returns whether requests are measured individually.
     pub(crate) fn is_measuring(&self) -> bool {
         self.measures
     }
 
-    /// A request had waited so long for its turn.
+    /// Counts how long a request had waited for the worker's thread.
     pub(crate) fn queue_delay(&self, delay: Duration) {
         let delay = delay.as_secs().saturating_mul(1_000_000_000) + u64::from(delay.subsec_nanos());
         self.queue_delays.note(delay, &TURN_BOUNDS);
     }
 
-    /// Makes the tables for requests to `application`, where they are measured.
+    /// Makes the tables for requests to `application`, if requests are measured individually.
     pub(crate) fn prepare(&self, application: &Application) {
         if !self.measures {
             return;
@@ -214,15 +218,16 @@ impl Counts {
         self.measured.get_or_init(|| {
             let routes = application.routes().map(|route| readable(route.pattern).into_owned());
             let routes: Vec<_> = routes.collect();
-            // Most routes are asked in one method and answer with few statuses; no peer can make more
-            // keys than there are routes, methods and statuses that applications answer with.
+            // Most routes are used with one method and respond with few statuses. Peers cannot
+            // create more keys than there are combinations of routes, methods and statuses of the
+            // application.
             let (durations, sizes) =
                 (Table::for_keys(routes.len() * 8 + 256), Table::for_keys(routes.len() * 2 + 16));
             Measured { routes, durations, sizes }
         });
     }
 
-    /// A connection is over.
+    /// Counts the end of a connection.
     pub(crate) fn end(&self, ended: &Ended) {
         self.ended.note(ended.name());
         if let Some(limit) = ended.limit() {
@@ -235,7 +240,7 @@ impl Counts {
         }
     }
 
-    /// A stream of HTTP/2 is refused, and its connection goes on.
+    /// Counts a rejected HTTP/2 stream, whose connection continues.
     pub(crate) fn refuse(&self, rule: Rule) {
         let limit = match rule {
             Rule::Http(reject) => limit_of(reject),
@@ -249,20 +254,20 @@ impl Counts {
     }
 }
 
-/// What requests are told apart by.
+/// The attributes by which requests are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) method: Method,
     pub(crate) version: Version,
     pub(crate) is_secure: bool,
-    /// The route's number among those of the application.
+    /// The route's number in the application.
     pub(crate) route: Option<u32>,
     /// Zero if no response began.
     pub(crate) status: u16,
     pub(crate) fault: Fault,
 }
 
-/// What went wrong with a request, beside its status.
+/// The fault of a request, in addition to its status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Fault {
@@ -270,13 +275,13 @@ pub(crate) enum Fault {
     None,
     /// The handler panicked.
     Panic,
-    /// The handler was late.
+    /// The handler exceeded its timeout.
     Late,
-    /// Nobody waited for the response any more.
+    /// The client disconnected before the response began.
     Cancelled,
-    /// The response broke off.
+    /// The response was aborted.
     Aborted,
-    /// There was too much to do: nothing is wrong with the request, nor with what would have answered it.
+    /// The server was overloaded: neither the request nor the application is at fault.
     Overloaded,
 }
 
@@ -303,13 +308,13 @@ const NAMED: [Method; METHODS] = [
     Method::Extension,
 ];
 
-/// The method's name. Peers may make up others, which are one, so that nobody can make many.
+/// The method's name. Unknown methods share one name, so that peers cannot create many.
 pub(crate) fn method_name(number: usize) -> &'static str {
     NAMED.get(number).and_then(|method| method.name()).unwrap_or("_OTHER")
 }
 
 impl Key {
-    /// In a number that is not zero.
+    /// Packs the key into a number that is not zero.
     #[inline]
     pub(crate) fn pack(&self) -> u64 {
         u64::from(self.status & 0x3ff)
@@ -321,7 +326,7 @@ impl Key {
             | self.route.map_or(0, |route| u64::from(route) + 1) << 32
     }
 
-    /// The same with nothing but route and method.
+    /// The same with only route and method.
     #[inline]
     pub(crate) fn pack_route(&self) -> u64 {
         let Self { method, route, .. } = *self;
@@ -344,7 +349,7 @@ impl Key {
         }
     }
 
-    /// The version of HTTP, as OpenTelemetry's `network.protocol.version` says it.
+    /// The HTTP version, as in OpenTelemetry's `network.protocol.version`.
     pub(crate) fn version_name(&self) -> &'static str {
         match self.version {
             Version::Http10 => "1.0",
@@ -353,7 +358,7 @@ impl Key {
         }
     }
 
-    /// Why the request failed, as OpenTelemetry's `error.type` says it; empty if it did not.
+    /// Why the request failed, as in OpenTelemetry's `error.type`; empty if it did not.
     pub(crate) fn error_type(&self) -> String {
         match FAULTS[self.fault as usize].1 {
             "" if self.status >= 500 => self.status.to_string(),

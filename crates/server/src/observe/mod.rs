@@ -1,7 +1,7 @@
-//! What a worker reports about itself: metrics, access log, traces, and handlers that block.
+//! Metrics, access log, traces, and the detection of handlers that block.
 //!
-//! [`Observed`] holds all of this for one worker and stays on its thread. Nothing here decides what
-//! the worker accepts; `admission` does, and imports this module.
+//! [`Observed`] contains all of this for one worker and stays on its thread. Nothing here decides
+//! what the worker accepts; `admission` does, and imports this module.
 
 pub(crate) mod access_log;
 pub(crate) mod close_reason;
@@ -27,8 +27,8 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-/// What a worker knows of its connections. It stays on the worker's thread; its counts may be read from
-/// any.
+/// The state of a worker's observability. It stays on the worker's thread; its counters may be
+/// read from any thread.
 #[derive(Default)]
 pub struct Observed {
     connections: Cell<usize>,
@@ -38,109 +38,110 @@ pub struct Observed {
     pulse: Arc<Pulse>,
     counts: Arc<Counts>,
     waiting_for_empty: RefCell<Option<Waker>>,
-    /// Handlers that run to their end without their connection, and listeners that still accept.
+    /// Handlers that continue without their connection, and listeners that still accept.
     pending: Cell<usize>,
-    /// Refusals that no line of the log has summed up yet, by their reason.
+    /// Rejections that were not logged yet, by reason.
     untold: RefCell<BTreeMap<&'static str, u64>>,
-    /// Until the worker begins.
+    /// Taken when the worker starts.
     log: Cell<Option<Log>>,
     traces: Option<Traces>,
-    /// Is told how many connections are open, each time that it changes.
+    /// Called with the number of open connections whenever it changes.
     told_open: OnceCell<Box<dyn Fn(usize)>>,
     reserve: Option<Box<dyn Reserve>>,
 }
 
-/// Descriptors that are kept for a worker that is to be heard when the process has no others.
+/// File descriptors that are reserved for a worker that must stay reachable when the process has no
+/// others left.
 ///
-/// Who comes while some are missing has one request answered, and the descriptor comes back.
+/// While some are missing, a new connection may send one request; the descriptor is reserved again
+/// when it closes.
 pub trait Reserve {
-    /// Gives one of them back to the process. False: there is none.
+    /// Frees one descriptor for the process. Returns false if there is none.
     fn spend(&self) -> bool;
-    /// Takes those that are missing, as far as the process has some.
+    /// Reserves missing descriptors again, as far as the process has free ones.
     fn refill(&self);
-    /// Are some missing?
+    /// Returns whether any are missing.
     fn is_short(&self) -> bool;
 }
 
-/// A worker's counts at one moment.
+/// A worker's counters at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Connections open.
+    /// Open connections.
     pub connections: usize,
     /// Connections accepted so far.
     pub accepted: u64,
-    /// Times that accepting failed because the process was out of descriptors or memory.
+    /// How often accepting failed because the process was out of descriptors or memory.
     pub refused: u64,
     /// Requests whose head was complete and valid.
     pub requests: u64,
-    /// Times that something was given to the kernel to send.
+    /// How often data was passed to the kernel to be sent.
     pub sends: u64,
-    /// Times that a handler was found to keep its thread for longer than
+    /// How often a handler blocked its thread for longer than
     /// [`Limits::poll_budget`](crate::Limits::poll_budget).
     pub blocked: u64,
-    /// Tasks of tokio's that were dropped at the end, because they did not end in time.
+    /// Tokio tasks that were dropped at the end because they had not ended in time.
     pub tasks_cut: usize,
-    /// Handlers that were promised to run to their end, had outlived their connection, and were cut at
-    /// the end. The report names them beside the connections that were cut.
+    /// Handlers with `run_to_end` that had outlived their connection and were cut at the end. The
+    /// report names them beside the connections that were cut.
     pub handlers_cut: usize,
-    /// Functions on tokio's blocking threads that were not waited for any longer at the end. Nothing
-    /// can stop them but the end of the process.
+    /// Functions on tokio's blocking threads that still ran when the worker stopped waiting for
+    /// them. They can only be stopped by ending the process.
     pub functions_left: usize,
-    /// Requests that were refused because there was too much to do, by what there was too much of:
-    /// `memory`, `requests`, `route`, `queue_delay` or `client`. See
-    /// [`OverloadLimits`](crate::OverloadLimits).
+    /// Requests rejected because of overload, by the limit: `memory`, `requests`, `route`,
+    /// `queue_delay` or `client`. See [`OverloadLimits`](crate::OverloadLimits).
     pub shed: BTreeMap<&'static str, u64>,
-    /// Connections that are over, by how they ended ([`Ended::name`]).
+    /// Connections that have ended, by reason ([`Ended::name`]).
     pub ended: BTreeMap<&'static str, u64>,
 }
 
 impl Observed {
-    /// Counts of a worker that shows which handler has its thread in `pulse`.
+    /// Makes the state of a worker that shows in `pulse` which handler is being polled.
     #[must_use]
     pub fn new(pulse: Arc<Pulse>) -> Self {
         Self { pulse, ..Self::default() }
     }
 
-    /// The same with these counts, which others may read.
+    /// The same with these counters, which other threads may read.
     #[must_use]
     pub fn counting(pulse: Arc<Pulse>, counts: Arc<Counts>) -> Self {
         Self { pulse, counts, ..Self::default() }
     }
 
-    /// The same with an access log.
+    /// Adds an access log.
     #[must_use]
     pub fn logging(self, log: Option<Log>) -> Self {
         self.log.set(log);
         self
     }
 
-    /// The same with traces of requests.
+    /// Adds traces of requests.
     #[must_use]
     pub fn tracing(mut self, traces: Option<Traces>) -> Self {
         self.traces = traces;
         self
     }
 
-    /// The same with descriptors of its own.
+    /// Adds reserved descriptors.
     #[must_use]
     pub fn reserving(mut self, reserve: impl Reserve + 'static) -> Self {
         self.reserve = Some(Box::new(reserve));
         self
     }
 
-    /// Gives a descriptor back to the process, if one is kept.
+    /// Frees a reserved descriptor for the process, if there is one.
     pub(crate) fn spend_reserve(&self) -> bool {
         self.reserve.as_ref().is_some_and(|reserve| reserve.spend())
     }
 
-    /// Something was closed, or may have been.
+    /// Reserves descriptors again, since one may have been closed.
     pub(crate) fn refill_reserve(&self) {
         if let Some(reserve) = &self.reserve {
             reserve.refill();
         }
     }
 
-    /// Are descriptors missing of those that are kept?
+    /// Returns whether reserved descriptors are missing.
     pub(crate) fn is_reserve_short(&self) -> bool {
         self.reserve.as_ref().is_some_and(|reserve| reserve.is_short())
     }
@@ -153,7 +154,7 @@ impl Observed {
         self.traces.as_ref()
     }
 
-    /// What is counted.
+    /// The counters.
     #[must_use]
     pub fn counts(&self) -> &Arc<Counts> {
         &self.counts
@@ -163,7 +164,7 @@ impl Observed {
         &self.pulse
     }
 
-    /// The counts now.
+    /// The current counters.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
@@ -181,13 +182,13 @@ impl Observed {
         }
     }
 
-    /// Tells `told` from now on how many connections are open, once for a worker.
+    /// Sets the function to call with the number of open connections. Called once per worker.
     pub(crate) fn tell_open(&self, told: impl Fn(usize) + 'static) {
-        // A worker begins once.
+        // A worker starts only once.
         let _ = self.told_open.set(Box::new(told));
     }
 
-    /// So many connections are open from now on.
+    /// Sets the number of open connections.
     pub(crate) fn has_open(&self, connections: usize) {
         self.connections.set(connections);
         if let Some(told) = self.told_open.get() {
@@ -212,7 +213,8 @@ impl Observed {
         self.counts.received_bytes.add(bytes as u64);
     }
 
-    /// A TLS handshake is complete, so long after its connection was accepted.
+    /// Counts a completed TLS handshake, which ended the time `took` after its connection was
+    /// accepted.
     pub(crate) fn agreed(&self, tls: Option<&TlsInfo>, took: Duration) {
         let Some(tls) = tls else { return };
         let (version, cipher, resumed) = (tls.version, tls.cipher_suite, tls.resumed);
@@ -221,7 +223,7 @@ impl Observed {
         self.counts.handshake_times.note(took, &DURATION_BOUNDS);
     }
 
-    /// A limit was reached, by its name in [`Limits`](crate::Limits).
+    /// Counts that a limit was reached, by its name in [`Limits`](crate::Limits).
     pub(crate) fn limit(&self, name: &'static str) {
         self.counts.limits.note(name);
     }
@@ -234,29 +236,29 @@ impl Observed {
         self.functions_left.set(count);
     }
 
-    /// Requests and handshakes that were refused since the last call, by their reason.
+    /// Takes the requests and handshakes that were rejected since the last call, by reason.
     pub(crate) fn take_refusals(&self) -> BTreeMap<&'static str, u64> {
         self.untold.take()
     }
 
-    /// A request or a handshake is refused.
+    /// Counts a rejected request or handshake.
     pub(crate) fn refusal(&self, ended: &Ended) {
         *self.untold.borrow_mut().entry(ended.name()).or_default() += 1;
     }
 
-    /// Something beside the connections is not over until the result is dropped: a handler that runs
-    /// to its end without its connection, or a listener that accepts.
+    /// Keeps the worker alive until the result is dropped: for a handler that continues without its
+    /// connection, or a listener that accepts.
     pub(crate) fn pending(self: &Rc<Self>) -> Pending {
         self.pending.set(self.pending.get() + 1);
         Pending(Rc::clone(self))
     }
 
-    /// A handler that had outlived its connection is cut before its end.
+    /// Counts a handler that had outlived its connection and was cut before its end.
     pub(crate) fn handler_cut(&self) {
         self.handlers_cut.set(self.handlers_cut.get() + 1);
     }
 
-    /// Wakes whoever waits for [`Observed::empty`], if nothing is left.
+    /// Wakes the task that waits for [`Observed::empty`], if nothing is left.
     pub(crate) fn wake_if_empty(&self) {
         if self.is_empty()
             && let Some(waker) = self.waiting_for_empty.take()
@@ -270,7 +272,7 @@ impl Observed {
         self.connections.get()
     }
 
-    /// Is no connection open?
+    /// Returns whether no connection is open.
     pub(crate) fn has_no_connection(&self) -> bool {
         self.connections.get() == 0
     }
@@ -279,7 +281,7 @@ impl Observed {
         self.has_no_connection() && self.pending.get() == 0
     }
 
-    /// Ends when no connection is open and nothing else is pending.
+    /// Completes when no connection is open and nothing else is pending.
     pub(crate) async fn empty(&self) {
         poll_fn(|context| {
             if self.is_empty() {
@@ -298,7 +300,7 @@ impl fmt::Debug for Observed {
     }
 }
 
-/// Something that is not over until this is dropped.
+/// Keeps the worker alive until it is dropped.
 pub(crate) struct Pending(Rc<Observed>);
 
 impl Drop for Pending {

@@ -1,4 +1,4 @@
-//! What workers counted, on a page for Prometheus.
+//! Writes the counters of workers in the format of Prometheus.
 
 use super::metrics::{
     Agreed, Counts, DURATION_BOUNDS, Key, Measured, Rule, SIZE_BOUNDS, TlsFailure, method_name,
@@ -7,7 +7,7 @@ use peregrine_driver::TURN_BOUNDS;
 use peregrine_metrics::{Buckets, Count, Family, Few, Kind, Level, Page};
 use std::collections::BTreeMap;
 
-/// Nanoseconds of a second.
+/// Nanoseconds per second.
 const NANOSECONDS: f64 = 1e9;
 
 const fn family(
@@ -29,13 +29,13 @@ const REQUEST_SIZE: Family<'_> = family(
     "http_server_request_body_size_bytes",
     Kind::Histogram,
     "bytes",
-    "Content of a request that came before its response was complete.",
+    "Request content received before the response was complete.",
 );
 const RESPONSE_SIZE: Family<'_> = family(
     "http_server_response_body_size_bytes",
     Kind::Histogram,
     "bytes",
-    "Content of a response, without framing.",
+    "Response content, without framing.",
 );
 const ACTIVE: Family<'_> = family(
     "http_server_active_requests",
@@ -43,81 +43,77 @@ const ACTIVE: Family<'_> = family(
     "",
     "Requests whose response is not complete.",
 );
-const CONNECTIONS: Family<'_> = family(
-    "peregrine_connections",
-    Kind::Gauge,
-    "",
-    "Open connections by what they speak and what they do.",
-);
+const CONNECTIONS: Family<'_> =
+    family("peregrine_connections", Kind::Gauge, "", "Open connections by protocol and state.");
 const WORKER_CONNECTIONS: Family<'_> =
     family("peregrine_worker_connections", Kind::Gauge, "", "Open connections of each worker.");
 const IMBALANCE: Family<'_> = family(
     "peregrine_worker_imbalance_ratio",
     Kind::Gauge,
     "ratio",
-    "Open connections of the worker with the most, over the mean of all workers; 1 is even.",
+    "Open connections of the busiest worker, divided by the mean of all workers; 1 is even.",
 );
 const PASSED: Family<'_> = family(
     "peregrine_worker_connections_passed",
     Kind::Counter,
     "",
-    "Connections that a worker accepted and passed to another one with fewer.",
+    "Connections that a worker accepted and handed to another one with fewer.",
 );
 const TAKEN: Family<'_> = family(
     "peregrine_worker_connections_taken",
     Kind::Counter,
     "",
-    "Connections that a worker took from others that had accepted them.",
+    "Connections that a worker took over from the worker that accepted them.",
 );
 const ACCEPTED: Family<'_> =
-    family("peregrine_connections_accepted", Kind::Counter, "", "Connections that were accepted.");
+    family("peregrine_connections_accepted", Kind::Counter, "", "Accepted connections.");
 const REFUSED: Family<'_> = family(
     "peregrine_connections_refused",
     Kind::Counter,
     "",
-    "Times that accepting failed because the process was out of descriptors or memory.",
+    "How often accepting failed because the process was out of descriptors or memory.",
 );
 const ENDED: Family<'_> = family(
     "peregrine_connections_ended",
     Kind::Counter,
     "",
-    "Connections that are over, by why they ended.",
+    "Connections that have ended, by reason.",
 );
 const LIMITS: Family<'_> = family(
     "peregrine_limits_hit",
     Kind::Counter,
     "",
-    "Times that a limit had an effect, by its name in Limits.",
+    "How often a limit had an effect, by its name in Limits.",
 );
 const RULES: Family<'_> = family(
     "peregrine_rules_broken",
     Kind::Counter,
     "",
-    "Requests, streams and connections that were refused because they broke a rule of the protocol.",
+    "Requests, streams and connections rejected because they broke a rule of HTTP.",
 );
 const RECEIVED: Family<'_> = family(
     "peregrine_received_bytes",
     Kind::Counter,
     "bytes",
-    "Bytes that came on all connections, with TLS and framing.",
+    "Bytes received on all connections, including TLS and framing.",
 );
 const SENT: Family<'_> = family(
     "peregrine_sent_bytes",
     Kind::Counter,
     "bytes",
-    "Bytes that were given to the kernel to send, with TLS and framing.",
+    "Bytes passed to the kernel to be sent, including TLS and framing.",
 );
 const SENDS: Family<'_> = family(
     "peregrine_sends",
     Kind::Counter,
     "",
-    "Times that something was given to the kernel to send.",
+    "How often data was passed to the kernel to be sent.",
 );
 const HANDSHAKES: Family<'_> = family(
     "peregrine_tls_handshakes",
     Kind::Counter,
     "",
-    "TLS handshakes that were completed, by what they agreed on.",
+    "Completed TLS handshakes, by version, cipher suite and resumption.",
 );
 const HANDSHAKE_DURATION: Family<'_> = family(
     "peregrine_tls_handshake_duration_seconds",
@@ -129,44 +125,45 @@ const TLS_FAILURES: Family<'_> = family(
     "peregrine_tls_failures",
     Kind::Counter,
     "",
-    "TLS sessions that failed, by why, and by the alert that the peer sent.",
+    "Failed TLS sessions, by reason and by the alert that the peer sent.",
 );
 
 const IN_FLIGHT: Family<'_> = family(
     "peregrine_worker_requests",
     Kind::Gauge,
     "",
-    "Requests of each worker whose response is not complete, and WebSockets.",
+    "Requests of each worker whose response is not complete, including WebSockets.",
 );
 const SHED: Family<'_> = family(
     "peregrine_requests_shed",
     Kind::Counter,
     "",
-    "Requests that were refused because there was too much to do, by what there was too much of.",
+    "Requests rejected because of overload, by the limit that was reached.",
 );
 const QUEUE_DELAY: Family<'_> = family(
     "peregrine_queue_delay_seconds",
     Kind::Histogram,
     "seconds",
-    "How long requests waited for their turn after their worker had looked for them; of one in 16 where no target is set.",
+    "How long requests waited for their worker's thread after it had polled the kernel; without a \
+     target, measured for one request in 16.",
 );
 const REFUSING: Family<'_> = family(
     "peregrine_worker_overloaded",
     Kind::Gauge,
     "",
-    "1 while a worker refuses requests that have waited for too long.",
+    "1 while a worker rejects requests that have waited too long.",
 );
 const MEMORY: Family<'_> = family(
     "peregrine_worker_memory_bytes",
     Kind::Gauge,
     "bytes",
-    "What each worker holds for its peers: buffers, bodies, unsent responses, TLS and HTTP/2.",
+    "Memory that each worker holds for its peers: buffers, bodies, unsent responses, TLS, HTTP/2.",
 );
 const MEMORY_MAX: Family<'_> = family(
     "peregrine_worker_memory_max_bytes",
     Kind::Gauge,
     "bytes",
-    "What each worker may hold for its peers; 0 where there is no bound.",
+    "Limit of the memory that each worker holds for its peers; 0 if there is none.",
 );
 
 /// The families that [`write()`] writes, in order.
@@ -199,7 +196,7 @@ pub const FAMILIES: &[Family<'static>] = &[
     MEMORY_MAX,
 ];
 
-/// Writes what these workers counted, added up.
+/// Writes the counters of these workers, added up.
 pub fn write(page: &mut Page, workers: &[&Counts]) {
     write_requests(page, workers);
     write_sizes(page, workers);
@@ -219,13 +216,13 @@ fn measured<'a>(workers: &'a [&Counts]) -> impl Iterator<Item = &'a Measured> {
     workers.iter().filter_map(|counts| counts.measured.get())
 }
 
-/// The pattern of a route; empty if no route has the path.
+/// The pattern of a route; empty if no route matched.
 fn route(measured: &Measured, key: &Key) -> String {
     let pattern = key.route.and_then(|route| measured.routes.get(route as usize));
     pattern.cloned().unwrap_or_default()
 }
 
-/// The labels of what was counted beyond the room that there was, as OpenTelemetry names it.
+/// The labels of values that had no room in a table, as OpenTelemetry names them.
 const OVERFLOW: (&str, &str) = ("otel_metric_overflow", "true");
 
 fn write_requests(page: &mut Page, workers: &[&Counts]) {
@@ -303,7 +300,7 @@ fn write_active(page: &mut Page, workers: &[&Counts]) {
         };
         for method in 0..workers.first().map_or(0, |counts| counts.active[0].len()) {
             let active: i64 = workers.iter().map(|counts| of(counts, method)).sum();
-            // A gauge that is there now and gone then is hard to read, but few ask in other methods.
+            // A series that comes and goes is hard to read, but most methods are rarely used.
             if has_any && (active > 0 || method == 0 && !is_secure) {
                 let labels = [
                     ("http_request_method", method_name(method)),
@@ -343,7 +340,7 @@ fn write_connections(page: &mut Page, workers: &[&Counts]) {
     write_sum(page, &REFUSED, workers, |counts| &counts.refused);
 }
 
-/// The most of all numbers over their mean.
+/// The maximum divided by the mean.
 fn imbalance(numbers: &[u64]) -> f64 {
     let (most, all) = (numbers.iter().copied().max().unwrap_or(0), numbers.iter().sum::<u64>());
     if all == 0 { 1.0 } else { most as f64 * numbers.len() as f64 / all as f64 }
@@ -371,7 +368,7 @@ fn write_sum(
     page.sample(&[], workers.iter().map(|counts| count(counts).get()).sum::<u64>());
 }
 
-/// Adds up what several workers counted by kind, under the labels that `show` gives.
+/// Adds up the counts of several workers, under the labels that `show` returns.
 fn merge<'a, K: PartialEq + 'a, const MAX: usize, L: Ord>(
     few: impl Iterator<Item = &'a Few<K, MAX>>,
     show: impl Fn(&K) -> L,

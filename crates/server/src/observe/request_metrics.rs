@@ -1,4 +1,4 @@
-//! One request, measured from its head to the end of its response.
+//! Measures one request, from its head to the end of its response.
 
 use super::access_log::{Logger, Told};
 use super::metrics::{Counts, Fault, Key};
@@ -14,24 +14,25 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Of what was no request, so much of its first line is kept for the log.
+/// How much of the first line of an invalid request is kept for the access log.
 const REFUSED_BYTES_MAX: usize = 1024;
-/// Room for so many requests that end in one turn is kept.
+/// Room for this many requests that end in one turn is kept.
 const ENDED_KEPT: usize = 1024;
 
-/// What measuring takes on a worker: a place to count, a clock, and who else wants to know.
+/// Measures the requests of a worker, with its counters, clock, access log and traces.
 pub(crate) struct Meters {
     counts: Arc<Counts>,
     clock: Box<dyn Fn() -> Duration>,
     log: Option<Logger>,
     tracing: Option<Tracing>,
-    /// Is somebody to call [`Meters::end_turn`]?
+    /// Whether [`Meters::end_turn`] is called at the end of each turn.
     has_turns: Cell<bool>,
-    /// What ended in this turn and is counted at its end, where the clock is read once for all.
+    /// Requests that ended in this turn. They are counted at its end, where the clock is read once
+    /// for all.
     ended: RefCell<Vec<Measures>>,
 }
 
-/// Requests that are over, but for the time: all alike, and ended one after the other.
+/// A number of identical requests that ended one after the other, without their end time.
 struct Measures {
     of_each: Measure,
     count: u64,
@@ -46,11 +47,11 @@ struct Measure {
     sent: u64,
 }
 
-/// What is known of a request in progress. It is counted once, at the end of its response, or where it
-/// ends without one.
+/// The measurements of a request in progress. It is counted once, at the end of its response or
+/// when it ends without one.
 #[derive(Default)]
 pub(crate) struct Tally {
-    /// `None`: nothing is in progress, or nobody wants to know.
+    /// `None` if no request is in progress, or requests are not measured.
     meters: Option<Rc<Meters>>,
     began: Duration,
     key: Key,
@@ -58,7 +59,7 @@ pub(crate) struct Tally {
 }
 
 impl Meters {
-    /// Meters with the driver's clock, read at the moment.
+    /// `clock` reads the driver's clock without caching.
     pub(crate) fn new(
         counts: &Arc<Counts>,
         clock: impl Fn() -> Duration + 'static,
@@ -80,7 +81,7 @@ impl Meters {
         self.has_turns.set(true);
     }
 
-    /// Counts what ended in the turn that ends now. A response leaves with the turn that it ended in.
+    /// Counts the requests that ended in this turn. Their responses are sent at its end.
     pub(crate) fn end_turn(&self, now: Duration) {
         let mut ended = self.ended.borrow_mut();
         if ended.is_empty() {
@@ -99,7 +100,8 @@ impl Meters {
         let measure = Measure { key: *key, began, received, sent };
         if self.has_turns.get() && self.log.is_none() {
             let mut ended = self.ended.borrow_mut();
-            // A busy worker answers much of one kind in a turn, all of which begins with the turn.
+            // A busy worker answers many identical requests per turn, all of which began with the
+            // turn.
             match ended.last_mut().filter(|last| last.of_each == measure) {
                 Some(last) => last.count += 1,
                 None => ended.push(Measures { of_each: measure, count: 1 }),
@@ -115,7 +117,7 @@ impl Meters {
 
     fn measure(&self, measure: &Measure, count: u64, took: Duration) {
         let Some(measured) = self.counts.measured.get() else { return };
-        // Without the multiplication of 128 bits that `as_nanos` makes; 584 years fit.
+        // Avoids the 128-bit multiplication of `as_nanos`; 584 years fit.
         let took = took.as_secs().saturating_mul(1_000_000_000) + u64::from(took.subsec_nanos());
         let key = &measure.key;
         let durations = measured.durations.entry(key.pack());
@@ -134,8 +136,8 @@ impl Drop for Meters {
 }
 
 impl Tally {
-    /// A request begins, with this head if it was understood. `now` may be the time at which the
-    /// worker's turn began: what waited for its turn has waited.
+    /// A request begins, with this head if it was valid. `now` may be the time when the worker's
+    /// turn began: the request has waited since then.
     #[inline]
     pub(crate) fn begin(
         &mut self,
@@ -149,7 +151,7 @@ impl Tally {
         let is_secure = connection.tls.is_some();
         let method = head.map_or(Method::Extension, |head| head.index().method);
         meters.counts.active[usize::from(is_secure)][method as usize].add(1);
-        // In place: what is told of the last request was dropped with it.
+        // Updated in place: the facts about the previous request were dropped at its end.
         self.key = Key { method, version, is_secure, ..Key::default() };
         (self.told.received, self.told.sent) = (0, 0);
         if meters.log.is_some() {
@@ -159,7 +161,8 @@ impl Tally {
         self.meters = Some(Rc::clone(meters));
     }
 
-    /// Keeps the head of a request for the log, if there is one. The head does not change any more.
+    /// Keeps the request's head for the access log, if there is one. The head must not change any
+    /// more.
     #[inline]
     pub(crate) fn keep(&mut self, head: &Head) {
         if self.is_logged() {
@@ -167,7 +170,7 @@ impl Tally {
         }
     }
 
-    /// The same of the first line of bytes that are no request.
+    /// Keeps the first line of an invalid request for the access log.
     #[cold]
     pub(crate) fn keep_refused(&mut self, bytes: &[u8]) {
         if self.is_logged() {
@@ -181,30 +184,30 @@ impl Tally {
         self.meters.as_ref().is_some_and(|meters| meters.log.is_some())
     }
 
-    /// What decides about spans, where the server has traces.
+    /// Decides about spans, if traces are enabled.
     #[inline]
     pub(crate) fn tracing(&self) -> Option<&Tracing> {
         self.meters.as_ref()?.tracing.as_ref()
     }
 
-    /// The request has this place in its trace, for the log.
+    /// Keeps the request's span context for the access log.
     pub(crate) fn trace(&mut self, place: &Place) {
         if self.is_logged() {
             self.told.trace = Some(place.clone());
         }
     }
 
-    /// What is known of the request: what it is told apart by, and bytes that came and were written.
+    /// The attributes of the request, and the bytes of content received and written.
     pub(crate) fn known(&self) -> (&Key, u64, u64) {
         (&self.key, self.told.received, self.told.sent)
     }
 
-    /// Is a request in progress that is measured?
+    /// Returns whether a request is in progress that is measured.
     pub(crate) fn is_begun(&self) -> bool {
         self.meters.is_some()
     }
 
-    /// The request's target is found.
+    /// The request was routed.
     #[inline]
     pub(crate) fn route(&mut self, route: Option<u32>) {
         self.key.route = route;
@@ -216,18 +219,18 @@ impl Tally {
         self.key.status = status.as_u16();
     }
 
-    /// Something is wrong that the status does not tell.
+    /// Records a fault that the status does not show.
     pub(crate) fn fail(&mut self, fault: Fault) {
         self.key.fault = fault;
     }
 
-    /// So much content of the request came.
+    /// Counts received content of the request.
     #[inline]
     pub(crate) fn receive(&mut self, bytes: usize) {
         self.told.received += bytes as u64;
     }
 
-    /// So much content of the response was written.
+    /// Counts written content of the response.
     #[inline]
     pub(crate) fn send(&mut self, bytes: usize) {
         self.told.sent += bytes as u64;
@@ -238,14 +241,14 @@ impl Tally {
     pub(crate) fn finish(&mut self) {
         if let Some(meters) = self.meters.take() {
             meters.count(self);
-            // Nothing of a request is held until the next one, which counts on that.
+            // Nothing of a request is held after its end; `begin` relies on that.
             if meters.log.is_some() {
                 self.told = Told::default();
             }
         }
     }
 
-    /// The request is over, whatever came of it.
+    /// The request is over, whether or not it has a response.
     #[inline]
     pub(crate) fn end(&mut self) {
         if self.meters.is_some() {
@@ -354,7 +357,7 @@ mod tests {
         let measured = bench.counts.measured.get().unwrap();
         measured.durations.entries().for_each(|(_, histogram)| histogram.read(&mut took));
         assert_eq!(took.sum, 90_000_000);
-        // What is alike is counted at once, and what is not is told apart.
+        // Identical requests are combined, and different ones stay separate.
         for status in [200, 200, 404, 200] {
             end(StatusCode::from_u16(status).unwrap());
         }
@@ -363,7 +366,7 @@ mod tests {
         let counts: Vec<_> =
             bench.counted().iter().map(|(key, count)| (key.status, *count)).collect();
         assert_eq!(counts, [(200, 6), (404, 1)]);
-        // What no turn ends any more is counted all the same.
+        // Requests that end after the last turn are counted as well.
         end(StatusCode::NOT_FOUND);
         let Bench { counts, meters, .. } = bench;
         drop(meters);

@@ -1,4 +1,4 @@
-//! The span of a request.
+//! The tracing span of a request.
 
 use super::metrics::{Fault, Key};
 use peregrine_proto::Version;
@@ -9,12 +9,12 @@ use std::cell::Cell;
 use tracing::field::{self, Empty};
 use tracing::{Span, error_span};
 
-/// The target of the span that each request has, to filter by. Its level is that of errors, so that
-/// whatever is told is told with its request.
+/// The target of each request's span, for filters. Its level is ERROR, so that every event of a
+/// request, whatever its level, is logged with the span.
 const TARGET: &str = "peregrine::request";
 
-/// The span of a server that has no traces: what names a request in logs. Middleware that gives ids to requests
-/// fills in what is empty.
+/// The span of a server without traces, which names a request in logs. Middleware that assigns
+/// request ids fills in the empty field.
 pub(crate) fn slim(request: &Request, pattern: Option<&str>) -> Span {
     made(|| {
         error_span!(
@@ -27,16 +27,16 @@ pub(crate) fn slim(request: &Request, pattern: Option<&str>) -> Span {
     })
 }
 
-/// After a panic of the subscriber at a span, so many requests have none: what a subscriber keeps of a span that it panicked at, it
-/// may keep for ever.
+/// How many requests have no span after the subscriber panicked in a call about a span: it may leak
+/// memory for each span at which it panics.
 const WITHOUT: u32 = 1000;
 
 thread_local! {
-    /// How many more requests have no span.
+    /// How many more requests get no span.
     static LEFT_OUT: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A span; none where a subscriber panics.
+/// Makes a span; none if the subscriber panics.
 fn made(make: impl FnOnce() -> Span) -> Span {
     let left_out = LEFT_OUT.get();
     if left_out > 0 {
@@ -48,12 +48,12 @@ fn made(make: impl FnOnce() -> Span) -> Span {
     span
 }
 
-/// The request is over.
+/// Closes the span of a request.
 pub(crate) fn close(span: Span) {
     watched(|| drop(span));
 }
 
-/// Does something with a span, at which a subscriber may panic.
+/// Calls the subscriber, which may panic, about a span.
 fn watched(touch: impl FnOnce()) {
     let mut is_done = false;
     contained(|| {
@@ -65,8 +65,8 @@ fn watched(touch: impl FnOnce()) {
     }
 }
 
-/// The span of a request that is traced, by OpenTelemetry's conventions for HTTP servers. What is empty is known
-/// later.
+/// The span of a traced request, by OpenTelemetry's conventions for HTTP servers. Empty fields are
+/// filled in later.
 pub(crate) fn whole(request: &Request, pattern: Option<&str>) -> Span {
     let (head, connection) = (&request.parts.head, request.parts.peek_connection());
     let method = head.index().method.name();
@@ -114,7 +114,7 @@ pub(crate) fn whole(request: &Request, pattern: Option<&str>) -> Span {
     })
 }
 
-/// Tells a span how its request ended.
+/// Records in the span how its request ended.
 pub(crate) fn end(span: &Span, known: (&Key, u64, u64)) {
     contained(|| record(span, known));
 }
@@ -129,13 +129,13 @@ fn record(span: &Span, (key, received, sent): (&Key, u64, u64)) {
     if !error.is_empty() {
         span.record("error.type", &*error);
     }
-    // What a client did wrong, or did not wait for, is no error of the server's.
+    // An error or a disconnect of the client is not an error of the server.
     if key.status >= 500 || matches!(key.fault, Fault::Panic | Fault::Late | Fault::Aborted) {
         span.record("otel.status_code", "ERROR");
     }
 }
 
-/// A host and its port.
+/// Splits a host from its port.
 pub(crate) fn split_port(host: &str) -> (&str, Option<u16>) {
     match host.rsplit_once(':') {
         // A colon within brackets is part of an address.

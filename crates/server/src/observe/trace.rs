@@ -1,4 +1,4 @@
-//! Which requests are traced: decided before anything is built for one.
+//! Decides which requests are traced, before their spans are built.
 
 use super::access_log::patterns;
 use super::span;
@@ -15,19 +15,19 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tracing::Span;
 
-/// Traces of requests: a span for each one that is sampled, with the attributes of OpenTelemetry's conventions for
-/// HTTP servers, and the request's place in its trace for those that its handler sends
+/// Traces of requests: each sampled request gets a span with the attributes of OpenTelemetry's
+/// conventions for HTTP servers. Requests that its handler sends can continue the trace
 /// ([`TraceContext`]).
 ///
-/// Whether a request is sampled is decided before its span is built. By default a request with a valid
-/// `traceparent` follows the decision that was taken where its trace began, and all others are sampled.
+/// Whether to sample a request is decided before its span is built. By default, a request with a
+/// valid `traceparent` follows the decision in it, and all other requests are sampled.
 ///
 /// ```no_run
 /// use peregrine::prelude::*;
 /// use peregrine::trace::Traces;
 ///
 /// fn main() -> peregrine::Result<()> {
-///     // One request of ten that begin a trace, and no probes.
+///     // Sample one in ten of the requests that start a trace, and no health checks.
 ///     let traces = Traces::new().ratio(0.1).route("/health", 0.0);
 ///     Server::bind("127.0.0.1:8080").traces(traces).serve(|| App::new().get("/health", || "well"))
 /// }
@@ -41,10 +41,10 @@ pub struct Traces {
     live: Option<watch::Receiver<Traces>>,
 }
 
-/// The system that records spans, where it has ids of its own.
+/// The system that records spans, if it assigns its own ids.
 #[doc(hidden)]
 pub trait Recorder: fmt::Debug + Send + Sync {
-    /// A span has begun, below this place. The ids that the system has for it.
+    /// A span has begun, with this parent. Returns the ids that the system has assigned to it.
     fn begin(&self, span: &Span, parent: Option<&TraceContext>) -> Option<([u8; 16], [u8; 8])>;
 }
 
@@ -55,7 +55,7 @@ impl Default for Traces {
 }
 
 impl Traces {
-    /// Samples every request that does not say otherwise.
+    /// Samples all requests without a `traceparent`.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -67,23 +67,24 @@ impl Traces {
         }
     }
 
-    /// How many of the requests that begin a trace are sampled: 0.0 for none, 1.0 for all, which is the default.
+    /// Sets how many of the requests that start a trace are sampled: from 0.0 for none to 1.0 for
+    /// all, which is the default.
     #[must_use]
     pub fn ratio(mut self, ratio: f64) -> Self {
         self.ratio = ratio;
         self
     }
 
-    /// The same for the route with this pattern, such as `/birds/{id}`. At 0.0 none of its requests is sampled,
-    /// whatever their `traceparent` says.
+    /// The same for the route with this pattern, such as `/birds/{id}`. With 0.0 none of its
+    /// requests is sampled, whatever their `traceparent` says.
     #[must_use]
     pub fn route(mut self, pattern: impl Into<String>, ratio: f64) -> Self {
         self.routes.insert(pattern.into(), ratio);
         self
     }
 
-    /// Begins a trace with each request, for servers that strangers reach: they could have everything recorded.
-    /// Their `traceparent` and `tracestate` are not carried on.
+    /// Starts a new trace for each request and ignores `traceparent` and `tracestate`. For public
+    /// servers: otherwise any client could have all of its requests recorded.
     #[must_use]
     pub fn ignore_parents(mut self) -> Self {
         self.ignores_parents = true;
@@ -98,7 +99,7 @@ impl Traces {
         self
     }
 
-    /// From now on requests are sampled as this says last.
+    /// From now on, requests are sampled by the latest value of `live`.
     #[doc(hidden)]
     #[must_use]
     pub fn live(mut self, live: watch::Receiver<Traces>) -> Self {
@@ -106,10 +107,11 @@ impl Traces {
         self
     }
 
-    /// Checks that ratios are such and that routes are among these patterns of the application.
+    /// Checks that all ratios are valid, and that all routes are among these patterns of the
+    /// application.
     ///
     /// # Errors
-    /// What is wrong, and how it is mended.
+    /// The text describes the mistake and how to fix it.
     #[doc(hidden)]
     pub fn check(&self, known: &[String]) -> Result<(), String> {
         let all = std::iter::once(("requests", self.ratio));
@@ -117,7 +119,8 @@ impl Traces {
         for (of, ratio) in all.chain(routes) {
             if !(0.0..=1.0).contains(&ratio) {
                 return Err(format!(
-                    "the traces of {of} are to have the ratio {ratio}: take a number from 0.0 (none) to 1.0 (all)"
+                    "the sampling ratio of {of} is {ratio}: use a number from 0.0 (none) to 1.0 \
+                     (all)"
                 ));
             }
         }
@@ -125,7 +128,8 @@ impl Traces {
         unknown.map_or(Ok(()), |pattern| {
             let known = known.join(", ");
             Err(format!(
-                "the traces of the route `{pattern}` have a ratio, and the application has no such route; it has {known}"
+                "a sampling ratio is set for the route `{pattern}`, but the application has no \
+                 such route; it has {known}"
             ))
         })
     }
@@ -143,7 +147,7 @@ pub(crate) struct Tracing {
 /// Which requests are sampled.
 struct Sampling {
     bound: u64,
-    /// By the numbers of routes, for those that have one of their own.
+    /// By route number, for routes with their own ratio.
     bounds: Vec<Option<u64>>,
     follows: bool,
 }
@@ -159,17 +163,18 @@ impl Sampling {
     }
 }
 
-/// So many of 2^63 ids are sampled. OpenTelemetry's samplers of ratios take the same of a trace's id.
+/// Of 2^63 ids, this many are sampled. OpenTelemetry's ratio-based samplers use the trace id in the
+/// same way.
 fn bound(ratio: f64) -> u64 {
     const ALL: u64 = 1 << 63;
-    // A cast of floats saturates.
+    // A cast of a float saturates.
     ((ALL as f64 * ratio) as u64).min(ALL)
 }
 
-/// What belongs to one request while it is worked on.
+/// The span and the span context of a request in progress.
 #[derive(Default)]
 pub(crate) struct Traced {
-    /// All code of the application runs in it. There is none where nobody asks for it, or where the request is not
+    /// Application code runs inside this span. `None` if spans are disabled or the request is not
     /// sampled.
     pub(crate) span: Option<Span>,
     pub(crate) place: Option<Place>,
@@ -185,7 +190,7 @@ impl Traced {
         self.place = None;
     }
 
-    /// Runs code of the application.
+    /// Runs application code inside the span.
     #[inline]
     pub(crate) fn run<T>(&self, run: impl FnOnce() -> T) -> T {
         let _present = self.place.as_ref().map(enter);
@@ -204,22 +209,22 @@ impl Tracing {
             live: traces.live.clone().map(RefCell::new),
             patterns,
             recorder: traces.recorder.clone(),
-            // The standard library keys its hash maps from the system's source of randomness.
+            // The standard library seeds its hash maps with the system's source of randomness.
             seed: Cell::new(Seed::new(RandomState::new().hash_one("traces"))),
         }
     }
 
-    /// Samples as is said now, where that may change.
+    /// Applies the current sampling, if it may change.
     fn follow(&self) {
         let Some(live) = &self.live else { return };
-        // Nobody can change it any more where this is an error.
+        // An error means that it cannot change any more.
         if live.borrow().has_changed().unwrap_or(false) {
             let mut live = live.borrow_mut();
             *self.sampling.borrow_mut() = Sampling::of(&live.borrow_and_update(), &self.patterns);
         }
     }
 
-    /// Decides about a request whose route is found, and builds its span if it is sampled.
+    /// Decides whether a routed request is sampled, and builds its span if so.
     pub(crate) fn begin(&self, request: &Request, pattern: Option<&str>, traced: &mut Traced) {
         self.follow();
         let head = &request.parts.head;
@@ -237,7 +242,7 @@ impl Tracing {
         traced.place = Some(place);
     }
 
-    /// The same place with the ids that the system has which records the span.
+    /// Replaces the ids by those of the system that records the span.
     fn named(&self, place: Place, span: &Span, parent: Option<&TraceContext>) -> Place {
         match self.recorder.as_ref().and_then(|recorder| recorder.begin(span, parent)) {
             Some((trace_id, span_id)) => {
@@ -247,7 +252,7 @@ impl Tracing {
         }
     }
 
-    /// The request's place in its trace, and whether that is recorded.
+    /// Makes the request's span context, and decides whether it is recorded.
     fn decide(&self, head: &Head, parent: Option<&TraceContext>) -> Place {
         let sampling = self.sampling.borrow();
         let own = head.route().and_then(|route| *sampling.bounds.get(route as usize)?);
@@ -273,10 +278,10 @@ mod tests {
     const SAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     const UNSAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 
-    /// Of 1,000 requests, how many are sampled?
+    /// Returns how many of 1,000 requests are sampled.
     fn sampled(traces: &Traces, path: &str, traceparent: Option<&str>) -> usize {
         let application = App::new().get("/a", || "a").get("/b/{b}", || "b").build().unwrap();
-        traces.check(&patterns(&application)).expect("it is as it should be");
+        traces.check(&patterns(&application)).expect("valid traces");
         let tracing = Tracing::new(traces, &application);
         let decide = || {
             let (method, authority, target) = (&b"GET"[..], &b""[..], path.as_bytes());
@@ -344,7 +349,7 @@ mod tests {
             (Traces::new().route("/a/{a}", -0.1), "/a/{a}"),
             (Traces::new().route("/b", 0.1), "no such route; it has /a/{a}"),
         ] {
-            let error = traces.check(&patterns(&application)).expect_err("it cannot be");
+            let error = traces.check(&patterns(&application)).expect_err("invalid traces");
             assert!(error.contains(says), "{error}");
         }
     }
@@ -364,6 +369,6 @@ mod tests {
         change.send_replace(Traces::new().ratio(0.0).route("/a", 1.0).ignore_parents());
         assert_eq!(sampled(), (0, Some(all), false));
         drop(change);
-        assert_eq!(sampled(), (0, Some(all), false), "it stays when nobody can change it");
+        assert_eq!(sampled(), (0, Some(all), false), "the last sampling stays");
     }
 }

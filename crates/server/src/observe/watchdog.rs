@@ -1,11 +1,12 @@
-//! Finding handlers that block their thread, at next to no cost to those that do not.
+//! Detects handlers that block their thread, at almost no cost to those that do not.
 //!
-//! A worker notes in its [`Pulse`] which route's handler has the thread: three stores and a load for
-//! each poll, plain ones on x86, a load after it, and no look at a clock. Another thread looks at the
-//! pulses of all workers now and then ([`Watch`]); one that shows the same poll for too long is
-//! blocked, and the route is known while the handler still blocks. When nothing has happened between
-//! two looks that thread sleeps, and the next poll wakes it. The routes inside a mount are not known
-//! then: after the poll, the worker sees that a warning named the mount, and names the request.
+//! A worker records in its [`Pulse`] which route's handler it polls. Each poll costs three stores
+//! and a load (plain ones on x86), plus a load after the poll; no clock is read. Another thread
+//! checks the pulses of all workers from time to time ([`Watch`]). If a pulse shows the same poll
+//! for too long, the handler blocks, and its route is known while it still does. If nothing has
+//! happened between two checks, that thread sleeps until the next poll wakes it. The routes inside
+//! a mount are not known: after the poll, the worker sees that a warning named the mount, and logs
+//! the request.
 
 use peregrine_web::application::Application;
 use peregrine_web::route::readable;
@@ -15,36 +16,37 @@ use std::sync::{OnceLock, Weak};
 use std::thread::Thread;
 use std::time::Duration;
 
-/// No handler has the thread.
+/// No handler is being polled.
 const IDLE: usize = 0;
-/// Something that belongs to no route has the thread.
+/// Code without a route is being polled.
 const NO_ROUTE: usize = 1;
-/// Looks without anything new after which the thread that looks may sleep.
+/// How many checks without any news must pass before the watching thread may sleep.
 ///
-/// One look is too few. The thread that looks asks to be woken; just before, a worker may have seen that
-/// nobody asks, and that worker's poll may not be visible yet. The second look sees a worker that goes
-/// on: stores become visible to other cores in much less than the pause between two looks.
+/// One is not enough. The watching thread sets `is_unwatched` to be woken. Just before, a worker
+/// may have read that flag as false while its poll is not visible yet. The second check sees the
+/// poll of that worker: stores become visible to other cores in much less than the pause between
+/// two checks.
 const QUIET_LOOKS: u32 = 2;
 /// The time between two warnings for one route.
 const TOLD_FOR: Duration = Duration::from_secs(60);
 
-/// Which handler has a worker's thread, as other threads see it.
+/// Which handler a worker polls, as other threads see it.
 ///
-/// Who sees a poll's route sees its turn as well, or a later one: otherwise the route of a new poll
-/// could be taken for one that the last look has seen already. Everything else is in no order, and a
-/// look that comes too early for a store sees it at the next one.
+/// A thread that reads the route of a poll also reads the turn of that poll, or of a later one:
+/// otherwise the route of a new poll could be attributed to the poll that the last check saw.
+/// Nothing else is ordered, and a check that misses a store sees it the next time.
 #[derive(Debug, Default)]
-// No two workers write to one line of the cache, or to one that is fetched with it; and what every
-// poll uses is in one line.
+// Aligned so that no two workers write to the same cache line, or to one that is prefetched with
+// it, and so that the fields used by every poll share a line.
 #[repr(C, align(128))]
 pub struct Pulse {
     /// Polls so far.
     turn: AtomicUsize,
     /// The address of the route's pattern, by which its name is found.
     route: AtomicUsize,
-    /// The last poll that a warning was for. Its request is to be named when the poll is over.
+    /// The last poll that a warning was logged for. Its request is logged when the poll ends.
     told: AtomicUsize,
-    /// The next poll is to wake the thread that looks.
+    /// Whether the next poll must wake the watching thread.
     is_unwatched: AtomicBool,
     watcher: OnceLock<Thread>,
     blocked: AtomicUsize,
@@ -52,7 +54,7 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// Makes the names of routes known to those who watch.
+    /// Sets the names of the application's routes for the watching thread.
     pub(crate) fn name_routes(&self, application: &Application) {
         let name = |pattern: &str| (address(Some(pattern)), readable(pattern).into_owned());
         let names = application.routes().map(|route| name(route.pattern)).collect();
@@ -60,14 +62,14 @@ impl Pulse {
         let _ = self.names.set(names);
     }
 
-    /// A handler, or a stream that it made, is polled from now on until the result is dropped.
+    /// A handler, or a stream that it returned, is being polled until the result is dropped.
     #[inline]
     pub(crate) fn beat(&self, pattern: Option<&str>) -> Beat<'_> {
-        // Only this thread writes, so that no atomic addition is needed.
+        // Only this thread writes, so no atomic addition is needed.
         let turn = self.turn.load(Ordering::Relaxed).wrapping_add(1);
         self.turn.store(turn, Ordering::Relaxed);
         self.route.store(address(pattern), Ordering::Release);
-        // The order counts, see `QUIET_LOOKS`.
+        // The order of the accesses matters, see `QUIET_LOOKS`.
         compiler_fence(Ordering::SeqCst);
         if self.is_unwatched.load(Ordering::Relaxed) {
             self.wake();
@@ -81,8 +83,8 @@ impl Pulse {
         self.watcher.get().into_iter().for_each(Thread::unpark);
     }
 
-    /// The poll of a handler that has the thread at this moment, if any: its number, by which it is told
-    /// from others, and the route's pattern.
+    /// The poll of a handler that is in progress, if any: its number, which distinguishes it from
+    /// other polls, and the route's pattern.
     #[must_use]
     pub fn present(&self) -> Option<(usize, String)> {
         let route = self.route.load(Ordering::Acquire);
@@ -94,7 +96,7 @@ impl Pulse {
         name.map_or_else(|| "(no route)".to_owned(), Clone::clone)
     }
 
-    /// Times that a handler was found to block its thread.
+    /// How often a handler blocked its thread.
     #[must_use]
     pub fn blocked(&self) -> u64 {
         self.blocked.load(Ordering::Relaxed) as u64
@@ -103,12 +105,12 @@ impl Pulse {
 
 impl Drop for Pulse {
     fn drop(&mut self) {
-        // With the last worker ends the looking.
+        // The watching ends with the last worker.
         self.watcher.get().into_iter().for_each(Thread::unpark);
     }
 }
 
-/// The address of a pattern, which tells it from all others as long as the application lives.
+/// The address of a pattern, which identifies it while the application lives.
 fn address(pattern: Option<&str>) -> usize {
     pattern.map_or(NO_ROUTE, |pattern| pattern.as_ptr().addr())
 }
@@ -117,7 +119,7 @@ fn address(pattern: Option<&str>) -> usize {
 pub(crate) struct Beat<'p>(&'p Pulse);
 
 impl Beat<'_> {
-    /// Has a warning named its route?
+    /// Returns whether a warning was logged for this poll.
     #[inline]
     pub(crate) fn is_told(&self) -> bool {
         self.0.told.load(Ordering::Relaxed) == self.0.turn.load(Ordering::Relaxed)
@@ -131,18 +133,18 @@ impl Drop for Beat<'_> {
     }
 }
 
-/// Looks at workers' pulses for handlers that keep their thread.
+/// Checks the pulses of workers for handlers that block their thread.
 #[derive(Debug)]
 pub struct Watch {
     budget: Duration,
     workers: Vec<Watched>,
-    /// Looks, one after the other, that found nothing new.
+    /// How many consecutive checks found nothing new.
     quiet: u32,
-    /// When the last warning for each route was given.
+    /// When the last warning for each route was logged.
     told: HashMap<String, Duration>,
 }
 
-/// The poll that was seen last, and when first.
+/// The poll that the last check saw, and when it was first seen.
 #[derive(Debug)]
 struct Watched {
     pulse: Weak<Pulse>,
@@ -151,14 +153,14 @@ struct Watched {
     is_told: bool,
 }
 
-/// A handler that blocks its thread at this moment.
+/// A handler that currently blocks its thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// The worker's number among those that are watched.
+    /// The worker's index among those that are watched.
     pub worker: usize,
     /// The route's pattern.
     pub route: String,
-    /// How long, at least.
+    /// How long it has blocked so far, at least.
     pub time: Duration,
 }
 
@@ -175,17 +177,18 @@ impl Watch {
         Self { budget, workers, quiet: 0, told: HashMap::new() }
     }
 
-    /// How long the thread is to be parked before the next look; `None` while workers have no handler
-    /// to poll, since the first poll, and the end of a worker, unparks it. What blocks for half as long
-    /// again as the budget is found, and what blocks for less than the budget is not, where the thread
-    /// runs in time.
+    /// How long to park the thread before the next check. `None` while workers poll no handlers:
+    /// the first poll, and the end of a worker, unparks it. If the thread runs in time, polls that
+    /// take 1.5 times the budget are always detected, and those that take less than the budget
+    /// never are.
     #[must_use]
     pub fn pause(&self) -> Option<Duration> {
         (self.quiet < QUIET_LOOKS).then_some(self.budget / 2)
     }
 
-    /// Handlers that have kept their thread for longer than the budget and were not told of. A route
-    /// is told of once a minute at the most. `None` when all workers have ended.
+    /// Returns the handlers that have blocked their thread for longer than the budget and were not
+    /// reported yet. A route is reported at most once a minute. Returns `None` when all workers
+    /// have ended.
     ///
     /// `now` is the time since the watching began.
     pub fn look(&mut self, now: Duration) -> Option<Vec<Blocked>> {
@@ -220,7 +223,8 @@ impl Watch {
         (!is_over).then_some(blocked)
     }
 
-    /// Asks to be woken when there is nothing to look at, and no more when there is.
+    /// Asks workers to wake this thread when there is nothing to check, and stops asking when there
+    /// is.
     fn rest(&mut self, is_quiet: bool) {
         let was_quiet = self.quiet > 0;
         self.quiet = if is_quiet { self.quiet.saturating_add(1) } else { 0 };
@@ -266,7 +270,7 @@ mod tests {
         assert!(beat.is_told());
         drop(beat);
         assert_eq!(look(&mut watch, 1200), []);
-        assert!(!pulse.beat(Some("/slow/{id}")).is_told(), "that was another poll");
+        assert!(!pulse.beat(Some("/slow/{id}")).is_told(), "another poll was reported");
     }
 
     #[test]
@@ -320,13 +324,13 @@ mod tests {
         }
         let beat = std::thread::scope(|scope| {
             let worker = scope.spawn(|| pulse.beat(Some("/again")));
-            // Without the poll this waits for ever.
+            // Without a wake-up by the poll, this would wait forever.
             std::thread::park();
-            worker.join().expect("it does not panic")
+            worker.join().expect("the worker does not panic")
         });
         assert_eq!((look(&mut watch, 99_000), watch.pause()), (vec![], Some(BUDGET / 2)));
         assert_eq!(look(&mut watch, 99_100), [("(no route)".to_owned(), 100)]);
-        assert!(watch.pause().is_some(), "a handler that has the thread is looked at");
+        assert!(watch.pause().is_some(), "a running poll is watched");
         drop(beat);
     }
 
@@ -338,7 +342,7 @@ mod tests {
         }
         assert_eq!(watch.pause(), None);
         let beat = pulse.beat(None);
-        // It was unparked, so that parking ends at once.
+        // The thread was unparked, so parking returns at once.
         std::thread::park();
         assert_eq!((look(&mut watch, 60), watch.pause()), (vec![], Some(BUDGET / 2)));
         drop(beat);

@@ -1,4 +1,4 @@
-//! Handlers that run to their end, after their connection is over.
+//! Runs handlers to their end after their connection has ended.
 
 use super::Worker;
 use super::lifecycle::{Cut, Order};
@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Lets the handler of `exchange` run to its end, `until` its route's timeout or an order to cut.
-/// `peer` and `born` are for the report.
+/// Runs the handler of `exchange` to its end, or until its deadline `until` or the order to cut.
+/// `peer` and `born` are for the shutdown report.
 pub(crate) fn spawn<D: Driver>(
     worker: &Rc<Worker<D>>,
     mut exchange: Exchange,
@@ -35,7 +35,7 @@ pub(crate) fn spawn<D: Driver>(
                     exchange.tell(|| {
                         tracing::error!(target: "peregrine", panic, request,
                             route = exchange.route().as_deref(), peer,
-                            "a handler panicked, whose peer had left");
+                            "a handler panicked after its client had disconnected");
                     });
                 }
                 return Poll::Ready(false);
@@ -60,7 +60,7 @@ pub(crate) fn spawn<D: Driver>(
             worker.observed.handler_cut();
         }
         exchange.clear();
-        // Nobody waits for this worker's handlers before here.
+        // From here on, the shutdown no longer waits for this handler.
         drop(pending);
     }));
 }

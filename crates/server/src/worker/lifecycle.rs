@@ -10,45 +10,47 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// An order to all workers. Orders only go forward.
+/// An order to all workers. The orders of a worker only move forward through these variants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Order {
-    /// Be ready, but accept nobody yet: another process still serves here.
+    /// Prepare, but do not accept connections yet: another process still serves at the same
+    /// addresses.
     Wait,
-    /// Serve.
+    /// Accept and serve connections.
     #[default]
     Serve,
-    /// Serve, but let each connection end with its next response. A worker gives this order to
-    /// itself when it is told to drain and has [`Limits::lame_duck`](crate::Limits::lame_duck).
+    /// Serve, but close each connection after its next response. A worker gives itself this order
+    /// when it is ordered to drain and has a [`Limits::lame_duck`](crate::Limits::lame_duck) time.
     LameDuck,
-    /// Drain, without being a lame duck before: another process serves here from now on. For a worker
-    /// it is the order to drain.
+    /// Drain without a lame-duck time, because another process serves at the same addresses from
+    /// now on. A worker treats it like `Drain`.
     Leave,
-    /// Stop accepting, close what is idle, let the rest finish until the shutdown timeout.
+    /// Stop accepting, close idle connections, and let busy ones finish until the shutdown timeout.
     Drain,
     /// End everything at once.
     Cut,
 }
 
-/// What a worker did, told when it has ended.
+/// The result of a worker that has ended.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Its figures.
+    /// The worker's final counts.
     pub snapshot: Snapshot,
-    /// Connections that were still busy when the time to shut down was over.
+    /// Connections that were still busy when the shutdown timeout expired.
     pub cut: Vec<Cut>,
 }
 
-/// A connection that was ended in the middle of its work, or a handler that had outlived its own.
+/// A connection that was ended in the middle of its work, or a handler that had outlived its
+/// connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// Who was at the other end.
+    /// The peer of the connection.
     pub peer: String,
     /// Method and route of the request whose response was not sent yet; `None` if there was none.
     pub request: Option<String>,
-    /// What was not over: why the connection was cut.
+    /// The work that was unfinished when the connection was cut.
     pub unfinished: Unfinished,
-    /// How long the request had been waited for; `None` if it was not.
+    /// How long the request had been in progress; `None` if it had not started to wait.
     pub busy: Option<Duration>,
     /// How long the connection had existed.
     pub age: Duration,
@@ -56,7 +58,7 @@ pub struct Cut {
 
 impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let request = self.request.as_deref().unwrap_or("(no whole request)");
+        let request = self.request.as_deref().unwrap_or("(no complete request)");
         write!(f, "{} during {request}: {}", self.peer, self.unfinished)?;
         if let Some(busy) = self.busy {
             write!(f, " after {busy:.1?}")?;
@@ -65,7 +67,7 @@ impl fmt::Display for Cut {
     }
 }
 
-/// What `future` gives, unless `end` comes before it.
+/// Returns the output of `future`, or `None` if `end` completes first.
 pub(crate) async fn before<T>(
     future: impl Future<Output = T>,
     end: impl Future<Output = ()>,
@@ -80,7 +82,7 @@ pub(crate) async fn before<T>(
     .await
 }
 
-/// Ends when one of the two ends.
+/// Completes when either future completes.
 pub(crate) async fn first_of(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
     let (mut a, mut b) = (pin!(a), pin!(b));
     poll_fn(|context| {

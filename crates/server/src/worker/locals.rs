@@ -1,8 +1,8 @@
-//! What a worker installs in its thread: its clock, and the orders that it gets.
+//! The thread-local state of a worker: its clock and its shutdown orders.
 //!
-//! A worker has its thread for itself and installs both once. Where several workers take turns on one
-//! thread, as in a simulation, each installs them again before it continues. The clock serves bodies
-//! that send something after a while of silence; its alarms also report that the worker drains.
+//! A worker normally has a thread of its own and sets both once. If several workers share a thread,
+//! as in a simulation, each sets them again before it continues. Response bodies use the clock to
+//! send something after a period of silence; its alarms also report whether the worker drains.
 
 use super::lifecycle::Order;
 use super::{Worker, shutdown};
@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// What the present worker of this thread has announced.
+/// The thread-local state of the current worker of this thread.
 #[derive(Clone, Default)]
 pub struct Locals {
     clock: Option<Rc<dyn Clock>>,
@@ -22,13 +22,13 @@ pub struct Locals {
 }
 
 impl Locals {
-    /// What was announced last.
+    /// Returns the state that was last set on this thread.
     #[must_use]
     pub fn current() -> Self {
         Self { clock: clock::current(), orders: shutdown::announced() }
     }
 
-    /// Announces it again.
+    /// Sets this state on the thread.
     pub fn announce(&self) {
         match &self.clock {
             Some(clock) => clock::announce(Rc::clone(clock)),
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Locals {
     }
 }
 
-/// Makes the worker's clock that of its thread. It does not keep the worker.
+/// Makes the worker's clock that of the current thread. The clock does not keep the worker alive.
 pub(crate) fn announce_clock<D: Driver>(worker: &Rc<Worker<D>>) {
     clock::announce(Rc::new(WorkerClock(Rc::downgrade(worker))));
 }

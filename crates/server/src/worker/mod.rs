@@ -1,4 +1,4 @@
-//! What all connections of a worker share.
+//! The state that all connections of a worker share.
 
 pub(crate) mod detached;
 pub(crate) mod lifecycle;
@@ -29,16 +29,17 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The limits of a worker. `Limits` alone are those of one that keeps them.
+/// The limits of a worker. A value converted from `Limits` alone never changes.
 #[derive(Clone, Debug)]
 pub struct WorkerLimits {
-    /// What it begins with.
+    /// The initial limits.
     pub limits: Limits,
-    /// What holds in place of `limits.overload` from then on, each time that it changes. What has begun goes on.
+    /// Replaces `limits.overload` whenever it changes. Requests in progress are not affected.
     pub overload: Option<watch::Receiver<OverloadLimits>>,
-    /// So many of the last places of `connections_max` are for those who ask at once: who comes when no more are left
-    /// has one request answered, and the oldest of them who has not asked for anything gives way. For listeners that
-    /// must be heard when others keep all connections to themselves. None on most.
+    /// How many of the last connections of `connections_max` use reserved slots. Such a connection
+    /// may send one request, and the oldest one that has not sent any is closed if another
+    /// connection needs its slot. For listeners that must stay reachable when clients occupy all
+    /// other connections. Usually 0.
     pub spare_connections: usize,
 }
 
@@ -48,35 +49,35 @@ impl From<Limits> for WorkerLimits {
     }
 }
 
-/// One worker: what its connections share.
+/// A worker's state that its connections share.
 pub(crate) struct Worker<D: Driver> {
     pub(crate) driver: D,
     pub(crate) limits: Limits,
     pub(crate) application: Application,
     pub(crate) wheel: Rc<Wheel>,
     pub(crate) observed: Rc<Observed>,
-    /// Connections of listeners without limits of their own.
+    /// Limits the connections of listeners without their own limits.
     pub(crate) rooms: Rc<Rooms>,
     pub(crate) pulse: Arc<Pulse>,
-    /// Where requests are measured one by one.
+    /// Measures single requests, if metrics, the access log or traces need that.
     pub(crate) meters: Option<Rc<Meters>>,
     pub(crate) handshakes: Rc<Handshakes>,
-    /// What it takes on.
+    /// Rejects requests and connections when the worker is overloaded.
     pub(crate) overload: Rc<Overload>,
-    /// How those come in for whom there is little room.
+    /// The reserved slots, for connections that are accepted when memory or slots are short.
     pub(crate) wicket: Rc<Wicket>,
-    /// How many places are for them.
+    /// How many of the last connections use reserved slots.
     pub(crate) spare_connections: usize,
     pub(crate) cut: RefCell<Vec<Cut>>,
     order: Cell<Order>,
-    /// When the order was given.
+    /// When the current order was given.
     ordered_at: Cell<Duration>,
     date: Cell<(u64, Date)>,
-    /// Where the latest connection arrived.
+    /// The local address of the latest connection.
     local: RefCell<Arc<Peer>>,
 }
 
-/// What requests are measured with, where somebody wants to know.
+/// Makes the request metrics, if metrics, the access log or traces need them.
 fn meters<D: Driver>(
     driver: &D,
     application: &Application,
@@ -137,7 +138,7 @@ impl<D: Driver> Worker<D> {
         self.order.get()
     }
 
-    /// When the present order was given, on the driver's clock.
+    /// When the current order was given, on the driver's clock.
     pub(crate) fn ordered_at(&self) -> Duration {
         self.ordered_at.get()
     }
@@ -148,7 +149,7 @@ impl<D: Driver> Worker<D> {
         self.wheel.wake_all();
     }
 
-    /// Ends when an order of at least `order` is given.
+    /// Completes when an order of at least `order` is given.
     pub(crate) fn ordered(&self, alarm: &Alarm, order: Order) -> impl Future<Output = ()> {
         alarm.clear();
         poll_fn(
@@ -158,7 +159,7 @@ impl<D: Driver> Worker<D> {
         )
     }
 
-    /// The value of the `Date` field for a response of now.
+    /// The value of the `Date` field for a response sent now.
     pub(crate) fn date(&self) -> Date {
         let now = self.driver.unix_time().as_secs();
         let (second, date) = self.date.get();
@@ -170,7 +171,7 @@ impl<D: Driver> Worker<D> {
         date
     }
 
-    /// One copy of an address for all connections that arrive at it one after the other.
+    /// Shares one copy of the local address among consecutive connections with the same one.
     pub(crate) fn local(&self, address: Peer) -> Arc<Peer> {
         let mut latest = self.local.borrow_mut();
         if **latest != address {

@@ -1,10 +1,9 @@
-//! The end of a worker: connections first, then the application, then the work that requests left
-//! behind.
+//! Ends a worker: connections first, then the application, then the work that requests left behind.
 //!
-//! Tasks that were spawned on the worker's runtime outlive the requests that spawned them, and so do
-//! functions on its blocking threads. The worker waits for both until the deadline. The application is
-//! dropped before: a task that serves only as long as somebody holds the other end (a pool's
-//! maintenance, the driver of a client's connection) ends by that.
+//! Tasks that were spawned on the worker's runtime outlive the requests that spawned them, and so
+//! do functions on its blocking threads. The worker waits for both until the deadline. It drops the
+//! application before that, which ends tasks that run only while the application holds their other
+//! half, such as the maintenance task of a connection pool.
 
 use super::Worker;
 use super::lifecycle::{Order, Report, first_of};
@@ -19,11 +18,12 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// The first pause between two looks at the number of tasks, doubled each time up to the last.
+/// The first pause between two checks of the number of tasks. It doubles each time, up to the
+/// maximum.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// How long the worker waits for tasks before the log says so.
+/// How long the worker waits for tasks before it logs a warning.
 const SILENCE: Duration = Duration::from_secs(1);
 
 thread_local! {
@@ -31,28 +31,28 @@ thread_local! {
     static ORDERS: RefCell<Option<watch::Receiver<Order>>> = const { RefCell::new(None) };
 }
 
-/// Tells work that has no end of its own when to come to one: the server was ordered to shut down.
+/// Notifies endless work that the server was ordered to shut down.
 ///
-/// [`Shutdown::current`] works in handlers, streams and tasks without set-up, and what it gives may be
-/// taken along to other threads. It costs nothing until it is asked for.
+/// [`Shutdown::current`] needs no set-up in handlers, streams and tasks. The value may be moved to
+/// other threads. It costs nothing until it is used.
 #[derive(Clone)]
 pub struct Shutdown(Option<watch::Receiver<Order>>);
 
 impl Shutdown {
-    /// The shutdown of the server whose worker runs on this thread. On any other thread, and in tests
-    /// without a server, it never comes.
+    /// Returns the shutdown of the server whose worker runs on this thread. On any other thread,
+    /// and in tests without a server, it never happens.
     #[must_use]
     pub fn current() -> Self {
         Self(ORDERS.with_borrow(Clone::clone))
     }
 
-    /// Was the shutdown ordered?
+    /// Returns whether the shutdown was ordered.
     #[must_use]
     pub fn is_ordered(&self) -> bool {
         self.0.as_ref().is_some_and(|orders| *orders.borrow() > Order::Serve)
     }
 
-    /// Ends when the shutdown is ordered. Dropping the future loses nothing.
+    /// Completes when the shutdown is ordered. The future may be dropped and awaited again.
     pub async fn ordered(&self) {
         match self.0.clone() {
             Some(mut orders) => drop(next_order(&mut orders, Order::Serve).await),
@@ -72,17 +72,17 @@ pub(crate) fn announce(orders: &watch::Receiver<Order>) {
     announce_all(Some(orders.clone()));
 }
 
-/// The same, or that there is nobody who gives orders.
+/// The same; `None` means that no orders will be given.
 pub(crate) fn announce_all(orders: Option<watch::Receiver<Order>>) {
     ORDERS.set(orders);
 }
 
-/// What was announced last.
+/// Returns the orders that were last set on this thread.
 pub(crate) fn announced() -> Option<watch::Receiver<Order>> {
     ORDERS.with_borrow(Clone::clone)
 }
 
-/// Ends a worker when it is ordered to.
+/// Ends a worker when it is ordered to end.
 pub(crate) async fn run<D: Driver>(
     worker: Rc<Worker<D>>,
     mut orders: watch::Receiver<Order>,
@@ -115,9 +115,10 @@ pub(crate) async fn run<D: Driver>(
     Report { snapshot: left.observed.snapshot(), ..report }
 }
 
-/// The next order that goes beyond `present`. When nobody can give orders any more, none comes.
+/// Waits for the next order above `present`; forever, if no more orders can be given.
 async fn next_order(orders: &mut watch::Receiver<Order>, present: Order) -> Order {
-    // What is borrowed from the channel must not be held while this waits: tasks on any thread may.
+    // The value borrowed from the channel must not be held across an await, which would block the
+    // sender.
     let order = orders.wait_for(|order| *order > present).await.map(|order| *order);
     match order {
         Ok(order) => order,
@@ -125,15 +126,15 @@ async fn next_order(orders: &mut watch::Receiver<Order>, present: Order) -> Orde
     }
 }
 
-/// Ends when the worker is ordered to end at once.
+/// Completes when the worker is ordered to end at once.
 async fn cut(orders: &mut watch::Receiver<Order>) {
     next_order(orders, Order::Drain).await;
 }
 
-/// Drops the worker, and the application with it, when no task of the server's holds it any more.
+/// Drops the worker and its application once no task of the server uses it any more.
 async fn drop_application<D: Driver>(worker: Rc<Worker<D>>) {
     worker.wheel.stop();
-    // All of them were woken, and end when they are polled.
+    // All of these tasks were woken, and end when they are polled.
     while Rc::strong_count(&worker) > 1 {
         worker.driver.sleep_until(worker.driver.now() + PAUSE_MIN).await;
     }
@@ -144,7 +145,7 @@ struct Left<D> {
     driver: D,
     limits: Limits,
     observed: Rc<Observed>,
-    /// When the time to shut down is over.
+    /// When the shutdown timeout expires.
     deadline: Duration,
     orders: watch::Receiver<Order>,
 }
@@ -156,7 +157,7 @@ impl<D: Driver> Left<D> {
         let until = self.deadline.min(now.saturating_add(self.limits.background_timeout));
         self.await_tasks(until).await;
         self.observed.tasks_cut(self.driver.tokio_tasks());
-        // A time that is too far away for the clock has no end.
+        // If the deadline is too far away for the clock, there is none.
         let until = Instant::now().checked_add(until.saturating_sub(self.driver.now()));
         let (observed, orders) = (Rc::clone(&self.observed), self.orders.clone());
         self.driver.outlast(move |functions| {
@@ -166,7 +167,7 @@ impl<D: Driver> Left<D> {
     }
 
     async fn await_tasks(&self, until: Duration) {
-        // Tasks wait for things that the driver does not know.
+        // These tasks wait for events that the driver does not know.
         let _hold = self.driver.hold();
         let began = self.driver.now();
         let (mut pause, mut is_told, mut is_over) = (PAUSE_MIN, false, false);
@@ -177,7 +178,8 @@ impl<D: Driver> Left<D> {
             }
             is_over = now >= until || *self.orders.borrow() >= Order::Cut;
             if is_over {
-                // Tasks that were just aborted, or have just lost what they served, are not blamed.
+                // Tasks that were just aborted, or have just lost the connection that they served,
+                // may end first, so that they are not counted as cut.
                 self.driver.sleep_until(now + PAUSE_MIN).await;
                 continue;
             }
@@ -186,9 +188,8 @@ impl<D: Driver> Left<D> {
                 let left = until.saturating_sub(now);
                 contained(|| {
                     tracing::warn!(target: "peregrine", tasks, ?left,
-                    "waiting for tasks that outlive their requests; \
-                     let tasks without an end await `Shutdown::ordered`, or lower \
-                     `Limits::background_timeout`")
+                    "waiting for tasks that outlive their requests: await `Shutdown::ordered` in \
+                     endless tasks, or lower `Limits::background_timeout`")
                 });
             }
             let over = self.driver.sleep_until((now + pause).min(until));

@@ -1,4 +1,4 @@
-//! The plan of an application under construction: routes, fallbacks, states, and faults.
+//! Collects the routes, fallbacks, states and faults of an application before it is built.
 
 use crate::app::built::{About, Application, Built};
 use crate::app::default_responses::Shared;
@@ -18,13 +18,13 @@ use std::rc::Rc;
 
 /// All routes of an application under construction, passed from scope to scope.
 pub(crate) struct Plan {
-    #[expect(clippy::vec_box, reason = "while it grows, it leaves little memory behind")]
+    #[expect(clippy::vec_box, reason = "growing a vector of pointers frees only small blocks")]
     pub(crate) entries: Vec<Box<Entry>>,
     pub(crate) fallbacks: Vec<ScopeFallback>,
     pub(crate) faults: Vec<Fault>,
-    /// What fallbacks and middleware need.
+    /// The requirements of fallbacks and middleware.
     pub(crate) needs: Vec<Need>,
-    /// Who looks at the application when it is built.
+    /// Checks that [`App::inspect`](crate::App::inspect) adds, to run on the built application.
     pub(crate) inspectors: Vec<Box<Inspector>>,
     pub(crate) states: States,
     pub(crate) shared: Rc<Shared>,
@@ -36,7 +36,7 @@ impl Plan {
         Self { entries, fallbacks, faults, needs, inspectors, states, shared }
     }
 
-    /// Adds the routes of `entry` for the pattern as it was written.
+    /// Adds the routes of `entry`, one for each pattern that `written` expands to.
     pub(crate) fn add(&mut self, entry: Entry, written: &str) {
         let all = expand(written).unwrap_or_else(|reason| {
             let route = Entry { pattern: written.to_owned(), ..entry.clone() }.name();
@@ -54,61 +54,63 @@ impl Plan {
         }
     }
 
-    /// Notes what a fallback or a middleware needs, under the name that errors give it.
+    /// Records the requirements of a fallback or a middleware; errors call it `name`.
     pub(crate) fn need(&mut self, name: String, requirements: Requirements) {
         self.needs.push(Need { name, requirements, shared: Rc::clone(&self.shared) });
     }
 }
 
-/// Looks at a built application, and says what is wrong with it.
+/// Checks a built application and returns its faults.
 pub(crate) type Inspector = dyn FnOnce(&Application) -> Result<(), Vec<String>>;
 
-/// What a fallback or a middleware needs.
+/// The requirements of a fallback or a middleware.
 pub(crate) struct Need {
     pub(crate) name: String,
     pub(crate) requirements: Requirements,
-    /// From the application that has the need.
+    /// The shared part of the application that the fallback or middleware was added to.
     pub(crate) shared: Rc<Shared>,
 }
 
 /// A route under construction.
 #[derive(Clone)]
 pub(crate) struct Entry {
-    /// As the router reads it.
+    /// The pattern in the router's syntax.
     pub(crate) pattern: String,
-    /// The parameters whose text must be of a type.
+    /// The parameters whose values must have a given type.
     pub(crate) typed: Vec<(String, Kind)>,
-    /// How many optional parameters the pattern leaves out.
+    /// How many optional parameters of the written pattern this one omits.
     pub(crate) absent: usize,
-    /// What decides whether the route answers; all must accept.
+    /// All must accept a request for the route to answer it.
     pub(crate) guards: Vec<Rc<dyn Guard>>,
     pub(crate) methods: Methods,
     pub(crate) endpoint: Rc<dyn Endpoint>,
     pub(crate) unrouted: Rc<dyn Endpoint>,
     pub(crate) options: RouteOptions,
     pub(crate) requirements: Requirements,
-    /// From the application that the route belongs to, which may be a merged one.
+    /// The shared part of the application that the route belongs to, which may be a merged one.
     pub(crate) shared: Rc<Shared>,
-    /// Another entry's path with a slash at its end; it is dropped where both are the same path.
+    /// Another entry's path with a trailing slash. The entry is dropped where both are the same
+    /// path.
     pub(crate) is_slash_twin: bool,
-    /// The path with a slash at its end is the route's too: where this is the root, which has no such path, a
-    /// prefix that it is merged under makes one.
+    /// The path with a trailing slash belongs to the route too. At the root there is no such path,
+    /// but merging the route under a prefix creates one.
     pub(crate) has_slash_twin: bool,
     pub(crate) place: &'static Location<'static>,
 }
 
 impl Entry {
-    /// The route as errors name it.
+    /// The name of the route in errors.
     pub(crate) fn name(&self) -> String {
         format!("{} {} ({})", self.methods, self.pattern, self.place)
     }
 
-    /// Does it answer only some requests for its pattern?
+    /// Whether a request may match the pattern and still be rejected by a guard or a parameter
+    /// type.
     pub(crate) fn is_guarded(&self) -> bool {
         !self.guards.is_empty() || !self.typed.is_empty()
     }
 
-    /// Reports options of routes inside the handler that could not be kept.
+    /// Reports options of routes inside the handler that the server could not apply.
     pub(crate) fn unkept(&self, faults: &mut Vec<Fault>) {
         unkept(&self.name(), &self.requirements, &self.options, faults);
     }
@@ -164,7 +166,8 @@ impl Fallback {
         unkept(&name, &requirements, &options, &mut plan.faults);
         if requirements.guards().next().is_some() {
             let what = format!(
-                "{name} has a guard, but answers whatever has no route; give the guard to a route"
+                "{name} has a guard, but answers every request without a route; put the guard on \
+                 a route"
             );
             plan.faults.push(Fault::Misplaced { what });
         }
@@ -174,8 +177,8 @@ impl Fallback {
     }
 }
 
-/// The server reads options from a handler as a whole, so options of routes inside it can be kept only
-/// if the whole asks for no less.
+/// The server applies the options of a handler as a whole. An option of a route inside the handler
+/// takes effect only if the whole has the same or a stricter setting.
 fn unkept(outer: &str, requirements: &Requirements, whole: &RouteOptions, faults: &mut Vec<Fault>) {
     for (route, inner) in requirements.inner_routes() {
         let mut fault = |option, setting| {

@@ -1,4 +1,5 @@
-//! Routes of one path: what each of them answers, and which one is never asked.
+//! Compares routes of the same path: which methods each one answers, and which routes are
+//! unreachable.
 
 use crate::app::SlashPolicy;
 use crate::app::builder::Entry;
@@ -10,8 +11,8 @@ use peregrine_router::Methods as Bits;
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
-/// The methods that each entry answers: its own, HEAD with GET, and for `any` the methods that no other
-/// entry of the same shape and with the same conditions answers.
+/// The methods that each entry answers: its own, HEAD along with GET, and for `any` the methods
+/// that no other entry with the same shape and conditions answers.
 pub(crate) fn method_bits(
     entries: &[Box<Entry>],
     index: &mut MethodIndex,
@@ -24,13 +25,14 @@ pub(crate) fn method_bits(
             Methods::Any => Bits::NONE,
             Methods::One(method) => Bits::of(index.add(method).ok_or_else(|| Fault::TooMany {
                 what: format!(
-                    "{} is one method too many: an application can name {EXTENSIONS_MAX} methods \
-                     of its own; use `any` for some and look at the method in the handler",
+                    "{} is one method too many: an application can name {EXTENSIONS_MAX} \
+                     extension methods; use `any` for some and check the method in the handler",
                     entry.name()
                 ),
             })?),
         };
-        // Routes with other guards take nothing away: they are asked one after another.
+        // Routes with different guards do not take methods from each other: they are checked in
+        // order.
         let asked = asked(entry, slash_policy);
         let all = taken.entry(asked.clone()).or_default();
         *all = all.union(bits);
@@ -54,17 +56,18 @@ pub(crate) fn method_bits(
         .collect())
 }
 
-/// The shape of the entry's pattern, and its conditions: the same for entries that answer the same requests.
+/// The shape of the entry's pattern and its conditions; equal for entries that answer the same
+/// requests.
 fn asked(entry: &Entry, slash_policy: SlashPolicy) -> String {
     let mut asked = shape(&entry.pattern, slash_policy);
     for condition in asked_for(entry) {
-        // No path has a question mark.
+        // A path contains no question mark.
         asked += &format!("?{condition}");
     }
     asked
 }
 
-/// The entry's conditions: the same text for the same one.
+/// The entry's conditions as text; equal text means equal conditions.
 fn asked_for(entry: &Entry) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for (place, name) in parameter_names(&entry.pattern).into_iter().enumerate() {
@@ -78,15 +81,15 @@ fn asked_for(entry: &Entry) -> BTreeSet<String> {
     all
 }
 
-/// Routes with guards that no request comes to: one that is asked before takes all that they accept. `order` is
-/// that in which routes are asked.
+/// Reports guarded routes that are unreachable because a route checked earlier accepts every
+/// request that they accept. `order` is the order in which routes are checked.
 pub(crate) fn hidden(
     entries: &[Box<Entry>],
     order: &[(u32, Bits)],
     slash_policy: SlashPolicy,
     faults: &mut Vec<Fault>,
 ) {
-    // By shapes: a route, the methods that it takes, and what it asks for.
+    // For each shape, the earlier routes with their methods and conditions.
     type Earlier<'e> = (&'e Entry, Bits, BTreeSet<String>);
     let mut before: HashMap<String, Vec<Earlier<'_>>> = HashMap::new();
     for (id, bits) in order {
@@ -100,7 +103,8 @@ pub(crate) fn hidden(
             bits.intersection(*taken) == *bits && fewer.is_subset(&conditions)
         };
         if let Some((first, ..)) = others.iter().find(takes_all) {
-            // One that is added once and stands for several patterns, or that has a twin.
+            // One call may add several patterns, and a slash twin: these do not conflict with each
+            // other.
             let is_other = first.place != entry.place || first.pattern == entry.pattern;
             if is_other && !entry.is_slash_twin {
                 let (first, second) = (first.name(), entry.name());
@@ -111,7 +115,7 @@ pub(crate) fn hidden(
     }
 }
 
-/// The pattern without the names of its parameters.
+/// The pattern with the names of its parameters removed.
 fn shape(pattern: &str, slash_policy: SlashPolicy) -> String {
     let mut shape = String::with_capacity(pattern.len());
     let mut rest = pattern;

@@ -1,4 +1,4 @@
-//! Answers to requests that have no route, and what the endpoints of an application share.
+//! Responses to requests without a route, and the data that all endpoints of an application share.
 
 use crate::app::route_table::{AUTOMATIC, Table};
 use crate::http::head::Head;
@@ -19,30 +19,31 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
-/// What an application's endpoints need that is known only when all of it is built. An application that
-/// was merged into another keeps its own.
+/// Data for an application's endpoints that is known only once the whole application is built. A
+/// merged application keeps its own.
 #[derive(Default)]
 pub(crate) struct Shared {
     hook: OnceCell<ProblemHook>,
     table: OnceCell<Rc<Table>>,
     states: OnceCell<Rc<States>>,
-    /// The shared parts of merged applications, each with the states it was given itself.
+    /// The shared parts of merged applications, each with the states that were given to it.
     followers: RefCell<Vec<(Rc<Self>, States)>>,
 }
 
 impl Shared {
-    /// Passes what this one gets on to `other`, which was given `states`, unless it has its own.
+    /// Passes the hook, the table and the states of this application on to `other`, a merged
+    /// application that was given `states`. What `other` has itself takes precedence.
     pub(crate) fn lead(&self, other: Rc<Self>, states: States) {
         self.followers.borrow_mut().push((other, states));
     }
 
-    /// The states that handlers and middleware of this application see. They are set when it is built.
+    /// The states that this application's handlers and middleware see; set when it is built.
     pub(crate) fn states(&self) -> &Rc<States> {
-        self.states.get().expect("the states are there once the app is being built")
+        self.states.get().expect("states are set when the application is built")
     }
 
-    /// Gives this application `states`, and each merged one its own plus, for types that it lacks,
-    /// those of the application around it.
+    /// Sets the states of this application. Each merged one gets its own, and for types that it
+    /// lacks, those of the application around it.
     pub(crate) fn set_states(&self, states: States) {
         for (follower, own) in &mut *self.followers.borrow_mut() {
             let mut own = std::mem::take(own);
@@ -55,7 +56,7 @@ impl Shared {
         self.states.get_or_init(|| Rc::new(states));
     }
 
-    /// Sets the function; the first one given stays.
+    /// Sets the function that renders problems. Later calls have no effect.
     pub(crate) fn set_hook(&self, hook: &ProblemHook) {
         self.hook.get_or_init(|| Rc::clone(hook));
         for (follower, _) in &*self.followers.borrow() {
@@ -72,7 +73,7 @@ impl Shared {
         }
     }
 
-    /// `problem` in the form that the application gives it.
+    /// `problem` as the application renders it.
     pub(crate) fn render(&self, problem: Problem, head: &Head) -> Response {
         let raw = problem.into_response();
         match self.hook.get() {
@@ -82,19 +83,19 @@ impl Shared {
     }
 }
 
-/// What answers requests that have no route, inside the root scope's middleware.
+/// The endpoints for requests without a route, inside the root scope's middleware.
 #[derive(Clone)]
 pub(crate) struct Unmatched {
-    /// Answers where no pattern matches: the application's fallback, or a 404.
+    /// Answers when no pattern matches: the application's fallback, or a 404.
     pub(crate) missing: Rc<dyn Endpoint>,
     pub(crate) missing_options: RouteOptions,
     pub(crate) has_fallback: bool,
-    /// Refuses paths that other servers may read as different paths.
+    /// Responds 400 to paths that other servers may read differently.
     pub(crate) ambiguous: Rc<dyn Endpoint>,
 }
 
-/// The endpoint of a service whose problems get their form from the application's function. Without
-/// such a function it costs nothing.
+/// The endpoint of a service, with problems rendered by the application's function. Costs nothing
+/// if there is no such function.
 pub(crate) struct Rendered<S> {
     shared: Rc<Shared>,
     service: S,
@@ -133,7 +134,7 @@ impl<S: Service + 'static> Endpoint for Rendered<S> {
     }
 }
 
-/// A merged application's answers, with its own states taking precedence over those around it.
+/// An endpoint of a merged application, whose own states take precedence over those around it.
 pub(crate) struct Guest {
     shared: Rc<Shared>,
     endpoint: Rc<dyn Endpoint>,
@@ -159,10 +160,10 @@ impl Endpoint for Guest {
     }
 }
 
-/// Answers requests that have no route: 404, 405, redirects, and OPTIONS.
+/// Answers requests without a route: 404, 405, redirects, and OPTIONS.
 pub(crate) struct Unrouted {
     shared: Rc<Shared>,
-    /// Answers where no route has the path, in place of the 404.
+    /// Answers in place of the 404.
     fallback: Option<Rc<dyn Endpoint>>,
 }
 
@@ -174,14 +175,14 @@ impl Unrouted {
 
 impl Service for Unrouted {
     async fn call(&self, request: Request) -> Response {
-        let table = self.shared.table.get().expect("the table is there once the app is built");
+        let table = self.shared.table.get().expect("the table is set when the app is built");
         let head = &request.parts.head;
         // RFC 9110 §9.3.7: "OPTIONS *" asks about the server in general, not about a resource.
         if head.index().form == TargetForm::Asterisk {
             return Response::new(StatusCode::NO_CONTENT);
         }
-        // The lookup is repeated here rather than carried through the middleware: it is cheap, and this
-        // is the rare path.
+        // The lookup is repeated here instead of passing its result through the middleware: it is
+        // cheap, and this path is rare.
         let (method, connection) = (table.method(head), request.parts.peek_connection());
         let found = table.find(head, connection, method, &mut Parameters::default());
         match found {
@@ -189,8 +190,8 @@ impl Service for Unrouted {
                 method_missing(head, &table.names(allow.union(AUTOMATIC)))
             }
             Match::Redirect { add_slash } => redirect(&request, add_slash),
-            // A middleware may have changed the path after the lookup, so even a route that is found by
-            // now is too late.
+            // Middleware may have changed the path after the first lookup, so this lookup may find
+            // a route, but it is too late to call it.
             Match::Found { .. } | Match::Missing => match &self.fallback {
                 Some(fallback) => place_in_stock(&**fallback, request).await,
                 None => unknown_route(head).into_response(),
@@ -199,7 +200,7 @@ impl Service for Unrouted {
     }
 }
 
-/// Answers requests whose paths other servers may read as different paths.
+/// Rejects requests whose paths other servers may read as different paths.
 pub(crate) struct AmbiguousPath;
 
 impl Service for AmbiguousPath {
@@ -208,14 +209,14 @@ impl Service for AmbiguousPath {
         let detail = if has_dot_segments(path.as_bytes()) {
             format!(
                 "The path {path} has a segment `.` or `..`, perhaps encoded (`%2E`, `%2F`, `%5C`). \
-                 Servers resolve such segments differently, so it is not answered. Resolve them \
-                 before sending the request."
+                 Servers resolve such segments differently, so the request is refused. Resolve \
+                 them before sending the request."
             )
         } else {
             format!(
                 "The path {path} has an empty segment (`//`), an encoded slash (`%2F`), a backslash \
                  (`%5C`) or a path parameter (`;`). A server that normalizes it would answer for \
-                 another resource, so it is not answered. Send the path in its normal form."
+                 another resource, so the request is refused. Send the path in its normal form."
             )
         };
         Problem::new(StatusCode::BAD_REQUEST, "ambiguous-path", detail).into_response()
@@ -233,7 +234,7 @@ fn unknown_route(head: &Head) -> Problem {
 }
 
 fn method_missing(head: &Head, names: &str) -> Response {
-    // The names are tokens, so this cannot fail.
+    // Method names are tokens, so the conversion cannot fail.
     let allow = HeaderValue::from_str(names).unwrap_or(HeaderValue::from_static(""));
     if head.index().method == peregrine_proto::Method::Options {
         return Response::new(StatusCode::NO_CONTENT).with_header(ALLOW, allow);
@@ -256,7 +257,7 @@ fn redirect(request: &Request, add_slash: bool) -> Response {
         Some(query) => format!("{prefix}{path}{slash}?{query}"),
         None => format!("{prefix}{path}{slash}"),
     };
-    // RFC 9110 §15.4.9: with 308 the client repeats the request as it was, body and all.
+    // RFC 9110 §15.4.9: after a 308, the client repeats the request with the same method and body.
     let response = Response::new(StatusCode::PERMANENT_REDIRECT);
     match HeaderValue::from_str(&location) {
         Ok(location) => response.with_header(LOCATION, location),
@@ -264,8 +265,8 @@ fn redirect(request: &Request, add_slash: bool) -> Response {
     }
 }
 
-/// What answers requests for which no target was found, since a condition of a route panicked: the same panic, as
-/// if it came from a handler.
+/// Stands in for the target when a guard panicked during the lookup: its endpoint resumes that
+/// panic, so it is handled like a panic in a handler.
 #[derive(Clone)]
 pub(crate) struct Panicked {
     payload: Rc<Cell<Option<Box<dyn Any + Send>>>>,
@@ -278,9 +279,9 @@ impl Panicked {
         Self { endpoint: Rc::new(Resumes(Rc::clone(&payload))), payload }
     }
 
-    /// Runs `find`. If that panics, what answers instead.
+    /// Runs `find`; if it panics, returns the endpoint that resumes the panic.
     pub(crate) fn unless<T>(&self, find: impl FnOnce() -> T) -> Result<T, &Rc<dyn Endpoint>> {
-        // Nothing of a search outlives it but what a head notes, which is whole at all times.
+        // Unwind safety: a lookup modifies only the head, which stays consistent at every step.
         catch_unwind(AssertUnwindSafe(find)).map_err(|payload| {
             self.payload.set(Some(payload));
             &self.endpoint
@@ -292,6 +293,6 @@ struct Resumes(Rc<Cell<Option<Box<dyn Any + Send>>>>);
 
 impl Service for Resumes {
     async fn call(&self, _: Request) -> Response {
-        resume_unwind(self.0.take().unwrap_or_else(|| Box::new("a condition of a route panicked")))
+        resume_unwind(self.0.take().unwrap_or_else(|| Box::new("a guard of a route panicked")))
     }
 }

@@ -1,24 +1,24 @@
-//! Faults of an application, all reported at once when it is built.
+//! The faults of an application, all reported at once when it is built.
 
 use std::fmt;
 
-/// Everything that is wrong with an application, found by [`App::build`](crate::App::build).
+/// All faults of an application, found by [`App::build`](crate::App::build).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BuildError {
     /// The faults; never empty.
     pub faults: Vec<Fault>,
 }
 
-/// One thing that is wrong with an application. Its text names the routes, where they are added in the
-/// source, and how to fix the fault.
+/// One fault of an application. Its text names the routes, where they are added in the source, and
+/// how to fix the fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// A pattern that cannot be read.
+    /// A pattern that cannot be parsed.
     Pattern {
-        /// The route: method, pattern, and place in the source.
+        /// The route: its methods, pattern, and source location.
         route: String,
-        /// What is wrong with the pattern, and how to fix it.
+        /// The mistake in the pattern, and how to fix it.
         reason: String,
     },
     /// Two routes match the same paths and answer the same methods.
@@ -30,54 +30,55 @@ pub enum Fault {
         /// The methods that both answer.
         methods: String,
     },
-    /// A route that no request comes to: another one with guards accepts the same, and is asked before.
+    /// A route that is unreachable: a guarded route that is checked earlier accepts the same
+    /// requests.
     Hidden {
-        /// The route that is asked first.
+        /// The route that is checked first.
         first: String,
-        /// The route that is never asked.
+        /// The unreachable route.
         second: String,
     },
-    /// A handler or a middleware needs a state that was not given.
+    /// A handler or a middleware needs a state that the application lacks.
     MissingState {
-        /// The route that needs it.
+        /// The route, fallback or middleware that needs it.
         route: String,
         /// The state's type.
         state: &'static str,
     },
-    /// A handler takes parameters from the path that its pattern does not have.
+    /// A handler takes path parameters that its pattern does not have.
     PathMismatch {
         /// The route.
         route: String,
-        /// What the handler takes.
+        /// The parameters that the handler takes.
         takes: String,
-        /// What the pattern has.
+        /// The parameters that the pattern has.
         has: String,
     },
-    /// Two scopes of the same prefix have a fallback each.
+    /// Two scopes with the same prefix each have a fallback.
     SameFallback {
         /// The fallback that was added first.
         first: String,
         /// The fallback that was added later.
         second: String,
     },
-    /// A route of an application that is used as a handler has an option that the server can only apply
-    /// to that handler as a whole.
+    /// A route of an application that is used as a handler has an option that the server can apply
+    /// only to that handler as a whole.
     UnkeptOption {
         /// The route.
         route: String,
-        /// The application as a handler.
+        /// The handler that the application is used as.
         outer: String,
         /// The option.
         option: &'static str,
-        /// How to set the option on the whole.
+        /// The call that sets the option on the whole handler.
         setting: &'static str,
     },
-    /// Something that has no effect where it stands.
+    /// A call that has no effect in this place.
     Misplaced {
-        /// What, where, and what to do instead.
+        /// The call, its place, and what to do instead.
         what: String,
     },
-    /// Two routes of different patterns have one name.
+    /// Two routes with different patterns have the same name.
     SameName {
         /// The route that was added first.
         first: String,
@@ -86,21 +87,21 @@ pub enum Fault {
         /// The name.
         name: String,
     },
-    /// A setting of a middleware or an extractor that cannot be kept.
+    /// An invalid setting of a middleware or an extractor.
     Setting {
-        /// What has the setting, and where it is added.
+        /// The middleware or extractor with the setting, and where it was added.
         of: String,
-        /// What is wrong with the setting, and how to fix it.
+        /// Why the setting is invalid, and how to fix it.
         reason: String,
     },
-    /// Something that [`App::inspect`](crate::App::inspect) found.
+    /// A fault that a check added with [`App::inspect`](crate::App::inspect) found.
     Found {
-        /// What, where, and how to fix it.
+        /// The text that the check returned.
         what: String,
     },
-    /// More than the router can distinguish.
+    /// The application exceeds a limit of the router.
     TooMany {
-        /// What exceeds its limit, and the limit.
+        /// A description of the exceeded limit.
         what: String,
     },
 }
@@ -116,8 +117,8 @@ impl fmt::Display for Fault {
             ),
             Self::Hidden { first, second } => write!(
                 f,
-                "{second} is never asked: {first} is asked before it and accepts all that it does; remove one, swap \
-                 them, or give them other guards"
+                "{second} is unreachable: {first} is checked first and accepts every request that \
+                 it accepts; remove one, swap them, or give them different guards"
             ),
             Self::MissingState { route, state } => {
                 write!(f, "{route} needs State<{state}>; add .state(...) to the App")
@@ -132,9 +133,9 @@ impl fmt::Display for Fault {
             }
             Self::UnkeptOption { route, outer, option, setting } => write!(
                 f,
-                "{route} asks for `{option}`, but it is inside of {outer}, and the server keeps the \
-                 options of that only; merge the App (`.merge(app)`) instead of handing over the \
-                 built one, or ask for all of it by `application.{setting}`"
+                "{route} sets `{option}`, but it is inside {outer}, and the server applies only \
+                 the options of that handler; merge the App (`.merge(app)`) instead of passing the \
+                 built one, or set the option on the whole with `application.{setting}`"
             ),
             Self::SameName { first, second, name } => {
                 write!(f, "{first} and {second} are both named `{name}`; rename one")

@@ -1,4 +1,4 @@
-//! Which scope's fallback answers a path that has no route.
+//! Finds the scope whose fallback answers a path without a route.
 
 use crate::app::error::Fault;
 use crate::app::pattern::{Kind, REST, expand};
@@ -8,36 +8,36 @@ use peregrine_router::{Builder, Match, Methods, Parameters, Problem, Route, Rout
 use std::panic::Location;
 use std::rc::Rc;
 
-/// The answer to requests that have no route.
+/// A handler for requests without a route.
 pub(crate) struct Fallback {
     pub(crate) endpoint: Rc<dyn Endpoint>,
     pub(crate) options: RouteOptions,
     pub(crate) place: &'static Location<'static>,
 }
 
-/// The answer to requests below a prefix that have no route.
+/// A handler for requests below a prefix that have no route.
 pub(crate) struct ScopeFallback {
-    /// As it was written.
+    /// The prefix as it was written.
     pub(crate) prefix: String,
     pub(crate) fallback: Fallback,
 }
 
-/// A fallback as errors name it.
+/// The name of a fallback in errors.
 pub(crate) fn fallback_name(prefix: &str, place: &'static Location<'static>) -> String {
     format!("the fallback of `{prefix}/` ({place})")
 }
 
-/// The patterns of one scope: the prefix, the prefix with a slash, and everything below.
+/// The number of patterns for one scope: the prefix, the prefix with a slash, and everything below.
 const PATTERNS: u32 = 3;
 
-/// Fallbacks answer any method.
+/// All fallbacks are added under this method, because they answer any method.
 const METHOD: u8 = 0;
 
-/// The fallbacks of scopes. Their prefixes are patterns, and match as routes do.
+/// The fallbacks of all scopes. Their prefixes are patterns, and match as those of routes do.
 pub(crate) struct Fallbacks {
     router: Router,
     all: Box<[ScopeFallback]>,
-    /// The parameters of each one's prefix that have a type.
+    /// For each fallback, the typed parameters of its prefix.
     typed: Vec<Vec<(String, Kind)>>,
 }
 
@@ -45,12 +45,12 @@ impl Fallbacks {
     pub(crate) fn build(all: Vec<ScopeFallback>) -> Result<Self, Vec<Fault>> {
         let (mut builder, mut all_typed) = (Builder::new(), Vec::with_capacity(all.len()));
         for (fallback, id) in all.iter().zip((0..).step_by(PATTERNS as usize)) {
-            // A prefix that cannot be read is a fault of the scope's routes too.
+            // A prefix that cannot be parsed is also reported for the scope's routes.
             let whole = expand(&fallback.prefix).ok().and_then(|mut all| all.pop());
             let whole = whole.map(|whole| (whole.pattern, whole.typed));
             let (prefix, typed) = whole.unwrap_or_else(|| (fallback.prefix.clone(), Vec::new()));
             let patterns = [prefix.clone(), format!("{prefix}/"), format!("{prefix}{REST}")];
-            // Without a prefix, the first two patterns are the same path.
+            // Without a prefix, the first two patterns are the same path, so one is skipped.
             let patterns = patterns.iter().zip(id..).skip(usize::from(prefix.is_empty()));
             for (pattern, id) in patterns {
                 if typed.is_empty() {
@@ -67,7 +67,7 @@ impl Fallbacks {
         }
     }
 
-    /// The fallback for `path`: that of the scope whose prefix matches most specifically.
+    /// The fallback for `path`: that of the scope with the most specific matching prefix.
     pub(crate) fn find(&self, path: &str) -> Option<&Fallback> {
         let fits = |route: &Route, values: Values<'_, '_>| {
             let typed = self.typed.get((route.id() / PATTERNS) as usize);
@@ -83,7 +83,7 @@ impl Fallbacks {
     }
 }
 
-/// Translates the router's problems into the application's terms, one for each fallback.
+/// Translates the router's problems into faults, and drops repeated ones.
 fn faults(problems: &[Problem], all: &[ScopeFallback]) -> Vec<Fault> {
     let name = |id: u32| {
         let ScopeFallback { prefix, fallback } = &all[(id / PATTERNS) as usize];

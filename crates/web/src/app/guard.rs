@@ -1,11 +1,14 @@
-//! Guards: routes that answer only some of the requests for their pattern.
+//! Guards: conditions that let a route answer only some of the requests for its pattern.
 //!
-//! [`HandlerExt::when`](crate::HandlerExt::when) guards one handler, [`Scope::when`](crate::Scope::when) and
-//! [`App::when`](crate::App::when) the routes that follow. Several routes may have the same pattern and method
-//! if all but one are guarded: they are asked in the order in which they were added, the unguarded one last.
-//! A request that no guard accepts goes on to the next pattern that matches its path, as if the guarded routes
-//! were not there. A route that no request would come to, since one before it takes them all, is an error at start
-//! where that can be known: for all guards but closures and your own.
+//! [`HandlerExt::when`](crate::HandlerExt::when) guards one handler;
+//! [`Scope::when`](crate::Scope::when) and [`App::when`](crate::App::when) guard the routes that
+//! follow. Several routes may have the same pattern and method if all but one are guarded. They are
+//! checked in the order in which they were added, the unguarded one last. If none of them accepts a
+//! request, the next pattern that matches its path is tried, as if the guarded routes did not
+//! exist.
+//!
+//! An unreachable route, because an earlier one accepts all of its requests, is reported when the
+//! application is built. This covers all guards except closures and your own guard types.
 //!
 //! ```
 //! use peregrine::web::{App, HandlerExt, guard};
@@ -18,7 +21,8 @@
 //! let client = app.test();
 //! assert_eq!(client.get("/").send_now().text(), "the front page");
 //! assert_eq!(client.get("/?preview=yes").send_now().text(), "a preview");
-//! assert_eq!(client.get("/").header("host", "admin.example.org").send_now().text(), "the administration");
+//! let admin = client.get("/").header("host", "admin.example.org").send_now();
+//! assert_eq!(admin.text(), "the administration");
 //! ```
 
 use crate::http::head::Head;
@@ -28,7 +32,7 @@ use std::fmt;
 
 pub use crate::http::guard::{Asked, Guard};
 
-/// A guard that looks at a request, and the words for it. Made by the functions of this module.
+/// A guard made by a function of this module: a predicate and its description.
 struct Told<F> {
     accepts: F,
     name: String,
@@ -68,7 +72,7 @@ fn told(
     reading(Some(Vec::new()), name, identity, accepts)
 }
 
-/// A guard that looks at these fields as well.
+/// As [`told`], for a guard that also reads these header fields (`None`: unknown).
 fn reading(
     fields: Option<Vec<HeaderName>>,
     name: String,
@@ -78,19 +82,19 @@ fn reading(
     Told { accepts, name, identity, fields }
 }
 
-/// A field of this name; none has a name that is no token.
+/// The field of this name as a list; empty if the name is not a token, since no field can have it.
 fn field(name: &str) -> Option<Vec<HeaderName>> {
     Some(HeaderName::from_bytes(name.as_bytes()).into_iter().collect())
 }
 
-/// What two guards look at.
+/// The header fields that two guards read.
 fn fields_of(left: &impl Guard, right: &impl Guard) -> Option<Vec<HeaderName>> {
     Some([left.fields()?, right.fields()?].concat())
 }
 
-/// The same guard, which says that it looks at these fields, and beside them at nothing but method,
-/// host, scheme, path and query. A closure says nothing about that by itself, so that no cache may
-/// store the responses of its route, and of those that it decides about.
+/// Declares which header fields `guard` reads. Besides these, it must depend only on the method,
+/// host, scheme, path and query. A closure declares nothing by itself, so caches may not store the
+/// responses of its route or of other routes whose choice depends on it.
 ///
 /// ```
 /// use peregrine::web::guard::{self, Asked};
@@ -108,7 +112,7 @@ fn fields_of(left: &impl Guard, right: &impl Guard) -> Option<Vec<HeaderName>> {
 /// ```
 ///
 /// # Panics
-/// One of them is no name of a field.
+/// If one of `fields` is not a valid field name.
 #[track_caller]
 pub fn varying_by<'f>(fields: impl IntoIterator<Item = &'f str>, guard: impl Guard) -> impl Guard {
     let named = |name: &str| {
@@ -120,16 +124,18 @@ pub fn varying_by<'f>(fields: impl IntoIterator<Item = &'f str>, guard: impl Gua
     reading(Some(fields), words, identity, move |asked| guard.accepts(asked))
 }
 
-/// A guard by its kind and what it was made of: quoted, so that no two run into each other.
+/// The identity of a guard: its kind and its arguments, quoted so that different arguments never
+/// give the same text.
 fn by(kind: &str, of: impl fmt::Debug) -> Option<String> {
     Some(format!("{kind} {of:?}"))
 }
 
-/// Requests for this host, in any case. Behind trusted proxies it is the host that the client asked for
-/// ([`Client::host`](crate::Client::host)).
+/// Accepts requests for this host, compared without regard to case. Behind trusted proxies, this is
+/// the host that the client requested ([`Client::host`](crate::Client::host)).
 ///
-/// `example.org` stands for this host at any port, `example.org:8080` for this port only (where a request names
-/// none, it is for the scheme's own), and `*.example.org` for every name below it, but not for itself.
+/// `example.org` matches this host on any port; `example.org:8080` matches only this port (a
+/// request without a port counts as having the scheme's default port); `*.example.org` matches
+/// every subdomain, but not `example.org` itself.
 pub fn host(host: impl Into<String>) -> impl Guard + fmt::Debug {
     let host = host.into().to_ascii_lowercase();
     let name = format!("the host is {host}");
@@ -139,7 +145,7 @@ pub fn host(host: impl Into<String>) -> impl Guard + fmt::Debug {
     })
 }
 
-/// Does `asked` fit `wanted`? Both are in lower case.
+/// Whether the host `asked` matches `wanted`. Both are in lower case.
 fn is_host(wanted: &str, asked: &str, is_secure: bool) -> bool {
     let (wanted_name, wanted_port) = name_and_port(wanted);
     let (name, port) = name_and_port(asked);
@@ -154,7 +160,7 @@ fn is_host(wanted: &str, asked: &str, is_secure: bool) -> bool {
     fits_port && fits_name
 }
 
-/// A host without the dot that may end it, and its port.
+/// The name without a trailing dot, and the port.
 fn name_and_port(host: &str) -> (&str, Option<&str>) {
     let (name, port) = match host.rsplit_once(':') {
         // A colon within brackets is part of an address.
@@ -166,8 +172,8 @@ fn name_and_port(host: &str) -> (&str, Option<&str>) {
     (name.strip_suffix('.').unwrap_or(name), port)
 }
 
-/// Requests with a field of this name and value. The name may be in any case; the value counts letter for
-/// letter, and of several fields one is enough.
+/// Accepts requests with a header field of this name and value. The name is compared without regard
+/// to case, the value byte for byte. If there are several such fields, one match is enough.
 pub fn header(name: impl Into<String>, value: impl Into<String>) -> impl Guard + fmt::Debug {
     let (name, value) = (name.into(), value.into());
     let words = format!("the field {name} is {value}");
@@ -177,7 +183,7 @@ pub fn header(name: impl Into<String>, value: impl Into<String>) -> impl Guard +
     })
 }
 
-/// Requests with a field of this name, whatever its value.
+/// Accepts requests with a header field of this name and any value.
 pub fn has_header(name: impl Into<String>) -> impl Guard + fmt::Debug {
     let name = name.into();
     let words = format!("there is a field {name}");
@@ -185,7 +191,8 @@ pub fn has_header(name: impl Into<String>) -> impl Guard + fmt::Debug {
     reading(field(&name), words, identity, move |asked| asked.head().field(&name).is_some())
 }
 
-/// Requests whose query has this name with this value, both percent-decoded. Of several one is enough.
+/// Accepts requests whose query has this name with this value, both percent-decoded. If the name is
+/// repeated, one match is enough.
 pub fn query(name: impl Into<String>, value: impl Into<String>) -> impl Guard + fmt::Debug {
     let (name, value) = (name.into(), value.into());
     let words = format!("the query has {name}={value}");
@@ -194,7 +201,7 @@ pub fn query(name: impl Into<String>, value: impl Into<String>) -> impl Guard + 
     })
 }
 
-/// Requests whose query has this name, whatever its value.
+/// Accepts requests whose query has this name with any value.
 pub fn has_query(name: impl Into<String>) -> impl Guard + fmt::Debug {
     let name = name.into();
     let words = format!("the query has {name}");
@@ -203,7 +210,8 @@ pub fn has_query(name: impl Into<String>) -> impl Guard + fmt::Debug {
     })
 }
 
-/// The pairs of a query, as forms write them: `+` is a space. A pair that is no UTF-8 is left out.
+/// The pairs of a query in form encoding, where `+` is a space. Pairs that are not UTF-8 are
+/// skipped.
 pub(crate) fn pairs(head: &Head) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
     let text = |text: &str| -> Option<String> {
         let spaced = text.replace('+', " ");
@@ -216,14 +224,15 @@ pub(crate) fn pairs(head: &Head) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, 
     })
 }
 
-/// Requests whose client speaks TLS, behind trusted proxies too
+/// Accepts requests whose client uses TLS, also behind trusted proxies
 /// ([`Client::is_secure`](crate::Client::is_secure)).
 pub fn secure() -> impl Guard + fmt::Debug {
     let name = "the client speaks TLS".to_owned();
     told(name, by("secure", ()), |asked| asked.client().is_secure())
 }
 
-/// Requests in one of these methods: to guard a scope, or a handler for [`App::any`](crate::App::any).
+/// Accepts requests with one of these methods. For guarding a scope, or a handler of
+/// [`App::any`](crate::App::any).
 pub fn methods(methods: impl Into<Vec<Method>>) -> impl Guard + fmt::Debug {
     let methods = methods.into();
     let names: Vec<_> = methods.iter().map(Method::as_str).collect();
@@ -235,14 +244,15 @@ pub fn methods(methods: impl Into<Vec<Method>>) -> impl Guard + fmt::Debug {
     told(words, identity, move |asked| methods.iter().any(|one| one.as_str() == asked.method()))
 }
 
-/// Requests that `guard` does not accept.
+/// Accepts the requests that `guard` rejects.
 pub fn not(guard: impl Guard) -> impl Guard {
     let identity = guard.identity().and_then(|one| by("not", one));
     let (words, fields) = (format!("not ({})", guard.name()), guard.fields().map(<[_]>::to_vec));
     reading(fields, words, identity, move |asked| !guard.accepts(asked))
 }
 
-/// Requests that both accept. To ask for several things of one route, give it one guard after another.
+/// Accepts requests that both guards accept. For several conditions on one route, calling `when`
+/// repeatedly does the same.
 pub fn both(left: impl Guard, right: impl Guard) -> impl Guard {
     let words = format!("({} and {})", left.name(), right.name());
     let identity = left.identity().zip(right.identity()).and_then(|two| by("both", two));
@@ -251,7 +261,7 @@ pub fn both(left: impl Guard, right: impl Guard) -> impl Guard {
     })
 }
 
-/// Requests that one of the two accepts, or both do.
+/// Accepts requests that at least one of the two guards accepts.
 pub fn either(left: impl Guard, right: impl Guard) -> impl Guard {
     let words = format!("({} or {})", left.name(), right.name());
     let identity = left.identity().zip(right.identity()).and_then(|two| by("either", two));

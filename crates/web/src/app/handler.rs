@@ -1,8 +1,9 @@
 //! Handlers: functions that answer requests.
 //!
-//! A handler is a function or closure, `async` or not, of up to twelve extractors. All arguments but
-//! the last implement [`FromRequestParts`]; the last may also read the body, as a [`FromRequest`]. The
-//! result is an [`IntoResponse`]. Every [`Service`] is a handler too.
+//! A handler is a function or closure, `async` or not, that takes up to twelve extractors. All
+//! arguments except the last implement [`FromRequestParts`]; the last one may also read the body,
+//! as a [`FromRequest`]. The result implements [`IntoResponse`]. Every [`Service`] is a handler
+//! too.
 //!
 //! ```
 //! use peregrine::web::{App, HandlerExt, Request};
@@ -29,15 +30,15 @@
 //!
 //! # Closures
 //!
-//! A handler is called for many requests, several at once, for as long as the server runs. So a closure
-//! must be `Fn` and `'static`:
+//! A handler is called for many requests, several at a time, for as long as the server runs. A
+//! closure must therefore be `Fn` and `'static`:
 //!
 //! - If it borrows from the function around it, it needs `move`.
-//! - If it gives away a captured value (`FnOnce`), let it clone the value first, as above;
-//!   `async move || ..` may also use the value in place.
+//! - If it moves a captured value out (`FnOnce`), clone the value first, as above; `async move ||
+//!   ..` may also use the value in place.
 //! - If it changes a captured value (`FnMut`), put the value into a [`Cell`](std::cell::Cell) or a
-//!   [`RefCell`](std::cell::RefCell). Each worker has its own, so neither needs a lock; a count that
-//!   all workers share is an atomic in an `Arc`.
+//!   [`RefCell`](std::cell::RefCell). Each worker has its own, so neither needs a lock; a count
+//!   that all workers share is an atomic in an `Arc`.
 
 use crate::http::from_request::{FromRequest, FromRequestParts};
 use crate::http::guard::Guard;
@@ -53,49 +54,49 @@ use std::time::Duration;
 
 pub use crate::http::route_options::{OnDisconnect, RouteOptions};
 
-/// Anything with the shape of a handler: a function or closure of at most twelve arguments, `async` or
-/// not, a [`Service`], or a handler with options. Whether the arguments are extractors is left to
-/// [`Handler`].
+/// Anything with the shape of a handler: a function or closure of at most twelve arguments, `async`
+/// or not, a [`Service`], or a handler with options. [`Handler`] checks that the arguments are
+/// extractors.
 ///
-/// Wherever a handler is passed, this trait is resolved first. It determines `Args`, so that the
-/// compiler's message about the handler names the exact argument, or result, that is wrong.
+/// Methods that take a handler require this trait first. It determines `Args`, so that the
+/// compiler's message about a wrong handler names the argument or result that is wrong.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not shaped as a handler",
     label = "not a handler"
 )]
 pub trait Signature<Args> {}
 
-/// A function that answers requests. `Args` distinguishes functions with different arguments, `Via` the
-/// kinds of last argument; both are always inferred.
+/// A function that answers requests. `Args` distinguishes functions with different arguments, and
+/// `Via` the kinds of last argument; both are always inferred.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler",
     label = "not a handler",
-    note = "a handler is a function or closure, `async` or not, of at most 12 extractors that returns \
-            an `IntoResponse`",
-    note = "look at what it returns if it is not `async`: to send JSON, derive `serde::Serialize` \
+    note = "a handler is a function or closure, `async` or not, of at most 12 extractors that \
+            returns an `IntoResponse`",
+    note = "check what it returns if it is not `async`: to send JSON, derive `serde::Serialize` \
             and return `Json<_>`",
-    note = "count its arguments: `State<(A, B)>`, `Path<(A, B)>` and extractors of your own take \
-            several values in one",
-    note = "a closure must be `Fn`: what it changes goes into a `Cell` or `RefCell`, and what it \
-            gives away is cloned first"
+    note = "check the number of its arguments: `State<(A, B)>`, `Path<(A, B)>` and your own \
+            extractors combine several values in one argument",
+    note = "a closure must be `Fn`: put a value that it changes into a `Cell` or `RefCell`, and \
+            clone a value before moving it out"
 )]
 pub trait Handler<Args, Via>: Signature<Args> {
-    /// Answers one request.
+    /// Answers a request.
     fn call(&self, request: Request) -> impl Future<Output = Response>;
 
-    /// Declares what the arguments need from the application. This is checked when the application is
-    /// built.
+    /// Declares what the arguments need from the application, which is checked when the application
+    /// is built.
     fn require(&self, requirements: &mut Requirements);
 
-    /// Sets what this handler asks of the server.
+    /// Sets the handler's server options.
     fn configure(&self, _options: &mut RouteOptions) {}
 }
 
-/// Marks handlers that are `async`.
+/// Marks `async` handlers.
 #[derive(Debug)]
 pub enum ViaFuture {}
 
-/// Marks handlers that return their answer at once.
+/// Marks handlers that return their response directly.
 #[derive(Debug)]
 pub enum ViaValue {}
 
@@ -107,38 +108,38 @@ pub enum ViaService {}
 #[derive(Debug)]
 pub enum ViaApplication {}
 
-/// Marks handlers with options around a handler of `Args`.
+/// Marks handlers with options, around a handler of `Args`.
 #[derive(Debug)]
 pub struct ViaOptions<Args>(PhantomData<Args>);
 
 /// Options for one handler, given where it is added to a route:
 /// `.post("/files", upload.body_limit(64 << 20).run_to_end())`.
 pub trait HandlerExt<Args>: Signature<Args> + Sized {
-    /// Lets the handler run to its end when the peer leaves.
+    /// Lets the handler finish when the peer disconnects.
     fn run_to_end(self) -> Configured<Self> {
         Configured { handler: self, setting: Setting::OnDisconnect(OnDisconnect::RunToEnd) }
     }
 
-    /// Drops the handler's future when the peer leaves. This is the default.
+    /// Drops the handler's future when the peer disconnects. This is the default.
     fn cancel_on_disconnect(self) -> Configured<Self> {
         Configured { handler: self, setting: Setting::OnDisconnect(OnDisconnect::Cancel) }
     }
 
-    /// Lowers or raises the limit of the request's body, in bytes. It takes precedence over the limits
-    /// of middleware and server, and is checked when the body is read: extractors answer 413.
+    /// Limits the request's body, in bytes. This overrides the limits of middleware and server,
+    /// whether it is lower or higher. It is checked as the body is read: extractors respond 413.
     fn body_limit(self, bytes_max: u64) -> Configured<Self> {
         Configured { handler: self, setting: Setting::BodyBytesMax(bytes_max) }
     }
 
-    /// Limits the time until the response begins.
+    /// Limits the time until the response starts. After it, the server responds 503.
     fn timeout(self, limit: Duration) -> Configured<Self> {
         Configured { handler: self, setting: Setting::Timeout(limit) }
     }
 
-    /// Limits how many requests to this route each worker has in progress, from their heads to the ends
-    /// of their responses; a WebSocket is in progress until it ends. Further ones are answered with
-    /// status 503 and `Retry-After`, before their bodies are read. For routes that use what there is
-    /// little of.
+    /// Limits how many requests to this route each worker processes at once. A request counts from
+    /// its head to the end of its response, a WebSocket until it is closed. Requests over the limit
+    /// get a 503 with `Retry-After` before their bodies are read. Use it for routes that need a
+    /// scarce resource.
     ///
     /// ```
     /// use peregrine::prelude::*;
@@ -146,16 +147,15 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
     /// async fn report() -> &'static str {
     ///     "this took long"
     /// }
-    /// // With four workers, at most eight at a time.
+    /// // With four workers, at most eight requests run at a time.
     /// let app = App::new().get("/report", report.requests_max(2));
     /// ```
     fn requests_max(self, most: usize) -> Configured<Self> {
         Configured { handler: self, setting: Setting::RequestsMax(most) }
     }
 
-    /// Lets the server begin these requests however much it has to do: for health checks, whose answer is
-    /// wanted most when there is too much. Whatever asks for them costs what it costs, so that they must
-    /// be cheap.
+    /// Exempts the route from load shedding, for health checks, which matter most under overload.
+    /// The server then does not limit the cost of these requests, so the handler must be cheap.
     ///
     /// ```
     /// use peregrine::prelude::*;
@@ -168,10 +168,11 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
 
     /// Turns off the check of ambiguous paths for this route.
     ///
-    /// By default the application answers 400 (`ambiguous-path`) to dot segments in any spelling, and
-    /// to empty segments, `%2F`, `%5C` and path parameters (`;a=b`) if a server that normalizes the
-    /// path would serve another route, whose middleware has not run. Turn the check off only where
-    /// nothing behind the handler, such as a proxy's upstream, is protected by other routes.
+    /// By default, the application responds 400 (`ambiguous-path`) to paths with dot segments in
+    /// any encoding. It does the same for empty segments, `%2F`, `%5C` and path parameters (`;a=b`)
+    /// if a server that normalizes the path would serve a different route, whose middleware has not
+    /// run. Turn the check off only where nothing behind the handler, such as a proxy's upstream,
+    /// relies on the protection of other routes.
     ///
     /// ```
     /// use peregrine::prelude::*;
@@ -184,18 +185,18 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
         Configured { handler: self, setting: Setting::AllowAmbiguousPaths }
     }
 
-    /// Lets the handler answer only what `guard` accepts; other requests go on to the next route for their path. See
-    /// [`guard`](crate::guard). Of several guards all must accept.
+    /// Lets the handler answer only requests that `guard` accepts; the next route for their path
+    /// gets the others. If there are several guards, all must accept. See [`guard`](crate::guard).
     fn when(self, guard: impl Guard + 'static) -> Guarded<Self> {
         Guarded { handler: self, guard: Rc::new(guard) }
     }
 
-    /// Gives the handler's route a name, by which [`Urls`](crate::urls::Urls) makes URLs of it.
+    /// Names the handler's route, so that [`Urls`](crate::urls::Urls) can build URLs for it.
     fn named(self, name: &str) -> Named<Self> {
         Named { handler: self, name: name.into() }
     }
 
-    /// Puts `note` beside the handler's route, for those who look at routes
+    /// Attaches `note` to the handler's route, for code that inspects routes
     /// ([`RouteInfo::notes`](crate::application::RouteInfo::notes)).
     fn noted<T: 'static>(self, note: T) -> Noted<Self> {
         Noted { handler: self, note: Rc::new(note) }
@@ -204,7 +205,7 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
 
 impl<Args, H: Signature<Args>> HandlerExt<Args> for H {}
 
-/// A handler with one more option. Made by [`HandlerExt`].
+/// A handler with an additional option. Made by [`HandlerExt`].
 #[derive(Clone, Copy, Debug)]
 pub struct Configured<H> {
     handler: H,
@@ -245,7 +246,7 @@ impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for Config
     }
 }
 
-/// A handler that answers only what a guard accepts. Made by [`HandlerExt::when`].
+/// A handler that answers only requests that a guard accepts. Made by [`HandlerExt::when`].
 #[derive(Clone)]
 pub struct Guarded<H> {
     handler: H,
@@ -259,7 +260,7 @@ pub struct Named<H> {
     name: Rc<str>,
 }
 
-/// A handler with a note beside its route. Made by [`HandlerExt::noted`].
+/// A handler whose route has a note. Made by [`HandlerExt::noted`].
 #[derive(Clone, Debug)]
 pub struct Noted<H> {
     handler: H,
@@ -311,10 +312,10 @@ impl<S: Service> Handler<ViaService, ()> for S {
     fn require(&self, _: &mut Requirements) {}
 }
 
-/// A handler as a [`Service`], with its arguments' types erased.
+/// A handler as a [`Service`], with the types of its arguments erased.
 pub(crate) struct HandlerService<H, Args, Via> {
     handler: H,
-    /// The innermost limit of the body.
+    /// The innermost body limit.
     body_bytes_max: Option<u64>,
     args: PhantomData<fn() -> (Args, Via)>,
 }
@@ -367,8 +368,8 @@ where
     fn require(&self, _: &mut Requirements) {}
 }
 
-/// Implements [`Handler`] for one number of arguments and one way to return: `$Fn` is the function
-/// trait, `$finish` turns the call's result into the response.
+/// Implements [`Handler`] for one number of arguments. `$Fn` is the function trait, and `$await`
+/// awaits the result of an `async` function.
 macro_rules! handler {
     ($Marker:ident, $Fn:ident, [$($await:tt)*], [$($result:tt)*], $($First:ident)*, $Last:ident) => {
         impl<F, R, $($First,)* $Last> Signature<($Marker, $($First,)* $Last)> for F
@@ -409,7 +410,7 @@ macro_rules! handler {
     };
 }
 
-/// Implements [`Handler`] for every number of arguments from one up.
+/// Implements [`Handler`] for one to twelve arguments.
 macro_rules! handlers {
     ($(($($First:ident)*, $Last:ident))*) => {
         $(

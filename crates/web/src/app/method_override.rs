@@ -1,16 +1,18 @@
-//! Another method than the one that was sent: for clients that can only send POST, such as forms of HTML.
+//! Lets a POST request name another method, for clients that can only send POST, such as HTML
+//! forms.
 
 use crate::app::guard::pairs;
 use crate::http::head::Head;
 use peregrine_proto::Method;
 
-/// Where a POST request may say which method is meant. Only PUT, PATCH and DELETE can be; anything else leaves it a POST.
+/// Where a POST request may name the method that it stands for. Only PUT, PATCH and DELETE are
+/// accepted; with any other name the request stays a POST.
 ///
-/// The route is looked for before content is read, so that a field of a form cannot say it: put it into the query of the
-/// form's action.
+/// Routes are chosen before the body is read, so a form field cannot name the method: put it into
+/// the query of the form's action.
 ///
-/// Whoever can make a browser send a POST can then make it send a DELETE: what guards the one against requests of other
-/// sites has to guard the others.
+/// With this, a page that can make a browser send a POST can also make it send a DELETE. Protect
+/// these methods against cross-site requests as you protect POST.
 ///
 /// ```
 /// use peregrine::web::App;
@@ -21,7 +23,8 @@ use peregrine_proto::Method;
 ///     .delete("/birds/{id}", || "gone");
 /// let client = app.test();
 /// assert_eq!(client.post("/birds/7?_method=DELETE").send_now().text(), "gone");
-/// assert_eq!(client.post("/birds/7").header("x-http-method-override", "DELETE").send_now().text(), "gone");
+/// let post = client.post("/birds/7").header("x-http-method-override", "DELETE");
+/// assert_eq!(post.send_now().text(), "gone");
 /// assert_eq!(client.post("/birds/7").send_now().status(), 405);
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -31,25 +34,26 @@ pub struct MethodOverride {
 }
 
 impl MethodOverride {
-    /// Nowhere yet.
+    /// No source yet: all requests keep their methods.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A field of this name says the method, in any case. It goes before the query.
+    /// Reads the method from this header field, without regard to case. It takes precedence over
+    /// the query.
     #[must_use]
     pub fn header(self, name: impl Into<String>) -> Self {
         Self { header: Some(name.into()), ..self }
     }
 
-    /// The query says the method by this name, in any case.
+    /// Reads the method from the query parameter of this name, without regard to case.
     #[must_use]
     pub fn query(self, name: impl Into<String>) -> Self {
         Self { query: Some(name.into()), ..self }
     }
 
-    /// Gives the head of a POST request the method that it says.
+    /// Replaces the method of a POST request with the one that it names.
     #[cold]
     pub(crate) fn apply(&self, head: &mut Head) {
         let by_header = self.header.as_ref().and_then(|name| method(head.field_text(name)?));

@@ -1,9 +1,9 @@
 //! Middleware: code that runs around handlers.
 //!
-//! A middleware gets the request and what comes next. It may answer the request itself, change the
-//! request or the response, or act before and after. There are two forms.
+//! A middleware receives the request and the next service. It may answer the request itself, change
+//! the request or the response, or do work before and after. There are two forms.
 //!
-//! A **function** is the short one:
+//! A **function** is the short form:
 //!
 //! ```
 //! use peregrine::web::middleware::Next;
@@ -20,17 +20,18 @@
 //! assert_eq!(app.test().get("/").send_now().text(), "hello");
 //! ```
 //!
-//! The function may have up to six extractors before these two ([`from_fn`] has an example). A closure
-//! is written `async |request: Request, next: Next<'_>| ..`. One that is not `async` itself,
-//! `|request, next: Next<'_>| async move { .. }`, does not compile ("lifetime may not live long
-//! enough"): the returned future would hold `next`, and no closure can say so in its type. The
-//! requirements for [closures of handlers](crate::handler#closures) apply to middleware too.
+//! The function may take up to six extractors before these two arguments ([`from_fn`] has an
+//! example). Write a closure as `async |request: Request, next: Next<'_>| ..`. A closure that
+//! returns an async block, `|request, next: Next<'_>| async move { .. }`, does not compile
+//! ("lifetime may not live long enough"): the returned future holds `next`, which the type of such
+//! a closure cannot express. The requirements for [closures of handlers](crate::handler#closures)
+//! apply to middleware too.
 //!
-//! [`Next`] hides the type of what comes next; its future lives in a slot of the thread's stock, so
-//! nothing is allocated.
+//! [`Next`] hides the type of the next service. Its future is kept in a pooled slot of the thread,
+//! so nothing is allocated.
 //!
-//! A **type** that implements [`Middleware`] is the form for middleware with settings, or for use by
-//! others:
+//! A **type** that implements [`Middleware`] is the form for middleware with settings, or in a
+//! library:
 //!
 //! ```
 //! use peregrine::http::{HeaderName, HeaderValue};
@@ -61,7 +62,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::rc::Rc;
 
-/// Runs around services. One middleware value may run around many routes at once.
+/// Code that runs around services. One middleware value may run around many routes.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a middleware",
     label = "not a middleware",
@@ -69,16 +70,16 @@ use std::rc::Rc;
             `from_fn(function)`"
 )]
 pub trait Middleware {
-    /// Answers one request, usually by calling `next`.
+    /// Answers a request, usually by calling `next`.
     fn run<S: Service>(&self, request: Request, next: &S) -> impl Future<Output = Response>;
 
-    /// Declares what this middleware needs from the application. This is checked when the application
-    /// is built.
+    /// Declares what this middleware needs from the application, which is checked when the
+    /// application is built.
     fn require(&self, _requirements: &mut Requirements) {}
 
-    /// Puts this middleware around one route, once, when the application is built. The default calls
-    /// [`Middleware::run`] for each request; a middleware that keeps something for each route makes it
-    /// here.
+    /// Wraps one route in this middleware. Called once for each route, when the application is
+    /// built. The default calls [`Middleware::run`] for each request; override it to keep data for
+    /// each route.
     fn around<S: Service + 'static>(self: Rc<Self>, service: S) -> impl Service + 'static
     where
         Self: Sized + 'static,
@@ -87,11 +88,11 @@ pub trait Middleware {
     }
 }
 
-/// Either a middleware or nothing. Made by [`optional`].
+/// A middleware or nothing. Made by [`optional`].
 #[derive(Clone, Debug)]
 pub struct Optional<M>(Option<Rc<M>>);
 
-/// A middleware that a setting turns on: `None` runs nothing.
+/// A middleware that a setting turns on. `None` adds nothing.
 #[must_use]
 pub fn optional<M: Middleware>(middleware: Option<M>) -> Optional<M> {
     Optional(middleware.map(Rc::new))
@@ -119,7 +120,7 @@ impl<M: Middleware + 'static> Middleware for Optional<M> {
     }
 }
 
-/// What comes after a middleware function: the next middleware, or the handler.
+/// The service after a middleware function: the next middleware, or the handler.
 #[derive(Clone, Copy)]
 pub struct Next<'n>(&'n dyn Place);
 
@@ -128,7 +129,7 @@ impl<'n> Next<'n> {
         Self(service)
     }
 
-    /// Goes on with `request`.
+    /// Passes `request` on and returns the response.
     pub fn run(self, request: Request) -> impl Future<Output = Response> + 'n {
         place_in_stock(self.0, request)
     }
@@ -140,15 +141,16 @@ impl fmt::Debug for Next<'_> {
     }
 }
 
-/// What [`App::with`](crate::App::with) takes: a [`Middleware`], or an async function of at most six
-/// extractors, the request, and [`Next`]. `Args` distinguishes the two; it is always inferred.
+/// The argument of [`App::with`](crate::App::with): a [`Middleware`], or an async function of at
+/// most six extractors, the request, and [`Next`]. `Args` distinguishes the two and is always
+/// inferred.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a middleware",
     label = "not a middleware",
     note = "a middleware is a type that implements `Middleware`, or an `async fn(Request, Next<'_>)` \
             that may have up to 6 extractors before these two arguments",
-    note = "a closure is written `async |request: Request, next: Next<'_>| ..`, and must be `Fn`: what \
-            it changes goes into a `Cell` or `RefCell`"
+    note = "a closure is written `async |request: Request, next: Next<'_>| ..`, and must be `Fn`: \
+            put a value that it changes into a `Cell` or `RefCell`"
 )]
 pub trait IntoMiddleware<Args> {
     /// The resulting middleware.
@@ -158,7 +160,7 @@ pub trait IntoMiddleware<Args> {
     fn into_middleware(self) -> Self::Middleware;
 }
 
-/// Marks middleware that are types.
+/// Marks middleware types.
 #[derive(Debug)]
 pub enum ViaType {}
 
@@ -170,11 +172,11 @@ impl<M: Middleware> IntoMiddleware<ViaType> for M {
     }
 }
 
-/// Makes a middleware from an async function of at most six extractors, the request, and [`Next`], for
-/// places that take a [`Middleware`]. [`App::with`](crate::App::with) takes the function itself.
+/// Makes a middleware from an async function of at most six extractors, the request, and [`Next`],
+/// where a [`Middleware`] is required. [`App::with`](crate::App::with) takes the function itself.
 ///
-/// The extractors must leave the body alone; a request that one of them refuses is answered with
-/// its problem.
+/// The extractors must not read the body. If an extractor rejects the request, its problem is the
+/// response.
 ///
 /// ```
 /// use peregrine::http::Method;
@@ -191,7 +193,11 @@ impl<M: Middleware> IntoMiddleware<ViaType> for M {
 /// #     }
 /// # }
 ///
-/// async fn with_key(Key(key): Key, request: Request, next: Next<'_>) -> Result<Response, Problem> {
+/// async fn with_key(
+///     Key(key): Key,
+///     request: Request,
+///     next: Next<'_>,
+/// ) -> Result<Response, Problem> {
 ///     if key == "open sesame" {
 ///         return Ok(next.run(request).await);
 ///     }
@@ -269,8 +275,9 @@ macro_rules! from_fn {
 
 from_fn! { () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E G) }
 
-/// The middleware of a scope, from the innermost out: its `with` calls, remembered until its routes
-/// arrive. Their types are erased, so that scopes and applications have one type each.
+/// The middleware of a scope: its `with` calls, kept until its routes are added, from the innermost
+/// out. The types are erased, so that [`App`](crate::App) and [`Scope`](crate::Scope) have no type
+/// parameters.
 #[derive(Clone, Default)]
 pub(crate) struct Chain(Option<Rc<Link>>);
 
@@ -280,22 +287,22 @@ struct Link {
 }
 
 impl Chain {
-    /// `middleware` inside these.
+    /// Adds `middleware` inside the existing ones.
     pub(crate) fn and<M: Middleware + 'static>(self, middleware: M) -> Self {
         Self(Some(Rc::new(Link { middleware: Box::new(Rc::new(middleware)), outer: self })))
     }
 
-    /// Is there no middleware?
+    /// Whether the chain is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// `endpoint` inside all middleware.
+    /// Wraps `endpoint` in all middleware.
     pub(crate) fn wrap(&self, endpoint: Rc<dyn Endpoint>) -> Rc<dyn Endpoint> {
         self.links().fold(endpoint, |endpoint, link| link.middleware.wrap(Erased(endpoint)))
     }
 
-    /// `service` inside all middleware, with its problems in the application's form.
+    /// Wraps `service` in all middleware, with problems rendered by the application.
     pub(crate) fn render<S: Service + 'static>(
         &self,
         service: S,
@@ -315,7 +322,7 @@ impl Chain {
         endpoint
     }
 
-    /// What the middleware need from the application.
+    /// Collects what the middleware need from the application.
     pub(crate) fn require(&self, requirements: &mut Requirements) {
         for link in self.links() {
             link.middleware.require(requirements);
@@ -327,7 +334,7 @@ impl Chain {
     }
 }
 
-/// A middleware whose type is erased.
+/// A middleware with its type erased.
 trait Wrap {
     fn wrap(&self, next: Erased) -> Rc<dyn Endpoint>;
 
@@ -350,7 +357,7 @@ impl<M: Middleware + 'static> Wrap for Rc<M> {
     }
 }
 
-/// A service inside one middleware.
+/// A service wrapped in one middleware.
 struct Nested<M, S> {
     middleware: Rc<M>,
     next: S,

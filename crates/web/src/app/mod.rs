@@ -1,4 +1,4 @@
-//! Applications: routes, middleware and states, joined, checked and made ready to run.
+//! Applications: collects routes, middleware and states, checks them, and makes them ready to run.
 
 mod builder;
 pub mod built;
@@ -55,7 +55,7 @@ pub use peregrine_router::SlashPolicy;
 /// use peregrine::web::{App, Request};
 ///
 /// async fn greet(request: Request) -> String {
-///     format!("Good day, you who asked for {}", request.path())
+///     format!("You requested {}", request.path())
 /// }
 ///
 /// let app = App::new()
@@ -64,36 +64,37 @@ pub use peregrine_router::SlashPolicy;
 ///
 /// let client = app.test();
 /// assert_eq!(client.get("/").send_now().text(), "the front page");
-/// assert_eq!(client.get("/users/7").send_now().text(), "Good day, you who asked for /users/7");
+/// assert_eq!(client.get("/users/7").send_now().text(), "You requested /users/7");
 /// assert_eq!(client.delete("/users").send_now().status(), 405);
 /// ```
 ///
 /// # Middleware
 ///
-/// [`App::with`] puts a middleware around everything that is added **after** it, in this scope and the
-/// scopes within; middleware added earlier is further out. (In axum, `layer` is around the routes added
-/// before it.) Answers without a route run through middleware too: a 404 through all of the
-/// application's own, including any added last; a 405, or the automatic answer to OPTIONS, through the
-/// middleware of a route that has the path. So access logs see every request, and CORS sees preflights.
+/// [`App::with`] puts a middleware around everything that is added **after** it, in this scope and
+/// the scopes inside; middleware added earlier is further out. (In axum, `layer` wraps the routes
+/// added before it.) Responses without a route pass through middleware too: a 404 through all of
+/// the application's own, including any added last; a 405, or the automatic response to OPTIONS,
+/// through the middleware of a route that has the path. So access logs see every request, and CORS
+/// sees preflights.
 ///
-/// # Answers without a handler
+/// # Responses without a handler
 ///
-/// - HEAD, wherever GET has a handler: the GET handler is called.
+/// - HEAD, where GET has a handler: the GET handler is called.
 /// - OPTIONS: status 204 with `Allow`; for `*`, status 204.
-/// - 405 with `Allow` where a path has routes but none for the method. If several patterns match the
-///   path, `Allow` has the methods of all of them.
-/// - 404 elsewhere, unless there is a [`App::fallback`].
+/// - 405 with `Allow` where a path has routes but none for the method. If several patterns match
+///   the path, `Allow` lists the methods of all of them.
+/// - 404 otherwise, unless there is an [`App::fallback`].
 ///
 /// # Coming from axum
 ///
 /// | axum | here |
 /// |---|---|
-/// | `.route("/x", get(a).post(b))` | the same with [`route::get`](crate::route::get), or `.get("/x", a).post("/x", b)` |
+/// | `.route("/x", get(a).post(b))` | the same, or `.get("/x", a).post("/x", b)` |
 /// | `.nest("/api", router)` | [`App::scope`], or `scope("/api", \|scope\| scope.merge(app))` |
-/// | `.layer(..)` around what is above it | [`App::with`] around what is below it |
-/// | one state type, `.with_state(..)` | any number of types, each by [`App::state`] |
+/// | `.layer(..)` wraps the routes above it | [`App::with`] wraps the routes below it |
+/// | one state type, `.with_state(..)` | any number of types, each given with [`App::state`] |
 /// | a conflict or a missing state panics or does not compile | [`App::build`] returns all faults |
-/// | a POST-only `/users/new` hides `GET /users/{id}` from `/users/new` | it does not: both patterns are asked |
+/// | a POST-only `/users/new` hides `GET /users/{id}` there | it does not |
 ///
 /// # Patterns
 ///
@@ -101,15 +102,15 @@ pub use peregrine_router::SlashPolicy;
 ///
 /// | segment | matches |
 /// |---|---|
-/// | `text` | this text, in any spelling with escapes |
+/// | `text` | this text, percent-encoded or not |
 /// | `{name}.json`, `v{name}`, `a-{name}-b` | one or more bytes between the fixed texts |
-/// | `{name}` | one segment that is not empty |
-/// | `{*name}` | the rest of the path, slashes included, if it has at least one byte |
+/// | `{name}` | one non-empty segment |
+/// | `{*name}` | the rest of the path, including slashes, if it has at least one byte |
 ///
-/// Where several patterns match a path, the first segment (from the left) in which they differ decides,
-/// in the order of this table. The order in which routes are added never matters. `{{` and `}}` stand
-/// for literal braces. Case matters. The [router](peregrine_router::Builder::insert) has the fine
-/// print.
+/// Where several patterns match a path, the first segment (from the left) in which they differ
+/// decides, in the order of this table. The order in which routes are added does not matter. `{{`
+/// and `}}` stand for literal braces. Patterns are case-sensitive.
+/// [`Builder::insert`](peregrine_router::Builder::insert) has the details.
 pub struct App {
     scope: Scope,
     hook: Option<ProblemHook>,
@@ -135,8 +136,8 @@ impl Default for App {
 impl App {
     routing!(.scope);
 
-    /// Runs `middleware` around everything that follows, inside the middleware added before: a
-    /// [`Middleware`], or an async function of up to six extractors, the request, and
+    /// Runs `middleware` around everything that follows, inside the middleware added before. It is
+    /// a [`Middleware`], or an async function of up to six extractors, the request, and
     /// [`Next`](crate::Next).
     #[track_caller]
     #[must_use]
@@ -150,8 +151,8 @@ impl App {
         }
     }
 
-    /// Answers requests for paths that have no route, in place of the 404. All of the application's
-    /// middleware runs around the fallback, even if it is added later.
+    /// Answers requests for paths without a route, in place of the 404. All of the application's
+    /// middleware runs around the fallback, even middleware added later.
     #[track_caller]
     #[must_use]
     pub fn fallback<Args, Via, H>(mut self, handler: H) -> Self
@@ -163,19 +164,19 @@ impl App {
         self
     }
 
-    /// Sets the form of every problem: of extractors, handlers and middleware, of 404 and 405, and of
-    /// the server's own answers (to requests that break a rule or come too late, the 500 of a handler
-    /// that panicked, the 503 of one that took longer than its route allows). The default is
+    /// Sets how every problem is rendered: those of extractors, handlers and middleware, 404 and
+    /// 405, and the server's own responses (to invalid or late requests, the 500 when a handler
+    /// panicked, the 503 when a handler exceeded its route's timeout). The default is
     /// `application/problem+json`.
     ///
-    /// `render` gets the problem and the head of the request, for its `Accept` say. If the server could
-    /// not understand the request, the head is empty: it has no fields, and its method and path are GET
-    /// and `/` whatever the peer sent. If `render` panics, the log says so and the problem is sent in
-    /// its default form.
+    /// `render` receives the problem and the head of the request, for example to read `Accept`. If
+    /// the server could not parse the request, the head is empty: it has no fields, and its method
+    /// and path are GET and `/`, whatever the peer sent. If `render` panics, the panic is logged
+    /// and the problem is sent in its default form.
     ///
     /// `render` is called outside all middleware, which see the problem in its default form. Header
-    /// fields that they put on the response stay, unless `render` sets them too or they describe the
-    /// default body. The server's own answers do not go through middleware.
+    /// fields that middleware added to the response are kept, unless `render` sets them too or they
+    /// describe the default body. The server's own responses do not pass through middleware.
     ///
     /// ```
     /// use peregrine::web::{App, Head, Problem, Response};
@@ -196,23 +197,23 @@ impl App {
         self
     }
 
-    /// Sets what a slash at the end of a path means. The default is [`SlashPolicy::Strict`]; a redirect
-    /// has status 308 and keeps the query.
+    /// Sets what a trailing slash in a path means. The default is [`SlashPolicy::Strict`]. A
+    /// redirect has status 308 and keeps the query.
     #[must_use]
     pub fn slash_policy(mut self, policy: SlashPolicy) -> Self {
         self.slash_policy = policy;
         self
     }
 
-    /// Lets POST requests say that another method is meant. The default is that they cannot. In a merged application
-    /// it has no effect.
+    /// Lets POST requests name another method. By default they cannot. This has no effect in a
+    /// merged application.
     #[must_use]
     pub fn method_override(mut self, method_override: MethodOverride) -> Self {
         self.method_override = Some(Rc::new(method_override));
         self
     }
 
-    /// The routes, with problems in this application's form.
+    /// The routes, with problems rendered by this application.
     pub(crate) fn into_scope(self) -> Scope {
         if let Some(hook) = &self.hook {
             self.scope.plan.shared.set_hook(hook);
@@ -220,7 +221,7 @@ impl App {
         self.scope
     }
 
-    /// The application's routes as text, for a command that shows them and ends.
+    /// The application's routes as text, for a command that prints them and exits.
     ///
     /// ```
     /// use peregrine::prelude::*;
@@ -241,10 +242,10 @@ impl App {
     /// Checks everything and makes the application ready to run.
     ///
     /// # Errors
-    /// All faults at once: patterns that cannot be read, routes that conflict, missing states of
-    /// handlers or middleware, handlers whose path parameters are not those of their pattern, two
-    /// fallbacks for the same paths, route options that could not be kept. Each fault says where it is
-    /// and how to fix it.
+    /// Returns all faults at once: patterns that cannot be parsed, routes that conflict, states
+    /// that handlers or middleware need but the application lacks, handlers whose path parameters
+    /// do not match their pattern, two fallbacks for the same paths, and route options that the
+    /// server could not apply. Each fault says where it is and how to fix it.
     pub fn build(self) -> Result<Application, BuildError> {
         let (slash_policy, method_override) = (self.slash_policy, self.method_override.clone());
         let (mut plan, unmatched) = self.into_scope().finish();
@@ -262,7 +263,8 @@ impl App {
         let mut builder = Builder::new();
         builder.slash_policy(slash_policy);
         let all = plan.entries.iter().zip(bits.unwrap_or_default()).zip(0..);
-        // Of guarded routes the first counts, and a handler for HEAD comes before one for GET.
+        // Guarded routes are checked in the order of insertion, and a HEAD handler before a GET
+        // handler.
         let is_for_head = |entry: &Entry| entry.methods == Methods::One(Method::HEAD);
         let (heads, others): (Vec<_>, Vec<_>) = all.partition(|((entry, _), _)| is_for_head(entry));
         let mut order = Vec::with_capacity(plan.entries.len());
@@ -327,7 +329,7 @@ impl fmt::Debug for App {
     }
 }
 
-/// The application, if all who look at it find nothing wrong.
+/// Runs the checks of [`App::inspect`] on the built application.
 fn inspected(
     built: Application,
     inspectors: Vec<Box<Inspector>>,
@@ -337,7 +339,7 @@ fn inspected(
     if faults.is_empty() { Ok(built) } else { Err(BuildError { faults }) }
 }
 
-/// What routes ask of requests; nothing if none of them asks for anything.
+/// The conditions of all routes; empty if no route has any.
 fn conditions(entries: &[Box<Entry>], router: &Router) -> Box<[Conditions]> {
     if !entries.iter().any(|entry| entry.is_guarded()) {
         return Box::default();
@@ -351,11 +353,11 @@ fn conditions(entries: &[Box<Entry>], router: &Router) -> Box<[Conditions]> {
     entries.iter().map(|entry| &**entry).zip(0..).map(conditions).collect()
 }
 
-/// The patterns of routes with names. One name stands for one pattern as it was written, whatever the methods.
+/// The patterns of named routes. A name stands for one written pattern, whatever the methods.
 fn names(entries: &[Box<Entry>], faults: &mut Vec<Fault>) -> Names {
     let mut names = Names::default();
     let mut firsts: HashMap<(Rc<str>, bool), &Entry> = HashMap::new();
-    // What is written once stands for one of these, and for others beside it.
+    // A written pattern may expand to several; this is the one without omissions or additions.
     let is_whole =
         |entry: &Entry| entry.absent == 0 && !entry.is_slash_twin && !entry.pattern.ends_with(REST);
     for entry in entries {
@@ -364,7 +366,8 @@ fn names(entries: &[Box<Entry>], faults: &mut Vec<Fault>) -> Names {
         let is_elsewhere = first.pattern != entry.pattern && first.place != entry.place;
         let (first, is_again) = match firsts.entry((Rc::clone(name), true)) {
             _ if is_elsewhere || !is_whole(entry) => (first, false),
-            // A function that is added twice, for example.
+            // The same call may add routes in two places, for example a function that is called
+            // twice.
             first => {
                 let first = *first.or_insert(entry);
                 (first, first.pattern != entry.pattern)
@@ -387,7 +390,7 @@ fn check_path(entry: &Entry, faults: &mut Vec<Fault>) {
     };
     for shape in entry.requirements.paths() {
         let takes = match shape {
-            // What is left out is `None`.
+            // An omitted parameter is `None`.
             PathShape::Count(count)
                 if (names.len()..=names.len() + entry.absent).contains(count) =>
             {
@@ -408,7 +411,7 @@ fn check_path(entry: &Entry, faults: &mut Vec<Fault>) {
     }
 }
 
-/// Translates the router's problem into the application's terms.
+/// Translates the router's problem into a fault.
 fn translate(problem: &RouterProblem, entries: &[Box<Entry>], index: &MethodIndex) -> Fault {
     let name = |id: u32| entries[id as usize].name();
     match problem {
@@ -425,7 +428,7 @@ fn translate(problem: &RouterProblem, entries: &[Box<Entry>], index: &MethodInde
             };
             Fault::Conflict { first: name(first.id), second: name(second.id), methods }
         }
-        // Ids count the entries, and every entry has methods, so only their number can be wrong.
+        // Ids index the entries, and every entry has methods, so only their number can be wrong.
         other => Fault::TooMany { what: other.to_string() },
     }
 }

@@ -1,12 +1,14 @@
-//! Patterns as applications write them, with types and optional parameters, and as the router reads them.
+//! Expands patterns as applications write them, with types and optional parameters, into the
+//! patterns of the router.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-/// The end of a route's pattern for everything below a prefix ([`App::subtree`](crate::App::subtree)).
+/// The end of a route's pattern that matches everything below a prefix
+/// ([`App::subtree`](crate::App::subtree)).
 pub const REST: &str = "/{*peregrine_rest}";
 
-/// The pattern as people read it: everything below a mount is `*`.
+/// The pattern for display: everything below a mount is shown as `*`.
 ///
 /// ```
 /// use peregrine::web::route::readable;
@@ -23,22 +25,22 @@ pub fn readable(pattern: &str) -> Cow<'_, str> {
     }
 }
 
-/// One of the patterns that a written one stands for.
+/// One of the patterns that a written pattern expands to.
 #[derive(Clone, Debug)]
 pub(crate) struct Written {
-    /// As the router reads it.
+    /// The pattern in the router's syntax.
     pub(crate) pattern: String,
-    /// The parameters that have a type.
+    /// The typed parameters.
     pub(crate) typed: Vec<(String, Kind)>,
-    /// How many optional parameters it leaves out.
+    /// How many optional parameters it omits.
     pub(crate) absent: usize,
-    /// It is another one with a slash at its end.
+    /// It is another one of the patterns, with a trailing slash.
     pub(crate) is_slash_twin: bool,
-    /// Its path with a slash at its end belongs to it too.
+    /// Its path with a trailing slash belongs to it too.
     pub(crate) has_slash_twin: bool,
 }
 
-/// What the text of a typed parameter must be. Other text is for the next pattern that matches.
+/// The type of a typed parameter. A value that does not fit is left to the next matching pattern.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
@@ -81,7 +83,7 @@ impl Kind {
         PARSED.iter().chain(&OTHERS).find(|kind| kind.name == name).copied()
     }
 
-    /// Does the raw value fit, once it is percent-decoded?
+    /// Whether the raw value fits after percent-decoding.
     pub(crate) fn fits(self, raw: &[u8]) -> bool {
         peregrine_router::decode(raw).is_ok_and(|text| (self.fits)(&text))
     }
@@ -96,8 +98,8 @@ fn is_uuid(text: &str) -> bool {
     text.len() == 36 && text.bytes().enumerate().all(is_right)
 }
 
-/// Cuts `text` at its first parameter: the text before it, what is between the braces, the text after it. `{{`
-/// and `}}` are literal braces.
+/// Splits `text` at its first parameter: the text before, the text between the braces, and the text
+/// after. `{{` and `}}` are literal braces.
 #[doc(hidden)]
 #[must_use]
 pub fn next_hole(text: &str) -> Option<(&str, &str, &str)> {
@@ -113,8 +115,8 @@ pub fn next_hole(text: &str) -> Option<(&str, &str, &str)> {
     }
 }
 
-/// The patterns that a written one stands for: those that leave out optional parameters first, the whole one
-/// last. What neither types nor options are about is left to the router to judge.
+/// The patterns that a written pattern expands to: first those that omit optional parameters, last
+/// the whole one. Everything except types and optional parameters is left to the router to check.
 pub(crate) fn expand(written: &str) -> Result<Vec<Written>, String> {
     let (mut all, mut typed): (Vec<Written>, Vec<(String, Kind)>) = <_>::default();
     let (mut pattern, mut rest) = (String::with_capacity(written.len()), written);
@@ -127,7 +129,9 @@ pub(crate) fn expand(written: &str) -> Result<Vec<Written>, String> {
         };
         if is_optional {
             if !pattern.ends_with('/') || !(after.is_empty() || after.starts_with('/')) {
-                return Err(format!("`{{{hole}?}}` may be left out only as a whole segment"));
+                return Err(format!(
+                    "the optional parameter `{{{hole}?}}` must be a whole segment"
+                ));
             }
             let shorter = &pattern[..pattern.len() - 1];
             let shorter = if shorter.is_empty() { "/" } else { shorter };
@@ -142,7 +146,7 @@ pub(crate) fn expand(written: &str) -> Result<Vec<Written>, String> {
                 hole.starts_with('*').then(|| pattern.clone()).filter(|_| pattern != "/");
         } else if !all.is_empty() {
             return Err(format!(
-                "`{{{hole}}}` is behind a parameter that may be left out, so it must be `{{{hole}?}}`"
+                "`{{{hole}}}` follows an optional parameter, so it must be `{{{hole}?}}`"
             ));
         }
         let name = match hole.split_once(':') {
@@ -157,7 +161,7 @@ pub(crate) fn expand(written: &str) -> Result<Vec<Written>, String> {
     }
     if !all.is_empty() && !rest.is_empty() {
         return Err(format!(
-            "`{rest}` is behind a parameter that may be left out; only such ones may follow"
+            "`{rest}` follows an optional parameter; only optional parameters may follow one"
         ));
     }
     pattern.push_str(rest);
@@ -177,11 +181,14 @@ pub(crate) fn expand(written: &str) -> Result<Vec<Written>, String> {
 
 fn read_kind(hole: &str, kind: &str) -> Result<Kind, String> {
     if hole.starts_with('*') {
-        return Err(format!("`{{{hole}}}` is the rest of a path, which has no type"));
+        return Err(format!("`{{{hole}}}` is a catch-all, which cannot have a type"));
     }
     Kind::find(kind).ok_or_else(|| {
         let names: Vec<_> = PARSED.iter().chain(&OTHERS).map(|kind| kind.name).collect();
-        format!("`{kind}` in `{{{hole}}}` is no type of a segment; there are {}", names.join(", "))
+        format!(
+            "`{kind}` in `{{{hole}}}` is not a segment type; the types are {}",
+            names.join(", ")
+        )
     })
 }
 
@@ -213,7 +220,7 @@ mod tests {
             let expected: Vec<_> = expected.into_iter().map(|(a, b)| (a.to_owned(), b)).collect();
             assert_eq!(patterns(written), expected, "{written}");
         }
-        let twins = expand("/f/{*p?}").expect("it can be read");
+        let twins = expand("/f/{*p?}").expect("a valid pattern");
         assert_eq!(
             twins.iter().map(|one| one.is_slash_twin).collect::<Vec<_>>(),
             [true, false, false]
@@ -223,13 +230,13 @@ mod tests {
     #[test]
     fn what_cannot_be_left_out_or_is_no_type_is_refused_with_the_reason() {
         for (written, reason) in [
-            ("/{a?}/b", "`/b` is behind a parameter that may be left out"),
-            ("/{a?}/{b}", "`{b}` is behind"),
+            ("/{a?}/b", "`/b` follows an optional parameter"),
+            ("/{a?}/{b}", "`{b}` follows"),
             ("/{a?}.json", "whole segment"),
             ("/v{a?}", "whole segment"),
-            ("/{a:thing}", "`thing` in `{a:thing}` is no type of a segment; there are u8, u16"),
-            ("/{a:}", "`` in `{a:}` is no type"),
-            ("/{*a:u8}", "the rest of a path, which has no type"),
+            ("/{a:thing}", "`thing` in `{a:thing}` is not a segment type; the types are u8, u16"),
+            ("/{a:}", "`` in `{a:}` is not a segment type"),
+            ("/{*a:u8}", "`{*a:u8}` is a catch-all, which cannot have a type"),
         ] {
             let told = expand(written).expect_err(written);
             assert!(told.contains(reason), "{written}: {told}");
@@ -267,7 +274,7 @@ mod tests {
             ("digits", "0000", "+1"),
             ("hex", "0aF", "0g"),
         ] {
-            let kind = Kind::find(kind).expect("there is one");
+            let kind = Kind::find(kind).expect("a known type");
             assert!(kind.fits(good.as_bytes()) && !kind.fits(bad.as_bytes()), "{kind:?}");
             assert!(!kind.fits(b"%FF"));
         }

@@ -1,8 +1,8 @@
-//! Routes that are added by what they are: functions that fill a scope, and handlers with an attribute.
+//! Adds several routes in one call: functions that fill a scope, and handlers with an attribute.
 
 use crate::app::scope::Scope;
 
-/// Something with routes of its own: a function from scope to scope, a handler that was made with an attribute such as
+/// A set of routes: a function from scope to scope, a handler made with an attribute such as
 /// `#[get("/")]`, or a tuple of these.
 ///
 /// ```

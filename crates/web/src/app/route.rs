@@ -1,4 +1,4 @@
-//! Handlers for the methods of one path, and patterns as people read them.
+//! Handlers for several methods of one path, and patterns for display.
 
 use crate::app::handler::{Handler, Signature};
 use crate::app::route_table::{Methods, query_method};
@@ -12,12 +12,12 @@ use std::panic::Location;
 pub use crate::app::pattern::next_hole;
 pub use crate::app::pattern::readable;
 
-/// What the doc comment of a handler with an attribute says: a note beside its route.
+/// The doc comment of a handler with a route attribute, attached to its route as a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DocComment(pub &'static str);
 
-/// Handlers for several methods of one path, made by [`get`], [`post`] and the others:
-/// `.route("/users", get(list).post(create))`.
+/// Handlers for several methods of one path, made by [`get`], [`post`] and the other functions
+/// here: `.route("/users", get(list).post(create))`.
 #[derive(Debug)]
 #[must_use = "it does nothing until it is given to `route`"]
 pub struct MethodRouter<T>(T);
@@ -34,7 +34,7 @@ mod sealed {
     impl<H, Args, Via, T> Sealed for (super::Single<H, Args, Via>, T) {}
 }
 
-/// One handler with its methods.
+/// One handler with its method.
 pub struct Single<H, Args, Via> {
     methods: Methods,
     handler: H,
@@ -77,7 +77,7 @@ impl<T: Routes> MethodRouter<T> {
         MethodRouter((Single { methods, handler, args: PhantomData }, self.0))
     }
 
-    /// Adds a handler for `method`, which may be one of your own.
+    /// Adds a handler for `method`, which may be an extension method.
     pub fn on<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
         self,
         method: Method,
@@ -86,7 +86,7 @@ impl<T: Routes> MethodRouter<T> {
         self.and(Methods::One(method), handler)
     }
 
-    /// Adds a handler for every method that has none of its own.
+    /// Adds a handler for every method without its own handler.
     pub fn any<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
         self,
         handler: H,
@@ -95,14 +95,14 @@ impl<T: Routes> MethodRouter<T> {
     }
 }
 
-/// A handler for every method that has none of its own.
+/// A handler for every method without its own handler.
 pub fn any<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
     handler: H,
 ) -> MethodRouter<(Single<H, Args, Via>, ())> {
     MethodRouter(()).any(handler)
 }
 
-/// A handler for `method`, which may be one of your own.
+/// A handler for `method`, which may be an extension method.
 pub fn on<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
     method: Method,
     handler: H,
@@ -136,7 +136,7 @@ macro_rules! methods {
 }
 
 methods! {
-    get "GET, and for HEAD unless that has its own" Method::GET;
+    get "GET, and for HEAD unless it has its own handler" Method::GET;
     post "POST" Method::POST;
     put "PUT" Method::PUT;
     delete "DELETE" Method::DELETE;

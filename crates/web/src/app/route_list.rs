@@ -1,14 +1,15 @@
-//! A list of an application's routes, for people.
+//! Prints an application's routes as a table.
 
 use crate::app::built::{Application, RouteInfo};
 use crate::app::pattern::readable;
 use std::fmt;
 
-/// The routes of an application as a table, in the order in which they were added: method, pattern, and
-/// what else a request has to be; the name; and the line of the program. See [`App::routes`](crate::App::routes).
+/// The routes of an application as a table, in the order in which they were added: the method, the
+/// pattern with its conditions, the name, and the source line. See
+/// [`App::routes`](crate::App::routes).
 ///
-/// It is for people, and its form may change. For programs there are [`Application::routes`] and the admin listener's
-/// `/routes`.
+/// The table is for people, and its format may change. Programs use [`Application::routes`] or the
+/// admin listener's `/routes`.
 #[derive(Clone, Debug)]
 pub struct RouteList {
     rows: Vec<[String; 4]>,
@@ -25,7 +26,7 @@ fn row(route: &RouteInfo<'_>) -> [String; 4] {
     if !route.conditions.is_empty() {
         pattern.push_str(&format!(" where {}", route.conditions));
     }
-    // A dash keeps columns apart for `cut` and `awk`.
+    // A dash marks an empty column, so that `cut` and `awk` see the same number of columns.
     let name = route.name().unwrap_or("-").to_owned();
     [
         route.methods.to_owned(),
@@ -59,7 +60,7 @@ mod tests {
             .get("/", || "start")
             .merge(users)
             .any("/{*rest}", (|| "else").when(guard::host("a.example")));
-        let text = app.routes().expect("it is right").to_string();
+        let text = app.routes().expect("a valid application").to_string();
         let columns = |line: &str| {
             let line: Vec<_> =
                 line.split("  ").map(str::trim).filter(|word| !word.is_empty()).collect();
@@ -79,7 +80,7 @@ mod tests {
         let places: Vec<_> =
             text.lines().map(|line| line.find("crates/").or(line.find("src/"))).collect();
         assert!(places[0].is_some() && places.iter().all(|place| *place == places[0]), "{text}");
-        assert_eq!(App::new().routes().expect("nothing is wrong").to_string(), "");
+        assert_eq!(App::new().routes().expect("a valid application").to_string(), "");
         assert!(App::new().get("no", || "").routes().is_err());
     }
 }

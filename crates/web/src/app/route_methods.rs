@@ -1,10 +1,10 @@
-//! The methods by which applications and scopes get their routes.
+//! The methods of applications and scopes that add routes.
 
-/// The methods that applications and scopes share. `$field` leads from `self` to the scope.
+/// The methods that applications and scopes share. `$field` is the path from `self` to the scope.
 macro_rules! routing {
     ($($field:tt)*) => {
-        /// Answers GET requests for `pattern`, and HEAD requests too unless they have a handler of
-        /// their own: `handler` then sees the method HEAD, and the server leaves the body out.
+        /// Answers GET requests for `pattern`. HEAD requests call `handler` too, unless they have
+        /// their own handler: `handler` sees the method HEAD, and the server omits the body.
         ///
         /// [`App`](crate::App#patterns) describes what a pattern may contain.
         #[track_caller]
@@ -72,7 +72,7 @@ macro_rules! routing {
             self.on(Method::HEAD, pattern, handler)
         }
 
-        /// Answers OPTIONS requests for `pattern`, in place of the automatic answer.
+        /// Answers OPTIONS requests for `pattern`, in place of the automatic response.
         #[track_caller]
         #[must_use]
         pub fn options<Args, Via, H>(self, pattern: &str, handler: H) -> Self
@@ -83,7 +83,7 @@ macro_rules! routing {
             self.on(Method::OPTIONS, pattern, handler)
         }
 
-        /// Answers QUERY requests for `pattern`: safe requests with content.
+        /// Answers QUERY requests for `pattern`: safe requests with a body.
         #[track_caller]
         #[must_use]
         pub fn query<Args, Via, H>(self, pattern: &str, handler: H) -> Self
@@ -94,7 +94,7 @@ macro_rules! routing {
             self.on($crate::app::route_table::query_method(), pattern, handler)
         }
 
-        /// Answers requests for `pattern` in every method that has no other handler there.
+        /// Answers requests for `pattern` with any method that has no other handler there.
         #[track_caller]
         #[must_use]
         pub fn any<Args, Via, H>(mut self, pattern: &str, handler: H) -> Self
@@ -107,9 +107,10 @@ macro_rules! routing {
             self
         }
 
-        /// Answers requests for `prefix`, for `prefix/`, and for everything below it, in every method
-        /// that has no other handler there: for handlers with routes of their own. Routes of this
-        /// application that match a path more specifically go first.
+        /// Answers requests for `prefix`, for `prefix/`, and for everything below it, with any
+        /// method that has no other handler there. Use it for handlers that route requests
+        /// themselves. Routes of this application that match a path more specifically take
+        /// precedence.
         #[track_caller]
         #[must_use]
         pub fn subtree<Args, Via, H>(mut self, prefix: &str, handler: H) -> Self
@@ -122,7 +123,7 @@ macro_rules! routing {
             self
         }
 
-        /// Answers requests for `pattern` in `method`, which may be one of your own:
+        /// Answers requests for `pattern` with `method`, which may be an extension method:
         /// `Method::from_bytes(b"PURGE")`.
         #[track_caller]
         #[must_use]
@@ -136,7 +137,7 @@ macro_rules! routing {
             self
         }
 
-        /// Answers requests for `pattern` in several methods:
+        /// Answers requests for `pattern` with several methods:
         /// `.route("/users", route::get(list).post(create))`.
         #[track_caller]
         #[must_use]
@@ -146,8 +147,9 @@ macro_rules! routing {
             self
         }
 
-        /// Lets the routes that follow here, and in the scopes within, answer only what `guard` accepts. See
-        /// [`guard`](crate::guard). Of several guards all must accept.
+        /// Lets the routes that follow, here and in the scopes inside, answer only requests that
+        /// `guard` accepts. If there are several guards, all must accept. See
+        /// [`guard`](crate::guard).
         #[must_use]
         pub fn when(mut self, guard: impl $crate::http::guard::Guard + 'static) -> Self {
             self $($field)*.add_guard(guard);
@@ -155,7 +157,7 @@ macro_rules! routing {
         }
 
         /// Turns off the check of ambiguous paths for the routes, fallbacks and merged applications
-        /// that follow here, and in the scopes within. See
+        /// that follow, here and in the scopes inside. See
         /// [`HandlerExt::allow_ambiguous_paths`](crate::HandlerExt::allow_ambiguous_paths).
         #[must_use]
         pub fn allow_ambiguous_paths(mut self) -> Self {
@@ -163,17 +165,19 @@ macro_rules! routing {
             self
         }
 
-        /// Puts `note` beside the routes that follow here, and in the scopes within, for those who look at routes
-        /// ([`RouteInfo::notes`](crate::application::RouteInfo::notes)). It has no effect on requests.
+        /// Attaches `note` to the routes that follow, here and in the scopes inside, for code that
+        /// inspects routes ([`RouteInfo::notes`](crate::application::RouteInfo::notes)). It does
+        /// not affect requests.
         #[must_use]
         pub fn noted<T: 'static>(mut self, note: T) -> Self {
             self $($field)*.add_note(Rc::new(note));
             self
         }
 
-        /// Calls `inspector` when the application is built, with all of its routes; of a merged application, with
-        /// those of the one that it was merged into. What it finds wrong are faults: each says what, where, and how
-        /// to fix it.
+        /// Adds a check that runs when the application is built. `inspector` receives the built
+        /// application with all of its routes; for a merged application, that is the one that it
+        /// was merged into. Every text that it returns is reported as a fault, so it should name
+        /// the thing, the place, and the fix.
         #[must_use]
         pub fn inspect(
             mut self,
@@ -183,25 +187,25 @@ macro_rules! routing {
             self
         }
 
-        /// Shares `value` with all handlers of the application, which get it as `State<T>`; `T` is its
-        /// type. A later value of the same type replaces an earlier one.
+        /// Shares `value` with all handlers of the application, which receive it as `State<T>`,
+        /// where `T` is its type. A later value of the same type replaces an earlier one.
         ///
-        /// Every worker builds its own application, so a value that workers share is an `Arc`; handlers
-        /// take it as [`StateRef`](crate::extract::StateRef), which does not count references across
-        /// cores.
+        /// Each worker builds its own application, so workers share a value by an `Arc`. Handlers
+        /// take it as [`StateRef`](crate::extract::StateRef), which does not change the `Arc`'s
+        /// reference count.
         #[must_use]
         pub fn state<T: 'static>(mut self, value: T) -> Self {
             self $($field)*.plan.states.insert(value);
             self
         }
 
-        /// Adds all routes of `other` here: under the prefix of this scope, each inside its own
-        /// middleware, and then inside the middleware added here so far.
+        /// Adds all routes of `other` under the prefix of this scope. Each route stays inside its
+        /// own middleware, and the middleware added here so far runs around that.
         ///
-        /// What belongs to `other` stays with it: its handlers and middleware see its own states and,
-        /// for types that it lacks, the states given here; if it renders problems with a function of
-        /// its own, that still applies to its routes. Nothing given to `other` is visible here, except
-        /// its fallback, which comes along if there is none here.
+        /// The handlers and middleware of `other` see its states and, for types that it lacks, the
+        /// states given here. If `other` has a function that renders problems, its routes still use
+        /// that. Nothing that was given to `other` is visible here, except that its fallback is
+        /// used if there is none here.
         #[track_caller]
         #[must_use]
         pub fn merge(mut self, other: $crate::app::App) -> Self {
@@ -210,17 +214,17 @@ macro_rules! routing {
             self
         }
 
-        /// Adds the routes of a function from scope to scope, of a handler that was made with the attribute macros (the
-        /// feature `macros`), or of a tuple of these.
-        #[allow(clippy::should_implement_trait, reason = "nobody takes an application for a number")]
+        /// Adds the routes of a function from scope to scope, of a handler made with an attribute
+        /// macro (feature `macros`), or of a tuple of these.
+        #[allow(clippy::should_implement_trait, reason = "an application is not a number")]
         #[must_use]
         pub fn add(mut self, routes: impl $crate::app::register::Routed) -> Self {
             routes.add_to(&mut self $($field)*);
             self
         }
 
-        /// Adds the routes that `build` adds to the scope it gets, under `prefix` and inside the
-        /// middleware so far.
+        /// Adds the routes that `build` adds to the scope that it receives, under `prefix` and
+        /// inside the middleware added so far.
         #[track_caller]
         #[must_use]
         pub fn scope(mut self, prefix: &str, build: impl FnOnce(Scope) -> Scope) -> Self {

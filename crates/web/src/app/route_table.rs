@@ -1,7 +1,8 @@
-//! The table in which a built application finds routes.
+//! The routing table of a built application.
 //!
-//! The router knows methods by numbers and patterns without types. The table gives extension
-//! methods their numbers, and checks what else a route requires: guards, and types of parameters.
+//! The router identifies methods by numbers, and its patterns have no types. The table assigns
+//! numbers to extension methods, and checks the other conditions of routes: guards, and the types
+//! of parameters.
 
 use crate::app::pattern::Kind;
 use crate::http::connection::ConnectionInfo;
@@ -24,7 +25,7 @@ pub(crate) fn query_method() -> Method {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Methods {
     One(Method),
-    /// Every method that has no handler of its own for the same paths.
+    /// Every method without its own handler for the same paths.
     Any,
 }
 
@@ -37,16 +38,16 @@ impl fmt::Display for Methods {
     }
 }
 
-/// The index of every method that the protocol does not know and no route names.
+/// The number of all methods that neither the protocol crate knows nor a route names.
 const OTHER: u8 = Known::Extension as u8;
 
-/// The first index given to extension methods that routes name.
+/// The first number for extension methods that routes name.
 const EXTENSIONS_FROM: u8 = OTHER + 1;
 
-/// Extension methods that an application may name.
+/// The most extension methods that an application may name.
 pub(crate) const EXTENSIONS_MAX: usize = 32 - EXTENSIONS_FROM as usize;
 
-/// The numbers by which the router knows methods.
+/// The numbers by which the router identifies methods.
 #[derive(Debug, Default)]
 pub(crate) struct MethodIndex {
     extensions: Vec<Method>,
@@ -98,21 +99,21 @@ impl MethodIndex {
 pub(crate) struct Table {
     pub(crate) router: Rc<Router>,
     pub(crate) methods: MethodIndex,
-    /// What routes ask of requests, by their numbers; empty if none asks for anything.
+    /// The conditions of routes, by route number; empty if no route has any.
     pub(crate) conditions: Box<[Conditions]>,
     pub(crate) facts: Rc<Facts>,
 }
 
-/// What a route asks of requests beside pattern and method.
+/// The conditions of a route besides its pattern and method.
 #[derive(Default)]
 pub(crate) struct Conditions {
     pub(crate) guards: Vec<Rc<dyn Guard>>,
-    /// Types of parameters, by their places in the pattern.
+    /// The types of parameters, by their indexes in the pattern.
     pub(crate) typed: Vec<(usize, Kind)>,
 }
 
 impl Conditions {
-    /// As `hold`, and notes what the guards look at, if they have a say.
+    /// As `hold`, and records which header fields the guards read if they affect the result.
     fn hold_and_note(&self, asked: &Asked<'_>, values: &Values<'_, '_>) -> bool {
         if !self.guards.is_empty() && self.fit(values) {
             asked.head().note_guards(&self.guards);
@@ -124,14 +125,14 @@ impl Conditions {
         self.fit(values) && self.guards.iter().all(|guard| guard.accepts(asked))
     }
 
-    /// Are the parameters of their types?
+    /// Whether the values have the types of their parameters.
     fn fit(&self, values: &Values<'_, '_>) -> bool {
         let fits =
             |(place, kind): &(usize, Kind)| values.get(*place).is_some_and(|raw| kind.fits(raw));
         self.typed.iter().all(fits)
     }
 
-    /// In words, for lists of routes: `id is u32, the host is example.org`.
+    /// A description for route lists: `id is u32, the host is example.org`.
     pub(crate) fn words(&self, names: &[Box<str>]) -> String {
         let typed = self.typed.iter().map(|(place, kind)| {
             format!("{} is {}", names.get(*place).map_or("", |name| &**name), kind.name)
@@ -142,7 +143,7 @@ impl Conditions {
 }
 
 impl Table {
-    /// Does the route that was found for `head`, and noted there, answer it?
+    /// Whether the conditions hold for the route that was found for `head` and stored there.
     pub(crate) fn answers(&self, route: u32, head: &Head, connection: &ConnectionInfo) -> bool {
         let values = self.router.values(head.parameters(), head.path().as_bytes());
         let conditions = self.conditions.get(route as usize);
@@ -150,7 +151,7 @@ impl Table {
         conditions.is_none_or(|conditions| conditions.hold_and_note(&asked, &values))
     }
 
-    /// Finds the route for a path and a method, where routes with conditions count if these hold.
+    /// Finds the route for a path and a method, skipping routes whose conditions do not hold.
     pub(crate) fn find(
         &self,
         head: &Head,
@@ -176,11 +177,12 @@ impl Table {
         if known == Known::Extension { self.extension(head.method_name()) } else { known as u8 }
     }
 
-    /// The route that would answer the request that a preflight of CORS announces; `None`: it announces none, or
-    /// nobody would.
+    /// The route that would answer the request that a CORS preflight announces. `None` if `head` is
+    /// not a preflight or no route would answer.
     ///
-    /// Guards see the method that is announced. They do not see its fields, which a preflight lacks: where no route
-    /// accepts what is there, the first of the path is taken, whatever it is guarded by.
+    /// Guards see the announced method. They cannot see the announced request's header fields,
+    /// which a preflight lacks. So if the guards reject all routes, the first route for the path is
+    /// used, regardless of its guards.
     pub(crate) fn announced(&self, head: &Head, connection: &ConnectionInfo) -> Option<u32> {
         let name = head.field_text("access-control-request-method")?;
         let known = Known::find(name.as_bytes());
@@ -218,6 +220,6 @@ impl Table {
     }
 }
 
-/// The methods that every path with a route answers.
+/// The methods that every path with a route supports.
 pub(crate) const AUTOMATIC: peregrine_router::Methods =
     peregrine_router::Methods::of(Known::Options as u8);

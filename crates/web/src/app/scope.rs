@@ -1,4 +1,4 @@
-//! Scopes: routes under one prefix, inside the same middleware.
+//! Scopes: routes under a common prefix, inside the same middleware.
 
 use crate::app::builder::{Entry, Plan};
 use crate::app::default_responses::{AmbiguousPath, Guest, Shared, Unmatched, Unrouted};
@@ -22,13 +22,15 @@ use std::rc::Rc;
 
 pub use crate::app::pattern::REST;
 
-/// Routes under one prefix, inside the same middleware. [`App::scope`](crate::App::scope) makes one.
+/// Routes under a common prefix, inside the same middleware. [`App::scope`](crate::App::scope)
+/// creates one.
 ///
-/// Patterns are relative to the prefix: in the scope `/users`, the pattern `/{id}` is `/users/{id}`,
-/// and both `/` and the empty pattern are `/users` itself. Middleware given to [`Scope::with`] applies
-/// to the routes that follow it in this scope, inside the middleware of the scopes around it.
+/// Patterns are relative to the prefix: in the scope `/users`, the pattern `/{id}` is
+/// `/users/{id}`, and both `/` and the empty pattern are `/users` itself. Middleware given to
+/// [`Scope::with`] applies to the routes that follow it in this scope, inside the middleware of the
+/// scopes around it.
 ///
-/// A function may fill a scope, so that a module keeps its routes to itself:
+/// A function may fill a scope, so that a module keeps its routes private:
 ///
 /// ```
 /// use peregrine::web::{App, Scope};
@@ -44,15 +46,15 @@ pub struct Scope {
     pub(crate) plan: Plan,
     prefix: String,
     chain: Chain,
-    /// What all routes that follow ask of requests.
+    /// The guards of all routes that follow.
     guards: Vec<Rc<dyn Guard>>,
-    /// What stands beside all routes that follow.
+    /// The notes of all routes that follow.
     notes: Vec<Rc<dyn Any>>,
-    /// Answers requests for the patterns that follow, in methods that they lack. Made when the first
-    /// such pattern is added.
+    /// Answers requests for the patterns that follow when their method has no handler. Created when
+    /// the first such pattern is added.
     unrouted: Option<Rc<dyn Endpoint>>,
     fallback: Option<Fallback>,
-    /// The routes that follow take paths that other servers may read differently.
+    /// Whether the routes that follow accept paths that other servers may read differently.
     pub(crate) allows_ambiguous_paths: bool,
 }
 
@@ -82,7 +84,7 @@ impl Scope {
         Self { chain: self.chain.and(middleware), unrouted: None, ..self }
     }
 
-    /// Lets `build` add to this scope.
+    /// Passes this scope through `build`.
     pub(crate) fn extend(&mut self, build: impl FnOnce(Self) -> Self) {
         let left = Self::root(Rc::clone(&self.plan.shared));
         *self = build(std::mem::replace(self, left));
@@ -113,7 +115,7 @@ impl Scope {
         self.plan.add(entry, &pattern);
     }
 
-    /// The route of a handler, for a pattern that is set later.
+    /// The route of a handler, without its pattern.
     fn entry<Args, Via, H>(
         &mut self,
         methods: Methods,
@@ -148,8 +150,8 @@ impl Scope {
         }
     }
 
-    /// What the scope and the middleware so far say of each route: what these need from its path, and notes. Their
-    /// other needs are checked once for each middleware.
+    /// The path parameters that the middleware added so far need from each route, and the notes for
+    /// each route. Other needs of middleware are checked once per middleware.
     fn needs_around(&self) -> Requirements {
         let mut all = Requirements::default();
         self.chain.require(&mut all);
@@ -213,18 +215,19 @@ impl Scope {
         self.plan = inner.plan;
     }
 
-    /// Guards do not count for fallbacks.
+    /// Reports a fallback inside a guard, because guards have no effect on fallbacks.
     fn check_fallback(&mut self, prefix: &str, fallback: &Fallback) {
         if !self.guards.is_empty() {
             let name = fallback_name(prefix, fallback.place);
             let what = format!(
-                "{name} is in a scope or an application with a guard, but answers whatever has no route; put it outside"
+                "{name} is in a scope or an application with a guard, but answers every request \
+                 without a route; move it outside"
             );
             self.plan.faults.push(Fault::Misplaced { what });
         }
     }
 
-    /// Adds the routes of `other`, wrapped again in what is around them here.
+    /// Adds the routes of `other`, wrapped in this scope's middleware.
     pub(crate) fn add_app(&mut self, mut other: Self, place: &'static Location<'static>) {
         let fallback = other.fallback.take();
         if let Some(fallback) = &fallback {
@@ -232,7 +235,7 @@ impl Scope {
         }
         let Plan { entries, fallbacks, faults, needs, inspectors, states, shared } = other.plan;
         let has_states = !states.is_empty();
-        // Middleware of this application see its states; code inside sees those of `other`.
+        // Middleware of this application sees its states; code inside sees those of `other`.
         let guest = |endpoint: Rc<dyn Endpoint>| -> Rc<dyn Endpoint> {
             if has_states { Rc::new(Guest::new(&shared, endpoint)) } else { endpoint }
         };
@@ -244,12 +247,14 @@ impl Scope {
             self.fallback = Some(Fallback { endpoint, ..fallback });
         }
         let needs_around = self.needs_around();
-        // What several entries share stays shared, so that they still count as one route.
+        // Endpoints that several entries share stay shared, so that the entries still count as one
+        // route.
         let mut wrapped: HashMap<*const (), [Rc<dyn Endpoint>; 2]> = HashMap::new();
         let mut wrap = |inner: Rc<dyn Endpoint>| {
             let pair = wrapped.entry(Rc::as_ptr(&inner).cast()).or_insert_with(|| {
                 let outer = self.around(guest(Rc::clone(&inner)));
-                // The inner one is kept, so that its address, which is the key, is not used again.
+                // The map keeps the inner endpoint alive, so that its address, the key, is not
+                // reused.
                 [inner, outer]
             });
             Rc::clone(&pair[1])
@@ -297,7 +302,8 @@ impl Scope {
         self.fallback = Some(fallback);
     }
 
-    /// Takes the root scope apart: all routes, and the answers for requests without one.
+    /// Splits the root scope into the collected routes and the endpoints for requests without a
+    /// route.
     pub(crate) fn finish(mut self) -> (Plan, Unmatched) {
         let (fallback, missing_options) = match self.fallback.take() {
             Some(Fallback { endpoint, options, .. }) => (Some(endpoint), options),
@@ -309,8 +315,8 @@ impl Scope {
         (self.plan, Unmatched { missing, missing_options, has_fallback, ambiguous })
     }
 
-    /// `service` inside the middleware, with its type erased and its problems in the application's
-    /// form.
+    /// Wraps `service` in the scope's middleware, with its type erased and problems rendered by the
+    /// application.
     fn endpoint<S: Service + 'static>(&self, service: S) -> Rc<dyn Endpoint> {
         self.chain.render(service, &self.plan.shared)
     }
@@ -331,13 +337,13 @@ impl Scope {
         endpoint
     }
 
-    /// The whole pattern. Within a prefix, `/` is the prefix itself.
+    /// The full pattern. Inside a prefix, `/` stands for the prefix itself.
     fn join(&mut self, pattern: &str, place: &'static Location<'static>) -> String {
         if self.prefix.is_empty() {
             return pattern.to_owned();
         }
         if !pattern.is_empty() && !pattern.starts_with('/') {
-            // The joined text could pass for a valid pattern that nobody meant.
+            // The joined text could be a valid pattern that the author did not intend.
             self.plan.faults.push(Fault::Pattern {
                 route: format!("`{pattern}` in the scope `{}` ({place})", self.prefix),
                 reason: "a pattern begins with `/`: put one in front".to_owned(),
@@ -351,7 +357,8 @@ impl Scope {
 impl Scope {
     routing!();
 
-    /// Runs `middleware` around the routes that follow in this scope, inside middleware added earlier.
+    /// Runs `middleware` around the routes that follow in this scope, inside middleware added
+    /// earlier.
     #[track_caller]
     #[must_use]
     pub fn with<Args, M>(self, middleware: M) -> Self
@@ -361,13 +368,13 @@ impl Scope {
         self.add_with(middleware.into_middleware(), Location::caller())
     }
 
-    /// Answers requests for the scope's prefix, and everything below, that have no route. All of the
-    /// scope's middleware runs around the fallback, even if it is added later.
+    /// Answers requests for the scope's prefix, and everything below it, that have no route. All of
+    /// the scope's middleware runs around the fallback, even middleware added later.
     ///
-    /// The prefix matches as a route's pattern does. Of several scopes with a fallback, the first
-    /// segment (from the left) in which their prefixes differ decides, as among routes: literal text,
-    /// then a parameter with text around it, then a parameter, then the end of the prefix. The order in
-    /// which they are added never matters.
+    /// The prefix matches like a route's pattern. If several scopes with a fallback match, the
+    /// first segment (from the left) in which their prefixes differ decides, as for routes: literal
+    /// text first, then a parameter with text around it, then a parameter, then the end of the
+    /// prefix. The order in which they are added does not matter.
     #[track_caller]
     #[must_use]
     pub fn fallback<Args, Via, H>(mut self, handler: H) -> Self

@@ -1,4 +1,4 @@
-//! Content as the client wants it (RFC 9110 §12.5.1).
+//! Content negotiation with the `Accept` field (RFC 9110 §12.5.1).
 
 use crate::extract::FromRequestParts;
 #[cfg(feature = "cbor")]
@@ -15,7 +15,7 @@ use http::header::ACCEPT;
 use serde::Serialize;
 use std::fmt;
 
-/// What media types the client accepts, and how much it likes them.
+/// The media types that the client accepts, with its preferences.
 ///
 /// ```
 /// use peregrine::App;
@@ -36,7 +36,7 @@ use std::fmt;
 /// ```
 #[derive(Clone)]
 pub struct Accept {
-    /// In no order; none: everything is accepted alike.
+    /// In no order. Empty: all types are accepted equally.
     ranges: Vec<Range>,
 }
 
@@ -45,15 +45,16 @@ struct Range {
     kind: String,
     subtype: String,
     parameters: Vec<(String, String)>,
-    /// In thousandths.
+    /// The weight `q`, in thousandths.
     quality: u16,
 }
 
-/// More ranges than these are not looked at.
+/// Further ranges in a request are ignored.
 const RANGES_MAX: usize = 64;
 
 impl Accept {
-    /// How much the client likes a type, such as `text/html; charset=utf-8`, from 0 (not at all) to 1000. The most specific of its ranges counts.
+    /// The client's preference for a media type, such as `text/html; charset=utf-8`, from 0 (not
+    /// acceptable) to 1000. The most specific matching range counts.
     #[must_use]
     pub fn quality(&self, media_type: &str) -> u16 {
         if self.ranges.is_empty() {
@@ -61,11 +62,12 @@ impl Accept {
         }
         let Some(offered) = Range::read(media_type) else { return 0 };
         let fitting = self.ranges.iter().filter_map(|range| Some((range.covers(&offered)?, range)));
-        // Of several that are as specific the client likes it as much as the best says.
+        // Among equally specific ranges, the one with the highest weight counts.
         fitting.map(|(specific, range)| (specific, range.quality)).max().map_or(0, |(_, it)| it)
     }
 
-    /// The one of these types that the client likes best; of those that it likes as much, the first. `None`: it accepts none.
+    /// The type among `offers` that the client prefers; the first one, if several are preferred
+    /// equally. `None` if the client accepts none of them.
     #[must_use]
     pub fn best<'o>(&self, offers: &[&'o str]) -> Option<&'o str> {
         let mut best = None;
@@ -78,7 +80,8 @@ impl Accept {
         best.map(|(_, offer)| offer)
     }
 
-    /// Begins a response that has more than one form. What makes a form is called only if it is chosen.
+    /// Begins a response that is available in several formats. Only the chosen format's `make` is
+    /// called.
     pub fn offer<'m, R: IntoResponse>(
         &self,
         media_type: &'static str,
@@ -87,7 +90,8 @@ impl Accept {
         Offers { accept: self.clone(), best: None, types: Vec::new() }.or(media_type, make)
     }
 
-    /// A value in whichever form of data the client likes best: JSON, and with the features `cbor` and `message-pack` those too.
+    /// Sends a value in the data format that the client prefers: JSON, and with the features `cbor`
+    /// and `message-pack` also those.
     ///
     /// ```
     /// # use peregrine::App;
@@ -112,7 +116,7 @@ impl Accept {
     }
 }
 
-/// Forms of a response, of which the client's favourite is made.
+/// The available formats of a response, of which the one that the client prefers is made.
 #[must_use = "a response is made by `respond`"]
 pub struct Offers<'m> {
     accept: Accept,
@@ -121,7 +125,7 @@ pub struct Offers<'m> {
 }
 
 impl<'m> Offers<'m> {
-    /// One more form. Of those that the client likes as much, the first is chosen.
+    /// Adds a format. Of formats that the client prefers equally, the first is chosen.
     pub fn or<R: IntoResponse>(
         mut self,
         media_type: &'static str,
@@ -135,14 +139,15 @@ impl<'m> Offers<'m> {
         self
     }
 
-    /// The response in the form that the client likes best, with `Vary: Accept`; 406, kind `not-acceptable`, if it likes none.
+    /// The response in the format that the client prefers, with `Vary: Accept`. If the client
+    /// accepts none of them: status 406, kind `not-acceptable`.
     #[must_use]
     pub fn respond(self) -> Response {
         let mut response = match self.best {
             Some((_, make)) => make(),
             None => {
                 let names = self.types.join(", ");
-                let detail = format!("Accept refuses all that there is: {names}");
+                let detail = format!("Accept matches none of the available types: {names}");
                 let status = StatusCode::NOT_ACCEPTABLE;
                 let problem = Problem::new(status, "not-acceptable", detail);
                 problem.with("types", self.types).into_response()
@@ -160,7 +165,7 @@ impl FromRequestParts for Accept {
 }
 
 impl Accept {
-    /// What a request accepts. What breaks the grammar says nothing.
+    /// The types that a request accepts. Parts with invalid syntax are ignored.
     #[must_use]
     pub fn of(head: &Head) -> Self {
         let lists =
@@ -185,7 +190,7 @@ impl Range {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             if name.eq_ignore_ascii_case("q") {
                 quality = weight(value)?;
-                // What comes after the weight is of no use to anybody.
+                // Extensions after the weight are ignored.
                 break;
             }
             let value =
@@ -196,7 +201,7 @@ impl Range {
         Some(Self { kind, subtype, parameters, quality })
     }
 
-    /// How specific this range is, if it is one of the offered type's.
+    /// How specific this range is, or `None` if it does not match the offered type.
     fn covers(&self, offered: &Self) -> Option<usize> {
         let has_all = self.parameters.iter().all(|one| offered.parameters.contains(one));
         let of_kind = self.kind == offered.kind;
@@ -211,7 +216,7 @@ impl Range {
     }
 }
 
-/// Parts of a list, cut at a letter that is not in quotes.
+/// Splits a list at a character outside quotes.
 fn split(list: &str, at: u8) -> impl Iterator<Item = &str> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     list.split(move |letter: char| {
@@ -226,7 +231,7 @@ fn split(list: &str, at: u8) -> impl Iterator<Item = &str> {
     })
 }
 
-/// RFC 9110 §12.4.2: up to three digits behind the point.
+/// RFC 9110 §12.4.2: up to three digits after the decimal point.
 fn weight(text: &str) -> Option<u16> {
     let (whole, digits) = text.split_once('.').unwrap_or((text, ""));
     if digits.len() > 3 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -1,4 +1,4 @@
-//! The body as it is: bytes, text, a stream, or the whole request.
+//! Extractors for the raw body: bytes, text, a stream, or the whole request.
 
 use super::FromRequest;
 use crate::http::body::{Body, pool};
@@ -7,8 +7,8 @@ use crate::http::request::Request;
 use bytes::Bytes;
 use http::StatusCode;
 
-/// Passes the whole body to `use_it`, without a copy if the body is complete already. The buffer goes
-/// back to the thread's stock.
+/// Passes the whole body to `use_it`, without copying it if it is already complete. The buffer is
+/// returned to the thread's pool.
 pub(crate) async fn read<T>(body: Body, use_it: impl FnOnce(&[u8]) -> T) -> Result<T, Problem> {
     if let Some(bytes) = body.as_slice() {
         return Ok(use_it(bytes));
@@ -20,7 +20,7 @@ pub(crate) async fn read<T>(body: Body, use_it: impl FnOnce(&[u8]) -> T) -> Resu
     Ok(result)
 }
 
-/// The limit for collecting `body`.
+/// The limit for reading `body` whole.
 fn limit(body: &Body) -> u64 {
     body.whole_limit()
 }
@@ -49,7 +49,7 @@ impl FromRequest for Vec<u8> {
 }
 
 /// The whole body as text, up to its limit ([`BODY_BYTES_MAX`](super::BODY_BYTES_MAX)). It must be
-/// UTF-8, whatever the `Content-Type` says.
+/// UTF-8, regardless of the `Content-Type`.
 impl FromRequest for String {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         let limit = limit(&request.body);
@@ -66,7 +66,7 @@ impl FromRequest for String {
     }
 }
 
-/// The body as it arrives, piece by piece.
+/// The body as a stream of chunks.
 ///
 /// ```
 /// use peregrine::web::{Body, Problem};
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_body_over_its_limit_is_refused_and_the_limit_named() {
         let problem = now(Bytes::from_request(post("/", &[], incoming(&["12345"], 4))));
-        let problem = problem.expect_err("five is more than four");
+        let problem = problem.expect_err("five bytes exceed the limit of four");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (413, "body-too-large"));
         assert!(problem.detail.contains("4 bytes"));
         assert_eq!(problem.members, [("limit".into(), 4.into())]);
@@ -134,7 +134,7 @@ mod tests {
     fn a_stream_without_a_limit_of_its_own_has_the_default_one() {
         let piece = vec![b' '; 1024 * 1024];
         let body = || Body::new(http_body_util::StreamBody::new(Pieces(3, piece.clone())));
-        let problem = now(String::from_request(post("/", &[], body()))).expect_err("3 MiB");
+        let problem = now(String::from_request(post("/", &[], body()))).expect_err("too large");
         assert_eq!(problem.members, [("limit".into(), BODY_BYTES_MAX.into())]);
     }
 
@@ -144,7 +144,7 @@ mod tests {
         writer.push(Bytes::from_static(b"half"));
         drop(writer);
         let request = post("/", &[], Body::incoming(reader, 100));
-        let problem = now(Bytes::from_request(request)).expect_err("half a body");
+        let problem = now(Bytes::from_request(request)).expect_err("an incomplete body");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "incomplete-body"));
     }
 

@@ -1,15 +1,15 @@
-//! The address of the client, behind proxies too.
+//! The address of the client, also behind proxies.
 
 use super::{FromRequestParts, unfit};
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
 use std::net::IpAddr;
 
-/// The address of the client: what the trusted proxies tell, or else the peer's. What identifies a client to limits
-/// and logs.
+/// The address of the client: the one that trusted proxies forward, or else the peer's address.
+/// Limits and logs identify clients by it.
 ///
-/// On a Unix domain socket whose peer is not trusted, and in tests, there is no address: the extractor then
-/// answers with a problem of status 500, and `Option<ClientAddress>` is `None`. See
+/// In tests, and on a Unix domain socket whose peer is not trusted, there is no address: the
+/// extractor then responds 500, and `Option<ClientAddress>` is `None`. See
 /// [`Server::trusted_proxies`] and [`Client`](crate::Client).
 ///
 /// ```
@@ -21,7 +21,7 @@ use std::net::IpAddr;
 /// # let _ = who;
 /// ```
 ///
-/// [`Server::trusted_proxies`]: https://docs.rs/peregrine/latest/peregrine/struct.Server.html#method.trusted_proxies
+/// [`Server::trusted_proxies`]: https://docs.rs/peregrine/latest/peregrine/struct.Server.html
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClientAddress(pub IpAddr);
 
@@ -30,9 +30,9 @@ impl FromRequestParts for ClientAddress {
         parts.client().ip().map(Self).ok_or_else(|| {
             unfit(
                 "no-client-address",
-                "the handler needs the client's address, and nobody tells it: the connection is not TCP, and \
-                 its peer is no trusted proxy that says more; it should take `Option<ClientAddress>`, or the \
-                 server should have `.trusted_proxies([\"unix:\"])`",
+                "the handler needs the client's address, but there is none: the connection is \
+                 not TCP, and its peer is not a trusted proxy that forwards one; take \
+                 `Option<ClientAddress>`, or add `.trusted_proxies([\"unix:\"])` to the server",
             )
         })
     }
@@ -53,13 +53,13 @@ mod tests {
         let peer = Peer::Tcp("[::ffff:192.0.2.7]:4000".parse().expect("an address"));
         let mut parts = parts_on(ConnectionInfo { peer, ..ConnectionInfo::default() });
         let ClientAddress(address) = now(from_parts(&mut parts)).expect("TCP");
-        assert_eq!(address.to_string(), "192.0.2.7", "in one form, whichever the socket has");
+        assert_eq!(address.to_string(), "192.0.2.7", "an IPv4-mapped address becomes IPv4");
     }
 
     #[test]
     fn without_an_address_the_problem_says_so_and_option_is_none() {
         let mut parts = get("/").parts;
-        let problem = now(ClientAddress::from_request_parts(&mut parts)).expect_err("no TCP");
+        let problem = now(ClientAddress::from_request_parts(&mut parts)).expect_err("not TCP");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (500, "no-client-address"));
         assert_eq!(now(from_parts::<Option<ClientAddress>>(&mut parts)), Ok(None));
     }

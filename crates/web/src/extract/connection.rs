@@ -1,4 +1,4 @@
-//! Facts about the connection that a request came on.
+//! Properties of the request's connection.
 
 use super::{FromRequestParts, unfit};
 use crate::http::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
@@ -10,9 +10,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The address of the peer, which may be a proxy. On a Unix domain socket and in tests there is no
-/// address: the extractor then answers with a problem of status 500, and `Option<PeerAddress>` is
-/// `None`.
+/// The address of the peer, which may be a proxy. In tests and on a Unix domain socket there is no
+/// address: the extractor then responds 500, and `Option<PeerAddress>` is `None`.
 ///
 /// ```
 /// use peregrine::web::extract::PeerAddress;
@@ -41,22 +40,22 @@ impl FromRequestParts for PeerAddress {
     }
 }
 
-/// All facts about the connection, copied. `Rc<ConnectionInfo>` shares them instead.
+/// All properties of the connection, copied. `Rc<ConnectionInfo>` shares them instead.
 impl FromRequestParts for ConnectionInfo {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         Ok(ConnectionInfo::clone(parts.connection()))
     }
 }
 
-/// All facts about the connection.
+/// All properties of the connection.
 impl FromRequestParts for Rc<ConnectionInfo> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         Ok(Rc::clone(parts.connection()))
     }
 }
 
-/// What the TLS handshake agreed on. On a plain connection this is a problem with status 403, and
-/// `None` for `Option<TlsInfo>`.
+/// The parameters negotiated in the TLS handshake. On a connection without TLS, the extractor
+/// responds 403, and `Option<TlsInfo>` is `None`.
 ///
 /// ```
 /// use peregrine::web::extract::TlsInfo;
@@ -82,8 +81,8 @@ impl FromRequestParts for TlsInfo {
     }
 }
 
-/// Who the client is, shared. Without a certificate this is a problem with status 403, and `None` for
-/// `Option<Arc<ClientIdentity>>`.
+/// The client's identity from its certificate, shared. Without a certificate, the extractor
+/// responds 403, and `Option<Arc<ClientIdentity>>` is `None`.
 impl FromRequestParts for Arc<ClientIdentity> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         Personal::note(parts);
@@ -102,7 +101,7 @@ impl FromRequestParts for Arc<ClientIdentity> {
     }
 }
 
-/// Who the client is, copied; `Arc<ClientIdentity>` shares it instead.
+/// The client's identity from its certificate, copied. `Arc<ClientIdentity>` shares it instead.
 impl FromRequestParts for ClientIdentity {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         let shared = Arc::<Self>::from_request_parts(parts).await?;
@@ -143,7 +142,7 @@ mod tests {
     #[test]
     fn without_tcp_or_tls_the_problem_says_so_and_option_is_none() {
         let mut parts = get("/").parts;
-        let problem = now(PeerAddress::from_request_parts(&mut parts)).expect_err("no TCP");
+        let problem = now(PeerAddress::from_request_parts(&mut parts)).expect_err("not TCP");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (500, "no-peer-address"));
         assert!(!problem.detail.contains("PeerAddress"), "{}", problem.detail);
         let problem = now(TlsInfo::from_request_parts(&mut parts)).expect_err("no TLS");
@@ -156,7 +155,7 @@ mod tests {
     #[test]
     fn who_the_client_is_is_given_where_it_has_shown_a_certificate() {
         let mut parts = parts_on(secure_tcp());
-        let problem = now(ClientIdentity::from_request_parts(&mut parts)).expect_err("none");
+        let problem = now(ClientIdentity::from_request_parts(&mut parts)).expect_err("no client");
         let kind = (problem.status.as_u16(), problem.kind.as_ref());
         assert_eq!(kind, (403, "client-certificate-required"));
         assert_eq!(now(from_parts::<Option<ClientIdentity>>(&mut parts)), Ok(None));

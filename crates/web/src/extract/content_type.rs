@@ -1,12 +1,12 @@
-//! Is the body of the type that an extractor reads?
+//! Checks that the body has the media type that an extractor reads.
 
 use super::shortened;
 use crate::http::head::Head;
 use crate::http::problem::Problem;
 use http::StatusCode;
 
-/// Refuses a body whose `Content-Type` is not accepted by `accepts`, which gets the type and subtype
-/// without parameters. `expected` names the accepted types.
+/// Rejects a body with a `Content-Type` that `accepts` rejects. `accepts` receives the type and
+/// subtype without parameters. `expected` names the accepted types.
 pub(crate) fn check(
     head: &Head,
     expected: &'static str,
@@ -16,7 +16,8 @@ pub(crate) fn check(
         let detail = format!("the request has no Content-Type; send one that is {expected}");
         return Err(unsupported(detail, expected));
     };
-    // RFC 9110 §8.3.1: parameters follow a semicolon; none of them changes what we read.
+    // RFC 9110 §8.3.1: parameters follow a semicolon. None of them changes how extractors read a
+    // body.
     let essence = sent.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     if accepts(essence) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Access to wrapped values without unwrapping: `bird.name` where `bird` is a `Json<Bird>`.
+//! Dereferences wrappers to their values: `bird.name` works where `bird` is a `Json<Bird>`.
 
 #[cfg(feature = "typed-headers")]
 use super::TypedHeader;

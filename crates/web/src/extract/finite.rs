@@ -1,7 +1,8 @@
-//! A deserializer around another one, which takes no infinite numbers and no NaN.
+//! A deserializer that wraps another one and rejects infinite numbers and NaN.
 //!
-//! `str::parse` reads `NaN`, `inf` and `1e999` as floats. None of them is a number in JSON, and
-//! NaN passes every comparison with the bounds of a range, so they must not reach a handler.
+//! `str::parse` accepts `NaN`, `inf` and `1e999` as floats. None of them is a number in JSON, and
+//! NaN defeats range checks, because comparing it with a bound is always false. Such values must
+//! not reach a handler.
 
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Unexpected,
@@ -9,10 +10,10 @@ use serde::de::{
 };
 use std::fmt;
 
-/// What is expected of a float.
+/// The expected value, as error messages call it.
 pub(super) const EXPECTED: &str = "a finite number";
 
-/// A part of serde's (a deserializer, a visitor, an access) that hands on finite floats only.
+/// Wraps a deserializer, visitor or accessor of serde, and passes on finite floats only.
 pub(super) struct Finite<T>(pub(super) T);
 
 macro_rules! deserialize {

@@ -1,4 +1,4 @@
-//! Urlencoded forms from the body, or from the query.
+//! URL-encoded forms, from the body or from the query.
 
 use super::body::read;
 use super::{Form, FromRequest, content_type, query};
@@ -7,12 +7,12 @@ use crate::http::request::Request;
 use http::Method;
 use serde::de::DeserializeOwned;
 
-/// See [`Form`]. For GET and HEAD the problems are those of [`super::Query`]; else 415 for another
-/// `Content-Type`; 422 for a form that is not a `T`, with the `path` of the field; 413, 408 and 400 for
-/// a body that could not be read.
+/// See [`Form`]. For GET and HEAD, the problems are those of [`super::Query`]. Otherwise they are:
+/// 415 for another `Content-Type`; 422 for a form that is not a `T`, with the `path` of the field;
+/// 413, 408 and 400 for a body that could not be read.
 ///
-/// `Option<Form<T>>` is `None` for GET and HEAD without `?`, and for other methods with neither a body
-/// nor a `Content-Type`.
+/// `Option<Form<T>>` is `None` for GET and HEAD requests without a query, and for other requests
+/// with neither a body nor a `Content-Type`.
 impl<T: DeserializeOwned> FromRequest for Form<T> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         if is_in_query(&request) {
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn a_wrong_form_names_the_field_and_a_wrong_type_what_is_expected() {
         let wrong = post("/", FORM, Body::from("name=a&tries=300"));
-        let problem = now(from_request::<Form<Login>>(wrong)).expect_err("300 is no u8");
+        let problem = now(from_request::<Form<Login>>(wrong)).expect_err("300 exceeds a u8");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (422, "unexpected-value"));
         assert!(problem.detail.starts_with("tries: "), "{}", problem.detail);
         assert_eq!(problem.members[0], ("path".into(), "tries".into()));
@@ -74,7 +74,7 @@ mod tests {
         assert!(problem.detail.ends_with(reason) && !reason.contains("tries"), "{reason}");
 
         let json = post("/", &[("content-type", "application/json")], Body::from("{}"));
-        let problem = now(from_request::<Form<Login>>(json)).expect_err("no form");
+        let problem = now(from_request::<Form<Login>>(json)).expect_err("not a form");
         assert_eq!(
             (problem.status.as_u16(), problem.kind.as_ref()),
             (415, "unsupported-media-type")
@@ -91,6 +91,6 @@ mod tests {
             assert_eq!(now(from_request::<Option<Form<Login>>>(request)), Ok(None));
         }
         let wrong = post("/", FORM, Body::from("x=1"));
-        assert_eq!(now(from_request::<Option<Form<Login>>>(wrong)).expect_err("there").status, 422);
+        assert_eq!(now(from_request::<Option<Form<Login>>>(wrong)).expect_err("wrong").status, 422);
     }
 }

@@ -1,4 +1,4 @@
-//! Interim responses as handlers send them.
+//! Lets handlers send interim responses.
 
 use super::FromRequestParts;
 use crate::http::head::Head;
@@ -9,21 +9,20 @@ use http::header::LINK;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use std::fmt;
 
-/// Sends interim responses (RFC 9110 §15.2) before the handler's own.
+/// Sends interim responses (RFC 9110 §15.2) before the handler's final response.
 ///
-/// The server sends them when the handler waits for the first time after this, so hints are of use in a
-/// handler that then waits for something else. A client of HTTP/1.0 gets none of them, and an
-/// intermediary may keep them to itself; nor do they leave an application that is served as a tower
-/// service (`into_tower`). The test client has them in
-/// [`TestResponse::interim`](crate::test::TestResponse::interim).
+/// The server sends them when the handler next suspends, so hints are useful in a handler that then
+/// awaits something else. An HTTP/1.0 client receives none, and intermediaries may drop them. An
+/// application that is served as a tower service (`into_tower`) cannot send them. The test client
+/// collects them in [`TestResponse::interim`](crate::test::TestResponse::interim).
 ///
 /// ```
 /// use peregrine::prelude::*;
 ///
 /// async fn page(interim: Interim) -> Html<&'static str> {
-///     // Without hints the page is as good, only later.
+///     // Hints are optional, so a failure is ignored.
 ///     let _ = interim.early_hints(["</style.css>; rel=preload; as=style"]);
-///     // ... what takes its time ...
+///     // ... slow work ...
 ///     Html("<link rel=stylesheet href=/style.css>")
 /// }
 ///
@@ -35,11 +34,11 @@ use std::fmt;
 pub struct Interim(Head);
 
 impl Interim {
-    /// Sends a 103 (Early Hints) with these values of Link, for which the client may ask before it has
-    /// the response.
+    /// Sends a 103 (Early Hints) with these `Link` values. The client may request the linked
+    /// resources before it has the response.
     ///
     /// # Errors
-    /// A link is no value of a field; or as [`Interim::send`].
+    /// If a link is not a valid field value; otherwise as for [`Interim::send`].
     pub fn early_hints<L>(&self, links: impl IntoIterator<Item = L>) -> Result<(), InterimError>
     where
         L: TryInto<HeaderValue>,
@@ -49,16 +48,17 @@ impl Interim {
             let link = link.try_into().map_err(|_| InterimError::InvalidLink)?;
             fields.append(LINK, link);
         }
-        // Older versions of `http` have no name for it.
-        let early_hints = StatusCode::from_u16(103).expect("it has three digits");
+        // Older versions of `http` have no constant for it.
+        let early_hints = StatusCode::from_u16(103).expect("103 is a valid status code");
         self.send(early_hints, fields)
     }
 
-    /// Sends an interim response with a status from 102 to 199: the 100 is the server's, and a 101 is a
-    /// response. Fields of the connection and of its framing are left out.
+    /// Sends an interim response with a status from 102 to 199. The server itself sends 100, and a
+    /// 101 is a final response. Fields of the connection and of message framing are removed.
     ///
     /// # Errors
-    /// It is another status, the response has begun, or eight interim responses wait already.
+    /// If the status is outside this range, the response has begun, or eight interim responses are
+    /// already queued.
     pub fn send(&self, status: StatusCode, fields: HeaderMap) -> Result<(), InterimError> {
         if !(102..200).contains(&status.as_u16()) {
             return Err(InterimError::NotInterim(status));

@@ -9,9 +9,9 @@ use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 use std::borrow::Cow;
 
-/// See [`Json`]. The problems are: 415 for another `Content-Type`; 400 for no body and for a body that
-/// is not JSON, with `line` and `column`; 422 for JSON that is not a `T`, with the `path` of the field;
-/// 413, 408 and 400 for a body that could not be read.
+/// See [`Json`]. The problems are: 415 for another `Content-Type`; 400 for an empty body, and for a
+/// body that is not JSON, with `line` and `column`; 422 for JSON that is not a `T`, with the `path`
+/// of the field; 413, 408 and 400 for a body that could not be read.
 ///
 /// `Option<Json<T>>` is `None` for a request with neither a body nor a `Content-Type`.
 impl<T: DeserializeOwned> FromRequest for Json<T> {
@@ -27,7 +27,7 @@ impl<T: DeserializeOwned> FromRequest for Json<T> {
     }
 }
 
-/// What [`Json`] does, with `then` for the value and the bytes that it was read from.
+/// Reads like [`Json`], then passes the value and the bytes that it was read from to `then`.
 ///
 /// # Errors
 /// Those of [`Json`], and those of `then`.
@@ -38,7 +38,8 @@ pub async fn json_with<T: DeserializeOwned, R>(
     json_by(request, |_| None, then).await
 }
 
-/// The same with another reader, which is asked first; what it refuses is read as ever.
+/// As [`json_with`], but tries the reader `first`, and parses with `serde_json` if that returns
+/// `None`.
 pub(crate) async fn json_by<T: DeserializeOwned, R>(
     request: Request,
     first: impl FnOnce(&[u8]) -> Option<T>,
@@ -56,7 +57,7 @@ pub(crate) async fn json_by<T: DeserializeOwned, R>(
     read(request.body, |bytes| value(bytes).and_then(|value| then(value, bytes))).await?
 }
 
-/// A document that is one line of many.
+/// Reads one line of a body of many documents. Problems name the line by `number`.
 pub(crate) fn json_of_line<T: DeserializeOwned>(line: &[u8], number: u64) -> Result<T, Problem> {
     parse(line).map_err(|mut problem| {
         problem.members.retain(|(name, _)| name != "line");
@@ -78,7 +79,8 @@ fn empty() -> Problem {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    // Tracking the path costs time at every field, so only a document that failed pays for it.
+    // Tracking the path costs time at every field, so only a document that failed is read again
+    // with it.
     serde_json::from_slice(bytes).map_err(|error| explain::<T>(bytes, &error))
 }
 
@@ -103,16 +105,16 @@ fn explain<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Prob
         Ok(_) => String::from("."),
     };
     let text = error.to_string();
-    // The position has members of its own, and says little beside the path.
+    // The position has its own members, and adds little to the path.
     let reason = text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason);
     field_problem(&path, reason).with("line", line).with("column", column)
 }
 
-/// The problem for a value with valid syntax but the wrong content, at `path`.
+/// The problem for a value with valid syntax but invalid content, at `path`.
 #[must_use]
 pub fn field_problem(path: &str, reason: &str) -> Problem {
     let reason = without_types(reason);
-    // The path may contain a key, and the reason a value: both come from the peer.
+    // The path may contain a key and the reason a value, both from the peer.
     let (path, reason) = (shortened(path), shortened(&reason));
     let (path, reason) = match missing(&reason) {
         Some(name) if path == "." => (name.to_owned(), "missing field"),
@@ -121,7 +123,7 @@ pub fn field_problem(path: &str, reason: &str) -> Problem {
     };
     let kind = "unexpected-value";
     let status = StatusCode::UNPROCESSABLE_ENTITY;
-    // Who shows it beside a field does not want to take the text apart.
+    // Clients that show the reason beside a field need it separately from the detail.
     let (detail, path) = match &*path {
         "." => (reason.to_owned(), String::new()),
         _ => (format!("{path}: {reason}"), path),
@@ -129,14 +131,14 @@ pub fn field_problem(path: &str, reason: &str) -> Problem {
     Problem::new(status, kind, detail).with("path", path).with("reason", reason)
 }
 
-/// The field's name in serde's message for a missing field. The path from serde_path_to_error ends
-/// before it, at the object that lacks it.
+/// The field name in serde's message for a missing field. The path from `serde_path_to_error` ends
+/// at the object that lacks the field, so it does not contain the name.
 fn missing(reason: &str) -> Option<&str> {
     reason.strip_prefix("missing field `")?.strip_suffix('`')
 }
 
-/// The reason without the names of the server's types, which serde includes: the expected value is
-/// described in JSON's terms.
+/// The reason without the names of Rust types, which serde includes. The expected value is
+/// described in JSON's terms instead.
 fn without_types(reason: &str) -> Cow<'_, str> {
     const WORDS: [(&str, &str); 7] = [
         ("tuple struct ", "a list"),
@@ -148,9 +150,9 @@ fn without_types(reason: &str) -> Cow<'_, str> {
         ("enum ", "the name of a variant, or an object with one"),
     ];
     if reason.starts_with("data did not match any variant of untagged enum ") {
-        return "the value fits none of the forms it may have".into();
+        return "the value matches none of the allowed forms".into();
     }
-    // The peer's value comes before the last of these words.
+    // The peer's value may contain these words too, but it precedes the last occurrence.
     let Some((sent, expected)) = reason.rsplit_once(", expected ") else { return reason.into() };
     for (words, plain) in WORDS {
         if let Some(name) = expected.strip_prefix(words) {
@@ -187,7 +189,7 @@ mod tests {
     fn problem(fields: &[(&str, &str)], body: &'static str) -> Problem {
         let whole = now(from_request::<Json<Bird>>(post("/", fields, Body::from(body))));
         let pieces = now(from_request::<Json<Bird>>(post("/", fields, incoming(&[body], 9999))));
-        assert_eq!(whole, pieces, "whole bodies and streams are judged alike");
+        assert_eq!(whole, pieces, "whole and streamed bodies give the same problem");
         whole.expect_err("a problem")
     }
 
@@ -314,11 +316,11 @@ mod tests {
                 "C: invalid type: integer `7`, expected an object",
             ),
             (detail::<SecretTag>("7"), "invalid type: integer `7`, expected an object with a tag"),
-            (detail::<SecretEither>("[]"), "the value fits none of the forms it may have"),
+            (detail::<SecretEither>("[]"), "the value matches none of the allowed forms"),
         ] {
             assert_eq!(detail, expected);
         }
-        // The peer's value is not a type, whatever it looks like.
+        // Text in the peer's value is not replaced, even if it looks like a type name.
         let sent = detail::<Bird>(r#""a, expected struct X""#);
         assert_eq!(sent, r#"invalid type: string "a, expected struct X", expected an object"#);
     }
@@ -327,7 +329,7 @@ mod tests {
     fn a_long_value_is_not_sent_back_whole() {
         let body = format!("[\"{}\"]", "\u{e9}".repeat(100_000));
         let request = post("/", JSON, Body::from(body));
-        let problem = now(from_request::<Json<[u8; 1]>>(request)).expect_err("no number");
+        let problem = now(from_request::<Json<[u8; 1]>>(request)).expect_err("not a number");
         assert!(problem.detail.starts_with("[0]: invalid type: string \"\u{e9}\u{e9}"));
         assert!(problem.detail.ends_with("...") && problem.detail.len() < 250);
     }
@@ -336,7 +338,7 @@ mod tests {
     fn an_empty_body_is_called_so() {
         for (fields, body) in [(JSON, ""), (JSON, " \n"), (&[][..], "")] {
             let request = post("/", fields, Body::from(body));
-            let problem = now(from_request::<Json<Bird>>(request)).expect_err("nothing there");
+            let problem = now(from_request::<Json<Bird>>(request)).expect_err("an empty body");
             assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "empty-body"));
             assert!(problem.detail.contains("empty"));
         }
@@ -347,7 +349,7 @@ mod tests {
         let none = now(from_request::<Option<Json<Bird>>>(post("/", &[], Body::empty())));
         assert_eq!(none, Ok(None));
         let wrong = now(from_request::<Option<Json<Bird>>>(post("/", JSON, Body::from("[1]"))));
-        assert_eq!(wrong.expect_err("it is there").status, 422);
+        assert_eq!(wrong.expect_err("not a bird").status, 422);
         let kept =
             now(from_request::<Result<Json<Bird>, Problem>>(post("/", JSON, Body::from("x"))));
         assert_eq!(kept.expect("never fails").expect_err("not JSON").status, 400);

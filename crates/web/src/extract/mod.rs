@@ -1,9 +1,10 @@
-//! Typed values from requests.
+//! Extractors: typed values from requests.
 //!
-//! A handler's arguments are extractors. Extractors that leave the body alone ([`FromRequestParts`])
-//! may be anywhere; one that reads it ([`FromRequest`]) comes last. When a request lacks what an
-//! argument asks for, the handler does not run and the peer gets the [`Problem`]. An argument
-//! `Option<T>` accepts absence, and `Result<T, Problem>` accepts any failure.
+//! The arguments of a handler are extractors. Extractors that do not read the body
+//! ([`FromRequestParts`]) may be in any position; one that reads it ([`FromRequest`]) comes last.
+//! If a request lacks what an argument needs, the handler does not run and the peer receives the
+//! [`Problem`]. An argument `Option<T>` accepts a missing value, and `Result<T, Problem>` accepts
+//! any failure.
 
 pub(crate) mod accept;
 mod body;
@@ -79,7 +80,7 @@ use crate::http::problem::Problem;
 use http::StatusCode;
 use std::borrow::Cow;
 
-/// Text from a peer, short enough to be sent back in a problem.
+/// Text from a peer, truncated so that a problem can include it.
 fn shortened(text: &str) -> Cow<'_, str> {
     const BYTES_MAX: usize = 200;
     if text.len() <= BYTES_MAX {
@@ -88,9 +89,9 @@ fn shortened(text: &str) -> Cow<'_, str> {
     format!("{}...", &text[..text.floor_char_boundary(BYTES_MAX)]).into()
 }
 
-/// The answer to a request whose handler asks for something it cannot have. The log has the cause, for
-/// the handler's developer: the peer can do nothing about it, and learns nothing about the server's
-/// internals.
+/// The problem for a handler that needs something that the server does not provide. The cause is
+/// logged for the handler's developer and not sent: the peer can do nothing about it, and it would
+/// disclose internals of the server.
 #[cold]
 pub(crate) fn unfit(kind: &'static str, cause: &str) -> Problem {
     contained(|| tracing::error!(target: "peregrine", kind, "{cause}"));

@@ -1,4 +1,4 @@
-//! JSON documents line by line, both ways.
+//! Newline-delimited JSON, in requests and responses.
 
 use crate::extract::{FromRequest, content_type, json_of_line};
 use crate::http::body::{Body, BodyError};
@@ -21,24 +21,26 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// The most bytes of a line, unless set otherwise: 64 KiB.
+/// The default limit of a line: 64 KiB.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// So many lines that are here are read before others have their turn.
+/// How many buffered lines are read before the task yields.
 const LINES_PER_TURN: u32 = 256;
-/// A frame of a response that has so much is sent.
+/// A response frame is sent once it has this many bytes.
 const FRAME_BYTES: usize = 16 * 1024;
-/// Or so many items, however short they are: each may be much work.
+/// A response frame is sent once it has this many items, even short ones, because each item may be
+/// expensive to produce.
 const FRAME_ITEMS: usize = 32;
 
 const NAME: &str = "application/x-ndjson";
 
-/// The JSON documents of a request, one a line (`application/x-ndjson`, `application/ndjson`, `application/jsonl`), read as they arrive; and a
-/// response of such lines, by [`NdJson::response`].
+/// The JSON documents of a request, one per line, read as they arrive (`application/x-ndjson`,
+/// `application/ndjson`, `application/jsonl`). [`NdJson::response`] makes a response of such lines.
 ///
-/// A line of more than 64 KiB ([`NdJson::line_bytes_max`]), or one that is no `T`, is a [`Problem`] with its number; after the first kind nothing more
-/// is read. Empty lines are passed over. All together is limited as bodies are: see [`Body`]; set
-/// [`body_limit`](crate::HandlerExt::body_limit) where a stream may be long.
+/// A line that is not a `T` is a [`Problem`] with the line's number. So is a line of more than 64
+/// KiB ([`NdJson::line_bytes_max`]), and then nothing more is read. Empty lines are skipped. The
+/// whole body has the usual limit (see [`Body`]): set [`body_limit`](crate::HandlerExt::body_limit)
+/// where a stream may be long.
 ///
 /// ```
 /// use peregrine::App;
@@ -53,17 +55,20 @@ const NAME: &str = "application/x-ndjson";
 ///     Ok(sum.to_string())
 /// }
 /// let client = App::new().post("/sum", sum).test();
-/// let post = |text: &'static str| client.post("/sum").header("content-type", "application/x-ndjson").body(text).send_now();
+/// let post = |text: &'static str| {
+///     let request = client.post("/sum").header("content-type", "application/x-ndjson");
+///     request.body(text).send_now()
+/// };
 /// assert_eq!(post("1\n2\n3\n").text(), "6");
 /// assert_eq!(post("1\ntwo\n").status(), 400);
 /// ```
 pub struct NdJson<T> {
     body: Body,
     line_bytes_max: usize,
-    /// What came and is not read.
+    /// Received bytes that are not yet read.
     bytes: BytesMut,
     charge: Charge,
-    /// How much of that was searched for the end of a line.
+    /// How many bytes of `bytes` were already searched for the end of a line.
     searched: usize,
     number: u64,
     unbroken: u32,
@@ -86,14 +91,15 @@ impl<T: DeserializeOwned> NdJson<T> {
         }
     }
 
-    /// The most bytes that a line may have.
+    /// Sets the most bytes that a line may have.
     #[must_use]
     pub fn line_bytes_max(mut self, bytes: usize) -> Self {
         self.line_bytes_max = bytes;
         self
     }
 
-    /// The next document; `None` at the end. After a line that is no `T` the next ones can still be read.
+    /// The next document; `None` at the end. After a line that is not a `T`, the following lines
+    /// can still be read.
     pub async fn next(&mut self) -> Option<Result<T, Problem>> {
         poll_fn(|context| self.poll_line(context)).await
     }
@@ -123,7 +129,7 @@ impl<T: DeserializeOwned> NdJson<T> {
             }
             let polled = Pin::new(&mut self.body).poll_frame(context);
             if polled.is_pending() {
-                // Others have their turn.
+                // Waiting for the body already yields to other tasks.
                 self.unbroken = 0;
             }
             match ready!(polled) {
@@ -143,7 +149,7 @@ impl<T: DeserializeOwned> NdJson<T> {
         }
     }
 
-    /// The next whole line, if it is here, without its end.
+    /// The next complete line without its line break, if it has arrived.
     fn line(&mut self) -> Option<Result<BytesMut, Problem>> {
         let end = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n');
         let length = end.map_or(self.bytes.len(), |end| self.searched + end);
@@ -164,7 +170,8 @@ impl<T: DeserializeOwned> NdJson<T> {
             self.bytes.advance(1);
         }
         if self.bytes.is_empty() {
-            // A line may be long in coming, and takes its memory with it.
+            // The next line may take long to arrive. Without this handle, the buffer is freed
+            // together with the returned line.
             self.bytes = BytesMut::new();
         }
         self.charge.set(self.bytes.capacity());
@@ -177,7 +184,7 @@ impl<T: DeserializeOwned> NdJson<T> {
         json_of_line(line, self.number)
     }
 
-    /// Nothing more is read.
+    /// Stops reading and frees the buffer.
     fn end(&mut self) {
         self.is_over = true;
         self.body = Body::empty();
@@ -188,8 +195,9 @@ impl<T: DeserializeOwned> NdJson<T> {
 }
 
 impl NdJson<()> {
-    /// A response of lines, one for each item, sent as they are made; what is ready at once goes together. An item that cannot be written, or an
-    /// error, ends the response as broken, so that the client does not take it for whole.
+    /// A response of lines, one for each item, sent as they are produced. Items that are ready at
+    /// the same time share a frame. An item that cannot be serialized, or an error, aborts the
+    /// response, so that the client does not mistake it for complete.
     ///
     /// ```
     /// use peregrine::App;
@@ -197,7 +205,10 @@ impl NdJson<()> {
     /// # struct Numbers(u8);
     /// # impl futures_core::Stream for Numbers {
     /// #     type Item = Result<u8, std::io::Error>;
-    /// #     fn poll_next(mut self: std::pin::Pin<&mut Self>, _: &mut std::task::Context<'_>) -> std::task::Poll<Option<Self::Item>> {
+    /// #     fn poll_next(
+    /// #         mut self: std::pin::Pin<&mut Self>,
+    /// #         _: &mut std::task::Context<'_>,
+    /// #     ) -> std::task::Poll<Option<Self::Item>> {
     /// #         self.0 += 1;
     /// #         std::task::Poll::Ready((self.0 < 4).then_some(Ok(self.0)))
     /// #     }
@@ -249,13 +260,13 @@ impl<T> fmt::Debug for NdJson<T> {
     }
 }
 
-/// Items as lines.
+/// A body that writes items as lines.
 struct Lines<S> {
     items: Pin<Box<S>>,
     is_over: bool,
-    /// Items since others had their turn.
+    /// Items since the task last yielded.
     unbroken: u32,
-    /// What is told when the lines before it are sent.
+    /// Reported after the lines before it are sent.
     error: Option<BodyError>,
 }
 
@@ -298,7 +309,7 @@ where
                 Some(Err(error)) => Err(error.into()),
             };
             if let Err(error) = written {
-                // Half of an item may be written.
+                // The item may have been written in part.
                 frame.truncate(whole);
                 self.is_over = true;
                 self.error = Some(BodyError::Failed(error));
@@ -321,7 +332,7 @@ mod tests {
 
     const TYPE: &[(&str, &str)] = &[("content-type", "application/x-ndjson; charset=utf-8")];
 
-    /// What comes of these pieces: numbers, or statuses and lines of problems.
+    /// Reads these chunks: the numbers, or the statuses and documents of problems.
     fn read(pieces: &[&'static str], line_bytes_max: usize) -> Vec<Result<u64, (u16, String)>> {
         let request = post("/", TYPE, incoming(pieces, 10_000));
         let lines = now(from_request::<NdJson<u64>>(request)).expect("lines");
@@ -408,11 +419,11 @@ mod tests {
         let request = post("/", TYPE, Body::incoming(reader, 100));
         let mut lines = now(from_request::<NdJson<u64>>(request)).expect("lines");
         assert_eq!(now(lines.next()), Some(Ok(1)));
-        let broken = now(lines.next()).expect("an error").expect_err("half a line is none");
+        let broken = now(lines.next()).expect("an error").expect_err("an incomplete line");
         assert_eq!((broken.status.as_u16(), now(lines.next())), (400, None));
     }
 
-    /// Items, and a pause after some of them.
+    /// Yields items; pauses once at each `None`.
     struct Items(Vec<Option<Result<u8, &'static str>>>);
 
     impl Stream for Items {

@@ -1,4 +1,4 @@
-//! What a request makes its answer depend on (RFC 9110 §13).
+//! Conditional requests (RFC 9110 §13).
 
 use crate::extract::FromRequestParts;
 use crate::http::head::Head;
@@ -12,34 +12,34 @@ use std::cell::Cell;
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-/// What tells one state of a resource from another.
+/// The validators of a resource's current state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Validators<'v> {
-    /// The entity tag as it is sent: `"abc"`, or `W/"abc"`.
+    /// The entity tag as it is sent: `"abc"` or `W/"abc"`.
     pub tag: Option<&'v str>,
-    /// When it was last changed.
+    /// When the resource was last modified.
     pub modified: Option<SystemTime>,
 }
 
-/// What the conditions of a request come to.
+/// The result of evaluating a request's conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The request is answered as if it had none.
+    /// Answer the request as if it had no conditions.
     Send,
-    /// The peer has this state: 304. Only a GET or HEAD request comes to this.
+    /// The client already has this state: 304. Only for GET and HEAD.
     Known,
-    /// The peer did not mean this state: 412.
+    /// A condition failed: 412.
     Failed,
 }
 
 impl<'v> Validators<'v> {
-    /// An entity tag, with its quotes.
+    /// An entity tag, including its quotes.
     #[must_use]
     pub fn tag(tag: &'v str) -> Self {
         Self { tag: Some(tag), modified: None }
     }
 
-    /// What a response says of the state that it shows.
+    /// The validators in a response's header fields.
     #[must_use]
     pub fn of(fields: &'v Fields) -> Self {
         let text = |name| fields.get(name)?.to_str().ok().map(str::trim_ascii);
@@ -47,7 +47,7 @@ impl<'v> Validators<'v> {
         Self { tag: text(&ETAG).filter(|tag| is_tag(tag)), modified }
     }
 
-    /// RFC 9110 §13.2.2: the order in which conditions are looked at. The resource is there.
+    /// Evaluates the conditions for an existing resource, in the order of RFC 9110 §13.2.2.
     #[must_use]
     pub fn judge(&self, head: &Head) -> Verdict {
         let matches = head.field("if-match").map(|_| self.is_in(head, "if-match", true));
@@ -58,7 +58,7 @@ impl<'v> Validators<'v> {
         let reads = matches!(head.method(), Method::GET | Method::HEAD);
         let is_known = match head.field("if-none-match") {
             Some(_) => self.is_in(head, "if-none-match", false),
-            // RFC 9110 §13.1.3: this one is ignored with other methods.
+            // RFC 9110 §13.1.3: If-Modified-Since is ignored for other methods.
             None => reads && self.since(head, "if-modified-since") == Some(true),
         };
         match (is_known, reads) {
@@ -68,7 +68,7 @@ impl<'v> Validators<'v> {
         }
     }
 
-    /// Does a range still belong to this state (RFC 9110 §13.1.5)? Without the condition it does.
+    /// Whether a requested range applies to this state (RFC 9110 §13.1.5). True without `If-Range`.
     #[must_use]
     pub fn range_holds(&self, head: &Head) -> bool {
         let Some(sent) = head.field("if-range") else { return true };
@@ -77,7 +77,7 @@ impl<'v> Validators<'v> {
         if sent.starts_with('"') || sent.starts_with("W/") {
             return self.tag.is_some_and(|tag| is_same(sent, tag, true));
         }
-        // RFC 9110 §8.8.2.2: a date is as good as a strong tag if it is well in the past.
+        // RFC 9110 §8.8.2.2: a date is a strong validator if it is well in the past.
         let is_strong = self.tag.is_none_or(|tag| !tag.starts_with("W/"));
         let (Ok(sent), Some(modified)) = (parse_http_date(sent), self.modified) else {
             return false;
@@ -85,7 +85,7 @@ impl<'v> Validators<'v> {
         is_strong && sent == whole_seconds(modified)
     }
 
-    /// Is the tag one of those in a list? RFC 9110 §13.1: `*` is any that is there.
+    /// Whether a list contains the tag. RFC 9110 §13.1: `*` matches any existing state.
     fn is_in(&self, head: &Head, name: &str, strong: bool) -> bool {
         head.fields_named(name).filter_map(|list| std::str::from_utf8(list).ok()).any(|list| {
             let mut rest = list.trim_ascii();
@@ -103,18 +103,20 @@ impl<'v> Validators<'v> {
         })
     }
 
-    /// Was the resource last changed at the time in this field or before? `None`: the field is absent or
-    /// no date, and does not count, or the resource has no date.
+    /// Whether the resource was last modified at or before the time in this field. `None` if the
+    /// field is absent or is not a date, or if the resource has no date: the condition is then
+    /// ignored.
     fn since(&self, head: &Head, name: &str) -> Option<bool> {
         let sent = parse_http_date(head.field_text(name)?.trim_ascii()).ok()?;
         Some(whole_seconds(self.modified?) <= sent)
     }
 }
 
-/// The conditions of a request, for a handler that knows the state of what it is about to change or send.
+/// The conditions of a request, for a handler that knows the current state of the resource that it
+/// changes or sends.
 ///
-/// [`Etag`](https://docs.rs/peregrine/latest/peregrine/cache/struct.Etag.html) looks at the answer and so
-/// serves reads only; who changes something must look before.
+/// [`Etag`](https://docs.rs/peregrine/latest/peregrine/cache/struct.Etag.html) compares finished
+/// responses, so it serves reads only; a handler that changes a resource must check before.
 ///
 /// ```
 /// use peregrine::prelude::*;
@@ -123,43 +125,48 @@ impl<'v> Validators<'v> {
 ///
 /// async fn rename(conditions: Preconditions, name: String) -> Result<String, Problem> {
 ///     conditions.demand()?;
-///     // What the data base says of it now.
+///     // The current version in the database.
 ///     conditions.check(Validators::tag("\"7\""))?;
 ///     Ok(name)
 /// }
 ///
 /// let client = App::new().put("/birds/1", rename).test();
-/// let put = |tag: &str| client.put("/birds/1").header("if-match", tag).body("kestrel").send_now().status();
+/// let put = |tag: &str| {
+///     let request = client.put("/birds/1").header("if-match", tag);
+///     request.body("kestrel").send_now().status()
+/// };
 /// assert_eq!((put("\"7\"").as_u16(), put("\"6\"").as_u16()), (200, 412));
 /// assert_eq!(client.put("/birds/1").body("kestrel").send_now().status(), 428);
 /// ```
 pub struct Preconditions {
     head: Head,
-    /// A check must then find a condition that counts.
+    /// If set, `check` requires a condition that applies.
     is_demanded: Cell<bool>,
 }
 
 impl Preconditions {
-    /// What they come to, for a resource that is there and in this state.
+    /// Evaluates the conditions for an existing resource in this state.
     #[must_use]
     pub fn judge(&self, current: Validators<'_>) -> Verdict {
         current.judge(&self.head)
     }
 
-    /// Is there a condition that a lost update would break: `If-Match`, or `If-Unmodified-Since` with a date?
+    /// Whether a condition prevents lost updates: `If-Match`, or `If-Unmodified-Since` with a date.
     #[must_use]
     pub fn guards_updates(&self) -> bool {
-        // RFC 9110 §13.1.4: what is no date does not count.
+        // RFC 9110 §13.1.4: a value that is not a date is ignored.
         let date = || self.head.field_text("if-unmodified-since").map(str::trim_ascii);
         self.head.field("if-match").is_some()
             || date().is_some_and(|date| parse_http_date(date).is_ok())
     }
 
-    /// Lets nobody change what they have not seen. After this a [`check`](Self::check) refuses with 428 too where the condition that was sent
-    /// does not count: `If-Unmodified-Since`, for a resource of which no date is known.
+    /// Requires a condition that prevents lost updates. Afterwards, [`check`](Self::check) also
+    /// responds 428 if the condition that was sent cannot be evaluated: `If-Unmodified-Since`, for
+    /// a resource without a known date.
     ///
     /// # Errors
-    /// The request has neither `If-Match` nor `If-Unmodified-Since` with a date: 428, kind `precondition-required`.
+    /// If the request has neither `If-Match` nor `If-Unmodified-Since` with a date: 428, kind
+    /// `precondition-required`.
     pub fn demand(&self) -> Result<(), Problem> {
         self.is_demanded.set(true);
         if self.guards_updates() {
@@ -169,16 +176,18 @@ impl Preconditions {
     }
 
     fn required() -> Problem {
-        // RFC 6585 §3: who sends this explains how to send the request again.
-        let detail = "say which state you mean to change: send If-Match with the ETag that you got";
+        // RFC 6585 §3: the response should explain how to resubmit the request.
+        let detail =
+            "this request must be conditional: send If-Match with the ETag that you received";
         let status = StatusCode::PRECONDITION_REQUIRED;
         Problem::new(status, "precondition-required", detail)
     }
 
-    /// Goes on if the conditions hold for a resource in this state.
+    /// Checks the conditions against a resource in this state.
     ///
     /// # Errors
-    /// They do not: 412, kind `precondition-failed`, with the tag as `ETag`. None counts, but [`demand`](Self::demand) was called: 428.
+    /// If a condition fails: 412, kind `precondition-failed`, with the tag as `ETag`. If no
+    /// condition applies, but [`demand`](Self::demand) was called: 428.
     pub fn check(&self, current: Validators<'_>) -> Result<(), Problem> {
         let is_void = self.head.field("if-match").is_none() && current.modified.is_none();
         match self.judge(current) {
@@ -188,11 +197,12 @@ impl Preconditions {
         }
     }
 
-    /// The same for a resource that is not there: `If-Match` fails, `If-None-Match: *` holds. After [`demand`](Self::demand) nothing else holds: who
-    /// means to change something expects it to be there.
+    /// Checks the conditions against a resource that does not exist: `If-Match` fails,
+    /// `If-None-Match: *` holds. After [`demand`](Self::demand), this always fails, because a
+    /// client that changes a resource expects it to exist.
     ///
     /// # Errors
-    /// They do not: 412, kind `precondition-failed`.
+    /// If a condition fails: 412, kind `precondition-failed`.
     pub fn check_absent(&self) -> Result<(), Problem> {
         if self.head.field("if-match").is_some() || self.is_demanded.get() {
             return Err(failed(Validators::default()));
@@ -213,10 +223,10 @@ impl fmt::Debug for Preconditions {
     }
 }
 
-/// The problem for a request whose conditions do not hold.
+/// The problem for a request with a failed condition.
 #[must_use]
 pub fn failed(current: Validators<'_>) -> Problem {
-    let detail = "what this request is about is not in the state that its conditions ask for";
+    let detail = "the resource is not in the state that the conditions of the request require";
     let problem = Problem::new(StatusCode::PRECONDITION_FAILED, "precondition-failed", detail);
     match current.tag.and_then(|tag| http::HeaderValue::try_from(tag).ok()) {
         Some(tag) => problem.with_header(ETAG, tag),
@@ -224,10 +234,11 @@ pub fn failed(current: Validators<'_>) -> Problem {
     }
 }
 
-/// Makes of a response the 304 for a peer that has what it shows.
+/// Turns a response into a 304, for a client that already has its content.
 pub fn not_modified(response: &mut Response) {
     use http::header as name;
-    /// RFC 9110 §15.4.5: what describes content that is not sent only misleads caches. What guides them stays.
+    /// RFC 9110 §15.4.5: a 304 should not have metadata of the content, except fields that guide
+    /// cache updates.
     const REMOVED: [http::HeaderName; 5] = [
         name::CONTENT_TYPE,
         name::CONTENT_LENGTH,
@@ -240,12 +251,12 @@ pub fn not_modified(response: &mut Response) {
     REMOVED.iter().for_each(|name| response.fields.remove(name));
 }
 
-/// Is this one entity tag (RFC 9110 §8.8.3)?
+/// Whether the text is a single entity tag (RFC 9110 §8.8.3).
 fn is_tag(text: &str) -> bool {
     first_tag(text).is_some_and(|(tag, rest)| tag.len() == text.len() && rest.is_empty())
 }
 
-/// The first tag of a list, and what is behind it. A tag may have commas, but no quotes.
+/// The first tag of a list, and the rest. A tag may contain commas, but no quotes.
 fn first_tag(list: &str) -> Option<(&str, &str)> {
     let list = list.trim_start_matches([' ', '\t', ',']);
     let quoted = list.strip_prefix("W/").unwrap_or(list);
@@ -254,7 +265,7 @@ fn first_tag(list: &str) -> Option<(&str, &str)> {
     Some(list.split_at(length))
 }
 
-/// RFC 9110 §8.8.3.2: strong comparison wants two strong tags.
+/// RFC 9110 §8.8.3.2: strong comparison requires two strong tags.
 fn is_same(one: &str, other: &str, strong: bool) -> bool {
     match (one.strip_prefix("W/"), other.strip_prefix("W/")) {
         (None, None) => one == other,
@@ -262,7 +273,7 @@ fn is_same(one: &str, other: &str, strong: bool) -> bool {
     }
 }
 
-/// A time as a date can tell it.
+/// The time truncated to whole seconds, the precision of an HTTP date.
 #[must_use]
 pub fn whole_seconds(time: SystemTime) -> SystemTime {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -360,7 +371,7 @@ mod tests {
         for (path, field, value, expected) in [
             ("/tagged", "if-match", "\"a\"", 200),
             ("/tagged", "if-match", "\"b\"", 412),
-            // Nobody knows when it changed, so this says nothing of what is changed.
+            // The resource has no known date, so this condition cannot be evaluated.
             ("/tagged", "if-unmodified-since", DATE, 428),
             ("/tagged", "if-unmodified-since", "yesterday", 428),
             ("/tagged", "if-none-match", "\"b\"", 428),

@@ -11,11 +11,12 @@ use serde::de::DeserializeOwned;
 /// The query, as a struct or map. Repeated keys fill a `Vec`.
 ///
 /// A query that is not a `T` is a problem with status 400 that names the field. Floats must be
-/// finite: `NaN`, `inf` and `1e999` are such a problem, too.
-/// `Option<Query<T>>` is `None` for a target without `?`.
+/// finite: `NaN`, `inf` and `1e999` are rejected too. `Option<Query<T>>` is `None` for a target
+/// without `?`.
 ///
-/// In a struct with `#[serde(flatten)]`, and in an enum with `#[serde(tag = "..")]`, serde does not ask for numbers and truth values, and a query has
-/// only texts: fields there are texts, or have a `deserialize_with` that reads one.
+/// In a struct with `#[serde(flatten)]`, or an enum with `#[serde(tag = "..")]`, serde does not
+/// request numbers or booleans, and a query contains only text. Such fields must be strings, or
+/// have a `deserialize_with` that parses one.
 ///
 /// ```
 /// use peregrine::web::extract::Query;
@@ -34,7 +35,7 @@ use serde::de::DeserializeOwned;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Query<T>(pub T);
 
-/// The query as it was sent, without its question mark; `None` if there is none.
+/// The query as it was sent, without the question mark; `None` if there is none.
 ///
 /// ```
 /// use peregrine::web::extract::RawQuery;
@@ -72,7 +73,7 @@ pub(super) fn parse<T: DeserializeOwned>(query: &str) -> Result<T, Problem> {
     })
 }
 
-/// Reads urlencoded pairs. The problem is the one for a body.
+/// Reads URL-encoded pairs. The returned problem is the one for a body.
 pub(super) fn form<T: DeserializeOwned>(pairs: &[u8]) -> Result<T, Problem> {
     let pairs = || Finite(serde_html_form::Deserializer::from_bytes(pairs));
     T::deserialize(pairs()).map_err(|error| {
@@ -112,7 +113,7 @@ mod tests {
         assert_eq!(map.expect("pairs").0["a"], "1");
     }
 
-    /// As the form style of OpenAPI has it, in which such a list is described.
+    /// As in the form style of OpenAPI, which describes such lists.
     #[test]
     fn an_empty_text_is_an_item_of_a_list_and_no_key_is_an_empty_list() {
         for (target, expected) in [
@@ -189,7 +190,7 @@ mod tests {
         assert!(shape("single=1e39").is_err() && shape("one=1e39").is_ok());
         assert!(parse::<HashMap<String, f64>>("x=NaN").is_err());
         assert!(parse::<Vec<(String, f64)>>("x=NaN").is_err());
-        // What is not read as a number is text.
+        // A value that is not read as a number is left as text.
         assert_eq!(parse::<HashMap<String, String>>("x=NaN").expect("text")["x"], "NaN");
     }
 

@@ -1,14 +1,15 @@
-//! The request line, and the route that was found for it.
+//! The parts of the request line, and the route that matched.
 
 use super::{FromRequestParts, unfit};
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
 use http::{HeaderMap, Method, Uri, Version};
 
-/// The pattern of the route that matched, such as `/birds/{id}`: the right label for metrics and
-/// logs, because there are few of them.
+/// The pattern of the route that matched, such as `/birds/{id}`. It suits labels of metrics and
+/// logs, because there are few patterns.
 ///
-/// Outside any route (in a fallback) the problem has status 500, and `Option<MatchedPath>` is `None`.
+/// Outside any route (in a fallback), the extractor responds 500, and `Option<MatchedPath>` is
+/// `None`.
 ///
 /// ```
 /// use peregrine::web::extract::MatchedPath;
@@ -21,7 +22,7 @@ use http::{HeaderMap, Method, Uri, Version};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MatchedPath(pub String);
 
-/// The path as it was sent, complete and still percent-encoded, whatever scopes it went through.
+/// The path as it was sent: complete and percent-encoded, including the prefixes of scopes.
 ///
 /// ```
 /// use peregrine::web::extract::OriginalPath;
@@ -56,7 +57,7 @@ impl FromRequestParts for OriginalPath {
     }
 }
 
-/// The method.
+/// The request's method.
 impl FromRequestParts for Method {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         Ok(parts.head.method())
@@ -70,7 +71,6 @@ impl FromRequestParts for Uri {
     }
 }
 
-/// The version of HTTP that the peer speaks.
 /// All fields of the head. Allocates; [`crate::Head::field`] does not.
 impl FromRequestParts for HeaderMap {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
@@ -78,6 +78,7 @@ impl FromRequestParts for HeaderMap {
     }
 }
 
+/// The HTTP version of the request.
 impl FromRequestParts for Version {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         Ok(parts.head.version())

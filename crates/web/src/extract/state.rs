@@ -11,12 +11,12 @@ use std::rc::Rc;
 
 /// A clone of the application's state of type `T`, which was given with `.state(value)`.
 ///
-/// The state's presence is checked when the application is built. `Option<State<T>>` is `None` if there
-/// is no such state.
+/// Building the application fails if the state is missing. `Option<State<T>>` is `None` if there is
+/// no such state.
 ///
-/// This suits values that are cheap to clone: numbers, `&'static` references, an `Rc` of the worker's
-/// own. Cloning an `Arc` is not cheap: its reference count is one place in memory, which every core
-/// that answers a request must have to itself for a moment. [`StateRef`] leaves the count alone.
+/// Use it for values that are cheap to clone: numbers, `&'static` references, an `Rc` of the
+/// worker. Cloning an `Arc` is not cheap: all cores contend for the cache line of its reference
+/// count. [`StateRef`] does not change that count.
 ///
 /// ```
 /// use peregrine::web::extract::State;
@@ -31,14 +31,14 @@ use std::rc::Rc;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State<T>(pub T);
 
-/// The application's state of type `T`, which was given with `.state(value)`: the worker's own value,
-/// not a clone.
+/// The application's state of type `T`, which was given with `.state(value)`: a reference to the
+/// worker's own value, not a clone.
 ///
-/// It costs a count that no other core looks at, whatever `T` is, so it is the form for an `Arc` that
-/// workers share, for pools and clients, and for values that cannot be cloned. It reads as a `&T`. It
-/// stays on its thread: clone the value for a task that may run elsewhere. As for [`State`], the
-/// state's presence is checked when the application is built, and `Option<StateRef<T>>` is `None` if
-/// there is none.
+/// Whatever `T` is, the cost is one reference count that is local to the worker. Use it for an
+/// `Arc` that workers share, for pools and clients, and for values that cannot be cloned. It
+/// dereferences to `T`. It stays on its thread: for a task that may run elsewhere, clone the value.
+/// As for [`State`], building the application fails if the state is missing, and
+/// `Option<StateRef<T>>` is `None` if there is none.
 ///
 /// ```
 /// use peregrine::App;
@@ -60,7 +60,7 @@ pub struct StateRef<T> {
     value: Rc<T>,
 }
 
-/// Another reference to the same value.
+/// Creates another reference to the same value.
 impl<T> Clone for StateRef<T> {
     fn clone(&self) -> Self {
         Self { value: Rc::clone(&self.value) }
@@ -77,8 +77,8 @@ impl<T> Deref for StateRef<T> {
 
 /// A clone of the value of type `T` that a middleware attached to this request.
 ///
-/// If there is none, the problem has status 500, because the middleware is missing or did not run;
-/// `Option<Extension<T>>` is `None`. Before the body of a response it attaches the value to the
+/// If there is none, the middleware is missing or did not run: the extractor responds 500, and
+/// `Option<Extension<T>>` is `None`. In a response, before the body, it attaches the value to the
 /// response.
 ///
 /// ```
@@ -196,8 +196,8 @@ mod tests {
         let again: StateRef<Unclonable> = now(from_parts(&mut parts)).expect("there");
         assert_eq!((**arc, *value.0), (7, 7));
         assert!(std::ptr::eq(&*value, &*again) && std::ptr::eq(&*value, &*value.clone()));
-        assert_eq!(Arc::strong_count(&shared), counted, "no core has to tell another");
-        assert!(now(from_parts::<Option<StateRef<u8>>>(&mut parts)).expect("no fault").is_none());
+        assert_eq!(Arc::strong_count(&shared), counted, "the shared count does not change");
+        assert!(now(from_parts::<Option<StateRef<u8>>>(&mut parts)).expect("no error").is_none());
         let mut requirements = Requirements::default();
         StateRef::<Unclonable>::require(&mut requirements);
         let needed: Vec<_> = requirements.states().map(|(id, _)| id).collect();

@@ -1,4 +1,4 @@
-//! Requests for the tests of extractors, made without a server or an application.
+//! Requests for tests of extractors, made without a server or an application.
 
 use super::{FromRequest, FromRequestParts};
 use crate::http::body::Body;
@@ -18,7 +18,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// The value of a future that must be ready.
+/// The output of a future that must be ready.
 pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -36,12 +36,12 @@ pub(crate) async fn from_request<T: FromRequest>(request: Request) -> Result<T, 
 
 fn head(method: &str, target: &str, fields: &[(&str, &str)]) -> Head {
     let mut text = format!("{method} {target} HTTP/1.1\r\n");
-    // The parser wants exactly one Host.
+    // The parser requires exactly one Host.
     if !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
         text.push_str("Host: test\r\n");
     }
     for (name, value) in fields {
-        write!(text, "{name}: {value}\r\n").expect("a string takes all");
+        write!(text, "{name}: {value}\r\n").expect("writing to a string cannot fail");
     }
     text.push_str("\r\n");
     let limits = Limits::default();
@@ -88,7 +88,7 @@ pub(crate) fn matched(pattern: &str, path: &str) -> Parts {
     request(head, Body::empty(), states, ConnectionInfo::default()).parts
 }
 
-/// A complete body that arrives in pieces.
+/// A complete body that arrives in chunks.
 pub(crate) fn incoming(pieces: &[&'static str], limit: u64) -> Body {
     let (writer, reader) = pipe(64 * 1024, None);
     for piece in pieces {

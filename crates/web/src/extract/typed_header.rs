@@ -1,4 +1,4 @@
-//! Header fields as types.
+//! Header fields as typed values.
 
 use super::FromRequestParts;
 use crate::http::problem::Problem;
@@ -8,12 +8,12 @@ use headers::Header;
 use http::{HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
-/// A header field as a type of the `headers` crate, or one of your own that implements
+/// A header field as a type of the `headers` crate, or of your own that implements
 /// [`headers::Header`].
 ///
-/// A missing field and an invalid field are different problems, both with status 400;
-/// `Option<TypedHeader<T>>` is `None` for a missing field and refuses an invalid one. Before the body
-/// of a response it sets the field.
+/// A missing field and an invalid field are different problems, both with status 400.
+/// `Option<TypedHeader<T>>` is `None` for a missing field and rejects an invalid one. In a
+/// response, before the body, it sets the field.
 ///
 /// ```
 /// use headers::UserAgent;
@@ -41,7 +41,7 @@ impl<T: Header> FromRequestParts for TypedHeader<T> {
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        // Some types read a missing field as an empty value; here the field counts as missing.
+        // Some types decode a missing field as an empty value; here it counts as missing.
         if parts.head.field(T::name().as_str()).is_none() {
             return Ok(None);
         }
@@ -49,13 +49,13 @@ impl<T: Header> FromRequestParts for TypedHeader<T> {
     }
 }
 
-/// The value; `None` if there is no such field and the type needs one.
+/// The decoded value; `None` if there is no such field and the type requires one.
 fn decode<T: Header>(parts: &Parts) -> Result<Option<T>, Problem> {
     let name = T::name().as_str();
     let values: SmallVec<[HeaderValue; 2]> = parts
         .head
         .fields_named(name)
-        // The parser accepts the same values as `HeaderValue`, so no value is left out.
+        // The parser accepts the same values as `HeaderValue`, so no value is skipped.
         .filter_map(|value| HeaderValue::from_bytes(value).ok())
         .collect();
     match T::decode(&mut values.iter()) {
@@ -81,7 +81,7 @@ impl<T: Header> IntoResponseParts for TypedHeader<T> {
     }
 }
 
-/// Status 200 with this field and no content.
+/// Status 200 with this field and an empty body.
 impl<T: Header> IntoResponse for TypedHeader<T> {
     fn into_response(self) -> Response {
         crate::http::response::headers::only(self)
@@ -113,14 +113,14 @@ mod tests {
     #[test]
     fn missing_and_invalid_are_told_apart() {
         let missing = now(from_parts::<TypedHeader<Age>>(&mut get("/").parts));
-        let missing = missing.expect_err("there is none");
+        let missing = missing.expect_err("no such field");
         assert_eq!((missing.status.as_u16(), missing.kind.as_ref()), (400, "missing-header"));
         assert!(missing.detail.contains("needs") && missing.detail.contains("`age`"));
         assert_eq!(missing.members, [("header".into(), "age".into())]);
 
         let mut parts = with("age", "many");
         let invalid = now(from_parts::<TypedHeader<Age>>(&mut parts));
-        let invalid = invalid.expect_err("no number");
+        let invalid = invalid.expect_err("not a number");
         assert_eq!((invalid.status.as_u16(), invalid.kind.as_ref()), (400, "invalid-header"));
         assert!(invalid.detail.contains("`age`"), "{}", invalid.detail);
     }

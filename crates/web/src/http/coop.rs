@@ -1,46 +1,50 @@
-//! Letting others have their turn.
+//! Cooperative yielding of futures that have more work to do.
 
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::task::Context;
 
-/// Has the task polled again when its worker has looked for what its sockets and timers have, and everybody else has had
-/// their turn: for bodies and other futures that have more to do, and have done enough at a time. Return `Poll::Pending` after
-/// it. A task that only wakes itself may be polled hundreds of times before that.
+/// Schedules the current task to be polled again after the worker has polled its sockets, its
+/// timers and all other tasks that are ready. For bodies and other futures that have more work to
+/// do but have done enough for one poll: call it, then return `Poll::Pending`. A task that only
+/// wakes itself may be polled hundreds of times before the sockets are.
 ///
-/// In `async` code it is `tokio::task::yield_now().await`.
+/// In `async` code, use `tokio::task::yield_now().await`.
 pub fn others_first(context: &mut Context<'_>) {
     ASKED.set(true);
     if IS_FAIR.get() {
         return context.waker().wake_by_ref();
     }
-    // Polled once, it has asked for that. Without a runtime it wakes the task at once.
+    // The first poll of `yield_now` defers the task's wake-up. Outside a runtime it wakes the task
+    // immediately.
     let _ = pin!(tokio::task::yield_now()).poll(context);
 }
 
 thread_local! {
-    /// A task of this thread that wakes itself is polled after all others.
+    /// Whether a task of this thread that wakes itself is polled only after all others.
     static IS_FAIR: Cell<bool> = const { Cell::new(false) };
-    /// Somebody has asked for others' turn.
+    /// Whether a future has requested to yield.
     static ASKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has somebody asked for others' turn since the last call? For who polls more than that one in a task.
+/// Whether a future has requested to yield since the last call. For code that polls several futures
+/// in one task.
 #[doc(hidden)]
 pub fn take_asked() -> bool {
     ASKED.replace(false)
 }
 
-/// Has somebody asked for others' turn since the last [`take_asked`]? Then it is not waiting, and
-/// is polled again.
+/// Whether a future has requested to yield since the last [`take_asked`]. Such a future is not
+/// waiting for an event, and is polled again.
 #[doc(hidden)]
 #[must_use]
 pub fn is_asked() -> bool {
     ASKED.get()
 }
 
-/// Notes whether a task of this thread that wakes itself is polled after all others, and after a look for what the kernel has.
+/// Sets whether a task of this thread that wakes itself is polled only after all others and after
+/// the kernel was polled for events.
 #[doc(hidden)]
 pub fn set_fair(is_fair: bool) {
     IS_FAIR.set(is_fair);

@@ -1,16 +1,16 @@
-//! The flush of a DEFLATE compressor, which responses and WebSocket messages share.
+//! Flushing of a DEFLATE compressor, for responses and WebSocket messages.
 
 use flate2::{Compress, CompressError, FlushCompress};
 
-/// Room for output that did not fit into the first estimate.
+/// Additional room for output that did not fit into the first estimate.
 const STEP: usize = 4 * 1024;
 
-/// Compresses `input`, and appends all that the compressor holds to `out`, so that a reader of
-/// `out` can decompress everything up to here. The flush ends with the bytes 00 00 FF FF.
+/// Compresses `input` and appends everything that the compressor holds to `out`, so that a reader
+/// of `out` can decompress everything up to this point. The flush ends with the bytes 00 00 FF FF.
 ///
 /// # Errors
 ///
-/// Those of the compressor.
+/// The compressor failed.
 pub fn flush(
     compress: &mut Compress,
     mut input: &[u8],
@@ -24,20 +24,20 @@ pub fn flush(
         compress.compress_vec(input, out, FlushCompress::Sync)?;
         let taken = usize::try_from(compress.total_in() - before).unwrap_or(usize::MAX);
         input = input.get(taken..).unwrap_or_default();
-        // A call that began with no output kept, and did not fill the room, has completed the
-        // flush.
+        // If no output was kept before the call and the call did not fill the room, the flush is
+        // complete.
         if input.is_empty() && out.len() < out.capacity() {
             return Ok(());
         }
-        // A call that filled the room may or may not have reached the flush. The bytes 00 00 FF FF
-        // at the end prove nothing, since content may have them, too. Where the flush was reached,
-        // the next call adds an empty block of five bytes.
+        // If the call filled the room, the flush may or may not be complete. A trailing 00 00 FF FF
+        // proves nothing, because content may also end with it. If the flush was complete, the next
+        // call adds an empty block of five bytes.
         out.reserve((input.len() / 2).max(STEP));
     }
 }
 
-/// Appends output that was made by an earlier call and did not fit. miniz_oxide writes it, and does
-/// nothing else, in the next call, whether or not that call asks for a flush.
+/// Appends output that an earlier call produced and that did not fit. In its next call, miniz_oxide
+/// only writes that output, whether or not the call requests a flush.
 fn take_kept(compress: &mut Compress, out: &mut Vec<u8>) -> Result<(), CompressError> {
     loop {
         let before = compress.total_out();
@@ -64,7 +64,7 @@ mod tests {
             (self.0 >> 20) as usize
         }
 
-        /// Content of one of the kinds that compressors treat differently.
+        /// Content of one of several kinds that compressors treat differently.
         fn content(&mut self, kind: usize, bytes: usize) -> Vec<u8> {
             const BASE64: &[u8] =
                 b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -84,13 +84,13 @@ mod tests {
         }
     }
 
-    /// What a reader of `compressed` has, in one step.
+    /// Decompresses `compressed` in one step.
     fn inflated(inflate: &mut Decompress, compressed: &[u8], bytes: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(bytes + 1024);
         let before = inflate.total_in();
         inflate
             .decompress_vec(compressed, &mut out, FlushDecompress::Sync)
-            .expect("it was compressed");
+            .expect("the input is valid DEFLATE");
         assert_eq!(inflate.total_in() - before, compressed.len() as u64);
         out
     }
@@ -104,7 +104,7 @@ mod tests {
                 0 => random.next() % 300,
                 1 => random.next() % 5_000,
                 2 => 20_000 + random.next() % 50_000,
-                // A block ends behind 31 KiB of content that does not compress.
+                // A block ends after 31 KiB of content that does not compress.
                 _ => 31 * 1024 * (1 + random.next() % 3) + random.next() % 2_048,
             };
             let mut compress = Compress::new(Compression::new(level), false);
@@ -129,9 +129,10 @@ mod tests {
         let (mut one, mut two) = (Vec::with_capacity(64 * 1024), Vec::new());
         for level in [1, 5, 9] {
             let mut compress = Compress::new(Compression::new(level), false);
-            // miniz_oxide ends a block of content like this behind 31 KiB, while it looks ahead.
+            // miniz_oxide ends a block of such content after 31 KiB, while it looks ahead.
             for bytes in (31_700..36_000).step_by(41).chain(31_730..31_770) {
-                // In one step, and of responses: written without a flush first.
+                // In one step, and as responses are compressed: pieces without a flush, then a
+                // flush.
                 compress.reset();
                 flush(&mut compress, &content[..bytes], &mut one).expect("compression");
                 compress.reset();
@@ -142,7 +143,7 @@ mod tests {
                     compress
                         .compress_vec(piece, &mut two, FlushCompress::None)
                         .expect("compression");
-                    written = usize::try_from(compress.total_in()).expect("it was a slice");
+                    written = usize::try_from(compress.total_in()).expect("the input was a slice");
                 }
                 flush(&mut compress, &[], &mut two).expect("compression");
                 for out in [&mut one, &mut two] {

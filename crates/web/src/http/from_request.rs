@@ -1,4 +1,4 @@
-//! The traits by which a request becomes the arguments of a handler.
+//! The traits that convert a request into the arguments of a handler.
 //!
 //! The extractors are in [`extract`](crate::extract), which exports these traits to users.
 
@@ -6,7 +6,7 @@ use crate::http::problem::Problem;
 use crate::http::request::{Parts, Request};
 use crate::http::requirements::Requirements;
 
-/// A value from a request's head. Any number of these may come before the last argument.
+/// A value from a request's head. Any number of such arguments may come before the last one.
 ///
 /// ```
 /// use peregrine::http::StatusCode;
@@ -36,14 +36,14 @@ pub trait FromRequestParts: Sized {
     /// Takes the value from `parts`.
     ///
     /// # Errors
-    /// The request lacks the value: the problem is the answer to the peer.
+    /// The request lacks the value. The problem is sent to the client.
     fn from_request_parts(parts: &mut Parts) -> impl Future<Output = Result<Self, Problem>>;
 
-    /// Takes the value if it is present: what an argument `Option<Self>` does.
+    /// Takes the value if it is present, for an argument `Option<Self>`.
     ///
     /// The extractors of this crate distinguish an absent value (`None`) from an invalid one (a
-    /// problem). Unless this method is implemented, every problem that is the peer's fault (status
-    /// below 500) counts as absence.
+    /// problem). Unless this method is implemented, every problem that is the client's fault
+    /// (status below 500) counts as absence.
     ///
     /// # Errors
     /// The value is present but invalid, or the server failed.
@@ -53,8 +53,8 @@ pub trait FromRequestParts: Sized {
         async { absent_if_of_the_peer(Self::from_request_parts(parts).await) }
     }
 
-    /// Declares what the application must provide for this extractor to work, such as a state. This is
-    /// checked once, when the application is built.
+    /// Declares what the application must provide for this extractor to work, such as a state. This
+    /// is checked once, when the application is built.
     fn require(_requirements: &mut Requirements) {}
 }
 
@@ -66,8 +66,8 @@ pub enum ViaRequest {}
 #[derive(Debug)]
 pub enum ViaParts {}
 
-/// A value from a whole request, body included. Only the last argument may be one. `Via` distinguishes
-/// the two kinds of last argument; leave it out.
+/// A value from a whole request, including its body. Only the last argument may be one. `Via`
+/// distinguishes the two kinds of last argument; omit it.
 ///
 /// ```
 /// use peregrine::web::extract::{FromRequest, Json};
@@ -88,13 +88,13 @@ pub enum ViaParts {}
     label = "not an extractor",
     note = "the `T` in `Json<T>`, `Form<T>`, `Query<T>` and `Path<T>` must be `serde::Deserialize` without borrowing: put `#[derive(serde::Deserialize)]` on it",
     note = "the `T` in `State<T>` and `Extension<T>` must be `Clone` (`StateRef<T>` takes any)",
-    note = "a type of your own becomes an argument inside of one of these, or by `FromRequestParts` or `FromRequest`"
+    note = "to extract another type, wrap it in one of these, or implement `FromRequestParts` or `FromRequest`"
 )]
 pub trait FromRequest<Via = ViaRequest>: Sized {
     /// Takes the value from `request`.
     ///
     /// # Errors
-    /// The request lacks the value: the problem is the answer to the peer.
+    /// The request lacks the value. The problem is sent to the client.
     fn from_request(request: Request) -> impl Future<Output = Result<Self, Problem>>;
 
     /// Takes the value if it is present, as [`FromRequestParts::optional_from_request_parts`] does.
@@ -122,21 +122,21 @@ impl<T: FromRequestParts> FromRequest<ViaParts> for T {
     }
 }
 
-/// `None` if the value is absent. What `T` requires of the application may be missing too.
+/// `None` if the value is absent. The application need not provide what `T` requires.
 impl<T: FromRequestParts> FromRequestParts for Option<T> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         T::optional_from_request_parts(parts).await
     }
 }
 
-/// `None` if the value is absent, such as a body.
+/// `None` if the value, such as a body, is absent.
 impl<T: FromRequest> FromRequest for Option<T> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         T::optional_from_request(request).await
     }
 }
 
-/// Never fails: the handler decides what to do about the problem.
+/// Never fails: the handler decides how to treat the problem.
 impl<T: FromRequestParts> FromRequestParts for Result<T, Problem> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         Ok(T::from_request_parts(parts).await)
@@ -147,7 +147,7 @@ impl<T: FromRequestParts> FromRequestParts for Result<T, Problem> {
     }
 }
 
-/// Never fails: the handler decides what to do about the problem.
+/// Never fails: the handler decides how to treat the problem.
 impl<T: FromRequest> FromRequest for Result<T, Problem> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         Ok(T::from_request(request).await)

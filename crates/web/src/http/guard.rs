@@ -1,4 +1,4 @@
-//! The trait of guards, and what a guard sees of a request.
+//! Guards of routes, and the parts of a request that a guard can examine.
 
 use crate::http::client::Client;
 use crate::http::connection::ConnectionInfo;
@@ -7,7 +7,8 @@ use http::HeaderName;
 use std::borrow::Cow;
 use std::rc::Rc;
 
-/// What a guard sees of a request: its head, and who sent it. The body has not been read.
+/// The parts of a request that a guard can examine: its head and its client. The body has not been
+/// read.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'r> {
     head: &'r Head,
@@ -20,7 +21,7 @@ impl<'r> Asked<'r> {
         Self { head, connection, method: head.method_name() }
     }
 
-    /// The request that the preflight `head` announces with `method`.
+    /// The request with this method that the preflight `head` announces.
     pub(crate) fn announced(
         head: &'r Head,
         connection: &'r ConnectionInfo,
@@ -29,7 +30,7 @@ impl<'r> Asked<'r> {
         Self { head, connection, method }
     }
 
-    /// The request's method. For a preflight of CORS it is the one that the preflight announces.
+    /// The request's method. For a CORS preflight it is the method that the preflight announces.
     #[must_use]
     pub fn method(&self) -> &'r str {
         self.method
@@ -41,43 +42,45 @@ impl<'r> Asked<'r> {
         self.head
     }
 
-    /// Who sent the request, behind proxies too: address, host, scheme.
+    /// The client that sent the request, even through proxies: address, host and scheme.
     #[must_use]
     pub fn client(&self) -> Client<'r> {
         Client::of(self.head, self.connection)
     }
 
-    /// The connection that the request came on.
+    /// The connection on which the request was received.
     #[must_use]
     pub fn connection(&self) -> &'r ConnectionInfo {
         self.connection
     }
 }
 
-/// Decides whether a route answers a request. Every `Fn(&Asked) -> bool` is one.
+/// Decides whether a route accepts a request. Every `Fn(&Asked) -> bool` is a guard.
 ///
-/// It is called while the route is looked for, perhaps more than once for a request, and on the path of every
-/// request that comes near: let it be cheap, and let it have no effect.
+/// It is called while the route is selected, for every request whose path matches, and possibly
+/// more than once for one request. It must be cheap and have no side effects.
 pub trait Guard {
-    /// Does the route answer this request?
+    /// Whether the route accepts this request.
     fn accepts(&self, asked: &Asked<'_>) -> bool;
 
-    /// What it asks for, in lists of routes.
+    /// A description of what the guard requires, for lists of routes.
     fn name(&self) -> Cow<'_, str> {
         Cow::Borrowed("a condition holds")
     }
 
-    /// The fields of requests that it looks at, if all else is method, host, scheme, path and
-    /// query; `None` if nobody knows. By this, responses have `Vary`, and no cache gives one
-    /// route's response for another. Where it is `None`, as for closures, responses of the routes
-    /// that it decides about have `Vary: *` and are never stored:
-    /// [`varying_by`](crate::guard::varying_by) says it for a closure.
+    /// The header fields that the guard examines. `None` if they are not known, or if the guard
+    /// examines anything else than these fields, method, host, scheme, path and query. Responses
+    /// name the fields in `Vary`, so that no cache serves one route's response for another. If it
+    /// is `None`, as for closures, the responses of all routes that the guard may select or reject
+    /// have `Vary: *` and are never stored. [`varying_by`](crate::guard::varying_by) declares the
+    /// fields of a closure.
     fn fields(&self) -> Option<&[HeaderName]> {
         None
     }
 
-    /// What it accepts, in a form in which guards that accept the same are equal; `None` if nobody knows. By this a
-    /// route that no request comes to, since another one before it takes them all, is an error at start.
+    /// A value that is equal for guards that accept the same requests; `None` if it is not known.
+    /// With it, a route that no request can reach, because an earlier route accepts them all, is an
+    /// error at start-up.
     fn identity(&self) -> Option<Cow<'_, str>> {
         None
     }
@@ -90,7 +93,7 @@ impl<F: Fn(&Asked<'_>) -> bool> Guard for F {
 }
 
 impl Head {
-    /// Notes what these guards look at.
+    /// Records the fields that these guards examine.
     pub(crate) fn note_guards(&self, guards: &[Rc<dyn Guard>]) {
         guards.iter().for_each(|guard| self.selection().guards.note(guard.fields()));
     }

@@ -1,10 +1,12 @@
-//! What is worked on though its exchange is over, or is another one.
+//! Counts work that outlives its exchange, or that runs beside it.
 //!
-//! A worker counts the requests that it has in progress, and refuses more than there may be. Work that goes on in a task when
-//! its client has left, or that begins beside a request, counts too: code behind a request asks for that here, by [`Counted`].
+//! A worker counts its requests in progress and refuses those above a limit. Work that continues in
+//! a task after its client has disconnected, or that a request starts without waiting for it,
+//! counts too. Code with such work registers it through [`Counted`].
 //!
-//! A worker is a thread, as far as this goes; in a simulation one thread has several. So a connection has its worker's number.
-//! Where there is no worker, as in most tests, nothing is counted, and nothing refused.
+//! A worker is normally a thread, but a simulation runs several workers on one thread. Therefore
+//! each connection has the number of its worker. Without a worker, as in most tests, nothing is
+//! counted or refused.
 
 use crate::http::connection::ConnectionInfo;
 use crate::http::head::Head;
@@ -19,13 +21,13 @@ thread_local! {
     static WORKERS: RefCell<Vec<(u64, Weak<dyn Counting>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// 0 stands for none.
+/// Zero means no worker.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// Counts what a worker has in progress.
+/// Counts the work that a worker has in progress.
 pub trait Counting {
-    /// Counts one more like the request with this head, until what is given back is dropped. `None`: there are as many as there
-    /// may be, which does not count if it `must` be.
+    /// Counts one more unit of work, for the request with this head, until the returned value is
+    /// dropped. Returns `None` if the worker's limit is reached, unless `must` is true.
     fn count(
         self: Rc<Self>,
         head: &Head,
@@ -34,12 +36,12 @@ pub trait Counting {
     ) -> Option<Box<dyn Any>>;
 }
 
-/// A worker of this thread that counts, until this is dropped.
+/// A registered worker of this thread. Dropping this ends the registration.
 #[derive(Debug)]
 pub struct Known(u64);
 
 impl Known {
-    /// Lets this one count for the connections that have its number.
+    /// Registers `counting` for the connections that have the returned number.
     #[must_use]
     pub fn new(counting: Weak<dyn Counting>) -> Self {
         let number = NEXT.fetch_add(1, Relaxed);
@@ -56,21 +58,21 @@ impl Known {
 
 impl Drop for Known {
     fn drop(&mut self) {
-        // While the thread ends, the list may be gone already.
+        // While the thread exits, the list may already be gone.
         let _ = WORKERS.try_with(|workers| {
             workers.borrow_mut().retain(|(number, _)| *number != self.0);
         });
     }
 }
 
-/// A request, for code that may have to count on when its exchange is over.
+/// A request, for code that may have to count work after the exchange has ended.
 #[derive(Debug)]
 pub struct Counted {
     head: Head,
     connection: Rc<ConnectionInfo>,
 }
 
-/// A place among what is in progress, which is free again when this is dropped.
+/// A counted unit of work. Dropping this ends it.
 pub struct Place(Option<Box<dyn Any>>);
 
 impl Counted {
@@ -80,13 +82,14 @@ impl Counted {
         Self { head: parts.head.share(), connection: Rc::clone(parts.peek_connection()) }
     }
 
-    /// The request is worked on still: it counts, however many there are.
+    /// Counts the request as still in progress, regardless of the limit.
     #[must_use]
     pub fn go_on(&self) -> Place {
         self.count(true).unwrap_or(Place(None))
     }
 
-    /// Something else is to be worked on, which the request itself does not wait for. `None`: there is no room for it now.
+    /// Counts work that the request itself does not wait for. Returns `None` if the worker's limit
+    /// is reached.
     #[must_use]
     pub fn begin_beside(&self) -> Option<Place> {
         self.count(false)
@@ -97,7 +100,7 @@ impl Counted {
         let find = |workers: &RefCell<Vec<(u64, Weak<dyn Counting>)>>| {
             workers.borrow().iter().find(is_ours).and_then(|(_, worker)| worker.upgrade())
         };
-        // Also a worker that has ended counts nothing any more.
+        // A worker that has ended does not count anything either.
         let Some(worker) = WORKERS.try_with(find).ok().flatten() else { return Some(Place(None)) };
         worker.count(&self.head, &self.connection, must).map(|place| Place(Some(place)))
     }
@@ -114,7 +117,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Room for some.
+    /// A worker with its count and its limit.
     struct Worker(Rc<Cell<usize>>, usize);
 
     struct Taken(Rc<Cell<usize>>);
@@ -149,11 +152,11 @@ mod tests {
         let places = [one.go_on(), two.go_on(), two.go_on()];
         assert_eq!(counts(), [1, 2]);
         assert!(two.begin_beside().is_none());
-        let beside = one.begin_beside().expect("there is room");
+        let beside = one.begin_beside().expect("below the limit");
         assert_eq!(counts(), [2, 2]);
-        assert!(counted(0).begin_beside().is_some(), "nobody counts it");
+        assert!(counted(0).begin_beside().is_some(), "without a worker");
         drop(second);
-        assert!(two.begin_beside().is_some(), "it has ended");
+        assert!(two.begin_beside().is_some(), "the worker has ended");
         drop((places, beside));
         assert_eq!(counts(), [0, 0]);
     }

@@ -1,7 +1,8 @@
-//! Interim responses: what a handler says before its response, such as 103 (Early Hints, RFC 8297).
+//! Interim responses, which a handler sends before its final response, such as 103 (Early Hints,
+//! RFC 8297).
 //!
-//! They wait with the request's head, which the handler and the server share, until the server looks
-//! after each poll of the handler.
+//! They are queued with the request's head, which the handler and the server share. The server
+//! takes them after each poll of the handler.
 
 use crate::http::head::Head;
 use http::{HeaderMap, StatusCode};
@@ -11,37 +12,38 @@ use std::mem::take;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-/// How many interim responses of one request may wait for the server.
+/// The maximum number of interim responses of one request that wait to be sent.
 const WAITING_MAX: usize = 8;
 
 /// Why an interim response was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InterimError {
-    /// The status is not from 102 to 199.
+    /// The status is outside the range 102 to 199.
     NotInterim(StatusCode),
-    /// A link is no value of a field.
+    /// A link is not a valid value of a header field.
     InvalidLink,
-    /// The response has begun.
+    /// The final response has begun.
     TooLate,
-    /// Eight interim responses wait for the server already, since the handler has not waited.
+    /// Eight interim responses are already waiting to be sent, because the handler has not been
+    /// suspended since it queued them.
     TooMany,
 }
 
 impl fmt::Display for InterimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotInterim(status) => write!(f, "an interim response has no status {status}"),
-            Self::InvalidLink => f.write_str("a link has characters that no field may have"),
+            Self::NotInterim(status) => write!(f, "{status} is not an interim status"),
+            Self::InvalidLink => f.write_str("a link is not a valid header value"),
             Self::TooLate => f.write_str("the response has begun"),
-            Self::TooMany => f.write_str("too many interim responses wait"),
+            Self::TooMany => f.write_str("too many interim responses are waiting to be sent"),
         }
     }
 }
 
 impl std::error::Error for InterimError {}
 
-/// The interim responses of one request that wait for the server.
+/// The interim responses of one request that are waiting to be sent.
 #[derive(Default)]
 pub(crate) struct Interims {
     is_used: Cell<bool>,
@@ -51,7 +53,7 @@ pub(crate) struct Interims {
 }
 
 impl Interims {
-    /// Notes that the handler may send some, so that the server looks for them.
+    /// Records that the handler may send interim responses, so that the server looks for them.
     pub(crate) fn mark_used(&self) {
         self.is_used.set(true);
     }
@@ -66,14 +68,14 @@ impl Interims {
         }
         waiting.push((status, fields));
         drop(waiting);
-        // A task of the handler's may send too, while the handler waits.
+        // A task that the handler spawned may send one while the handler is pending.
         if let Some(server) = self.server.take() {
             server.wake();
         }
         Ok(())
     }
 
-    /// Forgets everything, for another request.
+    /// Resets everything for another request.
     pub(crate) fn clear(&mut self) {
         let Self { is_used, is_over, waiting, server } = self;
         is_used.set(false);
@@ -83,18 +85,20 @@ impl Interims {
     }
 }
 
-/// What the server does, and whoever makes a head anew.
+/// For the server, and for middleware that replaces a request's head.
 impl Head {
-    /// What a handler of this head says before its response goes to the server that has `origin`: this head
-    /// is the same request's, and counts as it does.
+    /// Connects this head with `origin`, the head of the same request that the server holds.
+    /// Interim responses that are sent and identities that are read through this head then count
+    /// for `origin` too. The outer route and the route selection are taken over from `origin`.
     pub fn share_interims(&mut self, origin: &Self) {
         self.set_interims(Rc::clone(origin.interims()));
         self.share_identity_reads(origin);
         self.share_outer_route(origin);
     }
 
-    /// The interim responses that wait, after the handler was polled. `response` tells whether its response
-    /// came: then there are no more. Registers the caller for more otherwise.
+    /// Takes the waiting interim responses; call it after each poll of the handler. `response` says
+    /// whether that poll produced the final response: then no more can be sent. Otherwise the
+    /// caller's task is woken when another one is queued.
     #[must_use]
     pub fn take_interims(
         &self,

@@ -1,15 +1,15 @@
-//! What a worker holds for its peers, counted in one place.
+//! Accounts for the memory that a worker holds for its peers.
 //!
-//! Each worker is a thread, and each thread has one account. What grows with what peers send or leave
-//! unread is charged to that account by whoever keeps it: pipes, bodies that are put together, buffers
-//! of busy connections. Charges are plain numbers of the thread: neither locked nor atomic.
+//! Each worker is a thread, and each thread has one account. Memory that grows with the bytes that
+//! peers send or leave unread is charged to it by its owner: pipes, collected bodies, buffers of
+//! busy connections. The counters are thread-local numbers, without locks or atomics.
 //!
-//! What handlers allocate is not in it.
+//! Memory that handlers allocate is not counted.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-/// No ceiling.
+/// No limit.
 const NONE: usize = usize::MAX;
 
 thread_local! {
@@ -17,35 +17,35 @@ thread_local! {
     static CEILING: Cell<usize> = const { Cell::new(NONE) };
 }
 
-/// Bytes that are charged to this thread.
+/// The number of bytes charged to this thread.
 #[inline]
 #[must_use]
 pub fn held() -> usize {
     HELD.get()
 }
 
-/// Sets how many bytes this thread may hold; `None`: as many as there are.
+/// Sets how many bytes this thread may hold; `None` means no limit.
 pub fn limit(bytes_max: Option<usize>) {
     CEILING.set(bytes_max.unwrap_or(NONE));
 }
 
-/// How much of what it may hold this thread holds.
+/// How close this thread is to its memory limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Filling {
-    /// There is room.
+    /// Below three quarters of the limit: no restrictions.
     #[default]
     Free,
-    /// More than three quarters: nothing new is begun that may become large.
+    /// From three quarters: nothing is started that may become large.
     Tight,
-    /// More than seven eighths: nothing new is begun.
+    /// From seven eighths: nothing new is started.
     Scarce,
-    /// More than fifteen sixteenths: nothing may grow, but what is never refused.
+    /// Above fifteen sixteenths: nothing may grow, except for work that is never refused.
     Full,
-    /// More than there may be: nothing at all may grow.
+    /// Above the limit: nothing may grow at all.
     Over,
 }
 
-/// How much of what it may hold this thread holds.
+/// How close this thread is to its memory limit.
 #[inline]
 #[must_use]
 pub fn filling() -> Filling {
@@ -59,7 +59,7 @@ pub fn filling() -> Filling {
     }
 }
 
-/// Bytes that somebody keeps, until this is dropped. It stays on its thread.
+/// Bytes charged to this thread until this is dropped. It is not `Send`.
 #[derive(Debug, Default)]
 pub struct Charge {
     bytes: usize,
@@ -67,7 +67,7 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// Nothing yet.
+    /// A charge of no bytes.
     #[must_use]
     pub const fn new() -> Self {
         Self { bytes: 0, stays: PhantomData }
@@ -81,7 +81,7 @@ impl Charge {
         charge
     }
 
-    /// So many bytes are kept from now on.
+    /// Changes the charge to this number of bytes.
     #[inline]
     pub fn set(&mut self, bytes: usize) {
         if bytes != self.bytes {
@@ -90,7 +90,7 @@ impl Charge {
         }
     }
 
-    /// The bytes that are kept.
+    /// The number of bytes charged.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn other_threads_have_accounts_of_their_own() {
         let _charge = Charge::of(7);
-        let elsewhere = std::thread::spawn(held).join().expect("it does not panic");
+        let elsewhere = std::thread::spawn(held).join().expect("the thread does not panic");
         assert_eq!(elsewhere, 0);
     }
 }

@@ -1,9 +1,8 @@
-//! Requests, responses, bodies and connections, and what they need from the thread that serves
-//! them.
+//! Requests, responses, bodies and connections, and the per-thread services that they use.
 //!
-//! Nothing here knows routes, handlers or extractors. A request enters an application as a [`Head`]
-//! and a [`Body`] on a connection ([`ConnectionInfo`]), and leaves it as a [`Response`];
-//! [`Service`] is the step between the two, on which the other folders build.
+//! Nothing here depends on routes, handlers or extractors. A request enters an application as a
+//! [`Head`] and a [`Body`] on a connection ([`ConnectionInfo`]), and leaves it as a [`Response`].
+//! [`Service`] is the step between the two, and the other folders build on it.
 //!
 //! [`Body`]: body::Body
 //! [`ConnectionInfo`]: connection::ConnectionInfo

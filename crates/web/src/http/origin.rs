@@ -1,13 +1,13 @@
-//! Origins: whose page a browser sends a request for.
+//! Web origins, which identify the page for which a browser sends a request.
 
 /// An origin of HTTP. RFC 6454 §4: scheme, host and port, the first two in lower case.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
     /// Whether the scheme is `https`, and not `http`.
     pub is_https: bool,
-    /// The host as it is written.
+    /// The host, in its original case.
     pub host: &'a str,
-    /// The port: the scheme's own, if none is written.
+    /// The port, or the scheme's default port if none was written.
     pub port: u16,
 }
 
@@ -22,7 +22,8 @@ impl PartialEq for Origin<'_> {
 }
 
 impl<'a> Origin<'a> {
-    /// An origin as browsers write it, such as `https://a.example`; `None` for anything else, a path too.
+    /// Parses an origin as browsers write it, such as `https://a.example`. `None` for anything
+    /// else, including a URL with a path.
     #[must_use]
     pub fn read(text: &'a str) -> Option<Self> {
         let (scheme, authority) = text.split_once("://")?;
@@ -33,10 +34,10 @@ impl<'a> Origin<'a> {
         Self::of(is_https, authority)
     }
 
-    /// The origin of a host, as in the field `Host`.
+    /// The origin of a host, as in the `Host` field.
     #[must_use]
     pub fn of(is_https: bool, authority: &'a str) -> Option<Self> {
-        // The colon before a port is the one after the bracket, if there is one.
+        // In an IPv6 address, the colon before the port is the one after the bracket.
         let from = authority.rfind(']').map_or(0, |at| at + 1);
         let (host, port) = match authority[from..].find(':') {
             Some(at) => (&authority[..from + at], &authority[from + at + 1..]),
@@ -45,7 +46,7 @@ impl<'a> Origin<'a> {
         if host.is_empty() || host.contains(['/', '?', '#', '@']) {
             return None;
         }
-        // RFC 3986 §3.2.3: a port that is empty is the default one.
+        // RFC 3986 §3.2.3: an empty port is the default port.
         let port = match port {
             "" => {
                 if is_https {
@@ -61,14 +62,16 @@ impl<'a> Origin<'a> {
     }
 }
 
-/// Is a page of `origin` one of the host `authority`? Over TLS the page must have come over TLS too. Without it,
-/// a page that came over TLS may as well: there may be a proxy in front that has it.
+/// Whether a page of `origin` is from the host `authority`. If the request was received over TLS,
+/// the page must have been loaded over TLS as well. If not, both kinds of page are accepted,
+/// because a proxy may terminate TLS.
 #[must_use]
 pub fn is_same(origin: &str, authority: &str, is_secure: bool) -> bool {
     let Some(origin) = Origin::read(origin) else { return false };
     if is_secure && !origin.is_https {
         return false;
     }
-    // The default port of the page's scheme: behind a proxy with TLS, Host has no port either.
+    // The page's scheme determines the default port: behind a proxy that terminates TLS, `Host` has
+    // no port either.
     Origin::of(origin.is_https, authority).is_some_and(|own| own == origin)
 }

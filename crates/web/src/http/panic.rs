@@ -1,4 +1,4 @@
-//! Panics of the application's own code, caught where they happen.
+//! Catches panics in application code where they happen.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -9,20 +9,20 @@ use std::rc::Rc;
 use std::task::Poll;
 use tracing::Span;
 
-/// Who hears of panics.
+/// A callback that gets the message of each caught panic.
 pub type Listener = Rc<dyn Fn(&str)>;
 
 thread_local! {
     static LISTENER: RefCell<Option<Listener>> = const { RefCell::new(None) };
 }
 
-/// Tells `listener` of each panic of the application that is caught on this thread from now on. Who heard of them before
-/// is given back.
+/// Sets the listener for panics of the application that are caught on this thread from now on, and
+/// returns the previous listener.
 pub fn hear(listener: Option<Listener>) -> Option<Listener> {
     LISTENER.replace(listener)
 }
 
-/// A panic with this message was caught.
+/// Passes the message of a caught panic to this thread's listener.
 pub fn tell(message: &str) {
     let listener = LISTENER.with_borrow(Clone::clone);
     if let Some(listener) = listener {
@@ -30,8 +30,8 @@ pub fn tell(message: &str) {
     }
 }
 
-/// Calls `code`, which belongs to the application. `None` if it panics; the panic is then in the log.
-/// Values that the code had borrowed mutably stay as the panic left them.
+/// Calls `code`, which belongs to the application. If it panics, logs the panic and returns `None`.
+/// Values that `code` had borrowed mutably stay as the panic left them.
 pub fn guarded<T>(what: &'static str, code: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(code)) {
         Ok(value) => Some(value),
@@ -42,27 +42,30 @@ pub fn guarded<T>(what: &'static str, code: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
-/// Logs something where a panic would end what serves others. A subscriber may panic: the one of `tracing-subscriber` does when it can
-/// write nowhere, as to a pipe that nobody reads any more.
+/// Runs a logging call and ignores a panic in it, for code where a panic would also end other
+/// requests. A subscriber may panic: that of `tracing-subscriber` does when it cannot write, for
+/// example to a pipe whose reader has exited.
 pub fn contained(log: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(log)) {
         discard(payload);
     }
 }
 
-/// Drops what somebody panicked with. That may panic as well, and so may what it panics with, which is left where it is.
+/// Drops the payload of a panic. Its destructor may panic too; the payload of that second panic is
+/// leaked.
 pub fn discard(payload: Box<dyn Any + Send>) {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         let _: &mut (dyn Any + Send) = Box::leak(another);
     }
 }
 
-/// Runs something in a span. A subscriber may panic when one is entered or left, also while a panic of the application goes by.
+/// Calls `run` inside a span. A subscriber may panic when the span is entered or exited, even while
+/// a panic of the application is unwinding; such panics are ignored.
 pub fn inside<T>(span: &Span, run: impl FnOnce() -> T) -> T {
     let mut entered = None;
     contained(|| entered = Some(span.enter()));
     if entered.is_none() {
-        // A part of it may have been entered.
+        // The subscriber may have entered the span partly before it panicked.
         contained(|| {
             span.with_subscriber(|(id, subscriber)| subscriber.exit(id));
         });
@@ -72,10 +75,10 @@ pub fn inside<T>(span: &Span, run: impl FnOnce() -> T) -> T {
     outcome.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// What comes of `work`, or what it panicked with.
+/// Awaits `work`, and returns its output or the payload of its panic.
 ///
 /// # Errors
-/// It panicked.
+/// `work` panicked.
 pub async fn or_panic<T>(work: impl Future<Output = T>) -> Result<T, Box<dyn Any + Send>> {
     let mut work = pin!(work);
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
@@ -85,7 +88,7 @@ pub async fn or_panic<T>(work: impl Future<Output = T>) -> Result<T, Box<dyn Any
     .await
 }
 
-/// Tells the log, and who listens, of a panic that was caught.
+/// Logs a caught panic and passes its message to this thread's listener.
 pub fn note(what: &'static str, payload: Box<dyn Any + Send>) {
     let text = message(&*payload);
     contained(|| tracing::error!(target: "peregrine", panic = text, "{what} panicked"));
@@ -105,7 +108,8 @@ mod tests {
     use super::*;
     use std::panic::panic_any;
 
-    /// Panics when it is dropped, with another one, so many times.
+    /// Panics when it is dropped, with another `Evil` as the payload, as many times as the number
+    /// says.
     struct Evil(u32);
 
     impl Drop for Evil {

@@ -1,4 +1,4 @@
-//! What went wrong with a request, as an RFC 9457 problem.
+//! Errors that are sent to clients, as RFC 9457 problems.
 
 use crate::http::body::{BodyError, pool};
 use crate::http::panic::contained;
@@ -16,17 +16,17 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 /// The members of every problem; a further member may not replace them.
 const OWN_MEMBERS: [&str; 4] = ["type", "title", "status", "detail"];
 
-/// The kind of the problem of a server that has too much to do.
+/// The kind of the problem of an overloaded server.
 const OVERLOADED: &str = "overloaded";
 
-/// The kind of a refusal for a body that is larger than is read.
+/// The kind of the problem of a body that exceeds its limit.
 const TOO_LARGE: &str = "body-too-large";
 
-/// A request that could not be answered as asked: the one type of all rejections.
+/// Why a request failed: the one error type of extractors, middleware and handlers.
 ///
-/// By default it becomes `application/problem+json`; the application may set one function that turns
-/// every problem into a response of its own form. A response made from a problem carries the problem in
-/// its extensions, where middleware and that function find it.
+/// By default it is sent as `application/problem+json`; the application may set one function that
+/// renders all problems in another form. A response made from a problem carries the problem in its
+/// extensions, where middleware and that function find it.
 ///
 /// ```
 /// use peregrine::http::StatusCode;
@@ -47,18 +47,18 @@ pub struct Problem {
     /// A short, stable name for the kind of problem, such as `invalid-json`, unique in this
     /// application. It becomes the `type` member, see [`Problem::type_reference`].
     pub kind: Cow<'static, str>,
-    /// What is wrong with this request, and how to fix it, in a sentence or two for the peer's
-    /// developer. It must not contain secrets.
+    /// What is wrong with this request and how to fix it, in one or two sentences for the developer
+    /// of the client. It must not contain secrets.
     pub detail: Cow<'static, str>,
-    /// Further members, such as the position of an error. A member called `type`, `title`, `status` or
-    /// `detail` is left out.
+    /// Further members, such as the position of an error. A member called `type`, `title`, `status`
+    /// or `detail` is omitted.
     pub members: Vec<(Cow<'static, str>, serde_json::Value)>,
     /// Header fields that the response must have, such as `Allow` with a 405.
     pub fields: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Problem {
-    /// A problem.
+    /// Creates a problem without further members or fields.
     pub fn new(
         status: StatusCode,
         kind: impl Into<Cow<'static, str>>,
@@ -68,44 +68,45 @@ impl Problem {
         Self { status, kind, detail, members: Vec::new(), fields: Vec::new() }
     }
 
-    /// The answer in place of a handler that panicked: status 500, kind `internal-error`. It tells the
-    /// peer nothing about the panic.
+    /// The response if a handler has panicked: status 500, kind `internal-error`. It does not
+    /// reveal anything about the panic.
     #[must_use]
     pub fn handler_panicked() -> Self {
         let detail = "The server failed while it worked on this request.";
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", detail)
     }
 
-    /// The answer in place of a handler that took longer than its route allows: status 503, kind
+    /// The response if a handler takes longer than its route allows: status 503, kind
     /// `handler-late`.
     #[must_use]
     pub fn handler_late() -> Self {
-        let detail = "The server did not get the answer ready in time. Try again later.";
+        let detail = "The server did not produce the response in time. Try again later.";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "handler-late", detail)
     }
 
-    /// The answer to a head that took too long: status 408, kind `head-late`.
+    /// The response if the head of a request takes too long to arrive: status 408, kind
+    /// `head-late`.
     #[must_use]
     pub fn head_late() -> Self {
         let detail = "The request's head was not complete in time.";
         Self::new(StatusCode::REQUEST_TIMEOUT, "head-late", detail)
     }
 
-    /// The answer to a request that is not begun, because the server has enough to do: status 503, kind
-    /// `overloaded`, with `Retry-After` in seconds.
+    /// The response to a request that an overloaded server refuses: status 503, kind `overloaded`,
+    /// with `Retry-After` in seconds.
     #[must_use]
     pub fn overloaded(retry_after: u64) -> Self {
-        let detail = "The server has too much to do at present. Try again later.";
+        let detail = "The server is overloaded at present. Try again later.";
         let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, OVERLOADED, detail);
         problem.with_header(RETRY_AFTER, HeaderValue::from(retry_after))
     }
 
-    /// The answer to a request of a client that has too many in progress: status 429, kind
+    /// The response to a request from a client that has too many in progress: status 429, kind
     /// `too-many-requests`, with `Retry-After` in seconds.
     #[must_use]
     pub fn too_many_requests(retry_after: u64) -> Self {
         let detail =
-            "Too many requests of this client are in progress. Wait for some to be answered.";
+            "Too many requests from this client are in progress. Wait for some of them to finish.";
         let problem = Self::new(StatusCode::TOO_MANY_REQUESTS, "too-many-requests", detail);
         problem.with_header(RETRY_AFTER, HeaderValue::from(retry_after))
     }
@@ -121,8 +122,8 @@ impl Problem {
         self
     }
 
-    /// Adds a header field to the response. One of the application's form for problems that sets the same
-    /// field replaces it.
+    /// Adds a header field to the response. If the application's function for problems sets the
+    /// same field, that value replaces this one.
     #[must_use]
     pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.fields.push((name, value));
@@ -131,8 +132,8 @@ impl Problem {
 
     /// The `type` member: `/problems/` and the kind.
     ///
-    /// A kind that is already a URI (it has a colon) or a path (it begins with a slash) is used as it
-    /// is. An empty kind becomes `about:blank`, which means no more than the status does.
+    /// A kind that is already a URI (it has a colon) or a path (it begins with a slash) is used as
+    /// it is. An empty kind becomes `about:blank`, which means no more than the status does.
     #[must_use]
     pub fn type_reference(&self) -> Cow<'_, str> {
         // RFC 9457 §4.2.1: "about:blank" has no semantics beyond those of the status.
@@ -142,8 +143,8 @@ impl Problem {
         if self.kind.starts_with('/') || self.kind.contains(':') {
             return self.kind.as_ref().into();
         }
-        // RFC 9457 §3.1.1: a relative type should hold the full path, for it resolves against the
-        // URI of the request, and its meaning must not change with that.
+        // RFC 9457 §3.1.1: a relative type should be a full path. It is resolved against the URI of
+        // the request, and its meaning must not depend on that URI.
         format!("/problems/{}", self.kind).into()
     }
 
@@ -173,8 +174,8 @@ impl Serialize for Problem {
     }
 }
 
-/// Marks the response to a request that was refused since the server has too much to do, in whatever form that is. The
-/// server counts it by that name.
+/// Marks the response to a request that was refused because of overload, in whichever form it is
+/// sent. The server counts such responses separately.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct WasOverloaded;
@@ -201,8 +202,8 @@ impl IntoResponse for Problem {
     }
 }
 
-/// The answer to a request that broke a rule of the protocol: kind `invalid-request`; of one whose content is larger
-/// than is read: kind `body-too-large`.
+/// The response to a request that violates the protocol: kind `invalid-request`, or
+/// `body-too-large` if its content exceeds the limit.
 impl From<Reject> for Problem {
     fn from(reject: Reject) -> Self {
         let status = StatusCode::from_u16(reject.status()).unwrap_or(StatusCode::BAD_REQUEST);
@@ -231,27 +232,30 @@ impl From<BodyError> for Problem {
             BodyError::TooSlow => Self::new(
                 StatusCode::REQUEST_TIMEOUT,
                 "body-too-slow",
-                "the body came slower than this server waits for; send the request again",
+                "the body arrived more slowly than this server permits; send the request again",
             ),
             BodyError::Overloaded => Self::overloaded(1),
             BodyError::Inflated { ratio_max } => Self::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "body-inflates",
                 format!(
-                    "the body's content coding makes more than {ratio_max} bytes of one, which this \
-                     server does not unpack; send it without a coding"
+                    "the body decompresses to more than {ratio_max} times its size, which this \
+                     server does not accept; send it without a content coding"
                 ),
             )
             .with("ratio_max", ratio_max),
             BodyError::Undecodable { coding } => Self::new(
                 StatusCode::BAD_REQUEST,
                 "body-undecodable",
-                format!("the body is not valid {coding}, or breaks off; Content-Encoding says it is {coding}"),
+                format!(
+                    "the body is not valid {coding}, or is truncated; its Content-Encoding is \
+                     {coding}"
+                ),
             )
             .with("coding", coding),
             BodyError::Rejected(reject) => reject.into(),
             BodyError::Failed(error) => {
-                // The text may mention things inside the server, so it goes to the log only.
+                // The text may reveal internals of the server, so it is only logged.
                 contained(|| tracing::error!(%error, "the source of a request's body failed"));
                 Self::new(
                     StatusCode::INTERNAL_SERVER_ERROR,
@@ -313,7 +317,7 @@ mod tests {
             (BodyError::Disconnected, 400, "incomplete-body", "connection ended"),
             (BodyError::TooLarge { limit: 9 }, 413, "body-too-large", "limit of 9 bytes"),
             (BodyError::TooSlow, 408, "body-too-slow", "again"),
-            (BodyError::Inflated { ratio_max: 7 }, 413, "body-inflates", "more than 7 bytes"),
+            (BodyError::Inflated { ratio_max: 7 }, 413, "body-inflates", "more than 7 times"),
             (BodyError::Undecodable { coding: "gzip" }, 400, "body-undecodable", "valid gzip"),
             (BodyError::Rejected(Reject::ChunkSizeInvalid), 400, "invalid-request", "chunk size"),
             (BodyError::Rejected(Reject::TrailersTooLong), 431, "invalid-request", "trailer"),

@@ -1,4 +1,4 @@
-//! The form that an application gives its problems.
+//! Rendering of problems with the application's function.
 
 use crate::http::head::Head;
 use crate::http::panic::guarded;
@@ -7,14 +7,16 @@ use crate::http::response::Response;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG};
 use std::rc::Rc;
 
-/// A function that gives problems their form.
+/// A function that renders problems.
 pub(crate) type ProblemHook = Rc<dyn Fn(Problem, &Head) -> Response>;
 
-/// Marks a response whose problem has its form already. The problem stays for middleware to read.
+/// Marks a response whose problem is already rendered. The problem stays in the extensions for
+/// middleware to read.
 #[derive(Clone, Copy)]
 struct Rendering;
 
-/// `raw` in the form that `hook` gives its problem, if it has one; the result is not rendered again.
+/// Replaces `raw` by what `hook` renders, if it was made from a problem. The result is not rendered
+/// again.
 pub(crate) fn render(
     hook: &dyn Fn(Problem, &Head) -> Response,
     head: &Head,
@@ -26,19 +28,20 @@ pub(crate) fn render(
         return raw;
     }
     let Some(problem) = extensions.get::<Problem>().cloned() else { return raw };
-    let rendered = guarded("the function for problems", || hook(problem.clone(), head));
+    let rendered = guarded("the `on_problem` function", || hook(problem.clone(), head));
     let mut response = match rendered {
         None => raw,
         Some(mut response) => {
-            // Fields that describe the body are up to the function; the rest (`Allow`, cookies, fields
-            // that middleware added) stay unless the function replaced them.
+            // The function decides about the fields that describe the body. All others (`Allow`,
+            // cookies, fields that middleware added) stay, unless the function has set them.
             let replaced = |name| response.fields.get(name).is_some();
             let of_body = [CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, ETAG];
             let kept =
                 raw.fields.iter().filter(|(name, _)| !of_body.contains(name) && !replaced(name));
             let kept: Vec<_> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
             response.fields.extend(kept);
-            // What others said of the response holds for its other form too, such as that it is not to be compressed.
+            // Extensions that middleware attached, such as the one against compression, apply to
+            // the rendered response too.
             let mut extensions = std::mem::take(raw.extensions_mut());
             extensions.extend(std::mem::take(response.extensions_mut()));
             *response.extensions_mut() = extensions;
@@ -53,7 +56,7 @@ pub(crate) fn render(
     response
 }
 
-/// The same without the marks left for middleware.
+/// Removes the marks that are left for middleware.
 pub(crate) fn unmarked(mut response: Response) -> Response {
     if response.extensions().is_some_and(|extensions| extensions.get::<Rendering>().is_some()) {
         response.extensions_mut().remove::<Problem>();

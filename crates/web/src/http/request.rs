@@ -1,4 +1,4 @@
-//! A request: its head, its body, and what the server knows about it.
+//! A request: its head, its body, and the server's information about it.
 
 use crate::http::body::Body;
 use crate::http::client::Client;
@@ -16,11 +16,11 @@ use std::rc::Rc;
 pub struct Request {
     /// Everything but the body.
     pub parts: Parts,
-    /// The body. The server asks the peer for it only when it is read.
+    /// The body. A client that waits for status 100 (Continue) gets it only when the body is read.
     pub body: Body,
 }
 
-/// A request without its body. Extractors that leave the body alone take their values from here.
+/// A request without its body. Extractors that do not read the body take their values from here.
 pub struct Parts {
     /// Method, target and fields, as they were sent.
     pub head: Head,
@@ -30,7 +30,7 @@ pub struct Parts {
 }
 
 impl Request {
-    /// A request as the server makes it.
+    /// Builds a request, as the server does.
     #[must_use]
     pub fn new(head: Head, body: Body, states: Rc<States>, connection: Rc<ConnectionInfo>) -> Self {
         Self { parts: Parts { head, extensions: Extensions::new(), states, connection }, body }
@@ -42,7 +42,7 @@ impl Request {
         self.parts.head.method()
     }
 
-    /// The path as it was sent, still percent-encoded.
+    /// The path as sent by the client, still percent-encoded.
     #[must_use]
     pub fn path(&self) -> &str {
         self.parts.head.path()
@@ -54,8 +54,8 @@ impl Request {
         self.parts.head.field_text(name)
     }
 
-    /// All header fields in order, with names and values as they were sent. For a map there is
-    /// [`Head::to_header_map`], and the extractor `HeaderMap`.
+    /// All header fields in order, with names and values as they were sent. For a map, use
+    /// [`Head::to_header_map`] or the extractor `HeaderMap`.
     pub fn headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.parts.head.fields()
     }
@@ -66,19 +66,19 @@ impl Request {
         self.header(name)
     }
 
-    /// Who sent the request, behind proxies too: address, host, scheme.
+    /// The client that sent the request, even through proxies: address, host and scheme.
     #[must_use]
     pub fn client(&self) -> Client<'_> {
         self.parts.client()
     }
 
-    /// Takes the request apart.
+    /// Splits the request into its parts and its body.
     #[must_use]
     pub fn into_parts(self) -> (Parts, Body) {
         (self.parts, self.body)
     }
 
-    /// Puts a request together again.
+    /// Builds a request from its parts and its body.
     #[must_use]
     pub fn from_parts(parts: Parts, body: Body) -> Self {
         Self { parts, body }
@@ -109,40 +109,41 @@ impl Parts {
         self.states.router()?.pattern(self.head.route()?)
     }
 
-    /// The path's parameters: names, and values that are still percent-encoded. `None` without a route.
+    /// The path's parameters: names, and values that are still percent-encoded. `None` if the
+    /// application has no routes.
     #[must_use]
     pub fn path_values(&self) -> Option<Values<'_, '_>> {
         let router = self.states.router()?;
         Some(router.values(self.head.parameters(), self.head.path().as_bytes()))
     }
 
-    /// How many optional parameters the request's pattern leaves out.
+    /// How many optional parameters the pattern of the request's route omits.
     pub(crate) fn absent_values(&self) -> usize {
         let absent = || self.states.facts()?.absent.get(self.head.route()? as usize).copied();
         absent().unwrap_or(0)
     }
 
-    /// Hands the request to another application.
+    /// Passes the request to another application, which has these states.
     pub(crate) fn set_states(&mut self, states: &Rc<States>) {
         self.states = Rc::clone(states);
     }
 
-    /// The connection that the request came on. Where the client has shown a certificate, this
-    /// marks the response as one for this client ([`Personal`]).
+    /// The connection on which the request was received. If the client presented a certificate,
+    /// this marks the response as specific to this client ([`Personal`]).
     #[must_use]
     pub fn connection(&self) -> &Rc<ConnectionInfo> {
         Personal::depends_on_connection(&self.head, &self.connection);
         &self.connection
     }
 
-    /// As [`Parts::connection`], without the mark; see [`Head::peek_field`].
+    /// As [`Parts::connection`], but does not mark the response; see [`Head::peek_field`].
     #[doc(hidden)]
     #[must_use]
     pub fn peek_connection(&self) -> &Rc<ConnectionInfo> {
         &self.connection
     }
 
-    /// Who sent the request, behind proxies too: address, host, scheme.
+    /// The client that sent the request, even through proxies: address, host and scheme.
     #[must_use]
     pub fn client(&self) -> Client<'_> {
         Client::of(&self.head, &self.connection)

@@ -1,4 +1,5 @@
-//! What a handler's arguments need from the application, checked before the server starts.
+//! Requirements that a handler's arguments place on the application, checked before the server
+//! starts.
 
 use crate::http::guard::Guard;
 use crate::http::route_options::RouteOptions;
@@ -6,25 +7,26 @@ use std::any::{Any, TypeId, type_name};
 use std::fmt;
 use std::rc::Rc;
 
-/// The parameters that an extractor takes from a path, as far as its type says.
+/// The parameters that an extractor takes from a path, as far as its type declares them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathShape {
-    /// This number of parameters, from the left: a tuple, or one value.
+    /// This number of parameters, from the left: a tuple, or a single value.
     Count(usize),
-    /// Parameters of these names: a struct. The path may have more.
+    /// Parameters with these names: a struct. The path may have more.
     Names(&'static [&'static str]),
 }
 
-/// A note beside a route: what stands around its handler may answer with a problem of this status in its place. Documents tell it.
+/// A note on a route: middleware around the handler may respond with a problem of this status
+/// instead. OpenAPI documents list it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The status.
     pub status: u16,
-    /// When that is; a sentence.
+    /// When that happens, as a sentence.
     pub why: &'static str,
 }
 
-/// Collects what the extractors of one route need.
+/// Collects what the extractors of one route require.
 #[derive(Clone, Default)]
 pub struct Requirements {
     states: Vec<(TypeId, &'static str)>,
@@ -37,19 +39,20 @@ pub struct Requirements {
 }
 
 impl Requirements {
-    /// A value of type `T` must have been given with `.state(..)`.
+    /// Requires a value of type `T`, which the application adds with `.state(..)`.
     pub fn state<T: 'static>(&mut self) {
         self.states.push((TypeId::of::<T>(), type_name::<T>()));
     }
 
-    /// Adds what `others`, which is around this, says of the route alone: the shapes of its path, and notes.
+    /// Adds those requirements of `others`, the code around this, that concern the route itself:
+    /// the shapes of its path, and the notes.
     pub(crate) fn surround(&mut self, others: &Self) {
         self.paths.extend_from_slice(&others.paths);
         self.notes.splice(..0, others.notes.iter().map(Rc::clone));
     }
 
-    /// A route inside the handler asks for `options`, which the server can only apply to the handler as
-    /// a whole.
+    /// Records that a route inside the handler has `options`, which the server can only apply to
+    /// the handler as a whole.
     pub(crate) fn inner_route(&mut self, name: String, options: &RouteOptions) {
         self.routes.push((name, options.clone()));
     }
@@ -59,18 +62,18 @@ impl Requirements {
         self.routes.iter().map(|(name, options)| (name.as_str(), options))
     }
 
-    /// The path must have parameters of this shape.
+    /// Requires the path to have parameters of this shape.
     pub fn path(&mut self, shape: PathShape) {
         self.paths.push(shape);
     }
 
-    /// A setting of this middleware or extractor cannot be kept: the application is not built, and
-    /// `reason`, which says what is wrong and how to fix it, is one of its faults.
+    /// Reports an invalid setting of this middleware or extractor. The application is then not
+    /// built, and `reason` is part of the error: it must say what is wrong and how to fix it.
     pub fn fault(&mut self, reason: impl Into<String>) {
         self.faults.push(reason.into());
     }
 
-    /// Why the application cannot be built.
+    /// The reasons why the application cannot be built.
     pub(crate) fn faults(&self) -> &[String] {
         &self.faults
     }
@@ -81,17 +84,17 @@ impl Requirements {
         &self.paths
     }
 
-    /// The handler answers only what `guard` accepts.
+    /// Records that the handler is called only for requests that `guard` accepts.
     pub(crate) fn guard(&mut self, guard: &Rc<dyn Guard>) {
         self.guards.push(Rc::clone(guard));
     }
 
-    /// What decides whether the handler answers, outermost first.
+    /// The guards that decide whether the handler is called, outermost first.
     pub(crate) fn guards(&self) -> impl DoubleEndedIterator<Item = &Rc<dyn Guard>> {
         self.guards.iter().rev()
     }
 
-    /// URLs are made of the handler's route by this name.
+    /// Sets the name by which URLs of the handler's route are built.
     pub(crate) fn name(&mut self, name: &Rc<str>) {
         self.name = Some(Rc::clone(name));
     }
@@ -101,13 +104,14 @@ impl Requirements {
         self.name.as_ref()
     }
 
-    /// Puts `note` beside the route, for those who look at routes: see
+    /// Attaches `note` to the route, for code that lists routes: see
     /// [`RouteInfo::notes`](crate::application::RouteInfo::notes). It has no effect on requests.
     pub fn note<T: 'static>(&mut self, note: T) {
         self.share_note(Rc::new(note));
     }
 
-    /// Notes that this middleware may answer with a problem of this status, `why` being a sentence that says when: see [`Refusal`].
+    /// Declares that this middleware may respond with a problem of this status; `why` is a sentence
+    /// that says when. See [`Refusal`].
     pub fn refusal(&mut self, status: u16, why: &'static str) {
         self.note(Refusal { status, why });
     }
@@ -116,7 +120,7 @@ impl Requirements {
         self.notes.push(note);
     }
 
-    /// What stands beside the route, the outermost first.
+    /// The notes of the route, outermost first.
     pub(crate) fn notes(&self) -> &[Rc<dyn Any>] {
         &self.notes
     }

@@ -1,17 +1,17 @@
-//! What handlers may want to know of the application's routes.
+//! Information about the application's routes that handlers use at run time.
 
 use std::collections::BTreeMap;
 
-/// What handlers may want to know of routes beside their patterns.
+/// Information about the routes, besides their patterns, that handlers use at run time.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
-    /// The patterns of routes with names.
+    /// The patterns of named routes.
     pub(crate) names: Names,
-    /// How many optional parameters routes leave out, by their numbers.
+    /// How many optional parameters each route omits, indexed by route number.
     pub(crate) absent: Box<[usize]>,
 }
 
-/// The patterns of routes with a name, those that leave out optional parameters too.
+/// The patterns of named routes, including those that omit optional parameters.
 #[derive(Debug, Default)]
 pub(crate) struct Names(BTreeMap<String, Vec<String>>);
 
@@ -23,7 +23,7 @@ impl Names {
         }
     }
 
-    /// The patterns of the routes called `name`, the whole one last.
+    /// The patterns of the routes called `name`. The pattern with all parameters is the last.
     pub(crate) fn patterns(&self, name: &str) -> Option<&[String]> {
         self.0.get(name).map(Vec::as_slice)
     }

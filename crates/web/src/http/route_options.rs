@@ -1,49 +1,52 @@
-//! What a route asks of the server.
+//! Options of a route that the server applies.
 
 use std::time::Duration;
 
-/// What happens to a running handler when its peer leaves.
+/// What happens to a running handler when its client disconnects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnDisconnect {
-    /// Its future is dropped at once: nobody waits for the answer.
+    /// Its future is dropped immediately, because its response can no longer be sent.
     #[default]
     Cancel,
-    /// The handler runs to its end and its answer is thrown away: for work that must not stop half-way.
+    /// The handler runs to completion and its response is discarded. For work that must not stop
+    /// half-way.
     RunToEnd,
 }
 
-/// What a handler asks of the server. Where a field is `None`, the server's own setting applies.
+/// Settings that a handler requests from the server. If a field is `None`, the server's own setting
+/// applies.
 ///
 /// The server does not enforce the body limit itself: it gives the body the limit from
-/// [`Target::body_limit`](crate::Target::body_limit), and the route's own is set where the handler is
-/// called, inside all middleware.
+/// [`Target::body_limit`](crate::Target::body_limit), and the route's limit is set where the
+/// handler is called, inside all middleware.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteOptions {
-    /// What happens when the peer leaves. The default is [`OnDisconnect::Cancel`].
+    /// What happens when the client disconnects. The default is [`OnDisconnect::Cancel`].
     pub on_disconnect: OnDisconnect,
-    /// The largest request body, in bytes. It takes precedence over the limits of middleware and
-    /// server, whether it is larger or smaller.
+    /// The maximum size of a request body, in bytes. It takes precedence over the limits of
+    /// middleware and of the server, whether it is larger or smaller.
     pub body_bytes_max: Option<u64>,
-    /// The server's body limit does not apply here, though limits of middleware do: for handlers with
-    /// limits of their own, such as a mounted service. Middleware that reads the whole body into
-    /// memory is still bound by it ([`Body::whole_limit`](crate::Body::whole_limit)). The default
-    /// is `false`. It has no effect within an application that is used as a handler.
+    /// Whether the server's body limit does not apply here; limits of middleware still do. For
+    /// handlers with their own limits, such as a mounted service. Middleware that reads the whole
+    /// body into memory is still bound by it ([`Body::whole_limit`](crate::Body::whole_limit)). The
+    /// default is `false`. It has no effect inside an application that is used as a handler.
     pub lifts_body_limit: bool,
-    /// Calls of gRPC are conversations from their head on: the server does not ask the content of such a
-    /// request to come at its least rate, though no response has begun. The default is `false`; mounted
-    /// services have `true`. It has no effect within an application that is used as a handler.
+    /// Whether the handler serves gRPC, whose client and server may exchange messages from the
+    /// start. The server then does not apply its minimum rate to the body of a gRPC request, even
+    /// before the response has begun. The default is `false`; mounted services have `true`. It has
+    /// no effect inside an application that is used as a handler.
     pub takes_calls: bool,
-    /// The time the handler may take until its response begins. After that the server answers with
-    /// status 503.
+    /// The time that the handler may take until its response begins. After that the server responds
+    /// with status 503.
     pub timeout: Option<Duration>,
-    /// How many requests to this route each worker may have in progress, those included whose handlers go on
-    /// without their clients. Beyond it the server answers
-    /// with status 503, before it reads a body. It has no effect within an application that is used as a
+    /// How many requests to this route each worker may have in progress, including those whose
+    /// handlers continue after the client has disconnected. Above that the server responds with
+    /// status 503, before it reads a body. It has no effect inside an application that is used as a
     /// handler.
     pub requests_max: Option<usize>,
-    /// The server begins these requests however much there is to do, as far as `requests_max` lets it:
-    /// for health checks. The default is `false`. It has no effect within an application that is used as
-    /// a handler.
+    /// Whether the server accepts these requests regardless of its load, up to `requests_max`. For
+    /// health checks. The default is `false`. It has no effect inside an application that is used
+    /// as a handler.
     pub is_never_shed: bool,
     /// See [`HandlerExt::allow_ambiguous_paths`](crate::HandlerExt::allow_ambiguous_paths). The
     /// default is `false`.

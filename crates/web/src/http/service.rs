@@ -1,4 +1,4 @@
-//! The interface beneath every part of an application: a request in, a response out.
+//! The interface of every part of an application: it takes a request and returns a response.
 
 use crate::http::request::Request;
 use crate::http::response::Response;
@@ -8,16 +8,17 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// Answers requests. Handlers, whole scopes with their middleware, and applications are services.
+/// Answers requests. Handlers, scopes with their middleware, and applications are services.
 ///
-/// There is no error type: a failure is a response too. There is no readiness check: an overloaded
-/// service answers so.
+/// Failures are responses too, so there is no error type. An overloaded service can respond with an
+/// error, so there is no readiness check.
 pub trait Service {
-    /// Answers one request. The future need not be `Send`; it is polled on the connection's thread
-    /// and dropped when the peer leaves, unless the route says otherwise.
+    /// Answers one request. The future need not be `Send`. It is polled on the connection's thread,
+    /// and dropped when the client disconnects, unless the route says otherwise.
     fn call(&self, request: Request) -> impl Future<Output = Response>;
 
-    /// `call`, with its future in `slot`. A service whose type is already erased needs no second slot.
+    /// As [`Service::call`], with the future in `slot`. A service whose type is already erased
+    /// needs no second slot.
     #[doc(hidden)]
     fn call_in<'s>(&'s self, slot: FutureSlot, request: Request) -> Held<'s, Response> {
         slot.hold(self.call(request))
@@ -30,8 +31,8 @@ impl<S: Service + ?Sized> Service for Rc<S> {
     }
 }
 
-/// A [`Service`] whose type is erased. A call costs one indirect jump and puts the future into a slot,
-/// so it allocates nothing.
+/// A [`Service`] whose type is erased. A call costs one indirect jump and stores the future in a
+/// slot, so it allocates nothing.
 pub(crate) trait Place {
     fn place<'s>(&'s self, slot: FutureSlot, request: Request) -> Held<'s, Response>;
 }
@@ -42,9 +43,9 @@ impl<S: Service> Place for S {
     }
 }
 
-/// A [`Place`] whose futures may be kept without a borrow.
+/// A [`Place`] whose futures can be stored, because they do not borrow it.
 pub(crate) trait Endpoint: Place {
-    /// As `place`. The service is called when the future is first polled.
+    /// As [`Place::place`], but the service is called when the future is first polled.
     fn hold(self: Rc<Self>, slot: FutureSlot, request: Request) -> Held<'static, Response>;
 }
 
@@ -54,8 +55,8 @@ impl<S: Service + 'static> Endpoint for S {
     }
 }
 
-/// A service whose type is erased, as a service again, so that more can go around it. Each call borrows
-/// one more slot from the thread's stock.
+/// A type-erased service that can be wrapped again, because it is a [`Service`] too. Each call
+/// takes one more slot from the thread's pool.
 #[derive(Clone)]
 pub struct Erased(pub(crate) Rc<dyn Endpoint>);
 
@@ -83,7 +84,7 @@ impl Service for Erased {
     }
 }
 
-/// Calls `endpoint` at once, with its future in a slot of the thread's stock.
+/// Calls `endpoint` immediately, with its future in a slot of the thread's pool.
 pub(crate) fn place_in_stock(endpoint: &dyn Place, request: Request) -> InStock<'_> {
     InStock(endpoint.place(Pool::take_local(&SLOTS), request))
 }
@@ -92,7 +93,7 @@ thread_local! {
     static SLOTS: Pool<FutureSlot> = const { Pool::new(64) };
 }
 
-/// A call whose slot goes back to the thread's stock.
+/// A call whose slot returns to the thread's pool.
 pub(crate) struct InStock<'s>(Held<'s, Response>);
 
 impl Future for InStock<'_> {

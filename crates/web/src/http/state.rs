@@ -1,4 +1,4 @@
-//! The application's shared values, found by their type.
+//! The application's shared values, looked up by type.
 
 use crate::http::head::Head;
 use crate::http::problem_renderer::{ProblemHook, render};
@@ -10,7 +10,8 @@ use std::cell::OnceCell;
 use std::fmt;
 use std::rc::Rc;
 
-/// One value of each type. Applications share few, so finding one is a short scan.
+/// At most one value of each type. Applications have few of them, so a linear scan finds a value
+/// quickly.
 #[derive(Default)]
 pub struct States {
     router: OnceCell<Rc<Router>>,
@@ -33,7 +34,7 @@ impl States {
         self.find::<T>()?.downcast_ref()
     }
 
-    /// The value of type `T`, to keep. All handlers of the worker share this value.
+    /// Another reference to the value of type `T`. All handlers of the worker share this value.
     #[must_use]
     pub fn share<T: 'static>(&self) -> Option<Rc<T>> {
         Rc::clone(self.find::<T>()?).downcast().ok()
@@ -44,7 +45,7 @@ impl States {
         self.values.iter().find(|(present, ..)| *present == id).map(|(.., value)| value)
     }
 
-    /// Shares the values of `others` whose types are missing here.
+    /// Shares those values of `others` whose types are missing here.
     pub fn extend(&mut self, others: &Self) {
         for (id, name, value) in &others.values {
             if !self.contains(*id) {
@@ -53,37 +54,38 @@ impl States {
         }
     }
 
-    /// Are there no values?
+    /// Whether there are no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// The application's routes, which give the parameters of a path their names. `None` until the
+    /// The application's routes, which define the names of path parameters. `None` until the
     /// application is built.
     #[must_use]
     pub fn router(&self) -> Option<&Router> {
         self.router.get().map(|router| &**router)
     }
 
-    /// What is known of the application's routes beside their patterns.
+    /// Information about the application's routes, besides their patterns.
     pub(crate) fn facts(&self) -> Option<&Rc<Facts>> {
         self.facts.get()
     }
 
-    /// Sets what [`States::facts`] returns, once.
+    /// Sets the value of [`States::facts`]. Only the first call has an effect.
     pub(crate) fn set_facts(&self, facts: &Rc<Facts>) {
         self.facts.get_or_init(|| Rc::clone(facts));
     }
 
-    /// Sets what [`States::router`] returns, once.
+    /// Sets the value of [`States::router`]. Only the first call has an effect.
     pub fn set_router(&self, router: Rc<Router>) {
         self.router.get_or_init(|| router);
     }
 
-    /// If `response` was made from a problem, gives it the form that the application gives its problems
-    /// ([`App::on_problem`](crate::App::on_problem)), for middleware that must know what will be sent.
-    /// Otherwise that happens outside all middleware; it happens once.
+    /// If `response` was made from a problem, renders it with the application's function for
+    /// problems ([`App::on_problem`](crate::App::on_problem)). For middleware that must know what
+    /// will be sent; otherwise rendering happens outside all middleware. A response is rendered
+    /// only once.
     #[must_use]
     pub fn render(&self, response: Response, head: &Head) -> Response {
         match self.hook.get() {
@@ -92,12 +94,12 @@ impl States {
         }
     }
 
-    /// Sets the function that gives problems their form, once.
+    /// Sets the function that renders problems. Only the first call has an effect.
     pub(crate) fn set_hook(&self, hook: &ProblemHook) {
         self.hook.get_or_init(|| Rc::clone(hook));
     }
 
-    /// Is there a value of the type with this id?
+    /// Whether there is a value of the type with this id.
     #[must_use]
     pub fn contains(&self, id: TypeId) -> bool {
         self.values.iter().any(|(present, ..)| *present == id)

@@ -1,4 +1,4 @@
-//! Values that a middleware keeps for a request while the request's code runs.
+//! Values that a middleware provides to the code that handles one request.
 
 use crate::http::request::Request;
 use crate::http::response::Response;
@@ -8,8 +8,9 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::thread::LocalKey;
 
-/// Runs what comes next. While its future is polled, and only then, `value` is in `place`, where extractors find it:
-/// so it needs no memory of its own, nor be `Send`, as an extension of the request would. Gives back what became of it.
+/// Calls `next` with `value` in `place`, where extractors find it, whenever its future is polled,
+/// and only then. So the value needs no allocation and need not be `Send`, unlike an extension of
+/// the request. Returns the response, and the value unless it was taken.
 pub async fn holding<T: 'static, S: Service>(
     place: &'static LocalKey<Cell<Option<T>>>,
     value: T,
@@ -17,7 +18,7 @@ pub async fn holding<T: 'static, S: Service>(
     next: &S,
 ) -> (Response, Option<T>) {
     let mut mine = Some(value);
-    // The call is inside the future, so that it finds the value as well.
+    // `call` runs inside the future, so that it finds the value as well.
     let mut answer = pin!(async { next.call(request).await });
     let response = poll_fn(|context| {
         let swap = Swap { place, mine: &mut mine, outer: None }.enter();
@@ -29,11 +30,12 @@ pub async fn holding<T: 'static, S: Service>(
     (response, mine)
 }
 
-/// Puts the value into its place, and takes it out again whatever happens: another request may be polled next.
+/// Puts the value into its place, and always takes it out again: the next poll may be for another
+/// request.
 struct Swap<'m, T: 'static> {
     place: &'static LocalKey<Cell<Option<T>>>,
     mine: &'m mut Option<T>,
-    /// What a middleware further out has there.
+    /// The value of an outer middleware that uses the same place.
     outer: Option<T>,
 }
 

@@ -1,32 +1,33 @@
-//! The clock of whoever runs an application on this thread: alarms for bodies that have something to
-//! say after a while without a word from their producer, and for protocols that watch their peers.
+//! The clock of the thread that runs an application. Its alarms are for bodies that send something
+//! when their producer is silent, and for protocols that watch their peers.
 //!
-//! A worker of the server announces its own, so that time is the driver's time on every driver, and an
-//! alarm costs a number on the worker's wheel. The test client has one for as long as it polls.
+//! A worker of the server registers its own clock, so the time is the driver's time, and an alarm
+//! is only an entry of the worker's timer wheel. The test client registers a clock while it polls.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Makes alarms.
+/// Creates alarms.
 pub trait Clock {
-    /// A new alarm that does not ring until it is set; `None` when the worker has ended.
+    /// A new alarm, which is not set; `None` if the worker has ended.
     fn alarm(&self) -> Option<Box<dyn Alarm>>;
 }
 
-/// Rings after a while, and tells of a drain.
+/// Fires after a set time, and reports when the worker drains.
 pub trait Alarm {
-    /// Lets it ring after this time, instead of when it was set for before.
+    /// Sets the alarm to fire after this time, and replaces an earlier setting.
     fn set(&mut self, after: Duration);
 
-    /// Ready when it rings. Registers the caller for that and for the beginning of a drain.
+    /// Ready when the alarm fires. Registers the caller's waker for that and for the beginning of a
+    /// drain.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()>;
 
-    /// The time since some moment, by the clock that the alarm rings by.
+    /// The time since an arbitrary fixed moment, by the clock that the alarm uses.
     fn now(&self) -> Duration;
 
-    /// Does the worker drain? A response that has no end of its own should come to one then.
+    /// Whether the worker is draining. A response that would not end by itself should then end.
     fn is_draining(&self) -> bool;
 }
 
@@ -34,29 +35,29 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<dyn Clock>>> = const { RefCell::new(None) };
 }
 
-/// Makes `clock` the one of this thread.
+/// Registers `clock` for this thread.
 pub fn announce(clock: Rc<dyn Clock>) {
     drop(CURRENT.replace(Some(clock)));
 }
 
-/// The clock of this thread, if there is one.
+/// The clock of this thread, if it has one.
 #[must_use]
 pub fn current() -> Option<Rc<dyn Clock>> {
     CURRENT.with_borrow(Clone::clone)
 }
 
-/// Leaves the thread without a clock.
+/// Removes the clock of this thread.
 pub fn forget() {
     drop(CURRENT.replace(None));
 }
 
-/// An alarm of this thread's clock, if there is one.
+/// An alarm of this thread's clock, if it has one.
 #[must_use]
 pub fn alarm() -> Option<Box<dyn Alarm>> {
     current()?.alarm()
 }
 
-/// Runs `run` with `clock`, and gives the thread back the one that it had.
+/// Calls `run` with `clock` as the thread's clock, then restores the previous one.
 pub(crate) fn within<T>(clock: &Rc<dyn Clock>, run: impl FnOnce() -> T) -> T {
     struct Before(Option<Rc<dyn Clock>>);
     impl Drop for Before {

@@ -1,4 +1,4 @@
-//! Handing a connection over to another protocol (RFC 9110 §7.8), or a stream of HTTP/2 (RFC 8441).
+//! Upgrades of a connection to another protocol (RFC 9110 §7.8), or of an HTTP/2 stream (RFC 8441).
 
 use crate::http::body::pipe::{Reader, register};
 use crate::http::memory::Charge;
@@ -11,11 +11,11 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Bytes that may wait to be sent on an upgraded connection before its sender has to pause.
+/// The number of unsent bytes on an upgraded connection at which its sender must pause.
 pub const UPGRADED_BYTES_MAX: usize = 64 * 1024;
 
-/// Code that runs on a connection after a response with status 101 was sent, or on a stream of HTTP/2,
-/// whose client gets a 200 instead.
+/// Code that takes over a connection after a response with status 101 was sent, or an HTTP/2
+/// stream, whose client gets a 200 instead.
 ///
 /// ```
 /// use peregrine::http::StatusCode;
@@ -36,8 +36,8 @@ pub struct OnUpgrade(Box<dyn FnOnce(Upgraded) -> Running>);
 type Running = Pin<Box<dyn Future<Output = ()>>>;
 
 impl OnUpgrade {
-    /// `run` gets the connection's bytes once the 101 is on its way. The connection, or the stream, is
-    /// closed when its future ends.
+    /// `run` gets the connection's byte stream once the 101 is being sent. The connection, or the
+    /// HTTP/2 stream, is closed when its future completes.
     pub fn new<F, T>(run: F) -> Self
     where
         F: FnOnce(Upgraded) -> T + 'static,
@@ -59,7 +59,8 @@ impl fmt::Debug for OnUpgrade {
     }
 }
 
-/// A connection, or a stream, that no longer speaks HTTP: bytes in, bytes out, both with back-pressure.
+/// A connection or stream that no longer speaks HTTP. It transfers bytes in both directions, with
+/// back-pressure.
 #[derive(Debug)]
 pub struct Upgraded {
     incoming: Reader,
@@ -67,16 +68,16 @@ pub struct Upgraded {
 }
 
 impl Upgraded {
-    /// Joins what the connection receives and what it sends.
+    /// Combines the receiving and the sending half.
     #[must_use]
     pub fn new(incoming: Reader, outgoing: Outgoing) -> Self {
         Self { incoming, outgoing }
     }
 
-    /// The next bytes from the peer; `None` when the peer ended its side.
+    /// The next bytes from the peer; `None` when the peer has closed its sending side.
     ///
     /// # Errors
-    /// The connection broke.
+    /// The connection failed.
     pub async fn recv(&mut self) -> io::Result<Option<Bytes>> {
         poll_fn(|context| self.poll_recv(context)).await
     }
@@ -94,7 +95,7 @@ impl Upgraded {
         }
     }
 
-    /// Sends `bytes`, waiting while too much is unsent.
+    /// Sends `bytes`. Waits while too many bytes are unsent.
     ///
     /// # Errors
     /// The connection is closed.
@@ -109,29 +110,30 @@ impl Upgraded {
         self.outgoing.poll_room(context)
     }
 
-    /// Adds bytes to send, without waiting; call after [`Upgraded::poll_room`].
+    /// Queues bytes without waiting. Call it after [`Upgraded::poll_room`] was ready.
     pub fn push(&mut self, bytes: &[u8]) {
         self.outgoing.push(bytes);
     }
 
-    /// Moves all of `bytes` to what is to be sent, without a copy where nothing else is. No memory is left to `bytes`.
+    /// Moves all of `bytes` to the send queue, without a copy if the queue is empty. Leaves `bytes`
+    /// without capacity.
     pub fn append(&mut self, bytes: &mut Vec<u8>) {
         self.outgoing.append(bytes);
     }
 
-    /// How many bytes the server has not taken yet, to send them.
+    /// The number of bytes that the server has not yet taken from the send queue.
     #[must_use]
     pub fn unsent(&self) -> usize {
         self.outgoing.0.borrow().bytes.len()
     }
 
-    /// The same for others than the one who sends.
+    /// A handle that reads [`Upgraded::unsent`], for code other than the sender.
     #[must_use]
     pub fn backlog(&self) -> Backlog {
         Backlog(self.outgoing.clone())
     }
 
-    /// Ready when the server has taken all bytes, to send them.
+    /// Ready when the server has taken all bytes from the send queue.
     ///
     /// # Errors
     /// The connection is closed.
@@ -140,19 +142,19 @@ impl Upgraded {
     }
 }
 
-/// Tells how many bytes the server has not taken yet, to send them.
+/// Reports how many bytes the server has not yet taken from the send queue.
 #[derive(Clone, Debug)]
 pub struct Backlog(Outgoing);
 
 impl Backlog {
-    /// How many they are.
+    /// The number of bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.0.0.borrow().bytes.len()
     }
 }
 
-/// Unsent bytes of an upgraded connection: one end for [`Upgraded`], one for the server.
+/// The send queue of an upgraded connection, shared by [`Upgraded`] and the server.
 #[derive(Clone)]
 pub struct Outgoing(Rc<RefCell<Unsent>>);
 
@@ -162,7 +164,7 @@ struct Unsent {
     closed: bool,
     sender: Option<Waker>,
     server: Option<Waker>,
-    /// The server looks at it next, and need not be woken.
+    /// Whether the server polls the queue next, so that it need not be woken.
     is_attended: bool,
     charge: Charge,
 }
@@ -176,7 +178,7 @@ impl Unsent {
         }
     }
 
-    /// Takes stock of what is held.
+    /// Updates the memory charge.
     fn weigh(&mut self) {
         self.charge.set(self.bytes.capacity());
     }
@@ -193,7 +195,7 @@ impl Outgoing {
         self.poll_below(UPGRADED_BYTES_MAX, context)
     }
 
-    /// Ready when fewer bytes wait.
+    /// Ready when fewer than `bytes` bytes are unsent.
     fn poll_below(&self, bytes: usize, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut unsent = self.0.borrow_mut();
         if unsent.closed {
@@ -226,13 +228,15 @@ impl Outgoing {
             unsent.bytes.append(bytes);
         }
         unsent.weigh();
-        // No memory is kept that is empty: the other protocol may be silent for days, and what was freed last is
-        // nearer to the processor than what a silent connection has kept.
+        // Free empty buffers: the other protocol may be silent for days, and memory that was freed
+        // recently is more likely to be in the CPU's cache than a buffer that a silent connection
+        // keeps.
         *bytes = Vec::new();
         unsent.wake_server();
     }
 
-    /// The server's side: runs `protocol`, after which it takes what waits. Meanwhile nobody is woken for that.
+    /// For the server: runs `protocol`, after which the server takes the unsent bytes. Bytes queued
+    /// meanwhile do not wake the server.
     pub fn attend<T>(&self, protocol: impl FnOnce() -> T) -> T {
         self.0.borrow_mut().is_attended = true;
         let ran = protocol();
@@ -240,8 +244,8 @@ impl Outgoing {
         ran
     }
 
-    /// The server's side: moves all waiting bytes to `into`, which is empty. In any case the task is woken for the
-    /// next ones.
+    /// For the server: moves all unsent bytes to `into`, which must be empty. Always registers the
+    /// task for later bytes.
     pub fn poll_take(&self, context: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<()> {
         let mut unsent = self.0.borrow_mut();
         register(&mut unsent.server, context);
@@ -256,11 +260,11 @@ impl Outgoing {
         Poll::Ready(())
     }
 
-    /// The server's side: nothing can be sent any more.
+    /// For the server: closes the queue, because nothing can be sent any more.
     pub fn close(&self) {
         let mut unsent = self.0.borrow_mut();
         unsent.closed = true;
-        // Nobody takes it any more, and the protocol may live on.
+        // The bytes will not be sent, and the protocol may run for a long time.
         unsent.bytes = Vec::new();
         unsent.weigh();
         if let Some(waker) = unsent.sender.take() {
@@ -303,7 +307,7 @@ mod tests {
         outgoing.attend(|| outgoing.push(b"a"));
         assert!(outgoing.poll_take(&mut context, &mut taken).is_ready());
         assert_eq!((woken(), &taken[..]), (0, &b"a"[..]));
-        // Somebody else sends, though the last look found something.
+        // Later bytes wake the server, even though its last poll found some.
         outgoing.push(b"b");
         assert_eq!(woken(), 1);
     }
@@ -332,7 +336,7 @@ mod tests {
         assert!(held() - before >= 100_000);
         outgoing.close();
         assert_eq!(held(), before);
-        // A protocol that does not ask whether it may goes on.
+        // A protocol may continue to send without checking for the end.
         outgoing.push(&[1; 100_000]);
         let mut more = vec![1; 100_000];
         outgoing.append(&mut more);

@@ -1,4 +1,4 @@
-//! Events that are pushed, from any task and any thread.
+//! Events that are pushed from any task and any thread.
 
 use super::{Event, InvalidEvent, Source, Sse};
 use bytes::Bytes;
@@ -11,10 +11,11 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// How many events wait for a slow reader, unless [`channel_of`] says otherwise.
+/// The number of events that may wait for a slow reader, unless [`channel_of`] sets another number.
 pub const CHANNEL_EVENTS_MAX: usize = 16;
 
-/// A stream of events and its sender. Up to [`CHANNEL_EVENTS_MAX`] events wait for the reader.
+/// Creates a stream of events and its sender. Up to [`CHANNEL_EVENTS_MAX`] events may wait for the
+/// reader.
 ///
 /// ```
 /// use peregrine::prelude::*;
@@ -23,13 +24,13 @@ pub const CHANNEL_EVENTS_MAX: usize = 16;
 ///     let (sender, sse) = sse::channel();
 ///     let produce = async move {
 ///         for left in (0..10).rev() {
-///             // Waits while the reader is slow; fails when it has left, or the server drains.
+///             // Waits while the client is slow; fails once it disconnects or the server drains.
 ///             if sender.send(Event::default().data(left.to_string())).await.is_err() {
 ///                 return;
 ///             }
 ///         }
 ///     };
-///     // In a task of its own: `tokio::task::spawn_local(produce);`
+///     // Spawn it as a task: `tokio::task::spawn_local(produce);`
 ///     # drop(produce);
 ///     sse
 /// }
@@ -39,7 +40,7 @@ pub fn channel() -> (Sender, Sse) {
     channel_of(CHANNEL_EVENTS_MAX)
 }
 
-/// The same, with room for `events_max` events, at least one.
+/// As [`channel`], with room for `events_max` events, but at least one.
 pub fn channel_of(events_max: usize) -> (Sender, Sse) {
     let queue = Queue { events_max: events_max.max(1), senders: 1, ..Queue::default() };
     let queue = Arc::new(Shared(Mutex::new(queue)));
@@ -47,24 +48,24 @@ pub fn channel_of(events_max: usize) -> (Sender, Sse) {
     (sender, Sse::from_source(Box::pin(Receiver(queue))))
 }
 
-/// Sends events to one reader. Copies send to the same one; when the last is dropped, the stream ends
-/// after the events that wait.
+/// Sends events to one reader. Clones send to the same reader; when the last one is dropped, the
+/// stream ends after the waiting events.
 ///
-/// For one event to many readers, keep a sender for each, and let none wait for another:
+/// To send one event to many readers, keep a sender for each, and do not wait for slow readers:
 ///
 /// ```
 /// use peregrine::web::sse::{Event, SendError, Sender};
 ///
-/// /// Who is slow is let go: it gets what waits, and comes again with the id of the last event.
-/// fn tell_or_let_go(readers: &mut Vec<Sender>, event: &Event) {
+/// /// A slow reader is disconnected after the waiting events, so that it reconnects.
+/// fn send_or_disconnect(readers: &mut Vec<Sender>, event: &Event) {
 ///     readers.retain(|reader| reader.try_send(event.clone()).is_ok());
 /// }
 ///
-/// /// Who is slow misses the event.
-/// fn tell_who_is_there(readers: &mut Vec<Sender>, event: &Event) {
+/// /// A slow reader misses the event.
+/// fn send_or_skip(readers: &mut Vec<Sender>, event: &Event) {
 ///     readers.retain(|reader| reader.try_send(event.clone()) != Err(SendError::Closed));
 /// }
-/// # let _ = (tell_or_let_go, tell_who_is_there);
+/// # let _ = (send_or_disconnect, send_or_skip);
 /// ```
 pub struct Sender(Arc<Shared>);
 
@@ -72,19 +73,19 @@ pub struct Sender(Arc<Shared>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The reader is slow, and as many events wait as may. Only [`Sender::try_send`] says so.
+    /// The reader is slow, and the queue of events is full. Only [`Sender::try_send`] returns this.
     Full,
-    /// Nobody reads any more: the reader left, or the server drains.
+    /// The stream is closed: the client has disconnected, or the server drains.
     Closed,
-    /// The event cannot be written.
+    /// The event is invalid.
     Invalid(InvalidEvent),
 }
 
 impl fmt::Display for SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full => f.write_str("as many events wait for their reader as may"),
-            Self::Closed => f.write_str("nobody reads the events any more"),
+            Self::Full => f.write_str("the queue of events is full"),
+            Self::Closed => f.write_str("the stream of events is closed"),
             Self::Invalid(invalid) => invalid.fmt(f),
         }
     }
@@ -99,11 +100,11 @@ impl From<InvalidEvent> for SendError {
 }
 
 impl Sender {
-    /// Sends an event, and waits while there is no room for it. Dropping the future before its end
-    /// sends nothing.
+    /// Sends an event; waits while the queue is full. If the future is dropped before it completes,
+    /// nothing is sent.
     ///
     /// # Errors
-    /// Nobody reads any more, or the event is invalid.
+    /// The stream is closed, or the event is invalid.
     pub async fn send(&self, event: Event) -> Result<(), SendError> {
         let mut event = Some(event.wire()?);
         let mut place = Place::of(self);
@@ -117,10 +118,10 @@ impl Sender {
         .await
     }
 
-    /// Sends an event if there is room for it.
+    /// Sends an event if the queue has room.
     ///
     /// # Errors
-    /// There is none, nobody reads any more, or the event is invalid.
+    /// The queue is full, the stream is closed, or the event is invalid.
     pub fn try_send(&self, event: Event) -> Result<(), SendError> {
         let event = event.wire()?;
         let queue = self.0.lock();
@@ -130,7 +131,7 @@ impl Sender {
         push(queue, event)
     }
 
-    /// Ends when nobody reads any more: the reader left, or the server drains.
+    /// Completes when the stream is closed: the client has disconnected, or the server drains.
     pub async fn closed(&self) {
         let mut place = Place::of(self);
         poll_fn(|context| {
@@ -140,7 +141,7 @@ impl Sender {
         .await;
     }
 
-    /// Does nobody read any more?
+    /// Whether the stream is closed.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.0.lock().is_closed
@@ -170,7 +171,7 @@ impl fmt::Debug for Sender {
     }
 }
 
-/// A place among those who wait, until it is dropped.
+/// A waiting sender's entry in the queue, which is removed on drop.
 struct Place<'s> {
     shared: &'s Shared,
     number: Option<u64>,
@@ -203,7 +204,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Wakers are called, and dropped, when the lock is free again: they may run anything.
+/// Wakers are called and dropped after the lock is released, because they may run arbitrary code.
 struct Shared(Mutex<Queue>);
 
 #[derive(Default)]
@@ -213,15 +214,15 @@ struct Queue {
     senders: usize,
     is_closed: bool,
     reader: Option<Waker>,
-    /// Who waits for room, or for the end, by number.
+    /// The wakers of senders that wait for room or for the end, by number.
     waiting: BTreeMap<u64, Waker>,
-    /// The number that was given last.
+    /// The last number that was assigned.
     last: u64,
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Nothing that panics runs under the lock.
+        // No code under the lock panics, so the queue is always consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

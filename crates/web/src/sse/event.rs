@@ -1,4 +1,4 @@
-//! One event, in the form in which it is sent.
+//! One event, in its wire format.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -7,11 +7,11 @@ use std::fmt;
 use std::io::Write;
 use std::time::Duration;
 
-/// An event to be sent.
+/// An event to send.
 ///
-/// It is written as it is made, so that a copy of it is a copy of bytes. What cannot be written is not:
-/// the event is then refused as a whole, by [`Event::checked`] and by
-/// [`Sender::send`](super::Sender::send); in a stream it is an error of the stream.
+/// It is serialised as it is built, so cloning it only copies bytes. If any part of it is invalid,
+/// the whole event is refused: [`Event::checked`] and [`Sender::send`](super::Sender::send) return
+/// the error, and in a stream the error ends the stream.
 ///
 /// ```
 /// use peregrine::web::sse::Event;
@@ -30,11 +30,11 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidEvent {
-    /// An id cannot have a line break; one with NUL would be ignored by the reader.
+    /// The id has a line break, or a NUL, for which readers would ignore it.
     Id,
-    /// The name of an event cannot have a line break.
+    /// The name has a line break.
     Name,
-    /// The data cannot be written as JSON.
+    /// The data cannot be serialised as JSON.
     Json(String),
 }
 
@@ -43,7 +43,9 @@ impl fmt::Display for InvalidEvent {
         match self {
             Self::Id => f.write_str("the id of an event has a line break or NUL"),
             Self::Name => f.write_str("the name of an event has a line break"),
-            Self::Json(error) => write!(f, "the data of an event is no JSON: {error}"),
+            Self::Json(error) => {
+                write!(f, "the data of an event cannot be serialised as JSON: {error}")
+            }
         }
     }
 }
@@ -51,8 +53,8 @@ impl fmt::Display for InvalidEvent {
 impl Error for InvalidEvent {}
 
 impl Event {
-    /// Adds data. A line break (LF, CR or CRLF) arrives as LF; data that is added later begins another
-    /// line. Without any data, readers are told of no event.
+    /// Adds data. A line break (LF, CR or CRLF) arrives as LF. Data that is added later starts a
+    /// new line. Readers ignore an event without data.
     #[must_use]
     pub fn data(mut self, data: impl AsRef<str>) -> Self {
         self.write_lines("data: ", data.as_ref());
@@ -68,7 +70,7 @@ impl Event {
         }
     }
 
-    /// Sets the name, which is what readers listen to: `message` without one.
+    /// Sets the name, for which readers register listeners. Without one it is `message`.
     #[must_use]
     pub fn event(mut self, name: impl AsRef<str>) -> Self {
         let name = name.as_ref();
@@ -79,8 +81,9 @@ impl Event {
         self
     }
 
-    /// Sets the id, a number or text. A reader that comes again sends the last one that it got: see
-    /// [`LastEventId`](super::LastEventId). An empty id takes the reader's id away.
+    /// Sets the id, a number or text. A reader that reconnects sends the last id that it received:
+    /// see [`LastEventId`](super::LastEventId). An empty id clears the id that the reader has
+    /// stored.
     #[must_use]
     pub fn id(mut self, id: impl fmt::Display) -> Self {
         let from = self.wire.len();
@@ -96,8 +99,8 @@ impl Event {
         self
     }
 
-    /// Sets how long the reader waits before it comes again, from now on, to the millisecond. Without
-    /// it that is up to the reader: a few seconds.
+    /// Sets how long the reader waits before it reconnects, from now on, with a resolution of 1 ms.
+    /// If no event sets it, the reader decides: usually a few seconds.
     #[must_use]
     pub fn retry(mut self, pause: Duration) -> Self {
         let milliseconds = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
@@ -105,25 +108,25 @@ impl Event {
         self
     }
 
-    /// Adds a comment, which readers throw away.
+    /// Adds a comment, which readers discard.
     #[must_use]
     pub fn comment(mut self, comment: impl AsRef<str>) -> Self {
         self.write_lines(": ", comment.as_ref());
         self
     }
 
-    /// The event, if it can be sent. For ids and names that come from elsewhere.
+    /// Returns the event if it is valid. Use this for ids and names that come from elsewhere.
     ///
     /// # Errors
-    /// It cannot; the first reason.
+    /// The event is invalid; the error is the first reason.
     pub fn checked(self) -> Result<Self, InvalidEvent> {
         self.invalid.clone().map_or(Ok(self), Err)
     }
 
-    /// What is sent, with the empty line that ends an event.
+    /// The bytes to send, with the empty line that ends an event.
     ///
     /// # Errors
-    /// The event is invalid; the first reason.
+    /// The event is invalid; the error is the first reason.
     pub fn wire(mut self) -> Result<Bytes, InvalidEvent> {
         self.wire.push(b'\n');
         self.invalid.map_or(Ok(Bytes::from(self.wire)), Err)

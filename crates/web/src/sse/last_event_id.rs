@@ -1,4 +1,4 @@
-//! Where a reader that comes again left off.
+//! Where a reader that reconnects left off.
 
 use crate::extract::FromRequestParts;
 use crate::http::problem::Problem;
@@ -8,11 +8,11 @@ use std::str::FromStr;
 
 const NAME: &str = "last-event-id";
 
-/// The id of the last event that the reader got, from `Last-Event-ID`. A reader that comes for the
-/// first time sends none, so that handlers take an `Option`.
+/// The id of the last event that the reader received, from `Last-Event-ID`. A reader that connects
+/// for the first time sends none, so handlers take an `Option`.
 ///
-/// An id that is no `T` is a 400, after which an `EventSource` does not come again; as
-/// `LastEventId<String>` any id is one.
+/// An id that does not parse as `T` is rejected with a 400, after which an `EventSource` does not
+/// reconnect. `LastEventId<String>` accepts any id.
 ///
 /// ```
 /// use peregrine::prelude::*;
@@ -57,7 +57,7 @@ fn find<T: FromStr>(parts: &Parts) -> Result<Option<LastEventId<T>>, Problem> {
         Problem::new(
             StatusCode::BAD_REQUEST,
             "invalid-header",
-            format!("the header field `{NAME}` has an id that no event of this stream has"),
+            format!("the header field `{NAME}` is not an event id of this stream"),
         )
         .with("header", NAME)
     })

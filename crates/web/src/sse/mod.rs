@@ -1,4 +1,5 @@
-//! Server-sent events (WHATWG HTML, section 9.2): a response that goes on, event by event.
+//! Server-sent events (WHATWG HTML, section 9.2): a response that stays open and sends one event
+//! after another.
 //!
 //! ```
 //! use peregrine::prelude::*;
@@ -11,12 +12,12 @@
 //!
 //! let mut response = App::new().get("/", hello).test().get("/").send_now();
 //! assert_eq!(response.header("content-type"), Some("text/event-stream"));
-//! let event = response.event_now().expect("there is one");
+//! let event = response.event_now().expect("an event was sent");
 //! assert_eq!((event.name.as_str(), event.data.as_str()), ("greeting", "hello"));
 //! assert!(response.event_now().is_none());
 //! ```
 //!
-//! Start with [`Sse`]; [`channel`] is for events that are pushed.
+//! Start with [`Sse`]; use [`channel`] to push events.
 
 mod channel;
 mod event;
@@ -41,33 +42,35 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How long a stream of events is silent before a comment is sent, unless [`Sse::keep_alive`] says
-/// otherwise: as often as the standard proposes, and often enough for proxies, which give a silent
-/// response up after 30 to 60 s.
+/// How long a stream of events may be silent before a comment is sent, unless [`Sse::keep_alive`]
+/// sets another time. The standard recommends this interval, and it is shorter than the 30 to 60 s
+/// after which proxies abort a silent response.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// The most events that a stream may still have ready when the server drains.
+/// The maximum number of events that a stream may still send when the server drains.
 const LAST_EVENTS_MAX: usize = 1_000;
 
-/// A comment, which is no event. The empty line ends it for readers that look for one.
+/// A comment, which is not an event. The empty line is for readers that wait for one.
 const COMMENT: &[u8] = b":\n\n";
 
-/// A response of events: `text/event-stream`, which nobody stores and no proxy should hold back.
+/// A response of events: `text/event-stream`, which caches do not store and proxies should not
+/// buffer.
 ///
-/// Each event is sent as soon as it is there. A reader that is slow holds the producer back: the stream
-/// is not asked for the next event before there is room for it. A reader that takes nothing at all is
-/// ended by the server's least rate; one that takes everything may wait for its next event for days.
+/// Each event is sent as soon as it is available. A slow reader slows down the producer: the stream
+/// is polled for the next event only when there is room for it. If a reader reads nothing at all,
+/// the server's minimum rate ends the response; a reader that has read everything may wait for the
+/// next event for days.
 ///
-/// - While the producer is silent, the reader gets a comment every [`KEEP_ALIVE`], so that proxies keep
-///   the connection: [`Sse::keep_alive`].
-/// - When the reader closes its connection, the stream is dropped, also while there is nothing to
-///   send.
-/// - When the server drains, the stream ends after the events that are ready, so that it holds nobody
-///   up; readers come again, and find another server. [`Sse::goodbye`] adds a last event;
-///   [`Sse::through_drain`] leaves the end to the producer.
+/// - While the producer is silent, the reader gets a comment every [`KEEP_ALIVE`], so that proxies
+///   keep the connection open. [`Sse::keep_alive`] changes this.
+/// - When the client disconnects, the stream is dropped, even if there is nothing to send.
+/// - When the server drains, the stream ends after the events that are ready, so that it does not
+///   delay the shutdown. Clients reconnect and reach another server. [`Sse::goodbye`] adds a last
+///   event; [`Sse::through_drain`] leaves the end to the producer.
 ///
-/// Both need a server of this framework or its test client around the application, on the same thread;
-/// on that of `peregrine::tower::spawn_tower` there are comments, but a drain is not heard.
+/// Comments and the end on a drain need a server of this framework, or its test client, on the same
+/// thread. On the thread of `peregrine::tower::spawn_tower` comments are sent, but the stream does
+/// not end on a drain.
 #[must_use = "a response does nothing unless it is returned"]
 pub struct Sse {
     source: Pin<Box<dyn Source>>,
@@ -83,12 +86,12 @@ enum AtDrain {
     GoOn,
 }
 
-/// What a stream of events may give: an [`Event`], or a `Result` of one.
+/// An item of a stream of events: an [`Event`], or a `Result` of one.
 pub trait IntoEvent {
     /// The event.
     ///
     /// # Errors
-    /// There is none, and the stream has failed.
+    /// The item is an error: the stream has failed.
     fn into_event(self) -> Result<Event, Box<dyn Error + Send + Sync>>;
 }
 
@@ -104,7 +107,7 @@ impl<E: Into<Box<dyn Error + Send + Sync>>> IntoEvent for Result<Event, E> {
     }
 }
 
-/// Where events come from, in the form in which they are sent.
+/// A source of serialised events.
 trait Source {
     fn poll_event(
         self: Pin<&mut Self>,
@@ -123,8 +126,8 @@ impl<S: Stream<Item: IntoEvent>> Source for S {
 }
 
 impl Sse {
-    /// The events of a stream, which need not be `Send`. An error of the stream, or an invalid event,
-    /// goes to the log and breaks the response off; the reader comes again.
+    /// Sends the events of a stream, which need not be `Send`. An error of the stream, or an
+    /// invalid event, is logged and aborts the response; the client then reconnects.
     pub fn new<S>(events: S) -> Self
     where
         S: Stream<Item: IntoEvent> + 'static,
@@ -136,22 +139,23 @@ impl Sse {
         Self { source, keep_alive: Some(KEEP_ALIVE), at_drain: AtDrain::End }
     }
 
-    /// Sets how long the stream is silent before a comment is sent; `None`: however long it is. The
-    /// default is [`KEEP_ALIVE`]. A worker's clock has steps of 100 ms.
+    /// Sets how long the stream may be silent before a comment is sent; `None` or zero means that
+    /// none is sent. The default is [`KEEP_ALIVE`]. A worker's clock has a resolution of 100 ms.
     pub fn keep_alive(mut self, silence: impl Into<Option<Duration>>) -> Self {
         self.keep_alive = silence.into().filter(|silence| !silence.is_zero());
         self
     }
 
-    /// Adds a last event for when the server drains. One with [`Event::retry`] tells readers when to
-    /// come again.
+    /// Adds a last event, which is sent when the server drains. With [`Event::retry`] it tells
+    /// clients when to reconnect.
     pub fn goodbye(mut self, event: Event) -> Self {
         self.at_drain = AtDrain::Say(event);
         self
     }
 
-    /// Lets the stream go on when the server drains. The producer is to await `peregrine::Shutdown` and
-    /// to end the stream in its own time: what is left after the server's `shutdown_timeout` is cut.
+    /// Keeps the stream open when the server drains. The producer must await `peregrine::Shutdown`
+    /// and end the stream itself. The server aborts a stream that is still open after
+    /// `shutdown_timeout`.
     pub fn through_drain(mut self) -> Self {
         self.at_drain = AtDrain::GoOn;
         self
@@ -165,9 +169,9 @@ impl IntoResponse for Sse {
         let events = Events { source: Some(source), keep_alive, at_drain, state, last: 0 };
         Response::new(StatusCode::OK)
             .with_header(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))
-            // What has no end is nothing to keep, and what it said is of its time.
+            // The response has no end, and its events are soon out of date.
             .with_header(CACHE_CONTROL, HeaderValue::from_static("no-store"))
-            // nginx collects responses unless it is told not to.
+            // nginx buffers responses without this field.
             .with_header(
                 HeaderName::from_static("x-accel-buffering"),
                 HeaderValue::from_static("no"),
@@ -182,36 +186,36 @@ impl fmt::Debug for Sse {
     }
 }
 
-/// The body of the response.
+/// The response body.
 struct Events {
-    /// `None`: all is said.
+    /// `None` when the stream has ended.
     source: Option<Pin<Box<dyn Source>>>,
     keep_alive: Option<Duration>,
     at_drain: AtDrain,
     state: State,
-    /// Events that were sent since the drain began.
+    /// The number of events sent since the drain began.
     last: usize,
 }
 
 enum State {
-    /// Nobody has asked for an event yet.
+    /// The body was not polled yet.
     New,
-    /// There is no clock on this thread.
+    /// The thread has no clock, or the stream has ended.
     NoClock,
-    /// The producer had something to say.
+    /// The last poll produced an event or a comment.
     Busy(Box<dyn Alarm>),
     /// The producer is silent, and the alarm is set.
     Silent(Box<dyn Alarm>),
 }
 
 impl Events {
-    /// Is the stream to end because the server drains?
+    /// Whether the stream must end because the server drains.
     fn is_to_end(&self) -> bool {
         let (State::Busy(alarm) | State::Silent(alarm)) = &self.state else { return false };
         !matches!(self.at_drain, AtDrain::GoOn) && alarm.is_draining()
     }
 
-    /// The end because of the drain.
+    /// Ends the stream because of the drain. Returns the last event, if there is one.
     fn end(&mut self) -> Option<Result<Bytes, Box<dyn Error + Send + Sync>>> {
         self.source = None;
         self.state = State::NoClock;
@@ -221,7 +225,7 @@ impl Events {
         }
     }
 
-    /// The producer is silent. Ready when a comment is to be sent.
+    /// For a silent producer: ready when a comment must be sent.
     fn poll_silence(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.state = match replace(&mut self.state, State::NoClock) {
             State::Busy(mut alarm) => {
@@ -236,7 +240,7 @@ impl Events {
         alarm.poll(context)
     }
 
-    /// Somebody speaks: the silence begins anew.
+    /// Restarts the period of silence, because something is sent.
     fn speak(&mut self) {
         self.state = match replace(&mut self.state, State::NoClock) {
             State::Silent(alarm) => State::Busy(alarm),

@@ -1,18 +1,18 @@
-//! What a test expects of a response, and how it differs.
+//! Assertions about a response, with messages that show the differences.
 
 use super::TestResponse;
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt::Write as _;
 
-/// How many differences are told at most.
+/// The most differences that a message lists.
 const TOLD_MAX: usize = 20;
 
 impl TestResponse {
-    /// Checks the status, and gives the response back for more.
+    /// Checks the status. Returns the response, for further assertions.
     ///
     /// # Panics
-    /// The status is another one; the message has the body.
+    /// If the status differs; the message contains the body.
     #[track_caller]
     pub fn assert_status(&self, expected: u16) -> &Self {
         let status = self.status();
@@ -24,8 +24,8 @@ impl TestResponse {
         self
     }
 
-    /// Checks that the body is this JSON, in whatever order its members are, and that `Content-Type` says that it is
-    /// JSON. Gives the response back for more.
+    /// Checks that the body is this JSON, in any order of object members, and that `Content-Type`
+    /// is a JSON type. Returns the response, for further assertions.
     ///
     /// ```
     /// use peregrine::web::{App, extract::Json};
@@ -35,8 +35,8 @@ impl TestResponse {
     /// ```
     ///
     /// # Panics
-    /// The body differs; the message has a line for each place that does, by its JSON pointer (RFC 6901). It broke off,
-    /// or it is no JSON.
+    /// If the body differs; the message has a line for each difference, with its JSON pointer (RFC
+    /// 6901). Also if the body broke off or is not JSON.
     #[track_caller]
     pub fn assert_json(&self, expected: &(impl Serialize + ?Sized)) -> &Self {
         let media_type = self.header("content-type").unwrap_or("");
@@ -44,26 +44,26 @@ impl TestResponse {
         let is_json = media_type == "application/json" || media_type.ends_with("+json");
         assert!(
             is_json,
-            "the Content-Type is {media_type:?}, which is no JSON; the body: {}",
+            "the Content-Type is {media_type:?}, which is not JSON; the body: {}",
             self.told()
         );
         let expected =
-            serde_json::to_value(expected).expect("what is expected can be written as JSON");
+            serde_json::to_value(expected).expect("the expected value can be written as JSON");
         let Ok(found) = serde_json::from_slice::<Value>(&self.bytes()) else {
-            panic!("the body is no JSON: {}", self.told());
+            panic!("the body is not JSON: {}", self.told());
         };
         let told = differences(&expected, &found);
         assert!(told.is_empty(), "the body differs from what is expected:\n{told}");
         self
     }
 
-    /// The body for a message.
+    /// The body as text, for a message.
     fn told(&self) -> String {
         String::from_utf8_lossy(&self.bytes()).into_owned()
     }
 }
 
-/// A line for each place that differs; empty if none does.
+/// A line for each difference; empty if there is none.
 fn differences(expected: &Value, found: &Value) -> String {
     let mut lines = Vec::new();
     compare("", expected, found, &mut lines);

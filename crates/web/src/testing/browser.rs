@@ -1,13 +1,15 @@
-//! What a browser adds to single requests: cookies that are kept, and redirects that are followed.
+//! Browser features of the test client: it stores cookies and follows redirects.
 
 use crate::http::response::Fields;
 use http::header::SET_COOKIE;
 use http::{Method, StatusCode};
 use std::time::SystemTime;
 
-/// The cookies of a client, after RFC 6265.
+/// The cookies of a client, following RFC 6265.
 ///
-/// They stay for the length of the test: `Max-Age` of zero or less takes one away, and so does an `Expires` that is over when it comes. As browsers do for `localhost`, those with `Secure` are kept and sent without TLS too.
+/// Cookies do not expire during a test. A response removes one with a `Max-Age` of zero or less, or
+/// an `Expires` that is already past. As browsers do for `localhost`, the client keeps and sends
+/// `Secure` cookies without TLS too.
 #[derive(Debug, Default)]
 pub(super) struct Jar {
     cookies: Vec<Kept>,
@@ -18,13 +20,13 @@ struct Kept {
     name: String,
     value: String,
     path: String,
-    /// The host that set it; with a `Domain`, that.
+    /// The value of the `Domain` attribute, or else the host that set the cookie.
     domain: String,
     has_domain: bool,
 }
 
 impl Jar {
-    /// Takes what a response to a request for `path` of `host` sets.
+    /// Stores the cookies that the response to a request for `path` on `host` sets.
     pub(super) fn take(&mut self, host: &str, path: &str, fields: &Fields) {
         let set = fields.iter().filter(|(name, _)| *name == SET_COOKIE);
         for text in set.filter_map(|(_, value)| value.to_str().ok()) {
@@ -75,7 +77,7 @@ impl Jar {
         });
         let is_over = max_age.map_or_else(|| expires.is_some_and(is_past), |age| age <= 0);
         match (place, is_over) {
-            // One that is set again keeps its place.
+            // A cookie that is set again keeps its position.
             (Some(place), false) => self.cookies[place] = kept,
             (Some(place), true) => drop(self.cookies.remove(place)),
             (None, false) => self.cookies.push(kept),
@@ -83,7 +85,7 @@ impl Jar {
         }
     }
 
-    /// The value of `Cookie` for a request; `None`: there are none for it.
+    /// The value of `Cookie` for a request; `None` if there are no cookies for it.
     pub(super) fn value(&self, host: &str, path: &str) -> Option<String> {
         let host = host_name(host);
         let is_for = |kept: &&Kept| {
@@ -92,7 +94,7 @@ impl Jar {
             fits_host && is_under(path, &kept.path)
         };
         let mut cookies: Vec<_> = self.cookies.iter().filter(is_for).collect();
-        // RFC 6265 §5.4: longer paths first, then those that are older.
+        // RFC 6265 §5.4: longer paths first, then older cookies.
         cookies.sort_by_key(|kept| std::cmp::Reverse(kept.path.len()));
         let pairs: Vec<_> =
             cookies.iter().map(|kept| format!("{}={}", kept.name, kept.value)).collect();
@@ -126,14 +128,15 @@ fn is_under(path: &str, of_cookie: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || of_cookie.ends_with('/') || rest.starts_with('/'))
 }
 
-/// Is the date over? One that cannot be read is not.
+/// Whether the date is in the past. A date that cannot be parsed is not.
 fn is_past(date: &str) -> bool {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
     seconds_of(date).is_some_and(|date| date <= now)
 }
 
-/// Seconds since 1970 of a date in any form that servers write, after RFC 6265 §5.1.1: a time, a day, a month and a year, in this order or with the year last.
+/// Seconds since 1970 of a date in any format that servers write, following RFC 6265 §5.1.1: a
+/// time, a day, a month and a year, in this order or with the year last.
 fn seconds_of(date: &str) -> Option<i64> {
     const MONTHS: [&str; 12] =
         ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
@@ -146,7 +149,7 @@ fn seconds_of(date: &str) -> Option<i64> {
             }
             (Some(Ok(number)), None, _) if day.is_none() && word.len() <= 2 => day = Some(number),
             (Some(Ok(number)), None, _) if year.is_none() => {
-                // RFC 6265 §5.1.1: years of two digits are those from 1970 to 2069.
+                // RFC 6265 §5.1.1: two-digit years are 1970 to 2069.
                 let century = if word.len() > 2 {
                     0
                 } else if number < 70 {
@@ -163,7 +166,7 @@ fn seconds_of(date: &str) -> Option<i64> {
         }
     }
     let (time, day, year) = (time?, day?, year.filter(|year| (1601..=9999).contains(year))?);
-    // Years that begin in March have their odd day last.
+    // Counting years from March puts the leap day last.
     let month = i64::try_from(month?).ok()?;
     let (year, month) = if month < 2 { (year - 1, month + 10) } else { (year, month - 2) };
     let days =
@@ -171,12 +174,12 @@ fn seconds_of(date: &str) -> Option<i64> {
     Some(days * 86_400 + time)
 }
 
-/// The path of a target, without its query.
+/// The path of a request target, without its query.
 pub(super) fn path_of(target: &str) -> &str {
     target.split(['?', '#']).next().unwrap_or(target)
 }
 
-/// Where a redirect leads.
+/// The request that follows a redirect.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Onward {
     pub(super) method: Method,
@@ -185,8 +188,8 @@ pub(super) struct Onward {
     pub(super) keeps_body: bool,
 }
 
-/// Where a response with this status and `Location` sends whoever asked for `target` of `host`. `None`: it is no
-/// redirect, or leads to another host.
+/// The request that follows a response with this status and `Location`, after a request for
+/// `target` on `host`. `None` if it is not a redirect, or leads to another host.
 pub(super) fn onward(
     (method, host, target): (&Method, &str, &str),
     status: StatusCode,

@@ -1,4 +1,4 @@
-//! The clock of the test client, by its timer.
+//! The test client's clock, which uses its timer.
 
 use super::Sleep;
 use crate::http::timer::{Alarm, Clock};
@@ -39,7 +39,7 @@ impl Alarm for TestAlarm {
         BEGIN.elapsed()
     }
 
-    /// A test without a server is not shut down.
+    /// No server is involved, so nothing shuts down.
     fn is_draining(&self) -> bool {
         false
     }

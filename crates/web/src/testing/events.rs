@@ -1,26 +1,26 @@
-//! Server-sent events as a reader understands them.
+//! Parses server-sent events as a client does.
 
 use std::collections::VecDeque;
 use std::mem::take;
 use std::time::Duration;
 
-/// An event as it arrived.
+/// A received event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TestEvent {
-    /// Its name: `message` if it has none.
+    /// Its name; `message` if the server gave none.
     pub name: String,
-    /// Its data, lines separated by LF.
+    /// Its data, with lines separated by LF.
     pub data: String,
-    /// The id of this event, or of the last one before that had an id.
+    /// The ID of this event, or of the last event before it that had one.
     pub id: String,
 }
 
-/// Reads `text/event-stream` as the standard says (WHATWG HTML, section 9.2.6), in pieces of any size.
+/// Parses `text/event-stream` (WHATWG HTML, section 9.2.6), in chunks of any size.
 #[derive(Debug, Default)]
 pub struct EventReader {
-    /// The present line, so far.
+    /// The incomplete current line.
     line: Vec<u8>,
-    /// The last byte was CR, so that LF belongs to it.
+    /// The last byte was CR, so a following LF belongs to it.
     is_after_cr: bool,
     has_begun: bool,
     name: String,
@@ -32,7 +32,7 @@ pub struct EventReader {
 }
 
 impl EventReader {
-    /// Takes bytes in.
+    /// Parses further bytes.
     pub fn feed(&mut self, bytes: &[u8]) {
         for byte in bytes {
             let was_after_cr = take(&mut self.is_after_cr);
@@ -48,18 +48,18 @@ impl EventReader {
         }
     }
 
-    /// Takes the next event that is complete.
+    /// Returns the next complete event and removes it.
     pub fn take_event(&mut self) -> Option<TestEvent> {
         self.events.pop_front()
     }
 
-    /// How long the reader is to wait before it comes again, if the server said so.
+    /// How long the client should wait before it reconnects, if the server sent a time.
     #[must_use]
     pub fn retry(&self) -> Option<Duration> {
         self.retry
     }
 
-    /// How many comments came.
+    /// The number of comments received.
     #[must_use]
     pub fn comments(&self) -> usize {
         self.comments
@@ -107,7 +107,7 @@ mod tests {
         whole.feed(text.as_bytes());
         let mut bytewise = EventReader::default();
         text.as_bytes().iter().for_each(|byte| bytewise.feed(std::slice::from_ref(byte)));
-        assert_eq!(whole.events, bytewise.events, "any cut gives the same events");
+        assert_eq!(whole.events, bytewise.events, "any chunking gives the same events");
         whole.events.into_iter().map(|event| (event.name, event.data, event.id)).collect()
     }
 

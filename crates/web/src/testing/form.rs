@@ -1,4 +1,4 @@
-//! A form with files, as a browser sends it.
+//! Multipart forms, as a browser sends them.
 
 use super::TestRequest;
 use bytes::Bytes;
@@ -12,7 +12,8 @@ use bytes::Bytes;
 /// let client = App::new().post("/", |body: String| body).test();
 /// let form = TestForm::new().text("name", "Ada").file("photo", "ada.png", "image/png", "PNG");
 /// let sent = client.post("/").multipart(form).send_now().text();
-/// assert!(sent.contains("name=\"photo\"; filename=\"ada.png\"\r\ncontent-type: image/png\r\n\r\nPNG\r\n"));
+/// assert!(sent.contains("name=\"photo\"; filename=\"ada.png\"\r\n"));
+/// assert!(sent.contains("content-type: image/png\r\n\r\nPNG\r\n"));
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct TestForm {
@@ -26,14 +27,14 @@ impl TestForm {
         Self::default()
     }
 
-    /// Adds a field of text.
+    /// Adds a text field.
     #[must_use]
     pub fn text(self, name: &str, value: impl Into<String>) -> Self {
         let head = format!("content-disposition: form-data; name=\"{}\"\r\n", escaped(name));
         self.part(head, value.into().into())
     }
 
-    /// Adds a file: its name, its media type and its content.
+    /// Adds a file with its name, media type and content.
     #[must_use]
     pub fn file(self, name: &str, file: &str, media_type: &str, content: impl Into<Bytes>) -> Self {
         let (name, file) = (escaped(name), escaped(file));
@@ -44,14 +45,15 @@ impl TestForm {
         self.part(head, content.into())
     }
 
-    /// Adds a part whose header lines are as given, each with its line break: for what browsers do not send.
+    /// Adds a part with these header lines, each including its line break, to test input that
+    /// browsers do not send.
     #[must_use]
     pub fn part(mut self, head: impl Into<String>, content: Bytes) -> Self {
         self.parts.push((head.into(), content));
         self
     }
 
-    /// The boundary, which no part contains, and the body.
+    /// Returns the boundary, which no part contains, and the body.
     fn encode(&self) -> (String, Vec<u8>) {
         let contains = |text: &str| {
             let text = text.as_bytes();
@@ -59,7 +61,7 @@ impl TestForm {
         };
         let boundary = (0_u32..).map(|number| format!("peregrine-test-{number}"));
         let boundary = boundary.into_iter().find(|boundary| !contains(boundary));
-        let boundary = boundary.expect("no content has all of them");
+        let boundary = boundary.expect("finite content cannot contain every boundary");
         let mut body = Vec::new();
         for (head, content) in &self.parts {
             body.extend_from_slice(format!("--{boundary}\r\n{head}\r\n").as_bytes());
@@ -72,14 +74,14 @@ impl TestForm {
 }
 
 impl TestRequest {
-    /// Sets the body to a form with files, with its `Content-Type`.
+    /// Sets the body to a form with files, and the `Content-Type`.
     pub fn multipart(self, form: TestForm) -> Self {
         let (boundary, body) = form.encode();
         self.header("content-type", format!("multipart/form-data; boundary={boundary}")).body(body)
     }
 }
 
-/// As the standard for forms of HTML writes names.
+/// Escapes a name as the HTML standard does for form fields.
 fn escaped(name: &str) -> String {
     name.replace('"', "%22").replace('\r', "%0D").replace('\n', "%0A")
 }

@@ -1,10 +1,10 @@
 //! A client that calls an application without a network or a runtime.
 //!
-//! Each request is written as HTTP/1.1, read by the same parser as in production, and answered by the
-//! same code; only the connection is missing. The server's body limit ([`TestClient::body_limit`]) and
-//! the time limits of routes ([`TestClient::timer`]) are kept as in the server. Whatever else the
-//! server does beside calling the application (`Date`, the 500 in place of a panic, which here fails
-//! the test) does not happen.
+//! Each request is written as HTTP/1.1, read by the parser that the server uses, and answered by
+//! the same code; only the connection is missing. The server's body limit
+//! ([`TestClient::body_limit`]) and the timeouts of routes ([`TestClient::timer`]) apply as in the
+//! server. Other work of the server is not done: it does not add `Date`, for example, and a panic
+//! of a handler fails the test instead of becoming a 500.
 //!
 //! ```
 //! use peregrine::web::{App, Request};
@@ -19,7 +19,7 @@
 //! assert_eq!(response.text(), "hello, Ada");
 //! ```
 //!
-//! In an async test, `.send().await` does the same.
+//! In an async test, `.send().await` does the same as `send_now()`.
 
 use crate::app::App;
 use crate::app::built::Application;
@@ -58,7 +58,7 @@ impl App {
     /// Builds the application and makes a client that calls it without a network.
     ///
     /// # Panics
-    /// The application has faults; the message lists all that [`App::build`] found.
+    /// If the application has faults; the message lists all that [`App::build`] found.
     #[track_caller]
     #[must_use]
     pub fn test(self) -> TestClient {
@@ -70,14 +70,14 @@ impl App {
 }
 
 impl Application {
-    /// A client that calls this application without a network.
+    /// Makes a client that calls this application without a network.
     #[must_use]
     pub fn test(self) -> TestClient {
         TestClient::new(Rc::new(self), ConnectionInfo::default())
     }
 }
 
-/// Calls an application. [`App::test`] makes one.
+/// A client that calls an application directly. [`App::test`] makes one.
 #[derive(Clone)]
 pub struct TestClient {
     app: Rc<Application>,
@@ -97,14 +97,14 @@ impl TestClient {
         Self { app, connection, body_bytes_max: BODY_BYTES_MAX, sleep, jar: None, follows: false }
     }
 
-    /// The same client on a connection with these facts.
+    /// The same client, with these connection properties.
     #[must_use]
     pub fn on(self, connection: ConnectionInfo) -> Self {
         Self { connection: Rc::new(connection), ..self }
     }
 
-    /// The same client behind trusted proxies: what its requests say about their clients counts, in `X-Forwarded-For`
-    /// and the like.
+    /// The same client behind trusted proxies: header fields of its requests such as
+    /// `X-Forwarded-For` are trusted.
     #[must_use]
     pub fn behind(self, proxies: impl Into<TrustedProxies>) -> Self {
         let proxies = Some(Arc::new(proxies.into()));
@@ -112,18 +112,19 @@ impl TestClient {
         self.on(connection)
     }
 
-    /// Sets the server's body limit, in bytes, for routes and middleware that set none. The default is
-    /// 2 MiB, as in the server.
+    /// Sets the server's body limit in bytes, for routes and middleware that set none. The default
+    /// is 2 MiB, as in the server.
     #[must_use]
     pub fn body_limit(self, bytes_max: u64) -> Self {
         Self { body_bytes_max: bytes_max, ..self }
     }
 
-    /// Sets the timer for the time limits of routes, for the deadlines that calls of gRPC bring to
-    /// mounts, and for the comments of silent event streams:
-    /// `.timer(tokio::time::sleep)` in a test whose time tokio drives. The default is real time,
-    /// measured by a thread for each request that is not answered at once and has such a limit, and for
-    /// each event that is waited for.
+    /// Sets the timer for timeouts of routes, deadlines of gRPC calls to mounts, and keep-alive
+    /// comments in event streams. In a test where Tokio controls the time, use
+    /// `.timer(tokio::time::sleep)`.
+    ///
+    /// The default is real time, measured by a thread for each wait: for a request that has a
+    /// timeout and is not answered immediately, and for each awaited event.
     #[must_use]
     pub fn timer<F>(self, sleep: impl Fn(Duration) -> F + 'static) -> Self
     where
@@ -132,10 +133,11 @@ impl TestClient {
         Self { sleep: Rc::new(move |duration| Box::pin(sleep(duration))), ..self }
     }
 
-    /// Keeps the cookies that responses set, and sends them, as browsers do (RFC 6265): by host, domain and path. Those
-    /// with `Secure` are kept without TLS too, as for `localhost`. A `Max-Age` of zero takes one away, and so does an
-    /// `Expires` that is over when it comes; else they stay. Clones of the client share them. A request with a
-    /// `Cookie` of its own sends that alone.
+    /// Stores the cookies that responses set and sends them, as browsers do (RFC 6265): by host,
+    /// domain and path. `Secure` cookies are kept without TLS too, as for `localhost`. A response
+    /// removes a cookie with a `Max-Age` of zero, or an `Expires` that is already past; otherwise
+    /// cookies do not expire. Clones of the client share them. A request with its own `Cookie`
+    /// field sends only that.
     ///
     /// ```
     /// use peregrine::web::{App, Request};
@@ -152,11 +154,12 @@ impl TestClient {
         Self { jar: Some(Rc::default()), ..self }
     }
 
-    /// Follows redirects to the same host, as browsers do: after 303, and after 301 and 302 to a POST, by GET without
-    /// the body, else by the same request. One whose body is a stream cannot be repeated, and one that leads to another host
-    /// is not for this application: these redirects are the answer. [`TestResponse::redirects`] tells the way.
+    /// Follows redirects to the same host, as browsers do. After a 303, and after a 301 or 302 in
+    /// response to a POST, the client sends a GET without the body; after others, it repeats the
+    /// request. It returns the redirect itself if it leads to another host, or if the request's
+    /// body is a stream, which cannot be repeated. [`TestResponse::redirects`] lists the targets.
     ///
-    /// Requests panic that would be redirected more than 20 times.
+    /// A request that is redirected more than 20 times panics.
     #[must_use]
     pub fn follow_redirects(self) -> Self {
         Self { follows: true, ..self }
@@ -168,43 +171,43 @@ impl TestClient {
         &self.app
     }
 
-    /// A request. `target` goes into the request line as it is: a path with or without a query, or one
-    /// of the other forms.
+    /// Makes a request. `target` is written to the request line unchanged: a path with an optional
+    /// query, or one of the other forms.
     pub fn request(&self, method: Method, target: &str) -> TestRequest {
         TestRequest::new(self.clone(), method, target.to_owned())
     }
 
-    /// A GET request.
+    /// Makes a GET request.
     pub fn get(&self, target: &str) -> TestRequest {
         self.request(Method::GET, target)
     }
 
-    /// A HEAD request.
+    /// Makes a HEAD request.
     pub fn head(&self, target: &str) -> TestRequest {
         self.request(Method::HEAD, target)
     }
 
-    /// A POST request.
+    /// Makes a POST request.
     pub fn post(&self, target: &str) -> TestRequest {
         self.request(Method::POST, target)
     }
 
-    /// A PUT request.
+    /// Makes a PUT request.
     pub fn put(&self, target: &str) -> TestRequest {
         self.request(Method::PUT, target)
     }
 
-    /// A PATCH request.
+    /// Makes a PATCH request.
     pub fn patch(&self, target: &str) -> TestRequest {
         self.request(Method::PATCH, target)
     }
 
-    /// A DELETE request.
+    /// Makes a DELETE request.
     pub fn delete(&self, target: &str) -> TestRequest {
         self.request(Method::DELETE, target)
     }
 
-    /// An OPTIONS request.
+    /// Makes an OPTIONS request.
     pub fn options(&self, target: &str) -> TestRequest {
         self.request(Method::OPTIONS, target)
     }
@@ -220,23 +223,24 @@ impl fmt::Debug for TestClient {
     }
 }
 
-/// Runs `future` to its end on this thread, which sleeps while it waits.
+/// Runs `future` to completion on this thread, which sleeps while it waits.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     wait_for(future, PATIENCE, || {
-        // Not by `eprintln!`, which is shown when a test ends: this one may not.
+        // `eprintln!` is captured until the test ends, and this test may never end.
         let _ = std::io::stderr().write_all(STUCK.as_bytes());
     })
 }
 
-/// How long a test's thread waits before it is told why it may wait for ever.
+/// How long a test's thread waits before it prints why it may be blocked forever.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 const STUCK: &str = "\
-peregrine: a test has blocked its thread for 5 s, in `send_now`, `event_now`, `text` or the like. If what its handler waits \
-for is driven by this thread's own runtime, as in `#[tokio::test]`, it will never come: await `send()` there, and `collect()` \
-before `text()`\n";
+peregrine: a test has blocked its thread for 5 s, in `send_now`, `event_now`, `text` or a similar \
+method. If the handler waits for something that this thread's own runtime drives, as in \
+`#[tokio::test]`, it will wait forever: await `send()` instead, and `collect()` before `text()`\n";
 
-/// Polls to the end on this thread, and calls `tell` once if nothing woke it for so long.
+/// Polls to completion on this thread. Calls `tell` once if nothing wakes the thread within
+/// `patience`.
 fn wait_for<F: Future>(future: F, patience: Duration, tell: impl FnOnce()) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);

@@ -1,4 +1,4 @@
-//! A request of a test, from its parts to its answer.
+//! A request of a test, from its parts to its response.
 
 use super::response::{Sender, Sending, poll_sender};
 use super::{TestClient, TestResponse, block_on, browser, clock};
@@ -22,10 +22,10 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// The host of requests that name none.
+/// The host of requests without a `Host` field.
 const HOST: &str = "test.example";
 
-/// How many redirects are followed at most.
+/// The most redirects that are followed.
 const REDIRECTS_MAX: usize = 20;
 
 /// A request to be sent.
@@ -50,38 +50,39 @@ impl TestRequest {
         Self { client, method, target, fields: Vec::new(), content: Content::None }
     }
 
-    /// Adds a header field. `Host` is added unless it is given; so are the fields that the body needs.
+    /// Adds a header field. `Host` and the fields that describe the body are added automatically,
+    /// unless they are given.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
         self.fields.push((name.into(), value.into()));
         self
     }
 
-    /// Sets a body of these bytes, complete before the handler runs.
+    /// Sets the body to these bytes, which are complete before the handler runs.
     pub fn body(mut self, body: impl Into<Bytes>) -> Self {
         self.content = Content::Whole(body.into());
         self
     }
 
-    /// Sets a JSON body, with its `Content-Type`.
+    /// Sets a JSON body and the `Content-Type`.
     ///
     /// # Panics
-    /// The value cannot be written as JSON.
+    /// If the value cannot be written as JSON.
     pub fn json(self, value: &(impl Serialize + ?Sized)) -> Self {
         let json = serde_json::to_vec(value).expect("the value can be written as JSON");
         self.header("content-type", "application/json").body(json)
     }
 
-    /// Sets a body of form fields, with its `Content-Type`.
+    /// Sets a URL-encoded body and the `Content-Type`.
     ///
     /// # Panics
-    /// The value cannot be written as a form.
+    /// If the value cannot be written as a form.
     pub fn form(self, value: &impl Serialize) -> Self {
         let form = serde_html_form::to_string(value).expect("the value can be written as a form");
         self.header("content-type", "application/x-www-form-urlencoded").body(form)
     }
 
-    /// Sets a body that arrives in pieces while the handler runs, sent chunked unless a
-    /// `Content-Length` is given. It waits while the handler does not read.
+    /// Sets a body that arrives in chunks while the handler runs. It is sent with chunked encoding
+    /// unless a `Content-Length` is given, and pauses while the handler does not read.
     pub fn stream<S, T>(mut self, pieces: S) -> Self
     where
         S: futures_core::Stream<Item = T> + 'static,
@@ -91,7 +92,7 @@ impl TestRequest {
         self
     }
 
-    /// Sets a body of these pieces, as [`TestRequest::stream`].
+    /// Sets a body of these chunks, as [`TestRequest::stream`] does.
     pub fn pieces<I, T>(self, pieces: I) -> Self
     where
         I: IntoIterator<Item = T>,
@@ -101,10 +102,10 @@ impl TestRequest {
         self.stream(Iter(pieces.into_iter()))
     }
 
-    /// Sends the request and waits for the response to begin.
+    /// Sends the request and waits for the head of the response.
     ///
     /// # Panics
-    /// The request is not valid HTTP. It is redirected more than 20 times
+    /// If the request is not valid HTTP, or is redirected more than 20 times
     /// ([`TestClient::follow_redirects`]).
     pub async fn send(mut self) -> TestResponse {
         let mut way = Vec::new();
@@ -122,7 +123,7 @@ impl TestRequest {
         }
     }
 
-    /// The same request once more, unless its body is a stream.
+    /// A copy of the request; `None` if its body is a stream.
     fn repeat(&self) -> Option<Self> {
         let content = match &self.content {
             Content::None => Content::None,
@@ -134,7 +135,7 @@ impl TestRequest {
         Some(Self { client, method, target: target.clone(), fields: fields.clone(), content })
     }
 
-    /// What comes next if `response` redirects.
+    /// The next request if `response` is a redirect.
     fn onward(mut self, response: &TestResponse) -> Option<Self> {
         let host = self.host().into_owned();
         let asked = (&self.method, &*host, &*self.target);
@@ -194,7 +195,7 @@ impl TestRequest {
         })
         .await;
         drop(answer);
-        // Only a route's time limit ends the wait for its answer.
+        // Only a route's timeout ends the wait without a response.
         let mut response = answered.unwrap_or_else(|| app.render(Problem::handler_late(), &said));
         // RFC 9110 §9.3.2: the server must not send content in the response to HEAD.
         if method == Method::HEAD {
@@ -206,12 +207,12 @@ impl TestRequest {
         TestResponse::new(response, interims, sender, clock)
     }
 
-    /// As [`TestRequest::send`], on this thread, for tests without a runtime.
+    /// As [`TestRequest::send`], but blocks this thread, for tests without a runtime.
     pub fn send_now(self) -> TestResponse {
         block_on(self.send())
     }
 
-    /// The head as the parser understands it.
+    /// The request's head, as the server's parser reads it.
     fn head(&self) -> Head {
         let mut bytes = format!("{} {} HTTP/1.1\r\n", self.method, self.target).into_bytes();
         if !self.has("host") {
@@ -240,7 +241,7 @@ impl TestRequest {
         }
         bytes.extend_from_slice(b"\r\n");
         let mut head = Head::take();
-        // A body is checked against its limit when it is read, as in the server.
+        // The body limit is checked when the body is read, as in the server.
         let limits = Limits { body_bytes_max: u64::MAX, ..Limits::DEFAULT };
         let (used, event) = Connection::new(&limits).receive(&limits, &bytes, head.index_mut());
         match event {
@@ -263,7 +264,7 @@ impl fmt::Debug for TestRequest {
     }
 }
 
-/// Writes `pieces` into a request's body as fast as the handler reads them.
+/// Writes `pieces` to a request's body as fast as the handler reads.
 async fn pump<S>(pieces: S, writer: Writer)
 where
     S: futures_core::Stream,
@@ -278,7 +279,7 @@ where
     }
 }
 
-/// A stream that has all its pieces at once.
+/// A stream whose items are ready immediately.
 struct Iter<I>(I);
 
 impl<I: Iterator + Unpin> futures_core::Stream for Iter<I> {

@@ -1,4 +1,4 @@
-//! The answer of an application to a test.
+//! The response of an application to a test's request.
 
 use super::block_on;
 use super::events::{EventReader, TestEvent};
@@ -16,15 +16,15 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Context;
 
-/// Sends a request's body while another future is polled.
+/// Sends a request's body while the response is polled.
 pub(super) type Sending = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The rest to send, until it is done.
+/// The unfinished part of the request's body; `None` once it is sent.
 pub(super) type Sender = Option<Sending>;
 
 /// The response of an application.
 pub struct TestResponse {
-    /// Everything but the body.
+    /// Everything except the body.
     response: Response,
     interims: Vec<(StatusCode, HeaderMap)>,
     redirects: Vec<String>,
@@ -33,7 +33,7 @@ pub struct TestResponse {
 
 struct Reading {
     body: Body,
-    /// Still sends the request's body, while the response is already on its way.
+    /// Still sending the request's body, although the response has begun.
     sender: Sender,
     clock: Rc<dyn Clock>,
     events: EventReader,
@@ -51,8 +51,8 @@ impl TestResponse {
         Self { response, interims, redirects: Vec::new(), reading: RefCell::new(reading) }
     }
 
-    /// A response that came over a network: its head, its interim responses, and what receives the rest of its body
-    /// while somebody reads that.
+    /// A response received over a network: its head, its interim responses, and a future that
+    /// receives the rest of the body while the body is read.
     #[doc(hidden)]
     #[must_use]
     pub fn received(
@@ -60,7 +60,7 @@ impl TestResponse {
         interims: Vec<(StatusCode, HeaderMap)>,
         rest: Option<Pin<Box<dyn Future<Output = ()>>>>,
     ) -> Self {
-        // Only bodies of the application's own ask for a clock.
+        // Only bodies made by the application use the clock.
         let clock = super::clock::TestClock(Rc::new(|duration| Box::pin(sleep(duration))));
         Self::new(response, interims, rest, Rc::new(clock))
     }
@@ -69,26 +69,26 @@ impl TestResponse {
         self.redirects = targets;
     }
 
-    /// The targets that redirects led to, in this order, where the client
-    /// [follows](super::TestClient::follow_redirects) them; the last one gave this response.
+    /// The targets that redirects led to, in order, if the client
+    /// [follows](super::TestClient::follow_redirects) them. The last one gave this response.
     #[must_use]
     pub fn redirects(&self) -> &[String] {
         &self.redirects
     }
 
-    /// The status. It compares with numbers: `assert_eq!(response.status(), 200)`.
+    /// The status. It can be compared with numbers: `assert_eq!(response.status(), 200)`.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.response.status
     }
 
-    /// The interim responses that came before this one, such as 103 (Early Hints).
+    /// The interim responses that preceded this one, such as 103 (Early Hints).
     #[must_use]
     pub fn interim(&self) -> &[(StatusCode, HeaderMap)] {
         &self.interims
     }
 
-    /// The value of the first header field called `name`, in any case, if it is text.
+    /// The value of the first header field named `name` (in any case), if it is text.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.response.header(name)
@@ -100,31 +100,31 @@ impl TestResponse {
         &self.response.fields
     }
 
-    /// The same as [`TestResponse::header`], under RFC 9110's name.
+    /// The same as [`TestResponse::header`]; RFC 9110 calls headers fields.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
         self.header(name)
     }
 
-    /// All values of header fields called `name`, in any case, that are text.
+    /// All values of header fields named `name` (in any case) that are text.
     pub fn fields_named<'r>(&'r self, name: &'r str) -> impl Iterator<Item = &'r str> {
         let fields = self.response.fields.iter();
         let named = fields.filter(move |(present, _)| present.as_str().eq_ignore_ascii_case(name));
         named.filter_map(|(_, value)| value.to_str().ok())
     }
 
-    /// The next piece of the body; `None` at its end.
+    /// The next chunk of the body; `None` at its end.
     ///
     /// # Errors
-    /// The body broke off.
+    /// If the body broke off.
     pub async fn chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
         self.reading.get_mut().chunk().await
     }
 
-    /// The next server-sent event; `None` at the end of the body. Comments are passed over.
+    /// The next server-sent event; `None` at the end of the body. Comments are skipped.
     ///
     /// # Errors
-    /// The body broke off.
+    /// If the body broke off.
     pub async fn event(&mut self) -> Option<Result<TestEvent, BodyError>> {
         let reading = self.reading.get_mut();
         loop {
@@ -138,10 +138,10 @@ impl TestResponse {
         }
     }
 
-    /// As [`TestResponse::event`], on this thread, for tests without a runtime.
+    /// As [`TestResponse::event`], but blocks this thread, for tests without a runtime.
     ///
     /// # Panics
-    /// The body broke off.
+    /// If the body broke off.
     pub fn event_now(&mut self) -> Option<TestEvent> {
         block_on(self.event()).map(|event| match event {
             Ok(event) => event,
@@ -149,19 +149,20 @@ impl TestResponse {
         })
     }
 
-    /// Waits for the whole body, so that the methods below have it.
+    /// Waits for the whole body, so that the methods below do not have to.
     ///
     /// # Errors
-    /// The body broke off.
+    /// If the body broke off.
     pub async fn collect(&mut self) -> Result<Bytes, BodyError> {
         self.reading.get_mut().collect().await
     }
 
-    /// The body (without pieces that [`TestResponse::chunk`] took). Waits for a streamed body on this
-    /// thread; in a test with a runtime, await [`TestResponse::collect`] first.
+    /// The body, except chunks that [`TestResponse::chunk`] already returned. Blocks this thread
+    /// while a streamed body arrives; in a test with a runtime, await [`TestResponse::collect`]
+    /// first.
     ///
     /// # Panics
-    /// The body broke off.
+    /// If the body broke off.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         let mut reading = self.reading.borrow_mut();
@@ -171,19 +172,19 @@ impl TestResponse {
         }
     }
 
-    /// The body as text, otherwise as [`TestResponse::bytes`].
+    /// The body as text, otherwise like [`TestResponse::bytes`].
     ///
     /// # Panics
-    /// The body broke off or is not UTF-8.
+    /// If the body broke off or is not UTF-8.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8(self.bytes().into()).expect("the response's body is UTF-8")
     }
 
-    /// The body read as JSON, otherwise as [`TestResponse::bytes`].
+    /// The body parsed as JSON, otherwise like [`TestResponse::bytes`].
     ///
     /// # Panics
-    /// The body broke off or is not JSON for a `T`.
+    /// If the body broke off or is not JSON for a `T`.
     #[must_use]
     pub fn json<T: DeserializeOwned>(&self) -> T {
         let bytes = self.bytes();
@@ -193,12 +194,12 @@ impl TestResponse {
         }
     }
 
-    /// The clock by which its body runs.
+    /// The clock for the body's timers.
     pub(super) fn clock(&self) -> Rc<dyn Clock> {
         Rc::clone(&self.reading.borrow().clock)
     }
 
-    /// The response as the application made it, with the rest of its body.
+    /// The response as the application made it, with the unread part of its body.
     #[must_use]
     pub fn into_response(mut self) -> Response {
         self.response.body = self.reading.into_inner().body;

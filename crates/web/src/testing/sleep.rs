@@ -1,12 +1,11 @@
-//! Real time for tests without a runtime.
+//! Sleeps in real time, for tests without a runtime.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-/// Ready when `duration` has passed. A thread of its own sleeps for it, and ends early if the future is
-/// dropped.
+/// Completes after `duration`. A separate thread sleeps, and ends early if the future is dropped.
 pub(super) async fn sleep(duration: Duration) {
     let wanted = Wanted(Arc::default());
     let shared = Arc::clone(&wanted.0);
@@ -22,7 +21,7 @@ pub(super) async fn sleep(duration: Duration) {
     .await;
 }
 
-/// The future's end of it.
+/// The future's half; dropping it ends the thread.
 struct Wanted(Arc<Sleep>);
 
 impl Drop for Wanted {
@@ -32,7 +31,7 @@ impl Drop for Wanted {
     }
 }
 
-// A channel would do, and is much to compile for every program that has this crate.
+// A channel would do too, but takes long to compile in every program that uses this crate.
 #[derive(Default)]
 struct Sleep {
     state: Mutex<State>,
@@ -50,7 +49,7 @@ impl Sleep {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread's end of it.
+    /// Sleeps on the thread.
     fn wait(&self, duration: Duration) {
         let is_on = |state: &mut State| !state.is_over;
         let waited = self.ended.wait_timeout_while(self.state(), duration, is_on);
@@ -59,7 +58,7 @@ impl Sleep {
             return;
         }
         state.is_over = true;
-        // The lock is free when the future is polled again.
+        // Waking may poll the future, which takes the lock, so the lock is released first.
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {

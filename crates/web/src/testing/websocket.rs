@@ -1,4 +1,4 @@
-//! A WebSocket without a network: the client's end of what an application answered.
+//! The client's end of a WebSocket, without a network.
 
 use super::{TestClient, TestRequest, block_on};
 use crate::http::body::pipe::{Writer, pipe};
@@ -13,32 +13,33 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// What a client may be sent.
+/// The client accepts messages of any size.
 const LIMITS: Limits =
     Limits { message_bytes_max: u64::MAX, frame_bytes_max: u64::MAX, ..Limits::DEFAULT };
 
-/// A message as it arrived.
+/// A received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TestMessage {
     /// Text.
     Text(String),
     /// Bytes.
     Binary(Bytes),
-    /// The end, with its code and reason if it has any. It was answered.
+    /// The end of the WebSocket, with its code and reason if the application gave any. The client
+    /// has already answered it.
     Close(Option<(u16, String)>),
 }
 
 impl TestMessage {
-    /// The text.
+    /// The text of a text message.
     ///
     /// # Panics
-    /// It is no text.
+    /// If it is another kind of message.
     #[must_use]
     #[track_caller]
     pub fn text(&self) -> &str {
         match self {
             Self::Text(text) => text,
-            other => panic!("{other:?} is no text"),
+            other => panic!("{other:?} is not text"),
         }
     }
 }
@@ -56,8 +57,8 @@ impl From<Vec<u8>> for TestMessage {
 }
 
 impl TestClient {
-    /// A request for a WebSocket, to be opened by [`TestRequest::connect`]; `send` gives the answer to the
-    /// handshake instead.
+    /// Makes a WebSocket request. [`TestRequest::connect`] opens the WebSocket; `send` returns the
+    /// response to the handshake instead.
     pub fn websocket(&self, target: &str) -> TestRequest {
         self.get(target)
             .header("connection", "upgrade")
@@ -68,10 +69,10 @@ impl TestClient {
 }
 
 impl TestRequest {
-    /// Sends the request, and waits for the WebSocket.
+    /// Sends the request and opens the WebSocket.
     ///
     /// # Panics
-    /// The application answers otherwise than with a 101.
+    /// If the application responds with a status other than 101.
     pub async fn connect(self) -> TestSocket {
         let answer = self.send().await;
         let status = answer.status();
@@ -79,7 +80,7 @@ impl TestRequest {
         let subprotocol = answer.header("sec-websocket-protocol").map(str::to_owned);
         let clock = answer.clock();
         let upgrade = answer.into_response().take_upgrade();
-        let upgrade = upgrade.expect("what answers 101 goes on in another protocol");
+        let upgrade = upgrade.expect("a response with status 101 carries an upgrade");
         let (incoming, reader) = pipe(UPGRADED_BYTES_MAX, None);
         let outgoing = Outgoing::default();
         let running =
@@ -95,7 +96,7 @@ impl TestRequest {
         }
     }
 
-    /// As [`TestRequest::connect`], on this thread, for tests without a runtime.
+    /// As [`TestRequest::connect`], but blocks this thread, for tests without a runtime.
     ///
     /// # Panics
     /// As [`TestRequest::connect`].
@@ -104,7 +105,8 @@ impl TestRequest {
     }
 }
 
-/// The client's end of a WebSocket. The application's end runs while this one sends or receives.
+/// The client's end of a WebSocket. The application's end runs only while this end sends or
+/// receives.
 pub struct TestSocket {
     subprotocol: Option<String>,
     protocol: Connection,
@@ -116,7 +118,7 @@ pub struct TestSocket {
 }
 
 impl TestSocket {
-    /// The subprotocol that the application has chosen.
+    /// The subprotocol that the application chose.
     #[must_use]
     pub fn protocol(&self) -> Option<&str> {
         self.subprotocol.as_deref()
@@ -125,7 +127,7 @@ impl TestSocket {
     /// Sends a message. Waits while the application does not read.
     ///
     /// # Panics
-    /// The WebSocket is closed.
+    /// If the WebSocket is closed.
     pub async fn send(&mut self, message: impl Into<TestMessage>) {
         let mut bytes = Vec::new();
         let written = match message.into() {
@@ -144,15 +146,15 @@ impl TestSocket {
         self.push(bytes.into()).await;
     }
 
-    /// As [`TestSocket::send`], on this thread.
+    /// As [`TestSocket::send`], but blocks this thread.
     ///
     /// # Panics
-    /// The WebSocket is closed.
+    /// If the WebSocket is closed.
     pub fn send_now(&mut self, message: impl Into<TestMessage>) {
         block_on(self.send(message));
     }
 
-    /// Sends these bytes as they are.
+    /// Sends raw bytes, which need not be valid frames.
     pub async fn push(&mut self, bytes: Bytes) {
         let mut bytes = Some(bytes);
         poll_fn(|context| {
@@ -170,15 +172,15 @@ impl TestSocket {
         .await;
     }
 
-    /// The next message; `None` when the application's end is over.
+    /// The next message; `None` when the application's end has finished.
     ///
     /// # Panics
-    /// The application broke a rule of the protocol, or panicked.
+    /// If the application violated the protocol or panicked.
     pub async fn recv(&mut self) -> Option<TestMessage> {
         poll_fn(|context| self.poll_recv(context)).await
     }
 
-    /// As [`TestSocket::recv`], on this thread.
+    /// As [`TestSocket::recv`], but blocks this thread.
     ///
     /// # Panics
     /// As [`TestSocket::recv`].
@@ -186,7 +188,7 @@ impl TestSocket {
         block_on(self.recv())
     }
 
-    /// Ends what is sent to the application, without a Close frame.
+    /// Ends the client's stream without a Close frame.
     pub fn break_off(&mut self) {
         if let Some(incoming) = self.incoming.take() {
             incoming.finish(HeaderMap::new());
@@ -211,7 +213,7 @@ impl TestSocket {
                 break;
             }
             self.unread.append(&mut bytes);
-            // There is room again.
+            // Taking the output has made room for more.
             self.run(context);
         }
         if self.running.is_none() { Poll::Ready(None) } else { Poll::Pending }
@@ -235,7 +237,7 @@ impl TestSocket {
                         .then(|| (close.code.0, close.reason.to_owned()));
                     (Some(TestMessage::Close(close)), false)
                 }
-                Event::Error(reject) => panic!("the application broke a rule: {reject}"),
+                Event::Error(reject) => panic!("the application violated the protocol: {reject}"),
                 _ => (None, false),
             };
             self.unread.drain(..used);

@@ -1,8 +1,7 @@
-//! The trace that a request belongs to, by W3C Trace Context: read strictly, and written for the requests that
-//! a handler sends.
+//! The trace of a request, by W3C Trace Context: parsed strictly from the request, and written to
+//! the requests that a handler sends.
 //!
-//! `tracestate.rs` reads the list that tracing systems carry along, of which the server changes
-//! nothing.
+//! `tracestate.rs` parses the list of vendor data, which the server passes on unchanged.
 
 mod tracestate;
 
@@ -17,23 +16,24 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The field that names the trace and the span.
+/// The field that identifies the trace and the span.
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// The field in which tracing systems carry along what is theirs.
+/// The field that carries the vendor data of tracing systems.
 pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// The length of `traceparent` in version 00, which is also the part of it that later versions share.
+/// The length of `traceparent` in version 00. Later versions begin with a part of the same length
+/// and form.
 const BYTES: usize = 55;
 
 const SAMPLED: u8 = 1;
-/// The trace's id was drawn at random (level 2).
+/// The trace's ID was generated randomly (Trace Context, level 2).
 const RANDOM: u8 = 2;
 
-/// A place in a trace: which trace, which span, and whether the trace is recorded.
+/// A position in a trace: which trace, which span, and whether the trace is recorded.
 ///
-/// As a handler's argument it is that of the request, of a server that has [`Traces`]; requests that the handler
-/// sends carry it along:
+/// As a handler's argument it is the context of the request, if the server has [`Traces`]. The
+/// requests that the handler sends can carry it:
 ///
 /// ```
 /// use peregrine::trace::TraceContext;
@@ -61,7 +61,7 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// The beginning of a trace. `None` if one of the ids has only zeros, which means that there is none.
+    /// The start of a new trace. `None` if an ID is all zeros, which the standard forbids.
     #[must_use]
     pub fn root(trace_id: [u8; 16], span_id: [u8; 8], is_sampled: bool) -> Option<Self> {
         let flags = RANDOM | u8::from(is_sampled);
@@ -69,8 +69,8 @@ impl TraceContext {
         is_valid.then_some(Self { trace_id, span_id, flags, state: None })
     }
 
-    /// Reads the values of the two fields. `None` if `traceparent` is not exactly as the standard wants it; a
-    /// `tracestate` that is not is left out.
+    /// Parses the values of the two fields. `None` if `traceparent` does not follow the standard
+    /// exactly; an invalid `tracestate` is left out.
     #[must_use]
     pub fn parse<'f>(
         traceparent: &[u8],
@@ -78,7 +78,8 @@ impl TraceContext {
     ) -> Option<Self> {
         let (shared, rest) = traceparent.split_at_checked(BYTES)?;
         let version = hex::<1>(&shared[..2])?[0];
-        // Trace Context §3.2.2: version ff is forbidden; a later one may have more, after a dash.
+        // Trace Context §3.2.2: version ff is forbidden; a later version may have more after a
+        // dash.
         let is_form = match version {
             0xff => false,
             0 => rest.is_empty(),
@@ -88,7 +89,7 @@ impl TraceContext {
             return None;
         }
         let (trace_id, span_id) = (hex(&shared[3..35])?, hex(&shared[36..52])?);
-        // What else may be set there, the standard tells receivers of this version to leave out.
+        // The standard requires receivers of this version to drop all other flags.
         let flags = hex::<1>(&shared[53..])?[0] & (SAMPLED | RANDOM);
         if trace_id == [0; 16] || span_id == [0; 8] {
             return None;
@@ -97,7 +98,7 @@ impl TraceContext {
         Some(Self { trace_id, span_id, flags, state })
     }
 
-    /// What a request says of the trace that it belongs to. Of two `traceparent` fields none counts.
+    /// The trace context in a request's head. `None` if there are two `traceparent` fields.
     #[must_use]
     pub fn of(head: &Head) -> Option<Self> {
         if !head.index().has(Known::Traceparent) {
@@ -111,51 +112,51 @@ impl TraceContext {
         Self::parse(first, head.fields_named("tracestate"))
     }
 
-    /// The same trace at another span.
+    /// The same trace with another span.
     #[must_use]
     pub fn child(&self, span_id: [u8; 8], is_sampled: bool) -> Self {
         let flags = self.flags & RANDOM | u8::from(is_sampled);
         Self { span_id, flags, ..self.clone() }
     }
 
-    /// The same with other ids, which the system has that records the span.
+    /// The same context with the IDs of the system that records the span.
     #[must_use]
     pub fn renamed(&self, trace_id: [u8; 16], span_id: [u8; 8]) -> Self {
         Self { trace_id, span_id, ..self.clone() }
     }
 
-    /// The place of the request that is worked on at present on this thread, of a server that has `Traces`.
-    /// It is there in handlers, middleware and the bodies of responses, and not in tasks that they spawn.
+    /// The context of the request that this thread is handling, if the server has `Traces`. It is
+    /// available in handlers, middleware and response bodies, but not in tasks that they spawn.
     #[must_use]
     pub fn current() -> Option<Self> {
         CURRENT.with_borrow(|current| current.as_ref().map(Place::context))
     }
 
-    /// Is the trace recorded?
+    /// Whether the trace is recorded.
     #[must_use]
     pub fn is_sampled(&self) -> bool {
         self.flags & SAMPLED != 0
     }
 
-    /// The trace's id.
+    /// The trace's ID.
     #[must_use]
     pub fn trace_id(&self) -> [u8; 16] {
         self.trace_id
     }
 
-    /// The span's id.
+    /// The span's ID.
     #[must_use]
     pub fn span_id(&self) -> [u8; 8] {
         self.span_id
     }
 
-    /// The flags: 1 for a trace that is recorded, 2 for an id that was drawn at random.
+    /// The bit flags: 1 if the trace is recorded, 2 if its ID is random.
     #[must_use]
     pub fn flags(&self) -> u8 {
         self.flags
     }
 
-    /// What tracing systems carry along, as one list.
+    /// The vendor data of tracing systems, as one list.
     #[must_use]
     pub fn state(&self) -> Option<&str> {
         self.state.as_deref()
@@ -168,9 +169,9 @@ impl TraceContext {
         format!("00-{}-{}-{flags:02x}", Hex(trace_id), Hex(span_id))
     }
 
-    /// Sets both fields in those of a request that is to be sent. Others of these names are gone.
+    /// Sets both fields of a request that is to be sent, replacing earlier ones.
     pub fn inject(&self, fields: &mut HeaderMap) {
-        let value = |text: &str| HeaderValue::from_str(text).expect("it is visible ASCII");
+        let value = |text: &str| HeaderValue::from_str(text).expect("the value is visible ASCII");
         fields.insert(TRACEPARENT, value(&self.traceparent()));
         match &self.state {
             Some(state) => fields.insert(TRACESTATE, value(state)),
@@ -186,7 +187,7 @@ impl fmt::Debug for TraceContext {
     }
 }
 
-/// Bytes in lower-case hexadecimal digits.
+/// Formats bytes as lower-case hexadecimal digits.
 #[doc(hidden)]
 pub struct Hex<'a>(pub &'a [u8]);
 
@@ -196,7 +197,7 @@ impl fmt::Display for Hex<'_> {
     }
 }
 
-/// Bytes from digits. Trace Context §3.2: upper-case ones are not valid.
+/// Parses hexadecimal digits. Trace Context §3.2: upper-case ones are not valid.
 fn hex<const BYTES: usize>(digits: &[u8]) -> Option<[u8; BYTES]> {
     let value = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),
@@ -210,17 +211,17 @@ fn hex<const BYTES: usize>(digits: &[u8]) -> Option<[u8; BYTES]> {
     Some(bytes)
 }
 
-/// From which the ids of one request are worked out: unique, but no secrets.
+/// The source of one request's IDs, which are unique but not secret.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed(u64);
 
 impl Seed {
-    /// Numbers that are drawn from one seed.
+    /// How many numbers are derived from one seed.
     const NUMBERS: u64 = 3;
     const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-    /// Where seeds begin. It should be drawn at random.
+    /// The first seed. `seed` should be random.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
@@ -233,7 +234,7 @@ impl Seed {
         Self(self.0.wrapping_add(Self::STEP.wrapping_mul(Self::NUMBERS)))
     }
 
-    /// One of the numbers, which is not zero: SplitMix64.
+    /// One of the numbers, by SplitMix64. It is never zero.
     #[inline]
     fn number(self, at: u64) -> u64 {
         let state = self.0.wrapping_add(Self::STEP.wrapping_mul(at));
@@ -242,41 +243,41 @@ impl Seed {
         (mixed ^ mixed >> 31).max(1)
     }
 
-    /// The last half of the trace's id, by which traces are sampled.
+    /// The last half of the trace's ID, which decides whether the trace is sampled.
     #[must_use]
     #[inline]
     pub fn sample(self) -> u64 {
         self.number(0)
     }
 
-    /// The span's id.
+    /// The span's ID.
     #[must_use]
     pub fn span_id(self) -> [u8; 8] {
         self.number(1).to_be_bytes()
     }
 
-    /// The beginning of a trace.
+    /// The start of a new trace.
     #[must_use]
     pub fn root(self, is_sampled: bool) -> TraceContext {
         let trace_id = u128::from(self.number(2)) << 64 | u128::from(self.sample());
         TraceContext::root(trace_id.to_be_bytes(), self.span_id(), is_sampled)
-            .expect("numbers that are drawn are not zero")
+            .expect("the numbers of a seed are not zero")
     }
 }
 
-/// A request's place in its trace, while it is worked on.
+/// A request's position in its trace, while the request is handled.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub enum Place {
-    /// The beginning of a trace that is not recorded. Hardly anybody asks for its ids, so that they are worked out for
-    /// those who do.
+    /// The start of a trace that is not recorded. Its IDs are rarely needed, so they are computed
+    /// only on demand.
     Unrecorded(Seed),
-    /// Any other.
+    /// Any other position.
     Known(Rc<TraceContext>),
 }
 
 impl Place {
-    /// The place itself.
+    /// The trace context of this position.
     #[must_use]
     pub fn context(&self) -> TraceContext {
         match self {
@@ -285,7 +286,7 @@ impl Place {
         }
     }
 
-    /// Is the trace recorded?
+    /// Whether the trace is recorded.
     #[must_use]
     pub fn is_sampled(&self) -> bool {
         matches!(self, Self::Known(context) if context.is_sampled())
@@ -296,11 +297,11 @@ thread_local! {
     static CURRENT: RefCell<Option<Place>> = const { RefCell::new(None) };
 }
 
-/// While this exists, a place in a trace is the present one of its thread.
+/// Makes a position the current one of its thread, until this is dropped.
 #[doc(hidden)]
 pub struct Entered(Option<Place>);
 
-/// Makes a place the present one of this thread.
+/// Makes `place` the current position of this thread.
 #[doc(hidden)]
 #[must_use]
 #[inline]
@@ -308,7 +309,7 @@ pub fn enter(place: &Place) -> Entered {
     Entered(CURRENT.replace(Some(place.clone())))
 }
 
-/// The present place of this thread.
+/// The current position of this thread.
 #[doc(hidden)]
 #[must_use]
 pub fn present() -> Option<Place> {
@@ -322,11 +323,11 @@ impl Drop for Entered {
     }
 }
 
-/// Does this thread work on a request whose trace is not recorded?
+/// Whether this thread is handling a request whose trace is not recorded.
 #[must_use]
 pub fn is_unsampled() -> bool {
     let is_so = |current: &Option<Place>| current.as_ref().is_some_and(|place| !place.is_sampled());
-    // While a thread ends, nothing is worked on.
+    // A thread that is exiting handles no request.
     CURRENT
         .try_with(|current| current.try_borrow().is_ok_and(|current| is_so(&current)))
         .unwrap_or(false)

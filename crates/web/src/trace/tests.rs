@@ -10,7 +10,7 @@ fn parse(traceparent: &str) -> Option<TraceContext> {
 
 #[test]
 fn a_traceparent_is_read_and_written_alike() {
-    let context = parse(VALID).expect("it is the standard's example");
+    let context = parse(VALID).expect("the example of the standard is valid");
     assert!(context.is_sampled());
     assert_eq!(context.traceparent(), VALID);
     assert_eq!((context.trace_id()[0], context.span_id()[7]), (0x4b, 0xb7));
@@ -29,7 +29,7 @@ fn what_is_not_exactly_a_traceparent_is_none() {
         (&format!("{VALID}-00"), "version 00 has no more"),
         (&format!(" {VALID}"), "it begins with a space"),
         (&format!("ff{}", &VALID[2..]), "version ff is forbidden"),
-        (&format!("cc{}.", &VALID[2..]), "a later version goes on after a dash"),
+        (&format!("cc{}.", &VALID[2..]), "a later version continues after a dash"),
         (&format!("0g{}", &VALID[2..]), "no digit in the version"),
         (&VALID.to_uppercase(), "upper-case digits"),
         (&VALID.replace("4bf9", "4Bf9"), "an upper-case digit"),
@@ -119,7 +119,7 @@ fn a_tracestate_is_kept_whole_or_left_out() {
 #[test]
 fn a_handler_s_requests_carry_the_trace_on() {
     let fields = [&b"a=1"[..]];
-    let parent = TraceContext::parse(VALID.as_bytes(), fields).expect("it is valid");
+    let parent = TraceContext::parse(VALID.as_bytes(), fields).expect("the fields are valid");
     let own = parent.child([7; 8], false);
     let mut sent = HeaderMap::new();
     sent.append(TRACEPARENT, HeaderValue::from_static("another"));

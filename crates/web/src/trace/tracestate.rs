@@ -1,13 +1,13 @@
-//! The list `tracestate` (W3C Trace Context §3.3).
+//! Parses the list `tracestate` (W3C Trace Context §3.3).
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// How many members a list may have.
+/// The maximum number of members in a list.
 const MEMBERS_MAX: usize = 32;
 
-/// The members of all `fields` as one list; `None` if there is none, or if one breaks a rule: then the whole list
-/// is worth nothing.
+/// Joins the members of all `fields` into one list. `None` if there are none, or if any of them
+/// breaks a rule, which makes the whole list invalid.
 pub(super) fn read<'f>(fields: impl IntoIterator<Item = &'f [u8]>) -> Option<Arc<str>> {
     let (mut list, mut keys) = (String::new(), HashSet::new());
     for field in fields {
@@ -29,7 +29,7 @@ pub(super) fn read<'f>(fields: impl IntoIterator<Item = &'f [u8]>) -> Option<Arc
     (!list.is_empty()).then(|| list.into())
 }
 
-/// §3.3.1.3.1: a name, or a tenant's and a system's with an `@` between them.
+/// §3.3.1.3.1: a name, or a tenant and a system separated by `@`.
 fn is_key(key: &str) -> bool {
     let is_letter = |byte: &u8| byte.is_ascii_lowercase();
     let is_first = |byte: &u8| is_letter(byte) || byte.is_ascii_digit();
@@ -46,7 +46,7 @@ fn is_key(key: &str) -> bool {
     }
 }
 
-/// §3.3.1.3.2: visible ASCII without commas and equal signs, and spaces that are not last.
+/// §3.3.1.3.2: visible ASCII without commas and equal signs; spaces are allowed except at the end.
 fn is_value(value: &str) -> bool {
     let is_one = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b',' && byte != b'=';
     (1..=256).contains(&value.len()) && value.bytes().all(is_one) && !value.ends_with(' ')

@@ -1,5 +1,5 @@
-//! Paths that other servers may read as different paths: which are refused, and which pass
-//! unchanged.
+//! Paths that other servers may read as different paths: which ones are rejected, and which ones
+//! reach the handler unchanged.
 
 use http::StatusCode;
 use peregrine_web::test::TestClient;
@@ -12,7 +12,7 @@ async fn login(request: Request, next: Next<'_>) -> Response {
     }
 }
 
-/// Forwards everything, as a proxy does.
+/// Stands in for a proxy: returns the request that it would forward.
 fn forwarded(request: Request) -> String {
     format!("{} {}", request.method(), request.path())
 }
@@ -25,7 +25,7 @@ fn front() -> App {
     App::new().scope("/admin", guarded).subtree("/", forwarded)
 }
 
-/// Spellings that some server reads as a path below `/admin`.
+/// Paths that some servers read as a path below `/admin`.
 const SPELLINGS: [&str; 23] = [
     "//admin/x",
     "///admin/x",
@@ -75,7 +75,7 @@ fn no_spelling_of_a_path_leads_around_the_middleware_of_its_route() {
 #[test]
 fn other_ways_to_choose_a_route_are_safe_as_well() {
     let merged = App::new().merge(front());
-    let inner = App::new().subtree("/", front().build().expect("a sound application"));
+    let inner = App::new().subtree("/", front().build().expect("a valid application"));
     let of_host = |scope: Scope| scope.when(guard::host("a.example")).scope("/admin", guarded);
     let hosted = App::new().scope("", of_host).subtree("/", forwarded);
     let by_guard = |asked: &guard::Asked<'_>| asked.head().path().starts_with("/admin/");
@@ -171,8 +171,8 @@ fn a_route_or_a_scope_may_take_ambiguous_paths() {
 #[test]
 fn an_application_within_another_cannot_take_what_the_outer_one_refuses() {
     let inner =
-        || App::new().subtree("/", forwarded.allow_ambiguous_paths()).build().expect("sound");
-    let fault = App::new().subtree("/", inner()).build().expect_err("the outer route refuses");
+        || App::new().subtree("/", forwarded.allow_ambiguous_paths()).build().expect("valid");
+    let fault = App::new().subtree("/", inner()).build().expect_err("the outer route checks paths");
     assert!(fault.to_string().contains("allow_ambiguous_paths"), "{fault}");
     let client = App::new().subtree("/", inner().allow_ambiguous_paths()).test();
     assert_eq!(client.get("/a/../b").send_now().text(), "GET /a/../b");

@@ -1,4 +1,4 @@
-//! What is wrong with an application is told at once, with the routes' names and what to do.
+//! Building an application reports all faults at once, with the names of the routes and the fixes.
 
 use peregrine_web::extract::{Path, State};
 use peregrine_web::middleware::Next;
@@ -7,13 +7,13 @@ use peregrine_web::{App, HandlerExt, Request, Response};
 struct Database;
 
 #[derive(serde::Deserialize)]
-#[expect(dead_code, reason = "only the fields' names are looked at")]
+#[expect(dead_code, reason = "only the names of the fields matter")]
 struct Post {
     user: String,
     post: u32,
 }
 
-/// The error's text, with the places in this file as line numbers from `base`.
+/// The error's text, with locations in this file as line numbers relative to `base`.
 fn text(error: &impl ToString, base: u32) -> String {
     let mut out = String::new();
     for line in error.to_string().lines() {
@@ -21,7 +21,7 @@ fn text(error: &impl ToString, base: u32) -> String {
         out.push_str(parts.next().expect("a line has a start"));
         for part in parts {
             let (number, rest) = part.split_once(':').expect("a line and a column");
-            let (_, rest) = rest.split_once(')').expect("the end of the place");
+            let (_, rest) = rest.split_once(')').expect("the end of the location");
             let number: u32 = number.parse().expect("a line");
             out.push_str(&format!("(+{}){rest}", number.wrapping_sub(base)));
         }
@@ -50,7 +50,7 @@ fn all_faults_are_told_at_once() {
         .get("/post/{user}/{id}", async |_: Path<Post>| ())
         .get("/fine/{user}/{post}", async |_: Path<Post>| ())
         .fallback(async |_: State<i8>| ());
-    let error = app.build().expect_err("much is wrong");
+    let error = app.build().expect_err("an application with faults");
     let expected = "\
 the application has 10 faults:
   `x` in the scope `/s` (+8): a pattern begins with `/`: put one in front
@@ -80,7 +80,7 @@ fn middleware_around_merged_routes_is_held_to_their_paths() {
     }
     let base = line!();
     let other = App::new().get("/a", || "a").get("/{b}", || "b");
-    let error = App::new().with(guard).merge(other).build().expect_err("one has no path");
+    let error = App::new().with(guard).merge(other).build().expect_err("no parameter");
     let expected = "\
 the application has 1 fault:
   GET /a (+1) takes 1 parameter from the path, but its pattern has none; make the Path argument and \
@@ -98,7 +98,7 @@ fn a_merged_application_that_lacks_a_state_is_told_of_and_gives_none_to_others()
         .scope("/a", |scope| scope.merge(App::new().state(1_u64).get("/x", needs)))
         .scope("/b", |scope| scope.merge(App::new().get("/x", needs)))
         .build()
-        .expect_err("two lack it");
+        .expect_err("two routes lack the state");
     let expected = "\
 the application has 2 faults:
   GET /ours (+2) needs State<u64>; add .state(...) to the App
@@ -116,7 +116,7 @@ fn options_that_nobody_would_keep_are_faults() {
             .get("/slow", (|| "x").timeout(second))
             .post("/pay", (|| "x").run_to_end())
             .get("/plain", (|| "x").body_limit(7));
-        app.build().expect("nothing is wrong")
+        app.build().expect("a valid application")
     };
     let base = line!();
     let error = App::new()
@@ -137,7 +137,7 @@ fn options_that_nobody_would_keep_are_faults() {
     ]) {
         assert!(line.trim_start().starts_with(route), "{found}");
         let rest =
-            format!("asks for `{option}`, but it is inside of {outer}, and the server keeps");
+            format!("sets `{option}`, but it is inside {outer}, and the server applies only");
         assert!(line.contains(&rest), "{found}");
         assert!(line.contains(".merge(app)"), "{found}");
     }
@@ -151,7 +151,7 @@ fn two_fallbacks_for_the_same_paths_are_a_fault() {
         .scope("/a/{c}", |scope| scope.fallback(|| "second"))
         .scope("/{", |scope| scope.fallback(|| "unreadable"))
         .build()
-        .expect_err("nobody could tell which counts");
+        .expect_err("two fallbacks conflict");
     let found = text(&error, base);
     assert!(found.starts_with("the application has 2 faults:\n"), "{found}");
     let same = "the fallback of `/a/{b}/` (+2) and the fallback of `/a/{c}/` (+3) answer for the same \
@@ -167,7 +167,7 @@ fn an_application_without_faults_lists_its_routes() {
         .get("/", || "a")
         .scope("/s", |scope| scope.any("/{x}", || "b"))
         .build()
-        .expect("nothing is wrong");
+        .expect("a valid application");
     let routes: Vec<_> = app
         .routes()
         .map(|route| (route.methods, route.pattern, route.place.line() - base))

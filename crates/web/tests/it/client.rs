@@ -1,4 +1,4 @@
-//! The test client itself: what it sends is what was asked for, and what came back is told.
+//! Tests of the test client: the requests that it sends, and the responses that it returns.
 
 use peregrine_web::connection::{ConnectionInfo, Peer};
 use peregrine_web::extract::RawQuery;
@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Tells the request as it arrived.
+/// Responds with the received request as text.
 async fn mirror(mut request: Request) -> String {
     let mut text = format!("{} {}\n", request.method(), request.path());
     for (name, value) in request.parts.head.fields() {
@@ -139,7 +139,7 @@ fn a_route_that_takes_longer_than_its_limit_is_answered_503_as_by_the_server() {
     assert_eq!((response.status().as_u16(), dropped.get()), (503, true));
     assert_eq!(response.json::<serde_json::Value>()["type"], "/problems/handler-late");
     assert_eq!(client.get("/nothing").send_now().status(), 503);
-    // What is ready when it is first asked is never late.
+    // A response that is ready at the first poll is never late.
     assert_eq!(client.get("/at-once").send_now().text(), "at once");
 }
 
@@ -151,7 +151,7 @@ fn the_503_of_a_late_route_has_the_form_that_the_application_says() {
             (problem.status, format!("{} at {}", problem.kind, head.path()))
         })
         .get("/never", never.timeout(Duration::from_secs(3600)));
-    // Time as the test says it passes.
+    // This timer completes immediately.
     let client = app.test().timer(|limit| {
         assert_eq!(limit, Duration::from_secs(3600));
         std::future::ready(())
@@ -244,7 +244,7 @@ fn redirects_are_followed_by_clients_that_follow_them() {
     client.get("/away").send_now().assert_status(302);
     client.post("/moved").pieces(["a", "b"]).send_now().assert_status(308);
     let circle = std::panic::AssertUnwindSafe(|| client.get("/circle").send_now());
-    let panic = std::panic::catch_unwind(circle).expect_err("it does not end");
+    let panic = std::panic::catch_unwind(circle).expect_err("an endless redirect");
     let told = panic.downcast_ref::<String>().expect("a text");
     assert!(told.contains("in a circle: /circle -> /circle"), "{told}");
 }
@@ -267,7 +267,7 @@ fn another_status_fails_the_test_with_the_body() {
 }
 
 #[test]
-#[should_panic(expected = "the Content-Type is \"text/plain\", which is no JSON; the body: [1]")]
+#[should_panic(expected = "the Content-Type is \"text/plain\", which is not JSON; the body: [1]")]
 fn text_that_looks_like_json_is_none() {
     App::new().get("/", || "[1]").test().get("/").send_now().assert_json(&[1]);
 }

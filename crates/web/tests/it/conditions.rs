@@ -1,4 +1,4 @@
-//! Guards, typed parameters and parameters that may be left out: which route answers, and what is refused.
+//! Conditions of routes: guards, typed parameters and optional parameters.
 
 use http::Method;
 use peregrine_web::extract::{MatchedPath, Path};
@@ -72,7 +72,7 @@ fn what_no_guard_accepts_goes_on_to_the_next_pattern_and_is_missing_at_the_end()
     }
     assert_eq!(text(app(), "/only/256").0, 404);
     assert_eq!(text(app(), "/nothing").0, 404);
-    // Only routes that answer this request count: a name has no POST.
+    // Only routes whose conditions hold count: the route for names has no POST.
     let client = app().test();
     assert_eq!(client.post("/users/7").send_now().text(), "changed");
     let refused = client.post("/users/ada").send_now();
@@ -183,7 +183,7 @@ fn what_a_pattern_leaves_out_is_none() {
     for target in ["/archive", "/archive/x", "/archive/2026/13x", "/archive/2026/11/23/1"] {
         assert_eq!(text(app(), target).0, 404, "{target}");
     }
-    // Too few for the type, which says of no parameter that it may be left out.
+    // Too few parameters for the type, in which none is an `Option`.
     let few = App::new().get("/{a}/{b?}", |Path((a, b)): Path<(u8, u8)>| format!("{a}{b}"));
     assert_eq!(text(few, "/1").0, 500);
 }
@@ -194,7 +194,7 @@ fn an_application_within_another_asks_its_own_guards() {
         .get("/in/{id:u8}", || "number")
         .get("/in/{id}", |Path(id): Path<String>| id)
         .build()
-        .expect("it has no fault");
+        .expect("a valid application");
     let app = App::new().subtree("/in", inner);
     assert_eq!(text(app, "/in/300").1, "300");
 }
@@ -221,7 +221,7 @@ fn names_make_urls_that_lead_back() {
     assert_eq!(links, "http://example.org/api/users/7 /api/pages /api/pages/2");
     let wrong = client.get("/wrong").send_now();
     assert_eq!(wrong.status(), 500);
-    assert!(!wrong.text().contains("usr"), "the reason is for the log");
+    assert!(!wrong.text().contains("usr"), "the reason is only logged");
 }
 
 #[test]
@@ -229,14 +229,14 @@ fn what_cannot_be_kept_is_a_fault_at_start() {
     async fn late() -> Result<(), Problem> {
         Ok(())
     }
-    let faults = |app: App| app.build().expect_err("it has faults").to_string();
+    let faults = |app: App| app.build().expect_err("an application with faults").to_string();
     for (app, told) in [
-        (App::new().get("/{a:thing}", late), "`thing` in `{a:thing}` is no type"),
-        (App::new().get("/{a?}/b", late), "`/b` is behind a parameter that may be left out"),
-        (App::new().scope("/{a?}", |scope| scope.get("/b", late)), "is behind a parameter"),
+        (App::new().get("/{a:thing}", late), "`thing` in `{a:thing}` is not a segment type"),
+        (App::new().get("/{a?}/b", late), "`/b` follows an optional parameter"),
+        (App::new().scope("/{a?}", |scope| scope.get("/b", late)), "follows an optional"),
         (
             App::new().fallback(late.when(guard::secure())),
-            "has a guard, but answers whatever has no route",
+            "has a guard, but answers every request without a route",
         ),
         (
             App::new().scope("/a", |scope| scope.when(guard::secure()).fallback(late)),
@@ -263,7 +263,7 @@ fn a_route_that_no_request_comes_to_is_a_fault_at_start() {
     let a = || guard::has_query("a");
     let faults: [(App, usize); 7] = [
         (App::new().get("/", (|| "1").when(a())).get("/", (|| "2").when(a())), 1),
-        // Who asks for more comes too late.
+        // A later route with more guards is unreachable too.
         (
             App::new()
                 .get("/", (|| "1").when(a()))
@@ -287,9 +287,9 @@ fn a_route_that_no_request_comes_to_is_a_fault_at_start() {
         ),
     ];
     for (number, (app, count)) in faults.into_iter().enumerate() {
-        let error = app.build().expect_err("one of them is never asked");
+        let error = app.build().expect_err("one route is unreachable");
         assert_eq!(error.faults.len(), count, "{number}: {error}");
-        assert!(error.to_string().contains("is never asked"), "{number}: {error}");
+        assert!(error.to_string().contains("is unreachable"), "{number}: {error}");
     }
 }
 
@@ -313,7 +313,7 @@ fn routes_that_some_request_comes_to_are_none() {
     ];
     for (number, app) in apps.into_iter().enumerate() {
         let built = app.build();
-        assert!(built.is_ok(), "{number}: {}", built.expect_err("it is none"));
+        assert!(built.is_ok(), "{number}: {}", built.expect_err("an error"));
     }
 }
 
@@ -323,8 +323,8 @@ fn lists_of_routes_say_what_routes_ask_for() {
         .when(guard::host("A.org"))
         .get("/{id:u8}", (|| "").when(guard::not(guard::has_query("x"))))
         .build()
-        .expect("it has no fault");
-    let route = app.routes().next().expect("there is one");
+        .expect("a valid application");
+    let route = app.routes().next().expect("one route was added");
     assert_eq!(route.pattern, "/{id}");
     assert_eq!(route.conditions, "id is u8, the host is a.org, not (the query has x)");
 }
@@ -403,7 +403,7 @@ fn a_guarded_handler_for_any_method_leaves_those_with_a_handler_behind_the_same_
                     .post("/", || "post")
                     .get("/{*rest}", || "rest")
             })
-            // Another guard comes in its turn, whatever the methods.
+            // Routes with different guards are checked in order, whatever their methods are.
             .any("/order", (|| "first").when(guard::has_query("a")))
             .get("/order", (|| "second").when(guard::has_query("b")))
     };
@@ -451,15 +451,16 @@ fn a_fallback_answers_where_the_types_of_its_prefix_fit() {
 fn a_merged_fallback_is_not_behind_a_guard_either() {
     let inner = || App::new().scope("/secret", |scope| scope.fallback(|| "secret"));
     let guarded = App::new().scope("", |scope| scope.when(guard::host("a.org")).merge(inner()));
-    let told = guarded.build().expect_err("the guard would not count").to_string();
-    assert!(told.contains("with a guard, but answers"), "{told}");
+    let told = guarded.build().expect_err("a guard has no effect here").to_string();
+    assert!(told.contains("with a guard, but answers every request"), "{told}");
     let told = App::new().when(guard::secure()).merge(inner()).build();
     assert!(told.is_err());
-    // At the root it answers what no guard lets in; brought into another application, it would answer for that.
+    // At the root, the fallback answers requests that the guard rejects. Merged into another
+    // application, it would also answer for that one.
     let site =
         || App::new().when(guard::host("a.org")).get("/", || "a").fallback(|| "nothing at a");
     assert!(site().build().is_ok());
     let told =
-        App::new().get("/", || "").merge(site()).build().expect_err("it would count for all");
-    assert!(told.to_string().contains("with a guard, but answers"), "{told}");
+        App::new().get("/", || "").merge(site()).build().expect_err("a guard has no effect here");
+    assert!(told.to_string().contains("with a guard, but answers every request"), "{told}");
 }

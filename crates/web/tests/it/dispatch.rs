@@ -1,4 +1,4 @@
-//! A request is routed, called and answered without a heap allocation.
+//! Routing and answering a request does not allocate.
 
 use peregrine_proto::Limits;
 use peregrine_proto::h1::{Connection, Event};
@@ -14,23 +14,23 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 thread_local! {
-    /// The allocations of this thread; other tests' threads do not disturb it.
+    /// The number of allocations on this thread, which the threads of other tests do not change.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
 struct Counting;
 
 #[expect(unsafe_code, reason = "only a global allocator can count allocations")]
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract.
+// SAFETY: every call is passed on unchanged to the system's allocator, which upholds the contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
+        // SAFETY: the caller upholds the contract of `alloc`, which is the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the pointer came from `alloc` above, and so from the system, with this layout.
+        // SAFETY: `alloc` above got the pointer from the system allocator, with this layout.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -38,7 +38,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What a connection keeps from request to request.
+/// The state that a connection keeps between requests.
 struct Server {
     app: Application,
     slot: FutureSlot,
@@ -47,7 +47,7 @@ struct Server {
 
 impl Server {
     fn new(app: App) -> Self {
-        let app = app.build().expect("nothing is wrong");
+        let app = app.build().expect("a valid application");
         Self { app, slot: FutureSlot::new(), connection: Rc::default() }
     }
 
@@ -63,13 +63,13 @@ impl Server {
         let mut answer = target.call(std::mem::take(&mut self.slot), request);
         let mut context = Context::from_waker(Waker::noop());
         let Poll::Ready(response) = Pin::new(&mut answer).poll(&mut context) else {
-            panic!("the handlers of this test are ready at once");
+            panic!("a handler was not ready at the first poll");
         };
         self.slot = answer.into_slot();
         response
     }
 
-    /// The allocations of one request, once all stocks are filled.
+    /// The number of allocations for one request, once all pools are filled.
     fn allocations(&mut self, bytes: &[u8], status: u16) -> u64 {
         for _ in 0..3 {
             assert_eq!(self.serve(bytes).status, status);
@@ -121,9 +121,9 @@ fn extractors_and_middleware_of_both_forms_allocate_nothing() {
         .fallback(text);
     let mut server = Server::new(app);
     assert_eq!(server.allocations(b"GET /s/2/3 HTTP/1.1\r\nhost: a\r\n\r\n", 200), 0);
-    // Even what has no route, as long as a fallback answers it.
+    // A request without a route does not allocate either if a fallback answers it.
     assert_eq!(server.allocations(b"GET /none HTTP/1.1\r\nhost: a\r\n\r\n", 200), 0);
-    // The method of an extension is a token of any length, compared where it lies.
+    // An extension method may have any length, and is compared in place.
     assert_eq!(server.allocations(b"PURGE /none HTTP/1.1\r\nhost: a\r\n\r\n", 200), 0);
 }
 

@@ -1,4 +1,4 @@
-//! Extractors and responses in a whole application: what the peer gets to see.
+//! Extractors and responses in a whole application, as seen by the peer.
 
 use http::{Method, StatusCode, header};
 use peregrine_web::connection::{ConnectionInfo, Peer, TlsInfo};
@@ -141,7 +141,7 @@ fn an_application_may_give_problems_another_form() {
 #[test]
 fn a_path_that_does_not_fit_its_route_is_found_when_the_application_is_built() {
     #[derive(Deserialize)]
-    #[expect(dead_code, reason = "it is never made")]
+    #[expect(dead_code, reason = "the struct is never created")]
     struct Place {
         bird: u32,
         #[serde(default)]
@@ -151,7 +151,7 @@ fn a_path_that_does_not_fit_its_route_is_found_when_the_application_is_built() {
     let named = async |_: Path<Place>| "named";
     let optional = async |_: Option<Path<u8>>| "optional";
     let app = App::new().get("/{bird}", named).get("/a/{x}", two).get("/b/{x}", named);
-    let error = app.get("/c", optional).build().expect_err("two do not fit");
+    let error = app.get("/c", optional).build().expect_err("two paths do not fit");
     let text = error.to_string();
     assert_eq!(error.faults.len(), 2, "{text}");
     assert!(text.contains("2 parameters") && text.contains("`bird`"), "{text}");

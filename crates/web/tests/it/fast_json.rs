@@ -1,4 +1,4 @@
-//! `FastJson` beside `Json`: what one takes the other takes, as the same value.
+//! `FastJson` and `Json` accept the same documents and read the same values.
 
 use peregrine_web::App;
 use peregrine_web::extract::{FastJson, Json};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 #[derive(Debug, Deserialize)]
-#[expect(dead_code, reason = "it is shown")]
+#[expect(dead_code, reason = "only its Debug output is compared")]
 struct Bird {
     name: String,
     #[serde(default)]
@@ -21,14 +21,14 @@ struct Bird {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "it is shown")]
+#[expect(dead_code, reason = "only its Debug output is compared")]
 struct Strict {
     a: i32,
     b: Option<Box<Strict>>,
 }
 
 #[derive(Debug, Deserialize)]
-#[expect(dead_code, reason = "it is shown")]
+#[expect(dead_code, reason = "only its Debug output is compared")]
 enum Kind {
     A,
     B(u8),
@@ -38,7 +38,7 @@ enum Kind {
 
 #[derive(Debug, Deserialize)]
 #[serde(tag = "t")]
-#[expect(dead_code, reason = "it is shown")]
+#[expect(dead_code, reason = "only its Debug output is compared")]
 enum Tagged {
     A { x: f64 },
     B,
@@ -46,7 +46,7 @@ enum Tagged {
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-#[expect(dead_code, reason = "it is shown")]
+#[expect(dead_code, reason = "only its Debug output is compared")]
 enum Any {
     Number(u64),
     Float(f64),
@@ -55,7 +55,7 @@ enum Any {
 }
 
 #[derive(Debug, Deserialize)]
-#[expect(dead_code, reason = "it is shown")]
+#[expect(dead_code, reason = "only its Debug output is compared")]
 struct Flat {
     a: u8,
     #[serde(flatten)]
@@ -64,7 +64,7 @@ struct Flat {
 
 type Route = (&'static str, fn(App) -> App);
 
-/// What is read, shown, at two routes.
+/// Adds two routes that respond with the value as read by each of the two extractors.
 fn routes<T: DeserializeOwned + Debug + 'static>(app: App, name: &str) -> App {
     app.post(&format!("/json/{name}"), |Json(value): Json<T>| format!("{value:?}"))
         .post(&format!("/fast/{name}"), |FastJson(value): FastJson<T>| format!("{value:?}"))
@@ -113,7 +113,7 @@ fn client() -> TestClient {
     TYPES.iter().fold(App::new(), |app, (_, add)| add(app)).test()
 }
 
-/// The types as which the document is read otherwise.
+/// The types for which the two extractors read the document differently.
 fn differences(client: &TestClient, document: &[u8]) -> Vec<String> {
     let read = |reader: &str, name: &str| {
         let request = client.post(&format!("/{reader}/{name}"));
@@ -130,16 +130,16 @@ fn differences(client: &TestClient, document: &[u8]) -> Vec<String> {
     all.collect()
 }
 
-/// Whether another crate of this build has asked `serde_json` for its feature `float_roundtrip`: `Json`
-/// is exact to the last bit then, and refuses what is more than an `f32` holds.
+/// Whether another crate of this build enables the feature `float_roundtrip` of `serde_json`. With
+/// it, `Json` is exact to the last bit, and rejects numbers that overflow an `f32`.
 fn json_is_exact() -> bool {
     serde_json::from_str::<f64>("9007199254740993.0").expect("a number") == 9_007_199_254_740_992.0
 }
 
-/// Numbers that are more than an `f32` holds.
+/// Numbers that overflow an `f32`.
 const NO_F32: [&str; 3] = ["1.7976931348623157e308", "3.4028236e38", "1e39"];
 
-/// Numbers, words, lists, objects and strings, of which some are no JSON.
+/// Numbers, literals, lists, objects and strings, some of which are not valid JSON.
 const DOCUMENTS: &[&str] = &[
     "-0",
     "-0.0",
@@ -277,7 +277,7 @@ const DOCUMENTS: &[&str] = &[
     "[1.0]",
 ];
 
-/// What is not UTF-8.
+/// Documents that are not UTF-8.
 const NO_TEXTS: [&[u8]; 9] = [
     b"\"\xff\"",
     b"\"\xc0\x80\"",
@@ -310,7 +310,7 @@ fn what_one_takes_the_other_takes_as_the_same() {
     assert!(all.is_empty(), "{}", all.join("\n"));
 }
 
-/// What the documentation says of it, and no more. An exact `Json` differs in what an `f32` holds.
+/// The documented differences are the only ones. Which ones apply depends on [`json_is_exact`].
 #[test]
 fn what_differs_is_the_last_bit_and_a_variant_by_its_number() {
     let client = client();
@@ -319,23 +319,19 @@ fn what_differs_is_the_last_bit_and_a_variant_by_its_number() {
         ("1.00000000000000011102230246251565", "1.0000000000000002", "1.0"),
     ] {
         let all = differences(&client, document.as_bytes());
-        assert_eq!(all.is_empty(), json_is_exact(), "{document}: the documentation says otherwise");
+        assert_eq!(all.is_empty(), json_is_exact(), "{document}: differs from the documentation");
         assert!(all.iter().all(|one| one.contains(json) && one.contains(fast)), "{all:?}");
     }
     for document in NO_F32 {
         let all = differences(&client, document.as_bytes());
-        assert_eq!(
-            !all.is_empty(),
-            json_is_exact(),
-            "{document}: the documentation says otherwise"
-        );
+        assert_eq!(!all.is_empty(), json_is_exact(), "{document}: differs from the documentation");
         assert!(all.iter().all(|one| one.contains("as f32") && one.contains("inf")), "{all:?}");
     }
     let all = differences(&client, b"[1]");
     assert!(all.len() == 1 && all[0].contains("as tagged"), "{all:?}");
 }
 
-/// Pieces of documents, sound and not.
+/// Fragments of valid and invalid documents.
 const PIECES: [&str; 44] = [
     "{",
     "}",
@@ -401,7 +397,7 @@ proptest! {
         prop_assert!(all.is_empty(), "{:?}", all);
     }
 
-    /// Sound documents, as `serde_json` writes them, with numbers of up to 15 digits.
+    /// Valid documents, written by `serde_json`, with numbers of up to 15 digits.
     #[test]
     fn what_is_written_is_read_as_the_same(
         numbers in prop::collection::vec(-999_999_999_999_i64..999_999_999_999, 0..20),

@@ -1,4 +1,4 @@
-//! Content in other forms than JSON, and bodies as streams.
+//! Data formats besides JSON, and bodies as streams.
 
 use futures_core::Stream;
 use peregrine_web::extract::{Accept, Cbor, FastJson, Json, MessagePack, Protobuf};
@@ -47,10 +47,10 @@ fn client() -> TestClient {
 #[derive(Debug, Deserialize)]
 struct Deep(Vec<Deep>);
 
-/// Each level is a map of one pair, which readers take for a variant.
+/// Each level is a map of one pair, which is how formats encode a variant with a value.
 #[derive(Debug, Deserialize)]
 enum Nested {
-    N(#[expect(dead_code, reason = "it is shown by Debug alone")] Box<Nested>),
+    N(#[expect(dead_code, reason = "only its Debug output is compared")] Box<Nested>),
     End,
 }
 
@@ -65,10 +65,10 @@ fn post(path: &str, media_type: &str, body: impl Into<bytes::Bytes>) -> TestResp
 
 #[test]
 fn values_come_back_as_they_were_sent() {
-    let packed = rmp_serde::to_vec_named(&bird()).expect("it can be written");
+    let packed = rmp_serde::to_vec_named(&bird()).expect("serializing succeeds");
     let mut cbor = Vec::new();
-    ciborium::into_writer(&bird(), &mut cbor).expect("it can be written");
-    let json = serde_json::to_vec(&bird()).expect("it can be written");
+    ciborium::into_writer(&bird(), &mut cbor).expect("serializing succeeds");
+    let json = serde_json::to_vec(&bird()).expect("serializing succeeds");
     let seen = Seen { name: "hobby".into(), inner: Some(Box::default()) };
     let proto = prost::Message::encode_to_vec(&seen);
     for (path, sent, answered, body) in [
@@ -85,16 +85,16 @@ fn values_come_back_as_they_were_sent() {
         assert_eq!(response.header("content-type"), Some(answered), "{path} {}", response.text());
         assert_eq!(response.bytes(), *body, "{path}");
     }
-    // Arrays, as other writers make structs.
-    let packed = rmp_serde::to_vec(&bird()).expect("it can be written");
+    // Other libraries write structs as arrays.
+    let packed = rmp_serde::to_vec(&bird()).expect("serializing succeeds");
     assert_eq!(post("/pack", "application/msgpack", packed).status(), 200);
 }
 
 #[test]
 fn what_is_wrong_is_told_as_for_json() {
-    let packed = rmp_serde::to_vec_named(&bird()).expect("it can be written");
+    let packed = rmp_serde::to_vec_named(&bird()).expect("serializing succeeds");
     let mut cbor = Vec::new();
-    ciborium::into_writer(&bird(), &mut cbor).expect("it can be written");
+    ciborium::into_writer(&bird(), &mut cbor).expect("serializing succeeds");
     let without_end = |bytes: &[u8]| bytes[..bytes.len() - 1].to_vec();
     let with_more = |bytes: &[u8]| [bytes, b"\x01"].concat();
     for (path, media_type, body, status, kind) in [
@@ -134,7 +134,7 @@ fn what_is_wrong_is_told_as_for_json() {
         let text = response.text();
         assert_eq!(response.status(), status, "{path} {body:?} {text}");
         assert!(text.contains(&format!("/problems/{kind}\"")), "{path} {body:?} {text}");
-        assert!(!text.contains("Bird"), "no type of the application's is named: {text}");
+        assert!(!text.contains("Bird"), "the response names a Rust type: {text}");
     }
     let none = client().post("/perhaps").send_now().text();
     assert_eq!(none, "None");

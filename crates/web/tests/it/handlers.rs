@@ -1,4 +1,4 @@
-//! Every form a handler may have, and what is done with its arguments.
+//! Every form of a handler, and how its arguments are extracted.
 
 use http::StatusCode;
 use peregrine_web::extract::{FromRequest, FromRequestParts};
@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The path's length plus `N`, so that arguments can be told apart.
+/// The path's length plus `N`, so that arguments can be distinguished.
 struct Number<const N: usize>(usize);
 
 impl<const N: usize> FromRequestParts for Number<N> {
@@ -83,7 +83,7 @@ impl Service for Echo {
 fn answer<Args: 'static, Via: 'static>(
     handler: impl Handler<Args, Via> + 'static,
 ) -> (u16, String) {
-    // States of the right types, because `Number` asks for them.
+    // `Number` requires states of these types.
     let app = App::new().state([0u8; 1]).state([0u8; 2]).any("/abc", handler);
     let response = app.test().post("/abc").body("body").send_now();
     (response.status().as_u16(), response.text())
@@ -128,7 +128,7 @@ fn functions_and_closures_sync_and_async_are_handlers() {
 
 #[test]
 fn twelve_arguments_are_taken_from_the_left_and_the_first_refusal_is_the_answer() {
-    #[expect(clippy::too_many_arguments, reason = "the most that a handler may have")]
+    #[expect(clippy::too_many_arguments, reason = "the maximum for a handler")]
     async fn twelve(
         Number(a): Number<1>,
         Number(b): Number<2>,
@@ -183,7 +183,7 @@ fn options_come_with_the_handler_and_the_outer_one_wins() {
         .post("/all", async_with_body.run_to_end().body_limit(3).timeout(second).body_limit(4))
         .get("/closure", (|| async { "x" }).run_to_end().cancel_on_disconnect())
         .state([0u8; 1]);
-    let app = app.build().expect("nothing is wrong");
+    let app = app.build().expect("a valid application");
     let options: Vec<_> = app.routes().map(|route| route.options.clone()).collect();
     assert_eq!(options[0], Default::default());
     assert_eq!(options[1].on_disconnect, OnDisconnect::RunToEnd);
@@ -231,7 +231,7 @@ fn a_handler_that_is_waiting_is_dropped_with_its_future() {
 #[test]
 fn a_body_may_be_streamed_both_ways_at_once() {
     async fn echo(mut request: Request) -> Response {
-        // The first piece is waited for here, the others while the response is read.
+        // The first chunk is awaited here, the others while the response is read.
         let first = request.body.next().await.expect("a piece").expect("no error");
         assert_eq!(first, "a");
         Response::new(StatusCode::OK).with_body(Body::new(request.body))
@@ -241,5 +241,5 @@ fn a_body_may_be_streamed_both_ways_at_once() {
     let next = peregrine_web::test::block_on(response.chunk());
     assert_eq!(next.expect("a piece").expect("no error"), "b");
     assert_eq!(response.text(), "c");
-    assert_eq!(response.text(), "c", "reading twice gives the same");
+    assert_eq!(response.text(), "c", "a second read returns the same text");
 }

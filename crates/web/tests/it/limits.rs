@@ -1,4 +1,4 @@
-//! Which limit of a body counts, and when it is judged: the innermost, when the body is read.
+//! Body limits: the innermost limit applies, and is checked as the body is read.
 
 use peregrine_web::test::{TestClient, TestResponse};
 use peregrine_web::{
@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// A limit for what is inside, as middleware sets it.
+/// A middleware that sets a body limit.
 struct Limit(u64);
 
 impl Middleware for Limit {
@@ -31,7 +31,7 @@ async fn stream(mut body: Body) -> Result<String, Problem> {
     Ok("x".repeat(bytes))
 }
 
-/// The answers to a body of `length` bytes in the ways in which one may arrive.
+/// The responses to a body of `length` bytes: sent whole, chunked, and in chunks with a length.
 fn answers(client: &TestClient, target: &str, length: usize) -> [TestResponse; 3] {
     let body = "x".repeat(length);
     let (start, end) = body.split_at(length / 2);
@@ -44,7 +44,7 @@ fn answers(client: &TestClient, target: &str, length: usize) -> [TestResponse; 3
     ]
 }
 
-/// Bodies up to `most` bytes pass at `target`, and no others, however they arrive.
+/// Checks that `target` accepts bodies of up to `most` bytes and rejects larger ones.
 fn holds(client: &TestClient, target: &str, most: usize) {
     for length in [most - 1, most, most + 1, 4 * most] {
         for (way, response) in answers(client, target, length).iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Applications through the public API, without a network.
+//! Tests of applications through the public API, without a network.
 
 mod ambiguous_paths;
 mod build;

@@ -1,4 +1,4 @@
-//! What middleware runs around, and in which order.
+//! Which services each middleware wraps, and in which order.
 
 use http::{HeaderName, HeaderValue, StatusCode};
 use peregrine_web::extract::State;
@@ -7,10 +7,10 @@ use peregrine_web::{App, Problem, Request, Response, Service};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What ran, in order. A request in test writes its own.
+/// The middleware and handlers that ran, in order; cleared before each request.
 type Trace = Rc<RefCell<String>>;
 
-/// Notes its name before and after.
+/// A middleware that records its name before and after the next service.
 struct Note(&'static str, Trace);
 
 impl Middleware for Note {
@@ -55,11 +55,11 @@ fn middleware_runs_around_what_follows_in_its_scope_and_around_answers_without_a
         ("GET", "/s/deep", "A( S( T( D( deep )D )T )S )A "),
         ("GET", "/merged", "A( M( merged )M )A "),
         ("GET", "/b", "A( B( b )B )A "),
-        // A 404 goes through all of the application's own middleware.
+        // A 404 passes through all of the application's own middleware.
         ("GET", "/none", "A( B( )B )A "),
         ("GET", "/s/none", "A( B( )B )A "),
         ("OPTIONS", "*", "A( B( )B )A "),
-        // A 405 and the automatic OPTIONS go through that of the path's route.
+        // A 405 and the automatic OPTIONS response pass through the middleware of the path's route.
         ("POST", "/s/inside", "A( S( T( )T )S )A "),
         ("OPTIONS", "/s/deep", "A( S( T( D( )D )T )S )A "),
         ("POST", "/bare", ""),

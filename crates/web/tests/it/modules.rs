@@ -1,4 +1,4 @@
-//! Functions take and give plain `App` and `Scope`, whatever was added before.
+//! `App` and `Scope` have no type parameters, so functions can take and return them.
 
 use peregrine_web::extract::StateRef;
 use peregrine_web::middleware::Next;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 type Seen = Rc<RefCell<Vec<&'static str>>>;
 
-/// A middleware that notes that it ran.
+/// Adds a middleware that records that it ran.
 fn note(app: App, seen: &Seen, name: &'static str) -> App {
     let seen = Rc::clone(seen);
     app.with(async move |request: Request, next: Next<'_>| -> Response {
@@ -31,7 +31,7 @@ fn middleware_states_and_merges_come_in_any_order() {
     let other = note(App::new().state(String::from("other")), &seen, "other").scope("/x", show);
     let app = note(App::new(), &seen, "first").scope("/a", show).state(String::from("own"));
     let app = note(app.merge(other), &seen, "second").scope("/b", guarded);
-    // Each of the two ways gives an `App`.
+    // Both branches have the type `App`.
     let app = if seen.borrow().is_empty() { note(app, &seen, "third") } else { app };
     let client = app.scope("/c", show).test();
     for (path, text, around) in [

@@ -1,4 +1,4 @@
-//! What requests lead to: routes, automatic answers, redirects, fallbacks.
+//! Routing of requests: to routes, automatic responses, redirects and fallbacks.
 
 use http::Method;
 use peregrine_web::extract::Path;
@@ -56,7 +56,7 @@ fn methods_and_paths_lead_to_their_routes_and_to_the_automatic_answers() {
             ("GET", "/users?page=2", 200, "GET /users"),
             ("POST", "/users", 200, "POST /users"),
             ("GET", "/users/7", 200, "GET /users/{id}"),
-            // Another pattern of the same path answers what the first does not.
+            // Another pattern that matches the path answers methods that the first one lacks.
             ("GET", "/users/new", 200, "GET /users/{id}"),
             ("POST", "/users/new", 200, "POST /users/new"),
             ("DELETE", "/users/new", 405, "GET, HEAD, POST, OPTIONS"),
@@ -64,7 +64,7 @@ fn methods_and_paths_lead_to_their_routes_and_to_the_automatic_answers() {
             ("TRACE", "/users", 405, "GET, HEAD, POST, OPTIONS"),
             ("PURGE", "/users", 405, "GET, HEAD, POST, OPTIONS"),
             ("NONSENSE", "/users", 405, "GET, HEAD, POST, OPTIONS"),
-            // The client leaves the body of the answer to HEAD out, as the server does.
+            // The client drops the body of a response to HEAD, as the server does.
             ("HEAD", "/users", 200, ""),
             ("HEAD", "/own", 200, ""),
             ("HEAD", "/patch", 405, "OPTIONS, PATCH"),
@@ -81,7 +81,7 @@ fn methods_and_paths_lead_to_their_routes_and_to_the_automatic_answers() {
             ("GET", "/any", 200, "GET /any"),
             ("NONSENSE", "/any", 200, "NONSENSE /any"),
             ("OPTIONS", "/any", 200, "OPTIONS /any"),
-            // `any` takes what the other routes of the same shape leave, whatever the names.
+            // `any` gets the methods that other routes of the same shape lack. Names do not matter.
             ("GET", "/mixed/1", 200, "GET /mixed/{a}"),
             ("PUT", "/mixed/1", 200, "PUT /mixed/{b}"),
             ("GET", "/nowhere", 404, "GET cannot be answered"),
@@ -200,7 +200,7 @@ fn a_scope_s_fallback_answers_where_the_scope_s_prefix_matches_as_a_route_would(
     check(
         &app.test(),
         &[
-            // A literal before what has text of its own, and that before a parameter.
+            // Literal text precedes a parameter with text, which precedes a plain parameter.
             ("GET", "/about/nothing", 200, "tenant"),
             ("GET", "/v1", 200, "version"),
             ("GET", "/v1/nothing", 200, "version"),
@@ -211,11 +211,11 @@ fn a_scope_s_fallback_answers_where_the_scope_s_prefix_matches_as_a_route_would(
             ("GET", "/users/1/posts/none", 200, "posts"),
             ("GET", "/users/mine/posts/none", 200, "posts"),
             ("GET", "/others/mine/posts/none", 200, "mine"),
-            // The first segment that differs decides, and not the length.
+            // The first segment that differs decides, not the length.
             ("GET", "/users/mine/none", 200, "users"),
-            // Parameters are not empty.
+            // A parameter does not match an empty segment.
             ("GET", "/", 200, "outer"),
-            // Escapes mean what they mean in routes.
+            // Escapes are decoded as for routes.
             ("GET", "/%75sers/known", 200, "GET /users/known"),
             ("GET", "/%75sers/none", 200, "users"),
             ("GET", "/a%7Bb/none", 200, "brace"),
@@ -264,7 +264,7 @@ fn states_of_merged_applications_are_kept_apart() {
         assert_eq!(response.text(), text, "{target}");
         assert_eq!(response.fields_named("via").collect::<Vec<_>>(), via, "{target}");
     }
-    // A 405 goes through the middleware of the merged application too.
+    // A 405 passes through the middleware of the merged application too.
     let refused = client.post("/a").send_now();
     assert_eq!(refused.fields_named("via").collect::<Vec<_>>(), ["a", "ours"]);
 }
@@ -350,8 +350,8 @@ fn what_the_server_answers_itself_has_the_form_that_the_application_says() {
     };
     let other = App::new().on_problem(form("theirs")).get("/x", say);
     let app = App::new().get("/x", say).scope("/m", |scope| scope.merge(other));
-    let plain = App::new().build().expect("nothing is wrong");
-    let app = app.on_problem(form("ours")).build().expect("nothing is wrong");
+    let plain = App::new().build().expect("a valid application");
+    let app = app.on_problem(form("ours")).build().expect("a valid application");
     let found = |target: &str| {
         let bytes = format!("GET {target} HTTP/1.1\r\nhost: a\r\n\r\n");
         let limits = peregrine_proto::Limits::DEFAULT;
@@ -365,7 +365,7 @@ fn what_the_server_answers_itself_has_the_form_that_the_application_says() {
         let _ = app.find(&mut head, &Default::default());
         head
     };
-    // Where no request was understood, every question about the head has an answer.
+    // The methods of an empty head return defaults.
     let nothing = Head::take();
     assert_eq!((nothing.field("host"), nothing.uri().path(), nothing.authority()), (None, "/", ""));
     assert!(nothing.to_header_map().is_empty() && nothing.query().is_none());
@@ -388,7 +388,7 @@ fn what_the_server_answers_itself_has_the_form_that_the_application_says() {
         );
     }
     let bomb = App::new().on_problem(|_: Problem, _: &Head| -> &'static str { panic!("no form") });
-    let bomb = bomb.build().expect("nothing is wrong");
+    let bomb = bomb.build().expect("a valid application");
     let response = bomb.render(Problem::head_late(), &Head::take());
     assert_eq!(response.body.as_slice(), Some(Problem::head_late().to_json().as_bytes()));
 }
@@ -426,7 +426,7 @@ fn a_built_application_is_a_handler_with_routes_and_states_of_its_own() {
     async fn show(State(n): State<u8>, Path(name): Path<String>) -> String {
         format!("{n} {name}")
     }
-    let inner = App::new().state(1u8).get("/in/{name}", show).build().expect("nothing is wrong");
+    let inner = App::new().state(1u8).get("/in/{name}", show).build().expect("a valid application");
     let app = App::new().state(2u8).get("/out/{name}", show).any("/in/{*rest}", inner);
     let client = app.test();
     assert_eq!(client.get("/out/a").send_now().text(), "2 a");

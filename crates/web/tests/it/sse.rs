@@ -1,4 +1,4 @@
-//! Server-sent events: what is written is what a reader understands, and nobody waits for long.
+//! Server-sent events: encoding, channels between handler and client, and keep-alive comments.
 
 use futures_core::Stream;
 use peregrine_web::prelude::*;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-/// A stream of what a function gives.
+/// A stream that polls a function.
 struct Made<F>(F);
 
 impl<T, F: FnMut(&mut Context<'_>) -> Poll<Option<T>> + Unpin> Stream for Made<F> {
@@ -45,7 +45,7 @@ fn now<T>(future: impl Future<Output = T>) -> Poll<T> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// The line breaks of events are LF.
+/// Converts line breaks to LF, as parsing an event does.
 fn with_lf(text: &str) -> String {
     text.replace("\r\n", "\n").replace('\r', "\n")
 }
@@ -202,7 +202,7 @@ type TestClientOf = peregrine_web::test::TestClient;
 fn pushed_events_arrive_in_order_and_the_last_sender_ends_the_stream() {
     let (client, senders) = pushed(16);
     let mut response = client.get("/").send_now();
-    let sender = senders.borrow_mut().pop().expect("there is one");
+    let sender = senders.borrow_mut().pop().expect("a stream was opened");
     let other = sender.clone();
     assert_eq!(now(sender.send(data("a"))), Poll::Ready(Ok(())));
     assert_eq!(other.try_send(data("b")), Ok(()));
@@ -223,7 +223,7 @@ fn who_waited_for_the_end_and_is_gone_leaves_nothing() {
         fn wake(self: Arc<Self>) {}
     }
     let (sender, sse) = sse::channel_of(1);
-    assert_eq!(sender.try_send(data("there is no room after it")), Ok(()));
+    assert_eq!(sender.try_send(data("fills the channel")), Ok(()));
     for _ in 0..10 {
         let task = Arc::new(Task);
         let waker = Waker::from(Arc::clone(&task));
@@ -241,14 +241,14 @@ fn a_slow_reader_holds_its_sender_back_and_nobody_else() {
     let (client, senders) = pushed(2);
     let (mut slow, mut quick) = (client.get("/").send_now(), client.get("/").send_now());
     for text in ["a", "b", "c", "d"] {
-        // Who is slow misses what finds no room.
+        // A slow reader misses events for which its channel has no space.
         senders.borrow_mut().retain(|reader| reader.try_send(data(text)) != Err(SendError::Closed));
         assert_eq!(quick.event_now(), Some(message(text)));
     }
     let sender = senders.borrow()[0].clone();
     assert_eq!(sender.try_send(data("e")), Err(SendError::Full));
     let mut waiting = pin!(sender.send(data("f")));
-    assert!(now(waiting.as_mut()).is_pending(), "there is no room");
+    assert!(now(waiting.as_mut()).is_pending(), "the channel is full");
     assert_eq!(slow.event_now(), Some(message("a")));
     assert_eq!(now(waiting), Poll::Ready(Ok(())));
     for text in ["b", "f"] {
@@ -260,7 +260,7 @@ fn a_slow_reader_holds_its_sender_back_and_nobody_else() {
 fn a_sender_hears_that_nobody_reads_any_more() {
     let (client, senders) = pushed(1);
     let response = client.get("/").send_now();
-    let sender = senders.borrow_mut().pop().expect("there is one");
+    let sender = senders.borrow_mut().pop().expect("a stream was opened");
     assert_eq!(sender.try_send(data("a").event("\n")), Err(SendError::Invalid(InvalidEvent::Name)));
     assert_eq!(sender.try_send(data("a")), Ok(()));
     let mut closed = pin!(sender.closed());
@@ -277,17 +277,17 @@ fn a_sender_hears_that_nobody_reads_any_more() {
 fn events_are_pushed_from_any_thread() {
     let (client, senders) = pushed(3);
     let mut response = client.get("/").send_now();
-    let sender = senders.borrow_mut().pop().expect("there is one");
+    let sender = senders.borrow_mut().pop().expect("a stream was opened");
     let thread = std::thread::spawn(move || {
         for number in 0..1_000 {
-            block_on(sender.send(data(&number.to_string()))).expect("it is read");
+            block_on(sender.send(data(&number.to_string()))).expect("the stream is open");
         }
     });
     for number in 0..1_000 {
         assert_eq!(response.event_now(), Some(message(&number.to_string())));
     }
     assert_eq!(response.event_now(), None);
-    thread.join().expect("it does not panic");
+    thread.join().expect("the thread does not panic");
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn a_silent_stream_sends_comments_unless_it_is_told_not_to() {
         .get("/", move || Sse::new(silent()).keep_alive(Duration::from_secs(7)))
         .get("/by-default", move || Sse::new(silent()))
         .get("/never", move || Sse::new(silent()).keep_alive(None));
-    // Time passes at once, and is counted.
+    // Each sleep ends immediately, and its duration is recorded.
     let slept = Rc::new(RefCell::new(Vec::new()));
     let log = Rc::clone(&slept);
     let client = app.test().timer(move |time| {

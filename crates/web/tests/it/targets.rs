@@ -1,5 +1,5 @@
-//! What the parser accepts as a target or a host, the types of the `http` crate accept too, so that our
-//! handlers and mounted services see one request.
+//! The types of the `http` crate accept every target and host that the parser accepts, so handlers
+//! and mounted services see the same request.
 
 use http::uri::Authority;
 use peregrine_proto::h1::{Connection, Event};
@@ -17,10 +17,10 @@ fn parsed(bytes: &[u8]) -> Option<Head> {
     Some(head)
 }
 
-/// Asserts that the head is the same as the `http` crate has it.
+/// Asserts that the types of the `http` crate describe the same request as `head`.
 fn same(head: &Head) {
     let authority = head.authority();
-    // HTTP/2 may leave it to a Host field, and HTTP/1.0 may have none.
+    // HTTP/2 requests may send only a Host field, and HTTP/1.0 requests need no host.
     assert!(authority.is_empty() || Authority::try_from(authority).is_ok(), "{authority}");
     let (uri, request) = (head.uri(), head.to_http(()));
     assert_eq!(&uri, request.uri());
@@ -151,7 +151,7 @@ fn the_longest_target_is_a_uri() {
         target: &target,
         version: Version::Http11,
     };
-    let head = Head::build(&limits, &line, []).expect("as long as a head may be");
+    let head = Head::build(&limits, &line, []).expect("a head of the maximum size");
     assert_eq!(head.as_bytes().len(), 65_535);
     assert_eq!(head.uri().path().as_bytes(), target);
 }

@@ -1,4 +1,4 @@
-//! What clients that do not read their responses can occupy in the proxy.
+//! Limits on the proxy's resources that clients can occupy by not reading their responses.
 
 use peregrine::prelude::*;
 use peregrine::proxy::{Proxy, Upstreams};
@@ -20,7 +20,7 @@ on_both_drivers! {
     a_request_waits_for_a_connection_and_then_is_a_503,
 }
 
-/// What one request in progress is charged with.
+/// The memory that is reserved for one request in progress.
 const CHARGE: usize = 64 * 1024;
 const CONNECTIONS: usize = 8;
 

@@ -102,7 +102,7 @@ fn one_upgrade_is_made_at_a_time(driver: &str) {
         program.says(" hangs");
         program.signal(Signal::USR2);
         let line = program.says("no upgrade");
-        assert!(line.contains("another upgrade is not over"), "{line}");
+        assert!(line.contains("another upgrade is in progress"), "{line}");
         program.says("did not serve within");
     });
 }

@@ -190,7 +190,7 @@ fn a_manager_hears_of_an_upgrade_that_fails(driver: &str) {
     program.says("no upgrade");
     manager.hears_of("RELOADING=1");
     let text = manager.hears();
-    assert!(text.starts_with("READY=1\nSTATUS=serves; the upgrade failed: "), "{text}");
+    assert!(text.starts_with("READY=1\nSTATUS=serving; the upgrade failed: "), "{text}");
     assert!(text.contains("exit status: 3"), "{text}");
 }
 

@@ -1,4 +1,4 @@
-//! What a reload changes, and what it leaves.
+//! Tests what a reload changes, and what it leaves unchanged.
 
 use super::*;
 
@@ -18,53 +18,53 @@ fn a_reload_names_what_changed_and_what_needs_a_restart() {
     let (_folder, path) = file("workers = 2\n[listeners.a]\naddress = '127.0.0.1:0'\n");
     let none: [(&str, &str); 0] = [];
     let layers = layers().file(&path).variables(none);
-    let config = ServerConfig::read(ServerConfig::default(), layers).expect("it is sound");
+    let config = ServerConfig::read(ServerConfig::default(), layers).expect("valid config");
     let mut configured = super::super::Configured::new(config.clone());
     let (live, mut changed) =
-        tokio::sync::watch::channel(config.live("a", &config.listeners["a"]).expect("it is sound"));
+        tokio::sync::watch::channel(config.live("a", &config.listeners["a"]).expect("it is valid"));
     configured.follow("a", live);
     configured.begin(&began(&config.limits, None, config.workers, &SocketOptions::default()));
     let mut read = |text: &str| {
-        std::fs::write(&path, text).expect("the file is there");
+        std::fs::write(&path, text).expect("the file exists");
         configured.read().map_err(|error| error.to_string())
     };
     let listener = "[listeners.a]\naddress = '127.0.0.1:0'\n";
 
-    let text = read(&format!("workers = 2\n{listener}")).expect("it is sound");
-    assert_eq!(text, "peregrine: configuration read again: nothing changed");
-    assert!(!changed.has_changed().expect("it is there"));
+    let text = read(&format!("workers = 2\n{listener}")).expect("valid config");
+    assert_eq!(text, "peregrine: configuration reloaded: nothing changed");
+    assert!(!changed.has_changed().expect("the sender exists"));
 
     let next = format!("workers = 4\n{listener}[limits]\nidle_timeout = '5s'\nlame_duck = '1s'\n");
     assert_eq!(
-        read(&next).expect("it is sound"),
-        "peregrine: configuration read again: limits.idle_timeout \"75s\" -> \"5s\"; a restart is needed for \
+        read(&next).expect("valid config"),
+        "peregrine: configuration reloaded: limits.idle_timeout \"75s\" -> \"5s\"; a restart is needed for \
          limits.lame_duck \"0s\" -> \"1s\", workers 2 -> 4"
     );
     assert_eq!(changed.borrow_and_update().limits.idle_timeout, Duration::from_secs(5));
 
-    // What is wrong anywhere changes nothing anywhere.
+    // An error anywhere prevents all changes.
     for wrong in [
         format!("{next}head_timeout = 'soon'\n"),
         format!("{next}[trusted_proxies]\nfrom = ['here']\n"),
         "[limits]\nidle_timeout = '6s'\n[".to_owned(),
     ] {
-        let error = read(&wrong.replace("'5s'", "'6s'")).expect_err("it is wrong");
+        let error = read(&wrong.replace("'5s'", "'6s'")).expect_err("it is invalid");
         assert!(
             error.contains("soon") || error.contains("here") || error.contains("TOML"),
             "{error}"
         );
-        assert!(!changed.has_changed().expect("it is there"));
+        assert!(!changed.has_changed().expect("the sender exists"));
     }
-    // It is told again for as long as it waits, and the rest is known.
+    // Settings that need a restart are reported again on each reload; applied settings are not.
     assert_eq!(
-        read(&next).expect("it is sound"),
-        "peregrine: configuration read again: nothing changed; a restart is needed for limits.lame_duck \"0s\" -> \
+        read(&next).expect("valid config"),
+        "peregrine: configuration reloaded: nothing changed; a restart is needed for limits.lame_duck \"0s\" -> \
          \"1s\", workers 2 -> 4"
     );
     let text = read(&format!("workers = 2\n{listener}[trusted_proxies]\nfrom = ['::1']\n"));
     assert_eq!(
-        text.expect("it is sound"),
-        "peregrine: configuration read again: limits.idle_timeout \"5s\" -> \"75s\", trusted_proxies.from [] -> \
+        text.expect("valid config"),
+        "peregrine: configuration reloaded: limits.idle_timeout \"5s\" -> \"75s\", trusted_proxies.from [] -> \
          [\"::1\"]"
     );
     let live = changed.borrow_and_update().clone();
@@ -83,15 +83,15 @@ fn what_workers_take_on_waits_for_no_restart_though_a_listener_has_limits_of_its
     let (_folder, path) = file(&text(5));
     let none: [(&str, &str); 0] = [];
     let layers = layers().file(&path).variables(none);
-    let config = ServerConfig::read(ServerConfig::default(), layers).expect("it is sound");
+    let config = ServerConfig::read(ServerConfig::default(), layers).expect("valid config");
     let mut configured = super::super::Configured::new(config.clone());
     configured.begin(&began(&config.limits, None, None, &SocketOptions::default()));
-    std::fs::write(&path, text(6)).expect("the file is there");
-    let told = configured.read().expect("it is sound");
+    std::fs::write(&path, text(6)).expect("the file exists");
+    let told = configured.read().expect("valid config");
     assert!(told.contains("limits.overload.requests_max 5 -> 6"), "{told}");
     assert!(!told.contains("a restart is needed"), "{told}");
     let shown = configured.text();
-    let shown = shown.lock().expect("no panic");
+    let shown = shown.lock().expect("not poisoned");
     assert!(!shown.contains("requests_max = 5"), "{shown}");
 }
 
@@ -101,9 +101,9 @@ fn what_the_program_sets_after_the_tree_stays() {
         file("[limits]\nidle_timeout = '5s'\n[listeners.a]\naddress = '127.0.0.1:0'\n");
     let none: [(&str, &str); 0] = [];
     let layers = layers().file(&path).variables(none);
-    let config = ServerConfig::read(ServerConfig::default(), layers).expect("it is sound");
+    let config = ServerConfig::read(ServerConfig::default(), layers).expect("valid config");
     let mut configured = super::super::Configured::new(config.clone());
-    let first = config.live("a", &config.listeners["a"]).expect("it is sound");
+    let first = config.live("a", &config.listeners["a"]).expect("valid config");
     let (live, changed) = tokio::sync::watch::channel(first);
     configured.follow("a", live);
     let limits = Limits { idle_timeout: Duration::from_secs(9), ..Limits::default() };
@@ -114,13 +114,13 @@ fn what_the_program_sets_after_the_tree_stays() {
         &path,
         "[limits]\nidle_timeout = '6s'\n[listeners.a]\naddress = '127.0.0.1:0'\n",
     )
-    .expect("the file is there");
-    let text = configured.read().expect("it is sound");
-    assert_eq!(text, "peregrine: configuration read again: nothing changed");
+    .expect("the file exists");
+    let text = configured.read().expect("valid config");
+    assert_eq!(text, "peregrine: configuration reloaded: nothing changed");
     let live = changed.borrow().clone();
     assert_eq!((live.limits, live.proxies), (limits, Some(proxies)));
     let shown = configured.text();
-    let shown = shown.lock().expect("no panic");
+    let shown = shown.lock().expect("not poisoned");
     assert!(
         shown.contains("# `limits` is set by the program") && shown.contains("\"9s\""),
         "{shown}"
@@ -133,17 +133,17 @@ fn what_the_program_sets_stays_though_the_tree_said_the_same_at_first() {
     let (_folder, path) = file("[listeners.a]\naddress = '127.0.0.1:0'\n");
     let none: [(&str, &str); 0] = [];
     let layers = layers().file(&path).variables(none);
-    let config = ServerConfig::read(ServerConfig::default(), layers).expect("it is sound");
-    let server = Server::from_config(config).expect("it is sound");
+    let config = ServerConfig::read(ServerConfig::default(), layers).expect("valid config");
+    let server = Server::from_config(config).expect("valid config");
     let mut server = server.limits(Limits::default());
-    let configured = server.configured_mut().expect("it is made of a tree");
+    let configured = server.configured_mut().expect("built from a configuration");
     let sockets = SocketOptions::default();
     configured.begin(&began(&Limits::default(), None, None, &sockets));
     std::fs::write(
         &path,
         "[listeners.a]\naddress = '127.0.0.1:0'\n[limits]\nidle_timeout = '5s'\n",
     )
-    .expect("the file is there");
-    let text = configured.read().expect("it is sound");
-    assert_eq!(text, "peregrine: configuration read again: nothing changed");
+    .expect("the file exists");
+    let text = configured.read().expect("valid config");
+    assert_eq!(text, "peregrine: configuration reloaded: nothing changed");
 }

@@ -1,8 +1,8 @@
-//! What nobody should do with a simulation.
+//! Wrong uses of simulations, and hostile conditions.
 
 use super::*;
 
-/// A whole visit that shows in the digest of its run.
+/// A test with many requests, so that differences between runs show in their digests.
 async fn visit(sim: Sim) -> Result<(), Lost> {
     let server = sim.serve(app);
     let client = server.client();
@@ -20,22 +20,22 @@ async fn visit(sim: Sim) -> Result<(), Lost> {
 
 #[test]
 fn a_run_is_the_same_on_any_thread_beside_any_others_and_after_any_others() {
-    let run = |seed| Simulation::seeds(0..1).run_one(seed, &visit).expect("it passes");
+    let run = |seed| Simulation::seeds(0..1).run_one(seed, &visit).expect("the test passes");
     let fresh = |seed| std::thread::spawn(move || run(seed));
     let alone: Vec<_> = (0..4).map(|seed| fresh(seed).join().expect("no panic")).collect();
     let together: Vec<_> = (0..4).map(fresh).collect();
     let together: Vec<_> =
         together.into_iter().map(|thread| thread.join().expect("no panic")).collect();
     assert_eq!(together, alone);
-    // A thread that has had other runs, some of which broke off in the middle.
+    // On a thread on which other runs were aborted before.
     for seed in 0..4 {
         let _ = failing(&one(), seed, async |sim: Sim| {
             let client = sim.serve(app).client();
             let waits = client.post("/echo").body("x".repeat(100_000)).send();
             let _never = sim.timeout(Duration::from_millis(seed), waits).await;
-            assert!(sim.seed() > 99, "it ends here");
+            assert!(sim.seed() > 99, "aborted here");
         });
-        assert_eq!(run(seed), alone[usize::try_from(seed).expect("it is small")]);
+        assert_eq!(run(seed), alone[usize::try_from(seed).expect("a small seed")]);
     }
 }
 
@@ -50,7 +50,7 @@ fn nothing_is_charged_to_a_thread_when_its_runs_are_over() {
                 let _ =
                     client.post("/echo").body("x".repeat(300_000)).patience(SECOND).send().await;
                 let _forgotten = client.get("/large").open().await;
-                assert!(seed % 3 != 0, "broken off");
+                assert!(seed % 3 != 0, "aborted here");
             });
             assert_eq!((held(), filling()), (0, Filling::Free), "seed {seed}");
         }
@@ -64,9 +64,9 @@ fn a_simulation_within_a_runtime_is_told_where_it_belongs() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let text = runtime.block_on(async { failures::told(|| seeds(0..3, visit)) });
     assert!(text.contains("plain #[test]"), "{text}");
-    // On a thread of its own there is none.
+    // A new thread is not inside of the runtime.
     runtime.block_on(async {
-        std::thread::spawn(|| seeds(0..1, visit)).join().expect("it passes");
+        std::thread::spawn(|| seeds(0..1, visit)).join().expect("the test passes");
     });
 }
 
@@ -75,7 +75,7 @@ fn a_simulation_within_another_is_refused_and_leaves_that_as_it_was() {
     let failure = failing(&one(), 0, async |sim: Sim| {
         let text = failures::told(|| seeds(0..1, visit));
         assert!(text.contains("not from within another simulation"), "{text}");
-        // Panics are still heard of.
+        // The outer simulation still notices panics.
         let client = sim.serve(app).client();
         let _ = client.get("/panic").send().await;
         sim.sleep(SECOND).await;
@@ -148,7 +148,7 @@ fn times_without_an_end_are_no_overflow() {
         }
         let server = sim.serve(|| App::new().get("/", never));
         let lost = server.client().get("/").patience(HOUR).send().await;
-        assert_eq!(lost.expect_err("it never comes").why, Why::GaveUp(HOUR));
+        assert_eq!(lost.expect_err("no response").why, Why::GaveUp(HOUR));
         assert_eq!(sim.timeout(HOUR, sim.sleep(Duration::MAX)).await, None);
         let lost = server.client().get("/").patience(Duration::MAX).send();
         assert!(sim.timeout(HOUR, lost).await.is_none());

@@ -1,4 +1,4 @@
-//! What is told of a run that fails.
+//! Reports of failed runs.
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn what_fails_beside_the_test_ends_the_run() {
     let text = cause(&|sim| {
         sim.serve(|| App::new().get("/a", || "").get("/a", || ""));
     });
-    assert!(text.starts_with("the server cannot begin: ") && text.contains("/a"), "{text}");
+    assert!(text.starts_with("the server cannot start: ") && text.contains("/a"), "{text}");
 }
 
 #[test]
@@ -64,20 +64,20 @@ fn a_test_that_waits_for_ever_is_told_what_for() {
         let app =
             || App::new().get("/never", async || -> &'static str { std::future::pending().await });
         let server = sim.serve(app);
-        sim.note("it begins");
+        sim.note("the test starts");
         drop(server.client().get("/never").send().await);
     });
     assert_eq!(
         failure.to_string(),
         "\
 seed 0 fails at 0.000 s of virtual time, after 8 steps:
-  deadlock: the test waits, and nothing is left that could happen
-  beside the test, 7 tasks of the network and 0 of tokio are not over; waiting: port 1: accept, port 2: accept, \
+  deadlock: the test waits, but no event is pending
+  besides the test, 7 network tasks and 0 tokio tasks have not ended; waiting: port 1: accept, port 2: accept, \
 connection 3: client receives, connection 3: server receives
-requests without an answer:
+requests without a response:
   GET /never of client 1, for 0.000 s
 last events:
-       0.000 s  it begins
+       0.000 s  the test starts
        0.000 s  client 1: GET /never
        0.000 s  connection 3: a client connects
        0.000 s  client 1: has connection 3
@@ -96,7 +96,7 @@ fn a_run_has_limits_of_time_and_of_steps() {
     let failure = failing(&one().time_max(HOUR), 0, ticking);
     assert!(failure.now() >= HOUR && failure.now() < HOUR + 2 * SECOND);
     let text = failure.cause();
-    assert!(text.starts_with("the test is not over after 3600s of virtual time"), "{text}");
+    assert!(text.starts_with("the test has not ended after 3600s of virtual time"), "{text}");
     assert!(text.contains("Simulation::time_max"), "{text}");
     let spinning = async |sim: Sim| {
         while sim.seed() == 0 {
@@ -105,13 +105,13 @@ fn a_run_has_limits_of_time_and_of_steps() {
     };
     let failure = failing(&one().steps_max(1_000), 0, spinning);
     let text = failure.cause();
-    assert!(text.starts_with("the test is not over after 1000 steps"), "{text}");
+    assert!(text.starts_with("the test has not ended after 1000 steps"), "{text}");
     assert!(text.contains("Simulation::steps_max"), "{text}");
 }
 
-/// The message of a panic in `run`.
+/// The message with which `run` panics.
 pub(super) fn told(run: impl FnOnce()) -> String {
-    let panic = catch_unwind(AssertUnwindSafe(run)).expect_err("it fails");
+    let panic = catch_unwind(AssertUnwindSafe(run)).expect_err("a panic");
     sim::message(&*panic)
 }
 
@@ -124,7 +124,7 @@ fn a_failure_names_its_seed_its_time_its_events_and_how_to_have_it_again() {
             let lost = client.get("/slow/7").send();
             let waits = sim.spawn(async move { drop(lost.await) });
             sim.sleep(SECOND).await;
-            sim.note("the fourth run is a bad one");
+            sim.note("runs from seed 4 on fail");
             assert!(sim.seed() < 4, "too far");
             drop(waits);
         });
@@ -134,7 +134,7 @@ fn a_failure_names_its_seed_its_time_its_events_and_how_to_have_it_again() {
         "\
 seed 4 fails at 2.000 s of virtual time, after 14 steps:
   too far
-requests without an answer:
+requests without a response:
   GET /slow/7 of client 1, for 1.000 s
 last events:
        0.000 s  client 1: GET /slow/3
@@ -148,7 +148,7 @@ last events:
        1.000 s  client 1: has connection 8
        1.000 s  connection 3: the server closes it
        1.000 s  connection 8: accepted
-       2.000 s  the fourth run is a bad one
+       2.000 s  runs from seed 4 on fail
 A second run with this seed failed in the same way.
 To run it alone: PEREGRINE_SEEDS=4 cargo test simulate::tests::failures::\
 a_failure_names_its_seed_its_time_its_events_and_how_to_have_it_again"
@@ -164,10 +164,7 @@ fn a_seed_that_does_not_repeat_its_failure_is_told_so() {
             assert!(runs.get() > 1, "the first run fails");
         });
     });
-    assert!(
-        text.contains("did not fail, so that something decides that is not the seed"),
-        "{text}"
-    );
+    assert!(text.contains("passed, so something other than the seed affects the run"), "{text}");
     let text = told(|| {
         one().run(async |sim| {
             runs.set(runs.get() + 1);
@@ -175,14 +172,14 @@ fn a_seed_that_does_not_repeat_its_failure_is_told_so() {
             assert!(runs.get() == 0, "run {}", runs.get());
         });
     });
-    assert!(text.contains("went another way") && text.contains("It failed: run 4"), "{text}");
+    assert!(text.contains("failed differently") && text.contains("simulate): run 4"), "{text}");
     let text = told(|| {
         one().twice().run(async |sim| {
             runs.set(runs.get() + 1);
             sim.sleep(Duration::from_secs(runs.get())).await;
         });
     });
-    assert!(text.contains("passed, but not by the same events"), "{text}");
+    assert!(text.contains("passed, but their events differ"), "{text}");
 }
 
 #[test]
@@ -200,7 +197,7 @@ fn a_run_leaves_nothing_to_the_next_one() {
         assert!(sim.seed() == 0, "on purpose");
     });
     drop(kept);
-    assert_eq!(Rc::strong_count(&held), 1, "tasks of a run are dropped with it");
+    assert_eq!(Rc::strong_count(&held), 1, "tasks of a run are dropped at its end");
     assert!(!Shutdown::current().is_ordered());
 }
 
@@ -209,7 +206,7 @@ fn a_simulation_without_a_seed_is_refused() {
     assert!(told(|| seeds(0..0, async |_| ())).contains("needs a seed"));
 }
 
-/// Code of the guide.
+/// Code from the guide.
 mod seats {
     include!("seats.rs");
 
@@ -221,8 +218,8 @@ mod seats {
 #[test]
 fn the_guide_shows_what_a_failure_says() {
     let page = include_str!("../../../../../docs/guide/simulation.md");
-    assert!(page.contains(include_str!("seats.rs")), "the page has other code than this test");
+    assert!(page.contains(include_str!("seats.rs")), "the page and this test differ");
     let text = told(seats::run);
-    let (before, _) = text.split_once("To run it alone").expect("it says how");
-    assert!(page.contains(before), "the page is to show this:\n{text}");
+    let (before, _) = text.split_once("To run it alone").expect("instructions to run it");
+    assert!(page.contains(before), "the page must contain this:\n{text}");
 }

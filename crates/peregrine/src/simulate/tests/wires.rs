@@ -1,4 +1,4 @@
-//! Connections as bytes, for clients of every kind.
+//! Raw connections, for clients of other protocols.
 
 use super::*;
 
@@ -12,7 +12,7 @@ async fn talk(
     let mut all = Vec::new();
     while !is_enough(&all) {
         let bytes = connection.recv().await.expect("nothing is lost");
-        assert!(!bytes.is_empty(), "it ended after {all:?}");
+        assert!(!bytes.is_empty(), "the server closed the connection after {all:?}");
         all.extend(bytes);
     }
     all
@@ -22,7 +22,7 @@ async fn talk(
 fn a_connection_of_bytes_speaks_http2() {
     let mut ask = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     ask.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]);
-    // HEADERS, the end of both: GET, http, /hello, a.
+    // HEADERS with END_HEADERS and END_STREAM: GET, http, /hello, a.
     let block = [&[0x82, 0x86, 0x04, 6][..], b"/hello", &[0x01, 1], b"a"].concat();
     ask.extend([0, 0, u8::try_from(block.len()).expect("short"), 1, 5, 0, 0, 0, 1]);
     ask.extend(block);
@@ -54,7 +54,7 @@ fn a_connection_of_bytes_speaks_websocket() {
             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
         let head = talk(&connection, ask, |all| all.ends_with(b"\r\n\r\n")).await;
         assert!(head.starts_with(b"HTTP/1.1 101"), "{head:?}");
-        // A text, masked with zeros.
+        // A text message with a masking key of zeros.
         let message = [&[0x81, 0x85, 0, 0, 0, 0][..], b"hello"].concat();
         let echo = talk(&connection, &message, |all| all.ends_with(b"hello")).await;
         assert_eq!(echo, [&[0x81, 5][..], b"hello"].concat());
@@ -73,7 +73,7 @@ fn other_clients_run_on_the_stream_of_tokio() {
             let sent = std::future::poll_fn(|context| stream.as_mut().poll_write(context, rest));
             rest = &rest[sent.await.expect("nothing is lost")..];
         }
-        std::future::poll_fn(|context| stream.as_mut().poll_flush(context)).await.expect("it is");
+        std::future::poll_fn(|context| stream.as_mut().poll_flush(context)).await.expect("flushed");
         let mut all = Vec::new();
         loop {
             let (mut room, before) = ([0; 7], all.len());

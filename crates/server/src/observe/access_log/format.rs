@@ -1,6 +1,7 @@
-//! How a line of the access log looks.
+//! The formats of access log lines.
 //!
-//! Whatever a peer sends stands in a line escaped, so that it can neither end the line nor its own place in it.
+//! Everything that a peer sends is escaped, so that it can end neither a line nor its own field in
+//! it.
 
 use crate::observe::metrics::{Key, method_name};
 use crate::observe::span::split_port;
@@ -14,23 +15,23 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Of what a peer sends, so much stands in a line at most.
+/// The most bytes of a field from a peer that a line contains.
 const FIELD_BYTES_MAX: usize = 8 * 1024;
 
-/// How a line of the access log looks.
+/// The format of access log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Form {
     /// The Common Log Format, Apache's `%h %l %u %t "%r" %>s %b`.
     Common,
-    /// Common with `"%{Referer}i" "%{User-agent}i"`: what most tools read.
+    /// Common with `"%{Referer}i" "%{User-agent}i"`, which most tools can read.
     #[default]
     Combined,
-    /// A JSON object, with the names of OpenTelemetry.
+    /// A JSON object with OpenTelemetry attribute names.
     Json,
 }
 
-/// A second, in both forms that lines have it in.
+/// A second, in both date formats.
 #[derive(Clone, Copy)]
 pub(super) struct Time {
     second: u64,
@@ -66,38 +67,38 @@ impl Time {
     }
 }
 
-/// What the access log tells of a request beside what is counted.
+/// Facts for the access log, in addition to the metrics of a request.
 #[derive(Default)]
 pub(crate) struct Told {
-    /// The request's head, if it was understood and there is a log.
+    /// The request's head, if it was valid and there is an access log.
     pub(crate) head: Option<Head>,
-    /// The connection, if there is a log.
+    /// The connection, if there is an access log.
     pub(crate) connection: Option<Rc<ConnectionInfo>>,
-    /// The first line of what was no request.
+    /// The first line of an invalid request.
     pub(crate) refused: Vec<u8>,
-    /// The request's place in its trace.
+    /// The request's span context.
     pub(crate) trace: Option<Place>,
-    /// Bytes of the request's content that came.
+    /// Bytes of the request's content that were received.
     pub(crate) received: u64,
     /// Bytes of the response's content that were written.
     pub(crate) sent: u64,
 }
 
-/// All that a line is made of.
+/// The facts that a line is made of.
 pub(super) struct Entry<'e> {
     pub(super) key: &'e Key,
     pub(super) told: &'e Told,
-    /// When the request's head was there, since the Unix epoch.
+    /// When the request's head was complete, since the Unix epoch.
     pub(super) began: Duration,
     pub(super) took: Duration,
-    /// The second of that.
+    /// The second of `began`.
     pub(super) time: Time,
     pub(super) route: Option<&'e str>,
     pub(super) leaves_query_out: bool,
 }
 
 impl Entry<'_> {
-    /// Writes the line, with its end.
+    /// Writes the line, with its line feed.
     pub(super) fn write(&self, form: Form, out: &mut Vec<u8>) {
         match form {
             Form::Common => self.write_common(out),
@@ -160,18 +161,19 @@ impl Entry<'_> {
         }
     }
 
-    /// What a line shows of a field. That which names another page has that one's query, often of this site.
+    /// The part of a field that a line shows. `Referer` is a URL whose query, often of this site,
+    /// may have to be left out.
     fn shown<'v>(&self, name: &str, value: &'v [u8]) -> &'v [u8] {
         if name == "referer" { self.without_query(value) } else { value }
     }
 
-    /// Text as far as its query, where queries are left out.
+    /// Returns `text` up to its query, if queries are left out.
     fn without_query<'v>(&self, text: &'v [u8]) -> &'v [u8] {
         let query = text.iter().position(|byte| *byte == b'?').filter(|_| self.leaves_query_out);
         &text[..query.unwrap_or(text.len())]
     }
 
-    /// The first line of the request, or what came in its place.
+    /// Writes the request line, or the first line of an invalid request.
     fn write_request_line(&self, out: &mut Vec<u8>) {
         let Some(head) = self.head() else {
             match &self.told.refused[..] {
@@ -222,7 +224,7 @@ impl Entry<'_> {
         out.push(b'}');
     }
 
-    /// What the request says of itself.
+    /// Writes the facts that the request itself contains.
     fn write_json_request(&self, out: &mut Vec<u8>) {
         let Some(head) = self.head() else {
             if !self.told.refused.is_empty() {
@@ -260,7 +262,7 @@ impl Entry<'_> {
     }
 }
 
-/// The target as HTTP/1.1 has it. Over HTTP/2 it is kept with its scheme and authority.
+/// The target as in HTTP/1.1. HTTP/2 targets are stored with scheme and authority.
 fn target(head: &Head) -> &[u8] {
     let whole = head.slice(head.index().target);
     if head.index().version != Version::Http2 {
@@ -273,7 +275,7 @@ fn target(head: &Head) -> &[u8] {
 }
 
 fn print(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
-    out.write_fmt(text).expect("memory takes everything");
+    out.write_fmt(text).expect("writing to a Vec cannot fail");
 }
 
 fn decimal(mut number: u64, out: &mut Vec<u8>) {
@@ -290,13 +292,13 @@ fn decimal(mut number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// The beginning of `value`, as far as there is room for it.
+/// The beginning of `value`, up to the length limit.
 fn bounded(value: &[u8]) -> &[u8] {
     &value[..value.len().min(FIELD_BYTES_MAX)]
 }
 
-/// Apache's `ap_escape_logitem`: `\"` and `\\`, the letters that C has for control characters, and `\xhh` for all
-/// that is no printable ASCII.
+/// Apache's `ap_escape_logitem`: `\"` and `\\`, C escapes for control characters that have one, and
+/// `\xhh` for all other bytes except printable ASCII.
 fn escape(value: &[u8], out: &mut Vec<u8>) {
     for byte in bounded(value) {
         let letter = match *byte {
@@ -325,8 +327,8 @@ fn number(name: &str, value: u64, out: &mut Vec<u8>) {
     decimal(value, out);
 }
 
-/// A member whose value is text. What is not UTF-8 is replaced (U+FFFD), and what some readers take for the end of a
-/// line, or terminals for orders, is escaped.
+/// Writes a member with a text value. Invalid UTF-8 is replaced by U+FFFD, and characters are
+/// escaped that some readers treat as line ends or terminals as control codes.
 fn text(name: &str, value: &[u8], out: &mut Vec<u8>) {
     print(out, format_args!(",\"{name}\":\""));
     for character in String::from_utf8_lossy(bounded(value)).chars() {
@@ -350,7 +352,7 @@ mod tests {
     use peregrine_web::trace::TraceContext;
     use std::sync::Arc;
 
-    /// 10 October 2000, 13:55:36 UTC, the date of Apache's documentation.
+    /// 10 October 2000, 13:55:36 UTC, the date in Apache's documentation.
     const BEGAN: Duration = Duration::new(971_186_136, 250_000_000);
 
     fn head(target: &str, version: Version, fields: &[(&str, &[u8])]) -> Head {
@@ -358,7 +360,7 @@ mod tests {
         let line = RequestLine { method, scheme: None, authority, target, version };
         let fields = fields.iter().map(|(name, value)| (name.as_bytes(), *value));
         let fields = fields.chain([(&b"host"[..], &b"birds.example:8080"[..])]);
-        Head::build(&Limits::default(), &line, fields).expect("it is a head")
+        Head::build(&Limits::default(), &line, fields).expect("a valid head")
     }
 
     fn told(head: Option<Head>, peer: &str) -> Told {
@@ -382,7 +384,7 @@ mod tests {
         let entry = Entry { key, told, began: BEGAN, took, time, route, leaves_query_out };
         let mut out = Vec::new();
         entry.write(form, &mut out);
-        String::from_utf8(out).expect("every form is text")
+        String::from_utf8(out).expect("every format is text")
     }
 
     #[test]
@@ -467,7 +469,7 @@ mod tests {
             let mut out = Vec::new();
             escape(sent, &mut out);
             assert_eq!(String::from_utf8(out).unwrap(), shown);
-            // What was no request stands in a line as well.
+            // The same in a line for an invalid request.
             let told = Told { refused: sent.to_vec(), ..told(None, "192.0.2.1:9") };
             let common = line(Form::Common, &key(400, Version::Http11), &told, false);
             assert!(common.contains(&format!("] \"{shown}\" 400 ")), "{common}");
@@ -484,7 +486,7 @@ mod tests {
         }
     }
 
-    /// The value of a member that is text, read back by the rules of JSON.
+    /// Reads back the text value of a member, by the rules of JSON.
     fn unquoted(json: &str, name: &str) -> String {
         let (_, rest) = json.split_once(&format!("\"{name}\":\"")).expect("the member is there");
         let (mut text, mut rest) = (String::new(), rest.chars());

@@ -1,7 +1,7 @@
-//! The access log: a line for each request, when its response is complete or it ended without one.
+//! The access log: one line per request, when its response is complete or it ended without one.
 //!
-//! A worker writes the line into a buffer of its own and hands it over; who takes it never makes it wait.
-//! `format.rs` says how a line looks.
+//! A worker writes the line into its own buffer and passes it to a [`Lines`], which never blocks
+//! it. `format.rs` contains the formats.
 
 mod format;
 
@@ -18,44 +18,45 @@ use std::fmt;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The most that is kept of a buffer between two lines.
+/// Larger line buffers are freed after use.
 const LINE_KEPT_BYTES_MAX: usize = 16 * 1024;
 
-/// Who takes the lines of one worker.
+/// Receives the lines of one worker.
 pub trait Lines: Send {
-    /// Takes a line, which ends with its line feed, or drops and counts it. This never waits.
+    /// Takes a line, which ends with a line feed, or drops it and counts that. Never blocks.
     fn push(&self, line: &[u8]);
 }
 
-/// How lines look, and which there are. It may change while the server runs.
+/// The format of the access log, and which requests have a line. It may change while the server
+/// runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Style {
-    /// How a line looks.
+    /// The format of a line.
     pub form: Form,
-    /// Leaves queries out, which may hold secrets.
+    /// Leaves out queries, which may contain secrets.
     pub leaves_queries_out: bool,
     /// Patterns of routes whose requests have no line.
     pub routes_left_out: BTreeSet<String>,
 }
 
 impl Style {
-    /// Checks that routes are among these patterns of the application.
+    /// Checks that all routes are among these patterns of the application.
     ///
     /// # Errors
-    /// What is wrong, and how it is mended.
+    /// The text describes the mistake and how to fix it.
     pub fn check(&self, known: &[String]) -> Result<(), String> {
         let unknown = self.routes_left_out.iter().find(|pattern| !known.contains(pattern));
         unknown.map_or(Ok(()), |pattern| {
             let known = known.join(", ");
             Err(format!(
-                "the access log is to leave the route `{pattern}` out, and the application has no such route; it has \
-                 {known}"
+                "the access log is configured to leave out the route `{pattern}`, but the \
+                 application has no such route; it has {known}"
             ))
         })
     }
 }
 
-/// The patterns of an application's routes, as people write them, by their numbers.
+/// The route patterns of an application in readable form, by route number.
 #[must_use]
 pub fn patterns(application: &Application) -> Vec<String> {
     application.routes().map(|route| readable(route.pattern).into_owned()).collect()
@@ -63,9 +64,9 @@ pub fn patterns(application: &Application) -> Vec<String> {
 
 /// The access log of one worker.
 pub struct Log {
-    /// How lines look; what it says last.
+    /// The current format.
     pub style: watch::Receiver<Style>,
-    /// Who takes the lines.
+    /// Receives the lines.
     pub lines: Box<dyn Lines>,
 }
 
@@ -75,17 +76,17 @@ impl fmt::Debug for Log {
     }
 }
 
-/// A log, and what a worker writes it with.
+/// A log, and what a worker needs to write it.
 pub(crate) struct Logger {
     lines: Box<dyn Lines>,
     style: RefCell<watch::Receiver<Style>>,
     form: Cell<Form>,
     leaves_queries_out: Cell<bool>,
-    /// Whether requests of a route have no line, by the route's number; empty if all have one.
+    /// Whether the requests of a route have no line, by route number; empty if all have one.
     left_out: RefCell<Vec<bool>>,
     /// Time since the Unix epoch.
     unix: Box<dyn Fn() -> Duration>,
-    /// The patterns of routes, by their numbers.
+    /// The route patterns, by route number.
     routes: Vec<String>,
     line: RefCell<Vec<u8>>,
     time: Cell<Time>,
@@ -112,7 +113,7 @@ impl Logger {
         logger
     }
 
-    /// Does as the style says now.
+    /// Applies the current style.
     fn follow(&self) {
         let mut style = self.style.borrow_mut();
         let style = style.borrow_and_update();
@@ -124,9 +125,9 @@ impl Logger {
         *self.left_out.borrow_mut() = if is_any { all.collect() } else { Vec::new() };
     }
 
-    /// Writes the line of a request that is over after so long a time.
+    /// Writes the line of a request that ended after the time `took`.
     pub(crate) fn write(&self, key: &Key, told: &Told, took: Duration) {
-        // Nobody can change it any more where this is an error.
+        // An error means that the style cannot change any more.
         if self.style.borrow().has_changed().unwrap_or(false) {
             self.follow();
         }

@@ -1,4 +1,4 @@
-//! Refuses paths that another server may read as another route's.
+//! Rejects paths that another server may map to a different route.
 
 use super::route::UNROUTED_OPTIONS;
 use super::{Application, Target};
@@ -9,7 +9,8 @@ use peregrine_router::{any_reading, has_dot_segments, may_be_ambiguous};
 use std::rc::Rc;
 
 impl Application {
-    /// `target`, or the refusal if another server may read the path as that of another route.
+    /// `target`, or the target that responds 400 if another server may read the path as a path of
+    /// another route.
     #[inline(never)]
     pub(super) fn unless_ambiguous<'a>(
         &'a self,
@@ -31,9 +32,9 @@ impl Application {
         Target { endpoint: &self.unmatched.ambiguous, options: &UNROUTED_OPTIONS, pattern: None }
     }
 
-    /// Whether another route or fallback answers for one of the paths that servers may read this
-    /// one as. Routes with different handlers or middleware have different endpoints. A path that
-    /// has no route protects nothing, so it does not count.
+    /// Whether one of the other readings of the path leads to another route or fallback. Routes
+    /// with different handlers or middleware have different endpoints. A reading without a route is
+    /// ignored, because there is nothing to protect.
     fn leads_elsewhere(
         &self,
         head: &Head,
@@ -60,7 +61,7 @@ impl Application {
         })
     }
 
-    /// Whether `target` is the application's 404, or a redirect, with no fallback in its place.
+    /// Whether `target` is the application's 404 or redirect, and no fallback replaces it.
     fn is_missing(&self, target: Target<'_>) -> bool {
         !self.unmatched.has_fallback && Rc::ptr_eq(target.endpoint, &self.unmatched.missing)
     }

@@ -1,4 +1,4 @@
-//! A built application: from a head to the target that answers it.
+//! A built application: finds the target that answers a request, given its head.
 
 mod ambiguous_path;
 mod route;
@@ -24,8 +24,8 @@ pub use route::{RouteInfo, Target};
 use std::fmt;
 use std::rc::Rc;
 
-/// An application that is checked and ready to run. Every worker has its own: it is neither `Send` nor
-/// `Sync`, and nothing in it is locked.
+/// An application that is checked and ready to run. Each worker builds its own: the type is neither
+/// `Send` nor `Sync` and contains no locks.
 ///
 /// A server calls [`Application::find`] with each head and then [`Target::call`] with the request.
 pub struct Application {
@@ -39,7 +39,7 @@ pub struct Application {
     panicked: Panicked,
 }
 
-/// What answers before all routes.
+/// A service that answers before all routes.
 struct First {
     claims: Box<Claims>,
     endpoint: Rc<dyn Endpoint>,
@@ -47,13 +47,13 @@ struct First {
 
 type Claims = dyn Fn(&Head) -> Option<Claim>;
 
-/// What is claimed by whoever answers before all routes.
+/// How a service that answers before all routes claims a request.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The server needs the answer itself: it is never shed.
+    /// The server depends on the answer, so the request is never shed.
     Surely,
-    /// It may be anybody's, and is shed as others are.
+    /// The request may also be for a route, so it can be shed like others.
     Perhaps,
 }
 
@@ -82,8 +82,9 @@ impl Application {
         Self { method_override, ..self }
     }
 
-    /// Has requests that `claims` claims answered by what `service` makes, before all routes and without the
-    /// application's middleware. That is given this application, to which it may pass what it does not answer.
+    /// Makes a service answer the requests for which `claims` returns a [`Claim`], before all
+    /// routes and without the application's middleware. `service` receives this application, so
+    /// that it can pass on requests that it does not answer.
     #[doc(hidden)]
     #[must_use]
     pub fn answer_first<S: Service + 'static>(
@@ -106,9 +107,9 @@ impl Application {
         self
     }
 
-    /// Finds the target for the request that `head` begins on `connection`, and notes the route and its parameters
-    /// in `head`. Allocates nothing, unless a [`guard`](crate::guard) does. If a guard panics, the target does when it
-    /// is called.
+    /// Finds the target for the request with `head` on `connection`, and stores the route and its
+    /// parameters in `head`. Does not allocate unless a [`guard`](crate::guard) does. If a guard
+    /// panics, the returned target panics when it is called.
     #[inline]
     #[must_use]
     pub fn find<'a>(&'a self, head: &mut Head, connection: &ConnectionInfo) -> Target<'a> {
@@ -144,7 +145,7 @@ impl Application {
         self.unless_ambiguous(head, connection, target)
     }
 
-    /// What the router finds, as if no route were guarded.
+    /// The router's result, ignoring guards and parameter types.
     #[inline]
     fn resolve(&self, head: &mut Head) -> Match {
         let method = self.table.method(head);
@@ -155,7 +156,7 @@ impl Application {
         })
     }
 
-    /// The target of what the router found, where that is guarded or no route.
+    /// The target for a router result that is a guarded route or not a route.
     #[inline(never)]
     fn find_rest(&self, head: &mut Head, connection: &ConnectionInfo, found: Match) -> Target<'_> {
         let target = match found {
@@ -174,7 +175,7 @@ impl Application {
         self.unless_panics(|| self.find_preflight(head, connection)).unwrap_or_else(Some)
     }
 
-    /// Runs `find`, which may ask guards. If one panics, the target that panics.
+    /// Runs `find`, which may call guards. If a guard panics, returns the target that panics.
     fn unless_panics<'a, T>(&'a self, find: impl FnOnce() -> T) -> Result<T, Target<'a>> {
         self.panicked.unless(find).map_err(|endpoint| Target {
             endpoint,
@@ -183,9 +184,11 @@ impl Application {
         })
     }
 
-    /// What answers a preflight of CORS: whoever answers OPTIONS by name, or else the scope of the route that would
-    /// answer the request that it announces, since each scope has rules of its own. `None`: the request is no
-    /// preflight, or a route for it is found as for every other request.
+    /// The target for a CORS preflight, or `None` if the request is not a preflight or a route for
+    /// it is found as for other requests.
+    ///
+    /// A handler for OPTIONS takes precedence. Otherwise the middleware around the route that would
+    /// answer the announced request answers, because each scope may have its own CORS rules.
     #[cold]
     fn find_preflight(&self, head: &mut Head, connection: &ConnectionInfo) -> Option<Target<'_>> {
         let announced = self.table.announced(head, connection)?;
@@ -199,7 +202,8 @@ impl Application {
         Some(self.routes[announced as usize].unrouted())
     }
 
-    /// Asks the route that was found, which is the first of its pattern, and where it does not answer looks again.
+    /// Checks the route that the router found, the first one of its pattern. If its conditions do
+    /// not hold, searches again with all conditions.
     #[inline(never)]
     fn find_guarded(&self, head: &mut Head, connection: &ConnectionInfo) -> Target<'_> {
         if let Some(route) = head.route()
@@ -231,7 +235,7 @@ impl Application {
         let path = head.path();
         let mut options = &UNROUTED_OPTIONS;
         let mut parameters = Parameters::default();
-        // Which methods there are, and where a redirect leads, depends on the routes that answer this request.
+        // The allowed methods and the redirect target depend on the routes whose conditions hold.
         let found = match found {
             Match::MethodMissing { .. } | Match::Redirect { .. } => {
                 self.table.find(head, connection, self.table.method(head), &mut parameters)
@@ -257,9 +261,9 @@ impl Application {
         Target { endpoint, options, pattern: None }
     }
 
-    /// Answers one request with this application's routes and states, whatever application the request
-    /// was given to before. Server options of routes are not applied, since there is no server; body
-    /// limits of routes are.
+    /// Answers one request with this application's routes and states, even if it was passed to
+    /// another application before. Body limits of routes apply; their other server options do not,
+    /// because no server is involved.
     pub async fn call(&self, mut request: Request) -> Response {
         request.parts.set_states(self.states());
         let connection = Rc::clone(request.parts.peek_connection());
@@ -268,12 +272,12 @@ impl Application {
         crate::http::service::place_in_stock(&**target.endpoint, request).await
     }
 
-    /// The response for `problem`, in the form that the application gives its problems
-    /// ([`App::on_problem`](crate::App::on_problem)): for the server's own answers.
+    /// The response for `problem`, rendered by the application's function
+    /// ([`App::on_problem`](crate::App::on_problem)). The server uses this for its own responses.
     ///
-    /// `head` is the request's as [`Application::find`] left it, so that a problem on a merged
-    /// application's route takes the form of that application. If no request was understood, the head
-    /// is an empty one ([`Head::take`]). If the application's function panics, the log says so and the
+    /// `head` is the request's head as [`Application::find`] left it, so a problem on a route of a
+    /// merged application is rendered by that application. If no request could be parsed, pass an
+    /// empty head ([`Head::take`]). If the rendering function panics, the panic is logged and the
     /// problem is sent in its default form.
     #[must_use]
     pub fn render(&self, problem: Problem, head: &Head) -> Response {
@@ -281,13 +285,13 @@ impl Application {
         route.map_or(&self.shared, |route| &route.shared).render(problem, head)
     }
 
-    /// The values that all handlers share.
+    /// The states of this application.
     #[must_use]
     pub fn states(&self) -> &Rc<States> {
         self.shared.states()
     }
 
-    /// All routes in the order in which they were added.
+    /// All routes, in the order in which they were added.
     pub fn routes(&self) -> impl ExactSizeIterator<Item = RouteInfo<'_>> {
         self.routes.iter().map(Built::info)
     }
@@ -295,9 +299,9 @@ impl Application {
 
 impl Signature<ViaApplication> for Application {}
 
-/// An application within another: its own routes and its own states answer. The server applies only the
-/// options of the handler as a whole, so a route inside that asks for a `timeout` or `run_to_end` which
-/// the whole does not have is an error at start.
+/// An application used as a handler of another one. It answers with its own routes and states. The
+/// server applies only the options of the handler as a whole, so building the outer application
+/// fails if a route inside sets a `timeout` or `run_to_end` that the handler does not have.
 impl Handler<ViaApplication, ()> for Application {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
         Application::call(self, request)

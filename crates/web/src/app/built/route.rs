@@ -1,4 +1,4 @@
-//! The routes of a built application, as targets of requests and as rows of lists.
+//! The routes of a built application: as targets of requests and as entries of route lists.
 
 use crate::app::default_responses::Shared;
 use crate::http::request::Request;
@@ -11,7 +11,7 @@ use std::fmt;
 use std::panic::Location;
 use std::rc::Rc;
 
-/// What answers a request: a route, a fallback, or an automatic answer.
+/// The target of a request: a route, a fallback, or an automatic response.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
     pub(super) endpoint: &'a Rc<dyn Endpoint>,
@@ -20,39 +20,42 @@ pub struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// What the route asks of the server.
+    /// The server options of the route.
     #[must_use]
     pub fn options(&self) -> &'a RouteOptions {
         self.options
     }
 
-    /// The limit in bytes that the request's body starts with, where the server's own is `server`: the
-    /// outermost one. Middleware may set other limits, and `call` sets the route's own inside them. A
-    /// body is checked when it is read, so a server need not refuse a larger one.
+    /// The outermost limit of the request's body, in bytes: the route's own, or else `server`,
+    /// which is the server's limit. Middleware may set other limits, and `call` sets the route's
+    /// limit inside them. A body is checked as it is read, so a server need not reject a larger
+    /// one.
     ///
-    /// A handler may lift the server's limit for itself ([`RouteOptions::lifts_body_limit`]);
-    /// `call` does so. It stays in force for middleware that reads the whole body into memory
+    /// A handler may lift the server's limit for itself ([`RouteOptions::lifts_body_limit`]), which
+    /// `call` does. The limit still applies to middleware that reads the whole body into memory
     /// ([`Body::whole_limit`](crate::Body::whole_limit)).
     #[must_use]
     pub fn body_limit(&self, server: u64) -> u64 {
         self.options.body_bytes_max.unwrap_or(server)
     }
 
-    /// The route's pattern; `None` if no route has the path.
+    /// The route's pattern; `None` if no route matched.
     #[must_use]
     pub fn pattern(&self) -> Option<&'a Rc<str>> {
         self.pattern
     }
 
-    /// Answers `request`, whose head is the one that led here. The future lives in `slot`, so nothing
-    /// is allocated once the slot has grown to the size of the application's futures. The future owns
-    /// what it needs of the application, and runs none of it before the first poll.
+    /// Answers `request`, whose head must be the one that was passed to
+    /// [`Application::find`](crate::Application::find). The future lives in `slot`, so nothing is
+    /// allocated once the slot has grown to the size of the application's futures. The future owns
+    /// everything that it needs from the application, and runs no application code before the first
+    /// poll.
     #[inline]
     pub fn call(self, slot: FutureSlot, request: Request) -> Held<'static, Response> {
         Rc::clone(self.endpoint).hold(slot, self.lift_limit(request))
     }
 
-    /// The request as a handler with limits of its own takes it.
+    /// The request with the server's body limit lifted, if the handler asks for that.
     #[doc(hidden)]
     #[inline]
     #[must_use]
@@ -70,7 +73,7 @@ impl fmt::Debug for Target<'_> {
     }
 }
 
-/// A route, for lists that people read.
+/// A route, described for route lists.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct RouteInfo<'a> {
@@ -78,24 +81,25 @@ pub struct RouteInfo<'a> {
     pub methods: &'a str,
     /// The whole pattern.
     pub pattern: &'a str,
-    /// What it asks of requests beside that, such as `id is u32, the host is example.org`; empty if nothing.
+    /// Its further conditions, such as `id is u32, the host is example.org`; empty if there are
+    /// none.
     pub conditions: &'a str,
-    /// Where it was added.
+    /// Where it was added in the source.
     pub place: &'static Location<'static>,
-    /// What the route asks of the server.
+    /// Its server options.
     pub options: &'a RouteOptions,
     about: &'a About,
 }
 
 impl<'a> RouteInfo<'a> {
-    /// The name that [`HandlerExt::named`](crate::HandlerExt::named) gave it.
+    /// The name given by [`HandlerExt::named`](crate::HandlerExt::named).
     #[must_use]
     pub fn name(&self) -> Option<&'a str> {
         self.about.name.as_deref()
     }
 
-    /// The notes of type `T` beside it, the outermost first: of scopes and middleware around it
-    /// ([`Scope::noted`](crate::Scope::noted)), then of its handler
+    /// The notes of type `T` on the route, outermost first: those of the scopes and middleware
+    /// around it ([`Scope::noted`](crate::Scope::noted)), then those of its handler
     /// ([`HandlerExt::noted`](crate::HandlerExt::noted)).
     ///
     /// ```
@@ -105,7 +109,7 @@ impl<'a> RouteInfo<'a> {
     ///
     /// let app = App::new().noted(Owner("the bird team")).get("/birds", || "all of them");
     /// let application = app.build()?;
-    /// let route = application.routes().next().expect("there is one");
+    /// let route = application.routes().next().expect("one route was added");
     /// assert_eq!(route.notes::<Owner>().next().map(|owner| owner.0), Some("the bird team"));
     /// # Ok::<(), peregrine::web::BuildError>(())
     /// ```
@@ -120,13 +124,14 @@ impl<'a> RouteInfo<'a> {
         types.rev().find(|(name, _)| name == parameter).map(|(_, kind)| *kind)
     }
 
-    /// How many optional parameters this pattern leaves out of the one that was written.
+    /// How many optional parameters of the written pattern this pattern omits.
     #[must_use]
     pub fn absent(&self) -> usize {
         self.about.absent
     }
 
-    /// Is the pattern another route's with a slash at its end, which the application did not write?
+    /// Whether the application did not write this pattern: it is another route's with a trailing
+    /// slash.
     #[must_use]
     pub fn is_slash_twin(&self) -> bool {
         self.about.is_slash_twin
@@ -139,21 +144,21 @@ pub(crate) struct Built {
     pub(crate) unrouted: Rc<dyn Endpoint>,
     pub(crate) options: RouteOptions,
     pub(crate) is_guarded: bool,
-    /// It has no parameters, no guards, and a pattern that all servers read alike. They then read
-    /// every path that matches it alike, and no path needs a check.
+    /// The route has no parameters and no guards, and all servers read its pattern the same way.
+    /// They then read every path that matches it the same way, so no path needs a check.
     pub(crate) is_literal: bool,
-    /// What it asks for, in words.
+    /// A description of its conditions.
     pub(crate) conditions: String,
-    /// From the application that the route belongs to.
+    /// The shared part of the application that the route belongs to.
     pub(crate) shared: Rc<Shared>,
     pub(crate) pattern: Rc<str>,
     pub(crate) methods: String,
     pub(crate) place: &'static Location<'static>,
-    /// What no request asks for.
+    /// Data that is not needed to answer requests.
     pub(crate) about: Box<About>,
 }
 
-/// What those may want to know who look at routes.
+/// The properties of a route that only [`RouteInfo`] shows.
 #[derive(Debug, Default)]
 pub(crate) struct About {
     pub(crate) name: Option<Rc<str>>,
@@ -169,7 +174,7 @@ impl Built {
         Target { endpoint: &self.endpoint, options: &self.options, pattern: Some(&self.pattern) }
     }
 
-    /// What answers for the route's path in place of the route.
+    /// The target that answers for the route's path when the method has no handler.
     pub(super) fn unrouted(&self) -> Target<'_> {
         let options = match self.options.allows_ambiguous_paths {
             true => &UNROUTED_AMBIGUOUS_OPTIONS,
@@ -178,7 +183,7 @@ impl Built {
         Target { endpoint: &self.unrouted, options, pattern: None }
     }
 
-    /// The route for lists.
+    /// The route as an entry of a list.
     pub(super) fn info(&self) -> RouteInfo<'_> {
         RouteInfo {
             methods: &self.methods,
@@ -190,13 +195,13 @@ impl Built {
         }
     }
 
-    /// The same with what it asks for, in words.
+    /// The route with this description of its conditions.
     pub(crate) fn asking(self, conditions: String) -> Self {
         Self { conditions, ..self }
     }
 }
 
-/// The server options of a request without a route: nothing special.
+/// The server options of a request without a route: the defaults.
 pub(super) static UNROUTED_OPTIONS: RouteOptions = RouteOptions {
     on_disconnect: OnDisconnect::Cancel,
     body_bytes_max: None,
@@ -208,11 +213,11 @@ pub(super) static UNROUTED_OPTIONS: RouteOptions = RouteOptions {
     allows_ambiguous_paths: false,
 };
 
-/// The same beside a route that takes ambiguous paths.
+/// As [`UNROUTED_OPTIONS`], for the path of a route that accepts ambiguous paths.
 static UNROUTED_AMBIGUOUS_OPTIONS: RouteOptions =
     RouteOptions { allows_ambiguous_paths: true, ..UNROUTED_OPTIONS };
 
-/// The same where another service answers first, such as an authority's checks: what the server
-/// itself needs is never shed.
+/// As [`UNROUTED_OPTIONS`], for a service that answers before all routes, such as the responder to
+/// certificate challenges. The server itself depends on these responses, so they are never shed.
 pub(super) static FIRST_OPTIONS: RouteOptions =
     RouteOptions { is_never_shed: true, ..UNROUTED_OPTIONS };

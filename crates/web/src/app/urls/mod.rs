@@ -1,4 +1,4 @@
-//! URLs of routes, made from their names or patterns and the values of their parameters.
+//! Builds URLs of routes from their names or patterns and the values of their parameters.
 
 mod serialize;
 
@@ -13,14 +13,15 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::rc::Rc;
 
-/// Makes URLs of the application's own routes, by the names that [`named`](crate::HandlerExt::named) gave them: an
-/// extractor.
+/// Builds URLs of the application's own routes, by the names given with
+/// [`named`](crate::HandlerExt::named). This type is an extractor.
 ///
-/// Values are one value for one parameter; a tuple, in the order of the pattern; or a struct or a map, by the
-/// names in the pattern: what [`Path`](crate::extract::Path) reads. They are percent-encoded.
+/// The values are a single value for one parameter; a tuple, in the order of the pattern; or a
+/// struct or map with the names in the pattern: the same types that [`Path`](crate::extract::Path)
+/// reads. They are percent-encoded.
 ///
-/// An application that is mounted as a tower service does not know the prefix of its mount, which
-/// its URLs therefore lack.
+/// An application that is mounted as a tower service does not know its mount prefix, so the prefix
+/// is missing from the URLs.
 ///
 /// ```
 /// use peregrine::web::{App, HandlerExt};
@@ -42,11 +43,11 @@ pub struct Urls {
 }
 
 impl Urls {
-    /// The path of the route called `name`, with what a trusted proxy removed from the path before it
-    /// ([`Client::prefix`](crate::Client::prefix)).
+    /// The path of the route called `name`. It starts with the prefix that a trusted proxy removed
+    /// from the path, if any ([`Client::prefix`](crate::Client::prefix)).
     ///
     /// # Errors
-    /// No route has the name, or the values are not those that its pattern takes.
+    /// If no route has the name, or the values do not match the parameters of its pattern.
     pub fn path<T: Serialize + ?Sized>(&self, name: &str, values: &T) -> Result<String, UrlError> {
         let unknown = || {
             UrlError(format!(
@@ -58,10 +59,11 @@ impl Urls {
         Ok(format!("{}{path}", self.prefix))
     }
 
-    /// The same with scheme and host as the client asked for them, for mails and other places outside of the page.
+    /// The full URL, with the scheme and host that the client used: for emails and other uses
+    /// outside the page.
     ///
     /// # Errors
-    /// As [`Urls::path`].
+    /// As for [`Urls::path`].
     pub fn url<T: Serialize + ?Sized>(&self, name: &str, values: &T) -> Result<String, UrlError> {
         self.path(name, values).map(|path| format!("{}{path}", self.origin))
     }
@@ -75,7 +77,8 @@ impl FromRequestParts for Urls {
     }
 }
 
-/// A pattern together with the type of its values, written once and used for the route and for its URLs.
+/// A pattern together with the type of its values: written once, used for the route and for its
+/// URLs.
 ///
 /// ```
 /// use peregrine::web::App;
@@ -99,7 +102,7 @@ pub struct RoutePath<T> {
 }
 
 impl<T> RoutePath<T> {
-    /// The pattern, as [`App::get`](crate::App::get) and the others take it.
+    /// Creates a route path from a pattern, as [`App::get`](crate::App::get) takes it.
     #[must_use]
     pub const fn new(pattern: &'static str) -> Self {
         Self { pattern, values: PhantomData }
@@ -113,10 +116,11 @@ impl<T> RoutePath<T> {
 }
 
 impl<T: Serialize> RoutePath<T> {
-    /// The path with these values. It knows nothing of the scopes that the route is in: write the whole pattern.
+    /// The path with these values. Prefixes of scopes around the route are not added: write the
+    /// whole pattern.
     ///
     /// # Errors
-    /// The values are not those that the pattern takes, or the pattern cannot be read.
+    /// If the values do not match the parameters of the pattern, or the pattern cannot be parsed.
     pub fn path(&self, values: &T) -> Result<String, UrlError> {
         let patterns = expand(self.pattern).map_err(UrlError)?;
         let patterns: Vec<_> = patterns.into_iter().map(|one| one.pattern).collect();
@@ -138,7 +142,8 @@ impl<T> fmt::Debug for RoutePath<T> {
     }
 }
 
-/// Why a URL could not be made: the application's mistake. As a response it is status 500, and the log says why.
+/// Why a URL could not be built, which is the application's mistake. As a response it is a 500; the
+/// reason is logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UrlError(String);
 
@@ -156,7 +161,7 @@ impl crate::http::response::IntoResponse for UrlError {
     }
 }
 
-/// The path of the pattern that takes the most of what is given, and all of it.
+/// Fills the pattern that takes all of the given values.
 fn fill(patterns: &[String], given: &Given) -> Result<String, UrlError> {
     let names = |pattern: &String| {
         let (mut names, mut rest) = (Vec::new(), pattern.clone());
@@ -166,7 +171,7 @@ fn fill(patterns: &[String], given: &Given) -> Result<String, UrlError> {
         }
         names
     };
-    // The whole pattern is the last one.
+    // The last one has all optional parameters.
     for pattern in patterns.iter().rev() {
         let names = names(pattern);
         if let Some(values) = given.in_order(&names) {
@@ -174,7 +179,9 @@ fn fill(patterns: &[String], given: &Given) -> Result<String, UrlError> {
         }
     }
     let whole = patterns.last().map_or("", String::as_str);
-    Err(UrlError(format!("the values for `{whole}` are {given}, which are not its parameters")))
+    Err(UrlError(format!(
+        "the values for `{whole}` are {given}, which do not match its parameters"
+    )))
 }
 
 fn write(pattern: &str, values: &[&str]) -> Result<String, UrlError> {
@@ -190,24 +197,24 @@ fn write(pattern: &str, values: &[&str]) -> Result<String, UrlError> {
         if value.is_empty() || is_lost {
             let name = name.trim_start_matches('*');
             return Err(UrlError(format!(
-                "the parameter `{name}` of `{pattern}` is `{value}`, with which the path would be another one"
+                "the parameter `{name}` of `{pattern}` is `{value}`, which would change the path"
             )));
         }
         encode(value, is_rest, &mut path);
         rest = after;
     }
     push_literal(&mut path, rest);
-    // What stands around a value may make it one that moves. RFC 3986 §4.2: two slashes name a host.
+    // The text around a value may complete a dot segment. RFC 3986 §4.2: two slashes name a host.
     let moves = |segment: &str| matches!(segment, "." | "..");
     if path.starts_with("//") || path.split('/').any(moves) {
         return Err(UrlError(format!(
-            "with these values `{pattern}` is `{path}`, which leads elsewhere"
+            "with these values, `{pattern}` becomes `{path}`, which leads elsewhere"
         )));
     }
     Ok(path)
 }
 
-/// Fixed text of a pattern, where braces are doubled and other letters may stand as they are.
+/// Appends fixed text of a pattern. Doubled braces become single; unsafe characters are escaped.
 fn push_literal(path: &mut String, text: &str) {
     let text = text.replace("{{", "{").replace("}}", "}");
     for letter in text.chars() {
@@ -220,7 +227,7 @@ fn push_literal(path: &mut String, text: &str) {
     }
 }
 
-/// RFC 3986 §3.3: what may stand in a segment as it is; with slashes for the rest of a path.
+/// RFC 3986 §3.3: the characters that a segment may contain unescaped; also slashes in a catch-all.
 fn encode(value: &str, is_rest: bool, path: &mut String) {
     for byte in value.bytes() {
         let is_plain = byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
@@ -280,16 +287,16 @@ mod tests {
     #[test]
     fn values_that_do_not_fit_are_an_error_that_says_so() {
         for (told, reason) in [
-            (path("/{a}", ()), "are none, which are not its parameters"),
+            (path("/{a}", ()), "are none, which do not match its parameters"),
             (path("/{a}", (1, 2)), "are 1, 2, which"),
             (path("/{a}", BTreeMap::from([("b", 1)])), "are b=1, which"),
             (path("/{a}", BTreeMap::from([("a", 1), ("b", 1)])), "are a=1, b=1, which"),
             (path("/{a}", (None::<u8>,)), "are none, which"),
-            (path("/{a}", ""), "the path would be another one"),
+            (path("/{a}", ""), "is ``, which would change the path"),
             (path("/a/{a}/b", ".."), "`a` of `/a/{a}/b` is `..`"),
-            (path("/{*a}", "x/../y"), "the path would be another one"),
-            (path("/{a}", vec![vec![1]]), "is a list, and no text"),
-            (path("/{a?}/b", 1), "may be left out"),
+            (path("/{*a}", "x/../y"), "is `x/../y`, which would change the path"),
+            (path("/{a}", vec![vec![1]]), "the value of a parameter is a list"),
+            (path("/{a?}/b", 1), "follows an optional parameter"),
         ] {
             let told = told.expect_err(reason);
             assert!(told.contains(reason), "{told}");

@@ -1,4 +1,4 @@
-//! A serde format: the values for the parameters of a path.
+//! A serde serializer that collects the values for the parameters of a path.
 
 use super::UrlError;
 use serde::ser::{
@@ -7,7 +7,7 @@ use serde::ser::{
 };
 use std::fmt;
 
-/// Values in an order, or by names. What is `None` is not given.
+/// The given values, in order or by name. A value that is `None` is omitted.
 pub(super) enum Given {
     InOrder(Vec<String>),
     ByName(Vec<(String, String)>),
@@ -18,7 +18,7 @@ impl Given {
         values.serialize(All)
     }
 
-    /// The values of these parameters, if they are neither more nor less than what is given.
+    /// The values of the parameters `names`, if exactly these are given.
     pub(super) fn in_order(&self, names: &[String]) -> Option<Vec<&str>> {
         match self {
             Self::InOrder(values) if values.len() == names.len() => {
@@ -52,19 +52,17 @@ impl Error for UrlError {
 }
 
 fn no_text(what: &str) -> UrlError {
-    UrlError(format!(
-        "the value of a parameter is {what}, and no text: give each parameter one simple value"
-    ))
+    UrlError(format!("the value of a parameter is {what}: give each parameter one simple value"))
 }
 
-/// All values.
+/// Serializes all values: one value, a list, or named values.
 struct All;
 
-/// Values as they come.
+/// Collects values in order.
 #[derive(Default)]
 struct Listed(Vec<String>);
 
-/// Values as they come, and the name of the next.
+/// Collects named values; `name` is the key whose value comes next.
 #[derive(Default)]
 struct Named {
     all: Vec<(String, String)>,
@@ -258,7 +256,7 @@ impl SerializeStruct for Named {
     }
 }
 
-/// One value: `None` if it is not given.
+/// Serializes one value to text; `None` if it is not given.
 struct One;
 
 macro_rules! displayed {

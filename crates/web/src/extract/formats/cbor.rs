@@ -11,10 +11,11 @@ use ciborium::de::Error;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// CBOR (RFC 8949), in a request or a response, by the feature `cbor`.
+/// CBOR (RFC 8949), in a request or a response. Requires the feature `cbor`.
 ///
-/// A request says `application/cbor` or a type in `+cbor`. The problems are those of [`Json`](crate::respond::Json): 415, 400 (kind
-/// `invalid-cbor`), 422, 413.
+/// The `Content-Type` of a request must be `application/cbor` or a type with the suffix `+cbor`.
+/// The problems are those of [`Json`](crate::respond::Json): 415, 400 (kind `invalid-cbor`), 422,
+/// 413.
 ///
 /// ```
 /// use peregrine::App;
@@ -24,7 +25,8 @@ use serde::de::DeserializeOwned;
 ///     Cbor(numbers.iter().sum())
 /// }
 /// let client = App::new().post("/sum", sum).test();
-/// let request = client.post("/sum").header("content-type", "application/cbor").body(&b"\x83\x01\x02\x03"[..]);
+/// let request = client.post("/sum").header("content-type", "application/cbor");
+/// let request = request.body(&b"\x83\x01\x02\x03"[..]);
 /// assert_eq!(request.send_now().bytes(), [6][..]);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,13 +57,13 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let value = ciborium::de::from_reader_with_recursion_limit(&mut rest, DEPTH_MAX);
     let value = value.map_err(|error| match error {
         Error::Io(_) => broken("it ends too early"),
-        Error::Syntax(at) => broken(&format!("the byte at offset {at} is not expected")),
+        Error::Syntax(at) => broken(&format!("the byte at offset {at} is unexpected")),
         Error::RecursionLimitExceeded => broken("it is nested too deeply"),
         Error::Semantic(_, reason) => field_problem(".", &reason),
     })?;
     if !rest.is_empty() {
         let at = bytes.len() - rest.len();
-        return Err(broken(&format!("it goes on after its value, which ends at byte {at}")));
+        return Err(broken(&format!("extra bytes follow its value, which ends at byte {at}")));
     }
     Ok(value)
 }

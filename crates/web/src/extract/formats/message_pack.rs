@@ -14,10 +14,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::Cursor;
 
-/// MessagePack, in a request or a response, by the feature `message-pack`. Structs are maps from names to values.
+/// MessagePack, in a request or a response. Requires the feature `message-pack`. Structs are
+/// written as maps from names to values.
 ///
-/// A request says `application/vnd.msgpack`, `application/msgpack`, `application/x-msgpack` or a type in `+msgpack`; a response the first of them. The
-/// problems are those of [`Json`](crate::respond::Json): 415, 400 (kind `invalid-message-pack`), 422, 413.
+/// The `Content-Type` of a request must be `application/vnd.msgpack`, `application/msgpack`,
+/// `application/x-msgpack`, or a type with the suffix `+msgpack`. Responses use the first one. The
+/// problems are those of [`Json`](crate::respond::Json): 415, 400 (kind `invalid-message-pack`),
+/// 422, 413.
 ///
 /// ```
 /// use peregrine::App;
@@ -27,7 +30,8 @@ use std::io::Cursor;
 ///     MessagePack(numbers.iter().sum())
 /// }
 /// let client = App::new().post("/sum", sum).test();
-/// let request = client.post("/sum").header("content-type", "application/msgpack").body(&b"\x93\x01\x02\x03"[..]);
+/// let request = client.post("/sum").header("content-type", "application/msgpack");
+/// let request = request.body(&b"\x93\x01\x02\x03"[..]);
 /// assert_eq!(request.send_now().bytes(), [6][..]);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +60,8 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     if bytes.is_empty() {
         return Err(empty(EXPECTED));
     }
-    // The library counts lists and maps, but not variants of enums, each of which is a map of one pair.
+    // The library's depth limit counts lists and maps, but not enum variants, each of which is a
+    // map of one pair.
     if is_too_deep(bytes, DEPTH_MAX) {
         return Err(explain(&Error::DepthLimitExceeded));
     }
@@ -65,7 +70,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let value = T::deserialize(&mut deserializer).map_err(|error| explain(&error))?;
     let at = deserializer.position();
     if at < bytes.len() as u64 {
-        let detail = format!("the body goes on after its value, which ends at byte {at}");
+        let detail = format!("extra bytes follow the body's value, which ends at byte {at}");
         return Err(invalid("invalid-message-pack", detail));
     }
     Ok(value)
@@ -76,7 +81,7 @@ fn explain(error: &Error) -> Problem {
     let what = match error {
         Error::InvalidMarkerRead(_) | Error::InvalidDataRead(_) => "it ends too early",
         Error::DepthLimitExceeded => "it is nested too deeply",
-        Error::Utf8Error(_) => "a text in it is not UTF-8",
+        Error::Utf8Error(_) => "a string in it is not UTF-8",
         Error::TypeMismatch(_) => return field_problem(".", "a value is of another type"),
         Error::OutOfRange => return field_problem(".", "a number is out of range"),
         Error::LengthMismatch(length) => {

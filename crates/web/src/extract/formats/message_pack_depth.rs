@@ -1,13 +1,14 @@
-//! How deep MessagePack is nested, told without recursion: before a reader that recurses sees it.
+//! Measures the nesting depth of MessagePack without recursion, before the recursive reader runs.
 
-/// Are lists and maps in the first value nested deeper than `most`? Bytes that are no MessagePack, or end too early, are left to the reader.
+/// Whether lists and maps in the first value are nested deeper than `most`. Invalid or incomplete
+/// input returns `false` and is left to the reader.
 pub(super) fn is_too_deep(bytes: &[u8], most: usize) -> bool {
-    // Each level takes a byte at least.
+    // Each level takes at least one byte.
     if bytes.len() <= most {
         return false;
     }
     let mut rest = bytes;
-    // How many values are still to come at each level.
+    // The number of remaining values at each open level.
     let mut open: Vec<u64> = vec![1];
     while let Some(left) = open.last_mut() {
         if *left == 0 {
@@ -25,7 +26,8 @@ pub(super) fn is_too_deep(bytes: &[u8], most: usize) -> bool {
     false
 }
 
-/// Passes over a value, or over the beginning of a list or a map, and gives the number of values in that.
+/// Skips one scalar value, or the header of a list or map. Returns the number of values inside;
+/// `None` at the end of the input.
 fn next(rest: &mut &[u8]) -> Option<u64> {
     let marker = number(rest, 1)?;
     let (bytes, values) = match marker {
@@ -56,7 +58,7 @@ fn next(rest: &mut &[u8]) -> Option<u64> {
     Some(values)
 }
 
-/// The next whole number, of so many bytes.
+/// Reads a big-endian integer of `bytes` bytes.
 fn number(rest: &mut &[u8], bytes: usize) -> Option<u64> {
     let (first, behind) = rest.split_at_checked(bytes)?;
     *rest = behind;
@@ -124,11 +126,11 @@ mod tests {
             b"\xd8\x05\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91",
         ];
         for one in beside {
-            // A list of this and of a list that is as deep as it may be.
+            // A list of this value and of a list nested as deep as allowed, or one level deeper.
             let deep = |depth| [b"\x92", *one, &lists(depth)].concat();
             assert!(!is_too_deep(&deep(3), 4) && is_too_deep(&deep(4), 4), "{one:?}");
         }
-        // What comes behind the value does not count, and what is missing is not there.
+        // Bytes after the value do not count, and missing values do not add depth.
         assert!(!is_too_deep(&[vec![0x01], lists(9)].concat(), 4));
         assert!(!is_too_deep(b"\xdd\xff\xff\xff\xff\x01\x01", 4));
         assert!(!is_too_deep(b"\x91\xdb\xff\xff\xff\xff\x91\x91\x91\x91", 4));

@@ -1,4 +1,5 @@
-//! Content in other forms than JSON, each behind a feature: `MessagePack`, `Cbor`, `Protobuf`; and JSON by a faster reader, `FastJson`.
+//! Data formats besides JSON, each behind a feature: `MessagePack`, `Cbor` and `Protobuf`; and
+//! `FastJson`, a faster JSON reader.
 
 #[cfg(feature = "cbor")]
 mod cbor;
@@ -29,11 +30,11 @@ mod shared {
     use http::header::CONTENT_TYPE;
     use http::{HeaderValue, StatusCode};
 
-    /// How deep content may be nested: as deep as JSON.
+    /// The maximum nesting depth, the same as for JSON.
     #[cfg(any(feature = "cbor", feature = "message-pack"))]
     pub(super) const DEPTH_MAX: usize = 128;
 
-    /// What a request must be to have content of a form.
+    /// Rejects a request without a body, or with a `Content-Type` that `accepts` rejects.
     pub(super) fn check(
         request: &Request,
         expected: &'static str,
@@ -54,7 +55,7 @@ mod shared {
         Problem::new(StatusCode::BAD_REQUEST, "empty-body", detail)
     }
 
-    /// Content that breaks the rules of its form.
+    /// The problem for content with invalid syntax.
     pub(super) fn invalid(kind: &'static str, detail: String) -> Problem {
         Problem::new(StatusCode::BAD_REQUEST, kind, detail)
     }
@@ -65,7 +66,7 @@ mod shared {
         response
     }
 
-    /// Is the type one of these, or one with this suffix (RFC 6838 §4.2.8)?
+    /// Whether the type is one of `names`, or has this suffix (RFC 6838 §4.2.8).
     pub(super) fn is_one_of(essence: &[u8], names: &[&str], suffix: &str) -> bool {
         let tail = &essence[essence.len().saturating_sub(suffix.len())..];
         names.iter().any(|name| essence.eq_ignore_ascii_case(name.as_bytes()))

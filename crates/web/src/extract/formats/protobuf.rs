@@ -1,4 +1,4 @@
-//! Protocol buffers.
+//! Protocol Buffers.
 
 use super::shared::{check, invalid, is_one_of, respond};
 use crate::extract::{FromRequest, read};
@@ -9,10 +9,13 @@ use crate::http::response::into_response::failed;
 use crate::http::response::{IntoResponse, Response};
 use prost::Message;
 
-/// A message of protocol buffers, in a request or a response, by the feature `protobuf`: a type that derives `prost::Message`.
+/// A Protocol Buffers message, in a request or a response: a type that derives `prost::Message`.
+/// Requires the feature `protobuf`.
 ///
-/// A request says `application/protobuf`, `application/x-protobuf` or `application/vnd.google.protobuf`, or a type in `+protobuf`. The problems are 415,
-/// 400 (kind `invalid-protobuf`) and 413. No bytes at all are a message in which nothing is set.
+/// The `Content-Type` of a request must be `application/protobuf`, `application/x-protobuf`,
+/// `application/vnd.google.protobuf`, or a type with the suffix `+protobuf`. The problems are 415,
+/// 400 (kind `invalid-protobuf`) and 413. An empty body is a message with all fields at their
+/// defaults.
 ///
 /// ```
 /// use peregrine::App;
@@ -27,7 +30,8 @@ use prost::Message;
 ///     Protobuf(bird)
 /// }
 /// let client = App::new().post("/", echo).test();
-/// let request = client.post("/").header("content-type", "application/protobuf").body(&b"\x0a\x05hobby"[..]);
+/// let request = client.post("/").header("content-type", "application/protobuf");
+/// let request = request.body(&b"\x0a\x05hobby"[..]);
 /// assert_eq!(request.send_now().bytes(), b"\x0a\x05hobby"[..]);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,7 +46,7 @@ impl<T: Message + Default> FromRequest for Protobuf<T> {
         check(&request, NAMES[0], |essence| is_one_of(essence, &NAMES, "+protobuf"))?;
         let message = read(request.body, |bytes| T::decode(bytes)).await?;
         message.map(Self).map_err(|error| {
-            invalid("invalid-protobuf", format!("the body is no such message: {error}"))
+            invalid("invalid-protobuf", format!("the body is not a valid message: {error}"))
         })
     }
 }

@@ -1,4 +1,4 @@
-//! JSON by a reader that uses the processor's wide registers.
+//! JSON read with SIMD instructions.
 
 use crate::extract::{FromRequest, Json, json_by};
 use crate::http::body::pool;
@@ -10,15 +10,19 @@ use serde::de::DeserializeOwned;
 use simd_json::Buffers;
 use std::cell::RefCell;
 
-/// JSON in a request or a response, by the feature `fast-json`: read by the crate `simd-json`, which pays for documents of many kilobytes. Small ones
-/// [`Json`] reads as fast, and its library has less `unsafe` code. Written it is as by [`Json`].
+/// JSON in a request or a response, read by the crate `simd-json`, which is faster for documents of
+/// many kilobytes. Requires the feature `fast-json`. For small documents, [`Json`] is as fast, and
+/// its library has less `unsafe` code. Responses are written as by [`Json`].
 ///
-/// What `simd-json` refuses, `serde_json` is asked about, so all that [`Json`] takes is taken here, and problems are the same. Two things differ:
+/// If `simd-json` rejects a document, it is read again with `serde_json`, so everything that
+/// [`Json`] accepts is accepted here, and the problems are the same. There are two differences:
 ///
-/// - a number with more than 15 digits, or a large exponent, that is read as a float may differ in its last bit, in which [`Json`] is less exact, unless a crate of
-///   the program switches on the feature `float_roundtrip` of `serde_json`: then [`Json`] is exact, and refuses what is more than an `f32` holds where one is asked
-///   for;
-/// - an enum with `#[serde(tag = "..")]` that is sent as a list may have the variant's number in place of its name, which [`Json`] refuses.
+/// - A number with more than 15 digits, or with a large exponent, may differ in its last bit when
+///   read as a float. There, `simd-json` is exact and [`Json`] is not, unless a crate of the
+///   program enables the feature `float_roundtrip` of `serde_json`. With that feature, [`Json`] is
+///   exact too, but rejects numbers that overflow an `f32` where one is expected.
+/// - An enum with `#[serde(tag = "..")]` that is sent as a list may contain the number of the
+///   variant in place of its name. [`Json`] rejects this.
 ///
 /// ```
 /// use peregrine::App;
@@ -34,9 +38,9 @@ use std::cell::RefCell;
 #[must_use]
 pub struct FastJson<T>(pub T);
 
-/// As deep as `serde_json` reads.
+/// The maximum nesting depth, the same as in `serde_json`.
 const DEPTH_MAX: usize = 127;
-/// What was needed for a longer document is not kept.
+/// Buffers used for longer documents are dropped.
 const KEPT_BYTES_MAX: usize = 256 * 1024;
 
 thread_local! {
@@ -61,10 +65,10 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     if has_minus_zero(bytes) {
         return None;
     }
-    // A type's own code may read JSON in its turn, so nothing is borrowed meanwhile.
+    // `T::deserialize` may itself read JSON, so the buffers are taken out, not borrowed.
     let mut buffers =
         BUFFERS.take().unwrap_or_else(|| Buffers::with_max_depth(bytes.len(), DEPTH_MAX));
-    // It writes into what it reads, and that may have to be read again.
+    // The reader overwrites its input, which `serde_json` may have to read again.
     let mut copy = pool::take();
     copy.extend_from_slice(bytes);
     let value = simd_json::serde::from_slice_with_buffers(&mut copy, &mut buffers).ok();
@@ -75,7 +79,8 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     value
 }
 
-/// May there be a `-0`? That is the float -0.0 for `serde_json`, and the integer 0 for `simd-json`.
+/// Whether the document may contain `-0`: `serde_json` reads it as the float -0.0, `simd-json` as
+/// the integer 0.
 fn has_minus_zero(bytes: &[u8]) -> bool {
     memchr::memchr_iter(b'-', bytes).any(|at| {
         bytes.get(at + 1) == Some(&b'0') && !matches!(bytes.get(at + 2), Some(b'.' | b'e' | b'E'))

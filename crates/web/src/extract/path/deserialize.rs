@@ -1,4 +1,4 @@
-//! A serde format: the decoded parameters of a path.
+//! A serde deserializer for the decoded parameters of a path.
 
 use super::super::finite;
 use super::error::{Parameter, PathError};
@@ -9,11 +9,11 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
-/// All parameters.
+/// All parameters of the path.
 #[derive(Clone, Copy)]
 pub(super) struct Parameters<'p> {
     all: &'p [Parameter<'p>],
-    /// How many more the pattern may have, which are left out.
+    /// How many more parameters the written pattern has, which this route omits.
     absent: usize,
 }
 
@@ -134,7 +134,7 @@ impl<'de> Deserializer<'de> for Parameters<'_> {
     }
 }
 
-/// The parameters not read yet, as a list or a map.
+/// The parameters that are not yet read, as a list or a map.
 struct Rest<'p>(&'p [Parameter<'p>]);
 
 impl<'de> SeqAccess<'de> for Rest<'_> {
@@ -154,7 +154,7 @@ impl<'de> SeqAccess<'de> for Rest<'_> {
     }
 }
 
-/// The parameters of a tuple, of which the last may be left out by the pattern.
+/// The elements of a tuple, the last of which may be parameters that the pattern omits.
 struct Padded<'p> {
     given: Rest<'p>,
     left: usize,
@@ -180,7 +180,7 @@ impl<'de> SeqAccess<'de> for Padded<'_> {
     }
 }
 
-/// A parameter that the pattern leaves out: `None`, or too few for the type.
+/// A parameter that the pattern omits: read as `None`, or an error if the type needs a value.
 #[derive(Clone, Copy)]
 struct Absent {
     found: usize,
@@ -217,7 +217,7 @@ impl<'de> MapAccess<'de> for Rest<'_> {
     }
 
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, PathError> {
-        let (first, rest) = self.0.split_first().expect("serde asks for a value after its key");
+        let (first, rest) = self.0.split_first().expect("serde reads a value only after its key");
         self.0 = rest;
         seed.deserialize(One(first))
     }
@@ -262,7 +262,7 @@ macro_rules! parsed {
     };
 }
 
-/// Not NaN, which would pass every comparison with the bounds of a range, and not infinite.
+/// Rejects infinite numbers and NaN, which would defeat checks against the bounds of a range.
 macro_rules! finite {
     ($($method:ident $visit:ident $type:ident;)*) => {
         $(
@@ -353,7 +353,7 @@ impl<'de> Deserializer<'de> for One<'_> {
         Err(self.nested("a list"))
     }
 
-    /// A pair is the parameter's name and value.
+    /// A tuple of two is the parameter's name and value.
     fn deserialize_tuple<V: Visitor<'de>>(
         self,
         length: usize,
@@ -433,7 +433,7 @@ impl<'de> VariantAccess<'de> for One<'_> {
     }
 }
 
-/// A parameter as a tuple of its name and its value.
+/// A parameter as a tuple of its name and value.
 struct Pair<'p> {
     parameter: &'p Parameter<'p>,
     read: u8,

@@ -1,4 +1,4 @@
-//! A parameter of a path, and why parameters could not be read as a type.
+//! A parameter of a path, and errors from reading parameters as a type.
 
 use serde::de::Error;
 use std::borrow::Cow;
@@ -13,11 +13,11 @@ pub(super) struct Parameter<'p> {
 /// Why parameters could not be read as a type.
 #[derive(Debug)]
 pub(super) enum PathError {
-    /// A value does not have its type.
+    /// A value is not of its type.
     Value { name: String, value: String, expected: String },
-    /// A type refused a value for a reason of its own.
+    /// A type rejected a value for a reason that the type gives.
     Refused { name: String, value: String, reason: String },
-    /// The type does not fit the route's parameters, whatever their values.
+    /// The type does not fit the route's parameters, whatever their values are.
     Mismatch(String),
 }
 
@@ -44,7 +44,7 @@ impl PathError {
         Self::Mismatch(format!("the route has {found} parameters, but the type takes {taken}"))
     }
 
-    /// Adds `parameter` to what a type said about its value.
+    /// Adds `parameter` to an error that a type returned for its value.
     pub(super) fn about(self, parameter: &Parameter<'_>) -> Self {
         match self {
             Self::Mismatch(reason) => Self::Refused {

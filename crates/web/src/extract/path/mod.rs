@@ -15,12 +15,12 @@ use smallvec::SmallVec;
 
 /// The path's parameters, percent-decoded.
 ///
-/// `T` is one value for a path with one parameter; a tuple, in the order of the path; a struct, by the
-/// names in the pattern; or a map, or a `Vec` of pairs, of all parameters.
+/// `T` is one value for a path with one parameter; a tuple, in the order of the path; a struct,
+/// with the names in the pattern; or a map, or a `Vec` of pairs, of all parameters.
 ///
-/// A value that cannot be read as its type is a problem with status 400 that names the parameter, the
-/// value and the expected type. Parameters that do not match `T` are the application's mistake: status
-/// 500, unless this is found when the application is built.
+/// A value that is not of its type is a problem with status 400 that names the parameter, the value
+/// and the expected type. Parameters that do not fit `T` are the application's mistake: status 500,
+/// if building the application did not already report it.
 ///
 /// `Option<Path<T>>` is `None` for a path without parameters.
 ///
@@ -79,7 +79,7 @@ fn decode(parts: &Parts) -> Result<SmallVec<[Parameter<'_>; 4]>, Problem> {
     values.iter().map(decode).collect()
 }
 
-/// The problem for a path that is none of those the route stands for.
+/// The problem for a path with an invalid parameter value.
 fn invalid(detail: String, name: &str, value: &str, expected: String) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, "invalid-path", detail)
         .with("parameter", name)
@@ -179,10 +179,10 @@ mod tests {
     fn a_wrong_value_is_named_with_its_parameter_and_what_is_expected() {
         let at = "/users/ada/posts/x%20y";
         for problem in [
-            path::<(String, u8)>(PATTERN, at).expect_err("no number"),
-            path::<Place>(PATTERN, at).map(|_| ()).expect_err("no number"),
-            path::<Vec<(String, u8)>>("/{post}", "/x%20y").expect_err("no number"),
-            path::<u8>("/{post}", "/x%20y").expect_err("no number"),
+            path::<(String, u8)>(PATTERN, at).expect_err("not a number"),
+            path::<Place>(PATTERN, at).map(|_| ()).expect_err("not a number"),
+            path::<Vec<(String, u8)>>("/{post}", "/x%20y").expect_err("not a number"),
+            path::<u8>("/{post}", "/x%20y").expect_err("not a number"),
         ] {
             assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "invalid-path"));
             assert!(
@@ -203,7 +203,7 @@ mod tests {
         fn expected<T: DeserializeOwned>(text: &str) -> String {
             match path::<T>("/{it}", &format!("/{text}")) {
                 Err(problem) => problem.detail.into_owned(),
-                Ok(_) => panic!("{text} is wrong"),
+                Ok(_) => panic!("{text} was accepted"),
             }
         }
         assert!(expected::<u8>("256").ends_with("a whole number from 0 to 255 (u8)"));
@@ -236,7 +236,7 @@ mod tests {
     fn a_type_that_does_not_fit_the_route_is_the_servers_fault() {
         #[derive(Debug, Deserialize)]
         struct Other {
-            #[expect(dead_code, reason = "the route lacks it, so it is never made")]
+            #[expect(dead_code, reason = "the struct is never created")]
             bird: String,
         }
         let at = "/users/ada/posts/7";
@@ -247,7 +247,7 @@ mod tests {
             (path::<Other>(PATTERN, at).map(|_| ()), "no parameter `bird`"),
             (path::<Vec<Vec<u8>>>(PATTERN, at).map(|_| ()), "a list"),
         ] {
-            let problem = problem.expect_err("it does not fit");
+            let problem = problem.expect_err("a type that does not fit");
             assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (500, "path-mismatch"));
             assert!(!problem.detail.contains(inside), "{}", problem.detail);
             assert!(!problem.detail.contains("users"), "{}", problem.detail);
@@ -259,6 +259,6 @@ mod tests {
         assert_eq!(now(from_parts::<Option<Path<u8>>>(&mut get("/").parts)), Ok(None));
         assert_eq!(now(from_parts::<Option<Path<u8>>>(&mut matched("/", "/"))), Ok(None));
         let wrong = now(from_parts::<Option<Path<u8>>>(&mut matched("/{it}", "/x")));
-        assert_eq!(wrong.expect_err("it is there").status, 400);
+        assert_eq!(wrong.expect_err("not a u8").status, 400);
     }
 }

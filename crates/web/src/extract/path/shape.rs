@@ -1,4 +1,5 @@
-//! The parameters that a type takes, found without a request by letting the type read itself.
+//! Finds the parameters that a type takes, without a request, by letting the type deserialize
+//! itself from a probe.
 
 use crate::http::requirements::{PathShape, Requirements};
 use serde::de::value::StrDeserializer;
@@ -8,8 +9,8 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 use std::fmt;
 
-/// Notes what `T` needs: a number of parameters, or each name without which it cannot be read. For
-/// maps, lists, and types that decide while they read, nothing can be known here.
+/// Records what `T` needs: a number of parameters, or the names of its required fields. For maps,
+/// lists, and types that decide during deserialization, nothing is recorded.
 pub(super) fn require<T: DeserializeOwned>(requirements: &mut Requirements) {
     let mut shape = Shape::Unknown;
     let _ = T::deserialize(Probe { shape: &mut shape });
@@ -33,7 +34,7 @@ enum Shape {
     Struct(&'static [&'static str]),
 }
 
-/// How a type ended its attempt to read itself.
+/// How a type's attempt to deserialize itself ended.
 #[derive(Debug)]
 enum Told {
     Enough,
@@ -58,7 +59,7 @@ impl Error for Told {
     }
 }
 
-/// Notes the first thing that a type asks for, and refuses it.
+/// Records the first value that a type requests, then fails.
 struct Probe<'s> {
     shape: &'s mut Shape,
 }
@@ -150,9 +151,9 @@ impl<'de> Deserializer<'de> for Probe<'_> {
     }
 }
 
-/// A struct with every field but one, to see whether the type can do without it. The others have a
-/// value of their type that most types accept; if one does not, nothing is learnt, and the first
-/// request will tell.
+/// A struct with every field except one, which shows whether the type requires that field. Each
+/// other field gets a value that most types accept. If its type rejects the value, this check finds
+/// nothing, and the first request will show the mismatch.
 struct Without {
     field: &'static str,
 }
@@ -214,7 +215,7 @@ impl<'de> MapAccess<'de> for Others {
     }
 }
 
-/// A value of any type that is asked for.
+/// A value of whatever type is requested.
 struct Plausible;
 
 macro_rules! plausible {
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[derive(Deserialize)]
-    #[expect(dead_code, reason = "only its shape is looked at")]
+    #[expect(dead_code, reason = "only the shape is tested")]
     struct Place {
         #[serde(rename = "owner")]
         user: String,
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[derive(Deserialize)]
-    #[expect(dead_code, reason = "only its shape is looked at")]
+    #[expect(dead_code, reason = "only the shape is tested")]
     struct Plain {
         #[serde(rename = "owner")]
         user: String,
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[derive(Deserialize)]
-    #[expect(dead_code, reason = "only its shape is looked at")]
+    #[expect(dead_code, reason = "only the shape is tested")]
     struct Id(u32);
 
     #[test]

@@ -1,4 +1,4 @@
-//! Why a body could not be read or sent.
+//! Errors that occur while a body is read or sent.
 
 use peregrine_proto::Reject;
 use std::error::Error;
@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BodyError {
-    /// The peer left before the body was complete.
+    /// The peer disconnected before the body was complete.
     Disconnected,
     /// The body is larger than its limit, in bytes.
     TooLarge {
@@ -17,36 +17,37 @@ pub enum BodyError {
     },
     /// The peer sent the body slower than the minimum rate.
     TooSlow,
-    /// The worker holds as much for its peers as it may (`memory_max`), and lets nothing grow.
+    /// The worker holds as much memory for its peers as `memory_max` allows, so the body cannot
+    /// grow.
     Overloaded,
-    /// The body breaks a rule of the protocol, or passes one of its limits.
+    /// The body violates the protocol or exceeds one of its limits.
     Rejected(Reject),
-    /// The body's content coding makes more of it than it may: so many bytes of each.
+    /// The body decompresses to more than `ratio_max` times its size.
     Inflated {
         /// The limit in force.
         ratio_max: u32,
     },
-    /// The body is not in the content coding that it says it is in.
+    /// The body is not valid in the content coding that it declares.
     Undecodable {
         /// The coding, such as `gzip`.
         coding: &'static str,
     },
-    /// A stream of the application's own failed.
+    /// A stream of the application failed.
     Failed(Box<dyn Error + Send + Sync>),
 }
 
 impl fmt::Display for BodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Disconnected => f.write_str("the peer left before the body was complete"),
+            Self::Disconnected => f.write_str("the peer disconnected before the body was complete"),
             Self::TooLarge { limit } => write!(f, "the body is larger than {limit} bytes"),
-            Self::TooSlow => f.write_str("the body came slower than the minimum rate"),
+            Self::TooSlow => f.write_str("the body arrived more slowly than the minimum rate"),
             Self::Overloaded => f.write_str("the server has no memory left for the body"),
             Self::Inflated { ratio_max } => {
-                write!(f, "the body's coding makes more than {ratio_max} bytes of one")
+                write!(f, "the body decompresses to more than {ratio_max} times its size")
             }
             Self::Undecodable { coding } => write!(f, "the body is not valid {coding}"),
-            Self::Rejected(reject) => write!(f, "the body was refused: {reject}"),
+            Self::Rejected(reject) => write!(f, "the body was rejected: {reject}"),
             Self::Failed(error) => write!(f, "the body's source failed: {error}"),
         }
     }
@@ -62,7 +63,7 @@ impl Error for BodyError {
 }
 
 impl BodyError {
-    /// Recovers our own error, which may have gone through a body of another crate.
+    /// Recovers our own error, which may have passed through a body of another crate.
     pub(super) fn of(error: Box<dyn Error + Send + Sync>) -> Self {
         match error.downcast::<Self>() {
             Ok(ours) => *ours,

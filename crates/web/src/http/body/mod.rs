@@ -1,4 +1,4 @@
-//! Bodies of requests and responses: nothing, bytes, or a stream.
+//! Bodies of requests and responses: empty, complete in memory, or a stream.
 
 mod error;
 pub(crate) mod limits;
@@ -25,22 +25,22 @@ use std::task::{Context, Poll, ready};
 
 /// The body of a request or a response.
 ///
-/// A body implements [`http_body::Body`], so it fits wherever tower services and axum take one, and
-/// [`futures_core::Stream`]; [`Body::new`] and [`Body::stream`] make bodies of such. A body
+/// A body implements [`http_body::Body`], so it works with tower services and axum, and
+/// [`futures_core::Stream`]. [`Body::new`] and [`Body::stream`] convert from those traits. A body
 /// that was complete before the handler ran costs no allocation and no copy.
 ///
 /// # Limits
 ///
-/// A body carries its limit as a number ([`Body::limit`]), which is checked when the body is read, not
-/// before, whether the body is complete or still arriving. So the innermost of several limits applies,
-/// whether it is larger or smaller than the others: the route's
-/// ([`HandlerExt::body_limit`](crate::HandlerExt::body_limit)), else that of the innermost middleware
-/// that called [`Body::limited`], else the server's. When a middleware reads a body, limits further in
-/// are not set yet.
+/// A body carries its limit ([`Body::limit`]), which is checked when the body is read, not before,
+/// whether the body is complete or still arriving. Therefore the innermost of several limits
+/// applies, even if it is larger than the others: the route's
+/// ([`HandlerExt::body_limit`](crate::HandlerExt::body_limit)), else that of the innermost
+/// middleware that called [`Body::limited`], else the server's. When a middleware reads a body,
+/// limits further in are not set yet.
 ///
-/// A body that is known to be too large fails at the first attempt to read it, before the peer is asked
-/// to send it. A body of unknown length fails once it has grown too large. After that the body is
-/// empty, and the rest is not received.
+/// A body that is known to be too large fails at the first attempt to read it, before the client is
+/// asked to send it. A body of unknown length fails once it exceeds its limit. After that the body
+/// is empty, and the rest is not received.
 #[derive(Default)]
 pub struct Body {
     kind: Kind,
@@ -55,16 +55,16 @@ enum Kind {
     Empty,
     Static(&'static [u8]),
     Bytes(Bytes),
-    /// A buffer from the thread's stock, which goes back there.
+    /// A buffer from the thread's pool, which returns there.
     Buffer(Vec<u8>),
     Incoming(Reader),
-    /// A body of the application's own: any call to it may panic.
+    /// A body that the application supplied: any call to it may panic.
     Stream(Foreign),
 }
 
 type Foreign = Pin<Box<dyn FileBody>>;
 
-/// A complete [`Body`], in a form that may travel to another thread. Its limit goes with it.
+/// A complete [`Body`], in a form that can move to another thread. It keeps its limit.
 #[derive(Debug, Default)]
 pub struct WholeBody {
     kind: Whole,
@@ -93,7 +93,7 @@ impl WholeBody {
         }
     }
 
-    /// Is the body empty?
+    /// Whether the body is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -118,29 +118,30 @@ impl Body {
         Self { kind, limits: BodyLimits::NONE, read: 0 }
     }
 
-    /// A body of no bytes.
+    /// An empty body.
     #[must_use]
     pub const fn empty() -> Self {
         Self::of(Kind::Empty)
     }
 
-    /// A body in a buffer of the thread's stock ([`crate::pool`]).
+    /// A body in a buffer of the thread's pool ([`crate::pool`]).
     #[must_use]
     pub fn buffer(buffer: Vec<u8>) -> Self {
         Self::of(Kind::Buffer(buffer))
     }
 
-    /// A body that a connection writes into a pipe. More than `limit` bytes are an error, unless
-    /// [`Body::limited`] sets another limit.
+    /// A body that a connection writes into a pipe. Reading more than `limit` bytes is an error,
+    /// unless [`Body::limited`] sets another limit.
     #[must_use]
     pub fn incoming(reader: Reader, limit: u64) -> Self {
         Self::of(Kind::Incoming(reader)).limited(limit)
     }
 
-    /// Any [`http_body::Body`]. It need not be `Send`. A [`BodyError`] from it is kept as it is.
+    /// Converts any [`http_body::Body`], which need not be `Send`. An error that is a [`BodyError`]
+    /// is kept unchanged.
     ///
-    /// If its `size_hint` panics, its length counts as unknown; if its destructor panics, the log says
-    /// so and nothing else happens. A panic while it is polled goes to the reader.
+    /// If its `size_hint` panics, its length counts as unknown. If its destructor panics, the panic
+    /// is only logged. A panic while it is polled propagates to the reader.
     pub fn new<B>(body: B) -> Self
     where
         B: HttpBody<Data = Bytes> + 'static,
@@ -149,13 +150,13 @@ impl Body {
         Self::of(Kind::Stream(Box::pin(body.map_err(|error| BodyError::of(error.into())))))
     }
 
-    /// A body that has parts of files in it, which some connections send without reading them.
+    /// A body that contains parts of files, which some connections send without reading them.
     pub fn of_files(body: impl FileBody + 'static) -> Self {
         Self::of(Kind::Stream(Box::pin(body)))
     }
 
-    /// Pieces from a stream, sent as they arrive. Without a known length, HTTP/1.1 sends them chunked. A [`BodyError`] from it
-    /// is kept as it is.
+    /// Converts a stream, whose items are sent as they arrive. The length is unknown, so HTTP/1.1
+    /// sends the body chunked. An error that is a [`BodyError`] is kept unchanged.
     pub fn stream<S, T, E>(stream: S) -> Self
     where
         S: Stream<Item = Result<T, E>> + 'static,
@@ -171,8 +172,8 @@ impl Body {
         self.whole().filter(|bytes| self.beyond(bytes.len() as u64).is_none())
     }
 
-    /// The memory that is given back when a body at hand is dropped: what is static, and what others hold
-    /// as well, stays.
+    /// The number of bytes of memory that dropping the body frees. Static content, content shared
+    /// with other owners, and streams do not count.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         match &self.kind {
@@ -182,7 +183,7 @@ impl Body {
         }
     }
 
-    /// The whole body if it is complete, whatever its limit.
+    /// The whole body if it is complete, regardless of its limit.
     fn whole(&self) -> Option<&[u8]> {
         match &self.kind {
             Kind::Empty => Some(&[]),
@@ -193,10 +194,10 @@ impl Body {
         }
     }
 
-    /// The body in a form that may travel to another thread, if it is complete.
+    /// Converts a complete body into a form that can move to another thread.
     ///
     /// # Errors
-    /// The body is not complete; it is returned as it was.
+    /// The body is not complete; it is returned unchanged.
     pub fn into_whole(mut self) -> Result<WholeBody, Self> {
         let kind = match std::mem::take(&mut self.kind) {
             Kind::Empty => Whole::Empty,
@@ -211,7 +212,7 @@ impl Body {
         Ok(WholeBody { kind, limits: self.limits, read: self.read })
     }
 
-    /// Bytes still to come, if known.
+    /// The number of bytes still to be read, if known.
     #[must_use]
     pub fn length(&self) -> Option<u64> {
         match &self.kind {
@@ -227,12 +228,12 @@ impl Body {
         poll_fn(|context| Stream::poll_next(Pin::new(&mut *self), context)).await
     }
 
-    /// The whole body in one buffer of the thread's stock. Give it back with [`crate::pool::give`]
-    /// when done, or keep it.
+    /// Reads the whole body into one buffer of the thread's pool. Return the buffer with
+    /// [`crate::pool::give`] when done, or keep it.
     ///
     /// # Errors
-    /// The body could not be read to its end, or is larger than `limit` bytes or its own limit; or the
-    /// worker holds as much as it may.
+    /// The body could not be read to its end, it is larger than `limit` bytes or its own limit, or
+    /// the worker has reached its memory limit.
     pub async fn collect(mut self, limit: u64) -> Result<Vec<u8>, BodyError> {
         if let Some(error) = self.length().and_then(|length| self.beyond(length)) {
             return Err(error);
@@ -258,7 +259,7 @@ impl Body {
         Ok(all)
     }
 
-    /// The whole body as shared bytes.
+    /// Reads the whole body into shared bytes.
     ///
     /// # Errors
     /// As [`Body::collect`].
@@ -276,7 +277,7 @@ impl Body {
         Ok(bytes)
     }
 
-    /// Is the body in a buffer that goes back to the thread's stock ([`crate::pool`])?
+    /// Whether the body is in a buffer that returns to the thread's pool ([`crate::pool`]).
     #[must_use]
     pub fn is_buffer(&self) -> bool {
         matches!(self.kind, Kind::Buffer(_))
@@ -284,10 +285,10 @@ impl Body {
 
     /// The whole body as shared bytes, without a copy, if it is complete and within its limit.
     ///
-    /// A buffer of the thread's stock does not go back there then.
+    /// A buffer of the thread's pool then does not return there.
     ///
     /// # Errors
-    /// Otherwise it is returned as it was.
+    /// The body is not complete or exceeds its limit; it is returned unchanged.
     pub fn into_shared(mut self) -> Result<Bytes, Self> {
         match self.as_slice() {
             Some(_) => Ok(self.take_whole().unwrap_or_default()),
@@ -295,7 +296,8 @@ impl Body {
         }
     }
 
-    /// The next part, for a connection that can send files by itself. A body with a limit gives frames only.
+    /// The next part, for a connection that can send files without reading them. A body with a
+    /// limit yields only frames.
     pub fn poll_part(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -374,7 +376,7 @@ impl HttpBody for Body {
         match &self.kind {
             Kind::Incoming(reader) => reader.is_ended(),
             Kind::Stream(stream) => {
-                guarded("the end of a stream", || stream.is_end_stream()).unwrap_or_default()
+                guarded("the end check of a stream", || stream.is_end_stream()).unwrap_or_default()
             }
             _ => self.whole().is_none_or(<[u8]>::is_empty),
         }
@@ -388,7 +390,7 @@ impl HttpBody for Body {
     }
 }
 
-/// The pieces of data, for code that knows streams only. Trailers are skipped.
+/// Yields the pieces of data, for code that only handles streams. Trailers are skipped.
 impl Stream for Body {
     type Item = Result<Bytes, BodyError>;
 
@@ -444,7 +446,7 @@ impl From<String> for Body {
     }
 }
 
-/// Pieces of a stream as frames.
+/// Converts the items of a stream into frames.
 struct Pieces<S>(Pin<Box<S>>);
 
 impl<S> FileBody for Pieces<S> where Self: HttpBody<Data = Bytes, Error = BodyError> {}
@@ -510,10 +512,10 @@ mod tests {
             .into_iter()
             .zip(places)
         {
-            let shared = body.into_shared().expect("it is complete");
+            let shared = body.into_shared().expect("the body is complete");
             assert_eq!((&*shared, shared.as_ptr()), (text, place));
         }
-        assert!(Body::empty().into_shared().expect("it is complete").is_empty());
+        assert!(Body::empty().into_shared().expect("the body is complete").is_empty());
         assert!(Body::from("hello").limited(4).into_shared().is_err());
         assert!(Body::new(Body::from("hello")).into_shared().is_err());
     }
@@ -601,7 +603,7 @@ mod tests {
         let mut body = Body::incoming(reader, 4);
         assert!(matches!(now(body.next()), Some(Err(BodyError::TooLarge { limit: 4 }))));
         let mut context = Context::from_waker(Waker::noop());
-        assert!(matches!(writer.poll_wanted(&mut context), Poll::Ready(Err(_))), "never wanted");
+        assert!(matches!(writer.poll_wanted(&mut context), Poll::Ready(Err(_))), "requested");
     }
 
     #[test]

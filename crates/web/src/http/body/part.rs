@@ -1,4 +1,4 @@
-//! What a body gives to a connection that can send files by itself.
+//! Parts of a body, for connections that can send files without reading them.
 
 use super::BodyError;
 use bytes::Bytes;
@@ -12,24 +12,26 @@ use std::task::{Context, Poll};
 /// The next part of a body.
 #[derive(Debug)]
 pub enum Part {
-    /// Bytes that are here, or trailers.
+    /// Bytes in memory, or trailers.
     Frame(Frame<Bytes>),
-    /// Some bytes of a file, which the system has in its memory, as far as can be told.
+    /// A range of a file, which is in the system's page cache as far as can be told.
     File {
         /// The file.
         file: Arc<File>,
-        /// Where the first of them is.
+        /// The offset of the first byte.
         at: u64,
-        /// How many there are.
+        /// The number of bytes.
         length: u64,
     },
 }
 
-/// A body that has parts of files in it. Whoever polls it for frames gets their bytes.
+/// A body that contains parts of files. If it is polled for frames instead of parts, the frames
+/// contain the bytes of the files.
 pub trait FileBody: HttpBody<Data = Bytes, Error = BodyError> {
-    /// The next part, for a connection that can send files by itself. The default knows frames only.
+    /// The next part, for a connection that can send files without reading them. The default
+    /// implementation yields only frames.
     ///
-    /// Parts of files are bounded, so that the peers of other connections have their turns.
+    /// Parts of files have a bounded length, so that other connections can be served between them.
     fn poll_part(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -38,5 +40,5 @@ pub trait FileBody: HttpBody<Data = Bytes, Error = BodyError> {
     }
 }
 
-/// What [`Body::new`](super::Body::new) makes of any body: it has no files.
+/// The adapter that [`Body::new`](super::Body::new) uses has no parts of files.
 impl<B, F> FileBody for MapErr<B, F> where Self: HttpBody<Data = Bytes, Error = BodyError> {}

@@ -1,7 +1,7 @@
-//! A request body in transit: a bounded channel between a connection and a handler on one thread.
+//! A bounded single-threaded channel that carries a request body from a connection to a handler.
 //!
-//! The connection holds the [`Writer`], the handler's body holds the [`Reader`]. The connection
-//! reads from the network only while the pipe has room, so a slow handler holds the peer back.
+//! The connection holds the [`Writer`], and the handler's body holds the [`Reader`]. The connection
+//! reads from the network only while the pipe has room, so a slow handler slows down the peer.
 
 use crate::http::body::BodyError;
 use crate::http::memory::Charge;
@@ -13,14 +13,14 @@ use std::fmt;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Bytes that may wait in a pipe before its writer has to pause, unless set otherwise.
+/// The default number of unread bytes at which the writer of a pipe must pause.
 pub const PIPE_BYTES_MAX: usize = 64 * 1024;
 
-/// The cost of a piece beyond its bytes.
+/// The overhead that is counted for each piece, in bytes.
 const PIECE_BYTES: usize = 64;
 
-/// A pipe that holds up to `bytes_max` unread bytes (at most one piece more). `length` is the body's
-/// length if it is known in advance.
+/// Creates a pipe that holds up to `bytes_max` unread bytes, plus one piece at most. `length` is
+/// the body's length if it is known in advance.
 #[must_use]
 pub fn pipe(bytes_max: usize, length: Option<u64>) -> (Writer, Reader) {
     let state = Rc::new(RefCell::new(State {
@@ -39,7 +39,7 @@ pub fn pipe(bytes_max: usize, length: Option<u64>) -> (Writer, Reader) {
     (Writer(Rc::clone(&state)), Reader(state))
 }
 
-/// Fields lie as they stand, and what each piece looks at is first.
+/// `repr(C)` keeps the order of the fields; those that every piece accesses are first.
 #[repr(C)]
 struct State {
     pieces: VecDeque<Bytes>,
@@ -49,11 +49,11 @@ struct State {
     charge: Charge,
     /// Bytes that the reader has taken.
     consumed: u64,
-    /// Bytes that the reader has not seen yet, if known.
+    /// Bytes that the reader has not taken yet, if known.
     left: Option<u64>,
     writer: Option<Waker>,
     reader_gone: bool,
-    /// Whether the reader has asked at least once.
+    /// Whether the reader has polled at least once.
     wanted: bool,
     end: End,
 }
@@ -65,21 +65,22 @@ enum End {
     Done,
 }
 
-/// The connection's end.
+/// The sending half, which the connection holds.
 pub struct Writer(Rc<RefCell<State>>);
 
-/// The handler's end.
+/// The receiving half, which the handler's body holds.
 pub struct Reader(Rc<RefCell<State>>);
 
-/// Reports what the reader of a pipe takes. It outlives the writing end, whose waker it shares.
+/// Reports how many bytes the reader of a pipe has taken. It can outlive the [`Writer`], with which
+/// it shares a waker.
 pub struct Taken(Rc<RefCell<State>>);
 
-/// The reader was dropped: nobody wants the rest.
+/// The reader was dropped, so the rest of the body is not needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReaderGone;
 
 impl Writer {
-    /// Ready when there is room, or when the reader is gone.
+    /// Ready when there is room, or when the reader was dropped.
     pub fn poll_room(&self, context: &mut Context<'_>) -> Poll<Result<(), ReaderGone>> {
         let mut state = self.0.borrow_mut();
         if state.reader_gone {
@@ -92,7 +93,7 @@ impl Writer {
         Poll::Pending
     }
 
-    /// Ready when the reader has asked for the body at least once, or is gone.
+    /// Ready when the reader has polled for the body at least once, or was dropped.
     pub fn poll_wanted(&self, context: &mut Context<'_>) -> Poll<Result<(), ReaderGone>> {
         let mut state = self.0.borrow_mut();
         if state.reader_gone {
@@ -105,19 +106,21 @@ impl Writer {
         Poll::Pending
     }
 
-    /// Bytes that the reader has taken: a protocol with windows may open them this far.
+    /// The number of bytes that the reader has taken. A protocol with flow-control windows may open
+    /// them by this much.
     #[must_use]
     pub fn consumed(&self) -> u64 {
         self.0.borrow().consumed
     }
 
-    /// Reports what the reader takes, even after the writer has ended.
+    /// Returns a handle that reports how many bytes the reader takes, even after the writer has
+    /// finished.
     #[must_use]
     pub fn taken(&self) -> Taken {
         Taken(Rc::clone(&self.0))
     }
 
-    /// Has the reader been dropped?
+    /// Whether the reader was dropped.
     #[must_use]
     pub fn is_reader_gone(&self) -> bool {
         self.0.borrow().reader_gone
@@ -128,7 +131,8 @@ impl Writer {
         self.add(piece, None);
     }
 
-    /// As [`Writer::push`], by a task that polls the reader next: where that is who waits, nobody is woken. True if so.
+    /// As [`Writer::push`], for a task that polls the reader next. If the reader's registered waker
+    /// is that of this task, it is not woken, and the result is true.
     pub fn push_before_poll(&self, piece: Bytes, context: &Context<'_>) -> bool {
         self.add(piece, Some(context))
     }
@@ -136,7 +140,7 @@ impl Writer {
     fn add(&self, piece: Bytes, polled: Option<&Context<'_>>) -> bool {
         let mut state = self.0.borrow_mut();
         if state.reader_gone || piece.is_empty() {
-            // As below, the piece is dropped when nothing is borrowed.
+            // As in the reader's `Drop`, the piece must be dropped while nothing is borrowed.
             drop(state);
             return false;
         }
@@ -152,13 +156,13 @@ impl Writer {
         is_own
     }
 
-    /// The body is complete. Empty `trailers` are not shown to the reader.
+    /// Completes the body. Empty `trailers` are not passed to the reader.
     pub fn finish(self, trailers: HeaderMap) {
         let end = if trailers.is_empty() { End::Done } else { End::Trailers(trailers) };
         self.end(end);
     }
 
-    /// The body will not be complete. The reader sees the pieces before, then `error`.
+    /// Ends the body early. The reader gets the pieces written before, then `error`.
     pub fn fail(self, error: BodyError) {
         self.end(End::Failed(error));
     }
@@ -171,7 +175,8 @@ impl Writer {
 }
 
 impl Taken {
-    /// Bytes that the reader has taken, if they are more than `known`; `u64::MAX` when it is gone.
+    /// The number of bytes that the reader has taken, once it exceeds `known`; `u64::MAX` if the
+    /// reader was dropped.
     pub fn poll_more(&self, known: u64, context: &mut Context<'_>) -> Poll<u64> {
         let mut state = self.0.borrow_mut();
         if state.reader_gone {
@@ -184,7 +189,7 @@ impl Taken {
         Poll::Pending
     }
 
-    /// Clears the waker of the writing end, which is about to look anyway.
+    /// Clears the waker of the writing half, for a caller that polls again without being woken.
     pub fn forget_waker(&self) {
         self.0.borrow_mut().writer = None;
     }
@@ -200,17 +205,17 @@ impl Drop for Writer {
     }
 }
 
-/// What a [`Reader`] finds.
+/// An item that a [`Reader`] yields.
 #[derive(Debug)]
 pub enum Piece {
     /// Some bytes, never empty.
     Data(Bytes),
-    /// The trailer section. It comes last, and only if there is one.
+    /// The trailer section, if there is one, as the last item.
     Trailers(HeaderMap),
 }
 
 impl Reader {
-    /// The next piece; `None` at the end and ever after.
+    /// The next piece; `None` at the end and from then on.
     pub fn poll_next(
         &mut self,
         context: &mut Context<'_>,
@@ -222,7 +227,8 @@ impl Reader {
         }
         if let Some(piece) = state.pieces.pop_front() {
             if state.pieces.is_empty() {
-                // The next piece may be long in coming, as it is to a WebSocket.
+                // Free the queue's memory: the next piece may take long to arrive, as on a
+                // WebSocket.
                 state.pieces = VecDeque::new();
             }
             state.unread -= weight(&piece);
@@ -232,7 +238,7 @@ impl Reader {
             if let Some(left) = &mut state.left {
                 *left = left.saturating_sub(piece.len() as u64);
             }
-            // The writer waits for this only if the pipe was full, or if it counts every piece.
+            // A writer has registered only if the pipe was full, or if it counts every piece.
             wake(&mut state.writer);
             return Poll::Ready(Some(Ok(Piece::Data(piece))));
         }
@@ -248,13 +254,13 @@ impl Reader {
         }
     }
 
-    /// Bytes still to come, if known.
+    /// The number of bytes still to be read, if known.
     #[must_use]
     pub fn left(&self) -> Option<u64> {
         self.0.borrow().left
     }
 
-    /// Is it certain that nothing more comes?
+    /// Whether it is certain that nothing follows.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         let state = self.0.borrow();
@@ -271,18 +277,19 @@ impl Drop for Reader {
         state.charge.set(0);
         wake(&mut state.writer);
         drop(state);
-        // Whoever owns a piece may have a destructor, which finds everything in order.
+        // The owner of a piece's memory may have a destructor, which must find the state consistent
+        // and not borrowed.
         drop(pieces);
     }
 }
 
-/// The cost of a piece while it waits: its bytes, and its place in the queue. Without the latter, a
-/// pipe full of one-byte pieces would hold many times its limit.
+/// The cost of a waiting piece: its bytes and its entry in the queue. Without the latter, a pipe
+/// full of one-byte pieces would use many times its limit.
 fn weight(piece: &Bytes) -> usize {
     piece.len() + PIECE_BYTES
 }
 
-/// Notes whom to wake, unless it is noted.
+/// Registers the caller's waker, unless it is already registered.
 pub(crate) fn register(place: &mut Option<Waker>, context: &mut Context<'_>) {
     match place {
         Some(waker) if waker.will_wake(context.waker()) => {}

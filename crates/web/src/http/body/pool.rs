@@ -1,4 +1,4 @@
-//! Buffers that a worker reuses instead of allocating: a thread's own small stock.
+//! A thread-local pool of buffers, which a worker reuses instead of allocating.
 
 use peregrine_slot::Pool;
 
@@ -6,13 +6,13 @@ thread_local! {
     static BUFFERS: Pool<Vec<u8>> = const { Pool::new(64) };
 }
 
-/// An empty buffer with some capacity, from this thread's stock if there is one.
+/// Takes an empty buffer with some capacity from this thread's pool, or allocates one.
 #[must_use]
 pub fn take() -> Vec<u8> {
     Pool::take_local(&BUFFERS)
 }
 
-/// Gives a buffer to this thread's stock, whatever thread it came from. Its content is lost.
+/// Returns a buffer to this thread's pool, whichever thread it came from. Its content is discarded.
 pub fn give(buffer: Vec<u8>) {
     Pool::give_local(&BUFFERS, buffer);
 }

@@ -1,10 +1,11 @@
-//! The lists that proxies write, from their right ends.
+//! Parsers for the lists to which proxies append, which are read from the right.
 
 use crate::http::head::Head;
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The entries of all fields called `name`, the last first. Several fields are one list (RFC 9110 §5.3).
+/// The entries of all fields called `name`, the last one first. Several fields are one list (RFC
+/// 9110 §5.3).
 pub(super) fn entries<'r>(head: &'r Head, name: &'r str) -> impl Iterator<Item = &'r [u8]> {
     lines(head, name).flat_map(|line| line.rsplit(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
@@ -14,15 +15,15 @@ pub(super) fn nth_entry<'r>(head: &'r Head, name: &'r str, number: usize) -> Opt
     entries(head, name).take(number.saturating_add(1)).last()
 }
 
-/// The fields called `name`, the last first.
+/// The fields called `name`, the last one first.
 fn lines<'r>(head: &'r Head, name: &'r str) -> impl Iterator<Item = &'r [u8]> {
     let is_named = move |field: &(&[u8], &[u8])| field.0.eq_ignore_ascii_case(name.as_bytes());
-    // Each is found once, so there is no list of them.
+    // Searches for each field again, which avoids allocating a list of them.
     let count = head.peek_fields().filter(is_named).count();
     (0..count).rev().filter_map(move |at| Some(head.peek_fields().filter(is_named).nth(at)?.1))
 }
 
-/// An address of `X-Forwarded-For`: alone, or with a port, as some proxies write it.
+/// Parses an address of `X-Forwarded-For`, with or without a port, which some proxies add.
 pub(super) fn plain_address(entry: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(entry).ok()?;
     if let Ok(ip) = text.parse::<IpAddr>() {
@@ -31,7 +32,8 @@ pub(super) fn plain_address(entry: &[u8]) -> Option<SocketAddr> {
     node(text)
 }
 
-/// RFC 7239 §6: an IPv4 address or an IPv6 address in brackets, perhaps with a port; a port may be hidden.
+/// RFC 7239 §6: an IPv4 address or an IPv6 address in brackets, optionally with a port, which may
+/// be an obfuscated identifier.
 fn node(text: &str) -> Option<SocketAddr> {
     let (ip, rest): (IpAddr, _) = match text.strip_prefix('[') {
         Some(literal) => {
@@ -61,16 +63,16 @@ fn is_hidden(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"._-".contains(&byte)
 }
 
-/// What one proxy says in `Forwarded`.
+/// The element of one proxy in `Forwarded`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Element<'r> {
-    /// `None` if it does not tell, or hides it.
+    /// `None` if the proxy does not report it, or hides it.
     pub(super) address: Option<SocketAddr>,
     pub(super) scheme: Option<&'r str>,
     pub(super) host: Option<Word<'r>>,
 }
 
-/// A value of a parameter: a token, or the inside of a quoted string.
+/// The value of a parameter: a token, or the inside of a quoted string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Word<'r> {
     raw: &'r str,
@@ -91,7 +93,7 @@ impl<'r> Word<'r> {
     }
 }
 
-/// The elements of all fields called `name`, the last first; `None` for one that is malformed.
+/// The elements of all fields called `name`, the last one first; `None` for a malformed element.
 pub(super) fn elements<'r>(
     head: &'r Head,
     name: &'r str,
@@ -99,10 +101,10 @@ pub(super) fn elements<'r>(
     lines(head, name).flat_map(from_right).map(|element| read(element?))
 }
 
-/// The elements of a list from the right.
+/// Splits a list into its elements, from the right.
 ///
-/// Quotes are matched from the right, too: a client that sends one quote cannot swallow what a proxy writes
-/// behind it. `None` for what a quote without a partner leaves over.
+/// Quotes are matched from the right, too: a client that sends an unpaired quote cannot hide what a
+/// proxy appends after it. Yields `None` for the part that an unpaired quote leaves over.
 pub(super) fn from_right(line: &[u8]) -> impl Iterator<Item = Option<&str>> {
     let mut rest = std::str::from_utf8(line).ok();
     let mut is_bad = rest.is_none();
@@ -132,7 +134,7 @@ pub(super) fn from_right(line: &[u8]) -> impl Iterator<Item = Option<&str>> {
     })
 }
 
-/// RFC 7239 §4: pairs with semicolons between them, each name once.
+/// RFC 7239 §4: pairs separated by semicolons, each name at most once.
 fn read(text: &str) -> Option<Element<'_>> {
     let mut element = Element::default();
     let (mut addresses, mut rest) = (0, text);
@@ -186,7 +188,7 @@ fn word(text: &str) -> Option<(Word<'_>, &str)> {
     None
 }
 
-// RFC 9110 §5.6.2.
+// RFC 9110 §5.6.2: the characters of a token.
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

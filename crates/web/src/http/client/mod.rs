@@ -1,6 +1,7 @@
-//! Who sent a request, and by which address, where proxies stand between.
+//! The client of a request, even behind proxies: its address, and the host and scheme that it used.
 //!
-//! `trusted_proxies.rs` says whose word counts, `forwarded.rs` reads what they say, and [`Client`] is what comes of it.
+//! `trusted_proxies.rs` configures which proxies are trusted, `forwarded.rs` parses the fields that
+//! they write, and [`Client`] combines the two.
 
 mod forwarded;
 mod trusted_proxies;
@@ -15,11 +16,11 @@ use peregrine_proto::{Scheme, is_host_and_port};
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
-/// Who sent a request: the client's address, and the host, scheme and prefix that the client knows.
+/// The client that sent a request: its address, and the host, scheme and path prefix that it used.
 ///
-/// Where the connection's peer is one of the trusted proxies ([`TrustedProxies`]), this is what they say;
-/// else it is what the connection and the request say themselves. It is worked out when it is asked for, and
-/// costs nothing where it is not.
+/// If the connection's peer is a trusted proxy ([`TrustedProxies`]), these are the values that the
+/// proxies report. Otherwise they are those of the connection and the request. They are computed on
+/// demand, so requests that do not need them have no cost.
 ///
 /// ```
 /// use peregrine::App;
@@ -37,14 +38,15 @@ pub struct Client<'r> {
     head: &'r Head,
     connection: &'r ConnectionInfo,
     address: Option<SocketAddr>,
-    /// How many proxies passed the request on, as far as they are trusted.
+    /// The number of trusted proxies that passed the request on.
     hops: usize,
-    /// What `Forwarded` says of the hop that was reached, and of those nearer.
+    /// The scheme in `Forwarded`, from the outermost of the hops reached that reports one. `host`
+    /// likewise.
     scheme: Option<&'r str>,
     host: Option<Word<'r>>,
 }
 
-/// A word that may have been quoted.
+/// A value that may have been quoted.
 type Word<'r> = forwarded::Word<'r>;
 
 impl<'r> Client<'r> {
@@ -62,7 +64,7 @@ impl<'r> Client<'r> {
         }
     }
 
-    /// `X-Forwarded-For`: each proxy adds the address that it was connected from to the right.
+    /// `X-Forwarded-For`: each proxy appends its peer's address on the right.
     fn walk_addresses(mut self, proxies: &TrustedProxies) -> Self {
         let mut all = entries(self.head, "x-forwarded-for");
         while self.is_at_proxy(proxies)
@@ -73,7 +75,7 @@ impl<'r> Client<'r> {
         self
     }
 
-    /// `Forwarded` (RFC 7239): each proxy adds an element to the right.
+    /// `Forwarded` (RFC 7239): each proxy appends an element on the right.
     fn walk_elements(mut self, proxies: &TrustedProxies) -> Self {
         let mut all = elements(self.head, "forwarded");
         while self.is_at_proxy(proxies)
@@ -81,7 +83,7 @@ impl<'r> Client<'r> {
         {
             self.scheme = scheme.or(self.scheme);
             self.host = host.or(self.host);
-            // Who hides where a request came from ends the walk, and is believed in all else.
+            // If a proxy hides its peer's address, the walk ends, but its other values are used.
             match address {
                 Some(address) => self.reach(address),
                 None => break,
@@ -90,7 +92,8 @@ impl<'r> Client<'r> {
         self
     }
 
-    /// Is what was reached so far a proxy that is trusted? The connection's peer was looked at before.
+    /// Whether the hop that was reached is a trusted proxy. The connection's peer was checked
+    /// before.
     fn is_at_proxy(&self, proxies: &TrustedProxies) -> bool {
         let may_go_on = proxies.hops_max.is_none_or(|most| self.hops < most);
         let trusts = |address: SocketAddr| proxies.trusts_address(address.ip());
@@ -102,28 +105,28 @@ impl<'r> Client<'r> {
         self.hops += 1;
     }
 
-    /// The client's address; `None` on a Unix domain socket, and in tests, if no trusted proxy tells it. The
-    /// port is 0 where a proxy does not tell it. An IPv4 address is one, even if the socket has it in the form of
-    /// IPv6.
+    /// The client's address. `None` on a Unix domain socket and in tests, unless a trusted proxy
+    /// reports an address. The port is 0 if a proxy does not report it. An IPv4-mapped IPv6 address
+    /// is returned as IPv4.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.address.map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()))
     }
 
-    /// The same without a port.
+    /// The client's address without the port.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         Some(self.address?.ip().to_canonical())
     }
 
-    /// Through how many proxies the request came, as far as they are trusted. With PROXY headers only, and
-    /// without any proxy, 0.
+    /// The number of trusted proxies through which the request came. It is 0 without a proxy, and
+    /// also if the proxies only send PROXY headers.
     #[must_use]
     pub fn hops(&self) -> usize {
         self.hops
     }
 
-    /// Did the client speak TLS, with the first of the proxies that are trusted, or with this server?
+    /// Whether the client used TLS, with the outermost trusted proxy or with this server.
     #[must_use]
     pub fn is_secure(&self) -> bool {
         let said = match self.connection.proxies.as_deref().map(|proxies| proxies.reads) {
@@ -134,7 +137,7 @@ impl<'r> Client<'r> {
         match said {
             Some(said) if is_one_of(said, ["https", "wss"]) => true,
             Some(said) if is_one_of(said, ["http", "ws"]) => false,
-            // HAProxy and Envoy say it in the target of HTTP/2.
+            // HAProxy and Envoy report it in the `:scheme` of HTTP/2.
             _ => self.connection.is_secure() || self.head.index().scheme == Some(Scheme::Https),
         }
     }
@@ -145,8 +148,8 @@ impl<'r> Client<'r> {
         if self.is_secure() { "https" } else { "http" }
     }
 
-    /// The host that the client asked for, as in the field `Host`: with a port if that is not the scheme's own.
-    /// Empty if a client of HTTP/1.0 named none.
+    /// The host that the client requested, as in the `Host` field: with a port unless it is the
+    /// scheme's default. Empty if an HTTP/1.0 client sent none.
     #[must_use]
     pub fn host(&self) -> Cow<'r, str> {
         let own = || Cow::Borrowed(self.head.authority());
@@ -163,13 +166,13 @@ impl<'r> Client<'r> {
         said.filter(|host| is_host_and_port(host.as_bytes())).unwrap_or_else(own)
     }
 
-    /// The host with the port of `X-Forwarded-Port`, if it has none.
+    /// The host, with the port of `X-Forwarded-Port` if it has none.
     fn with_port(&self, host: Cow<'r, str>) -> Cow<'r, str> {
         let said = self.entry("x-forwarded-port").and_then(|port| std::str::from_utf8(port).ok());
         let port = said.filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
         let port: Option<u16> = port.and_then(|port| port.parse().ok());
         let own = if self.is_secure() { 443 } else { 80 };
-        // A colon within brackets is part of an address.
+        // A colon within brackets is part of an IPv6 address.
         let has_port = host.rsplit(']').next().is_some_and(|end| end.contains(':'));
         match port {
             Some(port) if port != own && port != 0 && !has_port && !host.is_empty() => {
@@ -179,15 +182,15 @@ impl<'r> Client<'r> {
         }
     }
 
-    /// Scheme and host together, such as `https://example.com`: what begins a URL of this server's, for mails
-    /// and other places that are outside of the page.
+    /// Scheme and host together, such as `https://example.com`. Use it to build absolute URLs of
+    /// this server, for emails and other places outside of the page.
     #[must_use]
     pub fn origin(&self) -> String {
         format!("{}://{}", self.scheme(), self.host())
     }
 
-    /// What a proxy removed from the beginning of the path, such as `/shop`, without a slash at its end; empty if
-    /// there is nothing. The redirects of routes (`SlashPolicy`) have it before them.
+    /// The prefix that a proxy removed from the path, such as `/shop`, without a slash at its end;
+    /// empty if there is none. The redirects of routes (`SlashPolicy`) put it before their paths.
     #[must_use]
     pub fn prefix(&self) -> &'r str {
         let proxies = self.connection.proxies.as_deref();
@@ -200,8 +203,8 @@ impl<'r> Client<'r> {
         said.and_then(|said| std::str::from_utf8(said).ok()).and_then(prefix).unwrap_or("")
     }
 
-    /// The entry of a list that belongs to the hop that was reached; the leftmost if there are fewer. Proxies that
-    /// replace the field leave one.
+    /// The entry of the hop that was reached, or the leftmost if there are fewer entries. A proxy
+    /// that replaces the field leaves only one.
     fn entry(&self, name: &'r str) -> Option<&'r [u8]> {
         nth_entry(self.head, name, self.hops.saturating_sub(1)).filter(|entry| !entry.is_empty())
     }
@@ -211,7 +214,8 @@ fn is_one_of(said: &[u8], all: [&str; 2]) -> bool {
     all.iter().any(|one| said.eq_ignore_ascii_case(one.as_bytes()))
 }
 
-/// A path that may stand before others. Two slashes would begin a host, and a backslash is one for browsers.
+/// Parses a path that can be put before other paths. Two slashes would start a host name, and
+/// browsers treat a backslash as a slash.
 fn prefix(said: &str) -> Option<&str> {
     let path = said.trim_end_matches('/');
     let is_plain =

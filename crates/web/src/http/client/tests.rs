@@ -17,7 +17,7 @@ fn head(fields: &[(&str, &str)]) -> Head {
     Head::build(&Limits::DEFAULT, &line, host.into_iter().chain(fields)).expect("a head")
 }
 
-/// A connection from 10.0.0.1, whose word counts as the server would have it.
+/// A connection from 10.0.0.1. As in the server, it has `proxies` only if they trust that address.
 fn connection(proxies: TrustedProxies) -> ConnectionInfo {
     let peer = Peer::Tcp("10.0.0.1:999".parse().expect("an address"));
     let proxies = Some(Arc::new(proxies)).filter(|proxies| proxies.trusts(&peer));
@@ -29,7 +29,7 @@ fn address(proxies: TrustedProxies, fields: &[(&str, &str)]) -> String {
     Client::of(&head, &connection).address().expect("an address").to_string()
 }
 
-/// Ten networks' worth of proxies.
+/// Trusts 10.0.0.0/8 and fd00::/8.
 fn ten() -> TrustedProxies {
     TrustedProxies::at(["10.0.0.0/8", "fd00::/8"])
 }
@@ -47,20 +47,20 @@ fn the_first_address_from_the_right_that_is_not_trusted_is_the_client_s() {
         (&["[2001:db8::1]:4711"], "[2001:db8::1]:4711"),
         (&["192.0.2.1, 10.0.0.2, 10.0.0.3"], "192.0.2.1:0"),
         (&["192.0.2.1,10.0.0.2\t,  fd00::7"], "192.0.2.1:0"),
-        // In the form of IPv6 an address is the same.
+        // An IPv4-mapped IPv6 address is treated as IPv4.
         (&["192.0.2.1, ::ffff:10.0.0.2"], "192.0.2.1:0"),
         (&["::ffff:192.0.2.1"], "192.0.2.1:0"),
         // Several fields are one list.
         (&["192.0.2.1", "10.0.0.2", "10.0.0.3"], "192.0.2.1:0"),
-        // All are trusted: it is the outermost.
+        // All are trusted, so the outermost is the client.
         (&["10.0.0.9, 10.0.0.2"], "10.0.0.9:0"),
-        // What a client says itself is left of what a proxy says.
+        // Entries from the client are to the left of those that the proxies append.
         (&["198.51.100.7, 192.0.2.1"], "192.0.2.1:0"),
         (&["10.0.0.9, 192.0.2.1"], "192.0.2.1:0"),
         (&["127.0.0.1, 192.0.2.1, 10.0.0.2"], "192.0.2.1:0"),
         (&["198.51.100.7", "192.0.2.1"], "192.0.2.1:0"),
         (&["junk, 192.0.2.1"], "192.0.2.1:0"),
-        // Junk ends the walk at the last good hop.
+        // An invalid entry ends the walk at the last valid hop.
         (&["junk"], "10.0.0.1:999"),
         (&["192.0.2.1, junk"], "10.0.0.1:999"),
         (&["192.0.2.1, unknown, 10.0.0.2"], "10.0.0.2:0"),
@@ -126,13 +126,13 @@ fn forwarded_is_read_from_the_right_and_its_grammar_is_kept() {
         (&["for=192.0.2.1", "for=10.0.0.2"], "192.0.2.1:0"),
         (&["for=198.51.100.7, for=192.0.2.1"], "192.0.2.1:0"),
         (&["for=\"192.0.2\\.1\""], "192.0.2.1:0"),
-        // A quote that a client leaves open swallows nothing that a proxy says.
+        // An unpaired quote from a client does not hide what a proxy appends.
         (&["for=\", for=192.0.2.1"], "192.0.2.1:0"),
         (&["for=\", for=\"[2001:db8::1]:4\""], "[2001:db8::1]:4"),
         (&["for=\"x\\, for=192.0.2.1"], "192.0.2.1:0"),
         (&["for=\"10.0.0.2, for=10.0.0.3\", for=192.0.2.1"], "192.0.2.1:0"),
         (&["for=10.0.0.9;x=\"", "for=192.0.2.1"], "192.0.2.1:0"),
-        // The walk ends at who hides the address, or does not write as the standard has it.
+        // A hidden address or a malformed element ends the walk.
         (&["for=192.0.2.1, for=unknown"], "10.0.0.1:999"),
         (&["for=192.0.2.1, for=_secret, for=10.0.0.2"], "10.0.0.2:0"),
         (&["for=192.0.2.1, proto=https, for=10.0.0.2"], "10.0.0.2:0"),
@@ -204,12 +204,12 @@ fn the_scheme_is_that_of_the_hop_that_was_reached() {
         ("192.0.2.1", &["wss"], "https"),
         ("192.0.2.1", &["ftp"], "http"),
         ("192.0.2.1", &[""], "http"),
-        // A proxy replaced the field, or passed it on.
+        // The last proxy replaced the field, or passed it on unchanged.
         ("192.0.2.1, 10.0.0.2", &["https"], "https"),
-        // Each added its own.
+        // Each proxy appended a value.
         ("192.0.2.1, 10.0.0.2", &["https, http"], "https"),
         ("192.0.2.1, 10.0.0.2", &["https", "http"], "https"),
-        // The client said something itself.
+        // The client sent a value, too.
         ("192.0.2.1", &["https, http"], "http"),
         ("192.0.2.1, 10.0.0.2", &["https, http, http"], "http"),
         ("junk", &["https, http"], "http"),
@@ -221,7 +221,7 @@ fn the_scheme_is_that_of_the_hop_that_was_reached() {
     }
     let spoken = head(&[("X-Forwarded-Proto", "http")]);
     let gateway = ConnectionInfo { behind_gateway: true, ..connection(ten()) };
-    assert!(!Client::of(&spoken, &gateway).is_secure(), "who says so itself is believed first");
+    assert!(!Client::of(&spoken, &gateway).is_secure(), "the field takes precedence");
     assert!(Client::of(&head(&[]), &gateway).is_secure());
 }
 

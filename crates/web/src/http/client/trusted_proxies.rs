@@ -1,21 +1,21 @@
-//! Whose word counts.
+//! Configuration of trusted proxies.
 
 use crate::http::connection::Peer;
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// Networks, and perhaps Unix domain sockets.
+/// A set of IP networks, with or without Unix domain sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Networks {
     all: Vec<IpNet>,
     has_unix: bool,
-    /// What is wrong with the first of the texts that is none.
+    /// The error in the first text that is not a network.
     fault: Option<String>,
 }
 
 impl Networks {
-    /// Reads addresses (`10.0.0.7`, `::1`), networks (`10.0.0.0/8`), and `unix:` for all peers on Unix domain
-    /// sockets.
+    /// Parses addresses (`10.0.0.7`, `::1`), networks (`10.0.0.0/8`), and `unix:` for all peers on
+    /// Unix domain sockets.
     pub fn read(texts: impl IntoIterator<Item: AsRef<str>>) -> Self {
         let mut networks = Self::default();
         for text in texts {
@@ -27,7 +27,7 @@ impl Networks {
             } else {
                 networks.fault.get_or_insert_with(|| {
                     format!(
-                        "`{text}` is no network: write an address (`10.0.0.7`), a network \
+                        "`{text}` is not a network: write an address (`10.0.0.7`), a network \
                          (`10.0.0.0/8`, `fd00::/8`), or `unix:` for Unix domain sockets"
                     )
                 });
@@ -36,8 +36,8 @@ impl Networks {
         networks
     }
 
-    /// This machine, the networks that the internet does not route (RFC 1918, RFC 4193, RFC 6598, link-local
-    /// ones), and Unix domain sockets.
+    /// This machine, the networks that are not routed on the internet (RFC 1918, RFC 4193, RFC
+    /// 6598, link-local), and Unix domain sockets.
     #[must_use]
     pub fn private() -> Self {
         Self::read([
@@ -54,14 +54,15 @@ impl Networks {
         ])
     }
 
-    /// Is an address in one of them? An IPv4 address is looked for as one, in whichever form a socket has it.
+    /// Whether an address is in one of the networks. An IPv4-mapped IPv6 address is looked up as an
+    /// IPv4 address.
     #[must_use]
     pub fn has_address(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.all.iter().any(|network| network.contains(&address))
     }
 
-    /// Is a connection's peer in one of them?
+    /// Whether a connection's peer is in the set.
     #[must_use]
     pub fn has(&self, peer: &Peer) -> bool {
         match peer {
@@ -71,13 +72,13 @@ impl Networks {
         }
     }
 
-    /// What is wrong with the texts that were read.
+    /// The error in the parsed texts, if there is one.
     #[must_use]
     pub fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }
 
-    /// Is nothing in them?
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.all.is_empty() && !self.has_unix
@@ -89,7 +90,7 @@ fn network(text: &str) -> Option<IpNet> {
         Ok(address) => IpNet::from(address),
         Err(_) => text.parse().ok()?,
     };
-    // A network of IPv4 in the form of IPv6: addresses are compared as IPv4.
+    // An IPv4-mapped IPv6 network becomes an IPv4 network, because addresses are compared as IPv4.
     let IpNet::V6(v6) = network else { return Some(network) };
     match (v6.addr().to_ipv4_mapped(), v6.prefix_len().checked_sub(96)) {
         (Some(address), Some(length)) => Some(IpNet::new(address.into(), length).ok()?),
@@ -97,15 +98,17 @@ fn network(text: &str) -> Option<IpNet> {
     }
 }
 
-/// The proxies whose word counts about who sent a request, and which fields they say it in.
+/// The proxies that are trusted to report a request's client, and the fields in which they report
+/// it.
 ///
-/// A proxy's fields are read from the right, where the nearest one wrote: as long as an address is that of a trusted
-/// proxy, what it says about who connected to it counts as well. The first address that is not trusted is the client's.
-/// What the client wrote itself is left of that, and never read.
+/// The fields are read from the right, where the nearest proxy has appended its entry. As long as
+/// an address belongs to a trusted proxy, the entry to its left is used as well. The first address
+/// that is not trusted is the client's. The client may have written anything to the left of that,
+/// so it is never read.
 ///
-/// The fields `X-Forwarded-For` and `X-Forwarded-Proto` are read, or `Forwarded` if that is chosen, never both: proxies that
-/// write the one pass the other on as the client wrote it. For the same reason `X-Forwarded-Host`, `-Port` and
-/// `-Prefix` are read only where that is said.
+/// The fields `X-Forwarded-For` and `X-Forwarded-Proto` are read, or `Forwarded` if that is chosen,
+/// but never both: a proxy that writes one passes on the other as the client wrote it. For the same
+/// reason `X-Forwarded-Host`, `-Port` and `-Prefix` are read only if that is enabled.
 ///
 /// ```
 /// use peregrine::Server;
@@ -119,7 +122,7 @@ fn network(text: &str) -> Option<IpNet> {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustedProxies {
-    /// `None`: everybody.
+    /// `None` means that every address is trusted.
     networks: Option<Networks>,
     pub(super) hops_max: Option<usize>,
     pub(super) reads: Reads,
@@ -128,42 +131,42 @@ pub struct TrustedProxies {
 /// The fields that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reads {
-    /// `X-Forwarded-For` and `X-Forwarded-Proto`, and what else the proxies set or remove.
+    /// `X-Forwarded-For` and `X-Forwarded-Proto`, and the other fields that are enabled.
     XForwarded { host: bool, prefix: bool },
     /// `Forwarded` (RFC 7239).
     Forwarded,
 }
 
 impl TrustedProxies {
-    /// Proxies at these addresses (`10.0.0.7`) and networks (`10.0.0.0/8`); `unix:` stands for whoever connects to a
-    /// Unix domain socket. A text that is none of these is an error when the server starts.
+    /// Proxies at these addresses (`10.0.0.7`) and networks (`10.0.0.0/8`); `unix:` stands for
+    /// every peer on a Unix domain socket. Any other text is an error when the server starts.
     pub fn at(networks: impl IntoIterator<Item: AsRef<str>>) -> Self {
         Self { networks: Some(Networks::read(networks)), hops_max: None, reads: Reads::DEFAULT }
     }
 
-    /// Exactly `count` proxies, at whatever addresses: the connection's peer, whoever it is, and `count - 1`
-    /// before it. Only for a server that nobody but the proxies can reach.
+    /// Exactly `count` proxies, at any addresses: the connection's peer and `count - 1` before it.
+    /// Only for a server that clients cannot reach except through the proxies.
     #[must_use]
     pub fn hops(count: usize) -> Self {
         Self { networks: None, hops_max: Some(count), reads: Reads::DEFAULT }
     }
 
-    /// At most `count` proxies are believed, even if there are more addresses that are trusted.
+    /// Trusts at most `count` proxies, even if more addresses are those of trusted proxies.
     #[must_use]
     pub fn at_most(mut self, count: usize) -> Self {
         self.hops_max = Some(count);
         self
     }
 
-    /// Reads `Forwarded` (RFC 7239), and none of the fields `X-Forwarded-*`.
+    /// Reads `Forwarded` (RFC 7239) instead of the `X-Forwarded-*` fields.
     #[must_use]
     pub fn forwarded(mut self) -> Self {
         self.reads = Reads::Forwarded;
         self
     }
 
-    /// Reads `X-Forwarded-Host` and `X-Forwarded-Port` too. The proxies must set them or remove them: else each client
-    /// says for itself which host it asked for.
+    /// Also reads `X-Forwarded-Host` and `X-Forwarded-Port`. The proxies must set or remove them;
+    /// otherwise each client can choose the host.
     #[must_use]
     pub fn host(mut self) -> Self {
         if let Reads::XForwarded { host, .. } = &mut self.reads {
@@ -172,8 +175,8 @@ impl TrustedProxies {
         self
     }
 
-    /// Reads `X-Forwarded-Prefix` too: what a proxy removed from the beginning of paths. The proxies must set it or
-    /// remove it.
+    /// Also reads `X-Forwarded-Prefix`, the prefix that a proxy removed from the path. The proxies
+    /// must set it or remove it.
     #[must_use]
     pub fn prefix(mut self) -> Self {
         if let Reads::XForwarded { prefix, .. } = &mut self.reads {
@@ -182,7 +185,7 @@ impl TrustedProxies {
         self
     }
 
-    /// Is a connection's peer one of them?
+    /// Whether a connection's peer is one of the trusted proxies.
     #[must_use]
     pub fn trusts(&self, peer: &Peer) -> bool {
         self.networks.as_ref().is_none_or(|networks| networks.has(peer))
@@ -192,11 +195,11 @@ impl TrustedProxies {
         self.networks.as_ref().is_none_or(|networks| networks.has_address(address))
     }
 
-    /// What is wrong with them.
+    /// The error in these settings, if there is one.
     #[must_use]
     pub fn fault(&self) -> Option<&str> {
         match &self.networks {
-            _ if self.hops_max == Some(0) => Some("0 hops are no proxies: leave them out instead"),
+            _ if self.hops_max == Some(0) => Some("0 hops trust no proxy: remove the setting"),
             Some(networks) => networks.fault(),
             None => None,
         }

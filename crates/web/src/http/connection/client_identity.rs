@@ -1,16 +1,16 @@
-//! Who a client is, by the certificate that it has shown.
+//! The identity of a client, from its certificate.
 
 use std::fmt::{self, Write};
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Who a client is, by its certificate, which the server has verified: `ClientAuth` of the server's TLS
-/// asks for one.
+/// The identity of a client, from a certificate that the server has verified. `ClientAuth` in the
+/// server's TLS settings makes the server request one.
 ///
-/// As an argument of a handler it demands a certificate, where that is optional in the handshake: a
-/// client without one gets a 403, and `Option<ClientIdentity>` is `None`. The middleware
-/// `RequireClientIdentity` does the same for a scope. HTTP/2 knows no other way: a certificate cannot
-/// be asked for later (RFC 9113, section 9.2.3).
+/// As a handler's argument it requires a certificate, even if the handshake does not: a client
+/// without one gets a 403, and `Option<ClientIdentity>` is `None`. The middleware
+/// `RequireClientIdentity` does the same for a scope. A certificate can only be requested in the
+/// handshake, because HTTP/2 forbids it later (RFC 9113, section 9.2.3).
 ///
 /// ```
 /// use peregrine::App;
@@ -33,13 +33,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct ClientIdentity {
     /// The subject's name as RFC 4514 writes it, such as `CN=alice,O=Example`.
     pub subject: String,
-    /// The subject's common name, the first if there are several.
+    /// The subject's common name; the first if there are several.
     pub common_name: Option<String>,
     /// The DNS names among the subject's alternative names, in lower case.
     pub dns_names: Vec<String>,
     /// The URIs among them.
     pub uris: Vec<String>,
-    /// The addresses of mail among them.
+    /// The email addresses among them.
     pub emails: Vec<String>,
     /// The IP addresses among them.
     pub addresses: Vec<IpAddr>,
@@ -47,15 +47,16 @@ pub struct ClientIdentity {
     pub serial: Vec<u8>,
     /// When the certificate expires. A connection may last longer.
     pub not_after: SystemTime,
-    /// SHA-256 of the certificate.
+    /// The SHA-256 hash of the certificate.
     pub fingerprint: [u8; 32],
     /// All certificates that the client sent, in DER, its own first.
     pub chain: Vec<Vec<u8>>,
 }
 
 impl ClientIdentity {
-    /// The SPIFFE id, such as `spiffe://example.org/web`: the certificate's only URI, if it is one.
-    // X.509-SVID, 2: an SVID has exactly one URI among its alternative names.
+    /// The SPIFFE ID, such as `spiffe://example.org/web`: the certificate's only URI, if it is a
+    /// SPIFFE ID.
+    // X509-SVID, section 2: an SVID has exactly one URI among its alternative names.
     #[must_use]
     pub fn spiffe_id(&self) -> Option<&str> {
         let [uri] = &self.uris[..] else { return None };
@@ -85,7 +86,7 @@ fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// Nobody, which is where a test begins.
+/// An empty identity, for tests to fill in.
 impl Default for ClientIdentity {
     fn default() -> Self {
         Self {
@@ -103,7 +104,7 @@ impl Default for ClientIdentity {
     }
 }
 
-/// A chain is long, and says in a log no more than its fingerprint does.
+/// Leaves out the chain, which is long: the fingerprint identifies the certificate.
 impl fmt::Debug for ClientIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientIdentity")

@@ -1,4 +1,4 @@
-//! Facts about the connection that a request came on.
+//! Information about the connection on which a request was received.
 
 mod client_identity;
 pub(crate) mod proxy_protocol;
@@ -13,52 +13,54 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-/// Facts about a connection, shared by all its requests. A copy is cheap, and may travel to another
-/// thread with a task that a handler spawns or a request to a mounted service.
+/// Information about a connection, shared by all its requests. A copy is cheap and can move to
+/// another thread, with a task that a handler spawns or a request to a mounted service.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionInfo {
-    /// The other end. Behind a PROXY header it is the client as the proxy tells it, and
-    /// [`ConnectionInfo::proxy`] has the proxy.
+    /// The remote end. If there is a PROXY header, it is the client that the header names, and
+    /// [`ConnectionInfo::proxy`] describes the proxy.
     pub peer: Peer,
-    /// The address the peer connected to, shared by connections with the same one.
+    /// The address to which the peer connected, shared by connections with the same one.
     pub local: Arc<Peer>,
-    /// What the TLS handshake agreed on; `None` on a plain connection.
+    /// The result of the TLS handshake; `None` on a plaintext connection.
     pub tls: Option<Arc<TlsInfo>>,
-    /// Whether a plain connection comes from a gateway that has spoken TLS with the client: what
-    /// `Limits::behind_gateway` says.
+    /// Whether a plaintext connection comes from a gateway that terminates the client's TLS, as
+    /// `Limits::behind_gateway` declares.
     pub behind_gateway: bool,
-    /// What a PROXY header told; `None` without one.
+    /// The content of the PROXY header; `None` without one.
     pub proxy: Option<Arc<Proxied>>,
-    /// The trusted proxies, if the peer is one of them: what its requests say about their clients counts. See
-    /// [`Client`](crate::Client).
+    /// The trusted proxies, if the peer is one of them. The information about clients in its
+    /// requests is then used. See [`Client`](crate::Client).
     pub proxies: Option<Arc<TrustedProxies>>,
-    /// Room for a value that mounted services keep with a connection.
+    /// Space for a value that mounted services keep with a connection.
     #[doc(hidden)]
     pub companion: Companion,
-    /// The worker that counts its requests ([`crate::in_progress`]); 0 where there is none.
+    /// The number of the worker that counts the connection's requests ([`crate::in_progress`]); 0
+    /// if there is none.
     #[doc(hidden)]
     pub worker: u64,
 }
 
 impl ConnectionInfo {
-    /// Did the client speak TLS, with this server or with the gateway before it? Of a request,
-    /// [`Client::is_secure`](crate::Client::is_secure) knows more.
+    /// Whether the client used TLS, with this server or with a gateway or proxy in front of it. For
+    /// a request, [`Client::is_secure`](crate::Client::is_secure) also considers what trusted
+    /// proxies report.
     #[must_use]
     pub fn is_secure(&self) -> bool {
         let is_proxied_so = || self.proxy.as_ref().is_some_and(|proxy| proxy.is_secure());
         self.tls.is_some() || self.behind_gateway || is_proxied_so()
     }
 
-    /// Who the client is, if it has shown a certificate.
+    /// The client's identity, if it presented a certificate.
     #[must_use]
     pub fn client(&self) -> Option<&Arc<ClientIdentity>> {
         self.tls.as_ref()?.client.as_ref()
     }
 }
 
-/// Room for one value that lives as long as the facts of a connection: from the request that put it
-/// there to the connection's end, or to the last handler that holds the `Rc`. Copies of the facts begin
-/// without one. The bridge to tower services uses this room.
+/// Space for one value that lives as long as this [`ConnectionInfo`]: from the request that stores
+/// it until the connection closes, or until the last handler drops its `Rc`. Copies start without a
+/// value. The bridge to tower services uses it.
 #[doc(hidden)]
 #[derive(Default)]
 pub struct Companion(OnceLock<Box<dyn Any + Send + Sync>>);
@@ -70,7 +72,7 @@ impl Companion {
         self.0.get()?.downcast_ref()
     }
 
-    /// The value, made if there is none; `None` if there is one of another type.
+    /// The value, created if there is none; `None` if there is one of another type.
     pub fn get_or_make<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
         self.0.get_or_init(|| Box::new(make())).downcast_ref()
     }
@@ -95,23 +97,23 @@ pub enum Peer {
     Tcp(SocketAddr),
     /// A Unix domain socket.
     Unix {
-        /// The socket's path, if it has one. Client sockets mostly have none.
+        /// The socket's path, if it has one. Client sockets usually have none.
         path: Option<PathBuf>,
-        /// The peer's process, where the system tells; always `None` for our own end.
+        /// The peer's process, if the system reports it; always `None` for the local end.
         credentials: Option<Credentials>,
     },
-    /// There is no network, as in a test.
+    /// No network, as in a test.
     #[default]
     None,
 }
 
-/// The process that connected a Unix domain socket, as the kernel noted it at that moment.
+/// The process that connected a Unix domain socket, as the kernel recorded it at that time.
 ///
 /// ```
 /// use peregrine::prelude::*;
 /// use peregrine::web::connection::Credentials;
 ///
-/// // Only who runs as root may ask.
+/// // Only processes of root are allowed.
 /// async fn admin(request: Request) -> Response {
 ///     match request.parts.connection().peer.credentials() {
 ///         Some(Credentials { uid: 0, .. }) => "hello, root".into_response(),
@@ -127,8 +129,8 @@ pub struct Credentials {
     pub uid: u32,
     /// The group that the process ran as.
     pub gid: u32,
-    /// The process id; `None` where the system does not tell it, or where the process has no id in this
-    /// process's namespace.
+    /// The process ID; `None` if the system does not report it, or if the process has no ID in this
+    /// process's PID namespace.
     pub pid: Option<u32>,
 }
 
@@ -151,7 +153,7 @@ impl Peer {
         }
     }
 
-    /// The peer's process, if this is a Unix domain socket's peer and the system tells.
+    /// The peer's process, if this is the peer of a Unix domain socket and the system reports it.
     #[must_use]
     pub fn credentials(&self) -> Option<Credentials> {
         match self {
@@ -180,20 +182,20 @@ impl fmt::Display for Peer {
     }
 }
 
-/// What a TLS handshake agreed on.
+/// The result of a TLS handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsInfo {
     /// `TLSv1.3` or `TLSv1.2`.
     pub version: &'static str,
     /// The cipher suite's name, such as `TLS13_AES_128_GCM_SHA256`.
     pub cipher_suite: &'static str,
-    /// The server name that the peer asked for (SNI).
+    /// The server name that the client requested (SNI).
     pub server_name: Option<String>,
-    /// The application protocol that was agreed on (ALPN), such as `http/1.1`.
+    /// The application protocol that was negotiated (ALPN), such as `http/1.1`.
     pub protocol: Option<Vec<u8>>,
-    /// Was an earlier session resumed?
+    /// Whether an earlier session was resumed.
     pub resumed: bool,
-    /// Who the client is, if it has shown a certificate, in this handshake or in that of the session it
-    /// resumed.
+    /// The client's identity, if it presented a certificate in this handshake or in that of the
+    /// resumed session.
     pub client: Option<Arc<ClientIdentity>>,
 }

@@ -22,11 +22,12 @@ pub use sealed::SignedCookies;
 
 /// The request's cookies, and changes to them.
 ///
-/// As an argument it never fails: an invalid cookie is skipped, and of several cookies of one name the
-/// first counts. Before the body of a response it sets and removes the changed cookies; unchanged
-/// cookies are not sent. Values are percent-decoded and encoded, because few characters are allowed in
-/// a cookie; a value that does not decode to text is kept as it was sent. Names are not encoded, and
-/// must be tokens: setting a cookie with any other name is answered with a problem of status 500.
+/// As an argument it never fails: an invalid cookie is skipped, and of several cookies with one
+/// name the first counts. Returned before the body of a response, it sets and removes the changed
+/// cookies; unchanged cookies are not sent. Values are percent-decoded and percent-encoded, because
+/// few characters are allowed in a cookie; a value that does not decode to text is kept undecoded.
+/// Names are not encoded and must be tokens: setting a cookie with any other name produces a
+/// problem with status 500.
 ///
 /// ```
 /// use peregrine::web::cookies::{Cookie, Cookies, SameSite};
@@ -73,8 +74,8 @@ impl Cookies {
     }
 
     /// Removes a cookie. `Path` and `Domain` must be the same as when it was set:
-    /// `cookies.remove(Cookie::build("visits").path("/"))`. Removing a cookie that the request does not
-    /// have does nothing.
+    /// `cookies.remove(Cookie::build("visits").path("/"))`. Removing a cookie that the request does
+    /// not have does nothing.
     #[must_use = "return the cookies as part of the response"]
     pub fn remove(mut self, cookie: impl Into<Cookie<'static>>) -> Self {
         self.jar.remove(cookie);
@@ -86,9 +87,10 @@ impl FromRequestParts for Cookies {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         let mut jar = CookieJar::new();
         for (name, value) in parts.head.cookies() {
-            // A name is kept as it is: decoded, it could pass for one that begins with `__Host-`.
+            // Names are not decoded: a decoded name could pass for one that begins with `__Host-`.
             let name = String::from_utf8_lossy(name);
-            // RFC 6265 §5.4: what was set for the longer path, and earlier, comes first.
+            // RFC 6265 §5.4: cookies with a longer path come first, then those that were set
+            // earlier.
             if jar.get(&name).is_some() {
                 continue;
             }
@@ -123,16 +125,16 @@ impl IntoResponseParts for Cookies {
     }
 }
 
-/// The field that sets `cookie`, with its value encoded and its name as it is.
+/// The `Set-Cookie` value for `cookie`, with its value encoded and its name unchanged.
 fn set_cookie(cookie: &Cookie<'_>) -> Option<HeaderValue> {
     // RFC 6265 §4.1.1: a cookie's name is a token, as a field's is.
     HeaderName::from_bytes(cookie.name().as_bytes()).ok()?;
-    // A semicolon would begin an attribute that nobody asked for.
+    // A semicolon would start another attribute.
     if [cookie.path(), cookie.domain()].into_iter().flatten().any(|value| value.contains(';')) {
         return None;
     }
     let encoded = cookie.encoded().to_string();
-    // The encoded name has no equals sign.
+    // The encoded name contains no equals sign.
     let (_, rest) = encoded.split_once('=')?;
     HeaderValue::try_from(format!("{}={rest}", cookie.name())).ok()
 }

@@ -1,4 +1,4 @@
-//! Cookies that only this server can make: signed, or encrypted as well.
+//! Cookies that only this server can create: signed or encrypted.
 
 use super::{Cookie, Cookies};
 use crate::http::from_request::FromRequestParts;
@@ -13,32 +13,32 @@ use cookie::Key;
 use http::StatusCode;
 use std::fmt;
 
-/// The least length of a secret, in bytes.
+/// The minimum length of a secret, in bytes.
 const SECRET_BYTES_MIN: usize = 32;
 
-/// What cookies are sealed with: the first key seals, and all open. It is a state of the application, the same for all
-/// workers and instances.
+/// The keys that seal cookies: the first key seals, and every key opens. Add them to the
+/// application as a state, the same for all workers and instances.
 ///
-/// To change a secret, put the new one first and let the old one be accepted, for as long as its cookies live:
-/// `CookieKeys::new(new).accepting(old)`.
+/// To replace a secret, put the new one first and accept the old one for as long as its cookies
+/// live: `CookieKeys::new(new).accepting(old)`.
 #[derive(Clone)]
 pub struct CookieKeys(Vec<Key>);
 
 impl CookieKeys {
-    /// Keys made of a secret of at least 32 random bytes.
+    /// Keys that are derived from a secret of at least 32 random bytes.
     ///
     /// # Panics
-    /// It is shorter.
+    /// The secret is shorter.
     #[must_use]
     #[track_caller]
     pub fn new(secret: &[u8]) -> Self {
         Self(vec![key(secret)])
     }
 
-    /// The same, and cookies that were sealed with this secret count too.
+    /// Also accepts cookies that were sealed with this secret.
     ///
     /// # Panics
-    /// It is shorter than 32 bytes.
+    /// The secret is shorter than 32 bytes.
     #[must_use]
     #[track_caller]
     pub fn accepting(mut self, secret: &[u8]) -> Self {
@@ -47,10 +47,10 @@ impl CookieKeys {
     }
 
     fn first(&self) -> &Key {
-        self.0.first().expect("there is one from the beginning")
+        self.0.first().expect("`new` sets the first key")
     }
 
-    /// Encrypts the value of a cookie called `name`, which only the same name opens.
+    /// Encrypts the value of a cookie called `name`. It can be opened only under the same name.
     #[cfg(feature = "cookies-private")]
     #[must_use]
     pub fn seal(&self, name: &str, value: &str) -> String {
@@ -59,7 +59,8 @@ impl CookieKeys {
         jar.get(name).map(|cookie| cookie.value().to_owned()).unwrap_or_default()
     }
 
-    /// What [`CookieKeys::seal`] encrypted, with any of the keys.
+    /// Decrypts what [`CookieKeys::seal`] encrypted with any of the keys. `None` if the value is
+    /// not valid.
     #[cfg(feature = "cookies-private")]
     #[must_use]
     pub fn open(&self, name: &str, sealed: &str) -> Option<String> {
@@ -89,7 +90,8 @@ fn key(secret: &[u8]) -> Key {
     let length = secret.len();
     assert!(
         length >= SECRET_BYTES_MIN,
-        "a secret of {length} bytes for cookies can be guessed; give it at least {SECRET_BYTES_MIN} random ones"
+        "a secret of {length} bytes for cookies can be guessed; use at least {SECRET_BYTES_MIN} \
+         random bytes"
     );
     Key::derive_from(secret)
 }
@@ -104,9 +106,11 @@ macro_rules! sealed {
     ($feature:literal $Type:ident $jar:ident $jar_mut:ident, $(#[$doc:meta])*) => {
         $(#[$doc])*
         ///
-        /// As an argument it fails only where the application has no [`CookieKeys`], which is found when it is built. A cookie
-        /// that was not sealed with one of these keys, or under another name, is not there. Before the body of a response it sets and removes the changed
-        /// cookies, as [`Cookies`] does. A browser may send an old cookie again: what must end, needs a time in its value.
+        /// As an argument it fails only if the application has no [`CookieKeys`], which is detected
+        /// when the application is built. A cookie that was not sealed with one of the keys, or was
+        /// sealed under another name, is ignored. Returned before the body of a response, it sets
+        /// and removes the changed cookies, as [`Cookies`] does. A client may send an old cookie
+        /// again, so a value that must expire needs to contain a time.
         #[cfg(feature = $feature)]
         #[derive(Clone, Debug)]
         pub struct $Type {
@@ -121,7 +125,8 @@ macro_rules! sealed {
             pub fn get(&self, name: &str) -> Option<Cookie<'static>> {
                 let jar = &self.cookies.jar;
                 let mut cookie = self.keys.0.iter().find_map(|key| jar.$jar(key).get(name))?;
-                // A signature does not say whose it is: with the name inside, none passes for another cookie.
+                // The signature does not cover the name. The sealed value therefore begins with the
+                // name, which prevents using it for another cookie.
                 let value = cookie.value().strip_prefix(name)?.strip_prefix('=')?.to_owned();
                 cookie.set_value(value);
                 Some(cookie)
@@ -182,14 +187,16 @@ macro_rules! sealed {
 }
 
 sealed! { "cookies-signed" SignedCookies signed signed_mut,
-    /// The request's cookies that this server has signed, and changes to them: everybody can read them, and nobody can change them.
+    /// The request's cookies that this server has signed, and changes to them. Clients can read
+    /// them but not change them.
     ///
     /// ```
     /// use peregrine::web::App;
     /// use peregrine::web::cookies::{Cookie, CookieKeys, SignedCookies};
     ///
     /// async fn visit(cookies: SignedCookies) -> (SignedCookies, String) {
-    ///     let visits = cookies.value("visits").and_then(|text| text.parse().ok()).unwrap_or(0) + 1;
+    ///     let visits = cookies.value("visits").and_then(|text| text.parse().ok());
+    ///     let visits = visits.unwrap_or(0) + 1;
     ///     let cookie = Cookie::build(("visits", visits.to_string())).path("/").http_only(true);
     ///     (cookies.add(cookie), format!("visit number {visits}"))
     /// }
@@ -198,13 +205,14 @@ sealed! { "cookies-signed" SignedCookies signed signed_mut,
     /// let first = client.get("/").send_now();
     /// let cookie = first.header("set-cookie").unwrap().split(';').next().unwrap();
     /// assert_eq!(client.get("/").header("cookie", cookie).send_now().text(), "visit number 2");
-    /// assert_eq!(client.get("/").header("cookie", "visits=9").send_now().text(), "visit number 1");
+    /// let forged = client.get("/").header("cookie", "visits=9").send_now().text();
+    /// assert_eq!(forged, "visit number 1");
     /// ```
 }
 
 sealed! { "cookies-private" PrivateCookies private private_mut,
-    /// The request's cookies that this server has encrypted, and changes to them: nobody can read or change them. As
-    /// `SignedCookies` otherwise.
+    /// The request's cookies that this server has encrypted, and changes to them. Clients can
+    /// neither read nor change them. Otherwise like `SignedCookies`.
 }
 
 #[cfg(all(test, feature = "cookies-signed", feature = "cookies-private"))]
@@ -268,7 +276,7 @@ mod tests {
                 assert_eq!(read(&client, &path, &cookie[..at]), "", "{kind} {at}");
             }
             let other = if is_readable { "/read/private" } else { "/read/signed" };
-            assert_eq!(read(&client, other, &cookie), "", "the other kind does not open it");
+            assert_eq!(read(&client, other, &cookie), "", "the other kind opens it");
         }
     }
 

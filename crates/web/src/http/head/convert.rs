@@ -1,4 +1,4 @@
-//! Requests as the types of the `http` crate.
+//! Conversion of requests to the types of the `http` crate.
 
 use super::Head;
 use bytes::{Bytes, BytesMut};
@@ -8,8 +8,9 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::LazyLock;
 
-/// The size of the memory pieces that hold copies of several heads. A piece is freed when the last of
-/// its copies is dropped: in larger pieces, one long-lived copy would keep more of the others.
+/// The size of the memory blocks that hold copies of several heads. A block is freed when the last
+/// of its copies is dropped: in larger blocks, one long-lived copy would keep more of the others in
+/// memory.
 const COPIES_BYTES: usize = 4 * 1024;
 
 thread_local! {
@@ -17,9 +18,9 @@ thread_local! {
 }
 
 impl Head {
-    /// The head as the `http` crate represents it, with `body`. The target and all values share one
-    /// copy of the head's bytes. A request for another protocol is one of HTTP/1.1 there, even if it came
-    /// over HTTP/2, since only HTTP/1.1 has its form.
+    /// Converts the head to the `http` crate's request, with `body`. The target and all values
+    /// share one copy of the head's bytes. A request to upgrade to another protocol gets version
+    /// HTTP/1.1, even if it was received over HTTP/2, because its fields have the form of HTTP/1.1.
     #[must_use]
     pub fn to_http<B>(&self, body: B) -> http::Request<B> {
         let shared = copied(self.as_bytes());
@@ -36,7 +37,7 @@ impl Head {
         request
     }
 
-    /// As [`Head::to_header_map`], without the mark; see [`Head::peek_field`].
+    /// As [`Head::to_header_map`], but does not mark the response; see [`Head::peek_field`].
     #[doc(hidden)]
     #[must_use]
     pub fn peek_header_map(&self) -> HeaderMap {
@@ -52,7 +53,7 @@ impl Head {
                 None => HeaderName::from_bytes(self.slice(field.name)),
             };
             let value = range(field.value);
-            // The parser's grammar is that of these types, so neither fails.
+            // The parser accepts only what these types accept, so neither conversion fails.
             if let (Ok(name), Ok(value)) =
                 (name, HeaderValue::from_maybe_shared(shared.slice(value)))
             {
@@ -68,7 +69,7 @@ static NAMES: LazyLock<Box<[HeaderName]>> = LazyLock::new(|| {
     Known::ALL.iter().map(|known| HeaderName::from_static(known.name())).collect()
 });
 
-/// A copy that needs no allocation of its own.
+/// Copies `bytes` into the current block, so that most copies need no allocation.
 fn copied(bytes: &[u8]) -> Bytes {
     let copied = COPIES.try_with(|copies| {
         let mut copies = copies.borrow_mut();
@@ -78,7 +79,7 @@ fn copied(bytes: &[u8]) -> Bytes {
         copies.extend_from_slice(bytes);
         copies.split().freeze()
     });
-    // While the thread ends, that memory is gone already.
+    // While the thread exits, its block may already be freed.
     copied.unwrap_or_else(|_| Bytes::copy_from_slice(bytes))
 }
 

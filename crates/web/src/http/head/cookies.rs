@@ -4,24 +4,25 @@ use super::Head;
 use peregrine_proto::field::trim;
 
 impl Head {
-    /// The names and values of all cookies, in order, as they were sent, without those that have no
-    /// name.
+    /// The names and values of all cookies, in order, as they were sent. Cookies without a name are
+    /// skipped.
     // RFC 6265 §5.2: only spaces and tabs are removed around a name. With other white space before
-    // it, `__Host-a` is another name, which other hosts can set, and must not become this one.
+    // it, `__Host-a` is a different name, which other hosts can set, and must not be mistaken for
+    // this one.
     #[doc(hidden)]
     pub fn cookies(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         cookies_in(self.fields_named("cookie"))
     }
 
     /// The value of the first cookie called `name`.
-    // RFC 6265 §5.4: what was set for the longer path, and earlier, comes first.
+    // RFC 6265 §5.4: cookies with a longer path come first, then those that were set earlier.
     #[doc(hidden)]
     #[must_use]
     pub fn cookie(&self, name: &str) -> Option<&[u8]> {
         self.cookies().find(|(other, _)| *other == name.as_bytes()).map(|(_, value)| value)
     }
 
-    /// As [`Head::cookie`], without the mark; see [`Head::peek_field`].
+    /// As [`Head::cookie`], but does not mark the response; see [`Head::peek_field`].
     #[doc(hidden)]
     #[must_use]
     pub fn peek_cookie(&self, name: &str) -> Option<&[u8]> {
@@ -34,7 +35,7 @@ impl Head {
 fn cookies_in<'h>(
     fields: impl Iterator<Item = &'h [u8]>,
 ) -> impl Iterator<Item = (&'h [u8], &'h [u8])> {
-    // RFC 6265 §5.4: a peer sends one Cookie field; RFC 9113 §8.2.3 allows several.
+    // RFC 6265 §5.4: a client sends one Cookie field; RFC 9113 §8.2.3 allows several.
     fields.flat_map(|value| value.split(|byte| *byte == b';')).filter_map(|pair| {
         let equals = pair.iter().position(|byte| *byte == b'=')?;
         let (name, value) = (trim(&pair[..equals]), trim(&pair[equals + 1..]));

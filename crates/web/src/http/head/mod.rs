@@ -1,4 +1,4 @@
-//! A request's head: one pooled block with its bytes, their index, and the route.
+//! A request's head: one pooled block with its bytes, their index, and the matched route.
 
 mod convert;
 mod cookies;
@@ -19,15 +19,15 @@ use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 
-/// A block whose bytes grew beyond this is freed, not kept.
+/// A block whose bytes grew beyond this is freed instead of pooled.
 const BLOCK_BYTES_MAX: usize = 16 * 1024;
 
 thread_local! {
     static BLOCKS: Pool<Shared> = const { Pool::new(64) };
 }
 
-/// The head of a request, as it was on the wire. Eight bytes that point to a pooled block; dropping the
-/// last pointer gives the block back.
+/// The head of a request, as received. It is an eight-byte pointer to a pooled block; dropping the
+/// last pointer returns the block to the pool.
 pub struct Head(Option<Shared>);
 
 #[derive(Clone, Default)]
@@ -39,22 +39,25 @@ struct Block {
     index: HeadIndex,
     parameters: Parameters,
     route: Option<u32>,
-    /// The server's route, where an application that is used as a handler has noted one of its own.
+    /// The route that the server found, if an application that is used as a handler has set `route`
+    /// to one of its routes since.
     outer_route: Option<Option<u32>>,
-    /// Shared by all copies of the head, so that a rewritten one reaches the server too.
+    /// Shared by all copies of the head, so that interim responses sent through any copy reach the
+    /// server.
     interims: Rc<Interims>,
-    /// Shared likewise, so that a mark on any copy is seen wherever the response is stored or sent.
+    /// Also shared by all copies, so that a mark on any of them is seen wherever the response is
+    /// stored or sent.
     identity_reads: IdentityReads,
     selection: Selection,
 }
 
 /// The identities that the response to a request depends on so far. All copies of the request's
-/// head share it.
+/// head share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IdentityReads(Rc<Cell<u8>>);
 
 impl IdentityReads {
-    /// The marks, whose meaning is in [`private_response`](crate::http::private_response).
+    /// The marks, which [`private_response`](crate::http::private_response) defines.
     pub(crate) fn bits(&self) -> u8 {
         self.0.get()
     }
@@ -63,7 +66,7 @@ impl IdentityReads {
         self.0.set(self.0.get() | bits);
     }
 
-    /// Forgets the marks, unless a watch still holds them.
+    /// Clears the marks. If a watch still holds them, this starts with a new set instead.
     fn clear(&mut self) {
         match Rc::get_mut(&mut self.0) {
             Some(bits) => bits.set(0),
@@ -77,8 +80,8 @@ impl Reuse for Shared {
         Self::default()
     }
 
-    /// Forgets the request and keeps the memory, unless another owner still has the block. Every field
-    /// is named, so that a new field does not compile until it is cleared here as well.
+    /// Clears the request and keeps the memory, unless another owner still has the block. Every
+    /// field is named, so that a new field does not compile until it is cleared here too.
     fn clean(&mut self) -> bool {
         let Some(block) = Rc::get_mut(&mut self.0) else { return false };
         let Block {
@@ -106,15 +109,15 @@ impl Reuse for Shared {
 }
 
 impl Head {
-    /// An empty head from this thread's stock. The server fills [`Head::index_mut`] with the parser,
-    /// then calls [`Head::set_bytes`] with the bytes that the index refers to; or it fills both with a
-    /// [`HeadBuilder`] on [`Head::buffers_mut`].
+    /// An empty head from this thread's pool. The server fills [`Head::index_mut`] with the parser,
+    /// then calls [`Head::set_bytes`] with the bytes that the index refers to; or it fills both
+    /// with a [`HeadBuilder`] on [`Head::buffers_mut`].
     #[must_use]
     pub fn take() -> Self {
         Self(Some(Pool::take_local(&BLOCKS)))
     }
 
-    /// A head from its parts, by the rules of the parser.
+    /// Builds a head from its parts, by the rules of the parser.
     ///
     /// # Errors
     /// A part breaks a rule or exceeds one of the `limits`.
@@ -133,7 +136,7 @@ impl Head {
         Ok(head)
     }
 
-    /// What the request's handler sends before its response.
+    /// The interim responses of the request's handler.
     pub(crate) fn interims(&self) -> &Rc<Interims> {
         &self.block().interims
     }
@@ -147,7 +150,7 @@ impl Head {
         &self.block().identity_reads
     }
 
-    /// What the request was matched by.
+    /// How the request's route was selected.
     pub(crate) fn selection(&self) -> &Selection {
         &self.block().selection
     }
@@ -161,16 +164,16 @@ impl Head {
     }
 
     fn block(&self) -> &Block {
-        &self.0.as_ref().expect("a head has its block until it drops").0
+        &self.0.as_ref().expect("a head has its block until it is dropped").0
     }
 
-    /// The block, to be changed. A shared block is copied first, which only happens for a middleware
-    /// that rewrites requests.
+    /// The block, for modification. A shared block is copied first, which happens only if a
+    /// middleware rewrites requests.
     fn block_mut(&mut self) -> &mut Block {
-        Rc::make_mut(&mut self.0.as_mut().expect("a head has its block until it drops").0)
+        Rc::make_mut(&mut self.0.as_mut().expect("a head has its block until it is dropped").0)
     }
 
-    /// Another reference to the same head, without a copy: for code that looks at the head after the
+    /// Another reference to the same head, without a copy. For code that reads the head after the
     /// request is gone.
     #[must_use]
     pub fn share(&self) -> Self {
@@ -183,7 +186,7 @@ impl Head {
         &self.block().index
     }
 
-    /// The parser's output, to be filled.
+    /// The parser's output, for the parser to fill.
     pub fn index_mut(&mut self) -> &mut HeadIndex {
         &mut self.block_mut().index
     }
@@ -201,7 +204,7 @@ impl Head {
         block.bytes.extend_from_slice(bytes);
     }
 
-    /// The head as it was on the wire of HTTP/1, or would have been: request line and fields.
+    /// The request line and the fields, as they were received over HTTP/1 or would have been.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.block().bytes
@@ -214,7 +217,7 @@ impl Head {
         bytes.get(usize::from(span.start)..usize::from(span.end)).unwrap_or(&[])
     }
 
-    /// The text of `span`, which the parser guarantees to be ASCII; anything else reads as empty.
+    /// The text of `span`, which the parser guarantees to be ASCII. Anything else is read as empty.
     fn text(&self, span: Span) -> &str {
         std::str::from_utf8(self.slice(span)).unwrap_or("")
     }
@@ -240,12 +243,12 @@ impl Head {
             Method::Patch => http::Method::PATCH,
             Method::Query | Method::Extension => {
                 http::Method::from_bytes(self.slice(self.index().method_span))
-                    .expect("the parser lets only tokens pass as methods")
+                    .expect("the parser accepts only tokens as methods")
             }
         }
     }
 
-    /// Gives the request another method than the one that was sent. Its name stands behind the head's bytes.
+    /// Replaces the request's method. The new name is appended to the head's bytes.
     pub(crate) fn set_method(&mut self, method: Method) {
         let Block { bytes, index, .. } = self.block_mut();
         let name = method.name().unwrap_or_default();
@@ -256,9 +259,9 @@ impl Head {
         }
     }
 
-    /// Gives the request another path, and keeps its query. Both are written at `from`, the length
-    /// of the original head, over a path that was set before. `false`: a head of 64 KiB has no
-    /// room.
+    /// Replaces the request's path and keeps its query. Both are written at `from`, the length of
+    /// the original head, over a path that was set before. Returns `false` if the head would exceed
+    /// 64 KiB.
     pub(crate) fn set_path(&mut self, path: &[u8], from: usize) -> bool {
         let query = self.query().map(str::to_owned);
         let Block { bytes, index, .. } = self.block_mut();
@@ -276,7 +279,7 @@ impl Head {
         true
     }
 
-    /// The version of HTTP that the peer speaks.
+    /// The HTTP version of the request.
     #[must_use]
     pub fn version(&self) -> http::Version {
         match self.index().version {
@@ -286,34 +289,34 @@ impl Head {
         }
     }
 
-    /// The path as it was sent, still percent-encoded; `*` for `OPTIONS *`.
+    /// The path as sent by the client, still percent-encoded; `*` for `OPTIONS *`.
     #[must_use]
     pub fn path(&self) -> &str {
         let block = self.block();
         std::str::from_utf8(block.index.path_of(&block.bytes)).unwrap_or("")
     }
 
-    /// The query without its question mark.
+    /// The query, without its question mark.
     #[must_use]
     pub fn query(&self) -> Option<&str> {
         self.index().query.map(|span| self.text(span))
     }
 
-    /// The authority that the request is for: from an absolute target, else from `Host`.
+    /// The authority of the request: from an absolute target, else from `Host`.
     #[must_use]
     pub fn authority(&self) -> &str {
         self.text(self.index().authority)
     }
 
-    /// The request target as an [`Uri`]. Builds it at each call.
+    /// The request target as a [`Uri`]. Each call builds it again.
     #[must_use]
     pub fn uri(&self) -> Uri {
         uri_of(Bytes::copy_from_slice(self.slice(self.index().target)))
     }
 
-    /// As [`Head::field`], without the mark: for code on whose result the response does not depend,
-    /// such as logs, and for that which takes care of it, such as caches. Its callers are listed in
-    /// the tests of [`Personal`].
+    /// As [`Head::field`], but does not mark the response. For code whose result does not affect
+    /// the response, such as logs, and for code that keeps clients apart itself, such as caches.
+    /// The tests of [`Personal`] list its callers.
     #[doc(hidden)]
     #[must_use]
     pub fn peek_field<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
@@ -329,7 +332,7 @@ impl Head {
         Some(self.slice(field.value))
     }
 
-    /// The type of the content, if that is one of gRPC's: `application/grpc`, and what begins so.
+    /// The content type, if it is `application/grpc` or begins with that.
     #[must_use]
     pub fn grpc_type(&self) -> Option<&[u8]> {
         const GRPC: &[u8] = b"application/grpc";
@@ -343,12 +346,12 @@ impl Head {
         std::str::from_utf8(self.field(name)?).ok()
     }
 
-    /// As [`Head::fields_named`], without the mark; see [`Head::peek_field`].
+    /// As [`Head::fields_named`], but does not mark the response; see [`Head::peek_field`].
     #[doc(hidden)]
     pub fn peek_fields_named<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
         let known = Known::find(name.as_bytes());
         let index = self.index();
-        // Of most that is asked for there is none, and the index knows by a bit.
+        // Most lookups are for absent fields; for known names, one bit of the index says so.
         let fields = if index.has(known) { &index.fields[..] } else { &[] };
         fields
             .iter()
@@ -360,7 +363,7 @@ impl Head {
             .map(|field| self.slice(field.value))
     }
 
-    /// As [`Head::remove_fields`], without the mark.
+    /// As [`Head::remove_fields`], but does not mark the response.
     pub(crate) fn omit_fields(&mut self, names: &[&str]) {
         let Block { bytes, index, .. } = self.block_mut();
         index.retain(|field| {
@@ -370,10 +373,11 @@ impl Head {
         });
     }
 
-    /// Adds a field behind the others, as if it had been sent. `false`: a head of 64 KiB has no place for it, and it is not added.
+    /// Appends a field, as if it had been sent. Returns `false`, and adds nothing, if the head
+    /// would exceed 64 KiB.
     ///
-    /// If the client named the field in `Connection`, its name is removed there: that was about the
-    /// client's field, and a proxy passes on this one.
+    /// If the client named the field in `Connection`, its name is removed there: the client meant
+    /// its own field, and a proxy must pass on this one.
     pub fn add_field(&mut self, field: &str, content: &[u8]) -> bool {
         if self.index().has(Known::Connection) {
             self.forget_nominated(&[field]);
@@ -387,12 +391,12 @@ impl Head {
         let (name, value) = (Span { start, end: middle }, Span { start: middle, end });
         let known = Known::find(field.as_bytes());
         index.fields.push(FieldIndex { name, value, known });
-        // It counts which names there are anew.
+        // Updates the set of known names that are present.
         index.retain(|_| true);
         true
     }
 
-    /// As [`Head::fields`], without the mark; see [`Head::peek_field`].
+    /// As [`Head::fields`], but does not mark the response; see [`Head::peek_field`].
     #[doc(hidden)]
     pub fn peek_fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let fields = self.index().fields.iter();
@@ -411,21 +415,22 @@ impl Head {
         self.block().route
     }
 
-    /// The route that the server found, also inside of an application that is used as a handler.
+    /// The route that the server found, even inside an application that is used as a handler.
     #[doc(hidden)]
     #[must_use]
     pub fn server_route(&self) -> Option<u32> {
         self.block().outer_route.unwrap_or_else(|| self.route())
     }
 
-    /// This head is the same request's.
+    /// Copies the outer route and the selection from `origin`, a head of the same request.
     pub(crate) fn share_outer_route(&mut self, origin: &Self) {
         let Block { outer_route, selection, .. } = origin.block();
         let own = self.block_mut();
         (own.outer_route, own.selection) = (*outer_route, selection.clone());
     }
 
-    /// From here on routes are those of an application that is used as a handler.
+    /// Saves the current route as the server's, before an application that is used as a handler
+    /// sets its own.
     #[doc(hidden)]
     pub fn keep_route(&mut self) {
         let block = self.block_mut();
@@ -433,7 +438,7 @@ impl Head {
         block.selection.enter(block.route);
     }
 
-    /// Lets `find` read the path's bytes and write parameters; it returns the route.
+    /// Calls `find` with the path's bytes. `find` writes the parameters and returns the route.
     pub fn resolve<T>(
         &mut self,
         find: impl FnOnce(&[u8], &mut Parameters) -> (Option<u32>, T),
@@ -459,7 +464,7 @@ impl fmt::Debug for Head {
         let mut debug = f.debug_struct("Head");
         debug.field("method", &self.method_name());
         debug.field("target", &self.text(self.index().target));
-        // Values may be secrets: names only.
+        // Values may be secrets, so only names are shown.
         let names: Vec<_> =
             self.peek_fields().map(|(name, _)| String::from_utf8_lossy(name)).collect();
         debug.field("fields", &names).finish()

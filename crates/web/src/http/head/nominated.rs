@@ -1,17 +1,16 @@
-//! Fields that the client names in `Connection`: they are about its connection alone.
+//! Fields that the client names in `Connection`, which concern only that connection.
 //!
-//! RFC 9110 §7.6.1: a proxy removes them. A field that this server has set is not the client's to
-//! remove, so its name leaves `Connection` when it is set.
+//! RFC 9110 §7.6.1: a proxy removes them. A client must not be able to remove a field that this
+//! server sets, so setting a field removes its name from `Connection`.
 
 use super::{Block, Head};
 use peregrine_proto::{FieldIndex, Known, Span};
 
 impl Head {
-    /// Removes the fields that `Connection` names, and their names there, whether there is such a
-    /// field or not. Call it before code sets fields by other means than [`Head::add_field`].
-    /// Fields that frame the request stay, and so do connection options that have a meaning of
-    /// their own.
-    /// Returns whether any name was removed.
+    /// Removes the fields that `Connection` names, and removes these names from `Connection`,
+    /// whether or not such a field exists. Call it before code sets fields by other means than
+    /// [`Head::add_field`]. Fields that frame the request stay, and so do options that are not
+    /// field names. Returns whether any name was removed.
     #[doc(hidden)]
     pub fn drop_nominated(&mut self) -> bool {
         let names = self.nominated(|_| true);
@@ -24,8 +23,9 @@ impl Head {
         is_any
     }
 
-    /// Makes the fields that `Connection` names ordinary ones. The client named them for the server
-    /// that passed the request on, and it may have set them since.
+    /// Makes the fields that `Connection` names ordinary ones, by removing their names there. The
+    /// client named them for the server that passed the request on, and that server may have set
+    /// them since.
     #[doc(hidden)]
     pub fn keep_nominated(&mut self) {
         let names = self.nominated(|name| self.field(name).is_some());
@@ -35,7 +35,7 @@ impl Head {
         }
     }
 
-    /// The names in `Connection` that may be those of fields, of which `is_meant`.
+    /// The names in `Connection` that may be field names and for which `is_meant` is true.
     fn nominated(&self, is_meant: impl Fn(&str) -> bool) -> Vec<String> {
         let options = self.fields_named("connection").flat_map(|list| list.split(|b| *b == b','));
         let options = options.filter_map(|option| std::str::from_utf8(option.trim_ascii()).ok());
@@ -45,8 +45,8 @@ impl Head {
             .collect()
     }
 
-    /// Leaves these names out of `Connection`. What is left of a list becomes a field for each
-    /// option, since the bytes of the head stay as they are.
+    /// Removes these names from `Connection`. If options remain in a list, each becomes a separate
+    /// field, because the bytes of the head do not change.
     pub(super) fn forget_nominated(&mut self, names: &[&str]) {
         let Block { bytes, index, .. } = self.block_mut();
         let is_named = |option: &[u8]| {
@@ -75,17 +75,18 @@ impl Head {
             }
         }
         index.fields = kept;
-        // It counts which names there are anew.
+        // Updates the set of known names that are present.
         index.retain(|_| true);
     }
 }
 
 fn length(part: &[u8]) -> u16 {
-    u16::try_from(part.len()).expect("a span of a head has 16 bits")
+    u16::try_from(part.len()).expect("positions in a head have 16 bits")
 }
 
-/// Whether it is a connection option with a meaning of its own, or a field that no option removes:
-/// one that frames the request, says where it goes, or belongs to a connection in any case.
+/// Whether `name` is a connection option that is not a field name, or a field that no option may
+/// remove: one that frames the request, determines where it goes, or concerns only the connection
+/// anyway.
 fn stays(name: &str) -> bool {
     let is_option = ["close", "http2-settings"].iter().any(|one| name.eq_ignore_ascii_case(one));
     let is_known = matches!(
@@ -148,7 +149,7 @@ mod tests {
             assert_eq!(options(&head), left, "{connection:?}");
             assert_eq!(head.field("x-user"), Some(&b"ours"[..]));
         }
-        // An option that has a meaning of its own stays.
+        // Options that no added field may remove stay.
         let mut head = head(&["upgrade, te"]);
         head.add_field("te", b"trailers");
         head.add_field("upgrade", b"websocket");

@@ -1,5 +1,5 @@
-//! What a request was matched by, beside its method and path: for caches, which must not give one
-//! route's response for another.
+//! How a request's route was selected, apart from its method and path. Caches need this so that
+//! they do not serve one route's response for another.
 
 use crate::http::head::Head;
 use crate::http::response::Response;
@@ -9,20 +9,20 @@ use std::cell::{Ref, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What the guards of routes looked at, of those routes that a request might have come to. All
-/// copies of a head share it.
+/// The header fields that guards examined while the route of a request was selected, including the
+/// guards of routes that were not selected. All copies of a head share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GuardReads(Rc<RefCell<Looked>>);
 
 #[derive(Debug, Default)]
 struct Looked {
     fields: Vec<HeaderName>,
-    /// A guard does not say what it looks at.
+    /// A guard does not declare which fields it examines.
     is_unknown: bool,
 }
 
 impl GuardReads {
-    /// Notes that a guard looked at these fields; `None`: it does not say at what.
+    /// Records that a guard examined these fields; `None` if the guard does not declare its fields.
     pub(crate) fn note(&self, fields: Option<&[HeaderName]>) {
         let mut looked = self.0.borrow_mut();
         match fields {
@@ -37,7 +37,7 @@ impl GuardReads {
         }
     }
 
-    /// Forgets everything, unless another owner holds it still.
+    /// Clears the record. If another owner still holds it, this starts with a new one instead.
     pub(crate) fn clear(&mut self) {
         match Rc::get_mut(&mut self.0) {
             Some(looked) => {
@@ -50,11 +50,11 @@ impl GuardReads {
     }
 }
 
-/// What a request was matched by, and where its application is.
+/// How a request's route was selected, and where its application is mounted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selection {
     pub(crate) guards: GuardReads,
-    /// The routes of the applications around this one.
+    /// A hash of the routes that lead through the enclosing applications to this one.
     routes_around: u64,
     /// Where this application is mounted as a tower service.
     mounted: Option<Mounted>,
@@ -67,13 +67,14 @@ impl Selection {
         (*routes_around, *mounted) = (0, None);
     }
 
-    /// Goes on to the application that is the handler of this route.
+    /// Enters the application that is the handler of `route`.
     pub(crate) fn enter(&mut self, route: Option<u32>) {
         self.routes_around = self.routes_with(route);
     }
 
     fn routes_with(&self, route: Option<u32>) -> u64 {
-        // FNV-1a, of numbers: neighbours must differ, and nobody but the application makes them.
+        // FNV-1a over route numbers, so that adjacent numbers give different values. Clients cannot
+        // choose the numbers, so this need not resist deliberate collisions.
         let with = |route: u32| {
             (self.routes_around ^ (u64::from(route) + 1))
                 .wrapping_mul(0x0100_0000_01b3)
@@ -83,33 +84,33 @@ impl Selection {
     }
 }
 
-/// Where a request was before it came to an application that is mounted as a tower service: in the
-/// extensions of its request.
+/// How a request reached an application that is mounted as a tower service. It is stored in the
+/// extensions of the request.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct Mounted {
     /// The path as the client sent it.
     pub path: Arc<str>,
-    /// The routes that led here.
+    /// A hash of the routes that led to the application.
     pub routes: u64,
 }
 
 impl Head {
-    /// The fields that guards of routes looked at.
+    /// The header fields that the guards of routes examined.
     pub fn guard_fields(&self) -> Ref<'_, [HeaderName]> {
         Ref::map(self.selection().guards.0.borrow(), |looked| &looked.fields[..])
     }
 
-    /// Was there a guard that does not say what it looks at, such as a closure? Then nothing tells
-    /// which other requests come to the same route.
+    /// Whether a guard does not declare which fields it examines, as with a closure. It is then
+    /// unknown which other requests would select the same route.
     #[must_use]
     pub fn has_opaque_guards(&self) -> bool {
         self.selection().guards.0.borrow().is_unknown
     }
 
-    /// Says in `Vary` what the route was chosen by (RFC 9110 §12.5.5): the fields that guards
-    /// looked at, and `*` where one of them does not say what it looks at. So no cache, here or
-    /// further out, takes the response of one route for that of another.
+    /// Adds to `Vary` what the selection of the route depended on (RFC 9110 §12.5.5): the fields
+    /// that guards examined, or `*` if a guard does not declare its fields. Then no cache, here or
+    /// downstream, serves one route's response for another.
     pub fn vary_by_guards(&self, response: &mut Response) {
         let looked = self.selection().guards.0.borrow();
         if looked.is_unknown {
@@ -121,7 +122,8 @@ impl Head {
         }
     }
 
-    /// Does the target alone not say where the request belongs?
+    /// Whether the same target may lead to another route or application, because guards examined
+    /// the request or because its application is mounted.
     #[doc(hidden)]
     #[must_use]
     pub fn is_told_apart(&self) -> bool {
@@ -131,21 +133,21 @@ impl Head {
             || !looked.fields.is_empty()
     }
 
-    /// The path as the client sent it, also in an application that is mounted below a prefix.
+    /// The path as the client sent it, even in an application that is mounted below a prefix.
     #[must_use]
     pub fn original_path(&self) -> &str {
         self.selection().mounted.as_ref().map_or_else(|| self.path(), |mounted| &mounted.path)
     }
 
-    /// The request came by this way.
+    /// Records how the request reached this application.
     #[doc(hidden)]
     pub fn set_mounted(&mut self, mounted: Mounted) {
         let selection = self.selection_mut();
         (selection.routes_around, selection.mounted) = (mounted.routes, Some(mounted));
     }
 
-    /// A number for the route that was matched, and for those of the applications around this one.
-    /// Equal applications have equal numbers, also on other workers.
+    /// A hash of the matched route and of the routes of the enclosing applications. It is equal for
+    /// equal applications, also on other workers.
     #[doc(hidden)]
     #[must_use]
     pub fn route_path(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! Which responses depend on who the client is.
+//! Tracks which responses depend on the identity of the client.
 
 use crate::http::connection::ConnectionInfo;
 use crate::http::head::{Head, IdentityReads};
@@ -9,14 +9,15 @@ use http::{HeaderMap, HeaderValue};
 use peregrine_proto::{FieldIndex, Known};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Marks responses that depend on who the client is.
+/// Marks responses that depend on the identity of the client.
 ///
-/// Every read of an identity in this project marks the request: reading the fields `Cookie` and
-/// `Authorization` through [`Head`] does, and so do extractors and middleware that
-/// identify the client by a session, an API key or a client certificate, and requests with an
-/// identity that are passed to a mounted tower service. Such a response is sent with
-/// `Cache-Control: private`, and `Cache` does not store it, unless the handler says `public` or
-/// `s-maxage`. Code of yours that identifies clients by a field of its own marks the request too:
+/// Framework code that reads an identity marks the request: the accessors of [`Head`], for the
+/// fields `Cookie`, `Authorization` and `X-Api-Key`, and the extractors and middleware that
+/// identify the client by a session, an API key or a client certificate. A request with an identity
+/// that is passed to a mounted tower service is marked too. The response to a marked request is
+/// sent with `Cache-Control: private`, and `Cache` does not store it, unless the handler sends
+/// `public` or `s-maxage`. If your code identifies clients by another field, it must mark the
+/// request:
 ///
 /// ```
 /// use peregrine::prelude::*;
@@ -36,26 +37,27 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 #[derive(Clone, Copy, Debug)]
 pub enum Personal {}
 
-/// Where a request says who its client is.
+/// The part of a request that identifies its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IdentitySource {
-    /// The field `Cookie`.
+    /// The `Cookie` field.
     Cookie,
-    /// `Authorization`, `X-Api-Key` or the query, by which caches and idempotency keys tell clients
-    /// apart.
+    /// `Authorization`, `X-Api-Key` or the query. Caches and idempotency keys keep clients apart by
+    /// these values.
     Credentials,
-    /// The connection: a client certificate, shown to this server or to the proxy before it.
+    /// The connection: a client certificate, presented to this server or to the proxy in front of
+    /// it.
     Connection,
     /// Anything else.
     Other,
 }
 
-/// The client was identified by its credentials, wherever these are.
+/// The client was identified by its credentials, in whichever part of the request they are.
 const IDENTIFIED: u8 = 1 << 4;
-/// The response must not be shared by caches further out.
+/// The response must be sent as private, so that shared caches downstream do not store it.
 const SENT_AS_PRIVATE: u8 = 1 << 5;
-/// The sources that code outside of this project can read without a mark.
+/// The sources that code outside this project can read without marking the request.
 const UNSEEN: [IdentitySource; 3] =
     [IdentitySource::Cookie, IdentitySource::Credentials, IdentitySource::Connection];
 const UNSEEN_BITS: u8 = IdentitySource::Cookie.bit()
@@ -64,14 +66,14 @@ const UNSEEN_BITS: u8 = IdentitySource::Cookie.bit()
 const API_KEY: &[u8] = b"x-api-key";
 const IDENTITY_FIELDS: [&str; 3] = ["cookie", "authorization", "x-api-key"];
 
-/// The marks of the request outside of a mounted service, and a hash of what identified its client.
+/// The marks of the request outside the mounted service, and a hash of its client's identity.
 #[derive(Clone, Copy, Debug)]
 struct HandedDown {
     marks: u8,
     identity: Option<u64>,
 }
 
-/// A hash of everything that may identify the client; `None` if there is nothing.
+/// A hash of every value that may identify the client; `None` if the request has no such value.
 fn identity_of(head: &Head, connection: &ConnectionInfo) -> Option<u64> {
     let mut hasher = DefaultHasher::new();
     let mut is_any = false;
@@ -134,7 +136,7 @@ impl IdentitySource {
     }
 }
 
-/// Does the connection itself say who the client is?
+/// Whether the connection itself identifies the client.
 fn identifies_client(connection: &ConnectionInfo) -> bool {
     let proxied = connection.proxy.as_ref().and_then(|proxy| proxy.tls.as_ref());
     connection.client().is_some()
@@ -142,27 +144,26 @@ fn identifies_client(connection: &ConnectionInfo) -> bool {
 }
 
 impl Personal {
-    /// Marks the response to this request as dependent on who its client is.
+    /// Marks the response to this request as dependent on the client's identity.
     pub fn note(parts: &Parts) {
         Self::depends_on(&parts.head, IdentitySource::Other);
     }
 
     /// Marks the response as dependent on `Authorization`, `X-Api-Key` or the query, by which
-    /// caches and idempotency keys tell clients apart.
+    /// caches and idempotency keys keep clients apart.
     pub fn note_credentials(parts: &Parts) {
         Self::depends_on(&parts.head, IdentitySource::Credentials);
         parts.head.identity_reads().mark(IDENTIFIED);
     }
 
-    /// Marks the response to the request with this head as dependent on an identity: the one
-    /// function behind all others.
+    /// Marks the response to the request with this head as dependent on an identity.
     pub fn depends_on(head: &Head, source: IdentitySource) {
         head.identity_reads().mark(source.bit() | SENT_AS_PRIVATE);
     }
 
-    /// Marks the response as dependent on all fields of the request. Most readers of a list of
-    /// fields want others than these: a response is sent as private only where one of them is
-    /// there.
+    /// Marks the response as dependent on all fields of the request. Most code that lists the
+    /// fields is interested in others than the identity, so the response is sent as private only if
+    /// the request has an identity field.
     pub(crate) fn depends_on_fields(head: &Head) {
         for source in [IdentitySource::Cookie, IdentitySource::Credentials] {
             if source.is_in_fields(head) {
@@ -173,9 +174,9 @@ impl Personal {
         }
     }
 
-    /// Marks the response as dependent on what the connection says of the client. Most readers of a
-    /// connection want an address: a response is sent as private only where the connection does
-    /// identify the client.
+    /// Marks the response as dependent on the client identity of the connection. Most code that
+    /// reads a connection is interested in its address, so the response is sent as private only if
+    /// the connection does identify the client.
     pub(crate) fn depends_on_connection(head: &Head, connection: &ConnectionInfo) {
         if identifies_client(connection) {
             Self::depends_on(head, IdentitySource::Connection);
@@ -184,16 +185,16 @@ impl Personal {
         }
     }
 
-    /// Marks a request that is passed to code which reads identities without a mark: a tower layer,
-    /// an upstream server. `Cache` then stores its response only for clients without an identity.
-    /// The fields of the response are left as they are.
+    /// Marks a request that is passed to code that reads identities without marking them, such as a
+    /// tower layer or an upstream server. `Cache` then stores its response only for clients without
+    /// an identity. The fields of the response do not change.
     pub fn passed_on(parts: &Parts) {
         parts.head.identity_reads().mark(UNSEEN_BITS);
     }
 
-    /// As [`Personal::passed_on`], for a service that answers the request in place of a handler,
-    /// such as an axum `Router`: where the request carries an identity, the response is sent as
-    /// private too.
+    /// As [`Personal::passed_on`], for a service that answers the request instead of a handler,
+    /// such as an axum `Router`. If the request carries an identity, the response is also sent as
+    /// private.
     pub fn served_elsewhere(parts: &Parts) {
         Self::passed_on(parts);
         if Self::carries_identity(parts) {
@@ -201,8 +202,8 @@ impl Personal {
         }
     }
 
-    /// Hands the marks of a request, and what identifies its client, to the applications inside of
-    /// a mounted service.
+    /// Passes the marks of a request, and a hash of its client's identity, to the applications
+    /// inside a mounted service.
     #[doc(hidden)]
     pub fn hand_down(parts: &mut Parts) {
         let marks = parts.head.identity_reads().bits();
@@ -212,8 +213,8 @@ impl Personal {
         }
     }
 
-    /// Marks the request of an application inside of a mounted service. Any code around it may have
-    /// read what identifies the client, and may have removed or replaced it afterwards.
+    /// Marks the request of an application inside a mounted service. The code around it may have
+    /// read an identity, and may have removed or replaced it afterwards.
     #[doc(hidden)]
     pub fn inherit(head: &Head, connection: &ConnectionInfo, extensions: &http::Extensions) {
         head.identity_reads().mark(UNSEEN_BITS);
@@ -225,8 +226,8 @@ impl Personal {
         }
     }
 
-    /// Marks a request whose head was changed by code that reads identities without a mark: that
-    /// code may have read what it has removed or replaced.
+    /// Marks a request whose head was changed by code that reads identities without marking them.
+    /// That code may have read a value before it removed or replaced it.
     #[doc(hidden)]
     pub fn changed(head: &Head, origin: &Head) {
         let is_changed = |name: &&str| {
@@ -239,33 +240,34 @@ impl Personal {
         }
     }
 
-    /// Does the request carry cookies, credentials, or a client certificate, whatever they are
-    /// worth? This is no mark.
+    /// Whether the request carries cookies, credentials or a client certificate, valid or not. This
+    /// does not mark the request.
     #[must_use]
     pub fn carries_identity(parts: &Parts) -> bool {
         UNSEEN.iter().any(|source| source.is_present(&parts.head, parts.peek_connection()))
     }
 
-    /// Is the response marked so far as one that depends on an identity of the request?
+    /// Whether the response is marked, so far, as dependent on an identity of the request.
     #[must_use]
     pub fn is_noted(parts: &Parts) -> bool {
         Self::watch(parts).sources().are_noted(&parts.head, parts.peek_connection())
     }
 
-    /// Sees marks that are made later, wherever the request is by then.
+    /// Returns a watch that also sees later marks, even if the request was moved or replaced.
     #[must_use]
     pub fn watch(parts: &Parts) -> PersonalWatch {
         Self::watch_head(&parts.head)
     }
 
-    /// As [`Personal::watch`], by the head.
+    /// As [`Personal::watch`], for a head.
     #[must_use]
     pub fn watch_head(head: &Head) -> PersonalWatch {
         PersonalWatch(head.identity_reads().clone())
     }
 
-    /// Says in a response that depends on an identity that it is for one client, unless the handler
-    /// says for whom it is; and by what its route was chosen.
+    /// Completes the fields of a response for caches: adds `Vary` for the guards by which the route
+    /// was selected, and sends a response that depends on an identity as private, unless the
+    /// handler has set a directive about storage.
     #[doc(hidden)]
     pub fn finish(head: &Head, response: &mut Response) {
         head.vary_by_guards(response);
@@ -276,8 +278,8 @@ impl Personal {
     }
 }
 
-/// RFC 9111 §5.2.2.7: no shared cache may store a private response. A directive that says who may
-/// store it stays alone.
+/// RFC 9111 §5.2.2.7: a shared cache must not store a private response. If the handler has set a
+/// directive that says who may store the response, the fields stay as they are.
 #[cold]
 fn send_as_private(response: &mut Response) {
     let says = |directive: &[u8]| {
@@ -293,18 +295,18 @@ fn send_as_private(response: &mut Response) {
     }
 }
 
-/// Sees whether the response to a request depends on who the client is.
+/// Observes which identities the response to a request depends on.
 #[derive(Clone, Debug)]
 pub struct PersonalWatch(IdentityReads);
 
 impl PersonalWatch {
-    /// What the response depends on so far.
+    /// The identities that the response depends on so far.
     #[must_use]
     pub fn sources(&self) -> IdentitySources {
         IdentitySources(self.0.bits())
     }
 
-    /// Marks the response as one that was made elsewhere, with these marks.
+    /// Adds the marks of a response that was made elsewhere.
     pub fn mark(&self, sources: IdentitySources) {
         self.0.mark(sources.0);
     }
@@ -315,9 +317,9 @@ impl PersonalWatch {
 pub struct IdentitySources(u8);
 
 impl IdentitySources {
-    /// Is the response to this request one for its client? It is where an identity was found by
-    /// anything else than `Cookie`, `Authorization`, `X-Api-Key` and the connection, or where the
-    /// request carries one that was read.
+    /// Whether the response is specific to the client of this request. It is if the client was
+    /// identified by its credentials or by an [`IdentitySource::Other`], or if the request carries
+    /// an identity that was read.
     #[must_use]
     pub fn are_noted(self, head: &Head, connection: &ConnectionInfo) -> bool {
         self.0 & IDENTIFIED > 0
@@ -325,30 +327,29 @@ impl IdentitySources {
             || self.are_carried(head, connection)
     }
 
-    /// Does a request carry an identity in one of these places, so that the response to a client
-    /// without one is not for it?
+    /// Whether the request carries an identity in one of these sources. If so, a response that was
+    /// made for a client without an identity is not valid for this request.
     #[must_use]
     pub fn are_carried(self, head: &Head, connection: &ConnectionInfo) -> bool {
         UNSEEN.iter().any(|source| self.has(*source) && source.is_present(head, connection))
     }
 
-    /// Marks the response to another request as this one was, because it is the same response: for
-    /// caches.
+    /// Applies these marks to another request, which a cache answers with the same response.
     pub fn mark(self, head: &Head) {
         head.identity_reads().mark(self.0);
     }
 
-    /// Does the response depend on this?
+    /// Whether the response depends on `source`.
     #[must_use]
     pub fn has(self, source: IdentitySource) -> bool {
         self.0 & source.bit() > 0
     }
 }
 
-/// Reading fields, with the marks.
+/// Accessors of fields that mark identity reads.
 impl Head {
-    /// The value of the first field called `name`, in any case. Reading `Cookie`, `Authorization` or
-    /// `X-Api-Key` marks the response as one for this client ([`Personal`]).
+    /// The value of the first field called `name`, in any case. Reading `Cookie`, `Authorization`
+    /// or `X-Api-Key` marks the response as specific to this client ([`Personal`]).
     #[must_use]
     pub fn field<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
         self.mark_identity(name);
@@ -356,14 +357,14 @@ impl Head {
     }
 
     /// All values of fields called `name`, in any case, in order. Reading `Cookie`, `Authorization`
-    /// or `X-Api-Key` marks the response as one for this client ([`Personal`]).
+    /// or `X-Api-Key` marks the response as specific to this client ([`Personal`]).
     pub fn fields_named<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
         self.mark_identity(name);
         self.peek_fields_named(name)
     }
 
-    /// All fields in order, names as they were sent. This marks the response as one for this
-    /// client, if the request has a `Cookie` or `Authorization` ([`Personal`]).
+    /// All fields in order, with names as they were sent. If the request has an identity field,
+    /// this marks the response as specific to this client ([`Personal`]).
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         Personal::depends_on_fields(self);
         self.peek_fields()
@@ -378,8 +379,8 @@ impl Head {
     }
 
     /// Removes all fields with one of these names, in any case, as if they had not been sent; only
-    /// [`Head::as_bytes`] still contains them. If the identity in such a field was read before, the
-    /// response remains one for this client ([`Personal`]).
+    /// [`Head::as_bytes`] still contains them. If an identity in such a field was read before, the
+    /// response stays specific to this client ([`Personal`]).
     pub fn remove_fields(&mut self, names: &[&str]) {
         for name in names {
             if source_of(name).is_some_and(|source| self.is_read(source))
@@ -391,7 +392,7 @@ impl Head {
         self.omit_fields(names);
     }
 
-    /// Marks the response as dependent on this field, if clients are identified by it.
+    /// Marks the response as dependent on the field `name` if that field identifies clients.
     #[inline]
     fn mark_identity(&self, name: &str) {
         if let Some(source) = source_of(name) {
@@ -403,13 +404,13 @@ impl Head {
         self.identity_reads().bits() & source.bit() > 0
     }
 
-    /// This head is the same request's as `origin`.
+    /// Shares the marks of `origin`, a head of the same request.
     pub(crate) fn share_identity_reads(&mut self, origin: &Self) {
         self.set_identity_reads(origin.identity_reads().clone());
     }
 }
 
-/// The identity in the field with this name.
+/// The identity source that corresponds to the field with this name.
 #[inline]
 fn source_of(name: &str) -> Option<IdentitySource> {
     match Known::find(name.as_bytes()) {

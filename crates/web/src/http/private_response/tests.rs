@@ -48,8 +48,7 @@ fn the_marks_of_one_request_do_not_reach_the_next_that_has_its_memory() {
     }
 }
 
-/// Ways to read an identity, and whether the response to a request without one is sent as private
-/// as well.
+/// Reads an identity of a request in one way.
 type Read = fn(&Parts);
 
 #[test]
@@ -80,7 +79,7 @@ fn every_way_to_read_an_identity_from_a_request_marks_it() {
         read(&request);
         let sources = Personal::watch(&request).sources();
         assert!(sources.has(source), "{name}: {sources:?}");
-        assert!(!Personal::is_noted(&request), "{name}: there is no identity to be found");
+        assert!(!Personal::is_noted(&request), "{name}: the request has no identity");
     }
     let other = parts();
     let _ = (other.head.field("accept"), other.head.peek_field("cookie"), other.peek_connection());
@@ -136,8 +135,8 @@ fn a_personal_response_is_sent_as_private_unless_the_handler_says_for_whom_it_is
     );
 }
 
-/// The functions that read a request without marking it, and where they may be called: on none of
-/// these values does a response depend, or the caller takes care of that itself.
+/// The functions that read an identity without marking the request, and the files that may call
+/// them. In those files no response depends on the value, or the caller sets the mark itself.
 const UNMARKED: [(&str, &[&str]); 5] = [
     (
         "peek_field(",
@@ -154,7 +153,7 @@ const UNMARKED: [(&str, &[&str]); 5] = [
         ],
     ),
     ("peek_cookie(", &["rate-limit/src/key.rs"]),
-    // Mounts and the proxy mark what they pass on.
+    // Mounts and the proxy mark the requests that they pass on.
     (
         "peek_fields(",
         &["mount/src/restore.rs", "proxy/src/fields.rs", "web/src/http/client/forwarded.rs"],
@@ -198,11 +197,11 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 #[test]
 fn only_the_listed_code_reads_identities_without_a_mark() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    // A published crate has no neighbours.
+    // In a published crate the other crates of the workspace are missing.
     if !crates.join("cache/src").exists() {
         return;
     }
-    let crates = crates.canonicalize().expect("it exists");
+    let crates = crates.canonicalize().expect("the folder exists");
     let mut all = Vec::new();
     for neighbour in std::fs::read_dir(&crates).expect("the crates").flatten() {
         let folder = neighbour.path().join("src");
@@ -216,12 +215,12 @@ fn only_the_listed_code_reads_identities_without_a_mark() {
         "web/src/http/head/mod.rs",
         "web/src/http/request.rs",
     ];
-    // Heads are read through `Head` alone: these would go around its marks.
+    // All heads are read through `Head`: reading the index directly would bypass the marks.
     let around = ["Known::Cookie", "Known::Authorization", "Known::ProxyAuthorization"];
     for path in all {
         let name = path
             .strip_prefix(&crates)
-            .expect("it is below")
+            .expect("the file is in one of the crates")
             .to_str()
             .expect("text")
             .replace('\\', "/");

@@ -1,4 +1,4 @@
-//! Content: text, bytes, JSON, HTML, forms, and whole responses.
+//! Response content: text, bytes, JSON, HTML, forms, and whole responses.
 
 use super::headers::flatten;
 use super::into_response::{IntoResponse, failed};
@@ -19,10 +19,11 @@ const BYTES: HeaderValue = HeaderValue::from_static("application/octet-stream");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
 
-/// JSON: as a handler's last argument it reads the body, as a result it writes one.
+/// JSON. As a handler's last argument it reads the request body; as a result it writes the response
+/// body.
 ///
-/// The request's `Content-Type` must be `application/json` or end in `+json`. A response is
-/// `application/json`; a value that cannot be serialised is a problem with status 500.
+/// The request's `Content-Type` must be `application/json` or end in `+json`. The response's is
+/// `application/json`. A value that cannot be serialised produces a problem with status 500.
 ///
 /// ```
 /// use peregrine::web::respond::Json;
@@ -42,7 +43,7 @@ const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlen
 #[must_use]
 pub struct Json<T>(pub T);
 
-/// A urlencoded form: as a handler's last argument it reads one, as a result it writes one.
+/// A URL-encoded form. As a handler's last argument it reads a form; as a result it writes one.
 ///
 /// With GET and HEAD the form is the query; with other methods it is the body, whose `Content-Type`
 /// must be `application/x-www-form-urlencoded`. Repeated keys fill a `Vec`.
@@ -66,13 +67,14 @@ pub struct Json<T>(pub T);
 #[must_use]
 pub struct Form<T>(pub T);
 
-/// A page: its content with the type `text/html; charset=utf-8`.
+/// An HTML page, with the type `text/html; charset=utf-8`.
 ///
 /// ```
 /// use peregrine::web::respond::{Html, IntoResponse};
 ///
 /// let response = Html("<h1>Hello</h1>").into_response();
-/// assert_eq!(response.fields.get(&peregrine::http::header::CONTENT_TYPE).unwrap(), "text/html; charset=utf-8");
+/// let content_type = response.fields.get(&peregrine::http::header::CONTENT_TYPE).unwrap();
+/// assert_eq!(content_type, "text/html; charset=utf-8");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
@@ -221,7 +223,7 @@ impl IntoResponse for BodyError {
     }
 }
 
-/// The `http` crate's response, as other libraries make it. Its version is ignored.
+/// A response of the `http` crate, as other libraries produce. Its version is ignored.
 impl<B> IntoResponse for http::Response<B>
 where
     B: http_body::Body<Data = Bytes> + 'static,
@@ -229,7 +231,7 @@ where
 {
     fn into_response(self) -> Response {
         let (parts, body) = self.into_parts();
-        // Our own body passes as it is, without a box around it.
+        // Our own body is used directly, without a box around it.
         let mut place = Some(body);
         let any: &mut dyn Any = &mut place;
         let body = match any.downcast_mut::<Option<Body>>() {

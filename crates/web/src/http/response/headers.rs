@@ -1,4 +1,4 @@
-//! Header fields as parts of a response, and the mark that keeps one from being compressed.
+//! Header fields as parts of a response, and a marker that prevents compression.
 
 use super::into_response::{IntoResponse, IntoResponseParts, failed_by, is_failed};
 use crate::http::panic::contained;
@@ -7,13 +7,14 @@ use crate::http::response::{Fields, Response};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use std::fmt::Display;
 
-/// Header fields that are added beside fields of the same name, instead of replacing them.
+/// Header fields that are added to fields of the same name instead of replacing them.
 ///
 /// ```
 /// use peregrine::http::header::LINK;
 /// use peregrine::web::respond::{AppendHeaders, IntoResponse};
 ///
-/// let links = AppendHeaders([(LINK, "</style.css>; rel=preload"), (LINK, "</app.js>; rel=preload")]);
+/// let links =
+///     AppendHeaders([(LINK, "</style.css>; rel=preload"), (LINK, "</app.js>; rel=preload")]);
 /// let response = (links, "page").into_response();
 /// assert_eq!(response.fields.iter().filter(|(name, _)| *name == LINK).count(), 2);
 /// ```
@@ -21,7 +22,7 @@ use std::fmt::Display;
 #[must_use]
 pub struct AppendHeaders<I>(pub I);
 
-/// The pairs of `map`, which gives a name only with the first of its values.
+/// The name-value pairs of `map`, whose own iterator yields each name only with its first value.
 pub(super) fn flatten(map: HeaderMap) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
     let mut last = None;
     map.into_iter().filter_map(move |(name, value)| {
@@ -30,7 +31,7 @@ pub(super) fn flatten(map: HeaderMap) -> impl Iterator<Item = (HeaderName, Heade
     })
 }
 
-/// A field from what a handler wrote, or the problem that it is not valid.
+/// Converts a name and a value from a handler into a field, or into a problem if one is not valid.
 fn field<K, V>(name: K, value: V) -> Result<(HeaderName, HeaderValue), Problem>
 where
     K: TryInto<HeaderName, Error: Display>,
@@ -110,7 +111,7 @@ where
     }
 }
 
-/// Changes nothing if there is none.
+/// `None` changes nothing.
 impl<P: IntoResponseParts> IntoResponseParts for Option<P> {
     fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
         self.map_or(Ok(()), |part| part.into_response_parts(response))
@@ -123,7 +124,7 @@ impl IntoResponseParts for () {
     }
 }
 
-/// A response made of these parts only.
+/// A response that consists of these parts only.
 pub(crate) fn only(parts: impl IntoResponseParts) -> Response {
     let mut response = Response::new(StatusCode::OK);
     match parts.into_response_parts(&mut response) {
@@ -162,13 +163,15 @@ where
     }
 }
 
-/// Keeps a response from being compressed, for one that has a secret beside something of the request's: its length would tell of
-/// it (BREACH). It goes before the body, as a header field does. Whoever keeps responses keeps it with them.
+/// Keeps a response from being compressed. Use it for a response that contains both a secret and
+/// data from the request, because its compressed length would leak the secret (BREACH). In a tuple
+/// it comes before the body, as header fields do. Middleware that stores responses stores it with
+/// them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Uncompressed;
 
 impl Uncompressed {
-    /// Is the response not to be compressed?
+    /// Whether the response must not be compressed.
     #[must_use]
     pub fn is_on(response: &Response) -> bool {
         response.extensions().is_some_and(|all| all.get::<Self>().is_some())

@@ -1,4 +1,4 @@
-//! Responses from the values that handlers return.
+//! Conversion of handler return values into responses.
 
 use crate::http::panic::contained;
 use crate::http::problem::Problem;
@@ -25,16 +25,17 @@ use crate::http::response::Response;
     message = "`{Self}` cannot be returned from a handler",
     label = "not a response",
     note = "return `Response`, text, bytes, `StatusCode`, `Html<_>`, `Redirect`, `Result<_, Problem>`, or a tuple `(StatusCode, headers, body)`",
-    note = "an error of your own becomes one by `IntoResponse`, or by `From<..> for Problem` and `?`",
+    note = "to return an error type, implement `IntoResponse` for it, or `From<..> for Problem` and use `?`",
     note = "to send it as JSON, derive `serde::Serialize` and return `Json<{Self}>`"
 )]
 pub trait IntoResponse {
-    /// Makes the response.
+    /// Converts the value.
     fn into_response(self) -> Response;
 }
 
-/// A value that changes a response: a status, header fields, cookies. In a tuple it comes before the
-/// last element; such parts are applied from left to right to the last element's response.
+/// A value that changes a response: a status, header fields, cookies. In a tuple such parts come
+/// before the last element. They are applied from left to right to the response of the last
+/// element.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot stand before the body in a tuple that a handler returns",
     label = "not a part of a response",
@@ -44,23 +45,23 @@ pub trait IntoResponseParts {
     /// Changes `response`.
     ///
     /// # Errors
-    /// A response cannot have the value, such as a header value with a line break. The problem is sent
-    /// in the response's place.
+    /// The value cannot be part of a response, for example because a header value has a line break.
+    /// The problem is sent instead of the response.
     fn into_response_parts(self, response: &mut Response) -> Result<(), Problem>;
 }
 
-/// Marks a response as one of the framework's own failures to make a response. A status before it in a
-/// tuple must not hide that.
+/// Marks a response that the framework sends because it could not build the intended one. A status
+/// before it in a tuple must not replace its status.
 #[derive(Clone, Copy)]
 pub(crate) struct Failed;
 
-/// The response in place of one that could not be made. `error` goes to the log.
+/// The response in place of one that could not be built. `error` is logged.
 pub(crate) fn failed(kind: &'static str, error: &dyn std::fmt::Display) -> Response {
-    contained(|| tracing::error!(kind, %error, "a response could not be made"));
+    contained(|| tracing::error!(kind, %error, "a response could not be built"));
     failed_by(Problem::new(
         http::StatusCode::INTERNAL_SERVER_ERROR,
         kind,
-        "the server could not make the response; its log says why",
+        "the server could not build the response; its log says why",
     ))
 }
 
@@ -74,7 +75,7 @@ pub(crate) fn is_failed(response: &Response) -> bool {
     response.extensions().is_some_and(|extensions| extensions.get::<Failed>().is_some())
 }
 
-/// Tuples: the parts from left to right, then the response that they change.
+/// Tuples: applies the parts from left to right to the response of the last element.
 macro_rules! tuples {
     ($($part:ident),+) => {
         impl<$($part: IntoResponseParts,)+ R: IntoResponse> IntoResponse for ($($part,)+ R) {
@@ -178,7 +179,7 @@ mod tests {
 
     #[test]
     fn data_that_cannot_be_serialised_is_an_error_of_the_server_whatever_status_is_beside_it() {
-        // A map whose keys are not strings has no JSON.
+        // A map whose keys are not strings cannot be written as JSON.
         let unserialisable = || Json(BTreeMap::from([((1, 2), 3)]));
         for response in [
             unserialisable().into_response(),
@@ -187,7 +188,7 @@ mod tests {
             let (status, media_type, body) = shown(response);
             assert_eq!((status, media_type.as_str()), (500, "application/problem+json"));
             assert!(body.contains("unserializable-json"), "{body}");
-            assert!(!body.contains("key"), "the log says more: {body}");
+            assert!(!body.contains("key"), "the cause is only logged: {body}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! A response: status, fields, body.
+//! Responses: status, header fields and body.
 
 pub(crate) mod content;
 pub(crate) mod headers;
@@ -16,12 +16,13 @@ use peregrine_slot::Pool;
 use std::fmt;
 use std::pin::Pin;
 
-/// A response on its way to the peer.
+/// A response to a request.
 pub struct Response {
     /// The status.
     pub status: StatusCode,
-    /// The header fields ([`Response::headers`] as well), without the fields that the server writes
-    /// itself: `Date`, `Content-Length`, `Transfer-Encoding` and `Connection`.
+    /// The header fields, which [`Response::headers`] also returns. They do not include the fields
+    /// that the server writes itself: `Date`, `Content-Length`, `Transfer-Encoding` and
+    /// `Connection`.
     pub fields: Fields,
     /// The body.
     pub body: Body,
@@ -36,10 +37,11 @@ struct Rare {
     rest: Option<Rest>,
 }
 
-/// Work that goes on when a response is complete.
+/// Work that continues after a response is complete.
 pub type Rest = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The application's values may panic when they are dropped, and nobody else should suffer from that.
+/// The application's values may panic in their destructors. Such a panic must not reach the code
+/// that drops the response.
 impl Drop for Rare {
     fn drop(&mut self) {
         let (extensions, upgrade) = (std::mem::take(&mut self.extensions), self.upgrade.take());
@@ -89,32 +91,32 @@ impl Response {
         &self.fields
     }
 
-    /// The header fields, to be changed: [`Response::fields`].
+    /// The header fields, for modification: [`Response::fields`].
     pub fn headers_mut(&mut self) -> &mut Fields {
         &mut self.fields
     }
 
-    /// Values attached for middleware further out, such as the error behind the status.
+    /// Values attached for outer middleware, such as the error behind the status.
     #[must_use]
     pub fn extensions(&self) -> Option<&http::Extensions> {
         self.rare.as_deref().map(|rare| &rare.extensions)
     }
 
-    /// Values attached for middleware further out; the map is made on first use.
+    /// Values attached for outer middleware. The map is created on first use.
     pub fn extensions_mut(&mut self) -> &mut http::Extensions {
         &mut self.rare.get_or_insert_default().extensions
     }
 
-    /// Sets what takes the connection over after this response (status 101).
+    /// Sets the code that takes over the connection after this response (status 101).
     #[must_use]
     pub fn with_upgrade(mut self, upgrade: OnUpgrade) -> Self {
         self.rare.get_or_insert_default().upgrade = Some(upgrade);
         self
     }
 
-    /// Sets the future that moves the request's body to a reader elsewhere. It goes on when the
-    /// response is complete, until the body or its reader has ended; the server drops it when there is
-    /// nothing more to move. For bridges to other frameworks: a handler that spawns a task needs none.
+    /// Sets the future that moves the request's body to a reader elsewhere. The server keeps
+    /// polling it after the response is complete, until the body or its reader has ended, and then
+    /// drops it. For bridges to other frameworks; a handler that spawns a task does not need it.
     #[doc(hidden)]
     #[must_use]
     pub fn with_rest(mut self, rest: Rest) -> Self {
@@ -150,8 +152,8 @@ thread_local! {
 
 /// The header fields of a response, in the order they are sent.
 ///
-/// The list comes from the thread's stock and goes back there, so that it costs no allocation, and a
-/// response stays small while middleware pass it on.
+/// The list is taken from the thread's pool and returns there, so it costs no allocation. A
+/// `Response` stays small, so that middleware can pass it on cheaply.
 #[derive(Default)]
 pub struct Fields(Vec<Field>);
 
@@ -183,14 +185,14 @@ impl Fields {
         }
     }
 
-    /// Sets the field `name` only if it is not there yet.
+    /// Sets the field `name` unless the response already has it.
     pub fn set_default(&mut self, name: HeaderName, value: HeaderValue) {
         if self.get(&name).is_none() {
             self.push((name, value));
         }
     }
 
-    /// Sets each of these fields, whose names all differ, only if it is not there yet.
+    /// Sets each of these fields, whose names must all differ, unless the response already has it.
     pub fn set_defaults<'f>(
         &mut self,
         fields: impl IntoIterator<Item = &'f (HeaderName, HeaderValue)>,
@@ -203,7 +205,7 @@ impl Fields {
         }
     }
 
-    /// Adds a field beside those of the same name.
+    /// Adds a field, and keeps those of the same name.
     pub fn append(&mut self, name: HeaderName, value: HeaderValue) {
         self.push((name, value));
     }
@@ -222,13 +224,13 @@ impl Fields {
         value.to_str().ok()
     }
 
-    /// Says that the response depends on the request's field `name` (lower case): adds it to `Vary`,
-    /// unless it is there already.
+    /// Adds the request field `name` (lower case) to `Vary`, unless it is listed there already: the
+    /// response depends on that field.
     pub fn vary(&mut self, name: &'static str) {
         self.vary_by(&HeaderName::from_static(name));
     }
 
-    /// As [`Fields::vary`], for a name that is not known before.
+    /// As [`Fields::vary`], for a name that is not known at compile time.
     pub(crate) fn vary_by(&mut self, name: &HeaderName) {
         let is_said = |value: &HeaderValue| {
             let mut names = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
@@ -255,7 +257,7 @@ impl Fields {
         self.0.len()
     }
 
-    /// Is the list empty?
+    /// Whether the list is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,14 +1,14 @@
-//! Redirecting the peer.
+//! Redirects.
 
 use super::into_response::{IntoResponse, failed};
 use crate::http::response::Response;
 use http::header::LOCATION;
 use http::{HeaderValue, StatusCode};
 
-/// A response that redirects the peer.
+/// A response that redirects the client.
 ///
-/// The target is a URI reference. A target with a line break or another control character becomes a
-/// problem with status 500, so a target made from a request cannot add header fields.
+/// The target is a URI reference. A target with a line break or another control character produces
+/// a problem with status 500, so a target that is built from a request cannot add header fields.
 ///
 /// ```
 /// use peregrine::web::respond::{IntoResponse, Redirect};
@@ -25,17 +25,18 @@ pub struct Redirect {
 }
 
 impl Redirect {
-    /// 303: get that resource instead, with GET. The usual answer to a form.
+    /// 303 (See Other): the client fetches the target with GET. The usual response to a form.
     pub fn to(target: &str) -> Self {
         Self::new(StatusCode::SEE_OTHER, target)
     }
 
-    /// 307: send the same request there, this time.
+    /// 307 (Temporary Redirect): the client sends the same request to the target, this time.
     pub fn temporary(target: &str) -> Self {
         Self::new(StatusCode::TEMPORARY_REDIRECT, target)
     }
 
-    /// 308: send the same request there, now and in future.
+    /// 308 (Permanent Redirect): the client sends the same request to the target, now and in
+    /// future.
     pub fn permanent(target: &str) -> Self {
         Self::new(StatusCode::PERMANENT_REDIRECT, target)
     }
@@ -49,7 +50,7 @@ impl IntoResponse for Redirect {
     fn into_response(self) -> Response {
         match self.location {
             Some(location) => Response::new(self.status).with_header(LOCATION, location),
-            None => failed("invalid-redirect", &"the target has characters no header value has"),
+            None => failed("invalid-redirect", &"the target is not a valid header value"),
         }
     }
 }
