@@ -11,6 +11,7 @@ mod asked;
 mod attempt;
 mod body;
 mod connect;
+mod error;
 mod fields;
 mod form;
 #[cfg(feature = "tls")]
@@ -25,7 +26,8 @@ mod tunnel;
 mod unanswered;
 mod upstreams;
 
+pub use error::UpstreamError;
 pub use proxy::Proxy;
 #[cfg(feature = "tls")]
 pub use rustls;
-pub use upstreams::{Balance, UpstreamError, UpstreamState, Upstreams};
+pub use upstreams::{Balance, UpstreamState, Upstreams};

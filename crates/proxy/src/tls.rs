@@ -1,6 +1,6 @@
 //! TLS to upstreams.
 
-use crate::upstreams::UpstreamError;
+use crate::error::UpstreamError;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use std::io;

@@ -1,4 +1,4 @@
-//! The settings of the access log.
+//! The settings of the access log and of the program's log.
 
 use super::tree::ServerConfig;
 use crate::error::Error;
@@ -6,6 +6,22 @@ use crate::log::{self, Form, Log, Style};
 use peregrine_config::{ConfigError, MaybeText, Size, Time};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+
+/// Settings of the program's log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct LogsConfig {
+    /// The filter of the program's log, in the syntax of `tracing-subscriber`: `info`, or
+    /// `info,peregrine=debug`. The program must pass it to its subscriber.
+    pub level: String,
+}
+
+impl Default for LogsConfig {
+    fn default() -> Self {
+        Self { level: "info".to_owned() }
+    }
+}
 
 /// The access log: one line per request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -50,13 +50,13 @@ mod tls;
 mod traces;
 mod tree;
 
-pub use self::access_log::{AccessLogConfig, LineForm};
+pub use self::access_log::{AccessLogConfig, LineForm, LogsConfig};
 pub use self::acme::{AcmeConfig, ChallengeKind, ExternalAccountConfig};
 pub use self::tls::{CertificateConfig, ClientAuthConfig, Clients, MinimumVersion, TlsConfig};
 pub use self::traces::{OtlpConfig, TracesConfig};
 pub use self::tree::{
-    AdminConfig, DriverConfig, DriverKind, Field, ListenerConfig, LogsConfig, ProxiesConfig,
-    ProxyHeader, ProxyProtocolConfig, RestartConfig, ServerConfig, SocketsConfig,
+    AdminConfig, DriverConfig, DriverKind, Field, ListenerConfig, ProxiesConfig, ProxyHeader,
+    ProxyProtocolConfig, RestartConfig, ServerConfig, SocketsConfig,
 };
 pub use peregrine_config::{
     Automatic, ConfigError, Kind, Layers, MaybeCount, MaybeMode, MaybeSize, MaybeText, MaybeTime,

@@ -4,7 +4,7 @@
 //! commented configuration file of the guide.
 
 use super::PREFIX;
-use super::access_log::AccessLogConfig;
+use super::access_log::{AccessLogConfig, LogsConfig};
 use super::tls::TlsConfig;
 use super::traces::TracesConfig;
 use crate::Limits;
@@ -21,9 +21,8 @@ use std::time::Duration;
 
 /// All settings of a server. [The module](super) describes their sources and precedence.
 ///
-/// To add a setting, add a field with a doc comment and a default. It is then read, printed,
-/// checked for misspelling, included in the schema, and reported by a reload as one that needs a
-/// restart. The tests name anything else that must be updated.
+/// To add a setting, add a field with a doc comment and a default. Tests name whatever else must be
+/// updated.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -441,22 +440,6 @@ impl From<SocketOptions> for SocketsConfig {
     }
 }
 
-/// Settings of the program's log.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct LogsConfig {
-    /// The filter of the program's log, in the syntax of `tracing-subscriber`: `info`, or
-    /// `info,peregrine=debug`. The program must pass it to its subscriber.
-    pub level: String,
-}
-
-impl Default for LogsConfig {
-    fn default() -> Self {
-        Self { level: "info".to_owned() }
-    }
-}
-
 /// The listener for operators.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
@@ -512,7 +495,6 @@ pub struct RestartConfig {
 
 impl Default for RestartConfig {
     fn default() -> Self {
-        let upgrade_timeout = Duration::from_secs(60);
-        Self { upgrade_at_signal: true, upgrade_timeout, program: None }
+        Self { upgrade_at_signal: true, upgrade_timeout: Duration::from_secs(60), program: None }
     }
 }

@@ -65,7 +65,7 @@ async fn settled<B: Bench>(bench: &B) -> isize {
 
 /// The bytes held by each of many peers that `open` creates, measured by what closing them frees.
 ///
-/// The smallest of two rounds or more, because the worker's shared pools grow and shrink in between.
+/// The smallest of two rounds or more, because the pools of the worker grow and shrink in between.
 /// On a busy machine they do so more often: up to five rounds are made until the result is at most
 /// `allowed`.
 async fn held_by_each_of<B: Bench, P>(

@@ -1,21 +1,20 @@
 //! The proxy handler.
 
+mod respond;
+
 use crate::asked::{ask_upgrade, framing, has_dots};
 use crate::attempt::{Answer, Failed, Failure, Order, Timeouts, check, send};
-use crate::body::{Progress, Promised, Received};
+use crate::body::Progress;
 use crate::fields::{self, HostChoice, Telling, VIA_MAX};
 use crate::interim::Interims;
 use crate::pool::Pool;
 use crate::slots::SlotLimits;
-use crate::tunnel::tunnel;
 use crate::unanswered::Why;
 use crate::upstreams::{Upstream, Upstreams};
-use http::header::{ALLOW, CONTENT_LENGTH, HOST, UPGRADE};
+use http::header::{ALLOW, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use peregrine_web::extract::{FromRequestParts, Interim};
-use peregrine_web::panics::contained;
 use peregrine_web::personal::Personal;
-use peregrine_web::upgrade::OnUpgrade;
 use peregrine_web::{
     Body, BodyError, Head, IntoResponse, Parts, Problem, Request, Response, Service,
 };
@@ -437,85 +436,6 @@ impl Proxy {
                 Err(Problem::new(StatusCode::NOT_FOUND, "not-found", detail))
             }
         }
-    }
-
-    /// Converts an upstream's response for the client.
-    fn respond(
-        &self,
-        answer: Answer,
-        method: &Method,
-        protocols: Option<&HeaderValue>,
-    ) -> Result<Response, Problem> {
-        let Answer { mut response, sender, busy } = answer;
-        let number = busy.number;
-        let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        let headers = response.headers();
-        let wrong = match protocols {
-            _ if !is_switch && fields::is_framed_soundly(headers) => None,
-            _ if !is_switch => Some("with framing that was not requested"),
-            Some(asked) if fields::is_asked(asked, headers) => None,
-            _ => Some("with a protocol that was not requested"),
-        };
-        if let Some(wrong) = wrong {
-            let upstream = &self.upstreams.shared().all[number];
-            contained(|| {
-                tracing::warn!(
-                    target: "peregrine",
-                    upstream = %upstream,
-                    "an upstream responded {wrong}"
-                );
-            });
-            let detail = format!("the server behind this one responded {wrong}");
-            return Err(Problem::new(StatusCode::BAD_GATEWAY, "upstream-failed", detail));
-        }
-        let (status, version) = (response.status(), response.version());
-        let mut ours = Response::new(status);
-        ours.fields = fields::response(response.headers(), version, &self.pseudonym);
-        if is_switch {
-            if let Some(protocol) = response.headers().get(UPGRADE) {
-                ours.fields.set(UPGRADE, protocol.clone());
-            }
-            let (theirs, idle_timeout) = (hyper::upgrade::on(&mut response), self.timeouts.idle);
-            return Ok(ours.with_upgrade(OnUpgrade::new(async move |client| {
-                // The tunnel counts as a request in progress until it ends.
-                let _busy = busy;
-                match theirs.await {
-                    Ok(theirs) => tunnel(client, theirs, idle_timeout).await,
-                    Err(error) => {
-                        contained(|| {
-                            tracing::warn!(
-                                target: "peregrine",
-                                %error,
-                                "an upstream closed the connection after its 101"
-                            );
-                        });
-                    }
-                }
-            })));
-        }
-        let length = response.headers().get(CONTENT_LENGTH).cloned();
-        let body = Received::new(
-            response.into_body(),
-            sender,
-            &self.pools[number],
-            busy,
-            self.timeouts.idle,
-        );
-        // RFC 9110 §9.3.2: HEAD gets the fields of a response to GET, without a length if it is
-        // unknown.
-        ours.body = match length {
-            length if *method == Method::HEAD => {
-                Body::new(Promised(length.and_then(|length| length.to_str().ok()?.parse().ok())))
-            }
-            // RFC 9110 §8.6: in a 304 this is the length of the client's stored response.
-            Some(length) if status == StatusCode::NOT_MODIFIED => {
-                ours.fields.set(CONTENT_LENGTH, length);
-                Body::empty()
-            }
-            _ if http_body::Body::is_end_stream(&body) => Body::empty(),
-            _ => Body::new(body),
-        };
-        Ok(ours)
     }
 
     /// Starts the health checks that are due.

@@ -1,0 +1,67 @@
+//! Mounts services under a prefix that they do not see.
+
+use crate::reach::Reach;
+use crate::tower::{IntoTower, Tower, ViaTower};
+use peregrine_web::handler::{RouteOptions, Signature};
+use peregrine_web::requirements::Requirements;
+use peregrine_web::{App, Handler, Request, Response, Scope};
+
+/// Mounts tower services under a prefix, beside native routes.
+///
+/// ```
+/// use axum::{Router, routing::get};
+/// use peregrine::tower::Mount;
+/// use peregrine::App;
+///
+/// let router = Router::new().route("/", get("all")).route("/{id}", get("one"));
+/// let app = App::new().get("/", || "ours").mount("/birds", router);
+/// let client = app.test();
+/// assert_eq!(client.get("/").send_now().text(), "ours");
+/// assert_eq!(client.get("/birds").send_now().text(), "all");
+/// assert_eq!(client.get("/birds/7").send_now().text(), "one");
+/// ```
+pub trait Mount: Sized {
+    /// Passes all requests for `prefix`, for `prefix/` and for all paths below it to `service`,
+    /// with any method, unless a native route matches the path more specifically. The service sees
+    /// the path without the prefix, beginning with `/`, as in axum's `nest_service`;
+    /// [`OriginalUri`] in the request's extensions has the full path. The prefix may have
+    /// parameters.
+    ///
+    /// [`OriginalUri`]: crate::OriginalUri
+    #[track_caller]
+    #[must_use]
+    fn mount<Via, T: IntoTower<Via>>(self, prefix: &str, service: T) -> Self;
+}
+
+impl Mount for App {
+    #[track_caller]
+    fn mount<Via, T: IntoTower<Via>>(self, prefix: &str, service: T) -> Self {
+        self.subtree(prefix, Stripped(service.into_tower()))
+    }
+}
+
+impl Mount for Scope {
+    #[track_caller]
+    fn mount<Via, T: IntoTower<Via>>(self, prefix: &str, service: T) -> Self {
+        self.subtree(prefix, Stripped(service.into_tower()))
+    }
+}
+
+/// A service that does not see the prefix under which it is mounted.
+struct Stripped<R>(Tower<R>);
+
+impl<R: Reach> Signature<ViaTower> for Stripped<R> {}
+
+impl<R: Reach> Handler<ViaTower, ()> for Stripped<R> {
+    fn call(&self, request: Request) -> impl Future<Output = Response> {
+        self.0.answer(request, true)
+    }
+
+    fn require(&self, requirements: &mut Requirements) {
+        self.0.require(requirements);
+    }
+
+    fn configure(&self, options: &mut RouteOptions) {
+        self.0.configure(options);
+    }
+}
