@@ -232,7 +232,12 @@ fn echoes_of_every_form_are_right() {
 fn messages_of_every_length_come_back_as_they_were_sent() {
     for length in [1, 125, 126, 65_535, 65_536, 200_000] {
         let (address, _) = serve(HONEST);
-        let plan = Plan { requests_max: 6, ..plan(address, &"m".repeat(length)) };
+        let plan = Plan {
+            requests_max: 6,
+            duration: Duration::from_secs(60),
+            timeout: Duration::from_secs(30),
+            ..plan(address, &"m".repeat(length))
+        };
         let outcome = generator::run(&plan, &Watch::default()).unwrap();
         assert!(outcome.is_valid(), "{length}: {}", outcome.faults);
         assert_eq!((outcome.replies, outcome.body_bytes), (6, 6 * length as u64));

@@ -238,7 +238,7 @@ fn refusals_are_told_and_nothing_ends(driver: DriverChoice) {
         let answer = receive(send(&running, misdirected));
         assert!(answer.starts_with("HTTP/1.1 421 "), "{answer}");
     }
-    wait_for(|| was_told("were refused"));
+    wait_for(|| was_told("were rejected"));
     ends_well(running);
 }
 
