@@ -193,5 +193,5 @@ fn more_methods_than_can_be_told_apart_are_a_fault() {
     }
     let error = app.build().expect_err("22 methods are too many").to_string();
     assert!(error.contains("X21 / ("), "{error}");
-    assert!(error.contains("an application can name 21 methods"), "{error}");
+    assert!(error.contains("an application can name 21 extension methods"), "{error}");
 }
