@@ -36,7 +36,8 @@ fn lines_without_tests(text: &str) -> usize {
     text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")).count()
 }
 
-/// Complains about file names that do not describe their contents.
+/// Complains about file names that do not describe their contents, and about a file `x.rs` beside a
+/// folder `x`: it should be `x/mod.rs`.
 pub(crate) fn check_names(tree: &Tree) -> Vec<String> {
     let refused = &tree.rules.file_names_refused;
     let is_refused = |place: &&String| {
@@ -44,7 +45,16 @@ pub(crate) fn check_names(tree: &Tree) -> Vec<String> {
         refused.iter().any(|name| stem == Some(name.as_ref()))
     };
     let places = tree.files.keys().filter(is_refused);
-    places.map(|place| format!("{place}: name it after its contents")).collect()
+    let mut complaints: Vec<_> =
+        places.map(|place| format!("{place}: name it after its contents")).collect();
+    for place in tree.files.keys() {
+        let folder = format!("{}/", place.trim_end_matches(".rs"));
+        let next = tree.files.range(folder.clone()..).next();
+        if next.is_some_and(|(place, _)| place.starts_with(&folder)) {
+            complaints.push(format!("{place}: move it to {folder}mod.rs"));
+        }
+    }
+    complaints
 }
 
 /// Examples in public documentation must use only the crate that users depend on, so that a copied
@@ -111,6 +121,13 @@ mod tests {
     fn a_file_name_that_says_nothing_is_refused() {
         let tree = Tree::of(&[("a/util.rs", ""), ("a/utility.rs", "")]);
         assert_eq!(check_names(&tree), ["a/util.rs: name it after its contents"]);
+    }
+
+    #[test]
+    fn a_file_beside_its_folder_is_refused() {
+        let tree =
+            Tree::of(&[("a/b.rs", ""), ("a/b/c.rs", ""), ("a/d-e.rs", ""), ("a/d/mod.rs", "")]);
+        assert_eq!(check_names(&tree), ["a/b.rs: move it to a/b/mod.rs"]);
     }
 
     #[test]

@@ -142,7 +142,7 @@ const UNMARKED: [(&str, &[&str]); 5] = [
         "peek_field(",
         // The cache and idempotency keys keep clients apart by these values; rate limits only count
         // them.
-        &["cache/src/cache/asker.rs", "cache/src/idempotency.rs", "rate-limit/src/key.rs"],
+        &["cache/src/cache/asker.rs", "cache/src/idempotency/mod.rs", "rate-limit/src/key.rs"],
     ),
     (
         "peek_fields_named(",
@@ -161,10 +161,10 @@ const UNMARKED: [(&str, &[&str]); 5] = [
     (
         "peek_connection(",
         &[
-            "cache/src/cache.rs",
+            "cache/src/cache/mod.rs",
             "cache/src/cache/asker.rs",
             "cache/src/cache/fetch.rs",
-            "cache/src/idempotency.rs",
+            "cache/src/idempotency/mod.rs",
             "cache/src/idempotency/key.rs",
             "middleware/src/access_log.rs",
             "mount/src/facts.rs",
@@ -172,7 +172,7 @@ const UNMARKED: [(&str, &[&str]); 5] = [
             "mount/src/restore.rs",
             "mount/src/tower.rs",
             "proxy/src/fields.rs",
-            "proxy/src/proxy.rs",
+            "proxy/src/proxy/mod.rs",
             "server/src/observe/span.rs",
             "web/src/app/built/mod.rs",
             "web/src/app/default_responses.rs",
