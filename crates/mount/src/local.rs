@@ -59,6 +59,10 @@ use std::time::Duration;
 ///
 /// Handlers use the [`ConnectionInfo`] in the request's extensions as their connection.
 ///
+/// A cache in the application sees only what reaches it: if middleware of another server removes
+/// cookies or credentials after it has read them, cached routes inside must set
+/// `Cache-Control: private` themselves.
+///
 /// [`BodyError::Disconnected`]: peregrine_web::BodyError::Disconnected
 ///
 /// # Errors

@@ -2,6 +2,7 @@
 
 use super::store::Fingerprint;
 use http::StatusCode;
+use peregrine_web::connection::ProxiedTls;
 use peregrine_web::{Head, Parts, Problem};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
@@ -111,7 +112,7 @@ fn client_of(parts: &Parts) -> Fingerprint {
     let certificate = connection.client().map(|client| client.fingerprint);
     add(&mut hash, certificate.as_ref().map_or(&[], |fingerprint| &fingerprint[..]));
     let proxied = connection.proxy.as_ref().and_then(|proxy| proxy.tls.as_ref());
-    add(&mut hash, proxied.and_then(|tls| tls.common_name.as_deref()).unwrap_or("").as_bytes());
+    add(&mut hash, &proxied.map(ProxiedTls::client_bytes).unwrap_or_default());
     hash.finalize().into()
 }
 

@@ -53,3 +53,49 @@ impl Proxied {
         self.tls.as_ref().is_some_and(|tls| tls.is_tls)
     }
 }
+
+impl ProxiedTls {
+    /// What identifies the client, in bytes that differ between clients: whether it sent a valid
+    /// certificate, and what the proxy tells about it. The protocol version and the cipher may
+    /// differ between connections of one client.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn client_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![u8::from(self.has_certificate), u8::from(self.is_verified)];
+        let name = self.common_name.as_deref().unwrap_or_default();
+        for part in
+            [name.as_bytes()].into_iter().chain(self.others.iter().map(|(_, value)| &value[..]))
+        {
+            bytes.extend_from_slice(&part.len().to_be_bytes());
+            bytes.extend_from_slice(part);
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_tells_clients_apart_is_in_their_bytes() {
+        let ada = ProxiedTls {
+            has_certificate: true,
+            is_verified: true,
+            common_name: Some("ada".to_owned()),
+            others: vec![(0x28, b"der".to_vec())],
+            ..ProxiedTls::default()
+        };
+        for other in [
+            ProxiedTls { has_certificate: false, ..ada.clone() },
+            ProxiedTls { is_verified: false, ..ada.clone() },
+            ProxiedTls { common_name: Some("bob".to_owned()), ..ada.clone() },
+            ProxiedTls { others: vec![(0x28, b"other".to_vec())], ..ada.clone() },
+            ProxiedTls { common_name: Some("adader".to_owned()), others: vec![], ..ada.clone() },
+        ] {
+            assert_ne!(other.client_bytes(), ada.client_bytes(), "{other:?}");
+        }
+        let again = ProxiedTls { version: Some("TLSv1.2".to_owned()), ..ada.clone() };
+        assert_eq!(again.client_bytes(), ada.client_bytes());
+    }
+}

@@ -1,6 +1,6 @@
 //! Tracks which responses depend on the identity of the client.
 
-use crate::http::connection::ConnectionInfo;
+use crate::http::connection::{ConnectionInfo, ProxiedTls};
 use crate::http::head::{Head, IdentityReads};
 use crate::http::request::Parts;
 use crate::http::response::Response;
@@ -92,8 +92,8 @@ fn identity_of(head: &Head, connection: &ConnectionInfo) -> Option<u64> {
     }
     if identifies_client(connection) {
         let proxied = connection.proxy.as_ref().and_then(|proxy| proxy.tls.as_ref());
-        let name = proxied.and_then(|tls| tls.common_name.as_deref());
-        add("proxied certificate", name.unwrap_or_default().as_bytes());
+        let client = proxied.map(ProxiedTls::client_bytes).unwrap_or_default();
+        add("proxied certificate", &client);
     }
     is_any.then(|| hasher.finish())
 }
